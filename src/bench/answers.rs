@@ -1,4 +1,5 @@
-//! Right answers: taken one at a time, before anything is timed.
+//! Reference answers: collected one request at a time, before the load starts, and compared with every answer under
+//! load.
 
 use crate::{
     bench::{Answer, Target, samples::Sample},
@@ -6,45 +7,46 @@ use crate::{
     model::DataType,
 };
 
-/// Largest difference to the right answer, in units of an output's root mean square.
+/// Default tolerance: maximum difference from the reference answer, relative to the root mean square of the output.
 const TOLERANCE: f64 = 1e-4;
-/// The same for elements of 16 bits, of which the last is worth about a thousandth (FP16) or a hundredth (BF16).
+/// Tolerances of 16-bit elements, whose last bit is worth about a thousandth (FP16) or a hundredth (BF16) of the value.
 const TOLERANCE_FP16: f64 = 4e-3;
 const TOLERANCE_BF16: f64 = 3e-2;
 
-/// Requests with their right answers.
+/// Requests with their reference answers.
 #[derive(Clone, Debug)]
 pub struct Work {
     samples: Vec<Sample>,
     expected: Vec<Vec<Expected>>,
 }
 
-/// One output as it should be.
+/// The reference value of one output.
 #[derive(Clone, Debug)]
 struct Expected {
     name: String,
     datatype: DataType,
     tensor: OutputTensor,
-    /// Largest difference; 0 where every bit counts.
+    /// Maximum difference; 0 if the bytes must be equal.
     tolerance: f64,
 }
 
-/// Why there are no right answers.
+/// A sample that the server did not answer before the load started.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("request {index} failed, alone and before any load: {reason}")]
 pub struct Unanswered {
-    /// Which of the samples.
+    /// Index of the sample.
     pub index: usize,
-    /// What the server said.
+    /// Reason given by the server.
     pub reason: String,
 }
 
 impl Work {
-    /// Lets a target answer all samples, one at a time. Answers under load may differ from these by `tolerance`, in
-    /// units of an output's root mean square; where it is none, by what [`Self::check`] says.
+    /// Sends all samples to the target, one at a time, and keeps the answers as references. `tolerance` is the maximum
+    /// difference of later answers, relative to the root mean square of an output; if it is `None`, the defaults
+    /// described at [`Self::check`] apply.
     ///
     /// # Errors
-    /// When it does not answer one of them.
+    /// If a sample is not answered.
     pub async fn prepare(target: &Target, samples: Vec<Sample>, tolerance: Option<f64>) -> Result<Self, Unanswered> {
         let mut expected = Vec::with_capacity(samples.len());
         for (index, sample) in samples.iter().enumerate() {
@@ -55,21 +57,21 @@ impl Work {
         Ok(Self { samples, expected })
     }
 
-    /// The request of this number; after the last the first comes again.
+    /// Returns the request with this number. Numbers beyond the last sample start again at the first.
     pub fn sample(&self, number: usize) -> &Sample {
         &self.samples[number % self.samples.len()]
     }
 
-    /// How many different requests there are.
+    /// Returns the number of distinct requests.
     pub fn distinct(&self) -> usize {
         self.samples.len()
     }
 
-    /// Compares the answer to the request of this number.
+    /// Compares an answer with the reference of the request with this number.
     ///
     /// # Errors
-    /// With what differs, if anything does by more than the tolerance: 1e-4 of the output's root mean square, nothing
-    /// for datatypes that are not floating-point, more for those of 16 bits.
+    /// A description of the difference, if it exceeds the tolerance: by default 1e-4 of the root mean square of the
+    /// output, more for 16-bit floating point, and 0 for datatypes that are not floating point.
     pub fn check(&self, number: usize, answer: &[OutputTensor]) -> Result<(), String> {
         let expected = &self.expected[number % self.expected.len()];
         if answer.len() != expected.len() {
@@ -114,7 +116,7 @@ impl Expected {
         }
         let wrong = values.zip(right).enumerate().find(|(_, (value, right))| {
             let difference = (value - right).abs();
-            // What is not a number differs from everything.
+            // NaN differs from everything.
             difference.is_nan() || difference > *tolerance
         });
         match wrong {
@@ -126,7 +128,7 @@ impl Expected {
     }
 }
 
-/// The values of a floating-point tensor; `None` for other datatypes.
+/// Returns the values of a floating-point tensor; `None` for other datatypes.
 fn floats(datatype: DataType, data: &[u8]) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
     Some(match datatype {
         DataType::Fp16 => Box::new(data.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f64())),

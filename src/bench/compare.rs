@@ -1,4 +1,4 @@
-//! Several policies under the same loads in one run, in alternating order.
+//! Compares several policies under the same loads within one run, in alternating order.
 
 use std::sync::Arc;
 
@@ -11,55 +11,56 @@ use crate::{
     workload::Arrivals,
 };
 
-/// A policy that serves, by the name that it has in tables.
+/// A loaded policy, with the name that tables show.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The name.
+    /// Name in tables.
     pub name: String,
-    /// What is put under load.
+    /// Target of the load.
     pub target: Target,
 }
 
 /// A load to measure at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: String,
-    /// Where it is on the horizontal axis: a share of the peak, a rate or a concurrency.
+    /// Position on the horizontal axis: fraction of the peak, rate or concurrency.
     pub at: f64,
-    /// What is sent.
+    /// The load.
     pub load: Load,
 }
 
-/// What is measured at one load.
+/// Results of one policy at one load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The policy's name.
+    /// Name of the policy.
     pub name: String,
-    /// Each round's figures.
+    /// Figures of each round.
     pub rounds: Vec<Figures>,
 }
 
-/// What a figure of one policy is of another's in the same round.
+/// A figure of one policy divided by the same figure of another, over rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The median of the rounds'.
+    /// Median over rounds.
     pub median: f64,
-    /// The least.
+    /// Minimum over rounds.
     pub least: f64,
-    /// The greatest.
+    /// Maximum over rounds.
     pub greatest: f64,
 }
 
 impl Outcome {
-    /// All rounds together.
+    /// Returns the figures of all rounds together.
     pub fn total(&self) -> Figures {
         let mut total = Figures::default();
         self.rounds.iter().for_each(|figures| total.merge(figures));
         total
     }
 
-    /// Some figure, round by round in terms of another policy's; `None` if the other's was always 0.
+    /// Returns a figure relative to the same figure of `to`, round by round. `None` if the figure of `to` is 0 in every
+    /// round.
     pub fn ratio(&self, to: &Self, figure: impl Fn(&Figures) -> f64) -> Option<Ratio> {
         let pairs = self.rounds.iter().zip(&to.rounds);
         let mut ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
@@ -73,8 +74,9 @@ impl Outcome {
     }
 }
 
-/// Measures all subjects, so many rounds; every second round in the opposite order, and each round with the same
-/// arrivals for all, of what `load` gives for it. `done` is told after each run.
+/// Measures all subjects for a number of rounds. Every second round runs in the opposite order, so that drift of the
+/// machine affects all subjects alike. Within a round, all subjects get the same arrivals, from the load that `load`
+/// returns for it. Calls `done` after each run.
 pub async fn measure(
     subjects: &[Subject],
     work: &Arc<Work>,
@@ -101,12 +103,12 @@ pub async fn measure(
     outcomes
 }
 
-/// Requests per second that a target answers when there are always so many in flight.
+/// Measures the throughput in a closed loop with `concurrency` requests in flight.
 pub async fn peak(target: &Target, work: &Arc<Work>, concurrency: usize, timing: Timing) -> Figures {
     load::run(target, work, &Load::Closed { concurrency }, timing, 0).await
 }
 
-/// How fast the machine is, as part of how fast it was at first: what a target answers with some requests in flight.
+/// Speed of the machine relative to its speed at the start, measured by the throughput of a reference target.
 #[derive(Debug)]
 pub struct Pace {
     target: Target,
@@ -118,35 +120,35 @@ pub struct Pace {
 impl Pace {
     const IN_FLIGHT: usize = 16;
 
-    /// Begins with how fast it is now.
+    /// Measures the initial speed.
     pub async fn start(target: Target, work: Arc<Work>, timing: Timing) -> Self {
         let mut pace = Self { target, work, timing, at_first: 1.0 };
         pace.at_first = pace.now().await;
         pace
     }
 
-    /// How fast it is now; as at first, where nothing was answered.
+    /// Returns the current speed relative to the initial one; 1 if nothing was answered.
     pub async fn now(&self) -> f64 {
         let figures = peak(&self.target, &self.work, Self::IN_FLIGHT, self.timing).await;
         if figures.latencies.count() == 0 { 1.0 } else { figures.throughput() / self.at_first }
     }
 }
 
-/// Loads at which to measure, as the user says them.
+/// The loads to measure at, as given on the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Points {
-    /// Shares of the measured peak of the first policy.
+    /// Fractions of the measured peak of the first policy.
     Shares(Vec<f64>),
     /// Mean rates in requests per second.
     Rates(Vec<f64>),
-    /// The arrivals as they are.
+    /// Arrivals at their own rate.
     AsTheyAre,
     /// Closed loops.
     Concurrencies(Vec<usize>),
 }
 
 impl Points {
-    /// The loads; `peak` is the peak in requests per second, where shares of it are asked for.
+    /// Returns the loads. `peak`, in requests per second, is required for fractions of it.
     pub fn resolve(&self, shape: &Arrivals, peak: Option<f64>) -> Vec<Point> {
         let open = |name: String, at: f64, rate: f64| Point { name, at, load: Load::Open(shape.scaled(rate)) };
         match self {

@@ -1,4 +1,4 @@
-//! Open and closed loops.
+//! Open-loop and closed-loop load.
 
 use std::{
     sync::{
@@ -17,21 +17,21 @@ use crate::{
     workload::Arrivals,
 };
 
-/// How requests come.
+/// Arrival process of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Load {
-    /// At their own times, whether earlier ones are answered or not. A latency counts from the time at which a request
-    /// was to be sent.
+    /// Open loop: requests are sent at the times of an arrival process, whether or not earlier ones are answered.
+    /// Latency counts from the scheduled time, so that a late sender does not hide queueing (coordinated omission).
     Open(Arrivals),
-    /// So many clients send their next request when the last one is answered. A latency counts from there.
+    /// Closed loop: each client sends its next request when the previous one is answered. Latency counts from sending.
     Closed {
-        /// Requests in flight.
+        /// Number of clients, and so of requests in flight.
         concurrency: usize,
     },
 }
 
 impl Load {
-    /// The same at so many times the rate; closed loops have none.
+    /// Multiplies the rate of an open loop by `factor`. Closed loops are returned unchanged.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         match self {
@@ -44,64 +44,65 @@ impl Load {
     }
 }
 
-/// How long a load lasts.
+/// Duration of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// What an open loop sends, and what a closed loop is answered, in the first of the time is not counted. Recorded
-    /// arrivals count from the first.
+    /// Initial time that is not counted: requests scheduled (open loop) or answered (closed loop) in it are ignored.
+    /// Recorded arrivals count from the first.
     pub warm_up: Duration,
-    /// What is sent, or answered, then is counted; `None` is for recorded arrivals: until they end.
+    /// Time that is counted, after the warm-up; `None` for recorded arrivals, which are counted to their end.
     pub measured: Option<Duration>,
-    /// How long a closed loop waits for an answer, and an open loop at the end for all; then a request has failed.
+    /// Time limit of an answer: for each request in a closed loop, after the last request in an open loop. Requests
+    /// without an answer by then have failed.
     pub patience: Duration,
-    /// Whether the latency of each request is kept too.
+    /// Whether to keep the latency of each request.
     pub keeps_each: bool,
 }
 
-/// A right answer to a counted request.
+/// A correct answer to a counted request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answered {
-    /// When the request was to be sent, in seconds from the first counted time; in a closed loop it may have been
-    /// before that.
+    /// Scheduled send time, in seconds from the start of the counted time. Negative in a closed loop if the request was
+    /// sent during the warm-up.
     pub sent_s: f64,
-    /// How long it took from there.
+    /// Latency from `sent_s`.
     pub latency_ns: u64,
 }
 
-/// What came of a load.
+/// Results of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Latencies of right answers to counted requests.
+    /// Latencies of correct answers to counted requests.
     pub latencies: Latencies,
-    /// Answers that were not the right ones, counted from the very first request.
+    /// Number of wrong answers, including those during the warm-up.
     pub wrong: u64,
-    /// Requests without an answer, counted from the very first.
+    /// Number of requests without an answer, including those during the warm-up.
     pub failed: u64,
-    /// What was wrong first.
+    /// The first wrong answer or failure.
     pub first_fault: Option<String>,
-    /// From the first counted time to the end, or to the last counted answer if that was later.
+    /// Seconds from the start of the counted time to its end, or to the last counted answer if that is later.
     pub seconds: f64,
-    /// Each of the latencies, in the order of the answers, where they are kept.
+    /// Latency of each request, in the order of the answers, if they are kept.
     pub each: Vec<Answered>,
 }
 
 impl Figures {
-    /// Right answers per second.
+    /// Returns correct answers per second.
     pub fn throughput(&self) -> f64 {
         self.latencies.count() as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Right answers per second that came within the objective.
+    /// Returns correct answers per second whose latency is within the objective.
     pub fn goodput(&self, objective_ns: u64) -> f64 {
         self.latencies.count_within(objective_ns) as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Wrong answers and failed requests.
+    /// Returns the number of wrong answers and failed requests.
     pub fn errors(&self) -> u64 {
         self.wrong + self.failed
     }
 
-    /// Adds another run's, but for each single one.
+    /// Adds the figures of another run, except [`Self::each`].
     pub fn merge(&mut self, other: &Self) {
         self.latencies.merge(&other.latencies);
         self.wrong += other.wrong;
@@ -113,7 +114,7 @@ impl Figures {
     }
 }
 
-/// Puts a load on a target and checks every answer. The seed fixes when open loops send.
+/// Runs a load on a target and checks every answer. The seed determines the send times of open loops.
 pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing, seed: u64) -> Figures {
     match load {
         Load::Open(arrivals) => open(target, work, arrivals, timing, seed, Instant::now()).await,
@@ -121,7 +122,7 @@ pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing,
     }
 }
 
-/// Figures while they come in.
+/// Figures during a run.
 struct Tally {
     figures: Mutex<(Figures, Instant)>,
     begin: Instant,
@@ -133,7 +134,7 @@ impl Tally {
         Arc::new(Self { figures: Mutex::new((Figures::default(), begin)), begin, keeps_each: timing.keeps_each })
     }
 
-    /// Counts what became of a request: with `since`, also how long it took.
+    /// Counts the outcome of a request. If `since` is given, the request is counted and its latency recorded.
     fn count(
         &self,
         work: &Work,
@@ -176,7 +177,7 @@ impl Tally {
     }
 }
 
-/// An open loop whose times count from `start`, which may be past: then it is late.
+/// Runs an open loop whose times count from `start`. If `start` is past, requests are sent late.
 pub(super) async fn open(
     target: &Target,
     work: &Arc<Work>,
@@ -194,7 +195,7 @@ pub(super) async fn open(
     let times = arrivals.times(seed).take_while(move |at| *at < until_ns);
     let pacer = Pacer { target: target.clone(), work: Arc::clone(work), tally: Arc::clone(&tally), start, begin };
     let runtime = Handle::current();
-    // A thread of its own, because it sleeps to the exact times, which a runtime's timer rounds to milliseconds.
+    // Uses a blocking thread, because it sleeps until the exact times, which a runtime's timer rounds to milliseconds.
     let paced = tokio::task::spawn_blocking(move || pacer.send(times, &runtime)).await;
     let (mut in_flight, last_due) = paced.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
     let answered = async { while in_flight.join_next().await.is_some() {} };
@@ -208,7 +209,7 @@ pub(super) async fn open(
     tally.figures(end)
 }
 
-/// Sends at the times that are due.
+/// Sends requests at their scheduled times.
 struct Pacer {
     target: Target,
     work: Arc<Work>,
@@ -218,7 +219,7 @@ struct Pacer {
 }
 
 impl Pacer {
-    /// Sends at all times; what is not answered yet, and when the last one was due.
+    /// Sends all requests. Returns the requests that are not answered yet, and the scheduled time of the last one.
     #[expect(clippy::disallowed_methods, reason = "arrivals of an open loop come by the clock")]
     fn send(self, times: impl Iterator<Item = u64>, runtime: &Handle) -> (JoinSet<()>, Instant) {
         let mut in_flight = JoinSet::new();
@@ -245,7 +246,7 @@ impl Pacer {
     }
 }
 
-/// A closed loop whose warm-up counts from `start`.
+/// Runs a closed loop whose warm-up starts at `start`.
 pub(super) async fn closed(
     target: &Target,
     work: &Arc<Work>,
@@ -270,12 +271,13 @@ pub(super) async fn closed(
                 let answer = tokio::time::timeout(timing.patience, target.send(work.sample(number))).await;
                 let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {:?}", timing.patience)));
                 let answered = Instant::now();
-                // Those sent then would be fewer than what is carried, by all that are in flight at its end.
+                // Counts answers rather than sends: the requests sent within the window exclude those in flight at its
+                // end, so their number would understate the throughput.
                 let counts = (begin..=end).contains(&answered);
                 let failed = answer.is_err();
                 tally.count(&work, number, answer, answered, counts.then_some(sent));
                 if failed {
-                    // Refusals come at once: a client that went on would do nothing but collect them.
+                    // Rejections are immediate, so a client that continued would only collect rejections.
                     return;
                 }
             }

@@ -1,4 +1,4 @@
-//! A model in this process, once for each policy that is to be compared.
+//! Models in this process, loaded once for each policy that is compared.
 
 use std::{
     ffi::OsStr,
@@ -33,14 +33,14 @@ use crate::{
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
-/// What begins the parameters that `batching` sets.
+/// Prefix of the parameters that `batching` sets.
 const BATCHING: &str = "batching.";
 
-/// How a model is to batch, in place of what its configuration says.
+/// A batching configuration that replaces the one of the model.
 ///
-/// Written as the mapping that stands below `batching` in `model.yaml`, without its braces. The first key is the
-/// policy: `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }`, or `diversity` alone.
-/// `max_batch_size` and `stages` may stand there too.
+/// Written as the mapping below `batching` in `model.yaml`, without braces. The first key is the policy: `window: {
+/// max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }`, or just `diversity`. `max_batch_size` and `stages` are
+/// allowed as well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     name: String,
@@ -48,33 +48,33 @@ pub struct Variant {
     sets_stages: bool,
 }
 
-/// Why a policy cannot be read.
+/// An invalid policy text.
 #[derive(Debug, thiserror::Error)]
 pub enum VariantError {
-    /// It is no mapping that begins with a policy.
+    /// The text is not a mapping that starts with a policy.
     #[error(
         "'{text}' is no policy: expected its name and its knobs as below 'batching' in model.yaml, as \
          'window: {{ max_queue_delay_us: 500 }}'"
     )]
     Form {
-        /// As given.
+        /// The text as given.
         text: String,
     },
-    /// A policy or knob is unknown or wrong.
+    /// The policy or a knob is unknown or invalid.
     #[error("'{text}': {source}")]
     Config {
-        /// As given.
+        /// The text as given.
         text: String,
-        /// What is wrong.
+        /// The configuration error.
         source: ConfigError,
     },
 }
 
 impl Variant {
-    /// Reads a policy.
+    /// Parses a policy.
     ///
     /// # Errors
-    /// When a key is unknown or a value wrong.
+    /// If a key is unknown or a value is invalid.
     pub fn parse(text: &str) -> Result<Self, VariantError> {
         let wrong = || VariantError::Form { text: text.to_owned() };
         let policy = PolicyText::read(text).ok_or_else(wrong)?;
@@ -85,7 +85,7 @@ impl Variant {
         Ok(Self { name: text.trim().to_owned(), config, sets_stages })
     }
 
-    /// The same, cut into so many stages where it does not say itself.
+    /// Sets the number of stages, unless the text sets `stages` itself.
     #[must_use]
     pub fn in_stages(mut self, stages: u16) -> Self {
         if !self.sets_stages {
@@ -97,12 +97,12 @@ impl Variant {
         self
     }
 
-    /// As it was written.
+    /// Returns the text as it was written.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A model's configuration with this policy in place of its own.
+    /// Returns a model's configuration with its batching replaced by this variant.
     fn apply(&self, base: &pb::ModelConfig) -> pb::ModelConfig {
         let mut config = base.clone();
         let is_replaced = |key: &str| {
@@ -118,7 +118,7 @@ impl Variant {
         config
     }
 
-    /// Which policy it is.
+    /// Returns the policy.
     pub fn policy(&self) -> Option<PolicyName> {
         params::policy(&self.config).ok().flatten()
     }
@@ -130,14 +130,14 @@ impl fmt::Display for Variant {
     }
 }
 
-/// A model's own configuration, without its name.
+/// Configuration of the model, without its name.
 struct Base {
     config: pb::ModelConfig,
-    /// As `model.yaml` has it, if it is that.
+    /// Content of `model.yaml`, if the configuration is such a file.
     written: Option<String>,
 }
 
-/// A model directory, from which variants are loaded onto one pool.
+/// A model directory from which variants are loaded onto one pool.
 pub struct Local {
     model: String,
     directory: PathBuf,
@@ -147,45 +147,45 @@ pub struct Local {
     loaded: AtomicUsize,
 }
 
-/// Why a model cannot be measured in this process.
+/// Reasons why a model cannot be measured in this process.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// There is no such directory.
+    /// The repository has no such model.
     #[error("there is no model '{model}' in '{}'{}", repository.display(), listed(models))]
     NoModel {
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// The repository.
+        /// Directory of the repository.
         repository: PathBuf,
-        /// Directories that there are.
+        /// Names of the models in the repository.
         models: Vec<String>,
     },
-    /// ONNX Runtime is not there.
+    /// ONNX Runtime is missing.
     #[error("{0}")]
     Runtime(#[from] LibraryError),
-    /// The configuration cannot be read.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A file or thread cannot be made.
+    /// A file or thread could not be created.
     #[error("cannot prepare '{}': {source}", path.display())]
     Io {
-        /// Where.
+        /// Path that was being prepared.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The repository cannot start.
+    /// The repository could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The model does not load this way.
+    /// The model could not be loaded with this policy.
     #[error("the model does not load with '{variant}': {source}")]
     Load {
         /// The policy.
         variant: String,
-        /// Why not.
+        /// The reason.
         source: ControlError,
     },
-    /// The model is not there though it was loaded.
+    /// The model is missing although it was loaded.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
 }
@@ -195,11 +195,11 @@ fn listed(models: &[String]) -> String {
 }
 
 impl Local {
-    /// Finds a model of a repository, reads its configuration, and starts a pool. What says `auto` is loaded as its
-    /// profile advises, if it is among these.
+    /// Finds a model in a repository, reads its configuration, and starts a pool. Variants with `auto` are loaded as
+    /// the model's profile in `profiles` advises, if there is one.
     ///
     /// # Errors
-    /// When there is no such model, or its configuration cannot be read.
+    /// If there is no such model, or its configuration is invalid.
     pub async fn open(
         repository: &Path,
         model: &str,
@@ -239,23 +239,23 @@ impl Local {
         Ok(Self { model: model.to_owned(), directory, base, place, repository, loaded: AtomicUsize::new(0) })
     }
 
-    /// The model's name.
+    /// Returns the name of the model.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Loads the model with this policy, or as it is configured.
+    /// Loads the model with this variant, or as it is configured.
     ///
     /// # Errors
-    /// When the model does not load this way.
+    /// If the model cannot be loaded.
     pub async fn load(&self, variant: Option<&Variant>) -> Result<Loaded, LocalError> {
         let name = format!("{}-{}", self.model, self.loaded.fetch_add(1, Ordering::Relaxed));
         let own = self.place.path().join(&name);
         let io = |source| LocalError::Io { path: own.clone(), source };
         self.link(&own).map_err(io)?;
         let config = match (variant, &self.base.written) {
-            // A file in its own form, since others cannot leave a policy unsaid: one that is named may go by a
-            // profile.
+            // Keeps `model.yaml` as it is, because other forms cannot omit the policy, and only a model without an
+            // explicit policy may be configured by its profile.
             (None, Some(yaml)) => {
                 fs::write(own.join(YAML), yaml).map_err(io)?;
                 None
@@ -272,7 +272,7 @@ impl Local {
         Ok(Loaded { repository: Arc::clone(&self.repository), name, target })
     }
 
-    /// A directory with the model's files, but without its configuration.
+    /// Creates a directory with links to the model's files, except its configuration.
     fn link(&self, own: &Path) -> io::Result<()> {
         fs::create_dir(own)?;
         for entry in fs::read_dir(fs::canonicalize(&self.directory)?)? {
@@ -291,27 +291,27 @@ impl fmt::Debug for Local {
     }
 }
 
-/// A variant that serves.
+/// A loaded variant.
 #[derive(Debug)]
 pub struct Loaded {
     repository: Arc<Repository>,
     name: String,
-    /// What to put under load.
+    /// Target of the load.
     pub target: Target,
 }
 
 impl Loaded {
-    /// Unloads it.
+    /// Unloads the variant.
     ///
     /// # Errors
-    /// Never, as the repository lets its clients decide.
+    /// Never, because this repository allows clients to load and unload models.
     pub async fn unload(self) -> Result<(), ControlError> {
         self.repository.unload(&self.name, false).await
     }
 }
 
-/// The configuration as it stands in the directory, nothing where there is none; but without its name, since it is
-/// loaded under others.
+/// Reads the configuration in the directory; empty if there is none. Removes its name, because the model is loaded
+/// under other names.
 fn base(directory: &Path) -> Result<Base, LocalError> {
     let read = |name: &str| {
         let path = directory.join(name);
@@ -325,7 +325,7 @@ fn base(directory: &Path) -> Result<Base, LocalError> {
     Ok(Base { config: pb::ModelConfig { name: String::new(), ..config }, written })
 }
 
-/// A sound `model.yaml` without the name.
+/// Returns a valid `model.yaml` without its `name`; `None` if it is invalid.
 fn unnamed(bytes: &[u8]) -> Option<String> {
     let mut document: serde_yaml::Mapping = serde_yaml::from_slice::<Option<_>>(bytes).ok()?.unwrap_or_default();
     document.remove("name");

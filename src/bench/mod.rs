@@ -1,9 +1,9 @@
-//! Load on a model, and what it does to latencies: what `paternoster bench` measures.
+//! Load generation and latency measurement: what `paternoster bench` runs.
 //!
-//! Here live generated requests and their right answers ([`samples`], [`answers`]), what is measured ([`Target`]: a
-//! model in this process, or a server over gRPC), open and closed loops ([`load`]), and runs of several policies beside
-//! each other ([`compare`], [`local`], [`sweep`]). Here must not live: what is printed, and when requests arrive
-//! ([`crate::workload`]).
+//! Contains the generated requests and their reference answers ([`samples`], [`answers`]), the targets ([`Target`]: a
+//! model in this process, or a server over gRPC), open and closed loops ([`load`]), and comparisons of several policies
+//! ([`compare`], [`local`], [`sweep`]). Output belongs to the command line, and arrival processes to
+//! [`crate::workload`].
 
 pub mod answers;
 pub mod compare;

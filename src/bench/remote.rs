@@ -1,4 +1,4 @@
-//! A server over gRPC: any that speaks KServe v2 as Triton does.
+//! A server over gRPC: any server that implements KServe v2 as Triton does.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,9 +20,9 @@ use crate::{
     },
 };
 
-/// Connections: one is a single thread of the server's for parsing.
+/// Number of connections. More than one, because the server parses each connection on a single thread.
 const CONNECTIONS: usize = 8;
-/// Largest answer in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = i32::MAX as usize;
 
 /// A model on a server.
@@ -34,40 +34,40 @@ pub struct Remote {
     ports: Ports,
 }
 
-/// Why a server cannot be measured.
+/// Reasons why a server cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// The address is none.
+    /// The address is malformed.
     #[error("'{url}' is no address; expected host:port, as 'localhost:8001'")]
     Address {
-        /// As given.
+        /// The address as given.
         url: String,
     },
-    /// Nobody answers there.
+    /// The connection failed.
     #[error("cannot connect to '{url}': {source}; is the server running, and is that its gRPC port?")]
     Connect {
-        /// As given.
+        /// The address as given.
         url: String,
-        /// Why.
+        /// Error of the transport.
         source: tonic::transport::Error,
     },
-    /// The server does not have the model, or says what this client does not know.
+    /// The server does not serve the model, or describes it in a way that this client does not support.
     #[error("'{url}' does not serve the model '{model}': {reason}")]
     Model {
-        /// As given.
+        /// The address as given.
         url: String,
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// What the server said.
+        /// Reason given by the server.
         reason: String,
     },
 }
 
 impl Remote {
-    /// Connects to `host:port` and asks for the model's metadata.
+    /// Connects to `host:port` and requests the model's metadata.
     ///
     /// # Errors
-    /// When nobody answers there, or the model is not ready.
+    /// If the connection fails, or the model is not ready.
     pub async fn connect(url: &str, model: &str) -> Result<Self, RemoteError> {
         let address = url.strip_prefix("http://").or(url.strip_prefix("grpc://")).unwrap_or(url);
         let wrong = || RemoteError::Address { url: url.to_owned() };
@@ -115,7 +115,7 @@ impl Remote {
     }
 }
 
-/// What the server says of the model: shapes from its metadata, the largest batch from its configuration.
+/// Requests a model's ports: shapes from its metadata, the largest batch from its configuration.
 async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) -> Result<Ports, String> {
     let request = pb::ModelMetadataRequest { name: model.to_owned(), ..Default::default() };
     let metadata = client.model_metadata(request).await.map_err(told)?.into_inner();

@@ -1,4 +1,4 @@
-//! Requests, made from what a model says of its inputs.
+//! Generates requests from a model's input specifications.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,18 +12,18 @@ use crate::{
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
 };
 
-/// How often a request that is the same as another is drawn again before it is taken as it is: a BOOL has but two
-/// values.
+/// Number of times a duplicate request is redrawn before it is accepted. Duplicates can be unavoidable: a BOOL has only
+/// two values.
 const DRAWS: u32 = 16;
-/// More bytes than any input of a sensible benchmark has.
+/// Limit on the size of an input, far above that of any sensible benchmark.
 const MAX_BYTES: usize = 1 << 30;
 
-/// What a model takes and gives, as far as a client needs to know.
+/// A model's inputs and outputs, as far as a client needs them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ports {
     /// Whether axis 0 of every tensor is the batch.
     pub batched: bool,
-    /// Most rows of a request; 1 for models without a batch axis.
+    /// Maximum rows of a request; 1 for models without a batch axis.
     pub max_rows: u32,
     /// Inputs in the model's order.
     pub inputs: Vec<Port>,
@@ -38,12 +38,12 @@ pub struct Port {
     pub name: String,
     /// Element type.
     pub datatype: DataType,
-    /// Dimensions without the batch; −1 where they vary: there every request has its own length.
+    /// Dimensions without the batch; −1 if the dimension varies from request to request.
     pub dims: Dims,
 }
 
 impl Ports {
-    /// The ports of a loaded version.
+    /// Returns the ports of a loaded version.
     pub fn of(spec: &ModelSpec) -> Self {
         let port = |tensor: &TensorSpec| Port {
             name: tensor.name.clone(),
@@ -58,12 +58,12 @@ impl Ports {
         }
     }
 
-    /// Whether requests differ in length.
+    /// Returns whether requests can differ in length.
     pub fn vary(&self) -> bool {
         self.inputs.iter().any(|port| port.dims.contains(&-1))
     }
 
-    /// Element types of the outputs, each once: the precision of what is computed.
+    /// Returns the element types of the outputs, without adjacent duplicates: the precision of the model.
     pub fn precision(&self) -> String {
         let mut names: Vec<&str> = self.outputs.iter().map(|port| port.datatype.as_str()).collect();
         names.dedup();
@@ -72,78 +72,80 @@ impl Ports {
 }
 
 impl Port {
-    /// Whether it can name the two children of each node of a tree.
+    /// Returns whether the input can hold the two children of each node of a tree.
     fn takes_children(&self) -> bool {
         matches!(self.datatype, DataType::Int32 | DataType::Int64) && *self.dims == [-1, 2]
     }
 }
 
-/// How requests are made.
+/// Parameters of request generation.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// Rows of each request.
     pub rows: u32,
-    /// How large the dimensions that vary are; `None` for models without any.
+    /// Sizes of the varying dimensions; `None` for models without any.
     pub sizes: Option<Sizes>,
-    /// Integers are drawn from 1 to below this: indices that the model's tables must have.
+    /// Exclusive upper bound of integers, which are drawn from 1. They are often indices, so the model's tables must
+    /// have this many entries.
     pub integers_below: u32,
-    /// Inputs of one value. Without an entry, inputs whose name says mask are 1, and those of token types 0.
+    /// Constant values by input name. Inputs without an entry are 1 if their name suggests a mask, and 0 if it suggests
+    /// token types.
     pub fills: BTreeMap<String, f64>,
-    /// Fixes everything that is drawn.
+    /// Seed of everything that is drawn.
     pub seed: u64,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Its rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Its inputs in the model's order.
+    /// Inputs in the model's order.
     pub inputs: Vec<InputTensor>,
 }
 
-/// Why no requests can be made.
+/// Reasons why no requests can be generated.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
-    /// An input varies, and nothing says how long requests are.
+    /// An input has a varying dimension, but no lengths are given.
     #[error(
         "input '{input}' has a dimension that varies: say how long requests are, with --workload, --length or --trace"
     )]
     NoLengths {
-        /// The input.
+        /// Name of the input.
         input: String,
     },
-    /// Nothing varies.
+    /// Lengths are given, but no dimension varies.
     #[error("no input of the model has a dimension that varies: leave --workload and --length out")]
     NothingVaries,
-    /// More rows than the model takes.
+    /// More rows than the model's largest batch.
     #[error("the model takes at most {most} rows in a request, but --rows says {rows}")]
     TooManyRows {
-        /// Rows asked for.
+        /// Requested rows.
         rows: u32,
-        /// Rows that the model takes.
+        /// Maximum rows of the model.
         most: u32,
     },
-    /// Nothing takes the trees' shape.
+    /// The workload consists of trees, but the model does not have exactly one input for their children.
     #[error(
         "the workload gives trees: expected one input of whole numbers [-1, 2] that takes each node's children, but found {found}"
     )]
     NoChildren {
-        /// How many such inputs the model has.
+        /// Number of such inputs.
         found: usize,
     },
-    /// A constant for an input that the model has not.
+    /// A constant is given for an unknown input.
     #[error("the model has no input '{input}' to fill; it has '{}'", known.join("', '"))]
     UnknownInput {
-        /// As given.
+        /// Name as given.
         input: String,
-        /// The model's inputs.
+        /// Names of the model's inputs.
         known: Vec<String>,
     },
-    /// A request is too large.
+    /// An input would be too large.
     #[error("input '{input}' of {rows} rows with {dims:?} elements takes more than {MAX_BYTES} bytes")]
     TooLarge {
-        /// The input.
+        /// Name of the input.
         input: String,
         /// Rows of the request.
         rows: u32,
@@ -156,10 +158,10 @@ pub enum SampleError {
 }
 
 impl Recipe {
-    /// So many requests, all different as far as their datatypes allow.
+    /// Generates `count` requests, distinct as far as their datatypes allow.
     ///
     /// # Errors
-    /// When the recipe does not suit the model.
+    /// If the recipe does not fit the model.
     pub fn samples(&self, ports: &Ports, count: usize) -> Result<Vec<Sample>, SampleError> {
         self.check(ports)?;
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
@@ -255,7 +257,7 @@ impl Recipe {
             }
             integer => {
                 let size = integer.size_bytes().unwrap_or(8);
-                // No more than an element of one byte holds.
+                // Fits an element of one byte, signed or unsigned.
                 let below = if size == 1 { self.integers_below.min(127) } else { self.integers_below };
                 let value = fill.map_or_else(|| i64::from(random.random_range(1..below.max(2))), |value| value as i64);
                 data.extend(&value.to_le_bytes()[..size]);

@@ -1,17 +1,17 @@
-//! How large requests are, from one to the next.
+//! Size distributions of requests.
 
 use crate::{
     model::{DataType, unfold::Topology},
     workload::{Lengths, Trees},
 };
 
-/// How large requests are.
+/// A size distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sizes {
-    /// One length a request, in all dimensions that vary.
+    /// One length per request, used for all varying dimensions.
     Lengths(Lengths),
-    /// One binary tree a request: dimensions that vary have an entry for each node, and one input names the nodes'
-    /// children.
+    /// One binary tree per request: varying dimensions have an entry per node, and one input holds the children of the
+    /// nodes.
     Trees(Trees),
 }
 
@@ -23,17 +23,17 @@ pub(super) enum Size {
 }
 
 impl Sizes {
-    /// Names of published workloads.
+    /// Returns the names of published workloads.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Lengths::NAMES.into_iter().chain(Trees::NAMES)
     }
 
-    /// A published workload by its name.
+    /// Returns a published workload by name.
     pub fn named(name: &str) -> Option<Self> {
         Lengths::named(name).map(Self::Lengths).or_else(|| Trees::named(name).map(Self::Trees))
     }
 
-    /// Sizes without end, the same for the same seed; nothing where the workload gives none.
+    /// Returns an infinite sequence of sizes, determined by the seed; empty if the workload is empty.
     pub(super) fn sampler(&self, seed: u64) -> Box<dyn Iterator<Item = Size>> {
         match self {
             Self::Lengths(lengths) => Box::new(lengths.sampler(seed).map(Size::Length)),
@@ -43,7 +43,7 @@ impl Sizes {
 }
 
 impl Size {
-    /// Entries of a dimension that varies.
+    /// Returns the length of a varying dimension.
     pub(super) fn length(&self) -> u32 {
         match self {
             Self::Length(length) => *length,
@@ -51,8 +51,8 @@ impl Size {
         }
     }
 
-    /// The children of each node, in this type of whole numbers: left and right, -1 where there is none. Nothing where
-    /// there are no nodes.
+    /// Encodes the children of each node, left and right, as integers of this datatype; −1 stands for no child. `None`
+    /// if the size is not a tree.
     pub(super) fn children(&self, datatype: DataType) -> Option<Vec<u8>> {
         let Self::Tree(tree) = self else { return None };
         let size = datatype.size_bytes()?;

@@ -1,4 +1,5 @@
-//! `window` at its best: what a policy is to be compared with.
+//! Sweeps the parameters of `window` to find its best configuration per load, the baseline that other policies are
+//! compared with.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ const MAX_BATCHES: [u32; 5] = [4, 8, 16, 32, 64];
 const DELAYS_US: [u64; 3] = [0, 1_000, 10_000];
 const BUCKETS: [u32; 3] = [1, 10, 40];
 
-/// All windows of the sweep: largest batches 1 to 64, delays from 0, and buckets of lengths where they vary. Batches of
-/// one row have neither.
+/// Returns all `window` variants of the sweep: largest batches from 1 to 64, queue delays from 0, and length buckets if
+/// lengths vary. With a largest batch of one row, delay and buckets have no effect and are not varied.
 ///
 /// # Errors
-/// Never, as long as `window` has these knobs.
+/// Only if `window` lost one of these knobs.
 pub fn windows(lengths_vary: bool) -> Result<Vec<Variant>, VariantError> {
     let buckets: &[u32] = if lengths_vary { &BUCKETS } else { &[0] };
     let mut texts = vec!["window, max_batch_size: 1".to_owned()];
@@ -32,11 +33,11 @@ pub fn windows(lengths_vary: bool) -> Result<Vec<Variant>, VariantError> {
     texts.iter().map(|text| Variant::parse(text)).collect()
 }
 
-/// Runs every window once at every load; of each load the one with the least mean latency, among those that answer at
-/// least 98 % as many requests as the one that answers most. `done` is told after each run.
+/// Runs every variant once at every load. Returns for each load the variant with the lowest mean latency among those
+/// whose throughput is at least 98 % of the highest. Calls `done` after each run.
 ///
 /// # Errors
-/// When a window does not load.
+/// If a variant cannot be loaded.
 pub async fn best(
     local: &Local,
     windows: &[Variant],
@@ -59,7 +60,7 @@ pub async fn best(
     Ok(runs.iter().filter_map(|figures| windows.get(least(figures)?).cloned()).collect())
 }
 
-/// Which figures have the least mean, among those that keep up with the most.
+/// Returns the index of the figures with the lowest mean latency among those that keep up with the highest throughput.
 fn least(figures: &[Figures]) -> Option<usize> {
     let most = figures.iter().map(Figures::throughput).fold(0.0, f64::max);
     let keeping_up = (0..figures.len()).filter(|&at| figures[at].throughput() >= 0.98 * most);

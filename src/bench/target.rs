@@ -1,4 +1,4 @@
-//! What is put under load.
+//! Targets of a load.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -13,23 +13,23 @@ use crate::{
 /// Outputs in the model's order.
 pub type Answer = Vec<OutputTensor>;
 
-/// A model that answers.
+/// A model that receives the load.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// In this process, without any protocol.
+    /// A model in this process, called without a protocol.
     Local(Arc<ModelHandle>, Arc<Ports>),
-    /// On a server, over gRPC.
+    /// A model on a server, over gRPC.
     Remote(Arc<Remote>),
 }
 
 impl Target {
-    /// A version in this process.
+    /// Creates a target from a version loaded in this process.
     pub fn local(handle: Arc<ModelHandle>) -> Self {
         let ports = Arc::new(Ports::of(handle.spec()));
         Self::Local(handle, ports)
     }
 
-    /// What the model takes and gives.
+    /// Returns the ports of the model.
     pub fn ports(&self) -> &Ports {
         match self {
             Self::Local(_, ports) => ports,
@@ -37,8 +37,8 @@ impl Target {
         }
     }
 
-    /// Sends a request; in this process before the future is first polled. Dropping the future gives the request up. An
-    /// error is why there is no answer.
+    /// Sends a request. For a local target this happens immediately, not when the future is first polled. Dropping the
+    /// future cancels the request. The error is the reason why there is no answer.
     pub fn send(&self, sample: &Sample) -> Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>> {
         match self {
             Self::Local(handle, _) => {

@@ -1,4 +1,4 @@
-//! What an operation touches: rows of buffers, read, written or updated in place.
+//! The rows of buffers that an operation accesses, and how.
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,15 +9,15 @@ use super::{BufferId, DeviceError};
 /// Rows of one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Contiguous rows: one tensor whose axis 0 is the batch, without a copy.
+    /// Contiguous rows, which form one tensor with the batch as axis 0 and need no gather.
     Range(Range<u32>),
-    /// Rows by index, in the order in which the program takes them (slot tables). Shared, because one task names the
-    /// same slots in several buffers.
+    /// Rows by index (slot table), in the order in which the program reads them. Shared, because one task uses the same
+    /// slots in several buffers.
     List(Arc<[u32]>),
 }
 
 impl Rows {
-    /// How many rows are named.
+    /// Returns the number of rows.
     pub fn len(&self) -> u32 {
         match self {
             Self::Range(range) => range.end.saturating_sub(range.start),
@@ -25,12 +25,12 @@ impl Rows {
         }
     }
 
-    /// Whether no row is named.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The row at `place` in this order.
+    /// Returns the row at index `place` of this order.
     pub fn get(&self, place: u32) -> Option<u32> {
         match self {
             Self::Range(range) => range.start.checked_add(place).filter(|row| *row < range.end),
@@ -38,7 +38,7 @@ impl Rows {
         }
     }
 
-    /// The rows in their order.
+    /// Iterates over the rows in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let (range, list) = match self {
             Self::Range(range) => (range.clone(), &[][..]),
@@ -47,7 +47,7 @@ impl Rows {
         range.chain(list.iter().copied())
     }
 
-    /// One more than the largest row; 0 where there is none.
+    /// Returns one more than the largest row; 0 if there are none.
     fn end(&self) -> u32 {
         match self {
             Self::Range(range) if range.is_empty() => 0,
@@ -56,7 +56,7 @@ impl Rows {
         }
     }
 
-    /// A row that both name.
+    /// Returns a row that is in both.
     fn shared(&self, other: &Self) -> Option<u32> {
         match (self, other) {
             (Self::Range(one), Self::Range(two)) => {
@@ -73,7 +73,7 @@ impl Rows {
         }
     }
 
-    /// A row that is named more than once.
+    /// Returns a row that occurs more than once.
     fn repeated(&self) -> Option<u32> {
         match self {
             Self::Range(_) => None,
@@ -100,7 +100,7 @@ impl From<Arc<[u32]>> for Rows {
     }
 }
 
-/// Rows and the buffer they are in.
+/// Rows of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The buffer.
@@ -110,7 +110,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Rows of a buffer.
+    /// Creates a region from rows of a buffer.
     pub fn new(buffer: BufferId, rows: impl Into<Rows>) -> Self {
         Self { buffer, rows: rows.into() }
     }
@@ -124,24 +124,24 @@ impl Region {
     }
 }
 
-/// What an operation does with rows.
+/// How an operation accesses rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
-    /// Reads them.
+    /// Reads the rows.
     Read,
-    /// Writes all of them; what they held is of no interest.
+    /// Overwrites all of the rows; their previous contents do not matter.
     Write,
-    /// Reads and overwrites them in place, as a cell does with its state.
+    /// Reads and overwrites the rows in place, as a cell does with its state.
     Update,
 }
 
 impl AccessKind {
-    /// Whether the rows have other contents afterwards.
+    /// Returns whether the access modifies the rows.
     pub fn writes(self) -> bool {
         self != Self::Read
     }
 
-    /// Whether the rows must hold something before.
+    /// Returns whether the rows must have been written before.
     pub fn reads(self) -> bool {
         self != Self::Write
     }
@@ -158,31 +158,30 @@ impl AccessKind {
 /// One operand of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The rows.
+    /// The region.
     pub region: Region,
-    /// What happens to them.
+    /// How it is accessed.
     pub kind: AccessKind,
 }
 
 impl Access {
-    /// Reads rows.
+    /// Creates a read access.
     pub fn read(buffer: BufferId, rows: impl Into<Rows>) -> Self {
         Self { region: Region::new(buffer, rows), kind: AccessKind::Read }
     }
 
-    /// Writes rows.
+    /// Creates a write access.
     pub fn write(buffer: BufferId, rows: impl Into<Rows>) -> Self {
         Self { region: Region::new(buffer, rows), kind: AccessKind::Write }
     }
 
-    /// Updates rows in place.
+    /// Creates an in-place update access.
     pub fn update(buffer: BufferId, rows: impl Into<Rows>) -> Self {
         Self { region: Region::new(buffer, rows), kind: AccessKind::Update }
     }
 }
 
-/// Refuses a launch that writes a row and names it a second time: a program's operands run in no order that one could
-/// rely on.
+/// Rejects a launch that writes a row and accesses it a second time: the operands of a program have no defined order.
 pub(super) fn check_named_once(accesses: &[Access]) -> Result<(), DeviceError> {
     for (place, Access { region, kind }) in accesses.iter().enumerate() {
         let own = if kind.writes() { region.rows.repeated() } else { None };
@@ -197,7 +196,7 @@ pub(super) fn check_named_once(accesses: &[Access]) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Refuses a copy between regions of different sizes, or onto itself.
+/// Rejects a copy between regions of different sizes, or between overlapping regions.
 pub(super) fn check_copy(
     from: &Region,
     from_row_bytes: usize,

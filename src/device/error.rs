@@ -1,35 +1,35 @@
-//! What devices refuse, and how work fails.
+//! Errors of device calls, and failures of work.
 
 use super::{AccessKind, BufferId, StreamId, sim::Violation};
 
-/// An operation that was refused. It was not issued: the stream goes on as if it had never been asked.
+/// A rejected call. Nothing was issued, and the stream is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A stream that the device does not have.
+    /// The device has no such stream.
     #[error("there is no {stream}: the device has {streams} streams")]
     UnknownStream {
-        /// The stream asked for.
+        /// The requested stream.
         stream: StreamId,
-        /// How many there are.
+        /// Number of streams.
         streams: u16,
     },
-    /// A buffer of another device, or one that has been freed.
+    /// The buffer belongs to another device or has been freed.
     #[error("{0} does not exist or has been freed")]
     UnknownBuffer(BufferId),
-    /// A ticket that this device did not give.
+    /// The ticket was not recorded on this device.
     #[error("the ticket of {0} is another device's: nothing has been recorded there yet")]
     UnknownTicket(StreamId),
-    /// A row beyond a buffer's end.
+    /// The row is beyond the end of the buffer.
     #[error("row {row} of {buffer} was named, which has {capacity} rows")]
     OutOfRange {
         /// The buffer.
         buffer: BufferId,
-        /// The largest row named.
+        /// The largest row that was named.
         row: u32,
-        /// How many rows it has.
+        /// Number of rows of the buffer.
         capacity: u32,
     },
-    /// A launch writes a row and names it a second time.
+    /// A launch writes a row and accesses it a second time.
     #[error("row {row} of {buffer} is written and named twice by one operation")]
     NamedTwice {
         /// The buffer.
@@ -37,7 +37,7 @@ pub enum DeviceError {
         /// The row.
         row: u32,
     },
-    /// A copy between regions that do not match.
+    /// The regions of a copy differ in size.
     #[error("a copy of {from_rows} rows of {from_row_bytes} bytes cannot fill {to_rows} rows of {to_row_bytes} bytes")]
     CopySizes {
         /// Rows to read.
@@ -49,36 +49,36 @@ pub enum DeviceError {
         /// Bytes in each.
         to_row_bytes: usize,
     },
-    /// More memory than a buffer can have.
+    /// The requested size exceeds the limit of a buffer.
     #[error("a buffer of {rows} rows of {row_bytes} bytes is larger than {most_bytes} bytes")]
     TooLarge {
-        /// Rows asked for.
+        /// Requested rows.
         rows: u32,
         /// Bytes in each.
         row_bytes: usize,
-        /// The most one buffer may have.
+        /// Maximum bytes of a buffer.
         most_bytes: usize,
     },
-    /// Symbolic work whose sources are not what its accesses need.
+    /// The sources of symbolic work do not match its accesses.
     #[error("the work's sources do not fit its accesses: {0}")]
     MalformedWork(&'static str),
-    /// More parameters than the device was opened for.
+    /// The operation has more parameters than the device was opened for.
     #[error("an operation has {bytes} bytes of parameters, expected at most {most_bytes}")]
     TooManyParameters {
         /// Bytes of parameters.
         bytes: usize,
-        /// The most there may be.
+        /// Maximum bytes of parameters.
         most_bytes: usize,
     },
-    /// As many operations of a stream are in flight as there may be.
+    /// The stream has the maximum number of operations in flight.
     #[error("{depth} operations of {stream} are in flight, and there is no room for more")]
     Full {
         /// The stream.
         stream: StreamId,
-        /// How many it holds.
+        /// Its maximum number of operations in flight.
         depth: u32,
     },
-    /// The driver refuses, and goes on.
+    /// The driver rejected the call; the device still works.
     #[error("{0}")]
     Driver(String),
     /// The device is lost: nothing runs on it any more.
@@ -87,58 +87,58 @@ pub enum DeviceError {
     /// The device has been stopped.
     #[error("the device has been stopped")]
     Stopped,
-    /// The operation is wrong in itself; only the simulated device can tell.
+    /// The operation violates the ordering rules. Only the simulated device detects this.
     #[error(transparent)]
     Violation(#[from] Box<Violation>),
 }
 
-/// Why rows cannot be had.
+/// Reasons why rows cannot be acquired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// Somebody who was not waited for is using them: a wait is missing.
+    /// Another operation holds the rows and was not waited for: a wait is missing.
     #[error(
         "rows {} to {} are in use by one that {} them while another {} rows {} to {}: no ticket orders the two",
         .held.start, .held.end, .held_by.verb(), .wanted_for.verb(), .wanted.start, .wanted.end
     )]
     Conflict {
-        /// The rows asked for.
+        /// The requested rows.
         wanted: std::ops::Range<u32>,
-        /// For what.
+        /// Requested access.
         wanted_for: AccessKind,
         /// The rows in use.
         held: std::ops::Range<u32>,
-        /// For what.
+        /// Access that holds them.
         held_by: AccessKind,
     },
-    /// The row holds nothing: it was never written, or what should have written it failed.
+    /// The row holds nothing: it was never written, or its writer failed.
     #[error("row {row} holds nothing: it was never written, or its writer failed")]
     NotWritten {
         /// The first such row.
         row: u32,
     },
-    /// The rows end beyond the buffer.
+    /// The rows extend beyond the end of the buffer.
     #[error("rows up to {end} were asked for of a buffer of {capacity}")]
     OutOfRange {
-        /// One more than the last row asked for.
+        /// One more than the last requested row.
         end: u32,
-        /// How many rows there are.
+        /// Number of rows of the buffer.
         capacity: u32,
     },
 }
 
-/// Why a launch that was issued did not do its work. What it should have written is lost.
+/// Reasons why an issued launch failed. The rows that it should have written are lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkFailure {
-    /// The work says so itself.
+    /// The work returned an error.
     #[error("{0}")]
     Failed(String),
     /// The work panicked.
     #[error("the work panicked: {0}")]
     Panicked(String),
-    /// Its rows could not be had.
+    /// Its rows could not be acquired.
     #[error(transparent)]
     Rows(#[from] RowError),
-    /// The device was stopped before the work began.
+    /// The device was stopped before the work started.
     #[error("the device was stopped before the work began")]
     Stopped,
 }

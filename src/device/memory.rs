@@ -1,4 +1,4 @@
-//! Aligned host memory for batches, pooled and counted.
+//! A pool of aligned host memory for batches, with accounting.
 
 use std::{fmt, sync::Arc};
 
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 /// Alignment of every buffer: a cache line, and the widest vector register of x86-64.
 pub const ALIGNMENT_BYTES: usize = 64;
 
-/// What memory is asked for in. Asked for with a larger alignment, the system's allocator clears memory by writing it,
-/// all of which would be resident at once; so a buffer has some units to spare, and begins at the first aligned one.
+/// Unit of allocation. With a larger alignment, the system allocator zeroes memory by writing to it, which would make
+/// all of it resident. Buffers therefore have spare units and start at the first aligned one.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(16))]
 pub(super) struct Unit([u8; 16]);
 
 const SPARE_UNITS: usize = ALIGNMENT_BYTES / size_of::<Unit>() - 1;
 
-/// Buffers of 2^CLASS times the alignment.
+/// Number of size classes. Class `c` has buffers of 2^c times the alignment.
 const CLASSES: usize = 34;
 
-/// The most one buffer can hold: 2^39 bytes.
+/// Maximum size of a buffer: 2^39 bytes.
 pub(super) const LARGEST_BYTES: usize = ALIGNMENT_BYTES << (CLASSES - 1);
 
-/// Hands out aligned buffers and takes them back for the next batch. What it keeps for later is bounded; what is in use
-/// is bounded by the requests in flight.
+/// A pool of aligned buffers, which are reused for later batches. The memory kept for reuse is bounded here; the memory
+/// in use is bounded by the number of requests in flight.
 pub struct BufferPool {
     free: Mutex<Free>,
     retain_bytes: usize,
@@ -38,24 +38,24 @@ struct Free {
 }
 
 impl BufferPool {
-    /// A pool that keeps at most `retain_bytes` of unused buffers.
+    /// Creates a pool that keeps at most `retain_bytes` of unused buffers.
     pub fn new(retain_bytes: usize) -> Arc<Self> {
         Self::with_output_limit(retain_bytes, LARGEST_BYTES)
     }
 
-    /// As [`Self::new`], for runs whose outputs take at most `max_output_bytes` each time.
+    /// Like [`Self::new`], with a limit on the total output bytes of a run.
     pub fn with_output_limit(retain_bytes: usize, max_output_bytes: usize) -> Arc<Self> {
         let free = Free { by_class: std::array::from_fn(|_| Vec::new()), retained_bytes: 0, in_use_bytes: 0 };
         let max_output_bytes = max_output_bytes.min(LARGEST_BYTES);
         Arc::new(Self { free: Mutex::new(free), retain_bytes, max_output_bytes })
     }
 
-    /// Most bytes that all outputs of one run may take. Who runs a program sees to it.
+    /// Returns the maximum total output bytes of a run. Enforced by the executors, not by the pool.
     pub fn max_output_bytes(&self) -> usize {
         self.max_output_bytes
     }
 
-    /// A buffer of `len_bytes`. Its contents are whatever was there before: the caller writes all of it.
+    /// Returns a buffer of `len_bytes`. Its contents are undefined, so the caller must write all of it.
     pub fn take(pool: &Arc<Self>, len_bytes: usize) -> Buffer {
         let class = class_of(len_bytes);
         let class_bytes = bytes_of(class);
@@ -72,12 +72,12 @@ impl BufferPool {
         Buffer { units, len_bytes, pool: Arc::clone(pool) }
     }
 
-    /// Bytes in buffers that somebody holds.
+    /// Returns the bytes in buffers that are in use.
     pub fn in_use_bytes(&self) -> usize {
         self.free.lock().in_use_bytes
     }
 
-    /// Bytes in buffers kept for later.
+    /// Returns the bytes in buffers kept for reuse.
     pub fn retained_bytes(&self) -> usize {
         self.free.lock().retained_bytes
     }
@@ -109,7 +109,7 @@ fn class_of(len_bytes: usize) -> usize {
     len_bytes.div_ceil(ALIGNMENT_BYTES).next_power_of_two().trailing_zeros() as usize
 }
 
-/// The first aligned byte.
+/// Returns the offset of the first aligned byte.
 pub(super) fn aligned(units: &[Unit]) -> usize {
     let address = units.as_ptr().addr();
     address.next_multiple_of(ALIGNMENT_BYTES) - address
@@ -119,7 +119,7 @@ fn bytes_of(class: usize) -> usize {
     ALIGNMENT_BYTES << class
 }
 
-/// Aligned memory that goes back to its pool when dropped.
+/// Aligned memory that returns to its pool when dropped.
 pub struct Buffer {
     units: Box<[Unit]>,
     len_bytes: usize,
@@ -127,23 +127,23 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The contents.
+    /// Returns the contents.
     pub fn as_slice(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.units)[aligned(&self.units)..][..self.len_bytes]
     }
 
-    /// The contents, to be written.
+    /// Returns the contents for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let start = aligned(&self.units);
         &mut bytemuck::cast_slice_mut(&mut self.units)[start..][..self.len_bytes]
     }
 
-    /// The memory itself, for an owner that gives it back to the pool on its own.
+    /// Returns the memory itself, for an owner that returns it to the pool.
     pub(super) fn into_units(mut self) -> (Box<[Unit]>, Arc<BufferPool>) {
         (std::mem::take(&mut self.units), Arc::clone(&self.pool))
     }
 
-    /// Shares the contents without a copy; the memory goes back once the last share is dropped.
+    /// Shares the contents without a copy. The memory returns to the pool when the last share is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -164,7 +164,7 @@ impl fmt::Debug for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let units = std::mem::take(&mut self.units);
-        // Without units, another owner gives them back.
+        // After `into_units` there are none, and another owner returns them.
         if !units.is_empty() {
             self.pool.give_back(units);
         }

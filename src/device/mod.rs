@@ -1,9 +1,9 @@
-//! Devices: what runs work, in which order, on which memory. Knows nothing of cells or batching.
+//! Devices run work on memory in a defined order. They know nothing of cells or batching.
 //!
-//! [`Device`] is the contract: CUDA's streams, events, copies and launches over buffers of rows. [`cpu`] carries it out
-//! on threads, [`cuda`] on a GPU, and [`sim`] in virtual time with symbolic rows, where it finds the faults that real
-//! devices hide. One suite (`tests/device`) holds all of them to it. [`RowBuffer`] is the host memory between two
-//! stages; [`BufferPool`] the memory of batches and responses.
+//! [`Device`] is the contract: CUDA-like streams, events, copies and launches over buffers of rows. [`cpu`] implements
+//! it with threads, [`cuda`] on a GPU, and [`sim`] in virtual time with symbolic rows, to detect faults that real
+//! devices hide. One conformance suite (`tests/device`) covers all of them. [`RowBuffer`] is the host memory between
+//! two stages, and [`BufferPool`] the memory of batches and responses.
 
 mod access;
 mod contract;

@@ -1,8 +1,8 @@
-//! The names a device gives out: streams, buffers, operations and tickets.
+//! Identifiers of a device: streams, buffers, operations and tickets.
 
 use std::fmt;
 
-/// One in-order queue of a device: a CUDA stream, or a thread on the CPU.
+/// An in-order queue of a device: a CUDA stream, or a thread on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u16);
 
@@ -18,8 +18,8 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// A buffer of rows. Only [`Device::allocate`](super::Device::allocate) makes one; a freed buffer's name is not given
-/// out again.
+/// A buffer of rows. Only [`Device::allocate`](super::Device::allocate) creates one. The identifier of a freed buffer
+/// is not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId {
     pub(super) index: u32,
@@ -32,12 +32,12 @@ impl fmt::Display for BufferId {
     }
 }
 
-/// One launch or copy. Names it in completions and errors; unlike a [`Ticket`] it cannot be waited for.
+/// A launch or copy. Identifies it in completions and errors; unlike a [`Ticket`], it cannot be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Operation {
-    /// Where it runs.
+    /// Its stream.
     pub stream: StreamId,
-    /// Its place among the stream's operations, from 1.
+    /// Its number among the operations of the stream, from 1.
     pub position: u64,
 }
 
@@ -47,18 +47,18 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A point in a stream, complete once everything issued to the stream before it is. Only
-/// [`Device::record`](super::Device::record) makes one, so there is no waiting for what was never recorded (on CUDA
-/// that would silently be no wait at all).
+/// A point in a stream, complete when everything issued to the stream before it is. Only
+/// [`Device::record`](super::Device::record) creates one, so it is impossible to wait for an event that was never
+/// recorded (on CUDA such a wait would silently do nothing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(super) stream: StreamId,
-    /// The last operation it stands for; 0 before the first.
+    /// The last operation that it covers; 0 before the first.
     pub(super) position: u64,
 }
 
 impl Ticket {
-    /// The stream it was recorded on.
+    /// Returns the stream that it was recorded on.
     pub fn stream(&self) -> StreamId {
         self.stream
     }

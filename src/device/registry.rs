@@ -1,8 +1,8 @@
-//! A device's buffers by their names.
+//! Buffers of a device by identifier.
 
 use super::{BufferId, DeviceError};
 
-/// Buffers, and names that are never given twice: an index is reused under another generation.
+/// Buffers by identifier. Identifiers are unique: a reused index gets another generation.
 #[derive(Clone, Debug)]
 pub(super) struct Registry<T> {
     slots: Vec<Slot<T>>,

@@ -1,8 +1,9 @@
-//! Host memory of a boundary between two stages: rows that several lanes read and write beside each other.
+//! Host memory at a boundary between two stages: rows that several lanes read and write concurrently.
 //!
-//! Lanes touch disjoint rows of one buffer at the same time, which a slice cannot express; so the memory is handed out
-//! by guards, and who holds which rows is written down. Tickets order the lanes (see [`Device`](super::Device)); where
-//! one is missing, the guard is refused instead of a row being read while it is written.
+//! Lanes access disjoint rows of one buffer at the same time, which a slice cannot express. The memory is therefore
+//! accessed through guards, and the buffer records which rows are held. Tickets order the lanes (see
+//! [`Device`](super::Device)); if one is missing, acquiring the guard fails, so a row is never read while it is
+//! written.
 #![allow(unsafe_code)]
 
 use std::{
@@ -21,14 +22,14 @@ use super::{
     memory::{LARGEST_BYTES, Unit, aligned},
 };
 
-/// `capacity` rows of `row_bytes` each, one after another without gaps, so that consecutive rows are one tensor whose
-/// axis 0 is the batch. The first row is aligned to [`ALIGNMENT_BYTES`](super::ALIGNMENT_BYTES).
+/// `capacity` rows of `row_bytes` each, contiguous, so that consecutive rows form one tensor with the batch as axis 0.
+/// The first row is aligned to [`ALIGNMENT_BYTES`](super::ALIGNMENT_BYTES).
 ///
-/// The memory is the pool's: fresh memory becomes resident only where it is written, so a reservation for a full batch
-/// costs a small batch nothing. It goes back with the last share or guard; the pool's bound says whether it is kept.
+/// The memory comes from the pool. Fresh memory becomes resident only when written, so a small batch does not pay for
+/// the space reserved for a full one. The memory returns to the pool with the last share or guard.
 pub struct RowBuffer {
     units: Box<[UnsafeCell<Unit>]>,
-    /// Where the first row begins, which is aligned.
+    /// Offset of the first row, which is aligned.
     first_byte: usize,
     capacity: u32,
     row_bytes: usize,
@@ -36,7 +37,7 @@ pub struct RowBuffer {
     pool: Arc<BufferPool>,
 }
 
-/// Who uses which rows, and which rows hold something.
+/// Which rows are held, and which have been written.
 struct Book {
     held: SmallVec<[Held; 8]>,
     written: Box<[bool]>,
@@ -48,15 +49,15 @@ struct Held {
     by: AccessKind,
 }
 
-// SAFETY: the cells are reached through guards alone, and `hold` gives no two guards of which one writes the same row
-// while both live; the lock orders what a guard wrote before what the next holder of the row reads.
+// SAFETY: the cells are accessed only through guards, and `hold` never grants overlapping guards of which one writes;
+// the lock orders what a guard wrote before what the next holder of the row reads.
 unsafe impl Sync for RowBuffer {}
 
 impl RowBuffer {
-    /// Reserves rows that hold nothing yet.
+    /// Allocates rows, none of which are written yet.
     ///
     /// # Errors
-    /// When they are more than 2^39 bytes in all.
+    /// If the total size exceeds 2^39 bytes.
     pub fn new(pool: &Arc<BufferPool>, capacity: u32, row_bytes: usize) -> Result<Arc<Self>, DeviceError> {
         let len_bytes = row_bytes
             .checked_mul(capacity as usize)
@@ -64,51 +65,51 @@ impl RowBuffer {
             .ok_or(DeviceError::TooLarge { rows: capacity, row_bytes, most_bytes: LARGEST_BYTES })?;
         let (units, pool) = BufferPool::take(pool, len_bytes).into_units();
         let first_byte = aligned(&units);
-        // SAFETY: `UnsafeCell<Unit>` has the layout of `Unit`, and the box is handed over whole.
+        // SAFETY: `UnsafeCell<Unit>` has the layout of `Unit`, and ownership of the whole box moves.
         let units = unsafe { Box::from_raw(Box::into_raw(units) as *mut [UnsafeCell<Unit>]) };
         let book = Book { held: SmallVec::new(), written: vec![false; capacity as usize].into() };
         Ok(Arc::new(Self { units, first_byte, capacity, row_bytes, book: Mutex::new(book), pool }))
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Bytes in each row, and from one row to the next.
+    /// Returns the bytes of a row, which are also the distance from one row to the next.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Rows to read. Any number of readers may hold a row.
+    /// Acquires rows for reading. A row may have any number of readers.
     ///
     /// # Errors
-    /// When somebody writes one of the rows, one of them holds nothing, or they end beyond the buffer.
+    /// If one of the rows is being written or was never written, or the rows end beyond the buffer.
     pub fn read(self: &Arc<Self>, rows: Range<u32>) -> Result<RowsRef, RowError> {
         let rows = self.hold(rows, AccessKind::Read)?;
         Ok(RowsRef { buffer: Arc::clone(self), rows })
     }
 
-    /// Rows to write. They hold nothing until they are [committed](RowsMut::commit); the bytes are what was there
-    /// before, of whatever request.
+    /// Acquires rows for writing. They count as unwritten until they are [committed](RowsMut::commit); the bytes are
+    /// stale data, possibly of another request.
     ///
     /// # Errors
-    /// When somebody holds one of the rows, or they end beyond the buffer.
+    /// If one of the rows is held, or the rows end beyond the buffer.
     pub fn write(self: &Arc<Self>, rows: Range<u32>) -> Result<RowsMut, RowError> {
         let rows = self.hold(rows, AccessKind::Write)?;
         Ok(RowsMut { buffer: Arc::clone(self), rows, by: AccessKind::Write })
     }
 
-    /// Rows to read and overwrite in place. They hold nothing until they are committed.
+    /// Acquires rows to read and overwrite in place. They count as unwritten until they are committed.
     ///
     /// # Errors
-    /// When somebody holds one of the rows, one of them holds nothing, or they end beyond the buffer.
+    /// If one of the rows is held or was never written, or the rows end beyond the buffer.
     pub fn update(self: &Arc<Self>, rows: Range<u32>) -> Result<RowsMut, RowError> {
         let rows = self.hold(rows, AccessKind::Update)?;
         Ok(RowsMut { buffer: Arc::clone(self), rows, by: AccessKind::Update })
     }
 
-    /// Lets rows hold nothing, even if they are in use.
+    /// Marks rows as unwritten, even if they are in use.
     pub(super) fn lose(&self, rows: impl Iterator<Item = u32>) {
         let mut book = self.book.lock();
         for row in rows {
@@ -145,7 +146,7 @@ impl RowBuffer {
 
     fn release(&self, rows: &Range<u32>, by: AccessKind) {
         let mut book = self.book.lock();
-        // Readers of the same rows are alike: it does not matter whose entry goes.
+        // Entries of readers of the same rows are equal, so it does not matter which one is removed.
         let place = book.held.iter().position(|held| held.rows == *rows && held.by == by);
         debug_assert!(place.is_some(), "a guard's rows are written down while it lives");
         if let Some(place) = place {
@@ -153,12 +154,12 @@ impl RowBuffer {
         }
     }
 
-    /// Where the rows begin, and how many bytes they have.
+    /// Returns the address of the rows and their number of bytes.
     fn span(&self, rows: &Range<u32>) -> (*mut u8, usize) {
         let start = UnsafeCell::raw_get(self.units.as_ptr()).cast::<u8>();
         let range = as_indices(rows);
-        // SAFETY: `hold` let only rows below `capacity` pass, and behind `first_byte` the units have room for
-        // `capacity * row_bytes`.
+        // SAFETY: `hold` grants only rows below `capacity`, and from `first_byte` on the units have room for `capacity
+        // * row_bytes`.
         let first = unsafe { start.add(self.first_byte + range.start * self.row_bytes) };
         (first, range.len() * self.row_bytes)
     }
@@ -167,7 +168,7 @@ impl RowBuffer {
 impl Drop for RowBuffer {
     fn drop(&mut self) {
         let units = std::mem::take(&mut self.units);
-        // SAFETY: the layouts agree, as in `new`; without `self` there is no guard that points into them.
+        // SAFETY: the layouts agree, as in `new`, and guards keep the buffer alive, so none refers to it any more.
         let units = unsafe { Box::from_raw(Box::into_raw(units) as *mut [Unit]) };
         self.pool.give_back(units);
     }
@@ -180,7 +181,8 @@ impl fmt::Debug for RowBuffer {
     }
 }
 
-/// Rows that nobody writes while this lives. A share of the buffer: `Bytes::from_owner` makes a response of it.
+/// Rows for reading, which are not written while this exists. It is a share of the buffer, so `Bytes::from_owner` can
+/// turn it into a response.
 pub struct RowsRef {
     buffer: Arc<RowBuffer>,
     rows: Range<u32>,
@@ -191,7 +193,7 @@ impl Deref for RowsRef {
 
     fn deref(&self) -> &[u8] {
         let (start, len_bytes) = self.buffer.span(&self.rows);
-        // SAFETY: the bytes are initialised (the pool's memory is), and nobody writes them while this guard lives.
+        // SAFETY: the bytes are initialised (the pool's memory is), and they are not written while this guard exists.
         unsafe { slice::from_raw_parts(start, len_bytes) }
     }
 }
@@ -214,8 +216,8 @@ impl fmt::Debug for RowsRef {
     }
 }
 
-/// Rows that nobody else uses while this lives. Dropped without [`commit`](Self::commit), the rows hold nothing: a
-/// writer that fails half-way leaves nothing to be read by mistake.
+/// Rows for exclusive use. If this is dropped without [`commit`](Self::commit), the rows count as unwritten: partial
+/// results of a failed writer cannot be read by mistake.
 pub struct RowsMut {
     buffer: Arc<RowBuffer>,
     rows: Range<u32>,
@@ -223,7 +225,7 @@ pub struct RowsMut {
 }
 
 impl RowsMut {
-    /// Gives the rows back: they hold what was written.
+    /// Releases the rows and marks them as written.
     pub fn commit(self) {
         self.buffer.book.lock().written[as_indices(&self.rows)].fill(true);
     }
@@ -234,7 +236,7 @@ impl Deref for RowsMut {
 
     fn deref(&self) -> &[u8] {
         let (start, len_bytes) = self.buffer.span(&self.rows);
-        // SAFETY: the bytes are initialised, and nobody else has them while this guard lives.
+        // SAFETY: the bytes are initialised, and this guard has exclusive access.
         unsafe { slice::from_raw_parts(start, len_bytes) }
     }
 }
@@ -242,8 +244,8 @@ impl Deref for RowsMut {
 impl DerefMut for RowsMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         let (start, len_bytes) = self.buffer.span(&self.rows);
-        // SAFETY: the bytes are initialised, nobody else has them while this guard lives, and the guard is borrowed
-        // mutably for as long as the slice.
+        // SAFETY: the bytes are initialised, this guard has exclusive access, and the guard is borrowed mutably for as
+        // long as the slice.
         unsafe { slice::from_raw_parts_mut(start, len_bytes) }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-/// A tensor's element type, by the name it has on the wire (`BYTES` is Triton's `TYPE_STRING`).
+/// Element type of a tensor, named as on the wire (`BYTES` is Triton's `TYPE_STRING`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum DataType {
@@ -43,7 +43,7 @@ impl DataType {
         Self::Bf16,
     ];
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -63,12 +63,12 @@ impl DataType {
         }
     }
 
-    /// The datatype of a wire name; `None` for anything else.
+    /// Returns the datatype with this wire name; `None` if there is none.
     pub fn from_wire(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|datatype| datatype.as_str() == name)
     }
 
-    /// Bytes of one element; `None` for `BYTES`, whose elements carry their own length.
+    /// Returns the bytes of one element; `None` for `BYTES`, whose elements carry their own length.
     pub const fn size_bytes(self) -> Option<usize> {
         match self {
             Self::Bool | Self::Uint8 | Self::Int8 => Some(1),
@@ -79,7 +79,7 @@ impl DataType {
         }
     }
 
-    /// The bytes of one element of this value; none for `BYTES`.
+    /// Encodes a value as one element; empty for `BYTES`.
     pub fn element(self, value: f64) -> SmallVec<[u8; 8]> {
         match self {
             Self::Bool => SmallVec::from_slice(&[u8::from(value != 0.0)]),

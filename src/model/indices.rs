@@ -1,28 +1,28 @@
-//! Inputs whose elements are indices: which ones a run takes.
+//! Valid ranges of index inputs.
 
 use super::DataType;
 
-/// The indices that a run takes, both ends included: any other makes it fail.
+/// Range of indices that a run accepts, inclusive. A run with an index outside the range fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRange {
-    /// The least.
+    /// Minimum.
     pub least: i64,
-    /// The greatest.
+    /// Maximum.
     pub most: i64,
-    /// Whether the graph reads elements as INT32, so that of longer ones only the lower half counts.
+    /// Whether the graph casts elements to INT32, so that only the lower half of INT64 elements counts.
     pub as_int32: bool,
 }
 
-/// Elements that are judged together, without a branch for each.
+/// Number of elements that are checked together, without a branch per element.
 const BLOCK: usize = 64;
 
 impl IndexRange {
-    /// Those of a table of this many rows, counted from its begin or, below 0, from its end.
+    /// Returns the indices of a table with this many rows, counted from the start or, if negative, from the end.
     pub fn of_table(rows: i64) -> Self {
         Self { least: -rows, most: rows - 1, as_int32: false }
     }
 
-    /// Those that are in both ranges.
+    /// Returns the intersection of both ranges.
     #[must_use]
     pub fn meet(self, other: Self) -> Self {
         Self {
@@ -32,20 +32,20 @@ impl IndexRange {
         }
     }
 
-    /// Whether an index is among them.
+    /// Returns whether an index is in the range.
     pub fn contains(&self, index: i64) -> bool {
         let read = if self.as_int32 { i64::from(index as i32) } else { index };
         (self.least <= read) & (read <= self.most)
     }
 
-    /// Whether elements of a type can be judged.
+    /// Returns whether elements of this datatype can be checked.
     pub fn judges(datatype: DataType) -> bool {
         use DataType::{Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32};
         matches!(datatype, Int8 | Int16 | Int32 | Int64 | Uint8 | Uint16 | Uint32)
     }
 
-    /// The first element that is not among them: its place and its value. `data` holds whole little-endian elements of
-    /// a type that [can be judged](Self::judges).
+    /// Returns the position and value of the first element outside the range. `data` holds little-endian elements of a
+    /// datatype that [can be checked](Self::judges).
     pub fn first_outside(&self, datatype: DataType, data: &[u8]) -> Option<(usize, i64)> {
         match datatype {
             DataType::Int8 => self.find(data, |bytes| i8::from_le_bytes(bytes).into()),

@@ -1,6 +1,6 @@
-//! What a model is, apart from time and threads: datatypes, tensor specifications, one loaded version's specification.
+//! Static descriptions of models: datatypes, tensor specifications, and the specification of a loaded version.
 //!
-//! Nothing here knows the wire, the scheduler or a device.
+//! Nothing here depends on the wire formats, the scheduler or devices.
 
 mod datatype;
 mod indices;

@@ -1,12 +1,11 @@
-//! Sequences: requests that belong together, whose model keeps state from one to the next (Triton's stateful models).
+//! Sequences: related requests whose model keeps state from one to the next (Triton's stateful models).
 
 use std::{fmt, sync::Arc};
 
-/// Which sequence a request belongs to, in Triton's words its correlation id: a number above 0, or a text that is not
-/// empty.
+/// Identifier of a request's sequence (Triton's correlation id): a number above 0, or a text that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CorrelationId {
-    /// `sequence_id` as a number. Negative ones count as Triton counts them, modulo 2^64.
+    /// `sequence_id` as a number. Negative numbers are taken modulo 2^64, as in Triton.
     Number(u64),
     /// `sequence_id` as a text.
     Text(Arc<str>),
@@ -21,13 +20,13 @@ impl fmt::Display for CorrelationId {
     }
 }
 
-/// What a request says of its sequence.
+/// Sequence parameters of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InSequence {
-    /// Which one.
+    /// Identifier of the sequence.
     pub id: CorrelationId,
-    /// It is the first: a sequence of this id that is still open ends.
+    /// Whether the request starts the sequence. An open sequence with the same id ends.
     pub starts: bool,
-    /// It is the last.
+    /// Whether the request ends the sequence.
     pub ends: bool,
 }

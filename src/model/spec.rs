@@ -1,4 +1,4 @@
-//! The specification of one loaded model version.
+//! The specification of a loaded model version.
 
 use super::TensorSpec;
 
@@ -6,18 +6,18 @@ use super::TensorSpec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SymbolId(pub u16);
 
-/// What one version of a model takes and gives: all that admission, batching and execution need to know of it.
+/// Inputs, outputs and limits of a model version: everything that admission, batching and execution need to know of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
     /// Name of the model's directory.
     pub name: String,
     /// Version number, the name of the version's directory.
     pub version: i64,
-    /// Largest batch in rows; 0 for a model without a batch axis (then a request is one row and never merged).
+    /// Largest batch in rows; 0 for a model without a batch axis, whose requests count as one row and are never merged.
     pub max_batch_size: u32,
-    /// Inputs in the configuration's order.
+    /// Inputs in the order of the configuration.
     pub inputs: Vec<TensorSpec>,
-    /// Outputs in the configuration's order.
+    /// Outputs in the order of the configuration.
     pub outputs: Vec<TensorSpec>,
     /// Names of the axes that vary from request to request and are padded within a batch.
     pub symbols: Vec<String>,
@@ -26,17 +26,17 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// Whether tensors carry the batch as axis 0.
+    /// Returns whether axis 0 of the tensors is the batch.
     pub fn has_batch_axis(&self) -> bool {
         self.max_batch_size > 0
     }
 
-    /// Position of an input by name.
+    /// Returns the index of an input by name.
     pub fn input_index(&self, name: &str) -> Option<usize> {
         self.inputs.iter().position(|tensor| tensor.name == name)
     }
 
-    /// Position of an output by name.
+    /// Returns the index of an output by name.
     pub fn output_index(&self, name: &str) -> Option<usize> {
         self.outputs.iter().position(|tensor| tensor.name == name)
     }

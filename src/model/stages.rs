@@ -1,52 +1,53 @@
-//! How a version's graph is cut into stages, and where their tensors come from and go to.
+//! The stages of a version's graph, and the sources and destinations of their tensors.
 
 use smallvec::SmallVec;
 
 use super::{DataType, SymbolId, TensorSpec};
 
-/// The stages of one version, in order. A version that is not cut has one, which takes the requests' inputs and gives
-/// the replies.
+/// The stages of a version, in order. An uncut version has one stage, which reads the requests' inputs and returns the
+/// model's outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagePlan {
-    /// At least one.
+    /// The stages; at least one.
     pub stages: Vec<StageSpec>,
-    /// By boundary: the tensors that the stage of that number leaves for later ones. One fewer than there are stages.
+    /// By boundary: the tensors that the stage with this number keeps for later ones. There is one boundary fewer than
+    /// stages.
     pub boundaries: Vec<Vec<BoundaryTensor>>,
 }
 
-/// One stage: what its program takes and gives, and how that fits the others.
+/// One stage: the inputs and outputs of its program, and how they connect to other stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageSpec {
-    /// The program's inputs, each with its source.
+    /// Inputs of the program, each with its source.
     pub inputs: Vec<(TensorSpec, Source)>,
-    /// The program's outputs, each with where it goes.
+    /// Outputs of the program, each with its destination.
     pub outputs: Vec<(TensorSpec, Sink)>,
-    /// Where rows leave the pipeline's order behind this stage.
+    /// Exits after this stage.
     pub exits: Vec<Exit>,
 }
 
-/// Where a stage's input comes from.
+/// Source of a stage's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The request's input of this number.
+    /// The request's input with this number.
     Request(usize),
-    /// A tensor that an earlier stage left.
+    /// A tensor that an earlier stage kept.
     Boundary {
-        /// The boundary's number, that of the stage before it.
+        /// Number of the boundary, which is that of the stage before it.
         boundary: u16,
-        /// The tensor's number at that boundary.
+        /// Number of the tensor at that boundary.
         tensor: u16,
     },
 }
 
-/// Where a stage's output goes.
+/// Destination of a stage's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sink {
-    /// The model's output of this number.
+    /// The model's output with this number.
     Reply(usize),
-    /// The tensor of this number at the stage's own boundary.
+    /// The tensor with this number at the stage's own boundary.
     Boundary(u16),
-    /// Nowhere: only an exit looks at it, or answers with it.
+    /// None: the output is only used by an exit.
     Exit,
 }
 
@@ -57,37 +58,36 @@ pub struct BoundaryTensor {
     pub name: String,
     /// Element type.
     pub datatype: DataType,
-    /// Dimensions of one row, the batch left out; `None` where they cannot be derived before a run.
+    /// Dimensions of one row, without the batch; `None` if they are unknown before a run.
     pub dims: Option<SmallVec<[BoundaryDim; 4]>>,
 }
 
 /// A dimension of a row at a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryDim {
-    /// Always this long.
+    /// A fixed length.
     Fixed(i64),
-    /// As long as the batch's padded length along this symbol.
+    /// The batch's padded length along this symbol.
     Symbol(SymbolId),
 }
 
-/// A way out of the order of stages (DVABatch section 9.2): rows whose value meets the threshold are done or skip
-/// stages.
+/// An early exit (DVABatch section 9.2): rows whose value meets the threshold finish or skip stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exit {
-    /// The stage's output, by its number in [`StageSpec::outputs`], that holds one FP32 value a row.
+    /// Index in [`StageSpec::outputs`] of the stage's output that holds one FP32 value per row.
     pub value: usize,
-    /// Rows with at least this value leave.
+    /// Threshold: rows with at least this value leave.
     pub at_least: f32,
-    /// Where they go.
+    /// Destination of these rows.
     pub to: ExitTo,
 }
 
-/// Where rows go that leave the order of stages.
+/// Destination of rows that take an exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitTo {
-    /// They are done. For each output of the model: the number in [`StageSpec::outputs`] of the tensor that answers for
-    /// it; `None` where an earlier stage has given it already.
+    /// The rows finish. For each output of the model: index in [`StageSpec::outputs`] of the tensor that provides it;
+    /// `None` if an earlier stage has already provided it.
     Done(Vec<Option<usize>>),
-    /// On to this stage, which must read only what stages up to this one have left.
+    /// The rows continue at this stage, which must read only tensors that stages up to this one have kept.
     Stage(u16),
 }

@@ -1,36 +1,36 @@
-//! Tensor specifications: what a model expects of an input and promises of an output.
+//! Specifications of a model's input and output tensors.
 
 use smallvec::SmallVec;
 
 use super::{DataType, SymbolId};
 
-/// Dimensions of a tensor. In a specification −1 stands for a variable dimension.
+/// Dimensions of a tensor. In a specification, −1 is a variable dimension.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// One input or output of a model, as its configuration declares it.
+/// One input or output of a model, as declared in its configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorSpec {
     /// Name on the wire and in the graph.
     pub name: String,
     /// Element type.
     pub datatype: DataType,
-    /// Dimensions on the wire without the batch; −1 where variable.
+    /// Dimensions on the wire without the batch; −1 if variable.
     pub dims: Dims,
-    /// Dimensions that the graph sees in place of `dims` (Triton's `reshape`), without the batch.
+    /// Dimensions in the graph, if they differ from `dims` (Triton's `reshape`), without the batch.
     pub reshape: Option<Dims>,
-    /// Whether a request may leave this input out.
+    /// Whether a request may omit this input.
     pub optional: bool,
-    /// Per dimension of `dims`: the symbol whose length requests are padded to (inputs) or cut back from (outputs).
-    /// Empty where no axis is padded.
+    /// The symbol of each dimension of `dims`, to whose length requests are padded (inputs) or from whose length they
+    /// are cut back (outputs). Empty if no axis is padded.
     pub symbols: SmallVec<[Option<SymbolId>; 4]>,
-    /// What an input's padded axes are filled with.
+    /// Fill value of an input's padded axes.
     pub pad_value: f64,
-    /// Labels of an output's classes, for the classification extension, by index.
+    /// Labels of an output's classes by index, for the classification extension.
     pub labels: Vec<String>,
 }
 
 impl TensorSpec {
-    /// A tensor with neither reshape, padding nor labels.
+    /// Creates a specification without reshape, padding or labels.
     pub fn new(name: impl Into<String>, datatype: DataType, dims: &[i64]) -> Self {
         Self {
             name: name.into(),
@@ -44,7 +44,7 @@ impl TensorSpec {
         }
     }
 
-    /// The dims with padded axes as long as their symbols are, which are given by number.
+    /// Returns `dims` with padded axes replaced by the lengths of their symbols, which are indexed by [`SymbolId`].
     pub fn dims_at(&self, lengths: &[u32]) -> Dims {
         let mut dims = self.dims.clone();
         for (dim, symbol) in dims.iter_mut().zip(&self.symbols) {
@@ -56,7 +56,7 @@ impl TensorSpec {
     }
 }
 
-/// The number of elements of a shape; `None` where a dimension is negative or the product overflows.
+/// Returns the number of elements of a shape; `None` if a dimension is negative or the product overflows.
 pub fn element_count(shape: &[i64]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?))
 }

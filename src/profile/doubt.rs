@@ -1,14 +1,14 @@
-//! Which profiles are not believed: those measured in too little time, or while something else disturbed the machine.
+//! Detects unreliable profiles: measured in too little time, or while something else used the machine.
 
 use super::{CutTable, Point, Profile};
 
-/// A larger batch that takes less than this share of a smaller one's time was not measured on the same machine, as
-/// it were. What falls less is noise, and the core raises it to the smaller one's time.
+/// A larger batch that takes less than this fraction of a smaller one's time shows that the speed of the machine
+/// changed. Smaller drops are noise; the core raises those times to that of the smaller batch.
 const FALLS: f64 = 0.75;
 
 impl Profile {
-    /// Why the times of the whole model are not to be relied on, if they are not: most sizes ran only once, or
-    /// times fall as batches grow.
+    /// Returns why the times of the whole model are unreliable, if they are: most sizes ran only once, or times fall as
+    /// batches grow.
     pub fn doubt(&self) -> Option<String> {
         let whole = self.whole()?;
         ran_once(whole).or_else(|| whole.stages.iter().find_map(|points| falls(points)))
@@ -21,7 +21,7 @@ fn ran_once(cut: &CutTable) -> Option<String> {
     (2 * once > sizes).then(|| format!("of its {sizes} sizes {once} ran only once"))
 }
 
-/// The first of the larger batches that took much less than a smaller one of the same length.
+/// Describes the first larger batch that took much less time than a smaller one of the same length.
 fn falls(points: &[Point]) -> Option<String> {
     let shorter_than = |larger: &Point| {
         let smaller = points.iter().filter(|point| point.length == larger.length && point.rows < larger.rows);

@@ -1,53 +1,54 @@
-//! What a profile tells of a model: preferred batch sizes, and which of DVABatch's diversities there are (section 3).
+//! Findings from a profile: preferred batch sizes, and which of DVABatch's diversities exist (section 3).
 
 use serde::Serialize;
 
 use super::{CutTable, Point, Profile};
 use crate::batching::Ns;
 
-/// A batch size is preferred where its throughput is within this of the best (DVABatch section 7.2).
+/// Fraction of the best throughput that makes a batch size preferred; the smallest such size counts (DVABatch section
+/// 7.2).
 const NEAR_BEST: f64 = 0.95;
-/// Preferred batch sizes that differ by this factor make a model's operators diverse.
+/// Factor between the preferred batch sizes of two stages that makes a model's operators diverse.
 const OPERATOR_FACTOR: u32 = 2;
-/// Batches of different sizes pay where a row in stages, each at the batch size that suits it, takes at most this share
-/// of a row in the whole model at its best: less is noise, and boundaries.
+/// Running stages with batches of different sizes pays off if a row then takes at most this fraction of its time in the
+/// whole model at its best batch size. A smaller gain is lost to noise and boundaries.
 const PAYS: f64 = 0.95;
-/// Runs of a size from which its median counts for that.
+/// Minimum runs of a size for its median to count here.
 const TRUSTED_RUNS: u32 = 5;
-/// Joining pays where a row in a batch of eight takes at most this share of a row alone.
+/// Joining pays off if a row in a batch of eight takes at most this fraction of the time of a row alone.
 pub const JOINING_PAYS: f64 = 0.7;
-/// Rows of the batch that a lone row is compared with, if the model has batches so large.
+/// Rows of the batch that a single row is compared with, if the model allows batches of this size.
 const TOGETHER: u32 = 8;
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// The length of padded axes that all else is said of; 0 where there are none.
+    /// Length of padded axes that the other values refer to; 0 if there are none.
     pub length: u32,
     /// T(1) of the whole model.
     pub alone_ns: Ns,
-    /// Rows of the batch that a lone row is compared with: 8, or fewer where the largest batch is smaller.
+    /// Rows `n` of the batch that a single row is compared with: 8, or fewer if the largest batch is smaller.
     pub together_rows: u32,
-    /// T(n)/n of the whole model for that n.
+    /// T(n)/n of the whole model for that `n`.
     pub together_row_ns: f64,
-    /// For each cut that was measured, by its number of stages: the preferred batch size of each stage.
+    /// For each measured cut, by number of stages: the preferred batch size of each stage.
     pub preferred_rows: Vec<Vec<u32>>,
-    /// The preferred batch size of the whole model while every lane runs it; `None` where that was not measured for
-    /// several.
+    /// Preferred batch size of the whole model while every lane runs it; `None` if that was not measured for several
+    /// sizes.
     pub preferred_side_by_side: Option<u32>,
-    /// Requests differ in length: an axis is padded.
+    /// Input diversity: requests differ in length, because an axis is padded.
     pub input_diversity: bool,
-    /// In some cut a stage's preferred batch size is at least twice another's, and running each at its own makes rows
-    /// cheaper.
+    /// Operator diversity: in some cut the preferred batch size of one stage is at least twice that of another, and
+    /// running each at its own size makes rows cheaper.
     pub operator_diversity: bool,
-    /// Joining pays: T(8)/8 ≤ 0.7 · T(1).
+    /// Load diversity, that is, joining pays off: T(8)/8 ≤ 0.7 · T(1).
     pub load_diversity: bool,
 }
 
 impl Findings {
-    /// What a profile tells; `None` if the whole model was not measured for one row.
+    /// Derives the findings from a profile; `None` if the whole model was not measured for one row.
     ///
-    /// Said of the middle one of the lengths measured, and of the largest batch measured of at most eight rows.
+    /// They refer to the middle one of the measured lengths, and to the largest measured batch of at most eight rows.
     pub fn of(profile: &Profile) -> Option<Self> {
         let whole = profile.whole()?;
         let length = whole.middle_length()?;
@@ -71,18 +72,19 @@ impl Findings {
         })
     }
 
-    /// Whether lanes that all run the model do best with one row each: they share the device already.
+    /// Returns whether lanes that all run the model are fastest with one row each, because they already share the
+    /// device.
     pub fn runs_best_one_by_one(&self) -> bool {
         self.preferred_side_by_side == Some(1)
     }
 
-    /// T(n)/n as a share of T(1).
+    /// Returns T(n)/n as a fraction of T(1).
     pub fn together_share(&self) -> f64 {
         self.together_row_ns / self.alone_ns as f64
     }
 }
 
-/// Whether it pays to run the stages of a cut with batches of different sizes.
+/// Returns whether running the stages of a cut with batches of different sizes pays off.
 pub(super) fn are_diverse(profile: &Profile, cut: &CutTable, length: u32) -> bool {
     let Some(whole) = profile.whole() else { return false };
     let best_row_ns = |cut: &CutTable, stage| {
@@ -97,7 +99,7 @@ pub(super) fn are_diverse(profile: &Profile, cut: &CutTable, length: u32) -> boo
     pays && most >= OPERATOR_FACTOR * least.max(1)
 }
 
-/// By rows, ascending: a stage's throughput, of sizes with at least so many runs.
+/// Returns the throughput of a stage by rows, ascending, for sizes with at least `runs` runs.
 fn rates(cut: &CutTable, stage: usize, length: u32, runs: u32) -> Vec<(u32, f64)> {
     let point = |rows| cut.point(stage, rows, length).filter(|point| point.runs >= runs);
     cut.rows().into_iter().filter_map(|rows| point(rows).map(rate)).collect()
@@ -111,7 +113,7 @@ fn best(rates: &[(u32, f64)]) -> f64 {
     rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
 }
 
-/// By stage: the smallest batch size whose throughput is within 5 % of the best.
+/// Returns for each stage the smallest batch size whose throughput is within 5 % of the best.
 pub(super) fn preferred(cut: &CutTable, length: u32) -> Vec<u32> {
     (0..cut.stages.len()).map(|stage| smallest_near_best(&rates(cut, stage, length, 1))).collect()
 }

@@ -8,38 +8,39 @@ use super::{
 };
 use crate::batching::Ns;
 
-/// After so many runs of a size nothing more is learned.
+/// Maximum runs of a size; more would not improve the median.
 const RUNS_MAX: usize = 200;
-/// So many runs are wanted at least.
+/// Minimum runs of a size, if time allows.
 const RUNS_MIN: usize = 15;
-/// The spread of the middle half, by the square root of the runs, at which a median counts as known.
+/// Interquartile range relative to the median, divided by the square root of the number of runs, below which a median
+/// is considered accurate.
 const SPREAD: f64 = 0.005;
-/// Runs of a size at a time: short ones are repeated for so long, or so often.
+/// Limits of one visit to a size, in time and runs: short runs are repeated until one of them is reached.
 const VISIT: Duration = Duration::from_millis(4);
 const VISIT_RUNS: u32 = 8;
 
-/// Steps between the quantiles of how runs scatter.
+/// Number of intervals between the quantiles of the scatter.
 const QUANTILES: usize = 100;
 
-/// Why nothing was measured.
+/// Reasons why nothing was measured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
-    /// The model does not run; with the engine's reason.
+    /// The model failed to run, with the reason from the engine.
     #[error("{0}")]
     Failed(String),
-    /// The caller does not want it any more.
+    /// The caller cancelled the measurement.
     #[error("the measurement was given up")]
     GivenUp,
 }
 
-/// One size, and what its runs took.
+/// One size with its run times.
 struct Sampled {
     size: Size,
-    /// The first run, which sets things up.
+    /// The first run, which includes setup.
     first: Vec<Ns>,
-    /// By stage.
+    /// Run times by stage.
     runs: Vec<Vec<Ns>>,
-    /// What all its runs took together.
+    /// Total time of all its runs.
     spent_ns: Ns,
 }
 
@@ -48,7 +49,7 @@ impl Sampled {
         self.runs.first().map_or(0, Vec::len)
     }
 
-    /// The shortest run so far: what the next one takes, and not what the first one took to set things up.
+    /// Returns the time of the shortest run so far, an estimate of the next one that excludes the setup of the first.
     fn shortest_ns(&self) -> Ns {
         let total = |run: usize| self.runs.iter().map(|stage| stage[run]).sum();
         (0..self.count()).map(total).min().unwrap_or_else(|| self.first.iter().sum())
@@ -69,7 +70,7 @@ impl Sampled {
     }
 }
 
-/// How far the middle half of some times is apart, relative to their median, by the square root of their number.
+/// Returns the interquartile range relative to the median, divided by the square root of the number of times.
 fn spread(times: &[Ns]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
@@ -79,15 +80,15 @@ fn spread(times: &[Ns]) -> f64 {
 
 /// Measures a model of `stages` stages at `sizes`, which ascend.
 ///
-/// `run` runs a batch and gives the time of each stage; `elapsed` is the time since the beginning, that must not go
-/// much beyond `budget`. The first run of each size sets things up and is not counted, unless there is time for no
-/// other; the others go round and round, so that a machine that becomes slower does so for all sizes alike, until each
-/// median is known or the time is over. Each size has its share of the time, so that the largest do not take it all;
-/// what some leave is shared among the others. A size that fails (a model may have a greatest length), and all larger
-/// ones, are left out; so is what would take too long.
+/// `run` runs a batch and returns the time of each stage. `elapsed` returns the time since the start, which must not
+/// exceed `budget` by much. The first run of each size performs setup and is not counted, unless there is no time for
+/// another. Further runs cycle through the sizes, so that a slowdown of the machine affects all of them alike, until
+/// each median is accurate or the time is over. Each size has its share of the time, so that the largest sizes cannot
+/// take all of it; unused time is redistributed. If a size fails (a model may have a maximum length), it is omitted
+/// together with all larger ones; so are sizes that would take too long.
 ///
 /// # Errors
-/// When not even the smallest batch runs, or `run` gives up.
+/// If not even the smallest batch runs, or `run` cancels.
 pub fn measure(
     stages: usize,
     sizes: &[Size],
@@ -145,8 +146,8 @@ pub fn measure(
     Ok(CutTable { at: Vec::new(), stages: (0..stages).map(points).collect(), scatter })
 }
 
-/// Quantiles of all runs in thousandths of the median of their stage and size. All sizes together: of one alone there
-/// are too few runs to tell its longest.
+/// Returns the quantiles of all runs, in thousandths of the median of their stage and size. Combines all sizes, because
+/// a single one has too few runs to estimate its tail.
 fn scatter(sampled: &[Sampled]) -> Vec<u32> {
     let mut ratios: Vec<u32> = Vec::new();
     for one in sampled.iter().filter(|one| one.count() > 1) {
@@ -159,7 +160,8 @@ fn scatter(sampled: &[Sampled]) -> Vec<u32> {
     ratios.sort_unstable();
     let Some(last) = ratios.len().checked_sub(1) else { return Vec::new() };
     let mut quantiles: Vec<u32> = (0..=QUANTILES).map(|part| ratios[last * part / QUANTILES]).collect();
-    // A single run that took very long must not stand for half of the longest hundredth: that keeps its mean.
+    // Chooses the last quantile so that the mean of the slowest hundredth is preserved: with its maximum, a single very
+    // slow run would represent half of that hundredth.
     let longest = &ratios[ratios.len() * (QUANTILES - 1) / QUANTILES..];
     let mean = longest.iter().copied().map(u64::from).sum::<u64>() / longest.len() as u64;
     let before = quantiles[QUANTILES - 1];
@@ -168,7 +170,7 @@ fn scatter(sampled: &[Sampled]) -> Vec<u32> {
     quantiles
 }
 
-/// At most what a run of this size takes, as far as smaller ones tell.
+/// Returns an upper bound on the duration of a run of this size, extrapolated from smaller ones.
 fn predicted_ns(sampled: &[Sampled], size: Size) -> Option<f64> {
     let smaller = sampled.iter().filter(|one| one.size.is_within(size));
     let scaled = smaller.map(|one| one.shortest_ns() as f64 * size.work() / one.size.work());

@@ -1,8 +1,8 @@
-//! Latency tables of models: which sizes are measured and how often, what they tell, what is chosen by them, what is
-//! kept, and where it lies on disk.
+//! Latency profiles of models: the sizes to measure, the measurement, findings and choices from it, and storage on
+//! disk.
 //!
-//! Stands below `repository`, which compiles the models and runs the trials, and above `batching`, whose cost tables
-//! and policies it speaks of. Here must not live: programs, threads, the clock (who measures brings the times).
+//! Used by `repository`, which compiles the models and runs the trials. Uses the cost tables and policies of
+//! `batching`. Programs, threads and clocks belong to the caller, who passes the times in.
 
 mod choose;
 mod doubt;

@@ -1,4 +1,4 @@
-//! Profiles on disk: a file for each model file, device and engine.
+//! Profiles on disk: one file for each model file, device and engine.
 
 use std::{
     env,
@@ -13,26 +13,26 @@ use tempfile::NamedTempFile;
 
 use super::Profile;
 
-/// The form of the files. Those of another form are measured again.
+/// Format version of the files. Profiles of another version are measured again.
 const FORMAT: u32 = 3;
-/// No profile is larger.
+/// Maximum size of a file.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What a profile is of. Another model file, device, engine or configuration has another profile.
+/// Identity of a profile. Another model file, device, engine or configuration has another profile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
     /// SHA-256 of the model's file, in hexadecimal digits.
     pub model_sha256: String,
-    /// The device, as [`crate::observe::machine`] describes it.
+    /// The device, as described by [`crate::observe::machine`].
     pub device: String,
-    /// The engine, its version, and how many threads it has.
+    /// The engine, its version and its number of threads.
     pub engine: String,
-    /// What the configuration says that changes what is measured: batches, padded axes, cuts.
+    /// The part of the configuration that affects measurements: batches, padded axes, cuts.
     pub configuration: String,
 }
 
-/// The file's content.
+/// Content of a file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -41,19 +41,19 @@ struct Stored {
     profile: Profile,
 }
 
-/// Only the form, of a file of any form.
+/// The format version alone, readable in a file of any version.
 #[derive(Deserialize)]
 struct Form {
     format: u32,
 }
 
-/// Why a profile was not written.
+/// A profile that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the profile '{}': {source}", path.display())]
 pub struct StoreError {
-    /// The file.
+    /// Path of the file.
     path: PathBuf,
-    /// The operating system's reason.
+    /// Error of the operating system.
     source: io::Error,
 }
 
@@ -64,25 +64,25 @@ pub struct Store {
 }
 
 impl Store {
-    /// The profiles in a directory, which is made when the first of them is written.
+    /// Creates a store in a directory, which is created when the first profile is written.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
 
-    /// The file of a profile. Models of other names that run the same file share it.
+    /// Returns the path of a profile. Models with other names that run the same file share it.
     pub fn path(&self, key: &Key) -> PathBuf {
         let mut hash = Sha256::new();
         for part in [&key.model_sha256, &key.device, &key.engine, &key.configuration] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        // Half of the digits tell apart all models there will ever be; the key within says it for sure.
+        // Half of the digits is enough to avoid collisions; the key in the file is checked as well.
         let digits = hexadecimal(&hash.finalize());
         self.directory.join(format!("{}.json", &digits[..32]))
     }
 
-    /// A model's profile. `None` if there is none; and, with a warning that names the file, if it is damaged or of
-    /// another form, so that it is measured again.
+    /// Reads a profile. Returns `None` if there is none. If the file is damaged or of another format version, logs a
+    /// warning that names it and returns `None`, so that the model is measured again.
     pub fn read(&self, key: &Key) -> Option<Profile> {
         let path = self.path(key);
         match read(&path, key) {
@@ -94,10 +94,10 @@ impl Store {
         }
     }
 
-    /// Writes a model's profile, at once or not at all, and gives its file.
+    /// Writes a profile atomically and returns its path.
     ///
     /// # Errors
-    /// When the directory cannot be made or the file not written.
+    /// If the directory or the file cannot be written.
     pub fn write(&self, key: &Key, profile: &Profile) -> Result<PathBuf, StoreError> {
         let path = self.path(key);
         let stored = Stored { format: FORMAT, key: key.clone(), profile: profile.clone() };
@@ -136,10 +136,10 @@ fn read(path: &Path, key: &Key) -> Result<Option<Profile>, String> {
     Ok(Some(stored.profile))
 }
 
-/// SHA-256 of a file, in hexadecimal digits.
+/// Returns the SHA-256 of a file in hexadecimal digits.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If the file cannot be read.
 pub fn digest(path: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut file = File::open(path)?;
@@ -156,8 +156,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where profiles lie if nobody says otherwise: `$XDG_CACHE_HOME/paternoster`, else `~/.cache/paternoster`. `None`
-/// where there is no home.
+/// Returns the default directory: `$XDG_CACHE_HOME/paternoster`, or else `~/.cache/paternoster`. `None` if there is no
+/// home directory.
 pub fn default_directory() -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));

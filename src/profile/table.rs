@@ -1,68 +1,67 @@
-//! What a profile holds, as plain data.
+//! The data of a profile.
 
 use serde::{Deserialize, Serialize};
 
 use crate::batching::{CostPoint, CostTable, Ns};
 
-/// Measured latencies of one model on one device.
+/// Measured latencies of a model on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
     /// Largest batch in rows; 0 for a model without a batch axis.
     pub max_rows: u32,
-    /// How many axes vary and are padded within a batch.
+    /// Number of axes that vary and are padded within a batch.
     pub padded_axes: u32,
-    /// The whole model first, then the model cut into stages, by ascending number of them.
+    /// The whole model first, then cuts by ascending number of stages.
     pub cuts: Vec<CutTable>,
-    /// The whole model, by ascending rows, while every other lane runs batches of the same size; empty where that was
-    /// not measured.
+    /// The whole model by ascending rows, while every other lane runs batches of the same size; empty if not measured.
     pub side_by_side: Vec<Point>,
 }
 
-/// Latencies of a model cut in one way.
+/// Latencies of a model with one cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CutTable {
-    /// The tensors that it is cut at; empty where it is whole, or cut into stages of even time.
+    /// Names of the tensors that it is cut at; empty if it is whole, or cut into stages of equal time.
     pub at: Vec<String>,
-    /// By stage: its points, by ascending rows, then length. The same sizes in all stages.
+    /// Points of each stage, by ascending rows, then length. All stages have the same sizes.
     pub stages: Vec<Vec<Point>>,
-    /// How runs scatter: quantiles of a stage's time in thousandths of the median of its size, from the least to the
-    /// most in even steps, over all stages and sizes (the last such that the mean of the longest hundredth is kept);
-    /// empty where no size ran twice.
+    /// Scatter of runs: quantiles of a stage's time in thousandths of the median of its size, from minimum to maximum
+    /// in equal steps, over all stages and sizes. The last quantile is chosen to preserve the mean of the slowest
+    /// hundredth. Empty if no size ran twice.
     pub scatter: Vec<u32>,
 }
 
-/// The latency of a stage for batches of one size.
+/// Latency of a stage for batches of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
     /// Rows of the batch.
     pub rows: u32,
-    /// Length of every padded axis; 0 where there is none.
+    /// Length of every padded axis; 0 if there is none.
     pub length: u32,
-    /// The time that half of the runs stayed within.
+    /// Median time.
     pub median_ns: Ns,
-    /// The time that 99 of 100 runs stayed within; of fewer runs, the longest.
+    /// 99th percentile; the maximum if there are fewer than 100 runs.
     pub p99_ns: Ns,
-    /// How many runs were timed.
+    /// Number of timed runs.
     pub runs: u32,
 }
 
 impl Profile {
-    /// The model as it runs without cuts.
+    /// Returns the uncut model.
     pub fn whole(&self) -> Option<&CutTable> {
         self.cuts.iter().find(|cut| cut.stages.len() == 1)
     }
 
-    /// The model cut into so many stages.
+    /// Returns the cut with this number of stages.
     pub fn cut(&self, stages: usize) -> Option<&CutTable> {
         self.cuts.iter().find(|cut| cut.stages.len() == stages)
     }
 
-    /// Latencies of a cut, as the core takes them.
+    /// Returns the latencies of a cut as a cost table for the core.
     pub fn costs(&self, cut: &CutTable) -> CostTable {
         let point = |point: &Point| CostPoint {
             rows: point.rows,
@@ -72,7 +71,7 @@ impl Profile {
         CostTable { stages: cut.stages.iter().map(|points| points.iter().map(point).collect()).collect() }
     }
 
-    /// Whether it is what measuring gives: a file may hold anything.
+    /// Returns whether the data is what a measurement can produce. A file can contain anything.
     pub fn is_sound(&self) -> bool {
         let point = |point: &Point| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
         let stage = |points: &Vec<Point>| !points.is_empty() && points.iter().all(point);
@@ -82,24 +81,23 @@ impl Profile {
 }
 
 impl CutTable {
-    /// Rows that were measured, ascending.
+    /// Returns the measured rows, ascending.
     pub fn rows(&self) -> Vec<u32> {
         self.distinct(|point| point.rows)
     }
 
-    /// Lengths that were measured, ascending; 0 alone for a model without padded axes.
+    /// Returns the measured lengths, ascending; just 0 for a model without padded axes.
     pub fn lengths(&self) -> Vec<u32> {
         self.distinct(|point| point.length)
     }
 
-    /// The middle one of the lengths that were measured, the shorter of two.
+    /// Returns the middle of the measured lengths, the shorter of two.
     pub fn middle_length(&self) -> Option<u32> {
         let lengths = self.lengths();
         lengths.get(lengths.len().checked_sub(1)? / 2).copied()
     }
 
-    /// The shortest, the middle and the longest of the lengths that were measured: enough for stages, of which there
-    /// are many.
+    /// Returns the shortest, middle and longest of the measured lengths: enough for stages, of which there are many.
     pub fn few_lengths(&self) -> Vec<u32> {
         let lengths = self.lengths();
         let mut few: Vec<u32> = lengths.first().copied().into_iter().chain(self.middle_length()).collect();
@@ -108,12 +106,12 @@ impl CutTable {
         few
     }
 
-    /// The time of a run through all stages, if a batch of this size was measured.
+    /// Returns the time of a run through all stages, if a batch of this size was measured.
     pub fn total_ns(&self, rows: u32, length: u32) -> Option<Ns> {
         (0..self.stages.len()).map(|stage| self.point(stage, rows, length).map(|point| point.median_ns)).sum()
     }
 
-    /// A stage's point for batches of this size.
+    /// Returns the point of a stage for batches of this size.
     pub fn point(&self, stage: usize, rows: u32, length: u32) -> Option<&Point> {
         self.stages.get(stage)?.iter().find(|point| (point.rows, point.length) == (rows, length))
     }

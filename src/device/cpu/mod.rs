@@ -1,9 +1,9 @@
 //! The CPU as a device: each stream is a thread that runs closures in order.
 //!
-//! A thread that has nothing to do sleeps; nothing spins, so an idle server uses no CPU. Who is done is told on the
-//! stream's own thread ([`HostWork::done`]), after the operation's ticket is complete and its rows are free, so that a
-//! lane goes from one task to the next without a hand-over. Rows are handed out by guards ([`RowBuffer`]): where a wait
-//! is missing and two operations meet on a row, the second fails instead of reading what is being written.
+//! Idle threads sleep; nothing spins, so an idle server uses no CPU. Completion is reported on the stream's own thread
+//! ([`HostWork::done`]), after the operation's ticket is complete and its rows are released, so that a lane proceeds
+//! from one task to the next without a thread switch. Rows are accessed through guards ([`RowBuffer`]): if a wait is
+//! missing and two operations conflict on a row, the second one fails instead of reading partially written data.
 
 mod stream;
 mod work;
@@ -34,20 +34,21 @@ use super::{
     registry::Registry,
 };
 
-/// A handle on the CPU's streams and buffers; its clones are the same device. All calls are open to any thread, the
-/// work's own among them; calls on one stream from several threads take effect in the order in which they come.
+/// A handle to the streams and buffers of the CPU. Clones refer to the same device. Every call may be made from any
+/// thread, including the threads of the streams; calls on one stream from several threads take effect in the order in
+/// which they arrive.
 ///
-/// When the last handle is dropped, the streams end as by [`stop`](Device::stop), without waiting.
+/// Dropping the last handle ends the streams like [`stop`](Device::stop), but without waiting.
 pub struct Cpu<W: HostWork> {
     owner: Arc<Owner<W>>,
 }
 
-/// Ends the threads, which hold a share of what they work on, but none of this.
+/// Stops the device when the last handle is dropped. The stream threads share [`Shared`] but not this.
 struct Owner<W: HostWork> {
     shared: Arc<Shared<W>>,
-    /// Every thread holds a clone; none once the streams are stopped.
+    /// Every thread holds a clone; `None` after the streams were stopped.
     alive: Mutex<Option<Sender<()>>>,
-    /// Disconnected once the last thread has ended.
+    /// Disconnected when the last thread has ended.
     ended: Receiver<()>,
 }
 
@@ -58,10 +59,10 @@ struct Shared<W> {
 }
 
 impl<W: HostWork> Cpu<W> {
-    /// Starts `streams` threads (at least one), whose buffers are `pool`'s memory.
+    /// Starts `streams` threads (at least one). Buffers are allocated from `pool`.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// If a thread cannot be started.
     pub fn start(streams: u16, pool: Arc<BufferPool>) -> io::Result<Self> {
         let streams: Box<[_]> = (0..streams.max(1)).map(|_| Stream::default()).collect();
         let shared = Arc::new(Shared { streams, buffers: RwLock::default(), pool });
@@ -73,8 +74,7 @@ impl<W: HostWork> Cpu<W> {
         Ok(cpu)
     }
 
-    /// Starts a thread, which serves a stream if `begin` gives it the stream once it is there. A stopped device needs
-    /// none.
+    /// Starts a thread, which serves the stream if `begin` then returns a shift. Does nothing if the device is stopped.
     fn spawn(&self, index: usize, begin: impl FnOnce() -> Option<Shift>) -> io::Result<()> {
         let Some(alive) = self.owner.alive.lock().clone() else { return Ok(()) };
         let shared = Arc::clone(&self.owner.shared);
@@ -83,43 +83,43 @@ impl<W: HostWork> Cpu<W> {
             if let Ok(shift) = begun.recv() {
                 shared.serve(&shared.streams[index], shift);
             }
-            // A thread that sees that the others have ended sees that they hold nothing.
+            // Drops `shared` before `alive`: when the thread counts as ended, it must no longer hold any data.
             drop(shared);
             drop(alive);
         })?;
         if let Some(shift) = begin() {
-            // The thread waits for it.
+            // The thread waits for this.
             let _ = begins.send(shift);
         }
         Ok(())
     }
 
-    /// Gives a stream a new thread, which leaves the operation that runs, if one does, to itself: it counts as
-    /// complete, and the stream goes on behind it. It keeps its rows, and is told its end, when it returns; its thread
-    /// ends then.
+    /// Replaces the thread of a stream and detaches the running operation, if there is one: it counts as complete, and
+    /// the stream continues with the next operation. A detached operation keeps its rows and is notified of its
+    /// completion when it returns; then its thread ends.
     ///
     /// # Errors
-    /// When there is no such stream, or a thread cannot be started; then nothing changes.
+    /// If there is no such stream, or a thread cannot be started; then nothing changes.
     pub fn replace_thread(&self, stream: StreamId) -> io::Result<()> {
         let target = self.shared().stream(stream).map_err(io::Error::other)?;
         self.spawn(stream.index(), || target.take_over())
     }
 
-    /// A buffer's memory, for the host to read and write beside the streams; [`RowBuffer`]'s guards keep it apart from
-    /// them.
+    /// Returns a buffer's memory for the host, which may access it concurrently with the streams: the guards of
+    /// [`RowBuffer`] prevent conflicts.
     ///
     /// # Errors
-    /// When there is no such buffer.
+    /// If there is no such buffer.
     pub fn buffer(&self, buffer: BufferId) -> Result<Arc<RowBuffer>, DeviceError> {
         self.shared().buffers.read().get(buffer).cloned()
     }
 
-    /// Issues work as [`launch`](Device::launch) does, but runs it on the calling thread where the stream has nothing
-    /// else to do: the hand-over to the stream and back takes longer than a short task. It has then run, and been told
-    /// that it is done, when this returns.
+    /// Issues work like [`launch`](Device::launch), but runs it on the calling thread if the stream is idle, because
+    /// switching to the stream's thread and back takes longer than a short task. In that case the work has run, and
+    /// [`HostWork::done`] has been called, when this returns.
     ///
     /// # Errors
-    /// As for a launch.
+    /// Like [`launch`](Device::launch).
     pub fn launch_here(&self, stream: StreamId, accesses: &[Access], work: W) -> Result<Operation, DeviceError> {
         let shared = self.shared();
         let target = shared.stream(stream)?;
@@ -131,8 +131,8 @@ impl<W: HostWork> Cpu<W> {
         Ok(Operation { stream, position })
     }
 
-    /// Holds the calling thread until the ticket is complete, at most for `patience`; whether it is. For loading,
-    /// unloading and tests: what serves requests is told by [`HostWork::done`].
+    /// Blocks the calling thread until the ticket is complete, for at most `patience`. Returns whether it is complete.
+    /// For loading, unloading and tests; the request path uses [`HostWork::done`].
     pub fn synchronize(&self, ticket: Ticket, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let stream = self.shared().stream(ticket.stream);
@@ -228,13 +228,13 @@ impl<W> Shared<W> {
 }
 
 impl<W: HostWork> Shared<W> {
-    /// A stream's thread.
+    /// Runs the loop of a stream's thread.
     fn serve(&self, stream: &Stream<W>, shift: Shift) {
         loop {
             match stream.next(shift) {
                 Turn::Await(waits) => {
                     if !self.are_over(&waits) {
-                        // Another stream saw the stop first; what waits for it must not begin.
+                        // The other stream was stopped first; operations that wait for it must not start.
                         self.stop();
                     }
                 }
@@ -250,7 +250,7 @@ impl<W: HostWork> Shared<W> {
         }
     }
 
-    /// Holds the calling thread until the tickets are complete; `false` when one will not be.
+    /// Blocks the calling thread until the tickets are complete. Returns `false` if one of them never will be.
     fn are_over(&self, waits: &[Ticket]) -> bool {
         waits.iter().all(|ticket| {
             let awaited = self.stream(ticket.stream);
@@ -258,20 +258,20 @@ impl<W: HostWork> Shared<W> {
         })
     }
 
-    /// Runs an operation on the calling thread, which is the stream's for as long.
+    /// Runs an operation on the calling thread, which acts as the stream's thread meanwhile.
     fn run(&self, stream: &Stream<W>, shift: Shift, Queued { position, action, .. }: Queued<W>) {
         match action {
             Action::Mark => stream.complete(position, shift),
             Action::Copy(rows) => {
                 if let Err(failure) = with_rows(&rows, |operands| copy_rows(operands, &rows)) {
-                    // Nobody is told of copies. Their rows are lost, so work that reads them fails.
-                    error!(position, "a copy failed: {failure}");
+                    // Copies have no completion callback. Their rows are lost, so work that reads them fails.
+                    error!(position, error = %failure, "copy failed");
                 }
                 stream.complete(position, shift);
             }
             Action::Launch { mut work, accesses } => {
                 let outcome = with_rows(&accesses, |operands| run_caught(&mut work, operands));
-                // What the launch held goes before it counts as complete.
+                // Releases the rows before the launch counts as complete.
                 drop(accesses);
                 stream.complete(position, shift);
                 tell(work, outcome);
@@ -320,14 +320,14 @@ fn run_caught<W: HostWork>(work: &mut W, operands: &mut [Operand]) -> Result<(),
     }
 }
 
-/// Tells work its end; a panic there is its own, the stream goes on.
+/// Calls the completion callback of work. A panic in it is logged, and the stream continues.
 fn tell<W: HostWork>(work: W, outcome: Result<(), WorkFailure>) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work.done(outcome))) {
-        error!("work panicked when it was told that it is done: {}", message(&*payload));
+        error!(error = %message(&*payload), "completion callback panicked");
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());

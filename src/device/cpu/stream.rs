@@ -1,4 +1,4 @@
-//! One stream of the CPU: a queue, the thread that serves it, and how far it has come.
+//! One stream of the CPU: a queue, its thread, and its progress.
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -8,32 +8,32 @@ use smallvec::SmallVec;
 use super::work::Held;
 use crate::device::{DeviceError, Ticket};
 
-/// What the next operation waits for.
+/// Tickets that the next operation waits for.
 pub(super) type Waits = SmallVec<[Ticket; 2]>;
 
-/// An operation in its stream's queue. It stays there until its waits are over.
+/// An operation in the queue of its stream. It stays there until its waits are over.
 pub(super) struct Queued<W> {
     pub(super) position: u64,
     after: Waits,
     pub(super) action: Action<W>,
 }
 
-/// What a stream's thread does next.
+/// Next action of a stream's thread.
 pub(super) enum Turn<W> {
-    /// Waits for these tickets.
+    /// Wait for these tickets.
     Await(Waits),
     Run(Queued<W>),
-    /// Another thread serves the stream.
+    /// Exit, because another thread serves the stream.
     Leave,
     End,
 }
 
-/// Number of the thread that serves a stream: 0 for the first, n for the n-th that took over. What earlier threads
-/// report is ignored.
+/// Number of the thread that serves a stream: 0 for the first, n for the n-th replacement. Reports of earlier threads
+/// are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shift(u64);
 
-/// An operation that the calling thread runs in place of the stream's, and for which thread it stands in.
+/// An operation that the calling thread runs instead of the stream's thread, and the shift that it runs it for.
 pub(super) type Taken<W> = (Queued<W>, Shift);
 
 pub(super) enum Action<W> {
@@ -41,28 +41,28 @@ pub(super) enum Action<W> {
         work: W,
         accesses: SmallVec<[Held; 4]>,
     },
-    /// The rows to read, then those to write.
+    /// The rows to read, then the rows to write.
     Copy([Held; 2]),
-    /// Does nothing, once its waits are over: what a ticket stands for that was recorded right after a wait.
+    /// No operation. Completes after its waits, so that a ticket recorded right after a wait covers that wait.
     Mark,
 }
 
 /// A stream whose thread sleeps while there is nothing to do.
 pub(super) struct Stream<W> {
     state: Mutex<State<W>>,
-    /// The thread has something to do.
+    /// Signaled when the thread has something to do.
     arrived: Condvar,
-    /// An operation completed.
+    /// Signaled when an operation completes.
     progressed: Condvar,
 }
 
 struct State<W> {
     queue: VecDeque<Queued<W>>,
-    /// Waits since the last operation. They ride on the next one, so that a wait alone wakes no thread.
+    /// Waits since the last operation. They are attached to the next operation, so that a wait alone wakes no thread.
     waits: Waits,
     issued: u64,
     completed: u64,
-    /// An operation runs, or tells that it is done.
+    /// Whether an operation is running or in its completion callback.
     busy: bool,
     shift: Shift,
     stopped: bool,
@@ -84,7 +84,7 @@ impl<W> Default for Stream<W> {
 }
 
 impl<W> Stream<W> {
-    /// Queues an operation; its position.
+    /// Queues an operation and returns its position.
     pub(super) fn issue(&self, action: Action<W>) -> Result<u64, DeviceError> {
         let mut state = self.state.lock();
         let position = state.push(action)?;
@@ -92,8 +92,8 @@ impl<W> Stream<W> {
         Ok(position)
     }
 
-    /// Takes an operation for the calling thread where the stream has nothing else to do: then the stream is busy until
-    /// [`rest`](Self::rest). Queues it otherwise.
+    /// Takes an operation for the calling thread if the stream is idle; the stream is then busy until
+    /// [`rest`](Self::rest). Otherwise queues it.
     pub(super) fn issue_here(&self, action: Action<W>) -> Result<(u64, Option<Taken<W>>), DeviceError> {
         let mut state = self.state.lock();
         let idle = !state.busy && state.queue.is_empty() && state.waits.is_empty();
@@ -107,7 +107,7 @@ impl<W> Stream<W> {
         Ok((position, None))
     }
 
-    /// Makes the next operation wait for a ticket of another stream, if there is one to wait for.
+    /// Makes the next operation wait for a ticket of another stream, if one is given.
     pub(super) fn wait(&self, ticket: Option<Ticket>) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         if state.stopped {
@@ -117,7 +117,7 @@ impl<W> Stream<W> {
         Ok(())
     }
 
-    /// The position that stands for everything issued so far.
+    /// Returns the position that covers everything issued so far.
     pub(super) fn record(&self) -> Result<u64, DeviceError> {
         let mut state = self.state.lock();
         if state.stopped {
@@ -131,13 +131,14 @@ impl<W> Stream<W> {
         Ok(position)
     }
 
-    /// Whether the operation at `position` is complete; `None` where it was never issued.
+    /// Returns whether the operation at `position` is complete; `None` if it was never issued.
     pub(super) fn is_complete(&self, position: u64) -> Option<bool> {
         let state = self.state.lock();
         (position <= state.issued).then_some(position <= state.completed)
     }
 
-    /// Holds the calling thread until the operation at `position` is complete; `false` when it will not be.
+    /// Blocks the calling thread until the operation at `position` is complete. Returns `false` if it never will be, or
+    /// at the deadline.
     pub(super) fn sleep_until(&self, position: u64, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while state.completed < position {
@@ -156,7 +157,7 @@ impl<W> Stream<W> {
         true
     }
 
-    /// What the stream's own thread does next; sleeps while there is nothing.
+    /// Returns the next action of the stream's own thread. Sleeps while there is nothing to do.
     pub(super) fn next(&self, shift: Shift) -> Turn<W> {
         let mut state = self.state.lock();
         loop {
@@ -190,7 +191,7 @@ impl<W> Stream<W> {
         }
     }
 
-    /// The operation that was taken has been told its end.
+    /// Ends the turn of an operation that ran on a calling thread, after its completion callback.
     pub(super) fn rest(&self, shift: Shift) {
         let mut state = self.state.lock();
         if state.shift != shift {
@@ -204,8 +205,8 @@ impl<W> Stream<W> {
         }
     }
 
-    /// Leaves the operation that runs to itself: it counts as complete, and the thread of the shift that is given
-    /// serves the stream from here on. `None` where nothing runs, so that its thread stays.
+    /// Detaches the running operation: it counts as complete, and the thread with the returned shift serves the stream
+    /// from now on. Returns `None` if nothing is running; then the current thread stays.
     pub(super) fn take_over(&self) -> Option<Shift> {
         let mut state = self.state.lock();
         if !state.busy {
@@ -213,25 +214,25 @@ impl<W> Stream<W> {
         }
         state.shift.0 += 1;
         state.busy = false;
-        // What runs was taken out of the queue, in order.
+        // Operations leave the queue in order, so everything issued except the queue has been started.
         state.completed = state.issued - state.queue.len() as u64;
         let shift = state.shift;
         drop(state);
-        // Where a calling thread runs the operation, the stream's own one waits.
+        // The stream's own thread may be waiting while a calling thread runs the operation.
         self.arrived.notify_all();
         self.progressed.notify_all();
         Some(shift)
     }
 
-    /// Takes no more operations, and tells the thread to end.
+    /// Rejects further operations and tells the thread to end.
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.arrived.notify_one();
         self.progressed.notify_all();
     }
 
-    /// Wakes the thread for what was queued, unless somebody runs an operation in the stream: that one takes the next,
-    /// or wakes it at [`rest`](Self::rest).
+    /// Wakes the stream's thread, unless an operation is running: the thread that runs it takes the next operation, or
+    /// wakes the thread in [`rest`](Self::rest).
     fn wake(&self, state: MutexGuard<'_, State<W>>) {
         let busy = state.busy;
         drop(state);
@@ -240,7 +241,7 @@ impl<W> Stream<W> {
         }
     }
 
-    /// What will never run, after the thread's end.
+    /// Takes the operations that will never run, after the thread has ended.
     pub(super) fn abandon(&self) -> VecDeque<Queued<W>> {
         let abandoned = mem::take(&mut self.state.lock().queue);
         self.progressed.notify_all();

@@ -1,21 +1,21 @@
-//! What runs on the CPU's streams, and the rows it gets.
+//! Work that runs on the streams of the CPU, and the rows that it accesses.
 
 use std::sync::Arc;
 
 use crate::device::{AccessKind, RowBuffer, RowError, Rows, RowsMut, RowsRef, WorkFailure};
 
-/// What a launch on the CPU runs. Any `FnMut(&mut [Operand]) -> Result<(), String>` is such work.
+/// The work of a launch on the CPU. Any `FnMut(&mut [Operand]) -> Result<(), String>` implements it.
 pub trait HostWork: Send + 'static {
-    /// Runs on the stream's thread. The operands are the launch's accesses, in their order; they go back when this
+    /// Runs on the stream's thread. The operands are the accesses of the launch, in order; they are released when this
     /// returns.
     ///
     /// # Errors
-    /// The reason, when the rows that should have been written are not what they should be.
+    /// The reason, if the rows were not written as they should be.
     fn run(&mut self, operands: &mut [Operand]) -> Result<(), String>;
 
-    /// The launch is complete, its tickets too, and its rows are free for others. Runs on the same thread before the
-    /// stream's next operation, and may issue operations: a lane's next task needs no hand-over. Also called, on the
-    /// stream's thread, when the work never began.
+    /// Called after the launch and its tickets are complete and its rows are released, on the same thread and before
+    /// the stream's next operation. May issue operations, so that a lane's next task needs no thread switch. Also
+    /// called, on the stream's thread, if the work was abandoned before it started.
     fn done(self, outcome: Result<(), WorkFailure>)
     where
         Self: Sized,
@@ -33,7 +33,7 @@ where
     }
 }
 
-/// The rows of one access, for as long as the work runs.
+/// The rows of one access, while the work runs.
 #[derive(Debug)]
 pub struct Operand {
     rows: Guards,
@@ -44,13 +44,13 @@ pub struct Operand {
 enum Guards {
     Read(RowsRef),
     Write(RowsMut),
-    /// One guard a row.
+    /// One guard per row.
     ReadEach(Vec<RowsRef>),
     WriteEach(Vec<RowsMut>),
 }
 
 impl Operand {
-    /// All rows as one tensor; `None` where they are listed one by one.
+    /// Returns all rows as one tensor; `None` if they are listed individually.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.rows {
             Guards::Read(rows) => Some(rows),
@@ -59,7 +59,7 @@ impl Operand {
         }
     }
 
-    /// All rows as one tensor, to be written; `None` where they are listed one by one or only read.
+    /// Returns all rows as one mutable tensor; `None` if they are listed individually or read-only.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.rows {
             Guards::Write(rows) => Some(rows),
@@ -67,7 +67,7 @@ impl Operand {
         }
     }
 
-    /// The row at `place` among the access's rows.
+    /// Returns the row at index `place` of the access.
     pub fn row(&self, place: usize) -> Option<&[u8]> {
         match &self.rows {
             Guards::ReadEach(rows) => rows.get(place).map(|row| &**row),
@@ -76,7 +76,7 @@ impl Operand {
         }
     }
 
-    /// The row at `place`, to be written; `None` where rows are only read, too.
+    /// Returns the row at index `place` for writing; `None` if it is read-only or does not exist.
     pub fn row_mut(&mut self, place: usize) -> Option<&mut [u8]> {
         let row_bytes = self.row_bytes.max(1);
         match &mut self.rows {
@@ -95,7 +95,7 @@ impl Operand {
     }
 }
 
-/// An access with its buffer at hand: what waits in a stream's queue.
+/// An access with its buffer resolved, as queued in a stream.
 pub(super) struct Held {
     pub(super) buffer: Arc<RowBuffer>,
     pub(super) rows: Rows,
@@ -124,8 +124,8 @@ impl Held {
     }
 }
 
-/// Takes the rows of every access, lets `run` work on them, and gives them back. Where anything fails, all rows that
-/// should have been written hold nothing.
+/// Acquires the rows of every access, calls `run` with them, and releases them. On failure, all rows that should have
+/// been written become unwritten.
 pub(super) fn with_rows(
     accesses: &[Held],
     run: impl FnOnce(&mut [Operand]) -> Result<(), WorkFailure>,

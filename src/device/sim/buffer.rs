@@ -1,4 +1,4 @@
-//! A simulated buffer: for each row what it holds, who wrote it last and who has read it since.
+//! A simulated buffer: the contents, last writer and readers of each row.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::device::{AccessKind, BufferId, Operation, Rows};
 pub(super) struct SymbolicBuffer {
     pub(super) row_bytes: usize,
     rows: Vec<Row>,
-    /// By row, then by stream: the last reader since the row was written.
+    /// The last reader since the row was written, by row, then by stream.
     readers: Vec<Option<Accessor>>,
     streams: usize,
 }
@@ -24,7 +24,7 @@ struct Row {
     writer: Option<Accessor>,
 }
 
-/// What a row holds.
+/// Contents of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
     Nothing,
@@ -36,7 +36,7 @@ pub(super) enum Holds {
 }
 
 impl Accessor {
-    /// The operation; none for the host, where every other is issued, so that nothing needs ordering behind it.
+    /// Returns the operation; `None` for the host, which is synchronous with everything it issues.
     fn operation(self) -> Option<Operation> {
         match self {
             Self::Launch { operation, .. } | Self::Copy(operation) => Some(operation),
@@ -68,7 +68,7 @@ impl SymbolicBuffer {
         self.rows[row as usize].writer
     }
 
-    /// Whether `later`, which is ordered after what `clock` covers, may touch the rows.
+    /// Checks whether `later`, which is ordered after everything that `clock` covers, may access the rows.
     pub(super) fn check(
         &self,
         buffer: BufferId,
@@ -94,7 +94,7 @@ impl SymbolicBuffer {
         Ok(())
     }
 
-    /// Who touched a row without being ordered before `clock`.
+    /// Returns a conflicting access to a row that is not ordered before `clock`.
     fn conflict(&self, row: u32, kind: AccessKind, clock: &Clock) -> Option<(Accessor, AccessKind)> {
         let writer = self.rows[row as usize].writer.filter(|writer| !writer.is_before(clock));
         if let Some(writer) = writer {
@@ -107,7 +107,7 @@ impl SymbolicBuffer {
         reader.map(|reader| (*reader, AccessKind::Read))
     }
 
-    /// The rows from `first` on that are named and have the same conflict.
+    /// Returns the consecutive rows from `first` on that are in `named` and have the same conflict.
     fn alike(
         &self,
         first: u32,
@@ -129,7 +129,7 @@ impl SymbolicBuffer {
     pub(super) fn write(&mut self, row: u32, writer: Accessor, holds: Holds) {
         self.rows[row as usize] = Row { holds, writer: Some(writer) };
         let first = row as usize * self.streams;
-        // What is ordered after this write is ordered after these readers.
+        // Everything ordered after this write is also ordered after these readers.
         self.readers[first..first + self.streams].fill(None);
     }
 

@@ -1,16 +1,16 @@
-//! A simulated device: virtual time, exact event semantics, and detectors for the faults that a real device hides.
+//! A simulated device: virtual time, exact event semantics, and detectors for faults that a real device hides.
 //!
-//! - **Time** moves only when the caller [advances](Sim::advance) it. An operation starts when its stream is free, its
-//!   waits are over and it has been issued; it takes as long as its work says.
-//! - **Races** are found by vector clocks: an operation that touches a row without being *ordered* after a conflicting
-//!   one is refused, even if their times do not meet in this run. What the host has been told is ordered before what it
-//!   issues next.
-//! - **Rows are symbolic**: a row holds a hash of the program and of what fed it ([`content`]), to be compared with a
-//!   serial oracle, so that a wrong offset, a swapped row or a stale one shows.
-//! - **Faults** are planted: work that fails, rows that are poisoned when freed, streams that hang or are slow.
+//! - **Time** advances only when the caller [advances](Sim::advance) it. An operation starts when it has been issued,
+//!   its stream is free and its waits are over. It takes the duration that its work specifies.
+//! - **Races** are detected with vector clocks: an operation that accesses a row without being *ordered* after a
+//!   conflicting one is rejected, even if the two do not overlap in this run. Completions reported to the host are
+//!   ordered before everything that the host issues afterwards.
+//! - **Rows are symbolic**: a row holds a hash of the program and of its inputs ([`content`]), to be compared with a
+//!   serial oracle. This reveals wrong offsets, swapped rows and stale rows.
+//! - **Faults** can be injected: failing work, rows that are poisoned when freed, streams that hang or are slow.
 //!
-//! Contents are worked out when an operation is issued. That is exact: operations without a race leave the same
-//! contents in every order that the tickets allow, and one of those is the order of issue.
+//! Contents are computed when an operation is issued. That is exact: race-free operations leave the same contents in
+//! every order that the tickets allow, and the issue order is one of them.
 
 mod buffer;
 mod clock;
@@ -36,38 +36,39 @@ use super::{
     registry::Registry,
 };
 
-/// The simulated device. A clone goes on by itself from the same state: a search over schedules branches with it.
+/// The simulated device. A clone continues independently from the same state, so that a search over schedules can
+/// branch.
 #[derive(Clone, Debug)]
 pub struct Sim {
     now_ns: u64,
     streams: Vec<Stream>,
-    /// What the host knows to be complete.
+    /// Operations that the host knows to be complete.
     host: Clock,
     buffers: Registry<SymbolicBuffer>,
     copy_ns: u64,
     sequence: u64,
     stopped: bool,
-    /// Launches that were abandoned when the device stopped, yet to be told.
+    /// Launches that were abandoned when the device stopped and have not been reported yet.
     abandoned: VecDeque<Completion>,
-    /// Contents of one launch's output rows, kept for its memory.
+    /// Contents of the output rows of one launch; a field to reuse its allocation.
     outputs: Vec<Holds>,
 }
 
-/// A launch that has ended.
+/// A completed launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Which one.
+    /// The operation.
     pub operation: Operation,
-    /// When it began, in nanoseconds of virtual time.
+    /// Start time, in nanoseconds of virtual time.
     pub started_ns: u64,
-    /// When it ended.
+    /// End time.
     pub ended_ns: u64,
-    /// How.
+    /// Outcome.
     pub outcome: Result<(), WorkFailure>,
 }
 
 impl Sim {
-    /// A device with `streams` streams (at least one), at time 0, whose copies take no time.
+    /// Creates a device with `streams` streams (at least one) at time 0. Copies take no time.
     pub fn new(streams: u16) -> Self {
         let streams = streams.max(1);
         Self {
@@ -83,17 +84,17 @@ impl Sim {
         }
     }
 
-    /// Lets every copy that is issued from here on take `copy_ns` nanoseconds.
+    /// Sets the duration of every copy issued from now on, in nanoseconds.
     pub fn set_copy_ns(&mut self, copy_ns: u64) {
         self.copy_ns = copy_ns;
     }
 
-    /// Virtual time, in nanoseconds.
+    /// Returns the virtual time, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// When the next operation ends; `None` when nothing that was issued will ever end.
+    /// Returns the end time of the operation that ends next; `None` if no issued operation will ever end.
     pub fn next_end_ns(&self) -> Option<u64> {
         if !self.abandoned.is_empty() {
             return Some(self.now_ns);
@@ -101,13 +102,13 @@ impl Sim {
         self.next_stream().map(|(ended_ns, ..)| ended_ns)
     }
 
-    /// Lets time go on to the end of the next launch and tells of it; those that end together, in the order of issue.
-    /// `None` when no launch will ever end.
+    /// Advances time to the end of the next launch and returns its completion. Launches that end together are returned
+    /// in issue order. `None` if no launch will ever end.
     pub fn advance(&mut self) -> Option<Completion> {
         self.advance_within(NEVER_NS)
     }
 
-    /// Like [`advance`](Self::advance), but no further than `until_ns`: `None` once it is that late.
+    /// Like [`advance`](Self::advance), but no further than `until_ns`. Returns `None` at that time.
     pub fn advance_to(&mut self, until_ns: u64) -> Option<Completion> {
         let completion = self.advance_within(until_ns);
         if completion.is_none() {
@@ -116,26 +117,26 @@ impl Sim {
         completion
     }
 
-    /// Launches that the host has not been told of, those that hang included.
+    /// Returns the number of launches that have not been reported to the host, including those that hang.
     pub fn in_flight(&self) -> usize {
         let pending = self.streams.iter().flat_map(Stream::in_flight);
         pending.filter(|pending| pending.outcome.is_some()).count() + self.abandoned.len()
     }
 
-    /// Lets everything that is issued to a stream from here on hang: it never ends.
+    /// Makes everything issued to a stream from now on hang.
     ///
     /// # Errors
-    /// When there is no such stream.
+    /// If there is no such stream.
     pub fn hang(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         self.stream_mut(stream)?.hung = true;
         Ok(())
     }
 
-    /// Gives a stream up, as a host does with one that hangs: what has not ended is abandoned and nobody is told of it,
-    /// but the host knows that it runs no more. The stream is as good as new; its speed stays.
+    /// Gives a stream up, as a host does with a hung stream: operations that have not ended are abandoned and never
+    /// reported, but the host knows that they run no more. The stream then works like a new one, at its previous speed.
     ///
     /// # Errors
-    /// When there is no such stream.
+    /// If there is no such stream.
     pub fn give_up(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         let now_ns = self.now_ns;
         let clock = self.stream_mut(stream)?.give_up(now_ns);
@@ -143,11 +144,12 @@ impl Sim {
         Ok(())
     }
 
-    /// Tells of the oldest launch of one stream if it has ended by now, as a host that polls its streams in any order
-    /// may learn of it: launches of other streams that ended before stay untold.
+    /// Returns the completion of the oldest launch of one stream, if it has ended by now. Unlike
+    /// [`advance`](Self::advance), launches of other streams that ended earlier stay unreported, as for a host that
+    /// polls its streams in any order.
     ///
     /// # Errors
-    /// When there is no such stream.
+    /// If there is no such stream.
     pub fn poll(&mut self, stream: StreamId) -> Result<Option<Completion>, DeviceError> {
         let now_ns = self.now_ns;
         let polled = self.stream_mut(stream)?;
@@ -162,19 +164,19 @@ impl Sim {
         Ok(None)
     }
 
-    /// Lets everything that is issued to a stream from here on take `factor` times as long as it would.
+    /// Makes everything issued to a stream from now on take `factor` times its duration.
     ///
     /// # Errors
-    /// When there is no such stream.
+    /// If there is no such stream.
     pub fn slow(&mut self, stream: StreamId, factor: u32) -> Result<(), DeviceError> {
         self.stream_mut(stream)?.slowness = factor;
         Ok(())
     }
 
-    /// What a row holds, as the host reads it.
+    /// Returns the contents of a row, as the host reads it.
     ///
     /// # Errors
-    /// When there is no such row, it holds no result, or the host does not know its writer to be complete.
+    /// If there is no such row, it holds no result, or the host does not know that its writer is complete.
     pub fn read(&self, buffer: BufferId, row: u32) -> Result<u64, DeviceError> {
         let region = Region::new(buffer, row..row.saturating_add(1));
         let held = self.buffers.get(buffer)?;
@@ -204,7 +206,7 @@ impl Sim {
         None
     }
 
-    /// When the next operation ends, its place in the order of issue, and its stream.
+    /// Returns the end time of the operation that ends next, its issue number, and its stream.
     fn next_stream(&self) -> Option<(u64, u64, usize)> {
         let oldest = self.streams.iter().enumerate().filter_map(|(index, stream)| Some((index, stream.oldest()?)));
         oldest.map(|(index, oldest)| (oldest.ended_ns, oldest.sequence, index)).min()
@@ -219,7 +221,7 @@ impl Sim {
         self.streams.get_mut(stream.index()).ok_or(DeviceError::UnknownStream { stream, streams })
     }
 
-    /// The stream that is about to get an operation, with what the host knows.
+    /// Returns a stream for the next operation, after everything that the host knows.
     fn target(&mut self, stream: StreamId) -> Result<&mut Stream, DeviceError> {
         let streams = self.streams();
         let target = self.streams.get_mut(stream.index()).ok_or(DeviceError::UnknownStream { stream, streams })?;
@@ -242,7 +244,7 @@ impl Sim {
         self.streams[stream.index()].issue(self.now_ns, sequence, duration_ns, outcome)
     }
 
-    /// A row of the accesses that must hold something and whose writer failed.
+    /// Returns a row that the accesses read and whose writer failed.
     fn lost_input(&self, accesses: &[Access]) -> Result<Option<u32>, DeviceError> {
         for Access { region, .. } in accesses.iter().filter(|access| access.kind.reads()) {
             let buffer = self.buffers.get(region.buffer)?;
@@ -254,7 +256,8 @@ impl Sim {
         Ok(None)
     }
 
-    /// Works out what every output row will hold, before any is written: a row may feed another that replaces it.
+    /// Computes the contents of every output row before any is written, because an input row may be one of the output
+    /// rows.
     fn compute(&mut self, accesses: &[Access], work: &Work, lost: bool) -> Result<(), DeviceError> {
         let written = accesses.iter().filter(|access| access.kind.writes()).map(|access| access.region.rows.len());
         let expected = written.clone().map(u64::from).sum::<u64>() * u64::from(work.fan_in);
@@ -289,12 +292,12 @@ impl Sim {
         let row = access.region.rows.get(row).ok_or(DeviceError::MalformedWork("one names a row beyond its access"))?;
         match self.buffers.get(access.region.buffer)?.holds(row) {
             Holds::Value(value) => Ok(value),
-            // The launch fails, and its outputs hold no value at all.
+            // The launch fails, and its outputs hold no value.
             Holds::Lost | Holds::Nothing | Holds::Poison => Ok(0),
         }
     }
 
-    /// Writes down who touches the rows, and what was worked out for those that are written.
+    /// Records the accesses, and the computed contents of written rows.
     fn apply(&mut self, accesses: &[Access], accessor: Accessor, stream: StreamId) -> Result<(), DeviceError> {
         let mut outputs = self.outputs.iter();
         for Access { region, kind } in accesses {
@@ -310,7 +313,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Whether an operation may touch its rows, by everything that is ordered before it.
+    /// Checks whether an operation may access its rows, given everything that is ordered before it.
     fn check_order(&self, accesses: &[Access], accessor: Accessor, stream: StreamId) -> Result<(), DeviceError> {
         let clock = &self.stream(stream)?.clock;
         for Access { region, kind } in accesses {

@@ -1,28 +1,27 @@
-//! One simulated stream: when its operations begin and end, known as soon as they are issued.
+//! One simulated stream. The start and end of its operations are known when they are issued.
 
 use std::collections::VecDeque;
 
 use super::clock::Clock;
 use crate::device::{Operation, StreamId, WorkFailure};
 
-/// The end of what never ends.
+/// End time of operations that never end.
 pub(super) const NEVER_NS: u64 = u64::MAX;
 
 /// An in-order queue in virtual time.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     id: StreamId,
-    /// What its next operation is ordered after.
+    /// Everything that the next operation is ordered after.
     pub(super) clock: Clock,
     issued: u64,
-    /// When the last operation ends, and when the last wait is over.
+    /// When the last operation ends and the last wait is over.
     free_at_ns: u64,
-    /// Whether something has been waited for since the last operation.
+    /// Whether there was a wait since the last operation.
     waited: bool,
-    /// What the host does not know to be complete; the front is the oldest.
+    /// Operations that the host does not know to be complete, oldest first.
     pending: VecDeque<Pending>,
-    /// How many of these have ended. Nobody is told of them, so the host does not know: a clock that moves on orders
-    /// nothing.
+    /// How many of these have ended without being reported. The host does not know of them, so they order nothing.
     unnoticed: usize,
     /// The last operation that the host knows to be complete.
     known: u64,
@@ -30,17 +29,17 @@ pub(super) struct Stream {
     pub(super) hung: bool,
 }
 
-/// An operation that was issued.
+/// An issued operation.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    /// Its place among all operations of the device.
+    /// Its number among all operations of the device.
     pub(super) sequence: u64,
     pub(super) operation: Operation,
     pub(super) started_ns: u64,
     pub(super) ended_ns: u64,
-    /// What is ordered before its end, itself included.
+    /// Everything ordered before its end, including itself.
     pub(super) clock: Clock,
-    /// Of a launch. Nobody is told of copies, nor of what only stands for waits.
+    /// Outcome of a launch; `None` for copies and marks, which are not reported.
     pub(super) outcome: Option<Result<(), WorkFailure>>,
 }
 
@@ -60,12 +59,12 @@ impl Stream {
         }
     }
 
-    /// The last operation's position.
+    /// Returns the position of the last operation.
     pub(super) fn issued(&self) -> u64 {
         self.issued
     }
 
-    /// What the next operation will be called.
+    /// Returns the identifier of the next operation.
     pub(super) fn next(&self) -> Operation {
         Operation { stream: self.id, position: self.issued + 1 }
     }
@@ -91,36 +90,36 @@ impl Stream {
         operation
     }
 
-    /// Makes the next operation begin after another stream's, which the host does not know to be complete.
+    /// Makes the next operation start after an operation of another stream that the host does not know to be complete.
     pub(super) fn wait(&mut self, awaited: &Clock, until_ns: u64) {
         self.clock.join(awaited);
         self.free_at_ns = self.free_at_ns.max(until_ns);
         self.waited = true;
     }
 
-    /// Whether a ticket now stands for more than the last operation.
+    /// Returns whether a ticket recorded now covers more than the last operation.
     pub(super) fn has_waited(&self) -> bool {
         self.waited
     }
 
-    /// The operation at `position`, unless the host knows it to be complete or it was abandoned.
+    /// Returns the operation at `position`, unless the host knows it to be complete or it was abandoned.
     pub(super) fn pending(&self, position: u64) -> Option<&Pending> {
         let place = position.checked_sub(self.known + 1)?;
         self.pending.get(usize::try_from(place).ok()?)
     }
 
-    /// Whether the host knows the operation at `position` to be complete.
+    /// Returns whether the host knows the operation at `position` to be complete.
     pub(super) fn is_known(&self, position: u64) -> bool {
         position <= self.known
     }
 
-    /// The next operation that will end.
+    /// Returns the operation that ends next.
     pub(super) fn oldest(&self) -> Option<&Pending> {
         self.pending.get(self.unnoticed).filter(|oldest| oldest.ended_ns != NEVER_NS)
     }
 
-    /// Lets the oldest operation end. A launch is told, and with it the host knows of all before; anything else ends
-    /// unnoticed.
+    /// Ends the oldest operation. If it is a launch, returns it, and the host knows that everything before it is
+    /// complete. Other operations end unreported.
     pub(super) fn end_oldest(&mut self) -> Option<Pending> {
         self.unnoticed += 1;
         self.pending.get(self.unnoticed - 1)?.outcome.as_ref()?;
@@ -129,7 +128,7 @@ impl Stream {
         told
     }
 
-    /// Adds what the host knows to what the next operation is ordered after, and forgets what that makes superfluous.
+    /// Orders the next operation after everything that the host knows, and drops entries that this makes redundant.
     pub(super) fn learn(&mut self, host: &Clock) {
         self.clock.join(host);
         while self.unnoticed > 0 && host.covers(self.id, self.known + 1) {
@@ -139,12 +138,12 @@ impl Stream {
         }
     }
 
-    /// Operations that the host does not know to be complete.
+    /// Iterates over the operations that the host does not know to be complete.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = &Pending> {
         self.pending.iter()
     }
 
-    /// Forgets what has not ended at `now_ns`; returns what was ordered before its end.
+    /// Drops all pending operations at `now_ns`. Returns the clock of the stream.
     pub(super) fn give_up(&mut self, now_ns: u64) -> Clock {
         self.pending.clear();
         self.unnoticed = 0;
@@ -155,7 +154,7 @@ impl Stream {
         self.clock.copied()
     }
 
-    /// Takes what has not begun at `now_ns`.
+    /// Takes the operations that have not started at `now_ns`.
     pub(super) fn abandon(&mut self, now_ns: u64) -> VecDeque<Pending> {
         let begun = self.pending.partition_point(|pending| pending.started_ns <= now_ns);
         self.pending.split_off(begun)

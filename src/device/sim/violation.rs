@@ -1,17 +1,17 @@
-//! What the simulated device finds wrong with a schedule.
+//! Violations of the ordering rules that the simulated device detects.
 
 use std::{fmt, ops::Range};
 
 use crate::device::{AccessKind, BufferId, Operation};
 
-/// Who touched rows.
+/// The origin of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accessor {
     /// A launch.
     Launch {
-        /// Which one.
+        /// The operation.
         operation: Operation,
-        /// What it runs.
+        /// The program that it runs.
         program: u64,
     },
     /// A copy.
@@ -30,34 +30,34 @@ impl fmt::Display for Accessor {
     }
 }
 
-/// A schedule that is wrong, though this run of it may have gone well.
+/// A fault in a schedule, even if this run of it happened to give the right result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Two operations touch rows, at least one writes, and nothing orders them.
+    /// Two operations access rows, at least one writes them, and nothing orders the two.
     #[error(
         "race on rows {} to {} of {buffer}: {later} {} them, {earlier} {} them, and nothing orders the two",
         .rows.start, .rows.end, .later_kind.verb(), .earlier_kind.verb()
     )]
     Race {
-        /// Where.
+        /// The buffer.
         buffer: BufferId,
-        /// The first rows in conflict that follow one another.
+        /// The first consecutive rows in conflict.
         rows: Range<u32>,
-        /// Who was issued first.
+        /// The access that was issued first.
         earlier: Accessor,
-        /// What it does to the rows.
+        /// Its kind.
         earlier_kind: AccessKind,
-        /// Who was issued next, and was refused.
+        /// The access that was issued next and rejected.
         later: Accessor,
-        /// What it would do to the rows.
+        /// Its kind.
         later_kind: AccessKind,
     },
-    /// A row is read that nobody has written.
+    /// A row is read that was never written.
     #[error("{reader} reads row {row} of {buffer}, which was never written")]
     NeverWritten {
-        /// Who.
+        /// The reader.
         reader: Accessor,
-        /// Where.
+        /// The buffer.
         buffer: BufferId,
         /// The first such row.
         row: u32,
@@ -65,19 +65,19 @@ pub enum Violation {
     /// A row is read that has been freed.
     #[error("{reader} reads row {row} of {buffer}, which was poisoned when it was freed")]
     Poisoned {
-        /// Who.
+        /// The reader.
         reader: Accessor,
-        /// Where.
+        /// The buffer.
         buffer: BufferId,
         /// The first such row.
         row: u32,
     },
-    /// The host takes a row as a result whose writer failed.
+    /// The host reads a result row whose writer failed.
     #[error("the host reads row {row} of {buffer}, which is lost: {writer} failed")]
     Lost {
-        /// Who should have written it.
+        /// The failed writer.
         writer: Accessor,
-        /// Where.
+        /// The buffer.
         buffer: BufferId,
         /// The row.
         row: u32,

@@ -1,4 +1,4 @@
-//! Whether an unfolding fits its cells, its model, and itself.
+//! Checks that an unfolding fits its cells, its model, and itself.
 
 use smallvec::SmallVec;
 
@@ -6,11 +6,11 @@ use super::{CellSpec, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding}
 use crate::model::{DataType, Dims, ModelSpec, TensorSpec, element_count};
 
 impl Unfolding {
-    /// Whether each segment fits its cells and reads what is there when it runs, and all outputs of the model are
-    /// answered.
+    /// Checks that each segment fits its cells and reads only tensors that exist when it runs, and that every output of
+    /// the model is provided.
     ///
     /// # Errors
-    /// When not: the message names the segment, and the input or output.
+    /// A message that names the segment and the input or output at fault.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         for (number, segment) in self.segments.iter().enumerate() {
             let checked = Checker { spec, unfolding: self, number, segment }.segment();
@@ -28,10 +28,10 @@ impl Unfolding {
         Ok(())
     }
 
-    /// By the types of a segment: the output that has the name of this output of the first.
+    /// Returns, for each type of a segment, its output with the same name as this output of the first type.
     ///
     /// # Errors
-    /// When a type has none.
+    /// If a type has no such output.
     pub fn outputs_of(&self, segment: &Segment, output: usize) -> Result<SmallVec<[usize; 2]>, String> {
         let mut cells = segment.types.iter().map(|nodes| &self.cells[nodes.cell]);
         let first = cells.next().ok_or("expected nodes of at least one type")?;
@@ -131,7 +131,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a tensor is there when the segment runs.
+    /// Checks that a tensor exists when the segment runs.
     fn is_there(&self, tensor: Tensor) -> Result<(), String> {
         let is_there = match tensor {
             Tensor::Input(input) => input < self.spec.inputs.len(),
@@ -149,7 +149,7 @@ fn agree(input: &TensorSpec, output: &TensorSpec) -> Result<(), String> {
     if same { Ok(()) } else { Err(format!("is {}, but '{}' is {}", shown(input), output.name, shown(output))) }
 }
 
-/// Whether a tensor is one INT32 or INT64 a row.
+/// Returns whether a tensor has one INT32 or INT64 per row.
 fn is_integer(tensor: &TensorSpec) -> bool {
     matches!(tensor.datatype, DataType::Int32 | DataType::Int64) && element_count(&tensor.dims) == Some(1)
 }
@@ -158,7 +158,7 @@ fn takes_length(input: &TensorSpec) -> Result<(), String> {
     if is_integer(input) { Ok(()) } else { Err("expected one INT32 or INT64 for a length".to_owned()) }
 }
 
-/// Whether an input has one element a row.
+/// Checks that an input has one element per row.
 fn is_single(input: &TensorSpec) -> Result<(), String> {
     if element_count(&input.dims) == Some(1) {
         return Ok(());
@@ -166,7 +166,7 @@ fn is_single(input: &TensorSpec) -> Result<(), String> {
     Err(format!("expected one element a row, but it has the dims {:?}", input.dims.as_slice()))
 }
 
-/// Whether bytes are a row of an input.
+/// Checks that bytes have the size of a row of an input.
 fn is_row(input: &TensorSpec, what: &str, bytes: &[u8]) -> Result<(), String> {
     let elements =
         element_count(&input.dims).ok_or("expected fixed dims for what is carried or comes from children")?;
@@ -174,7 +174,8 @@ fn is_row(input: &TensorSpec, what: &str, bytes: &[u8]) -> Result<(), String> {
     if bytes.len() == expected { Ok(()) } else { Err(format!("{what} {} bytes, expected {expected}", bytes.len())) }
 }
 
-/// Whether an input can be rows of an output, one behind the other: its first axis varies, the others are the row's.
+/// Checks that an input can hold concatenated rows of an output: its first axis varies, and the others are those of the
+/// output.
 fn grows_by(input: &TensorSpec, output: &TensorSpec) -> Result<(), String> {
     let row = &output.dims;
     if element_count(row).is_none() {

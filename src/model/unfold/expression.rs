@@ -1,69 +1,68 @@
-//! How many steps a segment has, as an expression over the lengths of a request's inputs: `len(source) + 50`.
+//! Expressions over the lengths of a request's inputs, such as `len(source) + 50`, which give the number of steps of a
+//! segment.
 
 use std::fmt;
 
-/// Deepest nesting that is read.
+/// Maximum nesting depth of a parsed expression.
 const MOST_DEPTH: u32 = 32;
 
-/// A number that follows from the lengths of inputs: whole numbers and `len(input)`, joined by `+`, `-`, `*`, `/` and
-/// parentheses.
+/// An expression: integers and `len(input)`, combined with `+`, `-`, `*`, `/` and parentheses.
 ///
-/// Differences end at 0, quotients are rounded down, and all of it at the greatest number there is; by 0 nothing is
-/// divided.
+/// Differences saturate at 0, other results at `u64::MAX`, and quotients are rounded down. Division by 0 has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
-    /// A number.
+    /// An integer.
     Number(u64),
-    /// The length of the request's input of this number along its first axis, the batch left out.
+    /// Length of the request's input with this number along its first axis, without the batch.
     Length(usize),
-    /// Two joined by an operator.
+    /// Two operands and an operator.
     Joined(Operator, Box<[Expression; 2]>),
 }
 
-/// How two numbers are joined.
+/// A binary operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
-    /// Their sum.
+    /// Sum.
     Plus,
-    /// The first without the second, at least 0.
+    /// Difference, at least 0.
     Minus,
-    /// Their product.
+    /// Product.
     Times,
-    /// The first divided by the second, rounded down.
+    /// Quotient, rounded down.
     Divided,
 }
 
-/// Why a text is no expression.
+/// Reasons why a text is not an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
-    /// Something else stands there.
+    /// Unexpected text.
     #[error("expected {expected}, but found {found}")]
     Unexpected {
-        /// What should be there.
+        /// The expected syntax.
         expected: &'static str,
-        /// What is there.
+        /// The text that was found.
         found: String,
     },
-    /// A length of something without one.
+    /// `len` of a name without a known length.
     #[error("'{0}' is no input whose length is known before the segment runs")]
     Unknown(String),
-    /// More parentheses than are read.
+    /// The text is nested too deeply.
     #[error("expected at most {MOST_DEPTH} parentheses within one another")]
     Deep,
 }
 
 impl Expression {
-    /// Reads an expression. `length_of` finds what `len(…)` stands for.
+    /// Parses an expression. `length_of` resolves the name in `len(…)`.
     ///
     /// # Errors
-    /// When the text is none, or names something without a length.
+    /// If the text is not an expression, or names something without a length.
     pub fn parse(text: &str, length_of: &dyn Fn(&str) -> Option<Expression>) -> Result<Self, ExpressionError> {
         let mut reader = Reader { rest: text.trim(), length_of, depth: 0 };
         let expression = reader.sum()?;
         if reader.rest.is_empty() { Ok(expression) } else { Err(reader.unexpected("an operator or the end")) }
     }
 
-    /// Its value, where inputs have these lengths. `None` where one that counts is left out, or something is divided by
+    /// Evaluates the expression with these input lengths. `None` if a required input was omitted, or for a division by
     /// 0.
     pub fn value(&self, length: &dyn Fn(usize) -> Option<u64>) -> Option<u64> {
         match self {

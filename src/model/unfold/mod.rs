@@ -1,9 +1,9 @@
-//! What the requests of a recurrent version unfold into (BatchMaker sections 3.1 and 4.2): cells, the segments in which
-//! they run one after the other, and where each of their tensors comes from.
+//! The cell graph of a recurrent version's requests (BatchMaker sections 3.1 and 4.2): cell types, the segments that
+//! run one after the other, and the sources of their tensors.
 //!
-//! Plain data, checked by [`Unfolding::check`] when the version is loaded. A request's own graph is made of it by
-//! [`Unfolding::unfold`]. Tensors and outputs are numbers here. As long as programs are not known, configurations have
-//! names in the same types (`repository::config::unfold`); hence their parameters.
+//! Plain data, checked by [`Unfolding::check`] when the version is loaded. [`Unfolding::unfold`] creates the graph of a
+//! single request. Tensors and outputs are identified by number here. Configurations use the same types with names
+//! instead (`repository::config::unfold`), until the programs are known; hence the type parameters.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -24,213 +24,213 @@ pub use topology::Topology;
 pub struct Unfolding {
     /// The cell types; at least one.
     pub cells: Vec<CellSpec>,
-    /// What each request runs, one after the other; at least one.
+    /// The segments that each request runs, in order; at least one.
     pub segments: Vec<Segment>,
-    /// For each output of the model, in its order: the tensor that answers.
+    /// For each output of the model, in order: the tensor that provides it.
     pub outputs: Vec<Emitted>,
 }
 
-/// One cell type: a program with its weights inside, and how many of its nodes run together.
+/// A cell type: a program with its weights, and the batch sizes of its tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellSpec {
     /// Its name in the configuration.
     pub name: String,
-    /// What the program takes, the batch left out of the dims; -1 where nodes differ and are padded to the longest of
-    /// their task.
+    /// Inputs of the program, without the batch; −1 for a dimension that differs between nodes and is padded to the
+    /// longest of the task.
     pub inputs: Vec<TensorSpec>,
-    /// What it gives, likewise.
+    /// Outputs of the program, likewise.
     pub outputs: Vec<TensorSpec>,
-    /// Largest batch in rows, at least 1: Bsizes.Max() of BatchMaker's algorithm 1.
+    /// Largest batch in rows, at least 1: `Bsizes.Max()` of BatchMaker's algorithm 1.
     pub max_rows: u32,
-    /// Least rows of a follow-up task of a round: Bsizes.Min().
+    /// Minimum rows of a follow-up task in a round: `Bsizes.Min()`.
     pub min_followup: u32,
-    /// Which of several types goes first, 1 = highest.
+    /// Priority among cell types; 1 is the highest.
     pub priority: u32,
 }
 
-/// One part of what a request runs.
+/// One part of a request's graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// Its name, by which later ones refer to what it emits.
+    /// Its name, by which later segments refer to its emits.
     pub name: String,
-    /// The types of its nodes: one; of a tree that of the leaves, then that of the others.
+    /// The types of its nodes: one, or for a tree the type of the leaves and then that of the inner nodes.
     pub types: SmallVec<[NodeType; 2]>,
     /// Its nodes.
     pub nodes: Nodes,
-    /// What it leaves behind.
+    /// The tensors that it emits.
     pub emits: Vec<Emit>,
-    /// Whether each step answers a response of its own (decoupled models).
+    /// Whether each step returns a response of its own (decoupled models).
     pub streams: bool,
 }
 
-/// The nodes of a segment that are of one type.
+/// The nodes of one type in a segment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeType {
-    /// Their type, by its number in [`Unfolding::cells`].
+    /// Index of their type in [`Unfolding::cells`].
     pub cell: usize,
-    /// For each input of the cell, where it comes from. [`Source::Rows`] for all of them or for none, and in a stage
-    /// alone. In a tree [`Source::Step`] counts nodes, and nothing is carried or grows; children are a tree's alone.
+    /// The source of each input of the cell. [`Source::Rows`] is allowed only in a stage, and then for all inputs. In a
+    /// tree, [`Source::Step`] is indexed by node, and carried or grown inputs are not allowed. [`Source::Child`] is
+    /// allowed only in a tree.
     pub inputs: Vec<Source>,
 }
 
-/// The nodes of a segment: how many there are, and which wait for which. `E` says how many steps, `T` is an input of
-/// the model, and `O` an output of the cell.
+/// The nodes of a segment: their number and dependencies. `E` gives the number of steps, `T` is an input of the model,
+/// and `O` an output of the cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nodes<E = Expression, T = usize, O = usize> {
-    /// A single one.
+    /// A single node.
     Stage,
-    /// One after the other, at least one.
+    /// A chain of at least one node.
     Chain {
-        /// How many.
+        /// Number of nodes.
         steps: E,
     },
-    /// One after the other; the first whose output meets `until` is the last.
+    /// A chain that ends with the first node whose output meets `until`.
     Decode {
-        /// The most there may be. The first is run in any case.
+        /// Maximum number of nodes. The first one always runs.
         max_steps: E,
-        /// The output, of one integer a row, and the value that ends the loop.
+        /// The output, one integer per row, and the value of it that ends the chain.
         until: Option<(O, i64)>,
     },
-    /// Each behind its children: any directed graph without cycles, given with the request.
+    /// Nodes that each depend on their children: any directed acyclic graph, given with the request.
     Tree {
-        /// The request's input that names each node's children, [nodes, children], -1 where there is none. It tells how
-        /// many nodes there are.
+        /// The request's input that holds the children of each node, [nodes, children], with −1 for no child. Its
+        /// length is the number of nodes.
         children: T,
-        /// Most nodes of a request.
+        /// Maximum nodes of a request.
         max_nodes: u32,
     },
 }
 
-/// Where an input of a cell comes from. `T` is a tensor of the request, `O` an output of the segment's first type,
-/// which the other gives under the same name, and `R` a row that is the same for all requests.
+/// Source of a cell's input. `T` is a tensor of the request, `O` an output of the segment's first type (the other type
+/// has one with the same name), and `R` a row that is the same for all requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source<T = Tensor, O = usize, R = Bytes> {
-    /// The row of a tensor that has the step's number, or, reversed, that number from its end.
+    /// The row of a tensor at the index of the step, or counted from the end if reversed.
     Step {
         /// The tensor.
         of: T,
-        /// Whether the last comes first.
+        /// Whether steps go from the last row to the first.
         reversed: bool,
     },
     /// A whole tensor, the same at each step.
     Whole(T),
-    /// All rows of a tensor, each a row of the batch. The single node that reads them leaves as many rows.
+    /// All rows of a tensor, each as a row of the batch. The single node that reads them emits the same number of rows.
     Rows(T),
-    /// How many rows a tensor has along its first axis, as one INT32 or INT64.
+    /// Length of a tensor along its first axis, as one INT32 or INT64.
     Length(T),
-    /// What the step before gave at this output; at the first step its start.
+    /// The previous step's output; for the first step, `start`.
     Carried {
         /// The cell's output.
         output: O,
-        /// Before the first step.
+        /// Initial value.
         start: Start<T, R>,
-        /// Whether it lives on between requests of a sequence: the first step of a later one reads what the last step
-        /// of the one before gave.
+        /// Whether the value is kept between requests of a sequence: the first step of a later request reads the output
+        /// of the last step of the previous one.
         is_kept: bool,
     },
-    /// What the request says of its sequence, in each element.
+    /// A sequence flag of the request, in each element.
     Control {
-        /// What is asked.
+        /// The flag.
         control: Control,
-        /// What is read for no.
+        /// Value if the flag is not set.
         no: R,
-        /// What is read for yes.
+        /// Value if the flag is set.
         yes: R,
     },
     /// The request's correlation id, as one integer.
     CorrelationId,
-    /// What all steps before gave at this output, one behind the other along a new first axis, which is 0 long at the
-    /// first step.
+    /// The outputs of all previous steps, concatenated along a new first axis, whose length is 0 at the first step.
     Grown {
         /// The cell's output.
         output: O,
     },
-    /// How long that axis is, as one INT32 or INT64: the number of steps before.
+    /// Length of the axis of a grown input, as one INT32 or INT64: the number of previous steps.
     GrownLength,
-    /// What a child gave.
+    /// Output of a child.
     Child {
-        /// Which child, from 0.
+        /// Index of the child, from 0.
         child: usize,
         /// Output of the child's cell.
         output: O,
-        /// What is read where there is no such child.
+        /// Value if the node has no such child.
         none: R,
     },
 }
 
-/// What a model can be told of a request's place in its sequence (Triton's control inputs).
+/// Sequence flags that a model can read (Triton's control inputs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// It is the first.
+    /// The request is the first of its sequence.
     Start,
-    /// It is the last.
+    /// The request is the last of its sequence.
     End,
-    /// The row is a request's. Batches have no other rows.
+    /// The row belongs to a request. Always set, because batches have no other rows.
     Ready,
 }
 
-/// What is carried into the first step.
+/// Initial value of a carried input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start<T = Tensor, R = Bytes> {
     /// The same row for all requests.
     Row(R),
-    /// A tensor as it is.
+    /// A tensor.
     Tensor(T),
 }
 
-/// A tensor that a request has.
+/// A tensor of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tensor {
-    /// Its input of this number.
+    /// The request's input with this number.
     Input(usize),
-    /// What an earlier segment left.
+    /// A tensor emitted by an earlier segment.
     Emitted(Emitted),
 }
 
-/// What a segment leaves: its number and that of the emit in it.
+/// Identifies an emitted tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Emitted {
-    /// The segment.
+    /// Index of the segment.
     pub segment: usize,
-    /// The emit in [`Segment::emits`].
+    /// Index in [`Segment::emits`].
     pub emit: usize,
 }
 
-/// A tensor that a segment leaves. `O` is an output of its first type, which the other gives under the same name.
+/// A tensor that a segment emits. `O` is an output of its first type; the other type has one with the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emit<O = usize> {
     /// Its name.
     pub name: String,
     /// The output.
     pub output: O,
-    /// Which of its values.
+    /// Which nodes' values it consists of.
     pub which: Which,
 }
 
-/// Which nodes' values are left behind.
+/// Which nodes' values are emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// That of the last step, or of the node that is nobody's child: `last(…)`, `root(…)`.
+    /// The value of the last step, or of the root of a tree: `last(…)`, `root(…)`.
     Last,
-    /// Those of all nodes in order, along a new first axis: `all(…)`. Reversed chains leave them in the order of the
-    /// input.
+    /// The values of all nodes in order, along a new first axis: `all(…)`. Reversed chains emit them in the order of
+    /// the input.
     All,
 }
 
 impl Segment {
-    /// Where its nodes' inputs come from, of all types.
+    /// Returns the sources of its nodes' inputs, over all types.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.types.iter().flat_map(|nodes| &nodes.inputs)
     }
 
-    /// Whether its steps go over a tensor from the end: what all of them leave stands in the order of that tensor.
+    /// Returns whether its steps read a tensor from the end. Its emitted values are then in the order of that tensor.
     pub fn runs_backwards(&self) -> bool {
         self.sources().any(|source| matches!(source, Source::Step { reversed: true, .. }))
     }
 }
 
 impl NodeType {
-    /// Whether a node reads all rows of tensors, and leaves as many.
+    /// Returns whether a node reads all rows of tensors and emits the same number.
     pub fn goes_over_rows(&self) -> bool {
         matches!(self.inputs.first(), Some(Source::Rows(_)))
     }

@@ -1,10 +1,10 @@
-//! A request's own graph: nodes and their children, and how it is made of the table that a request brings.
+//! The graph of a request's nodes and their children, and its construction from the table in the request.
 
 use smallvec::SmallVec;
 
 use super::UnfoldError;
 
-/// Nodes with their children: a tree, or any directed graph without cycles. Nodes without children are leaves.
+/// Nodes with their children: a tree or any directed acyclic graph. Nodes without children are leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     children: Vec<SmallVec<[u32; 2]>>,
@@ -13,7 +13,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The nodes' children, by node; each is below the number of nodes, and no node is among its own descendants.
+    /// Creates the graph from the children of each node. Every child must be below the number of nodes, and the graph
+    /// must be acyclic.
     pub fn new(children: Vec<SmallVec<[u32; 2]>>) -> Self {
         let mut parents = vec![SmallVec::new(); children.len()];
         for (parent, children) in (0..).zip(&children) {
@@ -25,32 +26,33 @@ impl Topology {
         Self { children, parents, depth }
     }
 
-    /// Nodes that must run one after the other beyond the first: the longest way from a leaf.
+    /// Returns the length of the longest path from a leaf, in edges: the number of nodes that must run one after the
+    /// other, minus one.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.children.len() as u32
     }
 
-    /// What a node waits for.
+    /// Returns the nodes that a node depends on.
     pub fn children_of(&self, node: u32) -> &[u32] {
         &self.children[node as usize]
     }
 
-    /// What waits for a node.
+    /// Returns the nodes that depend on a node.
     pub fn parents_of(&self, node: u32) -> &[u32] {
         &self.parents[node as usize]
     }
 
-    /// Whether nothing waits for a node.
+    /// Returns whether no node depends on this one.
     pub fn is_root(&self, node: u32) -> bool {
         self.parents[node as usize].is_empty()
     }
 
-    /// Nodes without children.
+    /// Returns the nodes without children.
     pub fn leaves(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.children).filter(|(_, children)| children.is_empty()).map(|(node, _)| node)
     }
@@ -73,13 +75,13 @@ fn depth(children: &[SmallVec<[u32; 2]>], parents: &[SmallVec<[u32; 1]>]) -> u32
     depths.into_iter().max().unwrap_or(0)
 }
 
-/// No child.
+/// Value for no child.
 pub(super) const NOBODY: i64 = -1;
 
-/// The topology of nodes of which each names so many children.
+/// Creates the graph from a table with `width` children per node.
 ///
 /// # Errors
-/// For children that are not there, and for a node among its own descendants; with the node.
+/// If a child does not exist, or a node is its own descendant.
 pub(super) fn topology(children: &[i64], width: usize) -> Result<Topology, UnfoldError> {
     let nodes = children.len().checked_div(width).unwrap_or(0);
     let mut table: Vec<SmallVec<[u32; 2]>> = Vec::with_capacity(nodes);
@@ -97,8 +99,8 @@ pub(super) fn topology(children: &[i64], width: usize) -> Result<Topology, Unfol
     }
 }
 
-/// A node among its own descendants, if there is one: what is left when nodes all of whose children are taken are
-/// taken, too.
+/// Returns a node on a cycle, if there is one: repeatedly removes nodes whose children have all been removed, and
+/// searches the rest.
 fn in_a_circle(children: &[SmallVec<[u32; 2]>]) -> Option<usize> {
     let mut left: Vec<usize> = children.iter().map(SmallVec::len).collect();
     let mut parents: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); children.len()];
@@ -114,7 +116,7 @@ fn in_a_circle(children: &[SmallVec<[u32; 2]>]) -> Option<usize> {
             }
         }
     }
-    // Every node that is left has a child that is left: a walk along them comes round.
+    // Every remaining node has a remaining child, so following them leads to a cycle.
     let mut node = left.iter().position(|left| *left > 0)?;
     for _ in 0..children.len() {
         node = children[node].iter().map(|&child| child as usize).find(|&child| left[child] > 0)?;

@@ -1,38 +1,39 @@
-//! Chooses stages and policy by a profile. Every choice comes with its reason.
+//! Chooses stages and policy from a profile, with a reason for each choice.
 
 use serde::Serialize;
 
 use super::{CutTable, Findings, Profile, find, row_buckets};
 use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, OperatorDiversity, Policy};
 
-/// What a boundary between two stages costs a request, beyond what the stages' own times show: the step of the core and
-/// the way to the lane.
+/// Cost of a stage boundary per request, beyond the times of the stages themselves: a step of the core and the transfer
+/// to the lane.
 pub const BOUNDARY_NS: Ns = 5_000;
 
-/// Stages may take this much of the whole model's time, alone and in a batch of eight. Joining on the way takes some
-/// per cent off the mean at best; engines that fuse across the cut lose more.
+/// Maximum time of the staged model relative to the whole model, for one row and for a batch of eight. Joining at stage
+/// boundaries shortens the mean by only a few percent, and engines that fuse operators across the cut lose more than
+/// that.
 const CUT_COSTS: f64 = 1.02;
 
-/// How a model is to be served.
+/// The chosen way to serve a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// Number of stages, at least 1.
     pub stages: u16,
-    /// Sizes of batches that were looked at: the buckets of a device that has some.
+    /// Batch sizes that were considered: the buckets, for a device that has some.
     pub batch_buckets: Vec<u32>,
     /// How batches are formed.
     pub policy: ChosenPolicy,
-    /// Why, a line each.
+    /// Reasons, one line each.
     pub reasons: Vec<String>,
 }
 
-/// The policies that are chosen from.
+/// The policies to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChosenPolicy {
     /// `serial`.
     Serial,
-    /// `diversity`, with Policy II on: it splits only what runs as fast in parts.
+    /// `diversity`, with Policy II on: it splits only batches that run as fast in parts.
     Diversity {
         /// Policy I.
         input: bool,
@@ -42,7 +43,7 @@ pub enum ChosenPolicy {
 }
 
 impl ChosenPolicy {
-    /// The policy as the core takes it.
+    /// Returns the policy for the core.
     pub fn knobs(self) -> Policy {
         let Self::Diversity { input, load } = self else { return Policy::Serial };
         Policy::Diversity(DiversityKnobs {
@@ -52,7 +53,7 @@ impl ChosenPolicy {
         })
     }
 
-    /// In the words of `model.yaml`.
+    /// Returns the policy in the words of `model.yaml`.
     pub fn describe(self) -> String {
         let Self::Diversity { input, load } = self else { return "serial".to_owned() };
         let kinds = [("input", input), ("operator", true), ("load", load)];
@@ -61,21 +62,21 @@ impl ChosenPolicy {
     }
 }
 
-/// Chooses by a profile; `fixed` is the number of stages where the configuration names it.
+/// Chooses from a profile; `fixed` is the number of stages, if the configuration sets it.
 ///
-/// Where lanes that all run the model do best with one row each, the policy is `serial`: they have the device to share
-/// already, and batches only make requests wait for each other. Else it is `diversity`: each of its rules acts only
-/// where the measured times say that completion times become shorter by it, so that it is `window` with delay 0 where
-/// none does. What is chosen is which rules have something to do, and the stages:
+/// If lanes that all run the model are fastest with one row each, the policy is `serial`: the lanes already share the
+/// device, and batching would only make requests wait for each other. Otherwise it is `diversity`. Each of its rules
+/// acts only if the measured times predict that it shortens completion times, so that without any it behaves like
+/// `window` with delay 0. The choice is therefore which rules can have an effect, and the number of stages:
 ///
-/// - Policy II, always. With one stage it boards no more than the device takes as well in parts.
-/// - Policy I where requests differ in length. Its groups run in parallel, which resolves load diversity too (DVABatch
-///   section 7.2): one stage, unless it pays that stages run batches of different sizes.
-/// - Else Policy III where joining pays, in the number of stages for which a request that comes at a random moment
-///   completes earliest, of those that make no batch slower than by 2 %: the time of all stages, [`BOUNDARY_NS`] for
-///   each boundary, and half of the first stage, for which it waits.
+/// - Policy II: always. With one stage it boards no more rows than the device runs as well in parts.
+/// - Policy I: if requests differ in length. Its groups run in parallel, which also resolves load diversity (DVABatch
+///   section 7.2): one stage, unless running stages with batches of different sizes pays off.
+/// - Otherwise Policy III, if joining pays off. The number of stages minimizes the expected completion time of a
+///   request that arrives at a random moment, among those that slow no batch down by more than 2 %: the time of all
+///   stages, [`BOUNDARY_NS`] per boundary, and half of the first stage, for which it waits.
 ///
-/// `None` if the profile says nothing of one row.
+/// Returns `None` if the profile has no time for one row.
 pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
     let found = Findings::of(profile)?;
     let share = found.together_share();
@@ -124,7 +125,7 @@ fn why(policy: ChosenPolicy) -> &'static [&'static str] {
     }
 }
 
-/// The fewest stages in which it pays to run batches of different sizes; one where it does not.
+/// Returns the fewest stages for which batches of different sizes pay off; 1 if there is no such number.
 fn stages_by_operators(profile: &Profile, found: &Findings, reasons: &mut Vec<String>) -> u16 {
     let diverse = |cut: &&CutTable| find::are_diverse(profile, cut, found.length);
     let fewest = profile.cuts.iter().filter(diverse).map(|cut| cut.stages.len()).min();
@@ -136,7 +137,7 @@ fn stages_by_operators(profile: &Profile, found: &Findings, reasons: &mut Vec<St
     stages
 }
 
-/// The number of stages with which a request completes earliest, of those that cost next to nothing.
+/// Returns the number of stages with the earliest expected completion, among those with negligible cost.
 fn stages_by_wait(profile: &Profile, found: &Findings, reasons: &mut Vec<String>) -> u16 {
     let whole = profile.whole();
     let costs_nothing = |cut: &&CutTable| {
@@ -168,7 +169,7 @@ fn stages_by_wait(profile: &Profile, found: &Findings, reasons: &mut Vec<String>
     u16::try_from(best).unwrap_or(1)
 }
 
-/// When a lone request that comes at a random moment of others' run is expected to complete.
+/// Returns the expected completion time of a single request that arrives at a random moment while others run.
 fn expected_ns(cut: &CutTable, length: u32) -> Option<f64> {
     let first = cut.point(0, 1, length)?.median_ns as f64;
     let boundaries = cut.stages.len().saturating_sub(1) as f64;

@@ -1,4 +1,4 @@
-//! One request unfolded: how many steps each of its segments has, and the topology that it brings.
+//! Unfolds one request: the number of steps of each segment, or the topology that the request provides.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use super::{
 };
 use crate::model::{CorrelationId, DataType, TensorSpec};
 
-/// Most steps of a segment: a client that asks for more is mistaken or means ill.
+/// Maximum steps of a segment, which rejects mistaken and malicious requests.
 const MOST_STEPS: u64 = 1 << 20;
 
-/// How a request unfolds in one segment.
+/// One segment of an unfolded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfolded {
-    /// So many nodes, one after the other; at most so many, where outcomes end them.
+    /// A chain of this many nodes, or at most this many if an output ends the chain.
     Steps(u32),
-    /// Nodes behind their children.
+    /// Nodes that depend on their children.
     Tree(Arc<Topology>),
 }
 
 impl Unfolded {
-    /// Nodes, at most.
+    /// Returns the maximum number of nodes.
     pub fn nodes(&self) -> u32 {
         match self {
             Self::Steps(steps) => *steps,
@@ -35,97 +35,97 @@ impl Unfolded {
 pub struct Given<'a> {
     /// Its shape without the batch.
     pub shape: &'a [i64],
-    /// Its elements in wire form.
+    /// Its elements in wire format.
     pub data: &'a [u8],
 }
 
-/// Why a request cannot be unfolded: its sender is at fault.
+/// Client errors in a request that make it impossible to unfold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfoldError {
-    /// Its sequence's id does not fit the cell that reads it.
+    /// The sequence id does not fit the datatype of the cell that reads it.
     #[error("expected a sequence_id that is {datatype}, as the model reads it, but found '{id}'")]
     CorrelationId {
         /// The id.
         id: CorrelationId,
-        /// What it is read as.
+        /// The expected datatype.
         datatype: DataType,
     },
-    /// More or fewer rows than one.
+    /// The request does not have exactly one row.
     #[error("expected a batch of 1, because each request unfolds by itself, but found {0}")]
     Rows(u32),
-    /// No step.
+    /// A segment would have no steps.
     #[error("segment '{segment}' would have no step: expected an input of at least one element along its first axis")]
     Empty {
-        /// The segment.
+        /// Name of the segment.
         segment: String,
     },
-    /// Too many steps.
+    /// A segment would have too many steps.
     #[error("segment '{segment}' would have {steps} steps, expected at most {MOST_STEPS}")]
     Long {
-        /// The segment.
+        /// Name of the segment.
         segment: String,
-        /// Its steps.
+        /// Number of steps.
         steps: u64,
     },
-    /// An input that says how many steps there are is left out.
+    /// An input that determines the number of steps is missing.
     #[error("segment '{segment}' needs inputs that tell its steps, but they are left out")]
     Missing {
-        /// The segment.
+        /// Name of the segment.
         segment: String,
     },
-    /// An input has fewer rows than there are steps over it.
+    /// An input has fewer rows than steps read.
     #[error("input '{input}': expected a row for each of {steps} steps, but found {rows}")]
     Short {
-        /// The input.
+        /// Name of the input.
         input: String,
         /// Its rows.
         rows: u64,
-        /// Steps.
+        /// Number of steps.
         steps: u64,
     },
-    /// The children table has another form.
+    /// The table of children has the wrong shape.
     #[error("input '{input}': expected [nodes, {width}], but found {found:?}")]
     Shape {
-        /// The table.
+        /// Name of the table.
         input: String,
-        /// Children that a node can have.
+        /// Number of children per node.
         width: usize,
         /// Its shape.
         found: Vec<i64>,
     },
-    /// More nodes than the model takes.
+    /// The request has too many nodes.
     #[error("input '{input}': expected at most {most} nodes, but found {nodes}")]
     Nodes {
-        /// The table.
+        /// Name of the table.
         input: String,
-        /// Nodes.
+        /// Number of nodes.
         nodes: usize,
-        /// The most there may be.
+        /// Maximum nodes.
         most: u32,
     },
-    /// A child that is not there.
+    /// A child does not exist.
     #[error("node {node} names the child {child}, but there are {nodes} nodes, counted from 0")]
     UnknownChild {
         /// The parent.
         node: usize,
         /// The child.
         child: i64,
-        /// Nodes.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// A node that depends on itself.
+    /// The graph has a cycle.
     #[error("node {node} is among its own descendants")]
     Cycle {
-        /// One of those that do.
+        /// A node on the cycle.
         node: usize,
     },
 }
 
 impl Unfolding {
-    /// The graph of a request with these inputs, in the order of the specification.
+    /// Returns the graph of a request with these inputs, which are in the order of the specification.
     ///
     /// # Errors
-    /// When there is no such graph; the error names what was expected.
+    /// If the request cannot be unfolded. The error states the expectation.
     pub fn unfold(&self, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Box<[Unfolded]>, UnfoldError> {
         let length = |input: usize| inputs.get(input).copied().flatten().map(|given| given.length());
         let segments = self.segments.iter().map(|segment| {
@@ -137,7 +137,7 @@ impl Unfolding {
                 Nodes::Stage if segment.has_no_rows(&length) => return Err(UnfoldError::Empty { segment: name() }),
                 Nodes::Stage => return Ok(Unfolded::Steps(1)),
                 Nodes::Chain { steps } => (steps, 0),
-                // The first step is run in any case.
+                // The first step always runs.
                 Nodes::Decode { max_steps, .. } => (max_steps, 1),
             };
             let steps = expression.value(&length).ok_or_else(|| UnfoldError::Missing { segment: name() })?.max(least);
@@ -153,12 +153,12 @@ impl Unfolding {
 }
 
 impl Segment {
-    /// Whether an input all of whose rows are read has none.
+    /// Returns whether an input that is read row by row has no rows.
     fn has_no_rows(&self, length: &dyn Fn(usize) -> Option<u64>) -> bool {
         self.sources().any(|source| matches!(source, Source::Rows(Tensor::Input(input)) if length(*input) == Some(0)))
     }
 
-    /// Whether every input that is gone over has a row for each step.
+    /// Checks that every input read step by step has enough rows.
     fn has_rows(
         &self,
         specs: &[TensorSpec],
@@ -177,13 +177,13 @@ impl Segment {
 }
 
 impl Given<'_> {
-    /// Elements along the first axis.
+    /// Returns the length along the first axis.
     fn length(&self) -> u64 {
         self.shape.first().map_or(1, |&length| u64::try_from(length).unwrap_or(0))
     }
 }
 
-/// The tree of a request, whose input of the number `table` names each node's children.
+/// Returns the tree of a request. `table` is the index of the input with the children of each node.
 fn tree(table: usize, most: u32, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Topology, UnfoldError> {
     let spec = &specs[table];
     let input = || spec.name.clone();
@@ -206,7 +206,7 @@ fn tree(table: usize, most: u32, specs: &[TensorSpec], inputs: &[Option<Given<'_
     topology(&children, width)
 }
 
-/// Elements of INT32 or INT64.
+/// Decodes elements of INT32 or INT64.
 fn integers(datatype: DataType, data: &[u8]) -> Vec<i64> {
     match datatype {
         DataType::Int32 => data.as_chunks().0.iter().map(|bytes| i64::from(i32::from_le_bytes(*bytes))).collect(),
