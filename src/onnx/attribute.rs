@@ -1,22 +1,22 @@
-//! Attributes of nodes.
+//! Node attributes.
 
 use super::{
     check::DataLength,
     pb::{self, attribute_proto::AttributeType},
 };
 
-/// The value of a node's attribute, made by `From` from numbers, texts, lists and graphs.
+/// The value of a node attribute. Implements `From` for numbers, texts, lists and graphs.
 #[derive(Debug)]
 pub enum Attribute {
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A number.
+    /// A floating-point number.
     Float(f32),
     /// A text.
     Text(String),
-    /// Whole numbers.
+    /// A list of integers.
     Ints(Vec<i64>),
-    /// A sub-graph, with the lengths of its constants yet to be checked.
+    /// A sub-graph, with the length mismatches of its constants, which are reported when the outer graph is finished.
     Graph(Box<pb::GraphProto>, Vec<DataLength>),
 }
 

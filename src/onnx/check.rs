@@ -1,14 +1,14 @@
-//! The rules that a finished graph must keep.
+//! Validation of finished graphs.
 
 use std::collections::HashSet;
 
 use super::pb;
 use crate::model::{DataType, element_count};
 
-/// Why a graph cannot be finished.
+/// Reasons why a graph cannot be finished.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// A node uses a tensor that nothing before it defines.
+    /// A node uses a tensor that is not defined before it.
     #[error("node '{node}' uses tensor '{tensor}', which is not defined before it")]
     Undefined {
         /// The node.
@@ -16,7 +16,7 @@ pub enum BuildError {
         /// The tensor.
         tensor: String,
     },
-    /// An output is a tensor that nothing defines.
+    /// An output is not defined.
     #[error("output '{tensor}' of graph '{graph}' is not defined")]
     UndefinedOutput {
         /// The graph.
@@ -24,7 +24,7 @@ pub enum BuildError {
         /// The tensor.
         tensor: String,
     },
-    /// Two inputs, constants or nodes define tensors of one name, in one graph or in a graph and its sub-graph.
+    /// Two inputs, constants or nodes define the same name, in one graph or in a graph and its sub-graph.
     #[error("tensor '{tensor}' of graph '{graph}' is defined twice")]
     Duplicate {
         /// The graph of the second definition.
@@ -32,19 +32,19 @@ pub enum BuildError {
         /// The tensor.
         tensor: String,
     },
-    /// A constant's data is longer or shorter than its shape says.
+    /// The length of a constant's data does not match its shape.
     #[error("constant '{tensor}' of shape {dims:?} takes {expected} bytes, but {got} were given")]
     DataLength {
         /// The constant.
         tensor: String,
         /// Its shape.
         dims: Vec<usize>,
-        /// Bytes that the shape and the element type call for.
+        /// Bytes required by the shape and the element type.
         expected: usize,
         /// Bytes given.
         got: usize,
     },
-    /// The graph gives nothing.
+    /// The graph has no output.
     #[error("graph '{graph}' has no output")]
     NoOutput {
         /// The graph.
@@ -52,7 +52,7 @@ pub enum BuildError {
     },
 }
 
-/// A constant whose data does not fit its shape: found when it is added, told when the graph is finished.
+/// A constant whose data does not fit its shape: detected when it is added, reported when the graph is finished.
 #[derive(Clone, Debug)]
 pub struct DataLength {
     tensor: String,
@@ -62,7 +62,7 @@ pub struct DataLength {
 }
 
 impl DataLength {
-    /// The mismatch, if there is one.
+    /// Returns the mismatch, if there is one.
     pub(super) fn of(tensor: &str, datatype: DataType, dims: &[usize], got: usize) -> Option<Self> {
         let shape: Vec<i64> = dims.iter().map(|&dim| dim as i64).collect();
         let count = element_count(&shape).unwrap_or(usize::MAX);
@@ -78,7 +78,7 @@ pub(super) fn check(graph: &pb::GraphProto, mismatches: &[DataLength]) -> Result
     check_graph(graph, &HashSet::new())
 }
 
-/// `outer` are the tensors that a sub-graph may use; its own names must differ from them.
+/// Checks a graph. `outer` are the tensors that a sub-graph may use; its own names must differ from them.
 fn check_graph(graph: &pb::GraphProto, outer: &HashSet<&str>) -> Result<(), BuildError> {
     let name = || graph.name().to_owned();
     let mut defined = outer.clone();
@@ -90,7 +90,7 @@ fn check_graph(graph: &pb::GraphProto, outer: &HashSet<&str>) -> Result<(), Buil
         }
     }
     for node in &graph.node {
-        // An empty name is an optional input that was left out.
+        // An empty name is an omitted optional input.
         let used = node.input.iter().map(String::as_str).filter(|tensor| !tensor.is_empty());
         if let Some(tensor) = used.into_iter().find(|tensor| !defined.contains(tensor)) {
             return Err(BuildError::Undefined { node: node.name().to_owned(), tensor: tensor.to_owned() });

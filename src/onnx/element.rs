@@ -1,13 +1,13 @@
-//! Rust types that can be elements of constant tensors.
+//! Rust types of the elements of constant tensors.
 
 use crate::model::DataType;
 
-/// A number that a constant tensor can hold.
+/// A number that can be an element of a constant tensor.
 pub trait Element: Copy {
-    /// The tensor's element type.
+    /// Element type of the tensor.
     const DATATYPE: DataType;
 
-    /// Appends the number's bytes, least significant first.
+    /// Appends the number in little-endian order.
     fn write_le(self, out: &mut Vec<u8>);
 }
 

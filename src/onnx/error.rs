@@ -1,61 +1,61 @@
-//! What can go wrong with a model file.
+//! Errors of model files.
 
 use std::io;
 
 use super::build::BuildError;
 
-/// Why a model could not be read, built or written. Every text names the file or graph.
+/// Reasons why a model could not be read, built or written. Every message names the file or graph.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system could not open or read the file.
+    /// The file could not be opened or read.
     #[error("cannot read '{file}': {source}")]
     Read {
-        /// The file as it was named.
+        /// Name of the file.
         file: String,
-        /// The operating system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The operating system could not create or write the file.
+    /// The file could not be created or written.
     #[error("cannot write '{file}': {source}")]
     Write {
-        /// The file as it was named.
+        /// Name of the file.
         file: String,
-        /// The operating system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The content is no ONNX model.
+    /// The content is not an ONNX model.
     #[error("'{file}' is not an ONNX model: {reason}")]
     Malformed {
-        /// The file as it was named.
+        /// Name of the file.
         file: String,
-        /// What is wrong, and at which byte where that is known.
+        /// The fault, with its byte offset if known.
         reason: String,
     },
-    /// The model is one that an engine must not open.
+    /// The model must not be passed to an engine.
     #[error("cannot use '{file}': {reason}")]
     Unusable {
-        /// The file as it was named.
+        /// Name of the file.
         file: String,
-        /// What it asks for, and what is allowed.
+        /// What the model requires, and the limit.
         reason: String,
     },
-    /// The content exceeds what one protobuf message may hold.
+    /// The content exceeds the size limit of a protobuf message.
     #[error("'{file}' would take {bytes} bytes, but a protobuf message holds at most 2147483647")]
     TooLarge {
-        /// The file as it was named.
+        /// Name of the file.
         file: String,
         /// Encoded length.
         bytes: usize,
     },
-    /// A weights file lacks a tensor, or holds it in another type or shape.
+    /// A weights file lacks a tensor, or has it with another type or shape.
     #[error("weights '{file}': {reason}")]
     Weights {
-        /// The file as it was named.
+        /// Name of the file.
         file: String,
-        /// The tensor, what was expected and what is there.
+        /// The tensor, what was expected and what was found.
         reason: String,
     },
-    /// A graph was put together wrongly.
+    /// A graph was built incorrectly.
     #[error(transparent)]
     Build(#[from] BuildError),
 }

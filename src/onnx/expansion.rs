@@ -1,25 +1,25 @@
-//! How large a model becomes when an engine has taken it apart: functions put in the place of their calls, bodies of
-//! branches and loops looked through.
+//! Limits on the size of a model after an engine has expanded it: function calls inlined, bodies of branches and loops
+//! traversed.
 //!
-//! Both can be exponential in the size of the file, and a function that calls itself has no end. ONNX Runtime (1.23)
-//! follows such a call until its stack is full, and looks through a body twice at every level of nesting.
+//! Both can be exponential in the size of the file, and recursion never ends. ONNX Runtime (1.23) follows a recursive
+//! call until the stack overflows, and traverses a body twice at every level of nesting.
 
 use std::collections::HashMap;
 
 use super::{links::subgraphs, pb};
 
-/// Most nodes of an expanded model, of which one within `n` bodies counts 2ⁿ times. The largest networks have some
+/// Maximum nodes of an expanded model; a node within `n` nested bodies counts 2ⁿ times. The largest networks have some
 /// hundred thousand.
 pub(super) const NODES_MAX: u64 = 1 << 20;
-/// Most bodies within each other.
+/// Maximum nesting depth of bodies.
 pub(super) const BODIES_MAX: u32 = 8;
-/// Most functions in a chain of calls.
+/// Maximum length of a chain of function calls.
 pub(super) const CALLS_MAX: usize = 64;
 
-/// Refuses a model that would grow beyond these bounds.
+/// Rejects a model that exceeds these limits.
 ///
 /// # Errors
-/// With the function or bound.
+/// A message with the function or limit.
 pub(super) fn check(model: &pb::ModelProto) -> Result<(), String> {
     let mut expansion = Expansion { functions: HashMap::new(), extents: vec![None; model.functions.len()], model };
     for (index, function) in model.functions.iter().enumerate() {
@@ -36,7 +36,7 @@ pub(super) fn check(model: &pb::ModelProto) -> Result<(), String> {
     expansion.of_nodes(nodes, &mut calls).map(drop)
 }
 
-/// What a call names.
+/// The identity of a function in a call.
 #[derive(PartialEq, Eq, Hash)]
 struct FunctionName<'m> {
     domain: &'m str,
@@ -46,7 +46,7 @@ struct FunctionName<'m> {
 
 impl<'m> FunctionName<'m> {
     fn new(domain: &'m str, name: &'m str, overload: &'m str) -> Self {
-        // The standard's operators have two names for one domain.
+        // The domain of the standard operators has two names.
         Self { domain: if domain == "ai.onnx" { "" } else { domain }, name, overload }
     }
 }
@@ -61,19 +61,19 @@ fn shown(function: &pb::FunctionProto) -> String {
 #[derive(Clone, Copy, Default)]
 struct Extent {
     nodes: u64,
-    /// Bodies within each other.
+    /// Nesting depth of bodies.
     bodies: u32,
 }
 
 struct Expansion<'m> {
     model: &'m pb::ModelProto,
     functions: HashMap<FunctionName<'m>, usize>,
-    /// Of functions that were looked through, by their place.
+    /// Extents of the functions visited so far, by index.
     extents: Vec<Option<Extent>>,
 }
 
 impl<'m> Expansion<'m> {
-    /// `calls` are the functions that are being looked through, the outermost first.
+    /// Returns the extent of a function. `calls` are the functions being visited, outermost first.
     fn of_function(&mut self, index: usize, calls: &mut Vec<usize>) -> Result<Extent, String> {
         if let Some(known) = self.extents[index] {
             return Ok(known);

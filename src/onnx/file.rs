@@ -1,4 +1,4 @@
-//! A whole model in memory, read from and written to files.
+//! A complete model in memory, read from and written to files.
 
 use std::{
     fs::{self, File},
@@ -11,13 +11,13 @@ use prost::Message;
 
 use super::{Error, pb};
 
-/// Most bytes of one protobuf message.
+/// Maximum bytes of a protobuf message.
 const MESSAGE_MAX_BYTES: usize = i32::MAX as usize;
 
 /// A model: graph, weights and operator sets.
 ///
-/// Weights given as raw data are held once, by reference into the file's bytes. Decoding a file that was made to harm
-/// may take many times its size in memory; for files from outside use [`Signature`](super::Signature).
+/// Weights given as raw data are not copied; they refer to the bytes of the file. Decoding a malicious file may take
+/// many times its size in memory, so use [`Signature`](super::Signature) for untrusted files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model(pub pb::ModelProto);
 
@@ -25,7 +25,7 @@ impl Model {
     /// Reads a model file.
     ///
     /// # Errors
-    /// When the file cannot be read or is no ONNX model; the text names the file.
+    /// If the file cannot be read or is not an ONNX model. The error names the file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let label = path.display().to_string();
         match fs::read(path) {
@@ -34,10 +34,10 @@ impl Model {
         }
     }
 
-    /// Decodes a model; `label` stands for the file's name in errors. The weights share `content`.
+    /// Decodes a model; `label` replaces the file name in errors. The weights share `content`.
     ///
     /// # Errors
-    /// When the bytes are no ONNX model.
+    /// If the bytes are not an ONNX model.
     pub fn from_bytes(label: &str, content: Bytes) -> Result<Self, Error> {
         let malformed = |reason| Error::Malformed { file: label.to_owned(), reason };
         let proto = pb::ModelProto::decode(content).map_err(|error| malformed(error.to_string()))?;
@@ -47,23 +47,23 @@ impl Model {
         Ok(Self(proto))
     }
 
-    /// Whether every node runs exactly once, so that the work of a run follows from the shapes of its inputs: no loop,
-    /// no branch, no function.
+    /// Returns whether every node runs exactly once, so that the work of a run depends only on the shapes of its
+    /// inputs: the graph has no loops, branches or functions.
     pub fn is_straight_line(&self) -> bool {
         let nodes = self.0.graph.iter().flat_map(|graph| &graph.node);
         let plain = |node: &pb::NodeProto| node.attribute.iter().all(|it| it.g.is_none() && it.graphs.is_empty());
         self.0.functions.is_empty() && nodes.into_iter().all(plain)
     }
 
-    /// The encoded model, for engines that load from memory.
+    /// Returns the encoded model, for engines that load from memory.
     pub fn to_bytes(&self) -> Bytes {
         self.0.encode_to_vec().into()
     }
 
-    /// Writes the model to a file, weight by weight: nothing near the model's size is allocated.
+    /// Writes the model to a file weight by weight, which needs little memory.
     ///
     /// # Errors
-    /// When the model exceeds 2 GiB (nothing is written then) or the file cannot be written.
+    /// If the model exceeds 2 GiB (then nothing is written) or the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let label = || path.display().to_string();
         let bytes = self.0.encoded_len();
@@ -122,7 +122,7 @@ impl Model {
     }
 }
 
-/// Begins a field of `length` bytes; the numbers used here fit a key of one byte.
+/// Writes the header of a field of `length` bytes. The field numbers used here fit a key of one byte.
 fn write_key(out: &mut impl Write, field: u8, length: usize) -> io::Result<()> {
     let mut head = Vec::with_capacity(11);
     head.put_u8(field << 3 | 2);

@@ -1,5 +1,5 @@
-//! The fuzz body of ONNX graphs: both readers agree, what is written reads back the same, shapes are inferred, and
-//! stages fit together.
+//! Fuzz target for ONNX graphs: both readers agree, written models read back unchanged, shapes are inferred, and stages
+//! fit together.
 
 use std::collections::HashSet;
 
@@ -10,10 +10,10 @@ use super::{
     pb,
 };
 
-/// Most places of a graph that it is cut at, one after another.
+/// Maximum number of places at which a graph is cut, one after another.
 const CUTS_MAX: usize = 4;
 
-/// The fuzz body: bytes of a model file.
+/// Runs the fuzz target on the bytes of a model file.
 pub fn onnx(bytes: &[u8]) {
     let signature = Signature::from_bytes("fuzzed", bytes);
     drop(SealedModel::new("fuzzed", bytes.to_vec().into(), &ExternalFiles::None));
@@ -46,7 +46,7 @@ pub fn onnx(bytes: &[u8]) {
     }
 }
 
-/// The reader that skips weights and the one that holds all find the same.
+/// Checks that the reader that skips weights finds the same ports as the full reader.
 fn check_signature(signature: &Signature, graph: &pb::GraphProto) {
     let weights: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
     let given = graph.input.iter().map(|input| input.name()).filter(|name| !weights.contains(name));
@@ -54,7 +54,7 @@ fn check_signature(signature: &Signature, graph: &pb::GraphProto) {
     assert!(signature.outputs.iter().map(|port| port.name.as_str()).eq(graph.output.iter().map(|it| it.name())));
 }
 
-/// Compared as bytes: a model may hold a NaN, which equals nothing.
+/// Compares bytes, because a model may contain NaN, which is not equal to itself.
 fn check_written(model: &Model) {
     let bytes = model.to_bytes();
     let again = Model::from_bytes("encoded", bytes.clone()).expect("what is encoded is a model");
@@ -65,7 +65,7 @@ fn check_written(model: &Model) {
     assert_eq!(again.to_bytes(), bytes, "a written model reads back the same");
 }
 
-/// The names of all tensors that a graph defines.
+/// Iterates over the names of all tensors that a graph defines.
 fn definitions(graph: &pb::GraphProto) -> impl Iterator<Item = &str> {
     let sparse = graph.sparse_initializer.iter().filter_map(|tensor| tensor.values.as_ref());
     let weights = graph.initializer.iter().chain(sparse).map(|tensor| tensor.name());
@@ -73,8 +73,8 @@ fn definitions(graph: &pb::GraphProto) -> impl Iterator<Item = &str> {
     weights.chain(inputs).chain(graph.node.iter().flat_map(|node| &node.output).map(String::as_str))
 }
 
-/// Whether every name stands for one tensor, and each output is declared once. What a graph means that defines a tensor
-/// twice is for the engine to refuse.
+/// Returns whether every name is defined once and each output is declared once. The engine rejects graphs with
+/// duplicate definitions.
 fn has_unique_names(graph: &pb::GraphProto) -> bool {
     let weights: HashSet<&str> = graph.initializer.iter().map(|weight| weight.name()).collect();
     let inputs = graph.input.iter().map(|input| input.name()).filter(|name| !weights.contains(name));
@@ -86,8 +86,9 @@ fn has_unique_names(graph: &pb::GraphProto) -> bool {
         && graph.output.iter().all(|output| declared.insert(output.name()))
 }
 
-/// Every stage reads what earlier ones or the caller give, every output is given once, and each graph is as whole as
-/// the one it was cut from: a tensor that not even that defines is for the engine to refuse.
+/// Checks that every stage reads only tensors of earlier stages or of the caller, that every output is produced once,
+/// and that each stage defines whatever the original graph defines. Tensors that the original does not define are left
+/// to the engine.
 pub(super) fn check_stages(graph: &pb::GraphProto, stages: &[StageGraph]) {
     let known: HashSet<&str> = definitions(graph).collect();
     let mut given: HashSet<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();

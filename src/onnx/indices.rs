@@ -1,8 +1,9 @@
-//! Inputs that index tables whose length the file tells, so that a bad index can be refused before a run.
+//! Finds inputs that index tables of known length, so that invalid indices can be rejected before a run.
 //!
-//! Only what every run does counts: gathers of the graph itself, not of its branches and loops, that an output depends
-//! on. Indices are followed from the inputs through operators that keep every element; tables from the weights through
-//! operators that keep the shape. What is not understood gives no range, and a bad index then fails its run.
+//! Only considers gathers that every run executes: those of the main graph, not of its branches and loops, on which an
+//! output depends. Indices are traced from the inputs through operators that keep every element, and tables from the
+//! weights through operators that keep the shape. Inputs that cannot be traced get no range; an invalid index in them
+//! fails its run.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +18,23 @@ use super::{
 };
 use crate::model::IndexRange;
 
-/// Inputs whose elements are all in one tensor: more of them are not followed.
+/// Maximum number of inputs traced into one tensor by concatenation.
 const MOST_SOURCES: usize = 8;
 
-/// An input all of whose elements a tensor holds: its place among the graph's, and whether they were cut to INT32.
+/// Inputs whose elements are all contained in a tensor: index among the graph's inputs, and whether they were cast to
+/// INT32.
 type Sources = SmallVec<[(usize, bool); 1]>;
 
-/// What is known of the tensors of a graph so far.
+/// Traced tensors of a graph.
 struct Followed<'g> {
-    /// Of each tensor, the inputs whose elements it holds.
+    /// By tensor: the inputs whose elements it contains.
     sources: Vec<Sources>,
-    /// Of each tensor that is a weight, its dims.
+    /// By tensor: its dims, if it is a weight.
     tables: Vec<Option<&'g [i64]>>,
 }
 
-/// The ranges of a serialized model's inputs, by name; inputs that index nothing known are left out. Never fails: what
-/// cannot be read has none.
+/// Returns the ranges of a serialized model's inputs by name. Inputs that index no known table are omitted. Never
+/// fails: an unreadable model has no ranges.
 pub fn index_ranges(model: &[u8]) -> BTreeMap<String, IndexRange> {
     let outline = outline(model).and_then(|model| model.0.graph);
     outline.as_ref().map(ranges).unwrap_or_default()
@@ -69,7 +71,7 @@ impl<'g> Followed<'g> {
                 followed.sources[tensor].push((number, false));
             }
         }
-        // A weight that is an input too is never given.
+        // A weight that is also declared as an input is never given by requests.
         for weight in &graph.initializer {
             if let Some(tensor) = links.find(weight.name()) {
                 followed.sources[tensor].clear();
@@ -79,7 +81,7 @@ impl<'g> Followed<'g> {
         followed
     }
 
-    /// What a node's first result holds, from what its operands do.
+    /// Determines the sources and table of a node's first result from those of its operands.
     fn pass(&mut self, node: &'g pb::NodeProto, tensors: &NodeLinks) {
         let Some(result) = tensors.results.first().copied().flatten() else { return };
         let operand = tensors.operands.first().copied().flatten();
@@ -116,7 +118,7 @@ impl<'g> Followed<'g> {
         }
     }
 
-    /// The range of a gather's indices, and the tensor that holds them.
+    /// Returns the range of a gather's indices, and the tensor that contains them.
     fn gather(&self, node: &pb::NodeProto, tensors: &NodeLinks) -> Option<(IndexRange, TensorId)> {
         if !matches!(node.op_type(), "Gather" | "GatherElements") {
             return None;
@@ -130,7 +132,7 @@ impl<'g> Followed<'g> {
     }
 }
 
-/// Which tensors an output depends on, by more than their shape.
+/// Returns which tensors an output depends on by value, not only by shape.
 fn needed_tensors(graph: &pb::GraphProto, links: &Links<'_>) -> Vec<bool> {
     let mut needed = vec![false; links.tensors()];
     for tensor in graph.output.iter().filter_map(|output| links.find(output.name())) {
@@ -160,7 +162,8 @@ mod tests {
         },
     };
 
-    /// The ranges of a graph of `ids` INT64 and `types` INT32, both `[batch, tokens]`, whose output `build` makes.
+    /// Returns the ranges of a graph with the inputs `ids` INT64 and `types` INT32, both `[batch, tokens]`, whose
+    /// output `build` creates.
     fn found(build: impl FnOnce(&mut Graph, &Value, &Value) -> Value) -> BTreeMap<String, IndexRange> {
         let mut graph = Graph::new("texts");
         let ids = graph.input("ids", DataType::Int64, &dims!["batch", "tokens"]);

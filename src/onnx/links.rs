@@ -1,4 +1,4 @@
-//! Which node makes each tensor of a graph and which nodes read it.
+//! The edges of a graph: which node produces each tensor, and which nodes read it.
 
 use std::{
     cmp::Reverse,
@@ -7,15 +7,15 @@ use std::{
 
 use super::pb;
 
-/// A node, by its place in the file.
+/// A node, by its index in the file.
 pub(super) type NodeId = usize;
-/// A tensor, numbered as it first appears: inputs, initializers, then what nodes make and read.
+/// A tensor, numbered by first appearance: inputs, initializers, then tensors that nodes produce and read.
 pub(super) type TensorId = usize;
 
 /// The edges of a graph.
 ///
-/// A name belongs to whatever defines it first; later definitions define nothing. Names that nothing defines are
-/// tensors without a maker.
+/// A name belongs to its first definition; later definitions are ignored. Names without a definition are tensors
+/// without a producer.
 #[derive(Debug)]
 pub(super) struct Links<'g> {
     names: Vec<&'g str>,
@@ -29,11 +29,11 @@ pub(super) struct Links<'g> {
 /// The tensors of one node.
 #[derive(Debug, Default)]
 pub(super) struct NodeLinks {
-    /// Operands in order; `None` where one is left out.
+    /// Operands in order; `None` if omitted.
     pub operands: Vec<Option<TensorId>>,
-    /// Results in order; `None` where one is left out or another definition has the name.
+    /// Results in order; `None` if omitted or if the name has an earlier definition.
     pub results: Vec<Option<TensorId>>,
-    /// Every tensor the node depends on, once: operands, and what its sub-graphs take from outside.
+    /// Every tensor that the node depends on, once: operands, and tensors that its sub-graphs capture.
     pub reads: Vec<TensorId>,
 }
 
@@ -95,8 +95,8 @@ impl<'g> Links<'g> {
         })
     }
 
-    /// The file's order, mended where a node stands before its operands: of the nodes that can come next, the first of
-    /// the file does.
+    /// Returns the nodes in execution order: the file's order, corrected if a node precedes its operands. Of all nodes
+    /// that can be next, it takes the first in the file.
     fn topological(&self) -> Vec<NodeId> {
         let makers = |node: &NodeLinks| node.reads.iter().filter(|&&tensor| self.makers[tensor].is_some()).count();
         let mut missing: Vec<usize> = self.nodes.iter().map(makers).collect();
@@ -117,7 +117,7 @@ impl<'g> Links<'g> {
         order
     }
 
-    /// Number of tensors.
+    /// Returns the number of tensors.
     pub(super) fn tensors(&self) -> usize {
         self.names.len()
     }
@@ -130,7 +130,7 @@ impl<'g> Links<'g> {
         self.index.get(name).copied()
     }
 
-    /// The node that makes a tensor; `None` for inputs, initializers and tensors that nothing defines.
+    /// Returns the node that produces a tensor; `None` for inputs, initializers and undefined tensors.
     pub(super) fn maker(&self, tensor: TensorId) -> Option<NodeId> {
         self.makers[tensor]
     }
@@ -139,18 +139,18 @@ impl<'g> Links<'g> {
         &self.nodes[id]
     }
 
-    /// The nodes in an order of execution. Nodes on a cycle, and those behind one, are left out.
+    /// Returns the nodes in an execution order. Nodes on or after a cycle are omitted.
     pub(super) fn order(&self) -> &[NodeId] {
         &self.order
     }
 }
 
-/// The bodies of a node: branches, loops.
+/// Iterates over the bodies of a node: branches and loops.
 pub(super) fn subgraphs(node: &pb::NodeProto) -> impl Iterator<Item = &pb::GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs))
 }
 
-/// Names that a sub-graph uses and does not define.
+/// Returns names that a sub-graph uses but does not define.
 fn captured(graph: &pb::GraphProto) -> Vec<&str> {
     let given = graph.input.iter().map(|input| input.name());
     let weights = graph.initializer.iter().map(|tensor| tensor.name());

@@ -1,12 +1,12 @@
-//! ONNX graphs: read, write, inspect and build.
+//! Reads, writes, inspects and builds ONNX graphs.
 //!
-//! [`Signature`] tells what a model file takes and gives without reading its weights. [`Model`] is a whole file in
-//! memory, and [`SealedModel`] one that an engine may open: bounded, with the files of its weights found and confined.
-//! [`build::Graph`] writes new graphs, and [`zoo`] holds the networks that tests, examples and benchmarks run.
-//! [`index_ranges`] tells which indices a model takes, [`infer`] the shape of every tensor and whether its rows are
-//! apart, and [`cut`] makes stages of a graph.
+//! [`Signature`] contains the inputs and outputs of a model file, read without its weights. [`Model`] is a complete
+//! file in memory, and [`SealedModel`] a model that an engine may open: of bounded size, with its weight files located
+//! and confined. [`build::Graph`] writes new graphs, and [`zoo`] contains the networks for tests, examples and
+//! benchmarks. [`index_ranges`] finds the valid indices of inputs, [`infer`] the shape of every tensor and its
+//! dependence on rows, and [`cut`] splits a graph into stages.
 //!
-//! Nothing here runs a graph, and nothing here knows of requests, configurations or model directories.
+//! This module does not run graphs, and does not depend on requests, configurations or model directories.
 
 mod attribute;
 pub mod build;

@@ -1,5 +1,5 @@
-//! A model without the elements of its larger weights: what inference needs of a file, however large. What is kept is
-//! bounded, whatever the file claims.
+//! Reads a model without the elements of its larger weights: what shape inference needs, however large the file. Memory
+//! is bounded, whatever the file claims.
 
 use std::io::{Cursor, Read, Seek};
 
@@ -10,17 +10,17 @@ use super::{
     protobuf::{Body, Fault, Field, Wire},
 };
 
-/// Most bytes of nodes, inputs, outputs and small weights that are read; large language models have a few million.
+/// Maximum bytes of nodes, inputs, outputs and small weights. Large language models have a few million.
 const OUTLINE_MAX_BYTES: u64 = 16 << 20;
-/// Weights of more bytes are kept without their elements: inference looks into none of them.
+/// Weights with more bytes are kept without their elements, which inference does not use.
 const WEIGHT_MAX_BYTES: u64 = 10 * VALUES_MAX as u64;
 
-/// The outline of a serialized model; `None` where there is none that could be read, or too much of it.
+/// Reads the outline of a serialized model; `None` if it is unreadable or too large.
 pub(super) fn outline(model: &[u8]) -> Option<Model> {
     outline_of(Cursor::new(model), model.len() as u64)
 }
 
-/// The outline of a file of `length` bytes.
+/// Reads the outline of a file of `length` bytes.
 pub(super) fn outline_of(source: impl Read + Seek, length: u64) -> Option<Model> {
     let mut wire = Wire::new(source, OUTLINE_MAX_BYTES);
     read_model(&mut wire, length).ok().filter(|model| model.graph.is_some()).map(Model)
@@ -58,7 +58,7 @@ fn read_graph<S: Read + Seek>(wire: &mut Wire<S>, end: u64) -> Result<pb::GraphP
     Ok(graph)
 }
 
-/// A weight without its elements.
+/// Reads a weight without its elements.
 fn read_weight<S: Read + Seek>(wire: &mut Wire<S>, end: u64) -> Result<pb::TensorProto, Fault> {
     let mut weight = pb::TensorProto::default();
     while let Some(field) = wire.field(end)? {

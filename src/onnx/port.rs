@@ -1,35 +1,34 @@
-//! Inputs and outputs of a graph, and how ONNX's types correspond to the protocol's.
+//! Inputs and outputs of a graph, and the mapping between ONNX's and the protocol's types.
 
 use std::fmt;
 
 use super::pb::{self, tensor_proto::DataType as Elem, tensor_shape_proto::dimension, type_proto};
 use crate::model::DataType;
 
-/// The type of what converters of scikit-learn and LightGBM models write for probabilities, unless they are told
-/// otherwise.
+/// The type of probabilities in the default output of converters for scikit-learn and LightGBM models.
 const SEQUENCE_OF_MAPS: &str = "sequence of maps";
 
-/// One input or output of a graph.
+/// An input or output of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: String,
-    /// Element type; `None` where the port is no dense tensor or its type has no counterpart in the protocol.
+    /// Element type; `None` if the port is not a dense tensor or its type is not supported by the protocol.
     pub datatype: Option<DataType>,
-    /// What the file calls the type, for messages: `FLOAT`, `FLOAT8E4M3FN`, `sequence of maps`, …
+    /// Name of the type in the file, for messages: `FLOAT`, `FLOAT8E4M3FN`, `sequence of maps`, …
     pub type_name: &'static str,
-    /// Dimensions, batch included; `None` where not even their number is known.
+    /// Dimensions, including the batch; `None` if the rank is unknown.
     pub dims: Option<Vec<PortDim>>,
 }
 
-/// One dimension of a port.
+/// A dimension of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortDim {
-    /// Always this long; a file may hold a negative number here, which means nothing.
+    /// A fixed length. A file may contain a meaningless negative number here.
     Fixed(i64),
-    /// As long as every other dimension of this name (ONNX's `dim_param`).
+    /// The same length as every other dimension with this name (ONNX's `dim_param`).
     Symbol(String),
-    /// Of any length.
+    /// Any length.
     Unknown,
 }
 
@@ -55,7 +54,7 @@ impl From<&str> for PortDim {
     }
 }
 
-/// Dimensions in short: `dims!["batch", 3, 224, 224]`.
+/// Dimensions in short form: `dims!["batch", 3, 224, 224]`.
 #[cfg(feature = "tools")]
 macro_rules! dims {
     ($($dim:expr),* $(,)?) => { [$($crate::onnx::PortDim::from($dim)),*] };
@@ -64,13 +63,13 @@ macro_rules! dims {
 pub(crate) use dims;
 
 impl Port {
-    /// A dense tensor.
+    /// Creates the port of a dense tensor.
     pub fn tensor(name: &str, datatype: DataType, dims: &[PortDim]) -> Self {
         let type_name = elem_of(datatype).as_str_name();
         Self { name: name.to_owned(), datatype: Some(datatype), type_name, dims: Some(dims.to_vec()) }
     }
 
-    /// Why a port that is no tensor of the protocol's datatypes cannot be served, and what to do about it.
+    /// Returns a message on why a port without a supported datatype cannot be served, and how to fix it.
     pub fn refusal(&self) -> String {
         let Self { name, type_name, .. } = self;
         match *type_name {
@@ -82,7 +81,7 @@ impl Port {
         }
     }
 
-    /// An input or output as the graph declares it.
+    /// Decodes an input or output of a graph.
     pub(crate) fn of(info: &pb::ValueInfoProto) -> Self {
         Self::decode(info.clone())
     }
@@ -111,7 +110,7 @@ impl Port {
 }
 
 impl PortDim {
-    /// The length; −1 where it varies.
+    /// Returns the length; −1 if it varies.
     pub fn size(&self) -> i64 {
         match self {
             Self::Fixed(length) if *length >= 0 => *length,
@@ -137,7 +136,7 @@ impl PortDim {
     }
 }
 
-/// The declaration of a dense tensor.
+/// Declares a dense tensor.
 pub(super) fn declare(name: &str, datatype: DataType, dims: &[PortDim]) -> pb::ValueInfoProto {
     let shape = pb::TensorShapeProto { dim: dims.iter().map(PortDim::encode).collect() };
     let tensor = type_proto::Tensor { elem_type: Some(elem_of(datatype).into()), shape: Some(shape) };
@@ -145,7 +144,7 @@ pub(super) fn declare(name: &str, datatype: DataType, dims: &[PortDim]) -> pb::V
     pb::ValueInfoProto { name: Some(name.to_owned()), r#type: Some(declared), ..Default::default() }
 }
 
-/// ONNX's element type of a datatype.
+/// Returns ONNX's element type for a datatype.
 pub(super) fn elem_of(datatype: DataType) -> Elem {
     match datatype {
         DataType::Bool => Elem::Bool,

@@ -20,9 +20,9 @@ pub(super) struct Field {
 #[derive(Clone, Copy)]
 pub(super) enum Body {
     Varint(u64),
-    /// Four or eight bytes, already passed.
+    /// Four or eight bytes, already skipped.
     Fixed,
-    /// Bytes up to this offset, yet to be read or skipped.
+    /// Bytes up to this offset, to be read or skipped by the caller.
     Bytes(u64),
 }
 
@@ -50,11 +50,11 @@ impl From<io::Error> for Fault {
 /// A protobuf reader over a seekable source.
 pub(super) struct Wire<S> {
     source: BufReader<S>,
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     at: u64,
     /// Bytes that may be kept in all.
     limit: u64,
-    /// Bytes that may still be kept.
+    /// Number of bytes that may still be kept.
     budget: u64,
 }
 
@@ -71,12 +71,12 @@ impl<S: Read + Seek> Wire<S> {
         Ok(())
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// The next field of a message that ends at `end`; `None` at its end.
+    /// Reads the next field of a message that ends at `end`; `None` at its end.
     pub(super) fn field(&mut self, end: u64) -> Result<Option<Field>, Fault> {
         if self.at == end {
             return Ok(None);
@@ -106,7 +106,7 @@ impl<S: Read + Seek> Wire<S> {
         Ok(Body::Fixed)
     }
 
-    /// The offset `length` bytes on, if the message reaches that far.
+    /// Returns the offset `length` bytes ahead, if the message is that long.
     fn offset(&self, start: u64, length: u64, end: u64) -> Result<u64, Fault> {
         let left = end - self.at;
         if length > left {
@@ -133,7 +133,7 @@ impl<S: Read + Seek> Wire<S> {
         Err(Fault::Bad(format!("the number at byte {start} is longer than ten bytes")))
     }
 
-    /// Packed numbers up to `end`.
+    /// Reads packed integers up to `end`.
     pub(super) fn numbers(&mut self, end: u64) -> Result<Vec<i64>, Fault> {
         let packed = self.bytes(end)?;
         let mut numbers = Vec::new();
@@ -152,7 +152,7 @@ impl<S: Read + Seek> Wire<S> {
         Ok(())
     }
 
-    /// Reads what lies before `end`, within the budget.
+    /// Reads the bytes up to `end`, within the budget.
     fn bytes(&mut self, end: u64) -> Result<Vec<u8>, Fault> {
         let length = end - self.at;
         let limit = self.limit;
@@ -160,7 +160,7 @@ impl<S: Read + Seek> Wire<S> {
             .budget
             .checked_sub(length.max(KEPT_MIN_BYTES))
             .ok_or_else(|| Fault::Bad(format!("its inputs, outputs and names take more than {limit} bytes")))?;
-        // The budget keeps the length far below any usize.
+        // The budget keeps the length within `usize`.
         let mut bytes = vec![0; length as usize];
         self.source.read_exact(&mut bytes)?;
         self.at = end;

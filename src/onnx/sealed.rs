@@ -1,4 +1,4 @@
-//! A model that is ready for an engine.
+//! Models that are ready for an engine.
 
 use std::{collections::HashSet, path::Path, sync::Arc};
 
@@ -9,22 +9,22 @@ use super::{
     external::{self, ExternalFiles, ExternalWeight},
 };
 
-/// A model that an engine can open without opening a file: its functions and bodies are of a bounded size, and what
-/// other files hold was found, checked and, where it is small, put into the graph.
+/// A model that an engine can open without opening other files. Its functions and bodies are of bounded size, and its
+/// external data has been located, checked and, if small, moved into the graph.
 #[derive(Clone, Debug)]
 pub struct SealedModel {
     model: Model,
-    /// The file's own bytes, where nothing changed.
+    /// The bytes of the file, if the model is unchanged.
     encoded: Option<Bytes>,
     weights: Arc<[ExternalWeight]>,
 }
 
 impl SealedModel {
-    /// Seals a serialized model; `label` stands for the file's name in errors.
+    /// Seals a serialized model; `label` replaces the file name in errors.
     ///
     /// # Errors
-    /// When the bytes are no ONNX model, the model would expand beyond bounds, or a file of external data is missing,
-    /// lies outside of what `files` allows, or does not fit its tensor.
+    /// If the bytes are not an ONNX model, the model would expand beyond the limits, or a file of external data is
+    /// missing, outside of what `files` allows, or does not fit its tensor.
     pub fn new(label: &str, content: Bytes, files: &ExternalFiles) -> Result<Self, Error> {
         let mut model = Model::from_bytes(label, content.clone())?;
         let unusable = |reason| Error::Unusable { file: label.to_owned(), reason };
@@ -34,10 +34,10 @@ impl SealedModel {
         Ok(Self { model, encoded, weights: gathered.weights.into() })
     }
 
-    /// Reads and seals a model's file, with the files beside it.
+    /// Reads and seals a model file, together with the files beside it.
     ///
     /// # Errors
-    /// As [`Self::new`], and when the file cannot be read.
+    /// Like [`Self::new`], and if the file cannot be read.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let label = path.display().to_string();
         match std::fs::read(path) {
@@ -46,23 +46,23 @@ impl SealedModel {
         }
     }
 
-    /// The model. Weights that stay outside of it say so, and have no elements.
+    /// Returns the model. Weights that stay outside of it are marked as external and have no elements.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// A part of this model, which was cut from it.
+    /// Seals a model that was cut from this one.
     #[must_use]
     pub fn part(&self, part: Model) -> Self {
         Self { model: part, encoded: None, weights: Arc::clone(&self.weights) }
     }
 
-    /// The encoded graph.
+    /// Returns the encoded graph.
     pub fn to_bytes(&self) -> Bytes {
         self.encoded.clone().unwrap_or_else(|| self.model.to_bytes())
     }
 
-    /// The weights that are to be given beside the graph, in the order of the file.
+    /// Returns the weights that must be passed beside the graph, in the order of the file.
     pub fn weights(&self) -> impl Iterator<Item = &ExternalWeight> {
         let outside = self.model.0.graph.iter().flat_map(|graph| &graph.initializer);
         let names: HashSet<&str> = outside.filter(|it| external::is_external(it)).map(|it| it.name()).collect();

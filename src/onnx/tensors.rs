@@ -1,17 +1,17 @@
-//! Every tensor that a model holds, wherever it is: weights, constants of nodes, of their bodies and of functions.
+//! Visits every tensor of a model: weights, and constants of nodes, of their bodies and of functions.
 
 use super::pb;
 
-/// Where a tensor was found.
+/// The place of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Among the dense weights of the model's own graph.
+    /// A dense weight of the main graph.
     Weight,
-    /// Anywhere else.
+    /// Any other place.
     Inner,
 }
 
-/// Calls `visit` for every tensor, until one call fails.
+/// Calls `visit` for every tensor and stops at the first error.
 pub(super) fn visit_mut<E>(
     model: &mut pb::ModelProto,
     visit: &mut impl FnMut(Place, &mut pb::TensorProto) -> Result<(), E>,

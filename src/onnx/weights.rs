@@ -1,4 +1,4 @@
-//! Where the weights of a network come from: a seeded generator, or a checkpoint in the safetensors format.
+//! Sources of a network's weights: a seeded generator, or a checkpoint in the safetensors format.
 
 use std::{fs, path::Path};
 
@@ -7,35 +7,35 @@ use safetensors::{Dtype, SafeTensors};
 
 use super::Error;
 
-/// Gives the weights that a network asks for by name, FP32, little-endian, row-major.
+/// Provides the weights of a network by name: FP32, little-endian, row-major.
 pub trait Weights {
-    /// A tensor. `spread` is the standard deviation that random weights should have.
+    /// Returns a tensor. `spread` is the standard deviation for random weights.
     ///
     /// # Errors
-    /// When there is no such tensor, or it has another type or shape.
+    /// If there is no such tensor, or it has another type or shape.
     fn tensor(&mut self, name: &str, dims: &[usize], spread: f32) -> Result<Bytes, Error>;
 
-    /// A matrix of `rows` × `columns` that is stored transposed, as checkpoints store dense layers.
+    /// Returns a matrix of `rows` × `columns` that is stored transposed, as dense layers are in checkpoints.
     ///
     /// # Errors
-    /// As [`tensor`](Self::tensor).
+    /// Like [`tensor`](Self::tensor).
     fn transposed(&mut self, name: &str, rows: usize, columns: usize, spread: f32) -> Result<Bytes, Error>;
 }
 
-/// Uniform random weights. A tensor depends only on the seed and its name, so that networks can change in one place
-/// and stay the same elsewhere.
+/// Uniform random weights. A tensor depends only on the seed and its name, so that a change of one part of a network
+/// does not affect the others.
 #[derive(Clone, Debug)]
 pub struct Seeded {
     seed: u64,
 }
 
 impl Seeded {
-    /// Weights of one network.
+    /// Creates the weights of a network.
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// A tensor with mean 0 and the given standard deviation; the same on every machine.
+    /// Returns a tensor with mean 0 and this standard deviation, the same on every machine.
     pub fn uniform(&self, name: &str, count: usize, spread: f32) -> Bytes {
         let mut state =
             name.bytes().fold(self.seed ^ FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
@@ -86,7 +86,7 @@ impl Checkpoint {
     /// Reads a checkpoint.
     ///
     /// # Errors
-    /// When the file cannot be read or is no safetensors file.
+    /// If the file cannot be read or is not a safetensors file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let file = path.display().to_string();
         let content = match fs::read(path) {

@@ -1,4 +1,4 @@
-//! Builds graphs: tensors are values, operators are calls, and mistakes show when the graph is finished.
+//! Builds graphs: tensors are values, operators are calls, and mistakes are reported when the graph is finished.
 //!
 //! ```
 //! use paternoster::{model::DataType, onnx::build::Graph};
@@ -9,7 +9,7 @@
 //! let product = graph.op("Mul", &[&x, &scale]).value();
 //! let y = graph.op("Relu", &[&product]).named("y").value();
 //! graph.output(&y, DataType::Fp32, &["batch".into(), 16.into()]);
-//! let model = graph.finish().expect("every tensor is defined, and once");
+//! let model = graph.finish().expect("every tensor is defined exactly once");
 //! # assert_eq!(model.0.graph.expect("a graph").node.len(), 2);
 //! ```
 
@@ -24,9 +24,9 @@ use super::{
 pub use super::{attribute::Attribute, check::BuildError, element::Element};
 use crate::model::DataType;
 
-/// Version of the standard operator set that graphs are written in; the first with `LayerNormalization`.
+/// Version of the standard operator set in built graphs: the first with `LayerNormalization`.
 pub const OPSET: i64 = 17;
-/// Version of the file format that goes with [`OPSET`].
+/// Version of the file format that corresponds to [`OPSET`].
 pub const IR_VERSION: i64 = 8;
 
 /// A tensor of a graph under construction: its name, cheap to clone.
@@ -34,13 +34,12 @@ pub const IR_VERSION: i64 = 8;
 pub struct Value(Arc<str>);
 
 impl Value {
-    /// A tensor by its name, wherever it is defined. A name that nothing defines is an error when the graph is
-    /// finished.
+    /// Refers to a tensor by name, wherever it is defined. If nothing defines the name, finishing the graph fails.
     pub fn by_name(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The tensor's name.
+    /// Returns the name of the tensor.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -54,26 +53,26 @@ impl fmt::Display for Value {
 
 /// A graph under construction.
 ///
-/// Nodes stand in the order of the calls, which therefore is their order of execution. Names that the caller does not
-/// choose are made from the operator and the current [scope](Self::scope).
+/// Nodes are stored in the order of the calls, which therefore is their order of execution. Names that the caller does
+/// not choose are generated from the operator and the current [scope](Self::scope).
 #[derive(Debug)]
 pub struct Graph {
     proto: pb::GraphProto,
     scopes: Vec<String>,
-    /// How often each generated name was asked for.
+    /// Number of times each generated name was requested.
     issued: HashMap<String, u32>,
     lengths: Vec<check::DataLength>,
 }
 
 impl Graph {
-    /// An empty graph.
+    /// Creates an empty graph.
     pub fn new(name: &str) -> Self {
         let proto = pb::GraphProto { name: Some(name.to_owned()), ..Default::default() };
         Self { proto, scopes: Vec::new(), issued: HashMap::new(), lengths: Vec::new() }
     }
 
-    /// An empty graph for an attribute of this one, such as the body of a `Loop`. It may use this graph's tensors; its
-    /// own names, inputs included, are prefixed with `name`.
+    /// Creates an empty graph for an attribute of a node of this one, such as the body of a `Loop`. It may use this
+    /// graph's tensors. Its own names, including inputs, are prefixed with `name`.
     pub fn subgraph(&self, name: &str) -> Self {
         let mut inner = Self::new(name);
         inner.scopes.clone_from(&self.scopes);
@@ -81,7 +80,7 @@ impl Graph {
         inner
     }
 
-    /// Prefixes the names that `build` makes: `scope/name`.
+    /// Prefixes the names that `build` creates: `scope/name`.
     pub fn scope<T>(&mut self, scope: impl Into<String>, build: impl FnOnce(&mut Self) -> T) -> T {
         self.enter(scope);
         let result = build(self);
@@ -97,7 +96,7 @@ impl Graph {
         self.scopes.pop();
     }
 
-    /// A name in the current scope.
+    /// Returns a name in the current scope.
     pub fn scoped(&self, name: &str) -> String {
         let mut full = self.scopes.join("/");
         if !full.is_empty() {
@@ -106,26 +105,26 @@ impl Graph {
         full + name
     }
 
-    /// An input that the caller gives.
+    /// Adds an input.
     pub fn input(&mut self, name: &str, datatype: DataType, dims: &[PortDim]) -> Value {
         let name = self.scoped(name);
         self.proto.input.push(declare(&name, datatype, dims));
         Value(name.into())
     }
 
-    /// Makes a tensor an output.
+    /// Declares a tensor as an output.
     pub fn output(&mut self, value: &Value, datatype: DataType, dims: &[PortDim]) {
         self.proto.output.push(declare(value.name(), datatype, dims));
     }
 
-    /// A constant tensor in row-major order, named in the current scope.
+    /// Adds a constant tensor in row-major order, named in the current scope.
     pub fn constant<E: Element>(&mut self, name: &str, dims: &[usize], values: &[E]) -> Value {
         let mut data = Vec::with_capacity(size_of_val(values));
         values.iter().for_each(|value| value.write_le(&mut data));
         self.raw(name, E::DATATYPE, dims, data.into())
     }
 
-    /// A constant vector that is named by nobody, such as a shape or an axis.
+    /// Adds a constant vector with a generated name, such as a shape or an axis.
     pub fn literal<E: Element>(&mut self, values: &[E]) -> Value {
         let name = self.fresh("literal");
         let mut data = Vec::with_capacity(size_of_val(values));
@@ -133,7 +132,7 @@ impl Graph {
         self.add_raw(name, E::DATATYPE, &[values.len()], data.into())
     }
 
-    /// A constant number, of rank 0.
+    /// Adds a constant scalar.
     pub fn scalar<E: Element>(&mut self, value: E) -> Value {
         let name = self.fresh("scalar");
         let mut data = Vec::new();
@@ -141,7 +140,7 @@ impl Graph {
         self.add_raw(name, E::DATATYPE, &[], data.into())
     }
 
-    /// A constant tensor from little-endian elements in row-major order, taken without a copy.
+    /// Adds a constant tensor from little-endian elements in row-major order, without copying them.
     pub fn raw(&mut self, name: &str, datatype: DataType, dims: &[usize], data: Bytes) -> Value {
         let name = self.scoped(name);
         self.add_raw(name, datatype, dims, data)
@@ -169,7 +168,7 @@ impl Graph {
         Node { graph: self, proto, name: None }
     }
 
-    /// A name that was not issued before.
+    /// Returns a new name.
     fn fresh(&mut self, base: &str) -> String {
         let name = self.scoped(base);
         let count = self.issued.entry(name.clone()).or_default();
@@ -177,11 +176,11 @@ impl Graph {
         if *count == 1 { name } else { format!("{name}_{count}") }
     }
 
-    /// Checks the graph and makes it a model.
+    /// Checks the graph and converts it to a model.
     ///
     /// # Errors
-    /// When a tensor is used before it is defined, a name is defined twice, a constant's data does not fit its shape,
-    /// or there is no output.
+    /// If a tensor is used before it is defined, a name is defined twice, a constant's data does not fit its shape, or
+    /// there is no output.
     pub fn finish(self) -> Result<Model, BuildError> {
         check::check(&self.proto, &self.lengths)?;
         Ok(Model(pb::ModelProto {
@@ -205,13 +204,13 @@ pub struct Node<'g> {
 }
 
 impl Node<'_> {
-    /// Leaves out the optional input that comes next.
+    /// Omits the next optional input.
     pub fn skip(mut self) -> Self {
         self.proto.input.push(String::new());
         self
     }
 
-    /// Adds one more input.
+    /// Adds another input.
     pub fn with(mut self, input: &Value) -> Self {
         self.proto.input.push(input.name().to_owned());
         self
@@ -223,19 +222,19 @@ impl Node<'_> {
         self
     }
 
-    /// Names the node and its first output, as it stands: without the scope.
+    /// Names the node and its first output, without the scope.
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Adds the node and gives its only output.
+    /// Adds the node and returns its only output.
     pub fn value(self) -> Value {
         let [value] = self.values();
         value
     }
 
-    /// Adds the node and gives its first `N` outputs.
+    /// Adds the node and returns its first `N` outputs.
     pub fn values<const N: usize>(mut self) -> [Value; N] {
         let op = self.proto.op_type.clone().unwrap_or_default();
         let base = self.name.take().unwrap_or_else(|| self.graph.fresh(&op));

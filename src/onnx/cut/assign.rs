@@ -1,4 +1,4 @@
-//! Cuts at tensors that somebody names.
+//! Assigns nodes to stages for cuts at named tensors.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::onnx::links::{NodeId, TensorId};
 
-/// The stage of every node; nodes that belong to none count for nothing.
+/// The stage of every node. The entries of nodes that belong to no stage are meaningless.
 #[derive(Debug)]
 pub(super) struct Stages {
     pub count: usize,
@@ -43,7 +43,7 @@ pub(super) fn assign(plan: &Plan<'_>, names: &[String]) -> Result<Stages, CutErr
     Ok(stages)
 }
 
-/// The tensors and the nodes that make them.
+/// Returns the named tensors and the nodes that produce them.
 fn named_tensors(plan: &Plan<'_>, names: &[String]) -> Result<Vec<(TensorId, NodeId)>, CutError> {
     let mut seen = std::collections::HashSet::new();
     let mut found = Vec::with_capacity(names.len());
@@ -73,7 +73,7 @@ fn named_tensors(plan: &Plan<'_>, names: &[String]) -> Result<Vec<(TensorId, Nod
     Ok(found)
 }
 
-/// Gives a node and what it needs to a stage, as far as no earlier stage has it.
+/// Assigns a node and its dependencies to a stage, except those that an earlier stage already has.
 fn take(plan: &Plan<'_>, stage_of: &mut [Option<usize>], node: NodeId, stage: usize) {
     let mut waiting = vec![node];
     while let Some(id) = waiting.pop() {
@@ -84,7 +84,7 @@ fn take(plan: &Plan<'_>, stage_of: &mut [Option<usize>], node: NodeId, stage: us
     }
 }
 
-/// The other nodes: the last stage has them; what only extra outputs need goes where its operands are.
+/// Assigns the other nodes: to the last stage, or, if only extra outputs need them, to the stage of their operands.
 fn settle(plan: &Plan<'_>, mut stage_of: Vec<Option<usize>>, count: usize) -> Vec<usize> {
     let mut earliest = vec![0; stage_of.len()];
     for &id in plan.links.order() {

@@ -1,44 +1,44 @@
-//! Why a graph cannot be cut as asked.
+//! Errors of cutting a graph.
 
 use std::fmt;
 
 use super::STAGES_MAX;
 
-/// Why a graph cannot be cut as asked.
+/// Reasons why a graph cannot be cut as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CutError {
-    /// The model holds nothing.
+    /// The model contains no graph.
     #[error("the model holds no graph")]
     NoGraph,
-    /// Nodes wait for each other.
+    /// The graph has a cycle.
     #[error("node '{node}' waits for its own output, expected a graph without cycles")]
     Cycle {
-        /// One of the nodes, or the one that it makes first if it has no name.
+        /// A node on the cycle; its first output if it has no name.
         node: String,
     },
-    /// No stages at all, or more than any server could run.
+    /// The number of stages is 0 or above the limit.
     #[error("{asked} stages were asked for, expected 1 to {STAGES_MAX}")]
     Count {
-        /// Stages asked for.
+        /// Requested stages.
         asked: usize,
     },
-    /// There are too few places to cut.
+    /// The graph has too few places to cut.
     #[error("{asked} stages were asked for, but the graph can be cut into at most {possible}")]
     Parts {
-        /// Stages asked for.
+        /// Requested stages.
         asked: usize,
-        /// Stages possible.
+        /// Possible stages.
         possible: usize,
     },
-    /// The graph makes no such tensor.
+    /// The graph has no tensor with this name.
     #[error("the graph has no tensor '{tensor}'{}", Listed("; similar names are", nearest))]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         tensor: String,
         /// Tensors with similar names.
         nearest: Vec<String>,
     },
-    /// The tensor is not made by a node in the middle of the graph.
+    /// The tensor is not produced and read by nodes.
     #[error("cannot cut at '{tensor}': it is {what} of the graph, expected a tensor between nodes")]
     Edge {
         /// The tensor.
@@ -46,7 +46,7 @@ pub enum CutError {
         /// `an input`, `an output` or `a weight`.
         what: &'static str,
     },
-    /// A tensor is named twice.
+    /// A tensor is listed twice.
     #[error("cannot cut at '{tensor}' twice")]
     Twice {
         /// The tensor.
@@ -58,7 +58,7 @@ pub enum CutError {
         /// The tensor.
         tensor: String,
     },
-    /// The tensors are not in the order of execution.
+    /// The tensors are not in execution order.
     #[error("cannot cut at '{tensor}' after '{before}', which needs it: expected '{tensor}' first")]
     Order {
         /// The tensor that comes too late.
@@ -66,7 +66,7 @@ pub enum CutError {
         /// The tensor before it.
         before: String,
     },
-    /// Nothing is left to do between two cuts.
+    /// The stage between two cuts would be empty.
     #[error("cannot cut at '{tensor}' after '{before}': the same node makes both, so the stage would be empty")]
     Empty {
         /// The later tensor.
@@ -74,50 +74,50 @@ pub enum CutError {
         /// The tensor before it.
         before: String,
     },
-    /// A tensor that would cross does not come by rows.
+    /// A tensor that would cross the cut is not by rows.
     #[error(
         "cannot cut {place}: tensor '{tensor}' would cross, but {reason}{}",
         Listed("; possible cuts nearby are", nearest)
     )]
     Crossing {
-        /// Where, as a phrase: `at 'x'`.
+        /// The place of the cut, as a phrase: `at 'x'`.
         place: String,
         /// The tensor that would cross.
         tensor: String,
-        /// Why it may not.
+        /// Why it must not cross.
         reason: String,
-        /// Tensors nearby at which one may cut.
+        /// Nearby tensors at which a cut is possible.
         nearest: Vec<String>,
     },
-    /// An extra output does not come by rows.
+    /// An extra output is not by rows.
     #[error("tensor '{tensor}' cannot be an output of its stage: {reason}")]
     Extra {
         /// The tensor.
         tensor: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// An input or output of the graph has a type that cannot be served.
+    /// The type of an input or output of the graph is not supported by the protocol.
     #[error("tensor '{tensor}' is {type_name}, expected an element type of the protocol")]
     Datatype {
         /// The tensor.
         tensor: String,
-        /// Its type as the file calls it.
+        /// Name of its type in the file.
         type_name: String,
     },
-    /// Stages would compute too much again.
+    /// The stages would recompute too many nodes.
     #[error("the stages would hold {nodes} nodes, of which the graph has {own}; expected at most {limit}")]
     Repeats {
         /// Nodes of all stages.
         nodes: usize,
         /// Nodes of the graph.
         own: usize,
-        /// Most nodes of all stages.
+        /// Maximum nodes of all stages.
         limit: usize,
     },
 }
 
-/// Names after a phrase, or nothing.
+/// Displays a list of names after a phrase, or nothing if the list is empty.
 struct Listed<'a>(&'static str, &'a [String]);
 
 impl fmt::Display for Listed<'_> {

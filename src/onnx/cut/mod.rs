@@ -1,12 +1,13 @@
-//! Cuts a graph into a chain of stages (DVABatch, section 7.1), each a model of its own with the weights it uses.
+//! Cuts a graph into a chain of stages (DVABatch, section 7.1). Each stage is a model of its own with the weights that
+//! it uses.
 //!
-//! Stages run one after another on the rows of one batch. What crosses from a stage to a later one must come by rows,
-//! axis 0 being the batch, so that batches can be stretched and split between stages; anything else is refused with the
-//! tensor, the reason and where one could cut instead.
+//! Stages run one after another on the rows of a batch. Tensors that cross from a stage to a later one must be by rows,
+//! with the batch as axis 0, so that batches can be merged and split between stages. Other cuts are rejected with the
+//! tensor, the reason and nearby alternatives.
 //!
-//! What follows from weights and shapes alone (masks, positions, target shapes) does not cross: each stage that needs
-//! it computes it again, from the inputs of the graph or from a tensor that crosses anyway or may. Such nodes are no
-//! work of any stage. Nodes that no output needs are left out.
+//! Tensors that depend only on weights and shapes (masks, positions, target shapes) do not cross. Each stage that needs
+//! them recomputes them, from the graph's inputs or from tensors that cross or may cross. Such nodes belong to no
+//! stage. Nodes that no output needs are removed.
 
 mod assign;
 mod cost;
@@ -23,54 +24,55 @@ pub use self::{error::CutError, stage::StagePort};
 use self::{plan::Plan, sweep::Sweep};
 use super::{Model, links::Links};
 
-/// Most stages of a model.
+/// Maximum number of stages of a model.
 pub const STAGES_MAX: usize = 256;
-/// Places where more tensors would cross are not offered.
+/// Maximum number of tensors that cross an offered cut.
 pub const CROSSING_MAX: usize = 64;
 
 /// Where to cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Cuts<'a> {
-    /// Into this many stages of even estimated time, with little crossing between them.
+    /// Into this many stages of equal estimated time, with few bytes crossing between them.
     Parts(usize),
-    /// Behind the nodes that make these tensors. A stage holds what its tensor needs and no earlier stage holds; the
-    /// last one holds all else.
+    /// After the nodes that produce these tensors. A stage contains the nodes that its tensor depends on and that no
+    /// earlier stage contains; the last stage contains the rest.
     At(&'a [String]),
 }
 
 /// One stage of a model.
 #[derive(Clone, Debug)]
 pub struct StageGraph {
-    /// The stage alone. Weights given as raw data are shared with the model it was cut from.
+    /// The model of the stage. Weights given as raw data are shared with the original model.
     pub model: Model,
-    /// Inputs of the graph in the graph's order, then tensors of earlier stages in the order of their making.
+    /// The graph's inputs in the graph's order, then tensors of earlier stages in the order of production.
     pub inputs: Vec<StagePort>,
-    /// Tensors for later stages, outputs of the graph and extra outputs, in the order of their making.
+    /// Tensors for later stages, outputs of the graph and extra outputs, in the order of production.
     pub outputs: Vec<StagePort>,
-    /// Share of the whole graph's estimated time, 0 to 1.
+    /// Fraction of the whole graph's estimated time, 0 to 1.
     pub cost: f64,
 }
 
-/// A tensor at which one may cut.
+/// A tensor at which a cut is possible.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LegalCut {
-    /// The tensor, as [`Cuts::At`] takes it.
+    /// Name of the tensor, for [`Cuts::At`].
     pub tensor: String,
-    /// What crosses when one cuts here alone, the tensor included, in the order of making.
+    /// Tensors that cross if this is the only cut, including this one, in the order of production.
     pub crossing: Vec<String>,
-    /// Estimated size of what crosses, of one row; lengths that vary are taken as 64.
+    /// Estimated bytes of one row of the crossing tensors. Varying lengths count as 64.
     pub crossing_bytes: f64,
-    /// Share of the graph's estimated time before the cut, 0 to 1.
+    /// Fraction of the graph's estimated time before the cut, 0 to 1.
     pub cost_before: f64,
 }
 
 /// Cuts a model into stages.
 ///
-/// `extra` are tensors that become outputs of the stages that make them although no later stage reads them, such as the
-/// predicates of early exits (DVABatch, section 9.2). What only they need joins the stage that makes its operands.
+/// `extra` are tensors that become outputs of the stages that produce them although no later stage reads them, such as
+/// the predicates of early exits (DVABatch, section 9.2). Nodes that only they need are added to the stage that
+/// produces their operands.
 ///
 /// # Errors
-/// When there is no such cut; the text tells the tensor, the reason and what is possible.
+/// If there is no such cut. The error names the tensor, the reason and the alternatives.
 pub fn cut(model: &Model, cuts: Cuts<'_>, extra: &[String]) -> Result<Vec<StageGraph>, CutError> {
     let graph = model.0.graph.as_ref().ok_or(CutError::NoGraph)?;
     let links = Links::new(graph);
@@ -82,7 +84,7 @@ pub fn cut(model: &Model, cuts: Cuts<'_>, extra: &[String]) -> Result<Vec<StageG
     stage::build(&model.0, &plan, &stages)
 }
 
-/// The tensors at which one may cut, in an order in which several can be used together.
+/// Returns the tensors at which a cut is possible, in an order in which several can be combined.
 pub fn legal_cuts(model: &Model) -> Vec<LegalCut> {
     let Some(graph) = &model.0.graph else { return Vec::new() };
     let links = Links::new(graph);

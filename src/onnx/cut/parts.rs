@@ -1,4 +1,4 @@
-//! Cuts into a number of stages of even estimated time.
+//! Cuts into a given number of stages of equal estimated time.
 
 use std::collections::VecDeque;
 
@@ -9,9 +9,9 @@ use super::{
     sweep::{Place, Sweep},
 };
 
-/// How much longer than the best possible the longest stage may be for the sake of less crossing.
+/// How much longer than optimal the longest stage may be to reduce crossing bytes.
 const TOLERANCE: f64 = 1.05;
-/// Halvings of the interval in which the best longest stage lies.
+/// Number of bisection steps in the search for the shortest possible longest stage.
 const HALVINGS: usize = 60;
 
 pub(super) fn assign(plan: &Plan<'_>, parts: usize) -> Result<Stages, CutError> {
@@ -35,12 +35,12 @@ pub(super) fn assign(plan: &Plan<'_>, parts: usize) -> Result<Stages, CutError> 
     Ok(Stages { count: parts, of })
 }
 
-/// Positions of `count` cuts: the longest stage is as short as possible up to the tolerance, and of all such cuts the
-/// fewest bytes cross.
+/// Returns the positions of `count` cuts. Minimizes the crossing bytes among cuts whose longest stage is within the
+/// tolerance of the shortest possible.
 fn choose(places: &[Place], total: f64, count: usize) -> Vec<usize> {
     let best = shortest_bound(places, total, count);
     let bound = best * TOLERANCE;
-    // Per number of cuts and last place: the fewest bytes, and the place before.
+    // By number of cuts and last place: the fewest crossing bytes, and the previous place.
     let mut bytes: Vec<f64> = places
         .iter()
         .map(|place| if place.cost_before <= bound { place.crossing_bytes } else { f64::INFINITY })
@@ -76,7 +76,7 @@ fn choose(places: &[Place], total: f64, count: usize) -> Vec<usize> {
     chosen.into_iter().map(|at| places[at].position).collect()
 }
 
-/// The shortest longest stage that `count` cuts allow, to within rounding above it.
+/// Returns the length of the shortest possible longest stage with `count` cuts, rounded up slightly.
 fn shortest_bound(places: &[Place], total: f64, count: usize) -> f64 {
     let (mut low, mut high) = (0.0, total);
     for _ in 0..HALVINGS {
@@ -86,7 +86,7 @@ fn shortest_bound(places: &[Place], total: f64, count: usize) -> f64 {
     high
 }
 
-/// Whether `count` cuts are enough for no stage to be longer than `bound`; more never make one longer.
+/// Returns whether `count` cuts suffice to keep every stage within `bound`. Additional cuts never make a stage longer.
 fn suffices(places: &[Place], total: f64, count: usize, bound: f64) -> bool {
     let (mut begun, mut used, mut reached) = (0.0, 0, 0.0);
     for end in places.iter().map(|place| place.cost_before).chain([total]) {
@@ -117,14 +117,14 @@ mod tests {
         (places, cost_before + 1.0)
     }
 
-    /// The longest stage and the bytes that cross.
+    /// Returns the longest stage and the crossing bytes.
     fn measure(places: &[Place], total: f64, chosen: &[usize]) -> (f64, f64) {
         let ends = chosen.iter().map(|&at| places[at].cost_before).chain([total]);
         let (longest, _) = ends.fold((0.0_f64, 0.0), |(longest, begun), end| (longest.max(end - begun), end));
         (longest, chosen.iter().map(|&at| places[at].crossing_bytes).sum())
     }
 
-    /// All ascending choices of `count` of `length` places.
+    /// Returns all ascending selections of `count` out of `length` places.
     fn all(length: usize, count: usize) -> Vec<Vec<usize>> {
         if count == 0 {
             return vec![Vec::new()];

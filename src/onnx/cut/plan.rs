@@ -1,5 +1,5 @@
-//! What every cut of a graph needs to know: which nodes count, which are computed again where needed, and which tensors
-//! may cross.
+//! The analysis that every cut needs: which nodes count, which are recomputed where needed, and which tensors may
+//! cross.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,15 @@ use crate::onnx::{
     pb,
 };
 
-/// Most names that are suggested for one that is unknown.
+/// Maximum number of suggestions for an unknown name.
 const SUGGESTIONS: usize = 3;
 
-/// What a node is to the stages.
+/// The role of a node in the stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// No output needs it.
     Unneeded,
-    /// Follows from weights and shapes: computed again in every stage that needs it.
+    /// Depends only on weights and shapes. Recomputed in every stage that needs it.
     Repeated,
     /// Belongs to one stage.
     Own,
@@ -26,22 +26,22 @@ pub(super) enum Part {
     Exit,
 }
 
-/// A graph made ready for cutting.
+/// An analyzed graph.
 #[derive(Debug)]
 pub(super) struct Plan<'g> {
     pub graph: &'g pb::GraphProto,
     pub links: &'g Links<'g>,
     pub facts: Facts,
     pub parts: Vec<Part>,
-    /// Estimated time of each node that belongs to a stage; 0 for the others.
+    /// Estimated time of each node that belongs to a stage; 0 for other nodes.
     pub costs: Vec<f64>,
     /// Outputs of the graph, in the graph's order.
     pub outputs: Vec<TensorId>,
-    /// Their places.
+    /// Index of each output.
     pub output_at: HashMap<TensorId, usize>,
-    /// Per tensor: whether it is an output of the graph or an extra output.
+    /// By tensor: whether it is an output of the graph or an extra output.
     pub is_output: Vec<bool>,
-    /// Per tensor: whether it may cross stages.
+    /// By tensor: whether it may cross stages.
     pub crosses: Vec<bool>,
 }
 
@@ -92,7 +92,7 @@ impl<'g> Plan<'g> {
     fn sort_out(&mut self, extra: &[TensorId]) {
         let repeated = self.repeated();
         let own: Vec<TensorId> = self.outputs.iter().copied().filter(|tensor| !extra.contains(tensor)).collect();
-        // A model of which every output is an exit still has a last stage, which gives them.
+        // If every output is an exit, the last stage still has to provide them.
         let ends = if own.is_empty() { self.outputs.clone() } else { own };
         let trunk = self.needed_by(&ends);
         let needed = self.needed_by(extra);
@@ -106,7 +106,7 @@ impl<'g> Plan<'g> {
         self.outputs.iter().chain(extra).for_each(|&tensor| self.is_output[tensor] = true);
     }
 
-    /// Nodes whose results follow from weights and the shapes of tensors that every stage may have.
+    /// Finds the nodes whose results depend only on weights and on shapes of tensors that every stage may have.
     fn repeated(&self) -> Vec<bool> {
         let mut repeated = vec![false; self.graph.node.len()];
         let is_input = |tensor: TensorId| self.links.maker(tensor).is_none();
@@ -127,7 +127,7 @@ impl<'g> Plan<'g> {
         repeated
     }
 
-    /// The nodes that tensors depend on.
+    /// Finds the nodes that tensors depend on.
     pub(super) fn needed_by(&self, tensors: &[TensorId]) -> Vec<bool> {
         let mut needed = vec![false; self.graph.node.len()];
         let mut open: Vec<NodeId> = tensors.iter().filter_map(|&tensor| self.links.maker(tensor)).collect();
@@ -146,19 +146,20 @@ impl<'g> Plan<'g> {
         }
     }
 
-    /// Whether a node belongs to one stage.
+    /// Returns whether a node belongs to one stage.
     pub(super) fn belongs(&self, id: NodeId) -> bool {
         matches!(self.parts[id], Part::Own | Part::Exit)
     }
 
-    /// The node that makes a tensor, where it belongs to one stage: such a tensor crosses or stays.
+    /// Returns the node that produces a tensor, if it belongs to one stage. Such a tensor either crosses or stays in
+    /// its stage.
     pub(super) fn owner(&self, tensor: TensorId) -> Option<NodeId> {
         self.links.maker(tensor).filter(|&id| self.belongs(id))
     }
 
-    /// The last place that reads each tensor, directly or through nodes that are computed again there, where `place`
-    /// tells the places of the nodes that belong to one. Repeated nodes that make outputs of the graph are needed at
-    /// `end`.
+    /// Returns for each tensor the last place that reads it, directly or through nodes that are recomputed there.
+    /// `place` returns the place of a node that belongs to a stage. Repeated nodes that produce outputs of the graph
+    /// count as read at `end`.
     pub(super) fn last_reads(&self, place: impl Fn(NodeId) -> usize, end: usize) -> Vec<Option<usize>> {
         let mut last: Vec<Option<usize>> = vec![None; self.links.tensors()];
         for &id in self.links.order().iter().rev() {
@@ -178,7 +179,7 @@ impl<'g> Plan<'g> {
         last
     }
 
-    /// Why a tensor may not cross; `None` where it may.
+    /// Returns why a tensor must not cross; `None` if it may.
     pub(super) fn refusal(&self, tensor: TensorId) -> Option<String> {
         let reason = match self.facts.rows(self.graph, self.links, tensor) {
             Rows::PerRow if self.facts.fact(tensor).datatype.is_none() => "its element type is not known".to_owned(),
@@ -196,13 +197,13 @@ impl<'g> Plan<'g> {
         Some(reason)
     }
 
-    /// A tensor by its name.
+    /// Returns a tensor by name.
     pub(super) fn find(&self, name: &str) -> Result<TensorId, CutError> {
         let unknown = || CutError::Unknown { tensor: name.to_owned(), nearest: self.similar(name) };
         self.links.find(name).ok_or_else(unknown)
     }
 
-    /// Names of made tensors that begin and end like `name`.
+    /// Returns names of produced tensors with a similar start and end.
     fn similar(&self, name: &str) -> Vec<String> {
         let made = (0..self.links.tensors()).filter(|&tensor| self.links.maker(tensor).is_some());
         let mut scored: Vec<(usize, &str)> =
@@ -213,7 +214,7 @@ impl<'g> Plan<'g> {
     }
 }
 
-/// Bytes that two names share at the beginning and the end, less what they differ in.
+/// Returns the similarity of two names: twice the bytes that they share at both ends, minus the longer length.
 fn likeness(name: &str, other: &str) -> usize {
     let begin = name.bytes().zip(other.bytes()).take_while(|(left, right)| left == right).count();
     let rest = name.len().min(other.len()) - begin;

@@ -1,4 +1,4 @@
-//! Makes models of stages.
+//! Builds the models of stages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,35 +17,36 @@ use crate::{
     },
 };
 
-/// Nodes of all stages: so many times the graph's, and a few.
+/// Maximum nodes of all stages: this multiple of the graph's nodes, plus `REPEATS_ALWAYS`.
 const REPEATS_MAX: usize = 4;
 const REPEATS_ALWAYS: usize = 10_000;
-/// Since this version of the file format, weights need no declaration as inputs.
+/// First version of the file format in which weights need not be declared as inputs.
 const IR_VERSION_PLAIN_WEIGHTS: i64 = 4;
 
 /// An input or output of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagePort {
-    /// The tensor's name, the same in all stages.
+    /// Name of the tensor, the same in all stages.
     pub name: String,
     /// Element type.
     pub datatype: DataType,
-    /// Shape, the batch first for what crosses; `None` where an input or output of the graph has an unknown rank.
+    /// Shape, with the batch first for tensors that cross; `None` if an input or output of the graph has an unknown
+    /// rank.
     pub dims: Option<Vec<PortDim>>,
-    /// The stage that makes it; `None` for inputs of the graph.
+    /// The stage that produces it; `None` for inputs of the graph.
     pub made_in: Option<usize>,
-    /// The last stage that reads it; `None` where none does.
+    /// The last stage that reads it; `None` if none does.
     pub last_read_in: Option<usize>,
     /// Whether it is an output of the graph.
     pub is_graph_output: bool,
 }
 
-/// What one stage holds.
+/// Content of a stage.
 #[derive(Debug, Default)]
 struct Content {
-    /// Nodes in an order of execution.
+    /// Nodes in an execution order.
     nodes: Vec<NodeId>,
-    /// Tensors from outside, weights included, ascending.
+    /// Tensors from outside, including weights, ascending.
     reads: Vec<TensorId>,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn build(model: &pb::ModelProto, plan: &Plan<'_>, stages: &Stages) ->
     built.collect()
 }
 
-/// The nodes of each stage, those computed again included.
+/// Returns the nodes of each stage, including recomputed ones.
 fn contents(plan: &Plan<'_>, stages: &Stages) -> Result<Vec<Content>, CutError> {
     let mut own: Vec<Vec<NodeId>> = vec![Vec::new(); stages.count];
     for &id in plan.links.order().iter().filter(|&&id| plan.belongs(id)) {
@@ -74,7 +75,7 @@ fn contents(plan: &Plan<'_>, stages: &Stages) -> Result<Vec<Content>, CutError> 
     let limit = plan.graph.node.len().saturating_mul(REPEATS_MAX).saturating_add(REPEATS_ALWAYS);
     let mut rank = vec![0; plan.graph.node.len()];
     plan.links.order().iter().enumerate().for_each(|(at, &id)| rank[id] = at);
-    // The last stage, and place in it, that took a node.
+    // The last stage that took each node.
     let mut taken = vec![usize::MAX; plan.graph.node.len()];
     let mut nodes = 0;
     let mut contents = Vec::with_capacity(stages.count);
@@ -114,7 +115,7 @@ fn contents(plan: &Plan<'_>, stages: &Stages) -> Result<Vec<Content>, CutError> 
     Ok(contents)
 }
 
-/// The model without its graph.
+/// Returns the model without its graph.
 fn frame(model: &pb::ModelProto) -> pb::ModelProto {
     pb::ModelProto {
         ir_version: model.ir_version,
@@ -130,14 +131,14 @@ fn frame(model: &pb::ModelProto) -> pb::ModelProto {
     }
 }
 
-/// What the file gives for a tensor that no node makes.
+/// How the file defines a tensor that no node produces.
 #[derive(Clone, Copy, Debug)]
 enum Given {
-    /// An input, by its place.
+    /// As an input with this index.
     Input(usize),
-    /// A weight, by its place.
+    /// As a weight with this index.
     Weight(usize),
-    /// A sparse weight, by its place.
+    /// As a sparse weight with this index.
     Sparse(usize),
 }
 
@@ -146,7 +147,7 @@ fn given(plan: &Plan<'_>) -> HashMap<TensorId, Given> {
     let inputs = graph.input.iter().map(|input| input.name()).enumerate();
     let weights = graph.initializer.iter().map(|weight| weight.name()).enumerate();
     let sparse = graph.sparse_initializer.iter().map(|weight| weight.values.as_ref().map_or("", |it| it.name()));
-    // A weight may be declared as an input too, and is a weight then.
+    // A tensor that is declared both as an input and as a weight counts as a weight.
     let all = inputs
         .map(|(at, name)| (name, Given::Input(at)))
         .chain(weights.map(|(at, name)| (name, Given::Weight(at))))
@@ -157,7 +158,7 @@ fn given(plan: &Plan<'_>) -> HashMap<TensorId, Given> {
 struct Builder<'a, 'g> {
     plan: &'a Plan<'g>,
     stages: &'a Stages,
-    /// Per tensor: the last stage that reads it.
+    /// By tensor: the last stage that reads it.
     last_read: Vec<Option<usize>>,
     frame: pb::ModelProto,
     given: HashMap<TensorId, Given>,
@@ -181,7 +182,7 @@ impl Builder<'_, '_> {
                 Some(&Given::Weight(at)) => weights.push(at),
                 Some(&Given::Sparse(at)) => made.sparse_initializer.push(graph.sparse_initializer[at].clone()),
                 None if self.plan.owner(tensor).is_some() => crossing.push(tensor),
-                // Nothing defines it: the engine will say so.
+                // Undefined: the engine reports the error.
                 None => {}
             }
         }
@@ -214,7 +215,8 @@ impl Builder<'_, '_> {
         Ok(StageGraph { model, inputs: stage_inputs, outputs, cost })
     }
 
-    /// What leaves a stage, in the order of making. Outputs of the graph that belong to no stage leave the last one.
+    /// Returns the outputs of a stage, in the order of production. Outputs of the graph that belong to no stage are
+    /// outputs of the last stage.
     fn outputs(&self, stage: usize, content: &Content) -> Vec<TensorId> {
         let plan = self.plan;
         let is_last = stage + 1 == self.stages.count;
@@ -228,7 +230,7 @@ impl Builder<'_, '_> {
         made.map(|(_, tensor)| tensor).chain(passed.copied()).collect()
     }
 
-    /// A port; `file` declares inputs and outputs of the graph.
+    /// Creates a port. `file` is the declaration of an input or output of the graph.
     fn port(&self, tensor: TensorId, file: Option<&pb::ValueInfoProto>) -> Result<StagePort, CutError> {
         let (links, facts) = (self.plan.links, &self.plan.facts);
         let file = file.map(|info| Port::decode(info.clone()));
@@ -247,7 +249,7 @@ impl Builder<'_, '_> {
         })
     }
 
-    /// Carries over what the file says of the tensors of a stage.
+    /// Copies the file's annotations of the tensors of a stage.
     fn annotate(&self, made: &mut pb::GraphProto) {
         let graph = self.plan.graph;
         let outputs: HashSet<&str> = made.output.iter().map(|output| output.name()).collect();
@@ -262,7 +264,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// The declaration of what crosses.
+/// Declares a tensor that crosses.
 fn declared(port: &StagePort) -> pb::ValueInfoProto {
     declare(&port.name, port.datatype, port.dims.as_deref().unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! One pass over the nodes in an order of execution, and what would cross where.
+//! A sweep over the nodes in an execution order, which determines the tensors that cross at each place.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,18 +8,18 @@ use super::{
 };
 use crate::onnx::links::{NodeId, TensorId};
 
-/// A place between two nodes where one may cut.
+/// A place between two nodes where a cut is possible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// The last node before it, by its number in the order.
+    /// Index in the order of the last node before the place.
     pub position: usize,
-    /// Estimated time of all nodes before it.
+    /// Estimated time of all nodes before the place.
     pub cost_before: f64,
-    /// Size of what crosses, of one row.
+    /// Bytes of one row of the tensors that cross.
     pub crossing_bytes: f64,
 }
 
-/// A tensor while it lives.
+/// The live range of a tensor.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     tensor: TensorId,
@@ -27,20 +27,20 @@ struct Span {
     last: usize,
 }
 
-/// The nodes that belong to stages, in an order of execution.
+/// The nodes that belong to stages, in an execution order.
 #[derive(Debug)]
 pub(super) struct Sweep {
     pub order: Vec<NodeId>,
-    /// Where one may cut, in order.
+    /// Places where a cut is possible, in order.
     pub places: Vec<Place>,
     pub cost: f64,
     spans: Vec<Span>,
-    /// Nodes of the order that stand before all cuts by name.
+    /// Number of nodes at the start of the order among which cuts by name lie.
     trunk: usize,
 }
 
 impl Sweep {
-    /// The file's order; nodes that only extra outputs need follow on their operands.
+    /// Orders nodes as in the file. Nodes that only extra outputs need follow their operands directly.
     pub(super) fn by_position(plan: &Plan<'_>) -> Self {
         let mut anchors: HashMap<NodeId, usize> = HashMap::new();
         let mut keys: Vec<(usize, bool, usize, NodeId)> = Vec::new();
@@ -58,8 +58,8 @@ impl Sweep {
         Self::over(plan, keys.into_iter().map(|(.., id)| id).collect(), usize::MAX)
     }
 
-    /// What the last output needs, in the file's order, then all else: so cutting at a tensor leaves before it just
-    /// what the tensor needs.
+    /// Orders first the nodes that the last output needs, as in the file, then the rest, so that a cut at a tensor has
+    /// before it just the nodes that the tensor depends on.
     pub(super) fn by_name(plan: &Plan<'_>) -> Self {
         let rank: HashMap<NodeId, usize> = plan.links.order().iter().enumerate().map(|(at, &id)| (id, at)).collect();
         let last = plan.outputs.iter().filter_map(|&output| plan.owner(output).map(|id| (rank[&id], output))).max();
@@ -79,7 +79,7 @@ impl Sweep {
         let mut spans = Vec::new();
         for (made, &id) in order.iter().enumerate() {
             for &tensor in plan.links.node(id).results.iter().flatten() {
-                // An output that may not be given early forbids every cut behind it.
+                // An output that must not leave its stage early prevents all cuts after it.
                 let kept = (plan.is_output[tensor] && !plan.crosses[tensor]).then_some(end);
                 if let Some(last) = last_reads[tensor].max(kept).filter(|last| *last > made) {
                     spans.push(Span { tensor, made, last });
@@ -92,7 +92,7 @@ impl Sweep {
     }
 
     fn find_places(&mut self, plan: &Plan<'_>) {
-        // Changes of the number of living tensors, of those that may not cross, and of their bytes.
+        // By position: changes of the number of live tensors, of those that must not cross, and of their bytes.
         let mut changes = vec![(0_isize, 0_isize, 0.0_f64); self.order.len() + 1];
         for span in &self.spans {
             let refused = isize::from(!plan.crosses[span.tensor]);
@@ -114,7 +114,8 @@ impl Sweep {
         }
     }
 
-    /// The places that a tensor names: what is before them is what the tensor needs.
+    /// Returns the places that can be named by a tensor: the nodes before them are exactly those that the tensor
+    /// depends on.
     pub(super) fn named_places(&self, plan: &Plan<'_>) -> Vec<(Place, TensorId)> {
         let mut joined = Joined::new(plan);
         let mut living: HashMap<NodeId, TensorId> = HashMap::new();
@@ -134,7 +135,7 @@ impl Sweep {
         named
     }
 
-    /// The places that a tensor names, with what crosses there.
+    /// Returns the places that can be named by a tensor, with the tensors that cross there.
     pub(super) fn legal_cuts(&self, plan: &Plan<'_>) -> Vec<LegalCut> {
         let mut living: BTreeSet<(usize, TensorId)> = BTreeSet::new();
         let mut ending: Vec<(usize, usize, TensorId)> =
@@ -163,7 +164,7 @@ impl Sweep {
     }
 }
 
-/// Counts the nodes so far that no node so far depends on.
+/// Counts the nodes seen so far that no other of them depends on.
 struct Joined {
     read: Vec<bool>,
     open: usize,

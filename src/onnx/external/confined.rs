@@ -1,4 +1,4 @@
-//! Opens a file below a directory, and nothing else.
+//! Opens files confined to a directory.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,11 +7,11 @@ use std::{
     path::{Component, Path},
 };
 
-/// Opens a regular file for reading: `location` is relative to `directory`, and once links are followed it lies below
-/// `within`.
+/// Opens a regular file for reading. `location` is relative to `directory`; after resolving links, the file must lie
+/// below `within`.
 ///
 /// # Errors
-/// With the reason, which does not name the file.
+/// The reason, without the name of the file.
 pub(super) fn open(directory: &Path, within: &Path, location: &str) -> Result<File, String> {
     let inside = Path::new(location).components().all(|part| matches!(part, Component::Normal(_)));
     if location.is_empty() || !inside {
@@ -24,13 +24,14 @@ pub(super) fn open(directory: &Path, within: &Path, location: &str) -> Result<Fi
     if !resolved.starts_with(&within) {
         return Err(format!("it is a link to '{}', outside of the model's version", resolved.display()));
     }
-    // Opening must neither wait for the writer of a pipe nor act on a device.
+    // Opening must not block on a pipe without a writer or act on a device.
     if !fs::metadata(&resolved).map_err(text)?.is_file() {
         return Err("it is not a file".to_owned());
     }
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(&resolved).map_err(text)?;
-    // A directory on the way may have become a link meanwhile: what was opened must be what is there.
+    // A directory on the path may have been replaced by a link in the meantime, so verifies that the opened file is
+    // still the one at the resolved path.
     let identity = |found: &fs::Metadata| (found.is_file(), found.dev(), found.ino());
     let (opened, now) = (file.metadata().map_err(text)?, resolve()?);
     let same = fs::metadata(&now).is_ok_and(|there| identity(&there) == identity(&opened));

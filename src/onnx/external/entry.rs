@@ -1,27 +1,29 @@
-//! What a tensor says of its external data.
+//! A tensor's reference to its external data.
 
 use super::{DataLocation, pb};
 use crate::onnx::pb::tensor_proto::DataType as Elem;
 
-/// A tensor's elements in another file.
+/// The location of a tensor's elements in another file.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub location: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// What type and shape call for; the entry's own length, where it has one, is the same.
+    /// Length determined by type and shape. If the entry has a length, it is the same.
     pub len_bytes: u64,
 }
 
-/// Whether a tensor's elements lie in another file. Entries count even where the location is not said to be external:
-/// readers differ in what they look at.
+/// Returns whether a tensor's elements are in another file. Entries count even if the location is not marked as
+/// external, because readers differ in which of the two they check.
 pub(in crate::onnx) fn is_external(tensor: &pb::TensorProto) -> bool {
     tensor.data_location() == DataLocation::External || !tensor.external_data.is_empty()
 }
 
 impl Entry {
+    /// Parses the entry of a tensor.
+    ///
     /// # Errors
-    /// When the entry is not complete, or does not fit the tensor's type and shape; with the tensor.
+    /// If the entry is incomplete, or does not fit the tensor's type and shape. The message names the tensor.
     pub(super) fn of(tensor: &pb::TensorProto) -> Result<Self, String> {
         let refuse = |reason: String| format!("external tensor '{}': {reason}", tensor.name());
         let value = |key: &str| {
@@ -60,7 +62,7 @@ fn type_name(tensor: &pb::TensorProto) -> &'static str {
     Elem::try_from(tensor.data_type()).map_or("an unknown type", |elem| elem.as_str_name())
 }
 
-/// The length that type and shape call for.
+/// Returns the length determined by type and shape.
 fn len_bytes(tensor: &pb::TensorProto) -> Result<u64, String> {
     let bits: u64 = match Elem::try_from(tensor.data_type()) {
         Ok(Elem::Complex128) => 128,

@@ -1,8 +1,8 @@
-//! External data: tensors whose elements lie in other files than the graph's.
+//! External data: tensors whose elements are in separate files.
 //!
-//! ONNX names such a file by a location relative to the model. Here it is opened, confined to the model's version, and
-//! its size is checked against the tensor's, so that an engine never resolves a location by itself: it would look in
-//! the process's working directory, and follow any path.
+//! ONNX identifies such a file by a location relative to the model. Here the file is opened, confined to the directory
+//! of the model's version, and its size is checked against the tensor's. The engine therefore never resolves locations
+//! itself; it would search the process's working directory and follow any path.
 
 mod confined;
 mod entry;
@@ -30,28 +30,29 @@ use super::{
 };
 use crate::model::DataType;
 
-/// Tensors up to this size are put into the graph: shape inference looks at their elements.
+/// Tensors up to this size are moved into the graph, because shape inference reads their elements.
 const SMALL_BYTES: u64 = 64 << 10;
-/// All that is put into the graph, which must stay a protobuf message.
+/// Maximum bytes moved into the graph, which must remain within the size of a protobuf message.
 const INLINE_MAX_BYTES: u64 = 1 << 30;
-/// Tensors may share bytes of a file, but together they take at most this many times the files.
+/// Maximum total size of tensors relative to the files. Tensors may share bytes of a file, but without a limit a small
+/// file could require any amount of memory.
 const SHARING_MAX: u64 = 16;
-/// Most files of a model: each is open until the model is.
+/// Maximum number of files of a model. Each stays open as long as the model.
 const FILES_MAX: usize = 512;
-/// What a tensor that stays outside has for a location: an engine that opened it would find nothing.
+/// Location of tensors that stay outside of the graph. An engine that tried to open it would find nothing.
 const PLACEHOLDER: &str = "(given beside the graph)";
 
-/// Where the external data of a model may lie.
+/// Where the external data of a model may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExternalFiles {
-    /// Nowhere: a model that names a file is refused.
+    /// Nowhere: models with external data are rejected.
     #[default]
     None,
     /// On disk.
     Beside {
-        /// What locations are relative to: the directory of the model's file.
+        /// Base directory of locations: that of the model's file.
         directory: PathBuf,
-        /// What must hold every file once links are followed: the directory of the model's version.
+        /// Directory that must contain every file after resolving links: that of the model's version.
         within: PathBuf,
     },
     /// In memory, by location; nothing is read from disk.
@@ -59,7 +60,7 @@ pub enum ExternalFiles {
 }
 
 impl ExternalFiles {
-    /// The files beside a model's file, confined to its directory.
+    /// Returns the files beside a model's file, confined to its directory.
     pub fn beside(program: &Path) -> Self {
         let directory = match program.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -68,7 +69,7 @@ impl ExternalFiles {
         Self::Beside { within: directory.clone(), directory }
     }
 
-    /// Opens a file by its plain location.
+    /// Opens a file by its normalized location.
     fn open(&self, location: &str) -> Result<Source, String> {
         match self {
             Self::None => Err("this model may not use other files".to_owned()),
@@ -107,13 +108,13 @@ impl Source {
 /// A weight that stays outside of the graph.
 #[derive(Clone, Debug)]
 pub struct ExternalWeight {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: String,
     /// Element type; never BYTES.
     pub datatype: DataType,
     /// Its shape.
     pub dims: Vec<i64>,
-    /// Length of its elements.
+    /// Length of its elements in bytes.
     pub len_bytes: usize,
     location: String,
     source: Source,
@@ -121,10 +122,10 @@ pub struct ExternalWeight {
 }
 
 impl ExternalWeight {
-    /// Reads the elements: little-endian, row-major, `len_bytes` in all.
+    /// Reads the elements, little-endian and row-major, `len_bytes` in total.
     ///
     /// # Errors
-    /// When the file cannot be read or has become shorter; the text names it.
+    /// If the file cannot be read or has been truncated. The error names it.
     pub fn read_into(&self, memory: &mut [u8]) -> Result<(), Error> {
         read(&self.source, self.offset, memory).map_err(|source| Error::Read { file: self.location.clone(), source })
     }
@@ -134,7 +135,7 @@ fn read(source: &Source, offset: u64, memory: &mut [u8]) -> io::Result<()> {
     match source {
         Source::File(file, _) => file.read_exact_at(memory, offset),
         Source::Memory(bytes) => {
-            // Bounds were checked when the tensor was found.
+            // Bounds were checked when the tensor was gathered.
             let part =
                 usize::try_from(offset).ok().and_then(|start| bytes.get(start..start.checked_add(memory.len())?));
             memory.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -143,19 +144,20 @@ fn read(source: &Source, offset: u64, memory: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// What became of a model's external tensors.
+/// The external tensors of a model.
 pub(super) struct Gathered {
-    /// The model has none.
+    /// Whether the model has none, and so is unchanged.
     pub is_unchanged: bool,
-    /// Those that stay outside of the graph, in its order.
+    /// Weights that stay outside of the graph, in its order.
     pub weights: Vec<ExternalWeight>,
 }
 
-/// Puts small tensors, and those that are no weights of the model's own graph, into the graph. The others are checked
-/// and returned.
+/// Moves small tensors, and those that are not weights of the main graph, into the graph. Checks the others and returns
+/// them.
 ///
 /// # Errors
-/// When a file is missing, lies elsewhere or is too short, or an entry does not fit its tensor; with tensor and file.
+/// If a file is missing, outside of the allowed directory or too short, or an entry does not fit its tensor. The
+/// message names tensor and file.
 pub(super) fn gather(model: &mut Model, files: &ExternalFiles) -> Result<Gathered, String> {
     let mut gathering = Gathering { files, sources: HashMap::new(), inline: 0, total: 0, held: 0, weights: Vec::new() };
     tensors::visit_mut(&mut model.0, &mut |place, tensor| gathering.take(place, tensor))?;
@@ -164,9 +166,9 @@ pub(super) fn gather(model: &mut Model, files: &ExternalFiles) -> Result<Gathere
 
 struct Gathering<'a> {
     files: &'a ExternalFiles,
-    /// By plain location.
+    /// Opened files by normalized location.
     sources: HashMap<String, Source>,
-    /// Bytes that were put into the graph.
+    /// Bytes that were moved into the graph.
     inline: u64,
     /// Bytes of all external tensors.
     total: u64,
@@ -188,7 +190,7 @@ impl Gathering<'_> {
         if offset.checked_add(len_bytes).is_none_or(|end| end > has) {
             return Err(refuse(format!("it has {has} bytes, expected {len_bytes} from byte {offset} on")));
         }
-        // Many tensors over the same bytes of a file would take any amount of memory.
+        // Many tensors over the same bytes of a file could require any amount of memory.
         self.total = self.total.saturating_add(len_bytes);
         if self.total > self.held.saturating_mul(SHARING_MAX) {
             let (total, held) = (self.total, self.held);
@@ -224,7 +226,7 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// The file of a location, opened once, in whatever way it is written.
+    /// Returns the file at a location. Opens it only once, even if the location is written in different ways.
     fn source(&mut self, location: &str) -> Result<Source, String> {
         let plain: PathBuf = Path::new(location).components().filter(|part| *part != Component::CurDir).collect();
         let plain = plain.to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! One operator call as the rules of inference see it.
+//! An operator call, as seen by the inference rules.
 
 use super::{
     fact::{Fact, VALUES_MAX},
@@ -6,20 +6,20 @@ use super::{
 };
 use crate::onnx::pb;
 
-/// A node with what is known of its operands.
+/// A node with the facts about its operands.
 pub(super) struct Call<'a> {
     pub node: &'a pb::NodeProto,
     /// Version of the standard operator set.
     pub opset: i64,
-    /// `None` where an operand is left out.
+    /// Facts about the operands; `None` for an omitted operand.
     pub operands: Vec<Option<&'a Fact>>,
 }
 
-/// The axis along which an output carries the rows; `None` for outputs that do not depend on them, and the cause where
+/// The axis along which an output carries the rows; `Ok(None)` for outputs that do not depend on them, and the cause if
 /// the rows are mixed.
 pub(super) type Track = Result<Option<usize>, &'static str>;
 
-/// What a rule tells of one output.
+/// What a rule determines about one output.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub dims: Option<Vec<Dim>>,
@@ -32,7 +32,7 @@ impl Outcome {
         Self { dims: Some(dims), value: None, track }
     }
 
-    /// A tensor of whole numbers that are known one by one; `None` elements are unknown.
+    /// Creates the outcome for an integer tensor with individually known elements; unknown elements are `None`.
     pub(super) fn values(rank: usize, value: Vec<Dim>) -> Self {
         let dims = if rank == 0 { Vec::new() } else { vec![Some(Size::from(value.len() as i64))] };
         let value = (value.len() <= VALUES_MAX).then_some(value);
@@ -40,7 +40,7 @@ impl Outcome {
     }
 }
 
-/// The outputs of a call; `None` where the rule does not know enough.
+/// Outcomes of all outputs of a call; `None` if the rule cannot determine them.
 pub(super) type Outcomes = Option<Vec<Outcome>>;
 
 impl<'a> Call<'a> {
@@ -48,7 +48,7 @@ impl<'a> Call<'a> {
         self.operands.get(index).copied().flatten()
     }
 
-    /// The shape of an operand; `None` where it is left out or of unknown rank.
+    /// Returns the shape of an operand; `None` if it is omitted or of unknown rank.
     pub(super) fn dims(&self, index: usize) -> Option<&'a [Dim]> {
         self.operand(index)?.dims.as_deref()
     }
@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
         self.dims(index).map(<[Dim]>::len)
     }
 
-    /// The axis along which an operand carries the rows.
+    /// Returns the axis along which an operand carries the rows.
     pub(super) fn rows(&self, index: usize) -> Option<usize> {
         self.operand(index)?.rows()
     }
@@ -66,12 +66,12 @@ impl<'a> Call<'a> {
         self.operand(index)?.value.as_deref()
     }
 
-    /// The elements of a constant operand of whole numbers.
+    /// Returns the elements of a constant integer operand.
     pub(super) fn numbers(&self, index: usize) -> Option<Vec<i64>> {
         self.operand(index)?.numbers()
     }
 
-    /// The only element of a constant operand.
+    /// Returns the single element of a constant operand.
     pub(super) fn number(&self, index: usize) -> Option<i64> {
         match self.numbers(index)?.as_slice() {
             &[number] => Some(number),
@@ -91,7 +91,7 @@ impl<'a> Call<'a> {
         self.int(name).unwrap_or(default)
     }
 
-    /// Whole numbers; `None` where there are none.
+    /// Returns a list attribute; `None` if it is missing or empty.
     pub(super) fn ints(&self, name: &str) -> Option<&'a [i64]> {
         self.attribute(name).map(|attribute| attribute.ints.as_slice()).filter(|ints| !ints.is_empty())
     }
@@ -100,8 +100,8 @@ impl<'a> Call<'a> {
         std::str::from_utf8(self.attribute(name)?.s.as_deref()?).ok()
     }
 
-    /// Whole numbers that newer operator sets take as an operand and older ones as an attribute. `Err` where an operand
-    /// is there whose elements are not known, `Ok(None)` where neither is there.
+    /// Returns integers that newer operator sets take as an operand and older ones as an attribute. `Err` if the
+    /// operand exists but its elements are unknown, `Ok(None)` if both are missing.
     pub(super) fn numbers_or_ints(&self, index: usize, name: &str) -> Result<Option<Vec<i64>>, ()> {
         match self.operand(index) {
             Some(operand) => operand.numbers().map(Some).ok_or(()),
@@ -110,14 +110,14 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The axis that a number means, where negative ones count from the end.
+/// Resolves an axis; negative numbers count from the end.
 pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let length = i64::try_from(rank).ok()?;
     let at = if axis < 0 { axis.checked_add(length)? } else { axis };
     (0..length).contains(&at).then_some(at as usize)
 }
 
-/// The axes that numbers mean, sorted; `None` where one is out of range or named twice.
+/// Resolves axes and sorts them; `None` if one is out of range or repeated.
 pub(super) fn axes_of(axes: &[i64], rank: usize) -> Option<Vec<usize>> {
     let mut found = axes.iter().map(|&axis| axis_of(axis, rank)).collect::<Option<Vec<usize>>>()?;
     let count = found.len();

@@ -1,4 +1,4 @@
-//! Element types of the outputs of operators.
+//! Element types of operator outputs.
 
 use super::{call::Call, ops::is_standard};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     onnx::{pb::tensor_proto::DataType as Elem, port::datatype_of},
 };
 
-/// The element type of an output; `None` where it is not known or has no counterpart in the protocol.
+/// Returns the element type of an output; `None` if it is unknown or not supported by the protocol.
 pub(super) fn of_output(call: &Call<'_>, index: usize) -> Option<DataType> {
     let operand = |index: usize| call.operand(index)?.datatype;
     let named = |name: &str| call.int(name).and_then(|code| Elem::try_from(i32::try_from(code).ok()?).ok());
@@ -35,7 +35,7 @@ pub(super) fn of_output(call: &Call<'_>, index: usize) -> Option<DataType> {
         },
         ("EyeLike", _) => named("dtype").map_or(operand(0), datatype_of),
         ("LayerNormalization", 1..) => Some(DataType::Fp32),
-        // Bodies and sequences hold any type.
+        // Results of bodies, sequences and optionals can have any type.
         ("If" | "Loop" | "Scan" | "SequenceAt" | "OptionalGetElement", _) => None,
         (name, _) if name.starts_with("Random") || name.starts_with("Sequence") || name.contains("Window") => None,
         ("Bernoulli" | "Multinomial" | "Unique" | "DynamicQuantizeLinear" | "StringSplit" | "ImageDecoder", _) => None,

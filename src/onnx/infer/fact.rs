@@ -1,4 +1,4 @@
-//! What is known of a tensor while a graph is followed.
+//! Facts about tensors during inference.
 
 use super::size::{Dim, Size};
 use crate::{
@@ -10,18 +10,18 @@ use crate::{
     },
 };
 
-/// Tensors of more axes have an unknown rank.
+/// Maximum rank; tensors with more axes have an unknown rank.
 pub(super) const RANK_MAX: usize = 32;
-/// Values are followed in tensors of at most this many elements.
+/// Maximum elements of a tensor whose values are tracked.
 pub(in crate::onnx) const VALUES_MAX: usize = 64;
 
-/// What is known of a tensor.
+/// What is known about a tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Fact {
     pub datatype: Option<DataType>,
-    /// `None` where not even the rank is known.
+    /// `None` if not even the rank is known.
     pub dims: Option<Vec<Dim>>,
-    /// Elements of a small whole-number tensor of rank 0 or 1.
+    /// Elements of a small integer tensor of rank 0 or 1.
     pub value: Option<Vec<Dim>>,
     /// Elements of a small constant FP32 tensor.
     pub reals: Option<Vec<f32>>,
@@ -31,40 +31,40 @@ pub(crate) struct Fact {
 /// How a tensor depends on the rows of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// The same whatever the rows hold and however many they are.
+    /// Independent of the contents and the number of rows.
     Constant,
-    /// Shapes that count the rows, whatever they hold.
+    /// Depends on the number of rows, but not on their contents.
     Count,
-    /// Along this axis row comes after row, each with as many entries as the next, and an entry depends on its own row
-    /// alone.
+    /// Contains the rows in order along this axis, each with the same number of entries, which depend only on their own
+    /// row.
     Rows(usize),
     /// Anything else.
     Mixed(Mixing),
 }
 
-/// Where the rows were mixed, and by what.
+/// Where and why the rows were mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mixing {
     pub origin: Origin,
     pub cause: &'static str,
 }
 
-/// Where a mixed tensor comes from.
+/// The origin of a mixed tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// An operator mixes the rows.
+    /// An operator that mixes the rows.
     Node(NodeId),
-    /// The tensor comes from outside, and not by rows.
+    /// A tensor from outside that is not by rows.
     Tensor(TensorId),
 }
 
 impl Fact {
-    /// Nothing is known but how it depends on rows.
+    /// Creates a fact with nothing known except the dependence on rows.
     pub(crate) fn opaque(flow: Flow) -> Self {
         Self { datatype: None, dims: None, value: None, reals: None, flow }
     }
 
-    /// A tensor of the file.
+    /// Creates the fact of a tensor in the file.
     pub(crate) fn of_tensor(tensor: &pb::TensorProto) -> Self {
         let elem = Elem::try_from(tensor.data_type()).ok();
         let fits = tensor.dims.len() <= RANK_MAX && tensor.dims.iter().all(|&length| length >= 0);
@@ -81,7 +81,7 @@ impl Fact {
         fact
     }
 
-    /// The axis of the rows.
+    /// Returns the axis of the rows.
     pub(crate) fn rows(&self) -> Option<usize> {
         match self.flow {
             Flow::Rows(axis) => Some(axis),
@@ -89,7 +89,7 @@ impl Fact {
         }
     }
 
-    /// The elements, where all are plain numbers.
+    /// Returns the elements, if all are known numbers.
     pub(crate) fn numbers(&self) -> Option<Vec<i64>> {
         self.value.as_ref()?.iter().map(|element| element.as_ref()?.known()).collect()
     }

@@ -1,4 +1,4 @@
-//! How outputs depend on the rows, from what operands do and what the rule of the operator tells.
+//! Determines how outputs depend on the rows, from the operands and the rule of the operator.
 
 use super::{
     call::{Call, Outcome, Track},
@@ -15,7 +15,7 @@ pub(super) fn mixed(origin: Origin, cause: &'static str) -> Flow {
     Flow::Mixed(Mixing { origin, cause })
 }
 
-/// What the operands alone decide: `Some` where the rule has no say.
+/// Returns the flow if the operands alone determine it, without the rule.
 pub(super) fn inherited_flow(call: &Call<'_>, id: NodeId, outer: impl Iterator<Item = Flow>) -> Option<Flow> {
     let mut all_constant = true;
     for flow in outer {
@@ -43,7 +43,7 @@ pub(super) fn inherited_flow(call: &Call<'_>, id: NodeId, outer: impl Iterator<I
     None
 }
 
-/// The fact of one output, from what the rule tells of it and what the operands decide.
+/// Combines the outcome of the rule and the flow of the operands into the fact of one output.
 pub(super) fn conclude(
     call: &Call<'_>,
     index: usize,
@@ -62,11 +62,11 @@ pub(super) fn conclude(
     let value = value.filter(|value| value.len() <= VALUES_MAX);
     let sizes = value.as_ref().and_then(|value| value.iter().map(Option::as_ref).collect::<Option<Vec<&Size>>>());
     let flow = match (sizes, inherited) {
-        // Elements that are known one by one do not depend on what rows hold.
+        // Individually known elements do not depend on the contents of rows.
         (Some(sizes), _) if sizes.iter().any(|size| size.counts_rows(symbols)) => Flow::Count,
         (Some(_), _) => Flow::Constant,
         (None, Some(flow)) => flow,
-        // A shape is known as far as its elements are, and no row is looked at.
+        // The elements of a shape are known as far as possible above; they never depend on the contents of rows.
         (None, None) if matches!(call.node.op_type(), "Shape" | "Size") => Flow::Count,
         (None, None) => followed(call, id, dims.as_deref(), track, symbols),
     };
@@ -78,8 +78,8 @@ pub(super) fn conclude(
     Fact { datatype, dims, value, reals: None, flow }
 }
 
-/// Where the rule says the rows are, if the shape bears it out: there as many entries as a multiple of the rows, and
-/// no other axis whose length depends on their number.
+/// Returns the flow by the rule, if the shape is consistent with it: the length of the axis is a multiple of the number
+/// of rows, and no other length depends on that number.
 fn followed(call: &Call<'_>, id: NodeId, dims: Option<&[Dim]>, track: Track, symbols: &Symbols) -> Flow {
     let lost = |cause| mixed(Origin::Node(id), cause);
     let axis = match track {

@@ -1,11 +1,11 @@
-//! Operands that meet element by element: broadcasting, and where the rows come to lie.
+//! Broadcasting of operands, and the resulting axis of the rows.
 
 use super::{
     call::Track,
     size::{Dim, Size},
 };
 
-/// The common shape; `None` where the shapes do not fit.
+/// Returns the broadcast shape; `None` if the shapes are incompatible.
 pub(super) fn broadcast(shapes: &[&[Dim]]) -> Option<Vec<Dim>> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     (0..rank)
@@ -16,7 +16,7 @@ pub(super) fn broadcast(shapes: &[&[Dim]]) -> Option<Vec<Dim>> {
         .collect()
 }
 
-/// The length at which two lengths meet: outer `None` where they cannot, inner where it is not known.
+/// Returns the broadcast length of two lengths: `None` if they are incompatible, `Some(None)` if it is unknown.
 fn meet(left: &Dim, right: &Dim) -> Option<Dim> {
     let one = |dim: &Dim| dim.as_ref().is_some_and(|size| size.is(1));
     let fixed = |dim: &Dim| dim.as_ref().and_then(Size::known);
@@ -33,7 +33,7 @@ fn meet(left: &Dim, right: &Dim) -> Option<Dim> {
     }
 }
 
-/// Follows the rows of operands that are broadcast together.
+/// Tracks the rows of operands that are broadcast together.
 #[derive(Debug, Default)]
 pub(super) struct Rows<'a> {
     /// Shape and row axis of each operand.
@@ -46,8 +46,8 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// The axis of the rows in an output of `rank` axes whose last ones are those of the operands. Every operand must
-    /// carry the same rows there or be the same for all of them.
+    /// Returns the axis of the rows in an output of `rank` axes, the last of which are those of the operands. Every
+    /// operand must either carry the same rows on that axis or be the same for all rows.
     pub(super) fn track(&self, rank: usize) -> Track {
         const ASIDE: &str = "combines rows with each other";
         let lift = |dims: &[Dim], axis: usize| (axis + rank).checked_sub(dims.len()).ok_or(ASIDE);

@@ -1,13 +1,13 @@
-//! Symbolic shape inference: element type and shape of every tensor of a graph, and how it depends on the rows of a
-//! batch.
+//! Symbolic shape inference: determines the element type and shape of every tensor of a graph, and how it depends on
+//! the rows of a batch.
 //!
-//! Lengths are numbers, symbols of the graph's inputs, or expressions of these. Small whole-number tensors are followed
-//! element by element, so that shapes that a graph computes from shapes are known too. What an unknown operator makes
-//! is unknown, unless the file declares it.
+//! Lengths are numbers, symbols of the graph's inputs, or expressions of these. Small integer tensors are tracked
+//! element by element, so that shapes computed from other shapes are known as well. Outputs of unknown operators are
+//! unknown, unless the file declares them.
 //!
-//! The batch is axis 0 of the inputs: the symbol there, and what other inputs have there instead, as long as no input
-//! has that symbol on another axis. A tensor is *by rows* as long as row i of it depends on the rows i of the inputs
-//! alone; where operators move, group or mix the rows, that is remembered with the place and the cause.
+//! The batch is axis 0 of the inputs: its symbol, and the symbols that other inputs have there instead, unless an input
+//! has that symbol on another axis. A tensor is *by rows* if its row i depends only on the rows i of the inputs. If
+//! operators move, group or mix the rows, the place and the cause are recorded.
 
 mod call;
 mod datatype;
@@ -38,18 +38,18 @@ use super::{
 };
 use crate::model::DataType;
 
-/// What is known of the tensors of a graph.
+/// What is known about the tensors of a graph.
 #[derive(Debug)]
 pub struct Inference {
     pub(super) tensors: HashMap<String, TensorInfo>,
 }
 
-/// What is known of a tensor.
+/// What is known about a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Element type; `None` where it is unknown or has no counterpart in the protocol.
+    /// Element type; `None` if it is unknown or not supported by the protocol.
     pub datatype: Option<DataType>,
-    /// Shape; `None` where not even the rank is known. Lengths that are computed from symbols are unknown here.
+    /// Shape; `None` if not even the rank is known. Lengths computed from symbols are reported as unknown.
     pub dims: Option<Vec<PortDim>>,
     /// How the tensor depends on the rows of a batch.
     pub rows: Rows,
@@ -58,32 +58,32 @@ pub struct TensorInfo {
 /// How a tensor depends on the rows of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Axis 0 is the batch, and row i depends on the rows i of the inputs alone.
+    /// Axis 0 is the batch, and row i depends only on the rows i of the inputs.
     PerRow,
-    /// As `PerRow`, but this other axis is the batch.
+    /// Like `PerRow`, but another axis is the batch.
     Moved {
         /// The axis.
         axis: usize,
     },
-    /// Row after row along an axis, but each row takes several entries of it.
+    /// Contains the rows in order along an axis, but several entries per row.
     Grouped {
         /// The axis.
         axis: usize,
     },
-    /// No dependence on the rows; lengths of the request may matter.
+    /// Does not depend on the rows; may depend on lengths of the request.
     Constant,
-    /// A shape that counts the rows.
+    /// A shape that contains the number of rows.
     Count,
     /// Rows may depend on each other.
     Mixed {
-        /// The node that mixes them first, or the tensor that does not come by rows.
+        /// The first node that mixes them, or the tensor that is not by rows.
         origin: String,
-        /// What it does.
+        /// How the node mixes them.
         cause: &'static str,
     },
 }
 
-/// Infers the tensors of a model. Never fails: what cannot be known is unknown.
+/// Infers the tensors of a model. Never fails: whatever cannot be determined is unknown.
 pub fn infer(model: &Model) -> Inference {
     let Some(graph) = &model.0.graph else { return Inference { tensors: HashMap::new() } };
     let links = Links::new(graph);
@@ -93,13 +93,13 @@ pub fn infer(model: &Model) -> Inference {
 }
 
 impl Inference {
-    /// What is known of a tensor; `None` where the graph has none of this name.
+    /// Returns what is known about a tensor; `None` if the graph has no tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
     }
 }
 
-/// The facts of all tensors, by their numbers.
+/// Facts about all tensors, by number.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub symbols: Symbols,
@@ -188,7 +188,7 @@ impl Facts {
         }
     }
 
-    /// Fills what is unknown from the file's declaration.
+    /// Fills in unknown parts from the file's declaration.
     fn completed(&mut self, mut fact: Fact, info: &pb::ValueInfoProto) -> Fact {
         if fact.datatype.is_some() && fact.dims.as_ref().is_some_and(|dims| dims.iter().all(Option::is_some)) {
             return fact;
@@ -211,7 +211,7 @@ impl Facts {
         fact
     }
 
-    /// The shape as others see it; `None` where not even the rank is known.
+    /// Returns the shape in public form; `None` if not even the rank is known.
     pub(super) fn port_dims(&self, tensor: TensorId) -> Option<Vec<PortDim>> {
         let dim = |dim: &Dim| match dim {
             Some(size) => match (size.known(), size.symbol().and_then(|symbol| self.symbols.name(symbol))) {
@@ -224,7 +224,7 @@ impl Facts {
         self.facts[tensor].dims.as_ref().map(|dims| dims.iter().map(dim).collect())
     }
 
-    /// How a tensor depends on the rows.
+    /// Returns how a tensor depends on the rows.
     pub(super) fn rows(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> Rows {
         let fact = &self.facts[tensor];
         let is_batch = |axis: usize| {
@@ -256,7 +256,7 @@ impl Facts {
     }
 }
 
-/// A node in a message: its name, or its place and operator.
+/// Returns the label of a node in messages: its name, or its number and operator.
 fn node_label(node: &pb::NodeProto, id: NodeId) -> String {
     match node.name() {
         "" => format!("{id} ({})", node.op_type()),
@@ -264,7 +264,7 @@ fn node_label(node: &pb::NodeProto, id: NodeId) -> String {
     }
 }
 
-/// The symbols of a graph: its inputs agree on the batch.
+/// Returns the symbols of a graph, with one symbol for the batch of all inputs.
 fn batch_symbols(graph: &pb::GraphProto) -> Symbols {
     let weights: std::collections::HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
     let given = graph.input.iter().filter(|input| !weights.contains(input.name()));
@@ -309,7 +309,7 @@ fn constant(call: &Call<'_>) -> Fact {
     fact
 }
 
-/// The number of elements where each symbol stands for what `value` says and an unknown length for `open`.
+/// Returns the number of elements, given the values of symbols and `open` for unknown lengths.
 pub(super) fn elements(dims: &[Dim], open: f64, value: impl Fn(Symbol) -> f64) -> f64 {
     dims.iter().map(|dim| dim.as_ref().map_or(open, |size| size.evaluate(&value))).product()
 }

@@ -1,11 +1,11 @@
-//! Lengths and whole numbers that may hang on the lengths of a request: exact products of symbols, and opaque
-//! expressions where something else than a product is computed.
+//! Lengths and integers that may depend on the lengths of a request: exact products of symbols, and opaque symbols for
+//! all other expressions.
 
 use std::collections::HashMap;
 
 use smallvec::{SmallVec, smallvec};
 
-/// Longer products are not followed, so that repeated squaring stays cheap.
+/// Maximum number of symbols in a product, which keeps repeated squaring cheap.
 const FACTORS_MAX: usize = 6;
 
 /// A length that varies from run to run.
@@ -15,15 +15,15 @@ pub(crate) struct Symbol(u32);
 /// The number of rows.
 pub(crate) const BATCH: Symbol = Symbol(0);
 
-/// A whole number: a factor times a product of symbols. Equal sizes are equal in every run.
+/// An integer: a factor times a product of symbols. Equal sizes are equal in every run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Size {
     factor: i64,
-    /// Sorted; none where the factor is 0.
+    /// Sorted; empty if the factor is 0.
     symbols: SmallVec<[Symbol; 2]>,
 }
 
-/// A size, or nothing known of it.
+/// A size, or unknown.
 pub(crate) type Dim = Option<Size>;
 
 impl From<i64> for Size {
@@ -39,7 +39,7 @@ impl From<Symbol> for Size {
 }
 
 impl Size {
-    /// The number, where no symbol is in it.
+    /// Returns the number, if it has no symbols.
     pub(crate) fn known(&self) -> Option<i64> {
         self.symbols.is_empty().then_some(self.factor)
     }
@@ -48,7 +48,7 @@ impl Size {
         self.known() == Some(number)
     }
 
-    /// The symbol, where it is nothing else.
+    /// Returns the symbol, if it is just a symbol.
     pub(crate) fn symbol(&self) -> Option<Symbol> {
         match (self.factor, self.symbols.as_slice()) {
             (1, &[symbol]) => Some(symbol),
@@ -60,19 +60,19 @@ impl Size {
         self.symbol() == Some(BATCH)
     }
 
-    /// Whether it is the number of rows times something that is not.
+    /// Returns whether it is the number of rows times something that does not depend on that number.
     pub(crate) fn is_batch_multiple(&self, symbols: &Symbols) -> bool {
         let rest = self.symbols.iter().filter(|&&symbol| symbol != BATCH);
         self.symbols.iter().filter(|&&symbol| symbol == BATCH).count() == 1
             && rest.into_iter().all(|&symbol| !symbols.counts_rows(symbol))
     }
 
-    /// Whether it depends on the number of rows.
+    /// Returns whether it depends on the number of rows.
     pub(crate) fn counts_rows(&self, symbols: &Symbols) -> bool {
         self.symbols.iter().any(|&symbol| symbols.counts_rows(symbol))
     }
 
-    /// The product; `None` where it overflows or has too many symbols.
+    /// Returns the product; `None` if it overflows or has too many symbols.
     pub(crate) fn times(&self, other: &Self) -> Dim {
         let factor = self.factor.checked_mul(other.factor)?;
         if factor == 0 {
@@ -87,7 +87,7 @@ impl Size {
         Some(Self { factor, symbols })
     }
 
-    /// The quotient, where `other` divides it whatever the symbols stand for. Lengths are taken as not 0.
+    /// Returns the quotient, if `other` divides it for all values of the symbols. Lengths are assumed not to be 0.
     pub(crate) fn exact_quotient(&self, other: &Self) -> Dim {
         if other.factor == 0 || self.factor.checked_rem(other.factor)? != 0 {
             return None;
@@ -100,13 +100,13 @@ impl Size {
         Some(Self { factor: self.factor / other.factor, symbols })
     }
 
-    /// Its value where each symbol stands for what `value` says.
+    /// Returns its value, given the values of symbols.
     pub(crate) fn evaluate(&self, value: impl Fn(Symbol) -> f64) -> f64 {
         self.symbols.iter().fold(self.factor as f64, |product, &symbol| product * value(symbol))
     }
 }
 
-/// The product of sizes; `None` where one is not known.
+/// Returns the product of sizes; `None` if one is unknown.
 pub(crate) fn product<'d>(dims: impl IntoIterator<Item = &'d Dim>) -> Dim {
     dims.into_iter().try_fold(Size::from(1), |product, dim| product.times(dim.as_ref()?))
 }
@@ -127,7 +127,7 @@ struct Entry {
     counts_rows: bool,
 }
 
-/// All symbols of a graph. Equal expressions are one symbol.
+/// All symbols of a graph. Equal expressions share a symbol.
 #[derive(Debug)]
 pub(crate) struct Symbols {
     entries: Vec<Entry>,
@@ -136,7 +136,7 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    /// Only the number of rows, under its name and aliases.
+    /// Creates the symbols with just the number of rows, under its name and aliases.
     pub(crate) fn new(batch: String, aliases: impl IntoIterator<Item = String>) -> Self {
         let mut named: HashMap<String, Symbol> = aliases.into_iter().map(|alias| (alias, BATCH)).collect();
         named.insert(batch.clone(), BATCH);
@@ -153,8 +153,8 @@ impl Symbols {
         symbol
     }
 
-    /// A symbol that the file declares for a tensor within the graph. One that no input has may stand for anything, the
-    /// number of rows included.
+    /// Returns the symbol that the file declares for an inner tensor. A name that no input has may stand for anything,
+    /// including the number of rows.
     pub(crate) fn declared(&mut self, name: &str) -> Symbol {
         if let Some(&symbol) = self.named.get(name) {
             return symbol;
@@ -164,7 +164,7 @@ impl Symbols {
         symbol
     }
 
-    /// A length of its own, equal to no other.
+    /// Creates a new symbol for a length that is not known to equal any other.
     pub(crate) fn fresh(&mut self) -> Symbol {
         self.enter(None, false)
     }
@@ -178,7 +178,7 @@ impl Symbols {
         self.entries.get(symbol.0 as usize).is_none_or(|entry| entry.counts_rows)
     }
 
-    /// The symbol's name in the file; `None` for expressions.
+    /// Returns the symbol's name in the file; `None` for expressions.
     pub(crate) fn name(&self, symbol: Symbol) -> Option<&str> {
         self.entries.get(symbol.0 as usize)?.name.as_deref()
     }
@@ -211,7 +211,7 @@ impl Symbols {
         self.sum(left, &negative)
     }
 
-    /// The quotient, rounded towards zero.
+    /// Returns the quotient, rounded toward zero.
     pub(crate) fn quotient(&mut self, left: &Size, right: &Size) -> Dim {
         if let Some(exact) = left.exact_quotient(right) {
             return Some(exact);

@@ -1,7 +1,7 @@
-//! Reads what a model takes and gives without reading its weights.
+//! Reads a model's inputs and outputs without reading its weights.
 //!
-//! The file is walked field by field: nodes and weights are skipped by seeking, so that a model of many hundred
-//! megabytes costs a few reads. What is kept is bounded, whatever the file claims.
+//! Walks the file field by field and skips nodes and weights by seeking, so that a model of many hundred megabytes
+//! costs only a few reads. Memory is bounded, whatever the file claims.
 
 use std::{
     collections::HashSet,
@@ -18,23 +18,23 @@ use super::{
     protobuf::{Body, Fault, Field, Wire},
 };
 
-/// Most bytes of declarations (inputs, outputs, operator sets, names) that are read; real models have a few hundred.
+/// Maximum bytes of declarations (inputs, outputs, operator sets, names). Real models have a few hundred.
 const DECLARATIONS_MAX_BYTES: u64 = 4 << 20;
-/// How a file begins that Git LFS left in place of a large one.
+/// Start of a file that Git LFS stores in place of a large one.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// What a model takes and gives.
+/// Inputs and outputs of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Inputs that a caller must give, in the file's order; names that are weights are left out.
+    /// Inputs that a caller must provide, in the file's order. Inputs that are also weights are omitted.
     pub inputs: Vec<Port>,
-    /// Outputs in the file's order; dimensions that the file does not declare are those that follow from its nodes.
+    /// Outputs in the file's order. Undeclared dimensions are inferred from the nodes.
     pub outputs: Vec<Port>,
-    /// Version of the standard operator set; `None` where the model uses none.
+    /// Version of the standard operator set; `None` if the model does not use it.
     pub opset: Option<i64>,
-    /// Version of the file format; 0 where the file does not say.
+    /// Version of the file format; 0 if missing.
     pub ir_version: i64,
-    /// The tool that wrote the file; empty where the file does not say.
+    /// Name of the tool that wrote the file; empty if missing.
     pub producer: String,
 }
 
@@ -42,7 +42,7 @@ impl Signature {
     /// Reads the signature of a model file.
     ///
     /// # Errors
-    /// When the file cannot be read or is no ONNX model; the text names the file.
+    /// If the file cannot be read or is not an ONNX model. The error names the file.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let label = path.display().to_string();
         let opened = File::open(path).and_then(|file| file.metadata().map(|found| (file, found.len())));
@@ -52,10 +52,10 @@ impl Signature {
         }
     }
 
-    /// Reads the signature of a model in memory; `label` stands for the file's name in errors.
+    /// Reads the signature of a model in memory; `label` replaces the file name in errors.
     ///
     /// # Errors
-    /// When the bytes are no ONNX model.
+    /// If the bytes are not an ONNX model.
     pub fn from_bytes(label: &str, bytes: &[u8]) -> Result<Self, Error> {
         Self::walk(Cursor::new(bytes), bytes.len() as u64).map_err(|fault| fault.of(label.to_owned()))
     }
@@ -70,7 +70,7 @@ impl Signature {
         Ok(found)
     }
 
-    /// Fills in what the file does not declare of the outputs, as far as it follows from the nodes.
+    /// Fills in undeclared datatypes and dimensions of the outputs by inference.
     fn infer_outputs(&mut self, source: impl Read + Seek, length: u64) {
         let Some(inference) = outline_of(source, length).as_ref().map(infer) else { return };
         for port in self.outputs.iter_mut().filter(|port| port.dims.is_none()) {
@@ -138,7 +138,7 @@ impl Signature {
     }
 }
 
-/// Refuses a file that only stands for a model.
+/// Rejects a Git LFS pointer file.
 fn refuse_pointer(source: &mut (impl Read + Seek)) -> Result<(), Fault> {
     let mut head = Vec::with_capacity(LFS_POINTER.len());
     source.take(LFS_POINTER.len() as u64).read_to_end(&mut head)?;

@@ -1,8 +1,8 @@
 //! BERT encoders (Devlin et al.: Pre-training of deep bidirectional transformers, 2019): BERT-base with random weights,
 //! and the sentence encoder MiniLM-L6 with the weights of its checkpoint.
 //!
-//! Padding changes nothing: a masked token gets the attention weight 0 exactly, since its score lies 10,000 below the
-//! others and the exponential of that is 0 in FP32, and it is left out of the mean.
+//! Padding does not change results: the score of a masked token is 10,000 below the others, whose exponential is 0 in
+//! FP32, so its attention weight is exactly 0. The mean excludes it as well.
 
 use crate::{
     model::DataType,
@@ -16,14 +16,14 @@ use crate::{
 
 use super::Width;
 
-/// What a masked token's scores are lowered by.
+/// Offset of the scores of masked tokens.
 const MASKED: f32 = -10_000.0;
 
 /// Sizes of an encoder.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     vocabulary: usize,
-    /// Most tokens of a text.
+    /// Maximum tokens of a text.
     positions: usize,
     hidden: usize,
     heads: usize,
@@ -36,7 +36,8 @@ impl Sizes {
     const MINILM: Self =
         Self { vocabulary: 30522, positions: 512, hidden: 384, heads: 12, intermediate: 1536, layers: 6 };
 
-    /// BERT-base: 109 million weights at full width. A quarter has a quarter of the heads, each as wide as before.
+    /// BERT-base: 109 million weights at full width. A quarter width has a quarter of the heads, each of the same
+    /// width.
     fn bert_base(width: Width) -> Self {
         let (hidden, heads, intermediate) = (width.of(768), width.of(12), width.of(3072));
         Self { vocabulary: 30522, positions: 512, hidden, heads, intermediate, layers: 12 }
@@ -44,10 +45,10 @@ impl Sizes {
 }
 
 /// `input_ids`, `attention_mask` INT64 `[batch, tokens]` → `last_hidden_state` FP32 `[batch, tokens, hidden]`,
-/// `pooled_output` FP32 `[batch, hidden]`; hidden is 768 at full width, and tokens at most 512.
+/// `pooled_output` FP32 `[batch, hidden]`. `hidden` is 768 at full width; at most 512 tokens.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn bert_base(width: Width) -> Result<Model, Error> {
     let sizes = Sizes::bert_base(width);
     let hidden = sizes.hidden as i64;
@@ -65,10 +66,10 @@ pub fn bert_base(width: Width) -> Result<Model, Error> {
 }
 
 /// `input_ids`, `attention_mask` INT64 `[batch, tokens]` → `sentence_embedding` FP32 `[batch, 384]`, of length 1: the
-/// mean of the last states over the tokens that are not masked. At most 512 tokens.
+/// normalized mean of the last states of unmasked tokens. At most 512 tokens.
 ///
 /// # Errors
-/// When the weights lack a tensor or have other shapes.
+/// If the weights lack a tensor or have other shapes.
 pub fn minilm(weights: impl Weights) -> Result<Model, Error> {
     let sizes = Sizes::MINILM;
     let mut encoder = Encoder { graph: Graph::new("minilm"), weights, sizes };
@@ -86,7 +87,8 @@ fn mean_and_normalise(graph: &mut Graph, states: &Value, mask: &Value) -> Value 
     let kept = graph.op("Mul", &[states, &mask]).value();
     let sum = graph.op("ReduceSum", &[&kept, &tokens]).attr("keepdims", 0).value();
     let count = graph.op("ReduceSum", &[&mask, &tokens]).attr("keepdims", 0).value();
-    // Of a text without tokens the mean is 0, not undefined; likewise the direction of a zero vector.
+    // Lower bounds of the divisors, so that the mean of a text without tokens, and the direction of a zero vector, are
+    // 0 rather than undefined.
     let least = graph.scalar(1e-9_f32);
     let count = graph.op("Max", &[&count, &least]).value();
     let mean = graph.op("Div", &[&sum, &count]).value();
@@ -96,7 +98,7 @@ fn mean_and_normalise(graph: &mut Graph, states: &Value, mask: &Value) -> Value 
     graph.op("Div", &[&mean, &length]).named("sentence_embedding").value()
 }
 
-/// An encoder under construction. Names are those of the checkpoints; bias and GELU are in the form that ONNX Runtime
+/// An encoder under construction. Names are those of the checkpoints. Bias and GELU are in the form that ONNX Runtime
 /// fuses.
 struct Encoder<W> {
     graph: Graph,
@@ -116,7 +118,7 @@ impl<W: Weights> Encoder<W> {
         Ok(self.graph.raw(name, DataType::Fp32, dims, data))
     }
 
-    /// The states after the last layer, `[batch, tokens, hidden]`.
+    /// Returns the states after the last layer, `[batch, tokens, hidden]`.
     fn encode(&mut self, ids: &Value, mask: &Value) -> Result<Value, Error> {
         let mut states = self.embed(ids)?;
         let bias = self.graph.scope("mask", |graph| {
@@ -141,13 +143,14 @@ impl<W: Weights> Encoder<W> {
         let kinds = self.tensor("embeddings.token_type_embeddings.weight", &[2, hidden], 0.02)?;
         let graph = &mut self.graph;
         let words = graph.op("Gather", &[&words, ids]).value();
-        // Sliced by length, the positions leave the sum's shape open to shape inference, so ONNX Runtime does not fuse
-        // the residual sums with their normalisation. Measured on the CPU, that is the faster form by a tenth.
+        // Slices the positions by length, which hides the sum's shape from shape inference, so that ONNX Runtime does
+        // not fuse the residual sums with their normalization. On the CPU, that form was measured to be faster by a
+        // tenth.
         let shape = graph.op("Shape", &[ids]).value();
         let (zero, one) = (graph.literal(&[0_i64]), graph.literal(&[1_i64]));
         let tokens = graph.op("Gather", &[&shape, &one]).value();
         let places = graph.op("Slice", &[&places, &zero, &tokens, &zero]).value();
-        // Every token is of the first kind: single texts only.
+        // All tokens have type 0, because only single texts are supported.
         let kind = graph.op("Gather", &[&kinds, &zero]).value();
         let sum = graph.op("Add", &[&words, &places]).value();
         let sum = graph.op("Add", &[&sum, &kind]).value();
@@ -203,7 +206,7 @@ impl<W: Weights> Encoder<W> {
         Ok(self.graph.op("Add", &[&product, &bias]).value())
     }
 
-    /// Layer normalisation. Random scales are around 0 like all random weights, which keeps rows apart.
+    /// Adds a layer normalization. Random scales are around 0 like all random weights, which keeps rows distinct.
     fn normalise(&mut self, name: &str, x: &Value) -> Result<Value, Error> {
         let hidden = self.sizes.hidden;
         let scale = self.tensor(&format!("{name}.weight"), &[hidden], 1.0)?;

@@ -1,4 +1,4 @@
-//! The layers that convolutional networks are made of.
+//! Layers of convolutional networks.
 
 use crate::{
     model::DataType,
@@ -9,29 +9,29 @@ use crate::{
     },
 };
 
-/// Variance gain for a layer that a rectifier follows (He et al., 2015); 1 for a layer that none follows.
+/// Variance gain for a layer followed by a rectifier (He et al., 2015); other layers have 1.
 pub(super) const RECTIFIED: f32 = 2.0;
 
-/// A convolutional network under construction. Batch normalisation is taken as folded into the convolutions, as
-/// exporters for inference leave it.
+/// A convolutional network under construction. Batch normalization is assumed to be folded into the convolutions, as
+/// exporters for inference do.
 pub(super) struct Net {
     pub graph: Graph,
     weights: Seeded,
 }
 
-/// A convolution, square in kernel and stride.
+/// A convolution with square kernel and stride.
 #[derive(Clone, Copy)]
 pub(super) struct Conv {
     pub input: usize,
     pub output: usize,
     pub kernel: usize,
     pub stride: usize,
-    /// Variance of the outputs in terms of the inputs' mean square.
+    /// Variance of the outputs relative to the mean square of the inputs.
     pub gain: f32,
 }
 
 impl Conv {
-    /// Stride 1, followed by a rectifier.
+    /// Creates a convolution with stride 1, followed by a rectifier.
     pub(super) fn new(input: usize, output: usize, kernel: usize) -> Self {
         Self { input, output, kernel, stride: 1, gain: RECTIFIED }
     }
@@ -50,32 +50,32 @@ impl Net {
         Self::sharing(name, name)
     }
 
-    /// A graph whose weights are drawn as those of another of this name.
+    /// Creates a graph with the same random weights as another.
     pub(super) fn sharing(name: &str, weights_of: &str) -> Self {
         let seed = weights_of.bytes().fold(0, |seed: u64, byte| seed << 8 ^ seed >> 56 ^ u64::from(byte));
         Self { graph: Graph::new(name), weights: Seeded::new(seed) }
     }
 
-    /// The input `image`, FP32, batch first.
+    /// Adds the input `image`, FP32, batch first.
     pub(super) fn image(&mut self, dims: &[PortDim]) -> Value {
         self.graph.input("image", DataType::Fp32, dims)
     }
 
-    /// Random weights. What is summed over `fan_in` of them has the variance `gain` in terms of the inputs' mean
-    /// square.
+    /// Adds random weights. A sum over `fan_in` of them has the variance `gain`, relative to the mean square of the
+    /// inputs.
     pub(super) fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
         let spread = (gain / fan_in as f32).sqrt();
         let data = self.weights.uniform(&self.graph.scoped(name), dims.iter().product(), spread);
         self.graph.raw(name, DataType::Fp32, dims, data)
     }
 
-    /// The numbers that [`Self::weight`] would give, for those who change some of them.
+    /// Returns the numbers that [`Self::weight`] would use, so that the caller can change some of them.
     pub(super) fn drawn(&self, name: &str, count: usize, fan_in: usize, gain: f32) -> Vec<f32> {
         let data = self.weights.uniform(&self.graph.scoped(name), count, (gain / fan_in as f32).sqrt());
         data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }
 
-    /// A convolution with bias, padded so that stride 1 keeps the size.
+    /// Adds a convolution with bias, padded so that stride 1 keeps the size.
     pub(super) fn conv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
         let Conv { input, output, kernel, stride, gain } = conv;
         let weight =
@@ -83,7 +83,7 @@ impl Net {
         self.convolve(name, x, &weight, output, kernel, stride, 1)
     }
 
-    /// A 3 × 3 convolution of each channel alone.
+    /// Adds a 3 × 3 convolution of each channel separately.
     pub(super) fn depthwise(&mut self, name: &str, x: &Value, channels: usize, stride: usize) -> Value {
         let weight = self.weight(&format!("{name}.weight"), &[channels, 1, 3, 3], 9, RECTIFIED);
         self.convolve(name, x, &weight, channels, 3, stride, channels)
@@ -107,21 +107,21 @@ impl Net {
         call.attr("pads", [pad, pad, pad, pad]).attr("group", groups as i64).value()
     }
 
-    /// A convolution and a rectifier.
+    /// Adds a convolution and a rectifier.
     pub(super) fn conv_relu(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
         let y = self.conv(name, x, conv);
         self.relu(&y)
     }
 
-    /// A transposed convolution with bias that doubles the size.
+    /// Adds a transposed convolution with bias that doubles the size.
     pub(super) fn upconv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
         let Conv { input, output, kernel, gain, .. } = conv;
-        // With stride 2, an output element takes a quarter of the kernel's products.
+        // With stride 2, an output element is the sum of a quarter of the kernel's products.
         let fan_in = (input * kernel * kernel).div_ceil(4);
         let weight = self.weight(&format!("{name}.weight"), &[input, output, kernel, kernel], fan_in, gain);
         let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-4);
         let (side, pad) = (kernel as i64, (kernel / 2) as i64);
-        // Size out = 2 (size in − 1) + kernel − pads, so the end takes what is missing to twice the size in.
+        // The output size is 2 · (input size − 1) + kernel − pads, so the end padding makes it twice the input size.
         let (begin, end) = if kernel % 2 == 0 { (pad - 1, pad - 1) } else { (pad, pad - 1) };
         let call = self.graph.op("ConvTranspose", &[x, &weight, &bias]);
         let call = call.attr("kernel_shape", [side, side]).attr("strides", [2, 2]);
@@ -136,32 +136,32 @@ impl Net {
         self.graph.op("Add", &[x, y]).value()
     }
 
-    /// The maximum of each square of `kernel`, every `stride`, padded by `pad`.
+    /// Adds a max pool of squares of `kernel` with `stride`, padded by `pad`.
     pub(super) fn max_pool(&mut self, x: &Value, kernel: i64, stride: i64, pad: i64) -> Value {
         let call = self.graph.op("MaxPool", &[x]).attr("kernel_shape", [kernel, kernel]);
         call.attr("strides", [stride, stride]).attr("pads", [pad, pad, pad, pad]).value()
     }
 
-    /// The mean of each channel: `[batch, channels]`.
+    /// Returns the mean of each channel: `[batch, channels]`.
     pub(super) fn global_mean(&mut self, x: &Value) -> Value {
         let mean = self.graph.op("GlobalAveragePool", &[x]).value();
         self.graph.op("Flatten", &[&mean]).attr("axis", 1).value()
     }
 
-    /// A dense layer on `[batch, input]`.
+    /// Adds a dense layer on `[batch, input]`.
     pub(super) fn dense(&mut self, name: &str, x: &Value, input: usize, output: usize, gain: f32) -> Value {
         let weight = self.weight(&format!("{name}.weight"), &[output, input], input, gain);
         let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-4);
         self.graph.op("Gemm", &[x, &weight, &bias]).attr("transB", 1).value()
     }
 
-    /// Gives `x` the name of an output and makes it one.
+    /// Declares `x` as an output under this name.
     pub(super) fn output(&mut self, name: &str, x: &Value, dims: &[PortDim]) {
         let named = self.graph.op("Identity", &[x]).named(name).value();
         self.graph.output(&named, DataType::Fp32, dims);
     }
 
-    /// Prefixes the names that `build` makes.
+    /// Prefixes the names that `build` creates.
     pub(super) fn scope<T>(&mut self, scope: impl Into<String>, build: impl FnOnce(&mut Self) -> T) -> T {
         self.graph.enter(scope);
         let result = build(self);

@@ -1,5 +1,5 @@
 //! `LinkNet` (Chaurasia, Culurciello: Exploiting encoder representations for efficient semantic segmentation, 2017): a
-//! ResNet-18 encoder whose stages are linked by sums to the stages of a light decoder.
+//! ResNet-18 encoder whose stages are linked by addition to the stages of a light decoder.
 
 use super::{
     Width,
@@ -14,20 +14,20 @@ use crate::onnx::{
 
 /// Channels of the encoder's stages.
 const STAGES: [usize; 4] = [64, 128, 256, 512];
-/// Of Cityscapes, the paper's data.
+/// Number of classes in Cityscapes, the paper's data set.
 const CLASSES: usize = 19;
 
 /// `image` FP32 `[batch, 3, 256, 256]` → `mask` FP32 `[batch, 19, 256, 256]`; 11.5 million weights at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn linknet(width: Width) -> Result<Model, BuildError> {
     let mut net = Net::new("linknet");
     let image = net.image(&dims!["batch", 3, 256, 256]);
     let first = width.of(64);
     let mut x = stem(&mut net, &image, first);
     let mut channels = first;
-    // What each decoder stage gives back: the encoder stage's own input, in shape, and by a sum.
+    // For each decoder stage: the input of its encoder stage, whose shape it restores and to which it is added.
     let mut links = Vec::new();
     for (stage, output) in STAGES.into_iter().enumerate() {
         let output = width.of(output);
@@ -41,7 +41,7 @@ pub fn linknet(width: Width) -> Result<Model, BuildError> {
     }
     for (stage, (link, output, stride)) in links.into_iter().enumerate().rev() {
         let raised = net.scope(format!("decoder{}", stage + 1), |net| decode(net, &x, channels, output, stride));
-        // The first encoder stage's input is the stem's output, which the paper does not link.
+        // The paper does not link the first encoder stage's input, which is the stem's output.
         x = if stage > 0 { net.add(&raised, &link) } else { raised };
         channels = output;
     }
@@ -54,7 +54,7 @@ pub fn linknet(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// Narrow, enlarge, widen.
+/// Adds a decoder block: reduces channels, upsamples, and expands channels.
 fn decode(net: &mut Net, x: &Value, input: usize, output: usize, stride: usize) -> Value {
     let inner = input / 4;
     let x = net.conv_relu("conv1", x, Conv::new(input, inner, 1));

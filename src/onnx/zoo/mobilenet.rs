@@ -17,7 +17,7 @@ const STAGES: [(usize, usize, usize, usize); 7] =
 /// `image` FP32 `[batch, 3, 224, 224]` → `logits` FP32 `[batch, 1000]`; 3.5 million weights at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn mobilenet(width: Width) -> Result<Model, BuildError> {
     let mut net = Net::new("mobilenet");
     let image = net.image(&dims!["batch", 3, 224, 224]);

@@ -1,10 +1,10 @@
-//! Seed models: small ones that show one thing each, and the networks of the papers with random weights.
+//! Seed models: small models that each demonstrate one feature, and the networks of the papers with random weights.
 //!
-//! The weights of a network depend on its name alone, so every machine makes the same file. Networks come at full and
-//! at quarter width; widths apply to channels, never to the images or the number of layers. All graphs have the batch
-//! as axis 0, symbol `batch`, unless said otherwise. What recurrent models are unfolded into is in [`cells`].
+//! The weights of a network depend only on its name, so every machine builds the same file. Networks exist at full and
+//! quarter width. Widths apply to channels, not to images or the number of layers. All graphs have the batch as axis 0,
+//! symbol `batch`, unless stated otherwise. The cells of recurrent models are in [`cells`].
 //!
-//! Model directories and configurations are made elsewhere; here are graphs only.
+//! This module builds graphs only, not model directories or configurations.
 
 mod bert;
 pub mod cells;
@@ -24,7 +24,7 @@ pub use small::{add_sub, correlation_id, identity, identity_of, lookup, runaway,
 pub use unet::unet;
 pub use vgg::vgg19;
 
-/// How wide a network is, in parts of the paper's.
+/// Width of a network relative to the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width {
     divisor: usize,
@@ -36,7 +36,7 @@ impl Width {
     /// A quarter of the paper's width: about a sixteenth of its work.
     pub const QUARTER: Self = Self { divisor: 4 };
 
-    /// A number of channels at this width.
+    /// Returns a number of channels at this width.
     pub fn of(self, channels: usize) -> usize {
         channels / self.divisor
     }

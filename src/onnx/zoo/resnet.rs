@@ -1,5 +1,5 @@
-//! ResNet-50 (He et al.: Deep residual learning for image recognition, 2016), with the stride of a stage in its first
-//! 3 × 3 convolution (known as version 1.5), and the basic blocks of ResNet-18 that LinkNet builds on.
+//! ResNet-50 (He et al.: Deep residual learning for image recognition, 2016), with the stride of a stage in its first 3
+//! × 3 convolution (known as version 1.5), and the basic blocks of ResNet-18 that LinkNet uses.
 
 use super::{
     Width,
@@ -13,7 +13,7 @@ use crate::onnx::{
 
 /// Inner channels and number of the bottleneck blocks of each stage.
 const STAGES: [(usize, usize); 4] = [(64, 3), (128, 4), (256, 6), (512, 3)];
-/// Output channels of a bottleneck in inner channels.
+/// Output channels of a bottleneck, as a multiple of its inner channels.
 const EXPANSION: usize = 4;
 /// Keeps the sum of a long chain of residual blocks within a small multiple of its first term.
 const RESIDUAL_GAIN: f32 = 0.25;
@@ -21,7 +21,7 @@ const RESIDUAL_GAIN: f32 = 0.25;
 /// `image` FP32 `[batch, 3, 224, 224]` → `logits` FP32 `[batch, 1000]`; 25.5 million weights at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn resnet50(width: Width) -> Result<Model, BuildError> {
     let mut net = Net::new("resnet50");
     let image = net.image(&dims!["batch", 3, 224, 224]);
@@ -43,7 +43,7 @@ pub fn resnet50(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// A convolution of 7 × 7 and a pooling that leave a quarter of the image's side.
+/// Adds a 7 × 7 convolution and a pool, which reduce the image's side to a quarter.
 pub(super) fn stem(net: &mut Net, image: &Value, channels: usize) -> Value {
     let x = net.conv_relu("stem", image, Conv::new(3, channels, 7).stride(2));
     net.max_pool(&x, 3, 2, 1)
@@ -57,14 +57,14 @@ fn bottleneck(net: &mut Net, x: &Value, input: usize, inner: usize, stride: usiz
     join(net, x, &y, input, output, stride)
 }
 
-/// Two convolutions of 3 × 3 with a shortcut.
+/// Adds two 3 × 3 convolutions with a shortcut.
 pub(super) fn basic_block(net: &mut Net, x: &Value, input: usize, output: usize, stride: usize) -> Value {
     let y = net.conv_relu("conv1", x, Conv::new(input, output, 3).stride(stride));
     let y = net.conv("conv2", &y, Conv::new(output, output, 3).gain(RESIDUAL_GAIN));
     join(net, x, &y, input, output, stride)
 }
 
-/// The rectified sum of `x` and `y`, with `x` projected where the shapes differ.
+/// Adds the rectified sum of `x` and `y`, with `x` projected if the shapes differ.
 fn join(net: &mut Net, x: &Value, y: &Value, input: usize, output: usize, stride: usize) -> Value {
     let sum = if input == output && stride == 1 {
         net.add(x, y)

@@ -12,15 +12,15 @@ use crate::{
 /// `OUTPUT0` = `INPUT0`, FP32 `[batch, 16]`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn identity() -> Result<Model, BuildError> {
     identity_of(DataType::Fp32, &dims!["batch", 16])
 }
 
-/// `OUTPUT0` = `INPUT0` for any datatype and shape, the batch included in `shape`.
+/// `OUTPUT0` = `INPUT0` for any datatype and shape; `shape` includes the batch.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn identity_of(datatype: DataType, shape: &[PortDim]) -> Result<Model, BuildError> {
     let mut graph = Graph::new("identity");
     let input = graph.input("INPUT0", datatype, shape);
@@ -32,7 +32,7 @@ pub fn identity_of(datatype: DataType, shape: &[PortDim]) -> Result<Model, Build
 /// `OUTPUT0` = `INPUT0` + `INPUT1`, `OUTPUT1` = `INPUT0` − `INPUT1`, FP32 `[batch, 16]`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn add_sub() -> Result<Model, BuildError> {
     let shape = dims!["batch", 16];
     let mut graph = Graph::new("addsub");
@@ -45,10 +45,10 @@ pub fn add_sub() -> Result<Model, BuildError> {
     graph.finish()
 }
 
-/// `OUTPUT0` = `INPUT0` × `factor`, FP32 `[batch, 16]`: versions that can be told apart by their answers.
+/// `OUTPUT0` = `INPUT0` × `factor`, FP32 `[batch, 16]`: for versions that differ in their results.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn scale(factor: f32) -> Result<Model, BuildError> {
     let shape = dims!["batch", 16];
     let mut graph = Graph::new("scale");
@@ -59,11 +59,11 @@ pub fn scale(factor: f32) -> Result<Model, BuildError> {
     graph.finish()
 }
 
-/// `OUTPUT0` INT64 `[batch, 1]` = `total` + `INPUT0`, and the same as `total_next`, beside what it is told: `is_first`
-/// = `START` INT32 and `is_last` = `END` FP32. A model whose state and control inputs the server fills in.
+/// `OUTPUT0` INT64 `[batch, 1]` = `total` + `INPUT0`, also as `total_next`; and the control inputs: `is_first` =
+/// `START` INT32 and `is_last` = `END` FP32. A model whose state and control inputs the server fills in.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn running_total() -> Result<Model, BuildError> {
     let shape = dims!["batch", 1];
     let mut graph = Graph::new("running_total");
@@ -81,11 +81,11 @@ pub fn running_total() -> Result<Model, BuildError> {
     graph.finish()
 }
 
-/// What it is told of each row: `OUTPUT0` UINT64 `[batch, 1]` = `CORRID`, `is_ready` = `READY` BOOL; and `same` =
+/// The control inputs of each row: `OUTPUT0` UINT64 `[batch, 1]` = `CORRID`, `is_ready` = `READY` BOOL; and `same` =
 /// `INPUT0` INT64.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn correlation_id() -> Result<Model, BuildError> {
     let shape = dims!["batch", 1];
     let mut graph = Graph::new("correlation_id");
@@ -101,11 +101,11 @@ pub fn correlation_id() -> Result<Model, BuildError> {
     graph.finish()
 }
 
-/// `OUTPUT0` FP32 `[batch, 1]` = the entry that `INPUT0` INT64 `[batch, 1]` names in a table of 100, 101, … 115. An
-/// index outside −16…15 fails the whole batch: what is computed cannot be refused before the run.
+/// `OUTPUT0` FP32 `[batch, 1]` = the entry at index `INPUT0` INT64 `[batch, 1]` of a table of 100, 101, … 115. An index
+/// outside −16…15 fails the whole batch: the index is computed in the graph, so it cannot be checked before the run.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn lookup() -> Result<Model, BuildError> {
     let shape = dims!["batch", 1];
     let mut graph = Graph::new("lookup");
@@ -123,21 +123,21 @@ pub fn lookup() -> Result<Model, BuildError> {
 /// two cores, whatever the batch.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn slow() -> Result<Model, BuildError> {
     multiplying("slow", 150, 1024)
 }
 
-/// `OUTPUT0` = `INPUT0`, FP32 `[batch, 16]`, after far more work than anybody waits for, in small steps.
+/// `OUTPUT0` = `INPUT0`, FP32 `[batch, 16]`, after practically endless work in small steps.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn runaway() -> Result<Model, BuildError> {
     multiplying("runaway", i64::MAX, 64)
 }
 
-/// A loop that carries the input along and multiplies two unit matrices `times` times. The engine cannot know that they
-/// are, nor that the product is not used; and unit matrices keep every product finite.
+/// Builds a loop that carries the input along and multiplies two identity matrices `times` times. The engine cannot
+/// know that they are identity matrices or that the product is unused, and every product stays finite.
 fn multiplying(name: &str, times: i64, side: i64) -> Result<Model, BuildError> {
     let shape = dims!["batch", 16];
     let square = dims![side, side];

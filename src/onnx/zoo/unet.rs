@@ -1,7 +1,7 @@
 //! U-Net (Ronneberger, Fischer, Brox: Convolutional networks for biomedical image segmentation, 2015).
 //!
-//! Convolutions are padded, so that the mask has the image's size; the image is 256 × 256 in three channels instead of
-//! 572 × 572 in one.
+//! Convolutions are padded, so that the mask has the size of the image. The image is 256 × 256 with three channels
+//! instead of 572 × 572 with one.
 
 use super::{
     Width,
@@ -20,7 +20,7 @@ const CLASSES: usize = 2;
 /// `image` FP32 `[batch, 3, 256, 256]` → `mask` FP32 `[batch, 2, 256, 256]`; 31 million weights at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn unet(width: Width) -> Result<Model, BuildError> {
     let mut net = Net::new("unet");
     let mut x = net.image(&dims!["batch", 3, 256, 256]);

@@ -6,13 +6,13 @@ use super::{
 };
 use crate::onnx::{Model, build::BuildError, port::dims};
 
-/// Channels and number of the convolutions before each pooling.
+/// Channels and number of the convolutions before each pool.
 const BLOCKS: [(usize, usize); 5] = [(64, 2), (128, 2), (256, 4), (512, 4), (512, 4)];
 
 /// `image` FP32 `[batch, 3, 224, 224]` → `logits` FP32 `[batch, 1000]`; 144 million weights at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn vgg19(width: Width) -> Result<Model, BuildError> {
     let mut net = Net::new("vgg19");
     let mut x = net.image(&dims!["batch", 3, 224, 224]);

@@ -1,4 +1,4 @@
-//! Operators that reduce, normalise or order along axes.
+//! Rules of operators that reduce, normalize or sort along axes.
 
 use crate::onnx::infer::{
     call::{Call, Outcome, Outcomes, Track, axes_of, axis_of},
@@ -40,13 +40,13 @@ fn reduced(own: &[Dim], rows: Option<usize>, axes: &[usize], keep: bool) -> Outc
     Outcome::new(own.iter().enumerate().filter_map(shorten).collect(), track)
 }
 
-/// The first operand's shape, worked on along `axis`.
+/// Keeps the shape of the first operand; the operator works along `axis`.
 fn along(call: &Call<'_>, axis: usize, cause: &'static str) -> Outcomes {
     let track = if call.rows(0) == Some(axis) { Err(cause) } else { Ok(call.rows(0)) };
     Some(vec![Outcome::new(call.dims(0)?.to_vec(), track)])
 }
 
-/// The first operand's shape, worked on along all axes from `axis` on.
+/// Keeps the shape of the first operand; the operator works along all axes from `axis` on.
 fn along_all(call: &Call<'_>, axis: usize) -> Outcomes {
     let track = if call.rows(0).is_some_and(|rows| rows >= axis) { Err(NORMALISED) } else { Ok(call.rows(0)) };
     Some(vec![Outcome::new(call.dims(0)?.to_vec(), track)])
@@ -68,7 +68,7 @@ pub(super) fn unit_length(call: &Call<'_>) -> Outcomes {
     along(call, axis_of(call.int_or("axis", -1), call.rank(0)?)?, NORMALISED)
 }
 
-/// Normalisation from an axis on; further outputs are what was computed of each row, of length 1 from there on.
+/// Normalization over the axes from `axis` on. Further outputs are statistics per row, with length 1 on those axes.
 pub(super) fn layer_norm(call: &Call<'_>) -> Outcomes {
     let own = call.dims(0)?;
     let axis = axis_of(call.int_or("axis", -1), own.len())?;
@@ -83,7 +83,7 @@ pub(super) fn layer_norm(call: &Call<'_>) -> Outcomes {
     Some(outcomes)
 }
 
-/// Normalisation of each row's channels, by statistics of the row or, for batch normalisation, of the training data.
+/// Normalization of each row's channels, with statistics of the row or, for batch normalization, of the training data.
 pub(super) fn channel_norm(call: &Call<'_>) -> Outcomes {
     let own = call.dims(0)?;
     let settings = 1..call.operands.len();
@@ -95,7 +95,7 @@ pub(super) fn channel_norm(call: &Call<'_>) -> Outcomes {
     Some(vec![Outcome::new(own.to_vec(), track)])
 }
 
-/// Scales along an axis, or one for all.
+/// Quantization with scales along an axis, or a single scale.
 pub(super) fn quantize(call: &Call<'_>) -> Outcomes {
     let own = call.dims(0)?;
     let single = call.dims(1).is_some_and(|scale| scale.iter().all(|dim| dim.as_ref().is_some_and(|dim| dim.is(1))));
@@ -110,7 +110,7 @@ pub(super) fn quantize(call: &Call<'_>) -> Outcomes {
     Some(vec![Outcome::new(own.to_vec(), track)])
 }
 
-/// The greatest entries along an axis, and their indices there.
+/// `TopK`: the greatest entries along an axis, and their indices.
 pub(super) fn greatest(call: &Call<'_>) -> Outcomes {
     let mut dims = call.dims(0)?.to_vec();
     let axis = axis_of(call.int_or("axis", -1), dims.len())?;
@@ -123,7 +123,7 @@ pub(super) fn greatest(call: &Call<'_>) -> Outcomes {
     Some(vec![Outcome::new(dims.clone(), track), Outcome::new(dims, track)])
 }
 
-/// Recurrent layers (`LSTM`, `GRU`, `RNN`): every step's state, then the last ones.
+/// Recurrent layers (`LSTM`, `GRU`, `RNN`): outputs are the states of all steps, then the last states.
 pub(super) fn recurrent(call: &Call<'_>) -> Outcomes {
     const CROSSED: &str = "runs along the batch";
     let [first, second, _] = call.dims(0)? else { return None };
@@ -146,7 +146,7 @@ pub(super) fn recurrent(call: &Call<'_>) -> Outcomes {
         ),
     };
     let (own, in_every, in_last) = if rows_first { (0, 0, 0) } else { (1, 2, 1) };
-    // Lengths carry the rows on their only axis, states where the last states do.
+    // Sequence lengths carry the rows on their only axis, initial states on the same axis as the last states.
     let states_fit = [5, 6].into_iter().all(|index| states_fit(call, index, in_last, batch));
     let lengths_fit = call.operand(4).is_none() || call.rows(4) == Some(0);
     let weights_fit = [1, 2, 3, 7].into_iter().all(|index| call.rows(index).is_none());
@@ -168,7 +168,7 @@ fn states_fit(call: &Call<'_>, index: usize, place: usize, batch: &Dim) -> bool 
     }
 }
 
-/// The first operand's shape, with the others broadcast onto it.
+/// Keeps the shape of the first operand, with the others broadcast to it.
 pub(super) fn onto_first(call: &Call<'_>) -> Outcomes {
     let own = call.dims(0)?;
     let operands = call.operands.iter().flatten();

@@ -1,4 +1,4 @@
-//! Operators that work element by element, and on whole numbers one by one.
+//! Rules of elementwise operators, including arithmetic on individually known integers.
 
 use crate::onnx::{
     infer::{
@@ -9,7 +9,7 @@ use crate::onnx::{
     pb::tensor_proto::DataType as Elem,
 };
 
-/// All operands broadcast together.
+/// Broadcasts all operands together.
 pub(super) fn broadcasting(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     let facts: Vec<_> = call.operands.iter().flatten().collect();
     let shapes = facts.iter().map(|fact| fact.dims.as_deref()).collect::<Option<Vec<_>>>()?;
@@ -20,7 +20,7 @@ pub(super) fn broadcasting(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     Some(vec![Outcome { dims: Some(dims), value, track }])
 }
 
-/// The first operand element by element; others are settings.
+/// Elementwise in the first operand; the others are parameters.
 pub(super) fn of_first(call: &Call<'_>) -> Outcomes {
     if (1..call.operands.len()).any(|index| call.rows(index).is_some()) {
         return None;
@@ -28,7 +28,7 @@ pub(super) fn of_first(call: &Call<'_>) -> Outcomes {
     let dims = call.dims(0)?.to_vec();
     let kept = match call.node.op_type() {
         "Identity" => true,
-        // As other types, numbers may not stay what they are.
+        // A cast to another type may change the numbers.
         "Cast" => call.int("to") == Some(Elem::Int64 as i64),
         _ => false,
     };
@@ -36,7 +36,7 @@ pub(super) fn of_first(call: &Call<'_>) -> Outcomes {
     Some(vec![Outcome { dims: Some(dims), value, track: Ok(call.rows(0)) }])
 }
 
-/// The result and its mask.
+/// `Dropout`: the result and its mask.
 pub(super) fn dropout(call: &Call<'_>) -> Outcomes {
     let training = match call.operand(2) {
         Some(operand) => operand.numbers().is_none_or(|flags| flags.iter().any(|&flag| flag != 0)),
@@ -69,7 +69,7 @@ fn arithmetic(call: &Call<'_>, symbols: &mut Symbols) -> Option<Vec<Dim>> {
     })
 }
 
-/// The elements that meet in two lists, of which one may be a single element.
+/// Pairs the elements of two lists; a single element is paired with each of the other list.
 fn pairs<'d>(left: &'d [Dim], right: &'d [Dim]) -> Option<Vec<(&'d Dim, &'d Dim)>> {
     match (left, right) {
         _ if left.len() == right.len() => Some(left.iter().zip(right).collect()),
@@ -79,7 +79,7 @@ fn pairs<'d>(left: &'d [Dim], right: &'d [Dim]) -> Option<Vec<(&'d Dim, &'d Dim)
     }
 }
 
-/// Whether sizes are equal, where that does not hang on a symbol. Lengths of inputs never are negative.
+/// Compares sizes; unknown if the result depends on a symbol. Lengths of inputs are never negative.
 fn equal(symbols: &Symbols, left: &Size, right: &Size) -> Dim {
     let negative = |size: &Size| size.known().is_some_and(|number| number < 0);
     let length = |size: &Size| size.symbol().is_some_and(|symbol| symbols.name(symbol).is_some());

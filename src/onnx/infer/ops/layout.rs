@@ -1,4 +1,4 @@
-//! Operators that move, join, part and pick elements.
+//! Rules of operators that move, join, split and select elements.
 
 use crate::onnx::infer::{
     call::{Call, Outcome, Outcomes, Track, axis_of},
@@ -78,7 +78,7 @@ pub(super) fn split(call: &Call<'_>) -> Outcomes {
     Some(lengths.iter().take(parts).map(with).collect())
 }
 
-/// All parts are as long as the first; the last one takes what is left.
+/// Returns the lengths of equal parts; the last part has the remainder.
 fn even_parts(whole: Option<&Size>, parts: i64) -> Vec<Dim> {
     let exact = whole.and_then(|whole| whole.exact_quotient(&Size::from(parts)));
     let mut lengths = vec![exact; parts as usize];
@@ -90,7 +90,7 @@ fn even_parts(whole: Option<&Size>, parts: i64) -> Vec<Dim> {
     lengths
 }
 
-/// Beginnings, ends, axes and steps of a slice.
+/// Starts, ends, axes and steps of a slice.
 struct Bounds {
     starts: Vec<Dim>,
     ends: Vec<Dim>,
@@ -135,7 +135,7 @@ fn bounds(call: &Call<'_>, rank: usize) -> Option<Bounds> {
         (fixed(call.ints("starts")?), fixed(call.ints("ends")?), call.ints("axes").map(<[i64]>::to_vec))
     } else {
         let axes = call.numbers_or_ints(3, "axes").ok()?;
-        // Where the bounds are not known, their number still may be.
+        // If the bounds are unknown, their number may still be known.
         let listed = |index: usize| {
             let count = |axes: &Vec<i64>| vec![None; axes.len()];
             call.value(index).map(<[Dim]>::to_vec).or_else(|| axes.as_ref().map(count))
@@ -157,7 +157,7 @@ fn bounds(call: &Call<'_>, rank: usize) -> Option<Bounds> {
     (fits && axes.iter().all(|&axis| axis < rank)).then_some(Bounds { starts, ends, axes, steps })
 }
 
-/// The length of a slice.
+/// Returns the length of a slice.
 fn sliced(
     symbols: &mut Symbols,
     whole: Option<&Size>,
@@ -180,16 +180,17 @@ fn sliced(
         return None;
     }
     match (start.known(), end.known()) {
-        // A number of entries from the front: fewer only where the axis is shorter.
+        // A prefix with a symbolic number of entries; it is shorter only if the axis is.
         (Some(0), None) if end.symbol().is_some() => match whole {
             Some(whole) if whole == end => Some(end.clone()),
-            // The engine fails a run whose table is shorter than what the next operator needs.
+            // Assumes that the table is long enough: if it were not, the engine would fail the run at the next
+            // operator.
             Some(whole) if whole.known().is_some() => Some(end.clone()),
             _ => None,
         },
-        // The first one: lengths are taken as not 0.
+        // The first entry. Lengths are assumed to be at least 1.
         (Some(0), Some(1)) => Some(Size::from(1)),
-        // Without the last ones, or without the first.
+        // All but the last entries, or all but the first.
         (Some(0), Some(end @ i64::MIN..=-1)) => symbols.sum(whole?, &Size::from(end)),
         (Some(start @ 0..), Some(end)) if end >= i64::from(i32::MAX) => symbols.difference(whole?, &Size::from(start)),
         _ => None,
@@ -217,14 +218,14 @@ pub(super) fn gather(call: &Call<'_>) -> Outcomes {
     }
 }
 
-/// Picks within an axis: an index counts in its own row where data and indices carry the same rows.
+/// `GatherElements` indexes within an axis, so an index refers to its own row if data and indices carry the same rows.
 pub(super) fn gather_elements(call: &Call<'_>) -> Outcomes {
     let (data, indices) = (call.dims(0)?, call.dims(1)?);
     let axis = axis_of(call.int_or("axis", 0), data.len())?;
     Some(vec![Outcome::new(indices.to_vec(), within_rows(call, &[0, 1], axis))])
 }
 
-/// Replaces entries within an axis.
+/// `ScatterElements` replaces entries within an axis.
 pub(super) fn scatter_elements(call: &Call<'_>) -> Outcomes {
     let data = call.dims(0)?;
     let axis = axis_of(call.int_or("axis", 0), data.len())?;
@@ -299,7 +300,7 @@ pub(super) fn triangle(call: &Call<'_>) -> Outcomes {
     Some(vec![Outcome::new(own.to_vec(), track)])
 }
 
-/// Blocks of pixels to channels, or back.
+/// Moves blocks of pixels to channels, or back.
 pub(super) fn depth_and_space(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     let [batch, channels, height, width] = call.dims(0)? else { return None };
     let side = Size::from(call.int("blocksize").filter(|side| (1..1 << 16).contains(side))?);
@@ -318,7 +319,7 @@ pub(super) fn depth_and_space(call: &Call<'_>, symbols: &mut Symbols) -> Outcome
     Some(vec![Outcome::new(dims, track)])
 }
 
-/// The length of each axis is given, or what it is multiplied by.
+/// The length of each axis, or its factor, is given.
 pub(super) fn resize(call: &Call<'_>) -> Outcomes {
     let own = call.dims(0)?;
     let upsample = call.node.op_type() == "Upsample";

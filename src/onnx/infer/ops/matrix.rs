@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Rules of matrix products.
 
 use crate::onnx::infer::{
     call::{Call, Outcome, Outcomes, Track},
@@ -8,13 +8,13 @@ use crate::onnx::infer::{
 
 const SUMMED: &str = "multiplies over the batch";
 
-/// One factor of a product: its shape with the axes that a vector lacks, and the axis of its rows.
+/// A factor of a product: its shape, with the axis that a vector lacks added, and the axis of its rows.
 struct Factor {
     dims: Vec<Dim>,
     rows: Option<usize>,
 }
 
-/// `left` and `right` are the places of the factors among the operands.
+/// Infers a matrix product. `left` and `right` are the operand indices of the factors.
 pub(super) fn product(call: &Call<'_>, left: usize, right: usize) -> Outcomes {
     let (own_left, own_right) = (call.dims(left)?, call.dims(right)?);
     let one = || Some(Size::from(1));
@@ -43,9 +43,10 @@ pub(super) fn product(call: &Call<'_>, left: usize, right: usize) -> Outcomes {
     Some(vec![Outcome::new(dims, track)])
 }
 
-/// The rows are an axis that both factors share, the height of the left or the width of the right one.
+/// Returns the axis of the rows: an axis that both factors share, the height of the left factor, or the width of the
+/// right one.
 fn rows_of_product(a: &Factor, b: &Factor, rank: usize) -> Track {
-    // The axis that is summed over meets the axis of the other factor that is, and is 1 in the product.
+    // Replaces the axis that is summed over by 1 in both factors, because it does not appear in the product.
     let mut lengths_a = a.dims.clone();
     let mut lengths_b = b.dims.clone();
     if a.rows == Some(a.dims.len() - 1) || b.rows == Some(b.dims.len() - 2) {

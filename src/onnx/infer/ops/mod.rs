@@ -1,6 +1,6 @@
-//! The rules of the operators: shape and values of each output, and the axis along which it carries the rows.
+//! Inference rules of the operators: shape and values of each output, and the axis along which it carries the rows.
 //!
-//! A rule gives `None` where it does not know enough; it never fails, whatever a file holds.
+//! A rule returns `None` if it cannot determine the result. Rules never fail, whatever the file contains.
 
 mod along;
 mod elementwise;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::onnx::{links::subgraphs, pb};
 
-/// What an operator gives; `None` for unknown operators too.
+/// Returns the outcomes of an operator; `None` for unknown operators as well.
 pub(super) fn outcomes(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     if !is_standard(call.node) {
         return fused(call);
@@ -75,7 +75,7 @@ pub(super) fn outcomes(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     }
 }
 
-/// Operators that ONNX Runtime adds and its optimiser writes into files.
+/// Operators of ONNX Runtime that its optimizer writes into files.
 fn fused(call: &Call<'_>) -> Outcomes {
     match (call.node.domain(), call.node.op_type()) {
         ("com.microsoft", "Gelu" | "QuickGelu" | "FastGelu" | "BiasGelu") => along::onto_first(call),
@@ -83,12 +83,12 @@ fn fused(call: &Call<'_>) -> Outcomes {
     }
 }
 
-/// Whether a node is of the standard operator set.
+/// Returns whether a node is of the standard operator set.
 pub(in crate::onnx) fn is_standard(node: &pb::NodeProto) -> bool {
     matches!(node.domain(), "" | "ai.onnx")
 }
 
-/// Whether a node gives the same on every run with the same operands, as far as is known.
+/// Returns whether a node always computes the same results from the same operands, as far as known.
 pub(in crate::onnx) fn is_repeatable(node: &pb::NodeProto) -> bool {
     let draws = matches!(
         node.op_type(),
@@ -97,7 +97,7 @@ pub(in crate::onnx) fn is_repeatable(node: &pb::NodeProto) -> bool {
     is_standard(node) && !draws && subgraphs(node).all(|graph| graph.node.iter().all(is_repeatable))
 }
 
-/// Whether an operand says what shape the output has, or which part of the first operand it is.
+/// Returns whether an operand specifies the shape of the output, or a part of the first operand.
 pub(super) fn is_shape_operand(node: &pb::NodeProto, index: usize) -> bool {
     match node.op_type() {
         "ConstantOfShape" | "Range" => true,

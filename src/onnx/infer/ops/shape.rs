@@ -1,4 +1,4 @@
-//! Operators that give another shape to the same elements, and those that make tensors from shapes.
+//! Rules of operators that reshape tensors or create tensors from shapes.
 
 use crate::onnx::infer::{
     call::{Call, Outcome, Outcomes, Track, axes_of, axis_of},
@@ -51,7 +51,7 @@ pub(super) fn reshape(call: &Call<'_>, symbols: &Symbols) -> Outcomes {
     Some(vec![Outcome { dims: Some(dims), value, track }])
 }
 
-/// The lengths that a shape operand asks for; unknown ones where only their number is known.
+/// Returns the lengths in a shape operand; unknown lengths if only their number is known.
 fn target(operand: &Fact) -> Option<Vec<Dim>> {
     if let Some(value) = &operand.value {
         return Some(value.clone());
@@ -65,7 +65,7 @@ fn target(operand: &Fact) -> Option<Vec<Dim>> {
     }
 }
 
-/// The length at `open` that leaves as many elements as there were. Lengths that stand on both sides cancel.
+/// Returns the length at index `open` that preserves the number of elements. Lengths that occur on both sides cancel.
 fn remaining(own: &[Dim], dims: &[Dim], open: usize) -> Dim {
     let mut rest: Vec<&Dim> = own.iter().collect();
     let mut divisor = Size::from(1);
@@ -78,8 +78,8 @@ fn remaining(own: &[Dim], dims: &[Dim], open: usize) -> Dim {
     product(rest)?.exact_quotient(&divisor)
 }
 
-/// Where the rows lie after the elements were grouped again: before them there are as many entries as before, and
-/// behind them the length is a multiple of their number.
+/// Returns the axis of the rows after a reshape: the axis before which there are as many entries as before the rows'
+/// axis, and whose length is a multiple of their number.
 fn regrouped(own: &[Dim], rows: Option<usize>, dims: &[Dim], symbols: &Symbols) -> Track {
     let Some(axis) = rows else { return Ok(None) };
     let before = product(own.get(..axis).ok_or(REGROUPED)?).ok_or(REGROUPED)?;
@@ -131,7 +131,7 @@ pub(super) fn squeeze(call: &Call<'_>) -> Outcomes {
     let own = call.dims(0)?;
     let removed = match call.numbers_or_ints(1, "axes").ok()? {
         Some(axes) => axes_of(&axes, own.len())?,
-        // Which axes go is known only where every length is.
+        // Without explicit axes, all lengths must be known to determine the ones of 1.
         None => {
             let lengths = own.iter().map(|length| length.as_ref()?.known()).collect::<Option<Vec<i64>>>()?;
             (0..own.len()).filter(|&axis| lengths[axis] == 1).collect()
@@ -164,7 +164,7 @@ pub(super) fn expand(call: &Call<'_>, symbols: &Symbols) -> Outcomes {
     Some(vec![Outcome::new(dims, track)])
 }
 
-/// The rows of a tensor whose entries are the same along every axis that `is_uniform` tells.
+/// Returns the rows' axis of a tensor whose entries are the same along every axis for which `is_uniform` returns true.
 fn repeated(dims: &[Dim], symbols: &Symbols, is_uniform: impl Fn(usize) -> bool) -> Track {
     let counts = |dim: &Dim| dim.as_ref().is_some_and(|length| length.counts_rows(symbols));
     match dims.iter().position(counts) {

@@ -1,4 +1,4 @@
-//! Operators that move a window over the spatial axes: convolutions and pools. Axis 0 is the batch, axis 1 the
+//! Rules of operators that move a window over the spatial axes: convolutions and pools. Axis 0 is the batch, axis 1 the
 //! channels.
 
 use crate::onnx::infer::{
@@ -17,7 +17,7 @@ struct Window {
 }
 
 impl Window {
-    /// Entries that the window spans.
+    /// Returns the number of entries that the window spans.
     fn span(&self) -> Option<i64> {
         self.kernel.checked_sub(1)?.checked_mul(self.dilation)?.checked_add(1)
     }
@@ -27,9 +27,9 @@ impl Window {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Padding {
     Explicit,
-    /// As many positions as the stride calls for.
+    /// So that the number of positions is the length divided by the stride, rounded up.
     Same,
-    /// None.
+    /// Not at all.
     Valid,
 }
 
@@ -41,7 +41,7 @@ fn padding(call: &Call<'_>) -> Padding {
     }
 }
 
-/// The windows along the spatial axes; `kernel` where the attribute is left out.
+/// Returns the windows along the spatial axes; `kernel` is the shape if the attribute is missing.
 fn windows(call: &Call<'_>, kernel: Option<&[Dim]>, axes: usize) -> Option<Vec<Window>> {
     let kernel = match (call.ints("kernel_shape"), kernel) {
         (Some(kernel), _) => kernel.to_vec(),
@@ -68,7 +68,7 @@ fn windows(call: &Call<'_>, kernel: Option<&[Dim]>, axes: usize) -> Option<Vec<W
     windows.iter().all(|window| window.kernel > 0 && window.stride > 0 && window.dilation > 0).then_some(windows)
 }
 
-/// Positions of a window along an axis of the given length.
+/// Returns the number of positions of a window along an axis of this length.
 fn positions(symbols: &mut Symbols, length: &Dim, window: &Window, padding: Padding, ceil: bool) -> Dim {
     let length = length.as_ref()?;
     let stride = Size::from(window.stride);
@@ -87,7 +87,7 @@ fn positions(symbols: &mut Symbols, length: &Dim, window: &Window, padding: Padd
     };
     let room = known.checked_add(slack).filter(|room| *room >= 0)?;
     let mut count = room / window.stride + 1;
-    // The last window must begin within the axis or its first padding.
+    // The last window must start within the axis or its leading padding.
     if ceil && room % window.stride != 0 && count.checked_mul(window.stride)? < known.checked_add(begin)? {
         count += 1;
     }
@@ -105,7 +105,7 @@ fn by_rows(call: &Call<'_>, data: usize, settings: &[usize]) -> Track {
     }
 }
 
-/// `data` and `weight` are the places of the operands.
+/// Infers a convolution. `data` and `weight` are the operand indices.
 pub(super) fn convolution(call: &Call<'_>, symbols: &mut Symbols, data: usize, weight: usize) -> Outcomes {
     let (own, weights) = (call.dims(data)?, call.dims(weight)?);
     let ([batch, _, spatial @ ..], [channels, _, kernel @ ..]) = (own, weights) else { return None };
@@ -154,7 +154,7 @@ fn spread_length(symbols: &mut Symbols, length: &Size, window: &Window, padding:
     symbols.sum(&spread, &Size::from(added.checked_sub(begin)?.checked_sub(end)?))
 }
 
-/// A pool; the second output of a maximum counts its places through the whole batch.
+/// Infers a pool. The second output of `MaxPool` has indices into the whole batch, so it is not by rows.
 pub(super) fn pool(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     let [batch, channels, spatial @ ..] = call.dims(0)? else { return None };
     let windows = windows(call, None, spatial.len())?;

@@ -1,5 +1,5 @@
-//! Deep Speech 2 (Amodei et al., 2016), in a smaller shape: convolutions over a spectrogram, a bidirectional recurrent
-//! layer over what is left of its frames, and a dense layer that scores the characters.
+//! Deep Speech 2 (Amodei et al., 2016), reduced in size: convolutions over a spectrogram, a bidirectional recurrent
+//! layer over the resulting frames, and a dense layer that scores the characters.
 
 use super::layers::Widths;
 use crate::{
@@ -15,13 +15,13 @@ use crate::{
     },
 };
 
-/// Frequencies of a frame.
+/// Frequencies per frame.
 const FREQUENCIES: usize = 80;
-/// What is left of them: each convolution halves them.
+/// Frequency bands after the convolutions, each of which halves them.
 const BANDS: usize = FREQUENCIES / 4;
-/// Letters, space, apostrophe and the blank of CTC.
+/// Letters, space, apostrophe and the CTC blank.
 const CHARACTERS: usize = 29;
-/// What rectifiers are clipped at.
+/// Upper bound of the clipped rectifiers.
 const CLIPPED: f32 = 20.0;
 
 fn hidden(width: Width) -> usize {
@@ -32,10 +32,10 @@ fn features(width: Width) -> usize {
     width.of(32) * BANDS
 }
 
-/// `frames` FP32 `[frames, 80]` → `features` FP32 `[(frames + 1) / 2, 640]`, fewer channels at less than full width.
+/// `frames` FP32 `[frames, 80]` → `features` FP32 `[(frames + 1) / 2, 640]`, with fewer channels at smaller widths.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn conv(width: Width) -> Result<Model, BuildError> {
     let channels = width.of(32);
     let mut net = Net::new("deepspeech2/conv");
@@ -52,7 +52,8 @@ pub fn conv(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// A convolution over time and frequency and a clipped rectifier. `stride` is that of time; that of frequency is 2.
+/// Adds a convolution over time and frequency and a clipped rectifier. `stride` is that of time; the stride of
+/// frequency is 2.
 fn convolve(net: &mut Net, name: &str, x: &Value, shape: [usize; 4], stride: i64) -> Value {
     let [_, channels, frames, frequencies] = shape;
     let weight = net.weight(&format!("{name}.weight"), &shape, channels * frames * frequencies, RECTIFIED);
@@ -64,19 +65,19 @@ fn convolve(net: &mut Net, name: &str, x: &Value, shape: [usize; 4], stride: i64
     net.graph.op("Clip", &[&x, &low, &high]).value()
 }
 
-/// `x` FP32 `[640]`, `h` FP32 `[hidden]` → `h_next` FP32 `[hidden]`; hidden is 512 at full width. From the first step
-/// on.
+/// `x` FP32 `[640]`, `h` FP32 `[hidden]` → `h_next` FP32 `[hidden]`; `hidden` is 512 at full width. Runs from the first
+/// step to the last.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn forward(width: Width) -> Result<Model, BuildError> {
     recurrent("deepspeech2/forward", width)
 }
 
-/// As [`forward`], from the last step on.
+/// Like [`forward`], but runs from the last step to the first.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn backward(width: Width) -> Result<Model, BuildError> {
     recurrent("deepspeech2/backward", width)
 }
@@ -93,7 +94,7 @@ fn recurrent(name: &str, width: Width) -> Result<Model, BuildError> {
 /// `forward`, `backward` FP32 `[steps, hidden]` → `logits` FP32 `[steps, 29]`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn dense(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("deepspeech2/dense");

@@ -1,7 +1,7 @@
-//! Google's neural machine translation system (Wu et al., 2016), in a smaller shape: an encoder of a bidirectional
-//! layer and one over both directions, and a decoder of two layers with a residual connection, which attends to the
-//! encoder's states. The context comes from the lower decoder layer's last state and goes to both layers, as in the
-//! paper's section 3.
+//! Google's neural machine translation system (Wu et al., 2016), reduced in size: an encoder with a bidirectional layer
+//! and a unidirectional one on top, and a decoder of two layers with a residual connection and attention to the
+//! encoder's states. As in section 3 of the paper, the context is computed from the previous state of the lower decoder
+//! layer and is an input of both layers.
 
 use super::layers::{EMBEDDED, Ending, STATES, Widths};
 use crate::onnx::{
@@ -17,19 +17,19 @@ fn hidden(width: Width) -> usize {
     width.of(512)
 }
 
-/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 512 at full width. The
-/// first layer, from the first token on.
+/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; `hidden` is 512 at full width.
+/// The first layer; runs from the first token to the last.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn forward(width: Width) -> Result<Model, BuildError> {
     first_layer("gnmt/forward", width)
 }
 
-/// As [`forward`], from the last token on.
+/// Like [`forward`], but runs from the last token to the first.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn backward(width: Width) -> Result<Model, BuildError> {
     first_layer("gnmt/backward", width)
 }
@@ -49,7 +49,7 @@ fn first_layer(name: &str, width: Width) -> Result<Model, BuildError> {
 /// states of both directions.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn upper(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("gnmt/upper");
@@ -61,12 +61,12 @@ pub fn upper(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are there, `h1`,
+/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are valid, `h1`,
 /// `c1`, `h2`, `c2` FP32 `[hidden]` → `next_token` INT64 `[]`, `h1_next`, `c1_next`, `h2_next`, `c2_next` FP32
 /// `[hidden]`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn decoder(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("gnmt/decoder");
@@ -77,7 +77,7 @@ pub fn decoder(width: Width) -> Result<Model, BuildError> {
     let x = net.embed(&token, VOCABULARY, hidden);
     let context = net.attend("attention", &lower.h, &memory, &length, hidden);
     let joined = net.join(&[&x, &context]);
-    // Only one in three of the joined vectors has the embeddings' mean square.
+    // Only one of the three joined vectors has the mean square of the embeddings.
     let widths = Widths { input: 2 * hidden, hidden, gain: 1.5 * EMBEDDED };
     let lower = net.ticking_lstm("lower", &joined, &lower, widths, "1_next");
     let joined = net.join(&[&lower.h, &context]);

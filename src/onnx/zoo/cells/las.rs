@@ -1,6 +1,6 @@
-//! Listen, attend and spell (Chan et al., 2016): a listener over the frames of a recording and a speller that attends
-//! to what the listener has heard, character by character. The paper's pyramid is left out: both layers of the listener
-//! run over every frame.
+//! Listen, attend and spell (Chan et al., 2016): a listener over the frames of a recording, and a speller that attends
+//! to the listener's states and produces characters. The paper's pyramid is omitted: both layers of the listener run
+//! over every frame.
 
 use super::layers::{Ending, STATES, Widths};
 use crate::onnx::{
@@ -9,9 +9,9 @@ use crate::onnx::{
     zoo::{Width, layers::Net},
 };
 
-/// Filter bank coefficients of a frame.
+/// Filter bank coefficients per frame.
 const COEFFICIENTS: usize = 40;
-/// Letters, marks, and the tokens of start and end.
+/// Letters, punctuation, and the start and end tokens.
 const CHARACTERS: usize = 32;
 const ENDING: Ending = Ending { pull: 30.0, bias: -3.0 };
 
@@ -19,19 +19,19 @@ fn hidden(width: Width) -> usize {
     width.of(512)
 }
 
-/// `frame` FP32 `[40]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 512 at full width.
+/// `frame` FP32 `[40]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; `hidden` is 512 at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn listener(width: Width) -> Result<Model, BuildError> {
-    // The few numbers of a frame stand beside many of the state.
+    // The input is narrow compared to the state, so the gain is smaller.
     listening("las/listener", "frame", Widths { input: COEFFICIENTS, hidden: hidden(width), gain: STATES / 2.0 })
 }
 
 /// `x`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`: the second layer.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn upper(width: Width) -> Result<Model, BuildError> {
     listening("las/upper", "x", Widths { input: hidden(width), hidden: hidden(width), gain: STATES })
 }
@@ -45,11 +45,11 @@ fn listening(name: &str, input: &str, widths: Widths) -> Result<Model, BuildErro
     net.graph.finish()
 }
 
-/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are there,
+/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are valid,
 /// `context`, `h`, `c` FP32 `[hidden]` → `next_token` INT64 `[]`, `context_next`, `h_next`, `c_next` FP32 `[hidden]`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn speller(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("las/speller");

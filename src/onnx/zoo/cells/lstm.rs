@@ -1,5 +1,5 @@
-//! An LSTM over a sequence of tokens: one cell, or, with the same weights, one for what its steps read and one for the
-//! steps.
+//! An LSTM over a sequence of tokens: one cell, or, with the same weights, two: one for the input projection and one
+//! for the recurrent step.
 
 use super::layers::{EMBEDDED, Widths, lstm_bias};
 use crate::onnx::{
@@ -12,10 +12,10 @@ const VOCABULARY: usize = 2_000;
 /// The cell whose weights the others share.
 const STEP: &str = "lstm/step";
 
-/// `x` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 1,024 at full width.
+/// `x` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; `hidden` is 1,024 at full width.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn step(width: Width) -> Result<Model, BuildError> {
     let hidden = width.of(1024);
     let mut net = Net::new(STEP);
@@ -27,11 +27,11 @@ pub fn step(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `x` INT64 `[]` → `gates` FP32 `[4 · hidden]`: the part of a step's gates that does not hang on its state, by
+/// `x` INT64 `[]` → `gates` FP32 `[4 · hidden]`: the part of a step's gates that does not depend on its state. Uses
 /// `input.weight` `[hidden, 4 · hidden]`, the first half of the weights of [`step`], and `input.bias`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn project(width: Width) -> Result<Model, BuildError> {
     let hidden = width.of(1024);
     let mut net = Net::sharing("lstm/project", STEP);
@@ -45,11 +45,11 @@ pub fn project(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `gates` FP32 `[4 · hidden]` of [`project`], `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`, by
+/// `gates` FP32 `[4 · hidden]` of [`project`], `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`. Uses
 /// `state.weight` `[hidden, 4 · hidden]`, the second half of the weights of [`step`].
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn projected_step(width: Width) -> Result<Model, BuildError> {
     let hidden = width.of(1024);
     let mut net = Net::sharing("lstm/projected_step", STEP);
@@ -63,7 +63,7 @@ pub fn projected_step(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// The weights of [`step`]: those of the input, and those of the state.
+/// Returns the weights of [`step`], split into those of the input and those of the state.
 fn halves(net: &Net, hidden: usize) -> [Vec<f32>; 2] {
     let fan_in = 2 * hidden;
     let mut input = net.drawn("lstm.weight", fan_in * 4 * hidden, fan_in, EMBEDDED);

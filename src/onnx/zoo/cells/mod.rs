@@ -1,14 +1,13 @@
-//! Cells: the programs of recurrent models, one graph a cell (BatchMaker section 3.1). How a request unfolds into them
-//! stands in the model's configuration, not here.
+//! Cells: the programs of recurrent models, one graph per cell (BatchMaker section 3.1). The model's configuration
+//! defines how a request unfolds into them.
 //!
-//! Every input and output has the rows of a task as axis 0, symbol `batch`; the shapes below leave it out. A state that
-//! is carried is called `x` where the cell takes it and `x_next` where it gives it. Further axes that vary are those of
-//! what a request holds; a cell that takes such a tensor together with its length looks at no more than that many
-//! entries, so that tasks may pad.
+//! Axis 0 of every input and output is the rows of a task, symbol `batch`; the shapes below omit it. A carried state is
+//! named `x` as an input and `x_next` as an output. Other varying axes belong to tensors of a request; a cell that gets
+//! such a tensor together with its length reads no entries beyond it, so that tasks may pad.
 //!
-//! Random weights are scaled so that gates stay far from their ends and small differences fade from step to step
-//! instead of growing: answers then hardly depend on how an engine rounds. The end of a decoded sequence is made likely
-//! by the bias of its token alone.
+//! Random weights are scaled so that gates do not saturate and small differences shrink from step to step instead of
+//! growing, so that results hardly depend on an engine's rounding. The end of a decoded sequence is made likely only by
+//! the bias of its token.
 
 pub mod deepspeech2;
 pub mod gnmt;
@@ -19,9 +18,9 @@ pub mod seq2seq;
 pub mod transformer;
 pub mod tree_lstm;
 
-/// The token that a decoder is started with.
+/// The start token of decoders.
 pub const START: i64 = 1;
-/// The token that ends what a decoder gives.
+/// The end token of decoders.
 pub const END: i64 = 2;
 
 #[cfg(test)]

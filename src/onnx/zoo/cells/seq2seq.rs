@@ -1,5 +1,6 @@
-//! Sequence to sequence (Sutskever et al.: Sequence to sequence learning with neural networks, 2014), of one LSTM layer
-//! each way, as BatchMaker measures it: an encoder, whose last state a decoder begins with.
+//! Sequence to sequence (Sutskever et al.: Sequence to sequence learning with neural networks, 2014), with one LSTM
+//! layer each in encoder and decoder, as in BatchMaker's evaluation. The decoder starts with the last state of the
+//! encoder.
 
 use super::layers::{EMBEDDED, Ending, STATES, State, Widths};
 use crate::onnx::{
@@ -10,16 +11,16 @@ use crate::onnx::{
 
 const ENDING: Ending = Ending { pull: 15.0, bias: -1.0 };
 
-/// Hidden width and vocabulary.
+/// Returns hidden width and vocabulary size.
 fn sizes(width: Width) -> (usize, usize) {
     (width.of(1024), if width == Width::FULL { 30_000 } else { 2_000 })
 }
 
-/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 1,024 at full width, of
-/// 30,000 tokens, and 256 at a quarter, of 2,000.
+/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`. `hidden` is 1,024 at full width,
+/// with a vocabulary of 30,000 tokens, and 256 at a quarter, with 2,000.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn encoder(width: Width) -> Result<Model, BuildError> {
     let (hidden, _) = sizes(width);
     let mut net = Net::new("seq2seq/encoder");
@@ -29,10 +30,10 @@ pub fn encoder(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// As [`encoder`], and `next_token` INT64 `[]`: the likeliest one.
+/// Like [`encoder`], with the additional output `next_token` INT64 `[]`, the most likely token.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn decoder(width: Width) -> Result<Model, BuildError> {
     let (hidden, vocabulary) = sizes(width);
     let mut net = Net::new("seq2seq/decoder");
@@ -43,7 +44,7 @@ pub fn decoder(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// A token's vector and the state.
+/// Adds the inputs: returns the embedding of the token, and the state.
 fn read(net: &mut Net, width: Width) -> (Value, State, Widths) {
     let (hidden, vocabulary) = sizes(width);
     let token = net.number("token");

@@ -1,9 +1,9 @@
-//! A Transformer (Vaswani et al., 2017) of two layers each way: the encoder is a stage over the whole source, the
-//! decoder a cell.
+//! A Transformer (Vaswani et al., 2017) with two layers each in encoder and decoder. The encoder is a stage over the
+//! whole source, the decoder a cell.
 //!
-//! The decoder's state grows: it attends to all positions of its own sequence, whose keys and values it is given, and
-//! gives those of the newest alone. What it reads of the source, its keys and values in each layer, is the same at
-//! every step, so the encoder makes it once.
+//! The state of the decoder grows: it attends to all positions of its own sequence, whose keys and values are inputs,
+//! and outputs only those of the newest position. The keys and values of the source are the same at every step, so the
+//! encoder computes them once for each decoder layer.
 
 use super::layers::{Ending, Widths, clock};
 use crate::{
@@ -17,15 +17,17 @@ use crate::{
 };
 
 const VOCABULARY: usize = 4_000;
-/// Positions with a vector of their own: most tokens of a source. Later positions of a target share the last.
+/// Positions with their own embedding, which limits the tokens of a source. Later positions of a target share the last
+/// one.
 const POSITIONS: usize = 512;
 const LAYERS: usize = 2;
 /// Width of a head.
 const HEAD: usize = 64;
-/// Variance gain for what is added to a token's own vector, which must not drown in it: else all tokens become alike.
+/// Variance gain for terms added to a token's embedding. A larger gain would drown the embedding and make all tokens
+/// alike.
 const ASIDE: f32 = 0.25;
 const ENDING: Ending = Ending { pull: 4.0, bias: -1.0 };
-/// How much the clock's part of a position's vector rises from one to the next, and for how many.
+/// Increase of the clock's part of a position embedding per position, and the number of positions over which it rises.
 const TICK: (f32, usize) = (0.1, 40);
 
 fn hidden(width: Width) -> usize {
@@ -33,11 +35,10 @@ fn hidden(width: Width) -> usize {
 }
 
 /// `source` INT64 `[source]` → `memory_keys_0`, `memory_values_0`, `memory_keys_1`, `memory_values_1` FP32 `[source,
-/// hidden]`, one pair for each layer of the decoder; hidden is 512 at full width, and the source at most 512 tokens
-/// long.
+/// hidden]`, one pair for each layer of the decoder. `hidden` is 512 at full width; the source has at most 512 tokens.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn encoder(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("transformer/encoder");
@@ -68,13 +69,13 @@ pub fn encoder(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `token`, `past_length`, `memory_length` INT64 `[]`, for each layer n `keys_n`, `values_n` FP32 `[past, hidden]` of
-/// which the first `past_length` are there, and `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]` of which the
-/// first `memory_length` are → `next_token` INT64 `[]`, `key_n`, `value_n` FP32 `[hidden]`. The position is
+/// `token`, `past_length`, `memory_length` INT64 `[]`, and for each layer n `keys_n`, `values_n` FP32 `[past, hidden]`,
+/// of which the first `past_length` are valid, and `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]`, of which
+/// the first `memory_length` are valid → `next_token` INT64 `[]`, `key_n`, `value_n` FP32 `[hidden]`. The position is
 /// `past_length`.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn decoder(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("transformer/decoder");
@@ -118,7 +119,7 @@ pub fn decoder(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// The vectors of positions, with the clock of an [`Ending`].
+/// Returns the position embeddings, with the clock of an [`Ending`].
 fn ticking_positions(net: &mut Net, hidden: usize) -> Value {
     let mut places = net.drawn("positions.weight", POSITIONS * hidden, 1, 1.0);
     for (position, place) in places.chunks_exact_mut(hidden).enumerate() {
@@ -133,7 +134,7 @@ impl Net {
         self.project_by(name, x, [input, output], 1.0)
     }
 
-    /// As [`Self::project`], with weights of another gain.
+    /// Like [`Self::project`], with another gain of the weights.
     fn project_by(&mut self, name: &str, x: &Value, [input, output]: [usize; 2], gain: f32) -> Value {
         let weight = self.weight(&format!("{name}.weight"), &[input, output], input, gain);
         let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-2);
@@ -141,15 +142,15 @@ impl Net {
         self.add(&product, &bias)
     }
 
-    /// A vector, and those of the past behind it: `[batch, 1 + past, hidden]`.
+    /// Concatenates the newest vector and those of the past: `[batch, 1 + past, hidden]`.
     fn newest_and(&mut self, past: &Value, newest: &Value) -> Value {
         let axis = self.graph.literal(&[1_i64]);
         let newest = self.graph.op("Unsqueeze", &[newest, &axis]).value();
         self.graph.op("Concat", &[&newest, past]).attr("axis", 1).value()
     }
 
-    /// What queries attend to, head by head: queries `[batch, hidden]`, or `[batch, n, hidden]`; keys and values
-    /// `[batch, entries, hidden]`, of which `is_there` `[batch, entries]` says which count.
+    /// Multi-head attention of queries `[batch, hidden]` or `[batch, n, hidden]` over keys and values `[batch, entries,
+    /// hidden]`, of which `is_there` `[batch, entries]` marks the valid ones.
     fn attend_by_heads(
         &mut self,
         query: &Value,
@@ -165,7 +166,7 @@ impl Net {
             self.graph.op("Transpose", &[&parts]).attr("perm", order).value()
         };
         let (keys, values) = (by_head(keys, [0, 2, 3, 1]), by_head(values, [0, 2, 1, 3]));
-        // A decoder has a single query a row, which needs no transposition.
+        // A decoder has a single query per row, which needs no transposition.
         let query = match is_there {
             None => by_head(query, [0, 2, 1, 3]),
             Some(_) => {
@@ -195,7 +196,7 @@ impl Net {
         }
     }
 
-    /// The sum of both, normalised, with the scale and shift of `name`.
+    /// Returns the normalized sum, with the scale and shift of `name`.
     fn add_and_normalise(&mut self, name: &str, x: &Value, y: &Value, hidden: usize) -> Value {
         let sum = self.add(x, y);
         let scale = self.graph.constant(&format!("{name}.scale"), &[hidden], &vec![1.0_f32; hidden]);

@@ -1,5 +1,5 @@
 //! A binary tree LSTM (Tai et al.: Improved semantic representations from tree-structured long short-term memory
-//! networks, 2015, section 3.2, with two children; tokens stand at the leaves alone).
+//! networks, 2015, section 3.2, with two children; only leaves have tokens).
 
 use super::layers::{STATES, State, Widths};
 use crate::onnx::{
@@ -14,11 +14,11 @@ fn hidden(width: Width) -> usize {
     width.of(1024)
 }
 
-/// `token` INT64 `[]` → `h`, `c` FP32 `[hidden]`; hidden is 1,024 at full width. The gates in `leaf.weight` are i, o,
+/// `token` INT64 `[]` → `h`, `c` FP32 `[hidden]`; `hidden` is 1,024 at full width. The gates in `leaf.weight` are i, o,
 /// u.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn leaf(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("tree-lstm/leaf");
@@ -33,16 +33,17 @@ pub fn leaf(width: Width) -> Result<Model, BuildError> {
 }
 
 /// `h_left`, `c_left`, `h_right`, `c_right` FP32 `[hidden]` → `h`, `c` FP32 `[hidden]`. The gates in `node.weight` `[2
-/// · hidden, 5 · hidden]`, whose first rows are the left child's, are i, the left child's f, the right child's, o, u.
+/// · hidden, 5 · hidden]`, whose first rows are the left child's, are i, f of the left child, f of the right child, o,
+/// u.
 ///
 /// # Errors
-/// Never in a correct build.
+/// Only if the graph built here is invalid, which would be a bug.
 pub fn node(width: Width) -> Result<Model, BuildError> {
     let Widths { input, hidden, gain } = Widths { input: 2 * hidden(width), hidden: hidden(width), gain: STATES };
     let mut net = Net::new("tree-lstm/node");
     let (left, right) = (net.state("_left", hidden), net.state("_right", hidden));
     let joined = net.join(&[&left.h, &right.h]);
-    // Two memories are added up: forget gates that begin half open keep their sum within bounds, however deep the tree.
+    // Two memories are added, so forget gates start half open, which bounds their sum at any depth of the tree.
     let gates = net.affine("node", &joined, input, gain, &vec![0.0; 5 * hidden]);
     let [i, f_left, f_right, o, u] = net.graph.op("Split", &[&gates]).attr("axis", 1).values();
     let (i, f_left, f_right, u) = (net.sigmoid(&i), net.sigmoid(&f_left), net.sigmoid(&f_right), net.tanh(&u));
@@ -54,7 +55,7 @@ pub fn node(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// The outputs `h` and `c` of a node, from its output gate before the sigmoid and its memory.
+/// Adds the outputs `h` and `c` of a node, given its output gate before the sigmoid and its memory.
 fn give(net: &mut Net, gate: &Value, c: Value, hidden: usize) {
     let (gate, squashed) = (net.sigmoid(gate), net.tanh(&c));
     let h = net.graph.op("Mul", &[&gate, &squashed]).named("h").value();
