@@ -1,4 +1,4 @@
-//! A server over gRPC: any server that implements KServe v2 as Triton does.
+//! Servers over gRPC: any servers that implement KServe v2 as Triton does.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,6 +28,7 @@ const MAX_ANSWER_BYTES: usize = i32::MAX as usize;
 /// A model on a server.
 #[derive(Debug)]
 pub struct Remote {
+    url: String,
     clients: Vec<GrpcInferenceServiceClient<Channel>>,
     next: AtomicUsize,
     model: String,
@@ -61,6 +62,18 @@ pub enum RemoteError {
         /// Reason given by the server.
         reason: String,
     },
+    /// Two servers that are to be compared have different models of that name.
+    #[error("'{url}' and '{first}' have different models of the name '{model}': {difference}")]
+    Differs {
+        /// As given.
+        url: String,
+        /// The server that it is compared with, as given.
+        first: String,
+        /// The model.
+        model: String,
+        /// What differs, and what was expected.
+        difference: String,
+    },
 }
 
 impl Remote {
@@ -81,7 +94,21 @@ impl Remote {
         }
         let failed = |reason| RemoteError::Model { url: url.to_owned(), model: model.to_owned(), reason };
         let ports = ports(&mut clients[0].clone(), model).await.map_err(failed)?;
-        Ok(Self { clients, next: AtomicUsize::new(0), model: model.to_owned(), ports })
+        Ok(Self { url: url.to_owned(), clients, next: AtomicUsize::new(0), model: model.to_owned(), ports })
+    }
+
+    /// The same model, to be sent what `first` is sent, with inputs and outputs in the order of `first`.
+    ///
+    /// # Errors
+    /// When requests to `first` are none for this server, or their answers cannot be compared.
+    pub fn beside(mut self, first: &Self) -> Result<Self, RemoteError> {
+        let (url, model) = (self.url.clone(), self.model.clone());
+        let differs = |difference| RemoteError::Differs { url, first: first.url.clone(), model, difference };
+        if let Some(difference) = difference(&self.ports, &first.ports) {
+            return Err(differs(difference));
+        }
+        self.ports = first.ports.clone();
+        Ok(self)
     }
 
     pub(super) fn ports(&self) -> &Ports {
@@ -136,6 +163,72 @@ async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) ->
     })
 }
 
+/// What requests for `first` and their answers would not find in `own`; the order of tensors does not count, nor how
+/// outputs are said to be shaped, which the answers show.
+fn difference(own: &Ports, first: &Ports) -> Option<String> {
+    if own.batched != first.batched {
+        let with = |batched| if batched { "with" } else { "without" };
+        return Some(format!("{} a batch axis, expected one {} it", with(own.batched), with(first.batched)));
+    }
+    if own.inputs.len() != first.inputs.len() {
+        return Some(format!("{} inputs, expected {}", own.inputs.len(), first.inputs.len()));
+    }
+    let shown = |port: &Port| format!("{} {:?}", port.datatype.as_str(), port.dims.as_slice());
+    let input = first.inputs.iter().find_map(|expected| {
+        let found = own.inputs.iter().find(|port| port.name == expected.name);
+        let named = found.map_or_else(|| "none".to_owned(), shown);
+        let is_other = found != Some(expected);
+        is_other.then(|| format!("input '{}' is {named}, expected {}", expected.name, shown(expected)))
+    });
+    let output = first.outputs.iter().find_map(|expected| {
+        let found = own.outputs.iter().find(|port| port.name == expected.name).map(|port| port.datatype);
+        let named = found.map_or("none", |datatype| datatype.as_str());
+        let is_other = found != Some(expected.datatype);
+        is_other.then(|| format!("output '{}' is {named}, expected {}", expected.name, expected.datatype.as_str()))
+    });
+    input.or(output)
+}
+
 fn told(status: Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
+        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims) }
+    }
+
+    fn ports(inputs: Vec<Port>, outputs: Vec<Port>) -> Ports {
+        Ports { batched: true, max_rows: 8, inputs, outputs }
+    }
+
+    #[test]
+    fn servers_are_compared_that_take_the_same_requests() {
+        let [ids, mask, y] = [("ids", DataType::Int64), ("mask", DataType::Int64), ("y", DataType::Fp32)]
+            .map(|(name, datatype)| port(name, datatype, &[-1]));
+        let first = ports(vec![ids.clone(), mask.clone()], vec![y.clone()]);
+        let differs = |own: &Ports| difference(own, &first);
+
+        assert_eq!(differs(&ports(vec![mask.clone(), ids.clone()], vec![y.clone()])), None, "another order");
+        assert_eq!(differs(&ports(first.inputs.clone(), vec![port("y", DataType::Fp32, &[384])])), None);
+        let more = port("z", DataType::Fp32, &[1]);
+        assert_eq!(
+            differs(&ports(first.inputs.clone(), vec![more, y.clone()])),
+            None,
+            "an output that is not compared"
+        );
+
+        let told = |own: &Ports| differs(own).expect("they differ");
+        assert_eq!(told(&Ports { batched: false, ..first.clone() }), "without a batch axis, expected one with it");
+        assert_eq!(told(&ports(vec![ids.clone()], vec![y.clone()])), "1 inputs, expected 2");
+        let named = ports(vec![ids.clone(), port("attention", DataType::Int64, &[-1])], vec![y.clone()]);
+        assert_eq!(told(&named), "input 'mask' is none, expected INT64 [-1]");
+        let typed = ports(vec![ids.clone(), port("mask", DataType::Int32, &[-1])], vec![y]);
+        assert_eq!(told(&typed), "input 'mask' is INT32 [-1], expected INT64 [-1]");
+        let halved = ports(vec![ids, mask], vec![port("y", DataType::Fp16, &[-1])]);
+        assert_eq!(told(&halved), "output 'y' is FP16, expected FP32");
+    }
 }

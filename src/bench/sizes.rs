@@ -33,6 +33,12 @@ impl Sizes {
         Lengths::named(name).map(Self::Lengths).or_else(|| Trees::named(name).map(Self::Trees))
     }
 
+    /// Returns the mean length of the first `count` requests, or `None` if there are none.
+    pub fn mean_length(&self, seed: u64, count: usize) -> Option<f64> {
+        let lengths: Vec<f64> = self.sampler(seed).take(count).map(|size| f64::from(size.length())).collect();
+        (!lengths.is_empty()).then(|| lengths.iter().sum::<f64>() / lengths.len() as f64)
+    }
+
     /// Returns an infinite sequence of sizes, determined by the seed; empty if the workload is empty.
     pub(super) fn sampler(&self, seed: u64) -> Box<dyn Iterator<Item = Size>> {
         match self {
@@ -62,5 +68,19 @@ impl Size {
         };
         let children = (0..tree.nodes()).flat_map(of_node);
         Some(children.flat_map(|child| child.to_le_bytes().into_iter().take(size)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_length_is_that_of_the_requests_that_are_made() {
+        let recorded = Sizes::Lengths(Lengths::Recorded(vec![2, 3, 10]));
+        assert_eq!([2, 3, 4].map(|count| recorded.mean_length(1, count)), [Some(2.5), Some(5.0), Some(4.25)]);
+        assert_eq!(Sizes::Lengths(Lengths::Recorded(Vec::new())).mean_length(1, 3), None);
+        let trees = Sizes::named("trees-16").expect("it has a name");
+        assert_eq!(trees.mean_length(1, 4), Some(31.0), "a complete tree of 16 leaves has 31 nodes");
     }
 }

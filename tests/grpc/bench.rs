@@ -6,6 +6,7 @@ use paternoster::{
     bench::{
         Remote, RemoteError, Sizes, Target,
         answers::Work,
+        compare::{self, Subject},
         load::{self, Load, Timing},
         samples::Recipe,
     },
@@ -62,4 +63,30 @@ async fn a_model_that_the_server_does_not_have_is_named() {
     let refusal = soon(Remote::connect(&server.address().to_string(), "nobody")).await.expect_err("there is none");
     assert!(matches!(refusal, RemoteError::Model { .. }), "{refusal}");
     assert!(refusal.to_string().contains("'nobody'"), "{refusal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_are_sent_the_same_and_expected_to_answer_the_same() {
+    let servers = [Server::start(|_| {}).await, Server::start(|_| {}).await];
+    let addresses = servers.each_ref().map(|server| server.address().to_string());
+    let first = soon(Remote::connect(&addresses[0], "identity")).await.expect("it serves the model");
+    let second = soon(Remote::connect(&addresses[1], "identity")).await.expect("it serves the model");
+    let second = second.beside(&first).expect("it takes what the first takes");
+    let subjects = addresses.iter().zip([first, second]);
+    let subjects = subjects.map(|(name, server)| Subject { name: name.clone(), target: Target::Remote(server.into()) });
+    let subjects: Vec<Subject> = subjects.collect();
+    let target = &subjects[0].target;
+    let samples = recipe().samples(target.ports(), 12).expect("the recipe suits the model");
+    let work = Arc::new(Work::prepare(target, samples, None).await.expect("it answers"));
+    let load = async || Load::Open(Arrivals::At(vec![0; 20]));
+    let outcomes = compare::measure(&subjects, &work, load, TIMING, 2, 1, || {}).await;
+    for (outcome, address) in outcomes.iter().zip(&addresses) {
+        let total = outcome.total();
+        assert_eq!(
+            (&outcome.name, total.latencies.count(), total.errors()),
+            (address, 40, 0),
+            "{:?}",
+            total.first_fault
+        );
+    }
 }

@@ -38,6 +38,9 @@ Examples:
   paternoster bench --url localhost:8001 --model resnet50 --concurrency 1,8,64
   paternoster bench --url localhost:8001 --model resnet50 --rate 200 --arrivals bursts --objective-ms 50
 
+  # Two servers beside each other, such as a Triton and this one: the same requests in alternating order
+  paternoster bench --url localhost:9001 --url localhost:8001 --model minilm --workload glue-short --concurrency 8,32
+
   # Recorded arrivals and lengths
   paternoster bench --url localhost:8001 --model minilm --trace trace.csv
 
@@ -47,13 +50,14 @@ Every answer is compared with one taken beforehand, alone. A wrong or missing an
 /// policy
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group(ArgGroup::new("place").required(true).args(["url", "model_repository"])))]
+#[command(group(ArgGroup::new("place").required(true).args(["urls", "model_repository"])))]
 #[command(group(ArgGroup::new("length_of").args(["workload", "length", "trace"])))]
 #[command(group(ArgGroup::new("loads").args(["load", "rate", "concurrency"])))]
 pub struct BenchArgs {
-    /// Server to measure, over gRPC
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["policies", "stages", "sweep_window", "timeline-file"])]
-    pub url: Option<String>,
+    /// Server to measure, over gRPC. Several are compared with the first, whose answers taken alone are expected of all
+    #[arg(long = "url", value_name = "HOST:PORT")]
+    #[arg(conflicts_with_all = ["policies", "stages", "sweep_window", "timeline-file"])]
+    pub urls: Vec<String>,
     /// Directory of models, to measure one of them in this process
     #[arg(long, value_name = "DIR")]
     pub model_repository: Option<PathBuf>,

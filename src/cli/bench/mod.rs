@@ -101,22 +101,33 @@ fn io_error(what: &str, source: io::Error) -> BenchError {
 async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Results, BenchError> {
     let trace = args.trace.as_deref().map(Trace::read).transpose()?;
     let variants = args.variants()?;
-    let bench = match &args.url {
-        Some(url) => {
-            let target = Target::Remote(Arc::new(Remote::connect(url, &args.model).await?));
-            Bench::of(args, trace, None, vec![Subject { name: url.clone(), target }])
+    let bench = if args.urls.is_empty() {
+        let local = open(args, recording).await?;
+        let mut subjects = Vec::with_capacity(variants.len());
+        for variant in &variants {
+            let name = variant.as_ref().map_or_else(|| args::AS_CONFIGURED.to_owned(), ToString::to_string);
+            subjects.push(Subject { name, target: local.load(variant.as_ref()).await?.target });
         }
-        None => {
-            let local = open(args, recording).await?;
-            let mut subjects = Vec::with_capacity(variants.len());
-            for variant in &variants {
-                let name = variant.as_ref().map_or_else(|| args::AS_CONFIGURED.to_owned(), ToString::to_string);
-                subjects.push(Subject { name, target: local.load(variant.as_ref()).await?.target });
-            }
-            Bench::of(args, trace, Some(local), subjects)
-        }
+        Bench::of(args, trace, Some(local), subjects)
+    } else {
+        Bench::of(args, trace, None, servers(args).await?)
     };
     bench.measure().await
+}
+
+/// The servers, all of which are sent what suits the first.
+async fn servers(args: &BenchArgs) -> Result<Vec<Subject>, BenchError> {
+    let mut servers: Vec<Arc<Remote>> = Vec::with_capacity(args.urls.len());
+    for url in &args.urls {
+        let server = Remote::connect(url, &args.model).await?;
+        let server = match servers.first() {
+            Some(first) => server.beside(first)?,
+            None => server,
+        };
+        servers.push(Arc::new(server));
+    }
+    let subject = |(url, server): (&String, _)| Subject { name: url.clone(), target: Target::Remote(server) };
+    Ok(args.urls.iter().zip(servers).map(subject).collect())
 }
 
 async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, BenchError> {
@@ -194,6 +205,7 @@ impl<'a> Bench<'a> {
         Ok(Results {
             machine: machine(),
             setting: self.setting(&target, &work, timing),
+            mean_length: self.sizes.as_ref().and_then(|sizes| sizes.mean_length(self.args.seed, work.distinct())),
             peak,
             objective_ms: self.args.objective_ms,
             points: measured,
@@ -278,9 +290,10 @@ impl<'a> Bench<'a> {
     /// What was measured, in words.
     fn setting(&self, target: &Target, work: &Work, timing: Timing) -> String {
         let args = self.args;
-        let place = match &args.url {
-            Some(url) => format!("at {url}, over gRPC"),
-            None => format!("in process, {} lanes", args.device.cpu_lanes),
+        let place = if args.urls.is_empty() {
+            format!("in process, {} lanes", args.device.cpu_lanes)
+        } else {
+            format!("at {}, over gRPC", args.urls.join(" and "))
         };
         let workload = args.workload.as_deref().unwrap_or_default();
         let sizes = match (&self.traced, &self.sizes) {

@@ -34,6 +34,8 @@ pub(super) struct Results {
     pub machine: String,
     /// What was measured, in words.
     pub setting: String,
+    /// Of the requests, where they have lengths.
+    pub mean_length: Option<f64>,
     /// Requests per second.
     pub peak: Option<f64>,
     pub objective_ms: Option<f64>,
@@ -123,6 +125,7 @@ impl Results {
         json!({
             "machine": self.machine,
             "setting": self.setting,
+            "mean_length": self.mean_length,
             "peak_requests_per_s": self.peak,
             "objective_ms": self.objective_ms,
             "loads": points.collect::<Vec<_>>(),
@@ -285,6 +288,7 @@ mod tests {
         Results {
             machine: "2 cores".to_owned(),
             setting: "model 'm'".to_owned(),
+            mean_length: Some(22.0),
             peak: Some(4.0),
             objective_ms,
             points: vec![(Point { name: "0.5 of peak".to_owned(), at: 0.5, load }, outcomes)],

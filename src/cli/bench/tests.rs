@@ -45,6 +45,8 @@ fn words_that_do_not_go_together_are_refused() {
     assert!(parsed(&place).is_ok());
     assert!(refusal(&["--model", "m"]).contains("--url <HOST:PORT>"), "a place is needed");
     assert!(refusal(&["--url", "a:1"]).contains("--model"));
+    let several = parsed(&["--url", "a:1", "--url", "b:2", "--model", "m"]).expect("they go together");
+    assert_eq!(several.urls, ["a:1", "b:2"]);
     for more in [
         &["--policy", "lazy"][..],
         &["--sweep-window"],
