@@ -3,7 +3,7 @@
 import sys
 
 import numpy as np
-from compare_policies import called
+from comparing import called
 from server import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
@@ -212,20 +212,32 @@ def whole_translation(folder):
     return onnx.model(nodes, [onnx.port("source", "INT64", ("batch", "length"))], outputs, constants)
 
 
+def hidden_size(lstm):
+    """That of the LSTM in a model's folder."""
+    return cells_reference.read_weights(str(lstm / "1" / "step.onnx"))["lstm.bias"].size // 4
+
+
+def write_model(folder, name, yaml, graph, hidden):
+    (folder / name / "1").mkdir(parents=True)
+    (folder / name / "model.yaml").write_text(yaml.replace("HIDDEN", str(hidden)))
+    (folder / name / "1" / "model.onnx").write_bytes(graph)
+
+
+def write_step(lstm, folder):
+    """The LSTM's bare step as a model of its own."""
+    write_model(folder, "step", STEP_YAML, (lstm / "1" / "step.onnx").read_bytes(), hidden_size(lstm))
+
+
 def write_whole(folder):
     """Beside the models `lstm`, `tree-lstm` and `seq2seq` of a folder: each as one graph, and the LSTM's bare step as a model."""
-    step = folder / "lstm" / "1" / "step.onnx"
-    hidden = cells_reference.read_weights(str(step))["lstm.bias"].size // 4
+    write_step(folder / "lstm", folder)
     made = (
         ("lstm-padded", PADDED_YAML, whole_lstm(folder / "lstm")),
-        ("step", STEP_YAML, step.read_bytes()),
         (f"tree-{LEAVES}", TREE_YAML, whole_tree(folder / "tree-lstm")),
         ("seq2seq-padded", TRANSLATION_YAML, whole_translation(folder / "seq2seq")),
     )
     for name, yaml, graph in made:
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "model.yaml").write_text(yaml.replace("HIDDEN", str(hidden)))
-        (folder / name / "1" / "model.onnx").write_bytes(graph)
+        write_model(folder, name, yaml, graph, hidden_size(folder / "lstm"))
 
 
 def write_models(program, folder):

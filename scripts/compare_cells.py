@@ -24,8 +24,8 @@ from collections import namedtuple
 from pathlib import Path
 
 from cells_models import BATCH, LEAVES, write_models
-from compare_policies import called
-from line_plot import write_svg
+from comparing import called, shown, titled, write_table
+from plots import write_lines
 from server import ROOT, Server, binary
 
 CLIENTS = 32
@@ -90,16 +90,6 @@ class Bench:
         common = ["--integers-below", WORDS, "--samples", SAMPLES, "--rounds", 1, "--warm-up-seconds", 1, "--json"]
         report = called(self.program, "bench", "--model", line.model, *words, *common, "--seconds", self.given.seconds)
         return report["loads"][0]["policies"][0]["total"]
-
-
-def shown(*values):
-    print("| " + " | ".join(str(value) for value in values) + " |", flush=True)
-
-
-def titled(*titles):
-    print()
-    shown(*titles)
-    shown(*("---" for _ in titles))
 
 
 def projection(bench, _):
@@ -181,10 +171,7 @@ def keep(name, rows):
     if TABLE.exists():
         with TABLE.open() as file:
             others = [row for row in csv.DictReader(file) if row["workload"] != name]
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(others + rows)
+    write_table(TABLE, others + rows)
 
 
 def draw(name, rows):
@@ -193,7 +180,7 @@ def draw(name, rows):
     for row in rows:
         if row["load"] != "always waiting":
             lines.setdefault(row["policy"], []).append((float(row["requests_per_s"]), float(row["p90_ms"])))
-    write_svg(PLOTS / f"{name}.svg", name, "requests/s", "p90 (ms)", lines)
+    write_lines(PLOTS / f"{name}.svg", name, "requests/s", "p90 (ms)", lines)
 
 
 def record(bench, scratch, part, lines, rate):

@@ -8,15 +8,12 @@ The convolutional networks and BERT are a quarter as wide as published.
 """
 
 import argparse
-import csv
-import json
-import shlex
-import subprocess
 import tempfile
 from collections import namedtuple
 from pathlib import Path
 
 import fetch
+from comparing import called, rounded, shown, titled, write_table
 from server import ROOT, binary
 
 #: What is measured: the model, the lengths of its requests where they vary, and how often the seconds of the others a
@@ -37,19 +34,11 @@ QUARTER_WIDE = ("bert-base", "mobilenet", "resnet50", "vgg19", "unet", "linknet"
 LOADS = "0.25,0.6,0.9"
 #: Batches of which T(n) is told in the table.
 TOGETHER = 8
-#: What stands beside `auto` where requests always wait: as Triton has it, and padded to buckets.
+#: What stands beside `auto` where requests always wait: padded to the longest that waits, and to buckets.
 WINDOWS = ("window, max_batch_size: 32", "window: { bucket_width: 10 }, max_batch_size: 32")
 IN_FLIGHT = 64
 TABLE = ROOT / "benches" / "tables" / "cpu-policies.csv"
 PEAKS = ROOT / "benches" / "tables" / "cpu-peaks.csv"
-
-
-def called(program, *words):
-    """What the program prints as JSON; its errors are shown."""
-    words = [str(word) for word in words]
-    print(f"paternoster {shlex.join(words)}", flush=True)
-    done = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
 def write_models(program, folder):
@@ -116,10 +105,6 @@ def peaks(program, name, common, lengths_vary):
     return rows
 
 
-def rounded(row):
-    return {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
-
-
 def described(policy):
     if policy == "serial":
         return policy
@@ -128,29 +113,18 @@ def described(policy):
 
 
 def show(rows):
-    print("\n| model | T(1) | T(8)/8 | load | best window | mean, p99 | auto: mean, p99 | mean, auto / window | p99 |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    titled("model", "T(1)", "T(8)/8", "load", "best window", "mean, p99", "auto: mean, p99", "mean, auto / window", "p99")
     for row in rows:
         cells = [row["case"], f"{row['t1_ms']} ms", f"{row['t8_8_ms']} ms", row["load"], f"`{row['window']}`"]
         cells += [f"{row[f'{who}_mean_ms']}, {row[f'{who}_p99_ms']} ms" for who in ("window", "auto")]
-        cells += [f"{row['mean_ratio']} ({row['mean_least']}–{row['mean_greatest']})", row["p99_ratio"]]
-        print("| " + " | ".join(str(cell) for cell in cells) + " |")
+        shown(*cells, f"{row['mean_ratio']} ({row['mean_least']}–{row['mean_greatest']})", row["p99_ratio"])
 
 
 def show_peaks(rows):
-    print(f"\n| model | policy, {IN_FLIGHT} in flight | requests/s | mean, p99 | requests/s to the first |")
-    print("|---|---|---|---|---|")
+    titled("model", f"policy, {IN_FLIGHT} in flight", "requests/s", "mean, p99", "requests/s to the first")
     for row in rows:
         cells = [row["case"], f"`{row['policy']}`", row["requests_per_s"], f"{row['mean_ms']}, {row['p99_ms']} ms"]
-        cells += [f"{row['ratio']} ({row['least']}–{row['greatest']})"]
-        print("| " + " | ".join(str(cell) for cell in cells) + " |")
-
-
-def write(path, rows):
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        shown(*cells, f"{row['ratio']} ({row['least']}–{row['greatest']})")
 
 
 def main():
@@ -170,8 +144,8 @@ def main():
             of_loads, of_peaks = compare(given.binary, models, profiles, name, case, given)
             rows += of_loads
             peak_rows += of_peaks
-            write(TABLE, rows)
-            write(PEAKS, peak_rows)
+            write_table(TABLE, rows)
+            write_table(PEAKS, peak_rows)
     show(rows)
     show_peaks(peak_rows)
 

@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from compare_policies import CASES, called, write_models
+from compare_policies import CASES, write_models
+from comparing import called
 from server import binary
 
 LOADS = (0.25, 0.6, 0.9)

@@ -1,0 +1,243 @@
+"""Requests a second beside a Triton, or without one beside exact lengths: tables and the plot of docs/benchmarks/triton.md.
+
+    python scripts/compare_triton.py [--peer host:port] [--server host:port] [--only minilm,…] [--rounds 5] [--seconds 4]
+    python scripts/compare_triton.py --write-peer DIR [--instances 1]
+
+The second writes the repository that the peer has to serve (`tritonserver --model-repository DIR`): the same weights under the same names,
+with dynamic batching, and requests of one length sharing a batch, since Triton does not pad. Without `--peer` a Paternoster serves that
+repository in its place, once with two instances and once with one, and says so: what is compared then is how requests share batches, not
+the server.
+
+Beside it are measured, in alternating rounds with the same requests: the models as they come, where texts of different lengths may share a
+batch and the LSTM is one of cells; and with `policy: auto` and a profile of this machine. `--server` is measured instead where it is given.
+Every answer of every server is compared, while timing, with what the first server answered to that request alone. The last column has no
+server at all: the cheapest token of `paternoster profile`, run again and again in one lane that has all threads, with as many rows as are
+in flight or fewer.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import fetch
+import tritonclient.grpc as triton
+from cells_models import BATCH, hidden_size, whole_lstm, write_step
+from comparing import Case, bare_row, bench_servers, called, machine_facts, ratios, show_servers, timing_arguments, write_table
+from plots import write_bars
+from server import ROOT, Server, binary
+from tritonclient.utils import InferenceServerException
+
+CASES = {
+    "identity": Case("identity", None, (1, 8, 64)),
+    "lstm, closed-22": Case("lstm", "closed-22", (8, 32)),
+    "minilm, glue-short": Case("minilm", "glue-short", (8, 32)),
+    "minilm, glue-pair": Case("minilm", "glue-pair", (8, 32)),
+}
+QUICK_IN_FLIGHT = (1, 4)
+QUICK_SAMPLES = 8
+#: Models for which a profile changes how they are served.
+PROFILED = ("minilm",)
+AUTO = "batching: { policy: auto }\n"
+#: Models whose batches without a server are measured, and the model whose runs those are.
+BARE_MODELS = {"lstm": "step", "minilm": "minilm"}
+AS_IT_COMES, WITH_A_PROFILE = "as it comes", "with a profile"
+#: What takes the place of a peer, and how many instances of each model it has: batches in flight at once. The first
+#: has as many as the server has lanes, and is the faster one.
+STAND_INS = {"exact lengths": 2, "exact lengths, one instance": 1}
+#: What the peer is told of each model: its largest batch and its tensors.
+PEER_MODELS = {
+    "identity": (64, 'input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 }'),
+    "lstm": (BATCH, 'input { name: "tokens" data_type: TYPE_INT64 dims: -1 } output { name: "hidden" data_type: TYPE_FP32 dims: HIDDEN }'),
+    "minilm": (
+        32,
+        'input [ { name: "input_ids" data_type: TYPE_INT64 dims: -1 }, { name: "attention_mask" data_type: TYPE_INT64 dims: -1 } ]\n'
+        'output { name: "sentence_embedding" data_type: TYPE_FP32 dims: 384 }',
+    ),
+}
+TABLE = ROOT / "benches" / "tables" / "exact-lengths.csv"
+PLOT = ROOT / "docs" / "benchmarks" / "exact-lengths.svg"
+
+
+def write_models(program, folder, quick):
+    """The models as they come; the quick LSTM is a quarter as wide."""
+    called(program, "models", "--out", folder, "--only", "identity,minilm", "--minilm", fetch.minilm())
+    called(program, "models", "--out", folder, "--only", "lstm", *(["--quarter"] if quick else []))
+
+
+def write_peer(models, folder, instances):
+    """The repository of the peer, made of the models as they come."""
+    hidden = hidden_size(models / "lstm")
+    for name, (rows, tensors) in PEER_MODELS.items():
+        (folder / name / "1").mkdir(parents=True)
+        graph = whole_lstm(models / name) if name == "lstm" else (models / name / "1" / "model.onnx").read_bytes()
+        (folder / name / "1" / "model.onnx").write_bytes(graph)
+        config = f'backend: "onnxruntime"\nmax_batch_size: {rows}\n{tensors.replace("HIDDEN", str(hidden))}\n'
+        config += f"dynamic_batching {{ }}\ninstance_group {{ count: {instances} kind: KIND_CPU }}\n"
+        (folder / name / "config.pbtxt").write_text(config)
+
+
+def link_profiled(models, folder):
+    """The same models, to be served by their profiles."""
+    for name in PROFILED:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "1").symlink_to(models / name / "1")
+        (folder / name / "model.yaml").write_text((models / name / "model.yaml").read_text() + AUTO)
+
+
+class Comparison:
+    """One run of the script, with everything that it writes in a scratch folder."""
+
+    def __init__(self, given, scratch):
+        self.given, self.scratch = given, scratch
+        self.models = scratch / "models"
+        #: {name: (address, models that it has)}; the first is what the others are compared with.
+        self.servers = {}
+        write_models(given.binary, self.models, given.quick)
+
+    def start(self, stack):
+        """Starts what is not given."""
+        given = self.given
+        if given.peer:
+            self.servers[peer_name(given.peer)] = (given.peer, set(PEER_MODELS))
+        else:
+            for name, instances in STAND_INS.items():
+                write_peer(self.models, self.scratch / f"peer-{instances}", instances)
+                self.serve(stack, name, f"peer-{instances}", set(PEER_MODELS))
+        if given.server:
+            self.servers[given.server] = (given.server, set(PEER_MODELS))
+            return
+        self.serve(stack, AS_IT_COMES, "models", set(PEER_MODELS))
+        if any(case.model in PROFILED for case in self.cases().values()):
+            link_profiled(self.models, self.scratch / "profiled")
+            for name in PROFILED:
+                self.profile(self.scratch / "profiled", name, "profiles")
+            self.serve(stack, WITH_A_PROFILE, "profiled", set(PROFILED), "--profile-directory", self.scratch / "profiles")
+
+    def serve(self, stack, name, folder, has, *flags):
+        # A directory of its own: what is kept of earlier measurements must not change how models come.
+        flags = flags or ("--profile-directory", self.scratch / f"{folder}-profiles")
+        server = stack.enter_context(Server(self.scratch / folder, *flags, program=self.given.binary))
+        self.servers[name] = (server.grpc, has)
+
+    def cases(self):
+        """The cases that are asked for and say anything."""
+        asked = tuple(self.given.only.split(";"))
+        chosen = {name: case for name, case in CASES.items() if name.startswith(asked)}
+        if not self.given.peer and not self.given.server:
+            # Nothing of it can be padded: both would be the same server.
+            chosen.pop("identity", None)
+        if self.given.quick:
+            return {name: case._replace(in_flight=QUICK_IN_FLIGHT) for name, case in chosen.items()}
+        return chosen
+
+    def profile(self, folder, model, profiles, *flags):
+        budget = 1 if self.given.quick else 30
+        place = ["--model-repository", folder, "--model", model, "--profile-directory", self.scratch / profiles]
+        return called(self.given.binary, "profile", *place, "--budget-s", budget, "--json", *flags)["profile"]
+
+    def bare_token_ns(self, model):
+        """Nanoseconds a token of the model's runs on all cores, by rows; of each number of rows at its cheapest length."""
+        if model not in BARE_MODELS:
+            return {}
+        folder, name = self.models, BARE_MODELS[model]
+        if name not in PEER_MODELS:
+            folder = self.scratch / "bare"
+            write_step(self.models / "lstm", folder)
+        whole = self.profile(folder, name, "bare-profiles", "--cpu-lanes", 1)["cuts"][0]["stages"][0]
+        cheapest = {}
+        for point in whole:
+            ns = point["median_ns"] / point["rows"] / max(point["length"], 1)
+            cheapest[point["rows"]] = min(ns, cheapest.get(point["rows"], ns))
+        return cheapest
+
+    def measure(self, name, case, bare):
+        """The rows of one case: each server in each round, and what a bare loop would give with as many rows as are in flight or fewer."""
+        given = self.given
+        servers = {server: address for server, (address, has) in self.servers.items() if case.model in has}
+        rows, mean_length = bench_servers(given.binary, servers, name, case, given)
+        for in_flight in case.in_flight:
+            few = [ns for rows_in_run, ns in bare.items() if rows_in_run <= in_flight]
+            if few:
+                rows.append(bare_row(rows[0], in_flight, 1e9 / min(few) / mean_length))
+        return rows
+
+
+def peer_name(address):
+    """What a peer says that it is."""
+    try:
+        with triton.InferenceServerClient(address) as client:
+            told = client.get_server_metadata()
+    except InferenceServerException as refusal:
+        sys.exit(f"no server answers at '{address}', expected one that speaks KServe v2 over gRPC: {refusal.message()}")
+    return f"{told.name} {told.version}"
+
+
+def draw(path, rows, names):
+    """Requests a second of each server in terms of the first's."""
+    groups, beside = list(dict.fromkeys((row["case"], row["in_flight"]) for row in rows)), ratios(rows, names[0])
+    series = {names[0]: [1.0] * len(groups)}
+    for name in names[1:]:
+        found = (beside.get((*group, name)) for group in groups)
+        series[name] = [statistics.median(values) if values else None for values in found]
+    labels = ["\n".join([*case.split(", "), f"{in_flight} in flight"]) for case, in_flight in groups]
+    machine = rows[0]["machine"]
+    write_bars(path, f"requests/s beside {names[0]}, on {machine}", "", f"requests/s, {names[0]} = 1", labels, series)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", metavar="HOST:PORT", help="gRPC address of a server that has the models of --write-peer")
+    parser.add_argument("--server", metavar="HOST:PORT", help="a Paternoster that serves already, in place of those that are started")
+    parser.add_argument("--write-peer", metavar="DIR", type=Path, help="write the peer's repository, and measure nothing")
+    parser.add_argument("--instances", type=int, default=1, help="of each model in that repository")
+    parser.add_argument("--only", default="", help="cases, or their beginnings, with semicolons")
+    timing_arguments(parser)
+    parser.add_argument("--quick", action="store_true", help="small models, few requests: figures that say nothing, for tests")
+    parser.add_argument("--csv", type=Path, default=TABLE)
+    parser.add_argument("--svg", type=Path, default=PLOT)
+    parser.add_argument("--binary", default=binary(), help="the program")
+    given = parser.parse_args()
+    if given.quick:
+        given.rounds, given.seconds, given.warm_up, given.samples = 2, 0.2, 0, QUICK_SAMPLES
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        try:
+            compare(given, Path(scratch), stack)
+        except subprocess.CalledProcessError as failed:
+            sys.exit(f"'paternoster {failed.cmd[1]}' ended with status {failed.returncode}; its error is above")
+
+
+def compare(given, scratch, stack):
+    if given.write_peer:
+        write_models(given.binary, scratch / "models", given.quick)
+        write_peer(scratch / "models", given.write_peer, given.instances)
+        return
+    comparison = Comparison(given, scratch)
+    cases = comparison.cases()
+    if not cases:
+        sys.exit(f"there is nothing to compare for '{given.only}'; the cases are: {'; '.join(CASES)}")
+    comparison.start(stack)
+    facts = machine_facts(given.binary)
+    facts += [f"'{name}' at {address}, with {', '.join(sorted(has))}" for name, (address, has) in comparison.servers.items()]
+    if not given.peer:
+        facts += [
+            f"no peer: '{next(iter(STAND_INS))}' is a Paternoster that serves the peer's repository as Triton does, without padding;",
+            "identity is left out where both servers would do the same",
+        ]
+    print("\n".join(facts), flush=True)
+    rows, bare = [], {}
+    for name, case in cases.items():
+        if case.model not in bare:
+            bare[case.model] = comparison.bare_token_ns(case.model)
+        rows += comparison.measure(name, case, bare[case.model])
+        write_table(given.csv, rows)
+    names = list(comparison.servers)
+    show_servers(rows, names)
+    draw(given.svg, rows, names)
+
+
+if __name__ == "__main__":
+    main()

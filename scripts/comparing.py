@@ -1,0 +1,129 @@
+"""What the comparisons share: runs of the program, servers beside each other, tables, and what was measured on."""
+
+import csv
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+from collections import namedtuple
+
+#: What servers are asked: the model, the lengths of its requests where they vary, and how many are in flight.
+Case = namedtuple("Case", "model workload in_flight")
+#: Kept of each round of a server.
+FIGURES = ("requests", "requests_per_s", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "wrong", "failed")
+BARE = "bare loop, one lane"
+
+
+def called(program, *words):
+    """What the program prints, parsed where it is JSON; its errors are shown. Prints the command as it can be typed."""
+    words = [str(word) for word in words]
+    print(f"paternoster {shlex.join(words)}", flush=True)
+    done = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout) if "--json" in words else done.stdout
+
+
+def rounded(row):
+    """The same row with numbers of four digits."""
+    return {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+
+
+def write_table(path, rows):
+    """Writes rows, which have the same keys, as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def shown(*values):
+    """Prints a row of a table as Markdown has it."""
+    print("| " + " | ".join(str(value) for value in values) + " |", flush=True)
+
+
+def titled(*titles):
+    """Prints what a table begins with."""
+    print()
+    shown(*titles)
+    shown(*("---" for _ in titles))
+
+
+def machine_facts(program):
+    """Lines that say what figures of this machine were measured on, and how busy it is now."""
+    with open("/proc/cpuinfo") as file:
+        facts = dict(line.split(":", 1) for line in file if ":" in line)
+    named = {name.strip(): value.strip() for name, value in facts.items()}
+    wide = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in named.get("flags", "").split()]
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return [
+        f"CPU: {named.get('model name', platform.machine())}, {len(os.sched_getaffinity(0))} cores, {' '.join(wide)}",
+        f"memory: {memory_gib:.0f} GiB; kernel: {platform.system()} {platform.release()}",
+        f"load average at the start: {' '.join(f'{load:.2f}' for load in os.getloadavg())}",
+        *(line for line in called(program, "--version").splitlines() if line),
+    ]
+
+
+def timing_arguments(parser):
+    """How often and how long servers are measured beside each other."""
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4, help="measured time of each server in a round")
+    parser.add_argument("--warm-up", type=float, default=2, help="seconds before them that are not counted")
+    parser.add_argument("--samples", type=int, default=128, help="different requests, each answered alone beforehand")
+
+
+def bench_servers(program, servers, name, case, timing):
+    """Sends the same requests to all servers, {name: address}, in alternating rounds. Returns a row for each round of each server, and the
+    mean length of the requests, where they have lengths."""
+    words = [word for address in servers.values() for word in ("--url", address)]
+    words += ["--model", case.model, *(["--workload", case.workload] if case.workload else [])]
+    words += ["--concurrency", ",".join(map(str, case.in_flight)), "--samples", timing.samples, "--rounds", timing.rounds]
+    report = called(program, "bench", *words, "--warm-up-seconds", timing.warm_up, "--seconds", timing.seconds, "--json")
+    rows = []
+    for load, in_flight in zip(report["loads"], case.in_flight):
+        common = {"machine": report["machine"], "case": name, "in_flight": in_flight}
+        for server, measured in zip(servers, load["policies"]):
+            for number, figures in enumerate(measured["rounds"], 1):
+                rows.append(rounded(common | {"server": server, "round": number} | {key: figures[key] for key in FIGURES}))
+    return rows, report["mean_length"]
+
+
+def bare_row(like, in_flight, rate):
+    """What a case without a server gives, in requests a second."""
+    common = {"machine": like["machine"], "case": like["case"], "in_flight": in_flight, "server": BARE, "round": ""}
+    return rounded(common | dict.fromkeys(FIGURES, "") | {"requests_per_s": rate})
+
+
+def medians(rows, figure):
+    """{(case, in flight, server): median over the rounds}."""
+    groups = {}
+    for row in rows:
+        if row[figure] != "":
+            groups.setdefault((row["case"], row["in_flight"], row["server"]), []).append(float(row[figure]))
+    return {key: statistics.median(values) for key, values in groups.items()}
+
+
+def ratios(rows, first):
+    """{(case, in flight, server): requests a second to the first server's of the same round, round by round}."""
+    rates = {(row["case"], row["in_flight"], row["server"], row["round"]): float(row["requests_per_s"]) for row in rows}
+    found = {}
+    for (case, in_flight, server, number), rate in rates.items():
+        base = rates.get((case, in_flight, first, number))
+        if server != first and base:
+            found.setdefault((case, in_flight, server), []).append(rate / base)
+    return found
+
+
+def show_servers(rows, names):
+    """Prints medians of the rounds, server beside server; of the ratios to the first server also the least and the greatest."""
+    rates, halves, slowest = (medians(rows, figure) for figure in ("requests_per_s", "p50_ms", "p99_ms"))
+    beside, has_bare = ratios(rows, names[0]), any(row["server"] == BARE for row in rows)
+    titles = [f"{name}: requests/s; p50, p99" for name in names] + [f"{name} / {names[0]}" for name in names[1:]]
+    titled("requests", "in flight", *titles, *([BARE] if has_bare else []))
+    for case, in_flight in dict.fromkeys((row["case"], row["in_flight"]) for row in rows):
+        keys = [(case, in_flight, name) for name in names]
+        cells = [f"{rates[key]:.4g}/s; {halves[key]:.3g}, {slowest[key]:.3g} ms" if key in rates else "-" for key in keys]
+        spans = (sorted(beside.get(key, ())) for key in keys[1:])
+        cells += [f"**{statistics.median(span):.2f}** ({span[0]:.2f}–{span[-1]:.2f})" if span else "-" for span in spans]
+        bare = rates.get((case, in_flight, BARE))
+        shown(case, in_flight, *cells, *([f"{bare:.4g}/s" if bare else "-"] if has_bare else []))

@@ -1,0 +1,111 @@
+"""Lines and bars as SVG files, for tables that come from several runs of the program."""
+
+from html import escape
+
+SIZE = (720, 400)
+#: Space left, right, above and below what is drawn.
+LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 50
+NAME_HEIGHT = 18
+#: Those of the program's own plots.
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#a0a0a0", "#d62728", "#9467bd", "#17becf", "#8c564b")
+#: Width of all bars of one group, where groups are 1 apart.
+GROUP = 0.92
+
+
+def ticks(most):
+    """Round numbers from 0 to at least `most`, four to ten of them."""
+    step = 10.0 ** (len(f"{most:.0f}") - 2) if most >= 1 else 0.1
+    while most / step > 8:
+        step *= 2 if most / step <= 16 else 5
+    count = int(-(-most // step))
+    return [place * step for place in range(count + 1)]
+
+
+def text(x, y, words, anchor="middle", turn=""):
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(words)}</text>'
+
+
+class Plot:
+    """A frame with a vertical axis from 0, into which lines or bars are drawn."""
+
+    def __init__(self, title, x_name, y_name, most, names):
+        self.ys, self.names = ticks(most), names
+        self.width, self.height = SIZE[0] - LEFT - RIGHT, SIZE[1] - ABOVE - BELOW
+        total = SIZE[1] + NAME_HEIGHT * len(names)
+        self.drawn = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE[0]}" height="{total}" font-family="sans-serif" font-size="13">',
+            f'<rect width="{SIZE[0]}" height="{total}" fill="white"/>',
+            text(SIZE[0] / 2, 20, title),
+            text(LEFT + self.width / 2, SIZE[1] - 12, x_name),
+            text(16, ABOVE + self.height / 2, y_name, turn=f' transform="rotate(-90 16 {ABOVE + self.height / 2})"'),
+        ]
+
+    def across(self, share):
+        """Where a share of the horizontal axis is."""
+        return LEFT + share * self.width
+
+    def up(self, y):
+        """Where a value of the vertical axis is."""
+        return ABOVE + self.height - y / self.ys[-1] * self.height
+
+    def draw_values(self):
+        """The values of the vertical axis, and a line across at each."""
+        for y in self.ys:
+            at = self.up(y)
+            self.drawn.append(f'<path d="M{self.across(0):.1f} {at:.1f}H{self.across(1):.1f}" stroke="#ddd"/>')
+            self.drawn.append(text(LEFT - 8, at + 4, f"{y:g}", "end"))
+
+    def draw_names(self):
+        """The names of the series, below the plot."""
+        for number, name in enumerate(self.names):
+            at = SIZE[1] + NAME_HEIGHT * number + 4
+            self.drawn.append(f'<path d="M{LEFT} {at}h14" stroke="{colour(number)}" stroke-width="2"/>')
+            self.drawn.append(text(LEFT + 20, at + 4, name, "start"))
+
+    def write(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([*self.drawn, "</svg>", ""]))
+
+
+def colour(number):
+    return COLOURS[number % len(COLOURS)]
+
+
+def write_lines(path, title, x_name, y_name, series):
+    """Draws {name: [(x, y), …]} from 0 on both axes, each point marked."""
+    points = [point for line in series.values() for point in line]
+    plot = Plot(title, x_name, y_name, max(y for _, y in points), list(series))
+    xs = ticks(max(x for x, _ in points))
+    foot = plot.up(0)
+    for x in xs:
+        at = plot.across(x / xs[-1])
+        plot.drawn += [f'<path d="M{at:.1f} {ABOVE}V{foot:.1f}" stroke="#ddd"/>', text(at, foot + 18, f"{x:g}")]
+    plot.draw_values()
+    for number, line in enumerate(series.values()):
+        places = [(plot.across(x / xs[-1]), plot.up(y)) for x, y in line]
+        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        plot.drawn.append(f'<polyline points="{joined}" fill="none" stroke="{colour(number)}" stroke-width="2"/>')
+        plot.drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour(number)}"/>' for x, y in places]
+    plot.draw_names()
+    plot.write(path)
+
+
+def write_bars(path, title, x_name, y_name, groups, series):
+    """Draws {name: [height or None, …]} as bars, one of each series in every group, with their heights above them."""
+    plot = Plot(title, x_name, y_name, max(height for bars in series.values() for height in bars if height), list(series))
+    plot.draw_values()
+    foot, width = plot.up(0), GROUP / len(series) / len(groups)
+    for place, group in enumerate(groups):
+        middle = (place + 0.5) / len(groups)
+        for line, words in enumerate(group.split("\n")):
+            plot.drawn.append(text(plot.across(middle), foot + 14 + 14 * line, words))
+        # Series without a bar in this group leave no gap.
+        present = [(number, bars[place]) for number, bars in enumerate(series.values()) if bars[place] is not None]
+        for rank, (number, height) in enumerate(present):
+            left, top = plot.across(middle + (rank - len(present) / 2) * width), plot.up(height)
+            size = f'width="{width * plot.width:.1f}" height="{foot - top:.1f}"'
+            plot.drawn.append(f'<rect x="{left:.1f}" y="{top:.1f}" {size} fill="{colour(number)}"/>')
+            shown = text(left + width * plot.width / 2, top - 3, f"{height:.2f}")
+            plot.drawn.append(shown.replace("<text", '<text font-size="10"', 1))
+    plot.draw_names()
+    plot.write(path)
