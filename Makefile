@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies compare-triton figures timelines page overload attacks packages package-test book clean
+.PHONY: help build setup tools models demo serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies compare-triton scaling figures timelines page overload attacks packages package-test book clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
 	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
 	@echo "make compare-triton  beside exact lengths, as a Triton serves them; with a Triton at hand: scripts/compare_triton.py --peer host:port"
+	@echo "make scaling   lanes, shards and huge pages beside each other; scripts/contention.py counts waits for locks, as root"
 	@echo "make figures   the papers' figures from the simulator, which every machine draws alike"
 	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
@@ -131,6 +132,10 @@ compare-policies: build
 # The figures of docs/benchmarks/triton.md that need no Triton, about ten minutes.
 compare-triton: build
 	@$(VENV) scripts/compare_triton.py
+
+# The measured figures of docs/benchmarks/scaling.md, about ten minutes.
+scaling: build
+	@$(VENV) scripts/scaling.py
 
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
 # where `git diff` then shows what changed.
