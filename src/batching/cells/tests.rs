@@ -24,7 +24,7 @@ fn requests(rows: &[NodeRow]) -> Vec<RequestIx> {
     rows.iter().map(|row| row.of.request).collect()
 }
 
-/// A task as large as it may be.
+/// Forms a task of maximum size.
 fn form(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
     cells.form(cell, lane, u32::MAX)
 }
@@ -38,7 +38,7 @@ fn run(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> (Vec<RequestIx>, V
 
 #[test]
 fn requests_join_and_leave_at_every_step() {
-    // Figure 5: so many steps, and the tick before which each arrives.
+    // Figure 5: the number of steps, and the tick before which each request arrives.
     let lengths = [(1, 2, 0), (2, 3, 0), (3, 3, 0), (4, 5, 0), (5, 5, 2), (6, 7, 3), (7, 3, 3), (8, 1, 5)];
     let mut cells = chain(4);
     let mut ended = BTreeMap::new();
@@ -94,7 +94,7 @@ fn a_tree_runs_to_its_end_without_going_through_its_leaves_again() {
             nodes += run(&mut cells, cell, LANE).0.len() as u32;
         }
         assert_eq!(nodes, SLOTS - 1);
-        // One that ends early leaves each queue once.
+        // A request that ends early leaves each queue only once.
         cells.board(0, Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
         form(&mut cells, CellId(0), LANE);
         cells.drop(0);
@@ -181,7 +181,7 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     let rows = form(&mut cells, CellId(0), LANE);
     cells.drop(1);
     assert_eq!(cells.free_slots(), SLOTS - 3, "a task names its slot");
-    // Another request at the same place in the ledger is not the one that runs.
+    // Another request in the same slot of the ledger is not the one that is running.
     cells.board(1, Box::new([Unfolded::Steps(1)]));
     assert!(cells.completed(CellId(0), &rows, |_| false).is_empty());
     let (rows, done) = run(&mut cells, CellId(0), LANE);

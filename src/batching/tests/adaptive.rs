@@ -9,7 +9,7 @@ use crate::batching::{AdaptiveKnobs, Arrival, Knobs, Ns, Policy, Task};
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000 * MS;
 
-/// Twelve requests, one a unit, in batches of four that run for `run_ns`: the latencies batch by batch.
+/// Sends twelve requests, one per unit, in batches of four that run for `run_ns`. Returns the latencies by batch.
 fn figure_1(run_ns: fn(&Task) -> Ns) -> Vec<Vec<Ns>> {
     let delay = DynamicBatching { max_queue_delay_ns: 1_000 * UNIT, ..DynamicBatching::default() };
     let mut server = Timeline::new([window(4, delay)], run_ns);
@@ -38,7 +38,7 @@ fn figure_1_a_batch_that_runs_longer_than_the_next_is_collected_makes_each_wait_
     assert_eq!(figure_1(|_| 6 * UNIT), [[9, 8, 7, 6], [11, 10, 9, 8], [13, 12, 11, 10]]);
 }
 
-/// T = a + c·B: 10 ms and 1 ms a row.
+/// T = a + c·B: 10 ms, and 1 ms per row.
 fn run_ns(task: &Task) -> Ns {
     10 * MS + MS * u64::from(rows_of(task))
 }
@@ -51,7 +51,7 @@ fn adaptive(knobs: AdaptiveKnobs) -> Timeline {
     server
 }
 
-/// Rows of the tasks launched from one time to another, each size once.
+/// Returns the row counts of the tasks launched in a period, without duplicates.
 fn sizes_between(server: &Timeline, from: Ns, to: Ns) -> Vec<u32> {
     let within = server.launches.iter().filter(|(at, _)| (from..to).contains(at));
     let mut sizes: Vec<u32> = within.map(|(_, task)| rows_of(task)).collect();
@@ -94,8 +94,8 @@ fn a_slow_trickle_does_not_wait_at_all() {
     assert_eq!(server.latencies(), [11 * MS; 6]);
 }
 
-/// Two batches of eight at once, which ask for more such, and one request alone at `at` on an idle lane: how long that
-/// waits.
+/// Sends two batches of eight at once, which raise the batch size, and a single request at `at` on an idle lane.
+/// Returns how long the latter waits.
 fn straggler_waits(at: Ns, max_queue_delay_ns: Ns) -> Ns {
     let mut server = adaptive(AdaptiveKnobs { max_queue_delay_ns, ..AdaptiveKnobs::default() });
     for req in 0..2 {
@@ -120,7 +120,8 @@ fn a_request_alone_on_an_idle_lane_goes_when_the_next_is_not_expected_before_it_
 #[test]
 fn at_a_steady_rate_a_batch_runs_about_as_long_as_the_next_is_collected() {
     let mut server = adaptive(AdaptiveKnobs { headroom: 0.0, ..AdaptiveKnobs::default() });
-    // One every 4 ms: 3/13 ms < 250/s <= 4/14 ms. An idle lane takes three, which are done before the fifth comes.
+    // One request every 4 ms: 3/13 ms < 250/s <= 4/14 ms. An idle lane takes three, which finish before the fifth
+    // arrives.
     (0..500).for_each(|req| server.arrives(req * 4 * MS, req));
     server.run_out();
     assert_eq!(sizes_between(&server, SECOND, 2 * SECOND), [3, 4]);

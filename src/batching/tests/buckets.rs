@@ -1,4 +1,4 @@
-//! Buckets: in which of them a task runs, and what policies are told of it.
+//! Buckets: in which of them a task runs, and the times that policies see.
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
@@ -21,7 +21,7 @@ use crate::{
 const ONLY: CellId = CellId(0);
 const BUCKETS: [u32; 3] = [2, 4, 8];
 
-/// A stage with buckets, of which these (rows, nanoseconds) were profiled.
+/// Creates the costs of a stage with buckets, of which these (rows, nanoseconds) were profiled.
 fn costs(buckets: &[u32], points: &[(u32, Ns)]) -> Costs {
     Costs::new(&[buckets], 64, Some(&table(points)))
 }
@@ -39,7 +39,7 @@ fn times_of<const N: usize>(costs: &Costs, rows: [u32; N]) -> [Ns; N] {
     rows.map(|rows| costs.predict(ONLY, rows, &lengths(&[]), Quantile::Mean).expect("it has run"))
 }
 
-/// Of each task that was launched: its rows, and the bucket that they run in.
+/// Returns the rows of each launched task, and its bucket.
 fn launched(actions: &Actions) -> Vec<(u32, u32)> {
     let task = |action: &Action| match action {
         Action::Launch(task) => Some((task.row_count(), task.bucket.rows)),
@@ -210,7 +210,7 @@ proptest! {
         }
         for length in [1, 7, 30] {
             let time = |rows| costs.predict(ONLY, rows, &class(length), Quantile::Mean).unwrap_or_default();
-            // A bucket's own time shows where it is the largest that is asked for.
+            // A bucket's own time is visible as that of its largest size.
             for rows in 1..=64 {
                 let bucket = costs.bucket(ONLY, rows, &class(length));
                 prop_assert!(bucket >= rows && ALL.contains(&bucket));

@@ -1,4 +1,4 @@
-//! Rows of failed tasks of cells run again, in halves, until those that fail alone are found.
+//! Rows of failed cell tasks run again, in halves, until the rows that fail on their own are found.
 
 use super::cellular::{cell, cellular, chain, core, done, failed, merging, request, said, tree};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// A core on one lane that is told what happens, and says what it does. Its invariants hold.
+/// A core on one lane whose actions are returned as text and whose invariants are checked.
 struct Told(Core);
 
 impl Told {
@@ -17,7 +17,7 @@ impl Told {
         Self(core(knobs, 1, LaneKnobs::default()))
     }
 
-    /// On a lane that takes so many tasks at once.
+    /// Creates a core on a lane that takes `depth` tasks at once.
     fn ahead(mut knobs: Knobs, types: u16, depth: u16) -> Self {
         let takes = |took_ns| vec![CostPoint { rows: 1, length: 0, took_ns }];
         knobs.latencies = Some(CostTable { stages: (0..types).map(|_| takes(10)).collect() });
@@ -37,7 +37,7 @@ impl Told {
     }
 }
 
-/// A lane runs the first cell of request 0; the others, of so many steps each, wait.
+/// Starts the first cell of request 0; the other requests, with these numbers of steps, wait.
 fn waiting(mut told: Told, others: &[u32]) -> Told {
     assert_eq!(told.arrives(0, &[1]), "#0 cell 0: 0.0");
     for (req, steps) in (1..).zip(others) {

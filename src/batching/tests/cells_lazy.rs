@@ -1,4 +1,4 @@
-//! `lazy` over cells: an encoder (type 0) in front of a decoder (type 1).
+//! `lazy` over cells: an encoder (type 0) followed by a decoder (type 1).
 
 use super::cellular::{core, done, request, said};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// A task of the encoder, and one of the decoder, of however many rows.
+/// Durations of a task of the encoder and of the decoder, for any number of rows.
 const ENCODES: Ns = 10;
 const DECODES: Ns = 20;
 
@@ -35,7 +35,7 @@ fn knobs(max_catch_up_ns: Option<Ns>, reject_late: bool, objective_ns: Option<Ns
     }
 }
 
-/// What the core launches, step by step: two requests come while the first is decoded.
+/// Returns what the core launches, step by step. Two requests arrive while the first is decoded.
 fn launched(knobs: Knobs, tasks: u64) -> Vec<String> {
     let mut core = core(knobs, 1, LaneKnobs::default());
     let arrives = |req| Event::Arrived(request(req, vec![Unfolded::Steps(2), Unfolded::Steps(4)]));
@@ -76,15 +76,15 @@ fn newcomers_catch_up_while_the_furthest_can_wait_and_then_all_go_on_together() 
 
 #[test]
 fn who_is_further_on_waits_for_so_long_in_all_and_no_longer() {
-    // A request takes 100 alone. Of the 15 that it may wait a task of newcomers takes 10, and one of its own gives 3
-    // back.
+    // A request takes 100 on its own. Of its allowance of 15, a task of newcomers uses 10, and one of its own steps
+    // returns 3.
     let said = launched(knobs(Some(15), false, None), 6);
     assert_eq!(said[3..7], ["#3 cell 0: 1.0 2.0", "#4 cell 1: 0.3", "#5 cell 1: 0.4", "#6 cell 0: 1.1 2.1"]);
 }
 
 #[test]
 fn who_would_miss_its_target_goes_on_at_once() {
-    // Without a word from anybody the first is done after 2 · 10 + 4 · 20.
+    // Without newcomers the first request ends after 2 · 10 + 4 · 20.
     let said = launched(knobs(Some(1_000), false, Some(100)), 6);
     assert_eq!(said[3..6], ["#3 cell 1: 0.3", "#4 cell 1: 0.4", "#5 cell 1: 0.5"]);
     let said = launched(knobs(Some(1_000), false, Some(125)), 6);

@@ -1,5 +1,5 @@
-//! Groups of cells through the core: who boards when, and random runs in which every node runs once and behind what it
-//! needs.
+//! Groups of cells through the core: which requests board when, and random runs in which every node runs once, after
+//! its dependencies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,7 +80,7 @@ fn newcomers_board_at_the_next_cell_and_each_leaves_with_its_own_last() {
     assert_eq!(step(done(3)), "1 Completed");
 }
 
-/// The knobs, with the graphs of so many requests merged.
+/// Returns the knobs with the graphs of `requests` requests merged.
 pub(super) fn merging(mut knobs: Knobs, requests: u32) -> Knobs {
     if let Policy::Cellular(cellular) = &mut knobs.policy {
         cellular.merge_requests = Some(requests);
@@ -188,7 +188,7 @@ fn a_round_ends_after_so_many_tasks_or_when_too_few_rows_are_left() {
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
     let later = [
         (1, ["#5 cell 1: 0.5", "#6 cell 1: 0.6", "#7 cell 0: 1.0 2.0"]),
-        // With fewer rows than that it is the turn of the type that nothing runs of.
+        // With fewer rows, the type of which nothing is running goes first.
         (2, ["#5 cell 0: 1.0 2.0", "#6 cell 0: 1.1 2.1", "#7 cell 0: 1.2 2.2"]),
     ];
     for (min_followup, expected) in later {
@@ -225,25 +225,25 @@ fn a_node_that_fails_alone_ends_its_request() {
     assert_eq!(step(done(1)), "1 Completed");
 }
 
-/// What is known of a request from outside.
+/// The state of a request as seen from outside.
 #[derive(Debug)]
 struct Known {
     graph: Vec<Unfolded>,
     /// Nodes that ran, and those in flight with their lanes.
     ran: BTreeSet<u32>,
     flying: BTreeMap<u32, LaneId>,
-    /// Nodes of the first segment that there are, where an outcome ended it.
+    /// Number of nodes of the first segment, if an outcome ended it early.
     ended_at: Option<u32>,
     end: Option<End>,
 }
 
 impl Known {
-    /// Whether a node of the first segment is behind the one that ended it.
+    /// Returns whether a node of the first segment is after the one that ended it.
     fn is_past_the_end(&self, node: u32) -> bool {
         node < self.graph[0].nodes() && self.ended_at.is_some_and(|end| end <= node)
     }
 
-    /// Nodes that must have run, or run before on the same lane.
+    /// Returns the nodes that must have run, or must run earlier on the same lane.
     fn needs(&self, node: u32) -> Vec<u32> {
         match &self.graph[0] {
             Unfolded::Steps(steps) if node < *steps => node.checked_sub(1).into_iter().collect(),
@@ -259,13 +259,13 @@ impl Known {
     }
 }
 
-/// A driver that knows what each request needs.
+/// A driver that tracks the dependencies of each request.
 struct Driver {
     core: Core,
     known: BTreeMap<u64, Known>,
-    /// In the order in which they were launched.
+    /// Running tasks in launch order.
     running: Vec<Task>,
-    /// Nodes in tasks, by their requests, that were launched ahead of one that failed.
+    /// Nodes in tasks, by request, that were launched ahead of a task that failed.
     void: BTreeSet<(TaskId, ReqId, u32)>,
     max_rows: u32,
 }
@@ -288,7 +288,7 @@ impl Driver {
 
     fn launch(&mut self, task: Task) {
         assert!((1..=self.max_rows as usize).contains(&task.rows.len()));
-        // Rows of one task run at the same time: what they need is looked up before they are in flight.
+        // Rows of one task run at the same time, so dependencies are checked before the rows count as in flight.
         for row in &task.rows {
             let known = &self.known[&row.req.0];
             assert_eq!(known.end, None, "{:?} has ended", row.req);
@@ -305,7 +305,7 @@ impl Driver {
         self.running.push(task);
     }
 
-    /// A node has to run again, and with it whatever was launched because of it.
+    /// Marks a node to run again, together with everything launched because of it.
     fn take_back(&mut self, req: ReqId, node: u32) {
         let known = self.known.get_mut(&req.0).expect("it arrived");
         let mut lost = BTreeSet::from([node]);
@@ -320,7 +320,7 @@ impl Driver {
         }
     }
 
-    /// Ends the first task of a lane.
+    /// Completes the first task of a lane.
     fn land(&mut self, at: usize, fails: bool, ends: impl Fn(u32) -> bool) {
         let Some(lane) = self.running.get(at % self.running.len().max(1)).map(|task| task.lane) else { return };
         let first = self.running.iter().position(|task| task.lane == lane).expect("it is the lane of one");
@@ -353,7 +353,7 @@ impl Driver {
     }
 }
 
-/// A binary tree in which each node beyond the first pair is a parent of the two before it that have none.
+/// Creates a binary tree: every node after the leaves is the parent of the first two nodes without one.
 pub(super) fn tree(leaves: u32) -> Unfolded {
     let mut children: Vec<SmallVec<[u32; 2]>> = (0..leaves).map(|_| SmallVec::new()).collect();
     let mut roots: std::collections::VecDeque<u32> = (0..leaves).collect();

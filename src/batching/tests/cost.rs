@@ -14,7 +14,7 @@ pub(super) fn lengths(lengths: &[u32]) -> ShapeClass {
     ShapeClass(lengths.iter().copied().collect())
 }
 
-/// Costs of stages that are given as (rows, nanoseconds), for a model without lengths.
+/// Creates the costs of stages given as (rows, nanoseconds), for a model without lengths.
 pub(super) fn costs(stages: &[&[(u32, Ns)]]) -> Costs {
     let point = |&(rows, took_ns): &(u32, Ns)| CostPoint { rows, length: 0, took_ns };
     let table = CostTable { stages: stages.iter().map(|points| points.iter().map(point).collect()).collect() };
@@ -37,7 +37,7 @@ fn within(value: Option<Ns>, expected: f64, share: f64) -> bool {
     value.is_some_and(|value| (value as f64 - expected).abs() <= share * expected)
 }
 
-/// Numbers in 0..1 that look random and are the same each time.
+/// Returns reproducible pseudo-random numbers in 0..1.
 fn noise() -> impl Iterator<Item = f64> {
     std::iter::successors(Some(42_u64), |seed| {
         Some(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
@@ -142,7 +142,7 @@ fn sizes_that_have_not_run_since_they_were_profiled_drift_with_the_others() {
     for (rows, expected) in [(1, 1_500.0), (4, 4_800.0), (8, 9_000.0)] {
         assert!(within(mean(&costs, rows), expected, 0.01), "{rows} rows: {:?}", mean(&costs, rows));
     }
-    // One of its own, and it goes its own way.
+    // An entry of its own makes it independent of the others.
     learn(&mut costs, 4, 6_400);
     (0..60).for_each(|_| learn(&mut costs, 1, 1_000));
     assert!(within(mean(&costs, 4), 5_000.0, 0.01), "{:?}", mean(&costs, 4));

@@ -1,5 +1,5 @@
-//! The three faults of DVABatch's release rule, taken literally (section 6.2, figures 11 and 12), run as a small model
-//! of the paper's executors; and the same scenarios through the core, which come to their end.
+//! The three faults of DVABatch's release rule, taken literally (section 6.2, figures 11 and 12), in a small model of
+//! the paper's executors; and the same scenarios through the core, where all requests finish.
 //!
 //! The rule: an executor that has run a batch with pair j leaves its input buffer invalid; once it is active again with
 //! any legitimate pair, it makes the j-th input buffer of the executor before it available.
@@ -17,7 +17,7 @@ enum Buffer {
     InWriting,
 }
 
-/// Rows of a batch in a batch queue, and the pair that they are in.
+/// Rows of a batch in a batch queue, and their buffer pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Item {
     batch: u32,
@@ -30,7 +30,7 @@ enum Executor {
     Inactive,
     Active,
     Checking(Item),
-    /// With the state of its output buffer before.
+    /// With the previous state of its output buffer.
     Working(Item, Buffer),
 }
 
@@ -40,9 +40,9 @@ struct Literal {
     inputs: Vec<Vec<Buffer>>,
     queues: Vec<VecDeque<Item>>,
     executors: Vec<Executor>,
-    /// By stage: the pair that is to be made available for the executor before, once this one is active.
+    /// By stage: the pair to make available for the previous executor once this one is active.
     owed: Vec<Option<usize>>,
-    /// Whether the last stage makes its own input available, which the paper does not say.
+    /// Whether the last stage makes its own input available, which the paper leaves open.
     tail_frees: bool,
     /// Rows that were overwritten before they were read.
     overwritten: Vec<&'static str>,
@@ -64,7 +64,7 @@ impl Literal {
         stage + 1 == self.executors.len()
     }
 
-    /// The input is available, the output available or invalid.
+    /// Returns whether the input is available, and the output available or invalid.
     fn is_legitimate(&self, stage: usize, pair: usize) -> bool {
         let output = self.inputs.get(stage + 1).map(|buffers| buffers[pair]);
         let writable = output.is_none_or(|output| matches!(output, Buffer::Available | Buffer::Invalid));
@@ -76,7 +76,7 @@ impl Literal {
         self.settle();
     }
 
-    /// Executors become active and take items until nothing changes.
+    /// Lets executors become active and take items until nothing changes.
     fn settle(&mut self) {
         for _ in 0..2 * self.executors.len() {
             for stage in 0..self.executors.len() {
@@ -122,7 +122,7 @@ impl Literal {
         self.executors[stage] = Executor::Working(item, before);
     }
 
-    /// Items that have not been read at a stage.
+    /// Iterates over the items that have not been read at a stage.
     fn unread(&self, stage: usize) -> impl Iterator<Item = Item> {
         let checking = match self.executors[stage] {
             Executor::Checking(item) => Some(item),
@@ -131,7 +131,7 @@ impl Literal {
         self.queues[stage].iter().copied().chain(checking).collect::<Vec<_>>().into_iter()
     }
 
-    // ## working => (active | inactive); what is pushed onward is the caller's to say
+    // ## working => (active | inactive); the caller pushes the item onward
     fn finish(&mut self, stage: usize) -> Item {
         let Executor::Working(item, before) = self.executors[stage] else {
             panic!("executor {stage} does not work: {:?}", self.executors[stage])
@@ -155,7 +155,7 @@ impl Literal {
         }
     }
 
-    /// Nobody works and there are items left: nothing will ever change.
+    /// Returns whether items are left but no executor is working, so that nothing will ever change.
     fn is_stuck(&self) -> bool {
         let works = self.executors.iter().any(|executor| matches!(executor, Executor::Working(..)));
         !works && (0..self.executors.len()).any(|stage| self.unread(stage).next().is_some())
@@ -212,10 +212,10 @@ fn by_the_papers_rule_stretched_rows_wait_for_the_stage_that_waits_for_them() {
     let mut paper = Literal::new(3, 1, true);
     paper.push(0, 0, "ab", 0);
     paper.pass(0);
-    // Stretch while the second executor works: the newcomers go into the first queue.
+    // Stretch while the second executor is working: the newcomers go into the first queue.
     paper.push(0, 0, "cd", 0);
     assert_eq!(paper.executors[0], Executor::Inactive);
-    // It updates the status map, but pushes nothing until they have caught up.
+    // It updates the status map, but pushes nothing until the newcomers have caught up.
     paper.finish(1);
     assert_eq!(paper.executors[1], Executor::Inactive, "only the third executor could make its input available");
     assert_eq!(paper.inputs[0], [Buffer::Invalid], "which only the second executor could make available");
@@ -242,15 +242,15 @@ fn by_the_papers_rule_the_first_part_of_a_split_releases_the_pair_under_the_seco
     let mut paper = Literal::new(4, 2, true);
     paper.push(0, 0, "abcd", 0);
     paper.pass(0);
-    // Split behind the second stage: both parts lie in pair 0.
+    // Split after the second stage: both parts are in pair 0.
     paper.finish(1);
     paper.push(2, 0, "ab", 0);
     paper.push(2, 0, "cd", 0);
     paper.pass(2);
     assert_eq!(paper.executors[2], Executor::Checking(Item { batch: 0, rows: "cd", pair: 0 }));
     assert!(paper.overwritten.is_empty());
-    // The third executor is done with pair 0 for one part, so the executors before it may use the pair for the next
-    // batch.
+    // The third executor has finished one part and releases pair 0, so the executors before it may use the pair for the
+    // next batch.
     paper.push(0, 1, "ef", 0);
     paper.pass(0);
     assert_eq!(paper.overwritten, ["cd"], "before it was read");

@@ -17,16 +17,16 @@ fn window(max_queue_delay_ns: Ns) -> Policy {
     Policy::Window(WindowKnobs { max_queue_delay_ns, ..WindowKnobs::default() })
 }
 
-/// Policy II as the paper has it.
+/// Policy II as in the paper.
 fn halves() -> Option<OperatorDiversity> {
     Some(OperatorDiversity { paper: true, ..OperatorDiversity::default() })
 }
 
-/// A query: its name, when it is asked, when it is handed to the core, and its length.
+/// A query: name, time of the query, time of its arrival at the core, and length.
 type Query = (char, Ns, Ns, u32);
 
-/// Latencies in nanoseconds, in the order of the queries. What is due at one instant happens in the order: arrivals,
-/// tasks that end, in the order of their launch, wakes; lanes are there from the first arrivals on.
+/// Returns latencies in nanoseconds, in the order of the queries. At equal times, arrivals come first, then ends of
+/// tasks in launch order, then wakes. Lanes exist from the first arrivals on.
 fn latencies_of(lanes: u16, knobs: Knobs, queries: &[Query], took_ns: impl Fn(u16, u32, u64) -> Ns) -> Vec<Ns> {
     let took = |task: &Task| {
         let rows = task.rows.iter().map(|span| span.count).sum();
@@ -66,7 +66,7 @@ fn mean(latencies: &[Ns]) -> f64 {
     latencies.iter().sum::<Ns>() as f64 / latencies.len() as f64 / T as f64
 }
 
-/// Runs queries on a policy of four operators and compares with the batch window.
+/// Runs queries under a policy over four operators, with measured latencies.
 fn better_than_window(lanes: u16, better: Knobs, queries: &[Query], took_ns: fn(u16, u32, u64) -> Ns) -> Vec<Ns> {
     let better = Knobs { latencies: latencies(4, &[1, 2, 3, 4], &[2, 4], took_ns), ..better };
     latencies_of(lanes, better, queries, took_ns)
@@ -77,7 +77,7 @@ const AT_ONCE: [Query; 4] = [('a', 0, 0, 4), ('b', 0, 0, 4), ('c', 0, 0, 4), ('d
 /// Case I: three short queries and a long one.
 const SHORT_AND_LONG: [Query; 4] = [('a', 0, 0, 2), ('b', 0, 0, 2), ('c', 0, 0, 2), ('d', 0, 0, 4)];
 
-/// Each operator takes T on the padded length of the long query, half of it on that of the short ones.
+/// Each operator takes T on the padded length of the long query, and half of it on that of the short ones.
 fn by_length(_: u16, _: u32, length: u64) -> Ns {
     T * length / 4
 }
@@ -97,7 +97,7 @@ fn figure_3_case_1_short_queries_return_earlier_in_a_batch_of_their_own() {
     assert_eq!(mean(&latencies), 2.5);
 }
 
-/// Case II: operator A takes T for up to four queries; B, C and D take T for four, and a quarter of it for each alone.
+/// Case II: operator A takes T for up to four queries; B, C and D take T for four, and a quarter of T for one.
 fn a_prefers_four(stage: u16, rows: u32, _: u64) -> Ns {
     if stage == 0 { T } else { T * u64::from(rows) / 4 }
 }
@@ -124,7 +124,7 @@ fn figure_3_case_2_the_search_for_cuts_finds_the_same_as_the_halves() {
     assert_eq!(mean(&latencies), 2.875);
 }
 
-/// As [`a_prefers_four`], but that A is worth sharing, and that each task of B, C and D pays for its boundary.
+/// Like [`a_prefers_four`], but A is worth sharing, and each task of B, C and D has a boundary cost.
 fn with_boundaries(boundary_ns: Ns) -> impl Fn(u16, u32, u64) -> Ns + Copy {
     move |stage, rows, _| if stage == 0 { 40 * T } else { T * Ns::from(rows) + boundary_ns }
 }
@@ -144,11 +144,11 @@ fn boundaries_that_cost_less_than_a_hundredth_of_the_rest_do_not_keep_it_whole()
     assert_eq!(operator_latencies(50), [40 * T + 3 * (4 * T + 50); 4], "1.2 % even in two parts");
 }
 
-/// Case III: a window of 4 T, after which a query starts alone; three more come as it has run operator A.
+/// Case III: a window of 4 T, after which a query starts alone; three more arrive when it has run operator A.
 const ALONE_AND_LATER: [Query; 4] =
     [('a', 0, 0, 4), ('b', 5 * T, 5 * T, 4), ('c', 5 * T, 5 * T, 4), ('d', 5 * T, 5 * T, 4)];
 
-/// The same where the serving system above holds the first query for its window, as Triton does for DVABatch.
+/// The same, if the serving system above holds the first query for its window, as Triton does for DVABatch.
 const WINDOW_ABOVE: [Query; 4] =
     [('a', 0, 4 * T, 4), ('b', 5 * T, 5 * T, 4), ('c', 5 * T, 5 * T, 4), ('d', 5 * T, 5 * T, 4)];
 
@@ -157,7 +157,7 @@ fn all_prefer_four(_: u16, _: u32, _: u64) -> Ns {
     T
 }
 
-/// Batching gains nothing.
+/// Batching saves nothing.
 fn all_prefer_one(_: u16, rows: u32, _: u64) -> Ns {
     T * u64::from(rows)
 }
@@ -182,7 +182,7 @@ fn figure_3_case_3_the_later_queries_catch_up_after_operator_a() {
 #[test]
 fn a_stretch_that_would_only_delay_is_not_made() {
     let latencies = better_than_window(1, chain(4, 4, load()), &WINDOW_ABOVE, all_prefer_one);
-    // The first runs its four operators alone, then the three theirs.
+    // The first query runs its four operators alone, then the other three run theirs.
     assert_eq!(latencies, [8 * T, 15 * T, 15 * T, 15 * T]);
 }
 
@@ -196,7 +196,7 @@ fn the_paper_makes_a_stretch_that_only_delays() {
 
 // ## Figure 8
 
-/// Four stages; the first two are short, so that a catch-up is worth while; the fourth prefers batches of two.
+/// Four stages. The first two are short, so that catching up pays off; the fourth prefers batches of two.
 fn figure_8(stage: u16, rows: u32, _: u64) -> Ns {
     match (stage, rows) {
         (0 | 1, _) => 100,
@@ -223,7 +223,7 @@ fn figure_8_new_stretch_and_split_table_by_table() {
     assert_eq!(ride.table(), "batch 0 bs 2 passed 2 0 0 0");
     assert_eq!(ride.works_on(), "1: {0, 0, 2}");
 
-    // (b) stretch by two while executor 2 works: the newcomers begin behind the two, at the first stage.
+    // (b) stretch by two while executor 2 is working: the newcomers start after the two, at the first stage.
     assert_eq!(ride.arrive("cd"), "");
     assert_eq!(ride.lane_up(1, LaneKnobs::default()), "#2 stage 0: c d");
     assert_eq!(ride.table(), "batch 0 bs 4 passed 2 0 0 0");
@@ -241,7 +241,7 @@ fn figure_8_new_stretch_and_split_table_by_table() {
     assert_eq!(ride.completed(), [4, 4, 0, 0]);
     assert_eq!(ride.works_on(), "2: {0, 0, 4}");
 
-    // (c) split into two behind the third stage.
+    // (c) split into two after the third stage.
     ride.pass_to(ride.now + figure_8(2, 4, 1));
     assert_eq!(ride.done(4), "#5 stage 3: a b");
     assert_eq!(ride.table(), "batch 0 bs 2 passed 2 2 2 0; batch 1 bs 2 passed 2 2 2 0");
@@ -266,7 +266,7 @@ fn figure_10_with_one_pair_the_executors_work_in_the_serial_manner() {
     assert_eq!(ride.arrive("b"), "", "a batch is between admission and the last stage");
     assert_eq!(ride.done(0), "#1 stage 1: a");
     assert_eq!((ride.executors(), ride.buffer_states()), said("inactive working active", "in-reading | in-writing"));
-    // The figure's fault: executor i - 1 was active while executor i + 1 worked.
+    // In the figure's fault, executor i - 1 was active while executor i + 1 was working.
     assert_eq!(ride.done(1), "#2 stage 2: a");
     assert_eq!((ride.executors(), ride.buffer_states()), said("inactive inactive working", "invalid | in-reading"));
     assert_eq!(ride.done(2), "a completed; #3 stage 0: b");
@@ -280,7 +280,7 @@ fn figure_11_with_two_pairs_executors_overlap_and_check_the_pair_of_their_item()
     assert_eq!(ride.arrive("a"), "#0 stage 0: a");
     let buffers = "in-writing available | available available";
     assert_eq!((ride.executors(), ride.buffer_states()), said("working active active", buffers));
-    // The first re-enters active with the second pair, and the executor behind it has another one too.
+    // The first executor becomes active again with the second pair, and the next one has another pair as well.
     assert_eq!(ride.done(0), "#1 stage 1: a");
     let buffers = "in-reading available | in-writing available";
     assert_eq!((ride.executors(), ride.buffer_states()), said("active working active", buffers));
@@ -294,7 +294,7 @@ fn figure_11_with_two_pairs_executors_overlap_and_check_the_pair_of_their_item()
     assert_eq!(ride.done(2), "#5 stage 1: b");
     let buffers = "in-writing in-reading | in-reading in-writing";
     assert_eq!((ride.executors(), ride.buffer_states()), said("working working working", buffers));
-    // Both output buffers of the second executor are taken: it has the third item and waits for its pair.
+    // Both output buffers of the second executor are in use: it has the third item and waits for its pair.
     assert_eq!(ride.done(4), "");
     assert_eq!(ride.done(5), "#6 stage 2: b");
     let buffers = "invalid invalid | in-reading in-reading";
@@ -368,10 +368,10 @@ fn figure_13_a_batch_of_64_stays_whole_where_its_rest_takes_less() {
     assert_eq!(after_stage_1(1_999), "1: {0, 0, 64}");
 }
 
-// ## Groups that share a batch
+// ## Groups within a batch
 
-/// Three short queries and one that is twice as long, on so many lanes; a run takes `overhead` and T for each element.
-/// Latencies are counted from the end of their window.
+/// Runs three short queries and one twice as long on `lanes` lanes; a run takes `overhead`, and T per element. Returns
+/// latencies from the end of the window.
 fn in_groups(lanes: u16, overhead: Ns, paper: bool) -> Vec<Ns> {
     let took = |_: u16, rows: u32, length: u64| overhead + T * u64::from(rows) * length;
     let window_ns = 10 * T;
@@ -438,7 +438,7 @@ fn gains_little(_: u16, rows: u32, _: u64) -> Ns {
     T * (1 + 3 * u64::from(rows))
 }
 
-/// So many queries at once, each of which may run with three others.
+/// Sends `queries` queries at once, four of which fit in a batch.
 fn at_once(queries: u32) -> Vec<Ns> {
     let policy =
         diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
@@ -450,14 +450,14 @@ fn at_once(queries: u32) -> Vec<Ns> {
 
 #[test]
 fn where_nobody_else_waits_parts_may_take_a_little_longer_together() {
-    // The sums of completion times: 40 T, 42 T in pairs, 52 T in one piece; 40 T one by one too, but the last ends at
+    // The sums of completion times: 40 T, 42 T in pairs, 52 T in one batch; one by one also 40 T, but the last ends at
     // 16 T.
     assert_eq!(at_once(4), [7, 7, 11, 15].map(|after| after * T));
 }
 
 #[test]
 fn parts_delay_those_who_wait_behind_them_too() {
-    // With four behind: 42 + 4 · 14 T in pairs, 40 + 4 · 16 T one by one, 52 + 4 · 13 T in one piece. With eight: 154,
+    // With four waiting: 42 + 4 · 14 T in pairs, 40 + 4 · 16 T one by one, 52 + 4 · 13 T in one batch. With eight: 154,
     // 168, 156 T. With twelve: 210, 232, 208 T.
     let boards_first = |queries| at_once(queries).iter().filter(|&&ended| ended == at_once(queries)[0]).count();
     assert_eq!([8, 12, 16].map(boards_first), [2, 2, 4]);
@@ -468,8 +468,8 @@ fn at_a_high_load_parts_delay_those_who_will_come() {
     let slowly = |stage: u16, rows: u32, length: u64| 10_000 * gains_little(stage, rows, length);
     let policy =
         diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
-    // One every 42 ms, of which the device could do one in 32.5 ms in fours: the load is 0.77. Then four, as the last
-    // of these runs.
+    // One query every 42 ms; in batches of four the device could run one every 32.5 ms, so the load is 0.77. Then four
+    // arrive together, while the last of these is running.
     let period = 42_000 * T;
     let mut queries: Vec<Query> =
         (0..100).map(|at| (char::from(b'a' + at), Ns::from(at) * period, Ns::from(at) * period, 4)).collect();
@@ -478,7 +478,7 @@ fn at_a_high_load_parts_delay_those_who_will_come() {
     let table = latencies(1, &[1, 2, 3, 4], &[4], slowly);
     let ended = latencies_of(1, Knobs { latencies: table, ..chain(1, 4, policy) }, &queries, slowly);
     assert_eq!(ended[99], 40_000 * T, "alone");
-    // With fourteen to come: 234 in one piece, 238 in pairs.
+    // With fourteen expected to arrive: 234 in one batch, 238 in pairs.
     assert_eq!(ended[100..], [(39_000 + 130_000) * T; 4]);
 }
 

@@ -1,4 +1,4 @@
-//! Cancellations, deadlines, draining, and events that come too late.
+//! Cancellations, deadlines, draining, and late events.
 
 use super::{
     pool::{DynamicBatching, Pool, arrival, serial, window},

@@ -1,4 +1,4 @@
-//! `hold_until_waiting`: tests of queues need them full before anything runs.
+//! `hold_until_waiting`: nothing runs until this many requests wait, so that tests of queues can fill them first.
 
 use super::{
     pool::{DynamicBatching, Pool, window},

@@ -6,12 +6,12 @@ use super::{
 };
 use crate::batching::{Arrival, CellId, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, Task, WindowKnobs};
 
-/// The figures' servers push whatever waits: there is no objective that a push could break.
+/// Knobs of the figures' servers, which push all waiting requests: there is no objective that a push could break.
 fn paper() -> LazyKnobs {
     LazyKnobs { predictor: Predictor::Paper, ..LazyKnobs::default() }
 }
 
-/// So many nodes of one unit each, whatever the batch.
+/// Creates a model of `nodes` nodes of one unit each, for any batch size.
 fn lazy(knobs: LazyKnobs, nodes: u16, max_batch_rows: u32) -> Knobs {
     staged(Policy::Lazy(knobs), nodes, max_batch_rows, &[(1, UNIT)])
 }
@@ -20,7 +20,7 @@ fn a_unit(_: &Task) -> Ns {
     UNIT
 }
 
-/// Requests 1, 2 and 3 of figure 10: the device is busy until t = 2, where request 1 starts; requests 2 and 3 arrive
+/// Requests 1, 2 and 3 of figure 10: the device is busy until t = 2, when request 1 starts; requests 2 and 3 arrive
 /// while nodes B and A run.
 fn figure_10(knobs: LazyKnobs) -> Timeline {
     let mut server = Timeline::new([lazy(knobs, 8, 64)], a_unit);
@@ -75,7 +75,7 @@ fn figure_10_the_processor_runs_one_sub_batch_at_a_time() {
     assert_eq!(server.launched(), launched);
 }
 
-/// Arrivals of figure 8: two before the processor is there at t = 4, three while these run.
+/// Arrivals of figure 8: two before the processor is available at t = 4, three while these run.
 fn figure_8(knobs: Knobs, takes_ns: fn(&Task) -> Ns) -> Timeline {
     let mut server = Timeline::new([knobs], takes_ns);
     server.arrives(2 * UNIT, 1);
@@ -109,7 +109,7 @@ fn figure_8_the_baseline_lets_later_requests_wait_for_the_whole_graph() {
     assert_eq!(server.ended(), ended);
 }
 
-/// Graph batching with a time window, requests at t = 0, 4 and 12 as in figure 4; a batch runs for four units.
+/// Graph batching with a time window, with requests at t = 0, 4 and 12 as in figure 4. A batch runs for four units.
 fn figure_4(window_units: u64) -> Timeline {
     let delay = DynamicBatching { max_queue_delay_ns: window_units * UNIT, ..DynamicBatching::default() };
     let mut server = Timeline::new([window(3, delay)], |_| 4 * UNIT);
@@ -176,7 +176,7 @@ fn a_request_that_does_not_fit_is_neither_parted_nor_overtaken() {
     assert_eq!(server.ends.values().map(|end| end.0 / UNIT).collect::<Vec<_>>(), [9, 9, 17, 17]);
 }
 
-/// Four nodes, the second of which rows run until they are done.
+/// Four nodes, the second of which may repeat rows.
 fn looping(max_batch_rows: u32) -> Knobs {
     let mut knobs = lazy(paper(), 4, max_batch_rows);
     knobs.stages[1].decides = true;
@@ -211,7 +211,7 @@ fn merging_cascades_and_passes_over_no_entry() {
     server.repeats(1, 4, 1);
     assert_eq!(server.table_at(3 * UNIT), "1:C 2,4:A");
     assert_eq!(server.table_at(4 * UNIT), "1:C 2,4:B");
-    // Request 3 catches up on a second lane, which another model takes from it before it can go on.
+    // Request 3 catches up on a second lane, which another model then takes before it can continue.
     server.lane_up(4 * UNIT, 1);
     server.arrives(4 * UNIT, 3);
     server.sends(4 * UNIT, Arrival { model: ModelId(1), ..arrival(9) });
@@ -236,8 +236,8 @@ fn the_earliest_targets_board_and_not_the_first_of_the_queue() {
     assert_eq!(server.launched(), ["0 1:A", "1 5,6:A", "2 3,4:A", "3 2,7:A"]);
 }
 
-/// The batch table at t = 2, where request 2 would be pushed onto request 1, beside a model whose request waits for
-/// mates and is to be done at `target`.
+/// Returns the batch table at t = 2, where request 2 would be pushed onto request 1, next to a model whose request
+/// waits for others and has the target `target`.
 fn beside_a_target(knobs: LazyKnobs, target: Ns) -> String {
     let window = WindowKnobs { max_queue_delay_ns: 50 * UNIT, ..WindowKnobs::default() };
     let other = Knobs { objective_ns: Some(target), ..staged(Policy::Window(window), 1, 8, &[(1, UNIT)]) };
@@ -252,7 +252,7 @@ fn beside_a_target(knobs: LazyKnobs, target: Ns) -> String {
 
 #[test]
 fn a_push_keeps_the_targets_of_co_located_models() {
-    // The other needs 1.15 units at the 99th percentile, and request 2 two to catch up.
+    // The other model needs 1.15 units at the 99th percentile, and request 2 needs two to catch up.
     for knobs in [paper(), LazyKnobs::default()] {
         assert_eq!(beside_a_target(knobs.clone(), 5_150), "1:C 2:A");
         assert_eq!(beside_a_target(knobs.clone(), 5_149), "1:C", "{knobs:?}");

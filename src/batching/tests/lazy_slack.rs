@@ -1,4 +1,4 @@
-//! LazyBatching's promise (section IV-C): a push that would make a request late is not made.
+//! LazyBatching's guarantee (section IV-C): a push that would make a request late is not made.
 
 use super::{
     pool::arrival,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::batching::{Arrival, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, Task};
 
-/// A node takes one unit for one row and a tenth more for each further one.
+/// A node takes one unit for one row, and a tenth more for each additional row.
 fn node_ns(rows: u32) -> Ns {
     UNIT + UNIT / 10 * u64::from(rows - 1)
 }
@@ -15,7 +15,7 @@ fn takes(task: &Task) -> Ns {
     node_ns(rows_of(task))
 }
 
-/// Eight nodes whose latencies are known.
+/// Eight nodes with known latencies.
 fn lazy(knobs: LazyKnobs, objective_ns: Ns) -> Knobs {
     let points = [1, 2, 3, 4].map(|rows| (rows, node_ns(rows)));
     Knobs { objective_ns: Some(objective_ns), ..staged(Policy::Lazy(knobs), 8, 4, &points) }
@@ -25,7 +25,7 @@ fn by(predictor: Predictor) -> LazyKnobs {
     LazyKnobs { predictor, ..LazyKnobs::default() }
 }
 
-/// Request 1 starts at once, request 2 comes while its node A runs.
+/// Request 1 starts immediately; request 2 arrives while its node A runs.
 fn two_requests(knobs: LazyKnobs, objective_ns: Ns) -> Timeline {
     let mut server = Timeline::new([lazy(knobs, objective_ns)], takes);
     server.lane_up(0, 0);
@@ -39,7 +39,7 @@ const NOT_PUSHED: &str = "1:B";
 
 #[test]
 fn equation_2_allows_a_push_while_the_times_alone_of_all_requests_fit_into_the_objective() {
-    // Request 1 waits for two units and starts, then two and three requests need 16 and 24 units alone.
+    // Request 1 waits for two units and starts; then two and three requests need 16 and 24 units on their own.
     let tables = |objective_ns| {
         let mut server = Timeline::new([lazy(by(Predictor::Paper), objective_ns)], |_| UNIT);
         server.arrives(0, 1);
@@ -56,7 +56,7 @@ fn equation_2_allows_a_push_while_the_times_alone_of_all_requests_fit_into_the_o
 
 #[test]
 fn equation_2_counts_the_wait_in_the_queue_and_no_other_time_that_has_passed() {
-    // The remaining time of request 1 is taken for eight units at every node: what fits at B fits at H.
+    // The remaining time of request 1 counts as eight units at every node, so a push that fits at B fits at H.
     let mut server = Timeline::new([lazy(by(Predictor::Paper), 16 * UNIT)], |_| UNIT);
     server.lane_up(0, 0);
     server.arrives(0, 1);
@@ -82,7 +82,7 @@ fn the_oracle_allows_a_push_up_to_the_very_nanosecond() {
 
 #[test]
 fn the_table_takes_the_99th_percentile_of_each_node() {
-    // Nothing was measured of nodes B to H: 3 deviations of 5 %. Node A ran once, as predicted: 0.15 · √(31/32).
+    // Nodes B to H were not measured: 3 deviations of 5 %. Node A ran once, as predicted: 0.15 · √(31/32).
     let catch_up: Ns = 1_148;
     let rest: Ns = 7 * 1_100 * 115 / 100;
     let completion = UNIT + catch_up + rest;
@@ -101,7 +101,7 @@ fn without_a_push_the_active_batch_completes_uninterrupted() {
 #[test]
 fn a_request_that_is_late_anyway_has_no_veto() {
     for predictor in [Predictor::Paper, Predictor::Oracle, Predictor::Table] {
-        // Request 1 alone needs eight units.
+        // Request 1 needs eight units on its own.
         let mut server = two_requests(by(predictor), 8 * UNIT - 1);
         assert_eq!(server.table_at(UNIT), PUSHED, "{predictor:?}");
     }
@@ -121,7 +121,7 @@ fn a_request_that_cannot_meet_its_objective_any_more_is_refused_where_that_is_wa
     assert_eq!(ended(false), ["1 completed at 8", "2 completed at 16"]);
 }
 
-/// Nodes that take one unit whatever the batch, and no objective.
+/// Nodes that take one unit for any batch size, without an objective.
 fn bounded(max_catch_up_ns: Ns) -> Timeline {
     let knobs = LazyKnobs { max_catch_up_ns: Some(max_catch_up_ns), ..by(Predictor::Table) };
     let mut server = Timeline::new([staged(Policy::Lazy(knobs), 8, 64, &[(1, UNIT), (64, UNIT)])], |_| UNIT);
@@ -155,7 +155,7 @@ fn the_waits_of_an_entry_for_all_pushes_together_are_bounded() {
 
 #[test]
 fn a_push_that_would_only_delay_is_not_made_but_by_the_paper() {
-    // Two rows take twice as long as one: there is nothing to gain.
+    // Two rows take twice as long as one, so a push gains nothing.
     let table = |predictor| {
         let twice = |task: &Task| UNIT * u64::from(rows_of(task));
         let points = [(1, UNIT), (64, 64 * UNIT)];
@@ -168,7 +168,7 @@ fn a_push_that_would_only_delay_is_not_made_but_by_the_paper() {
     assert_eq!([Predictor::Table, Predictor::Oracle, Predictor::Paper].map(table), [NOT_PUSHED, NOT_PUSHED, PUSHED]);
 }
 
-/// Two lanes, the second of which runs a task of another model, of five units, with this objective.
+/// Two lanes, the second of which runs a task of five units of another model with this objective.
 fn beside_another_model(objective_ns: Ns) -> Timeline {
     let other = Knobs { objective_ns: Some(objective_ns), ..staged(Policy::Serial, 1, 1, &[(1, 5 * UNIT)]) };
     let takes = |task: &Task| if task.model == ModelId(1) { 5 * UNIT } else { UNIT };
@@ -184,7 +184,7 @@ fn beside_another_model(objective_ns: Ns) -> Timeline {
 
 #[test]
 fn a_push_respects_the_targets_of_other_models() {
-    // At t = 1 the other model needs 5.75 units at the 99th percentile, and the newcomer one to catch up.
+    // At t = 1 the other model needs 5.75 units at the 99th percentile, and the newcomer needs one to catch up.
     let slack_used_up = UNIT + 5_750 + UNIT;
     let table = |objective_ns| beside_another_model(objective_ns).table_at(UNIT);
     assert_eq!([table(slack_used_up - 1), table(slack_used_up)], [NOT_PUSHED, PUSHED]);
@@ -198,8 +198,8 @@ fn ten_and_two_a_row(rows: u32) -> Ns {
     UNIT * (10 + 2 * u64::from(rows))
 }
 
-/// How many board first where request 1 came seven units before the lane and the others just now. Each request has
-/// twenty.
+/// Returns how many requests board first if request 1 arrived seven units before the lane became available and the
+/// others just now. Each request has a target of twenty units.
 fn board_first(others: &[u64], predictor: Predictor) -> u32 {
     let points = [1, 2, 3, 4].map(|rows| (rows, ten_and_two_a_row(rows)));
     let knobs = Knobs { objective_ns: Some(20 * UNIT), ..staged(Policy::Lazy(by(predictor)), 1, 4, &points) };
@@ -212,22 +212,23 @@ fn board_first(others: &[u64], predictor: Predictor) -> u32 {
 
 #[test]
 fn a_batch_is_not_kept_small_for_one_where_that_makes_more_late() {
-    // Alone, 1 is done at 19 and 2, 3 and 4 at 35, where they want to be done at 27. Together all are done at 25.
+    // If 1 runs alone, it ends at 19, and 2, 3 and 4 end at 35, after their target of 27. Together all end at 25.
     assert_eq!(board_first(&[2, 3, 4], Predictor::Table), 4);
-    // 2 is late behind 1, and 1 is late with 2: nothing is gained.
+    // 2 is late after 1, and 1 is late together with 2: nothing is gained.
     assert_eq!(board_first(&[2], Predictor::Table), 1);
 }
 
 #[test]
 fn equation_2_does_not_keep_a_new_batch_small_while_nothing_runs() {
-    // Request 1 has 13 units left and needs 12 alone: two would be one too many, if there were a batch to leave alone.
+    // Request 1 has 13 units left and needs 12 alone: even a second request would be too many, if there were a running
+    // batch to protect.
     assert_eq!(board_first(&[2, 3, 4], Predictor::Paper), 4);
     assert_eq!(board_first(&[2, 3, 4, 5, 6], Predictor::Paper), 4, "the largest batch");
 }
 
 #[test]
 fn equation_2_pushes_all_that_wait_or_none() {
-    // Two requests need 16 units alone and three need 24; newcomers have waited for one.
+    // Two requests need 16 units on their own and three need 24; newcomers have waited for one.
     let table = |newcomers: u64, objective_ns| {
         let mut server = Timeline::new([lazy(by(Predictor::Paper), objective_ns)], takes);
         server.lane_up(0, 0);

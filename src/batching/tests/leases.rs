@@ -1,4 +1,5 @@
-//! Edge cases of the batch table and of leases: who may join, who leaves, who waits for whom, and what returns.
+//! Edge cases of the batch table and of leases: which requests join and leave, which tasks wait for others, and which
+//! leases are returned.
 
 use super::ride::{Ride, chain, flat, latencies};
 use crate::batching::{
@@ -14,7 +15,7 @@ fn diversity(knobs: DiversityKnobs) -> Policy {
     Policy::Diversity(knobs)
 }
 
-/// Newcomers join wherever they may.
+/// Newcomers join wherever possible.
 fn old_enough(max_age_ns: Ns) -> Option<LoadDiversity> {
     Some(LoadDiversity { max_age_ns: Some(max_age_ns), max_stage: None, paper: true })
 }
@@ -27,7 +28,7 @@ fn two_rows(request: &mut Arrival) {
     request.rows = 2;
 }
 
-/// An older row that waits behind stage 1 while two newcomers run stage 0, on two lanes.
+/// An older row waits after stage 1 while two newcomers run stage 0, on two lanes.
 fn waiting() -> Ride {
     let mut ride = Ride::on(2, flat(4, 4, load()));
     ride.arrive("a");
@@ -125,7 +126,7 @@ fn rows_of_a_request_that_had_the_same_slot_before_are_not_run_again() {
     assert!(ride.is_idle(), "all leases are back");
 }
 
-/// A batch runs stage 0 in the first three of its places; the second of them becomes free.
+/// A batch runs stage 0 in the first three of its places; then the second place becomes free.
 fn gaps(policy: Policy, places: u32, newcomers: &[(char, u32)]) -> Ride {
     let mut ride = Ride::new(flat(3, places, policy));
     ride.arrive("abc");
@@ -160,7 +161,7 @@ fn rows_of_a_task_are_in_the_order_of_their_places() {
     assert_eq!(places, [1, 3]);
 }
 
-/// Whether newcomers of two rows join a batch that runs stage 1 of four.
+/// Returns whether newcomers of two rows join a batch that runs stage 1 of four.
 fn joins(knobs: Knobs, first: fn(&mut Arrival), newcomers: fn(&mut Arrival)) -> bool {
     let mut ride = Ride::on(2, knobs);
     ride.arrive_with('a', first);
@@ -200,7 +201,7 @@ fn newcomers_join_a_batch_that_is_open_only() {
 fn nobody_joins_a_batch_whose_split_is_foreseen() {
     let operator = Some(OperatorDiversity { paper: true, ..OperatorDiversity::default() });
     let policy = diversity(DiversityKnobs { operator, load: old_enough(100_000), input: None });
-    // Behind the third stage, two rows run as fast one by one; up to there, newcomers gain by joining.
+    // After the third stage, two rows run as fast one by one; up to there, newcomers gain by joining.
     let prefers_one = |stage, rows, _| match stage {
         0 | 1 => 100,
         2 => 1_000,
@@ -233,7 +234,7 @@ fn only_the_newest_batch_is_stretched() {
     assert!(ride.is_idle(), "all leases are back");
 }
 
-/// Two rows that run stage 0 together and the rest one by one, in this order, on one lane.
+/// Returns how two rows run that share stage 0 and then run one by one, in this order, on one lane.
 fn in_parts(order: PartOrder) -> Vec<String> {
     let operator = Some(OperatorDiversity { order, ..OperatorDiversity::default() });
     let policy = diversity(DiversityKnobs { operator, ..DiversityKnobs::default() });
@@ -368,8 +369,8 @@ fn the_pairs_say_how_many_batches_overlap_and_none_is_lost() {
     assert!(overlaps[0] < overlaps[1] && overlaps[1] < overlaps[2], "{overlaps:?}");
 }
 
-/// Tasks in flight on other lanes that `task` must not overtake, and whether it reads what one writes, and writes what
-/// one uses.
+/// Returns the tasks in flight on other lanes that `task` must not overtake, whether it reads data that one of them
+/// writes, and whether it writes data that one of them uses.
 fn hazards(task: &Task, flying: &[Task]) -> (Vec<TaskId>, bool, bool) {
     let places = |task: &Task| task.rows.iter().flat_map(|span| span.at..span.at + span.count).collect::<Vec<_>>();
     let (mut after, mut reads_written, mut writes_read) = (Vec::new(), false, false);

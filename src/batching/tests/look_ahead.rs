@@ -1,4 +1,4 @@
-//! Lanes that take work before the last has ended: what they are given ahead, and who may have them.
+//! Lanes that take work ahead: which tasks they get, and when.
 
 use super::{
     cellular::{chain, core, request},
@@ -13,7 +13,7 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// What each task takes.
+/// Duration of each task.
 const TASK: Ns = 100;
 
 /// A core whose lanes run their tasks one after the other, in virtual time.
@@ -21,9 +21,9 @@ struct Server {
     core: Core,
     now: Ns,
     wake: Option<Ns>,
-    /// By lane: tasks and when they end.
+    /// By lane: tasks and their end times.
     lanes: Vec<Vec<(Ns, TaskId)>>,
-    /// Tasks with the number of those that were on their lanes.
+    /// Tasks with the number of tasks already on their lanes.
     launched: Vec<(Task, usize)>,
 }
 
@@ -54,13 +54,13 @@ impl Server {
         self.act(Event::Arrived(arrival));
     }
 
-    /// Ends the first task of a lane, whatever the time.
+    /// Completes the first task of a lane, whatever the time.
     fn ends(&mut self, lane: usize) {
         let (_, task) = self.lanes[lane].remove(0);
         self.act(Event::Completed { task, rows: &[] });
     }
 
-    /// Lets time pass until nothing is on any lane.
+    /// Advances time until all lanes are empty.
     fn run_out(&mut self) {
         loop {
             let lanes = self.lanes.iter().enumerate();
@@ -77,11 +77,11 @@ impl Server {
     }
 }
 
-/// How many of the six tasks of a chain are launched while its lane still runs the one before.
+/// Returns how many of the six tasks of a chain are launched while their lane still runs the previous one.
 fn ahead_of_six(lanes: u16) -> usize {
     let takes = vec![CostPoint { rows: 1, length: 0, took_ns: TASK }];
     let knobs = Knobs { latencies: Some(CostTable { stages: vec![takes] }), ..chain(4, 9) };
-    // A lane takes its next task when the one before has half of its time left.
+    // A lane takes its next task when the previous one has half of its time left.
     let core = core(knobs, lanes, LaneKnobs { horizon_ns: TASK / 2, depth: 3 });
     let mut server = Server::new(core, usize::from(lanes));
     server.sends(request(0, vec![Unfolded::Steps(6)]));
@@ -104,7 +104,7 @@ fn a_model_holds_a_lane_once_however_many_of_its_tasks_are_on_it() {
     (0..3).for_each(|id| drop(core.step(0, Event::LaneUp(LaneId(id), lane))));
     let mut server = Server::new(core, 3);
     let of = |model, req| Arrival { model: ModelId(model), ..arrival(req) };
-    // Model 0 has two tasks on lane 0, model 1 one and model 2 the three others.
+    // Model 0 has two tasks on lane 0, model 1 has one, and model 2 has the three others.
     [(0, 0), (1, 1), (2, 2), (0, 3), (2, 4), (2, 5)].iter().for_each(|&(model, req)| server.sends(of(model, req)));
     let lanes: Vec<u16> = server.launched.iter().map(|(task, _)| task.lane.0).collect();
     assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);

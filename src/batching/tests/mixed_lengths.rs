@@ -1,6 +1,6 @@
-//! Requests of mixed lengths, always so many in flight, on a device whose times are known exactly: what `auto`
-//! makes of them where no times were known beforehand, beside windows and beside groups that know the device's
-//! table. From the times of its own runs alone it is to find out whether padding or single runs cost more.
+//! Requests of mixed lengths, with a constant number in flight, on a device with exactly known times. Compares `auto`
+//! without known times with windows, and with groups that know the device's table. `auto` has to find out from its own
+//! runs whether padding or single runs cost more.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::{
 };
 
 const MS: Ns = 1_000_000;
-/// Requests that are answered before it is counted, and those that are.
+/// Requests answered before counting starts, and counted requests.
 const WARM_UP: u64 = 200;
 const COUNTED: u64 = 600;
 
-/// Time of a batch by rows and padded length.
+/// Duration of a batch by rows and padded length.
 type Times = fn(u32, u32) -> Ns;
 
 /// Two cores: proportional to tokens, with a small fixed cost.
@@ -26,7 +26,7 @@ fn tokens(rows: u32, length: u32) -> Ns {
     MS / 20 + 112_000 * Ns::from(rows) * Ns::from(length)
 }
 
-/// A fixed cost as large as twenty tokens.
+/// A fixed cost equivalent to twenty tokens.
 fn half_fixed(rows: u32, length: u32) -> Ns {
     MS + 60_000 * Ns::from(rows) * Ns::from(length)
 }
@@ -36,12 +36,12 @@ fn fills_late(rows: u32, length: u32) -> Ns {
     2 * MS * Ns::from(rows * length).max(2048) / 2048
 }
 
-/// What a run has come to.
+/// Results of a run.
 #[derive(Clone, Copy, Debug)]
 struct Served {
     /// Tokens of requests, without padding, per virtual second.
     rate: f64,
-    /// Padded tokens by tokens.
+    /// Padded tokens divided by tokens.
     padding: f64,
     longest_ns: Ns,
 }
@@ -52,7 +52,7 @@ struct Loop {
     now: Ns,
     running: Vec<(Ns, Task)>,
     wake: Option<Ns>,
-    /// When those in flight arrived, and their lengths.
+    /// Arrival times and lengths of the requests in flight.
     in_flight: BTreeMap<ReqId, (Ns, u32)>,
     took_ns: Times,
     answered: u64,
@@ -70,7 +70,7 @@ impl Loop {
         self.step(Event::Arrived(request));
     }
 
-    /// Lets the next thing happen that is due: of several at once the task that was launched first.
+    /// Processes the next due event; of tasks that end together, the one launched first.
     fn happen(&mut self) {
         let ends = self.running.iter().enumerate().map(|(at, (end, task))| (*end, task.id, at)).min();
         match (ends, self.wake) {
@@ -158,7 +158,7 @@ fn knobs(policy: Policy) -> Knobs {
     Knobs { max_batch_rows: 32, max_in_flight: 2, policy, ..Knobs::default() }
 }
 
-/// Whatever waits, padded to the longest.
+/// Batches of any waiting requests, padded to the longest.
 fn any_length() -> Knobs {
     knobs(Policy::Window(WindowKnobs::default()))
 }
@@ -168,13 +168,13 @@ fn exact_lengths() -> Knobs {
     Knobs { queueing, ..any_length() }
 }
 
-/// `auto` of which nothing is known.
+/// `auto` without known times.
 fn auto() -> Knobs {
     let input = Some(InputDiversity { by_runs: true, ..InputDiversity::default() });
     knobs(Policy::Diversity(DiversityKnobs { input, ..DiversityKnobs::default() }))
 }
 
-/// `auto` by a profile.
+/// `auto` with a profile.
 fn profiled(took_ns: Times) -> Knobs {
     let (input, operator) = (Some(InputDiversity::default()), Some(OperatorDiversity::default()));
     let policy = Policy::Diversity(DiversityKnobs { input, operator, load: None });
@@ -182,7 +182,7 @@ fn profiled(took_ns: Times) -> Knobs {
     Knobs { latencies: latencies(1, &[1, 2, 4, 8, 16, 32], &[8, 16, 32, 64, 128, 256], at), ..knobs(policy) }
 }
 
-/// Numbers in flight, lanes and workloads.
+/// Requests in flight, lanes and workloads.
 const LOADS: [(usize, u16, &str); 6] = [
     (8, 1, "glue-short"),
     (8, 2, "glue-pair"),
@@ -230,10 +230,10 @@ fn a_window_runs_two_tokens_for_one_where_auto_hardly_pads() {
 
 #[test]
 fn a_rare_length_waits_no_longer_than_those_before_it() {
-    // One in fifty is long, and no other is of its length.
+    // One request in fifty is long, and no other has its length.
     let lengths = (0_u32..).map(|number| if number % 50 == 49 { 250 + number / 50 % 40 } else { 10 + number % 2 });
     let served = serve(auto(), 1, 32, lengths, tokens);
-    // At the worst each of those before it runs alone, a long one among them.
+    // At worst, each request before it runs alone, including a long one.
     let bound_ns = 32 * tokens(1, 11) + 2 * tokens(1, 290) + tokens(32, 11);
     assert!(served.longest_ns <= bound_ns, "{} ns, expected at most {bound_ns}", served.longest_ns);
 }

@@ -1,9 +1,9 @@
-//! Tests of the core as a driver sees it: events in, actions out, in virtual time.
+//! Tests of the core as seen by a driver: events in, actions out, in virtual time.
 //!
-//! `script` plays tables of events and expected actions. `oracle` predicts, from the events alone and by the simplest
-//! means, how each request ends and what each batch may hold; `pool` drives a core and holds it to the oracle and to
-//! the invariants at every step; `properties` does so for random runs. `timeline` lets tasks take their time, for what
-//! the papers' figures show.
+//! `script` plays tables of events and expected actions. `oracle` predicts from the events alone, in the simplest way,
+//! how each request ends and what each batch may contain. `pool` drives a core and checks it against the oracle and the
+//! invariants at every step; `properties` does so for random runs. `timeline` gives tasks a duration, to reproduce the
+//! papers' figures.
 
 mod adaptive;
 mod buckets;
@@ -45,7 +45,7 @@ mod triton;
 mod wakes;
 mod window;
 
-/// Random cases that are the same in each run.
+/// Returns a configuration with the same random cases in each run.
 fn same_each_time(cases: u32) -> proptest::test_runner::Config {
     let rng_seed = proptest::test_runner::RngSeed::Fixed(7);
     proptest::test_runner::Config { cases, rng_seed, failure_persistence: None, ..Default::default() }

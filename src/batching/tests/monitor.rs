@@ -42,7 +42,7 @@ impl Model {
     }
 }
 
-/// One row each `gap` nanoseconds, from just after `from` to `to`.
+/// Reports one row every `gap` nanoseconds, from just after `from` to `to`.
 fn steady(monitor: &mut Monitor, from: Ns, to: Ns, gap: Ns) {
     let mut now = from;
     while now + gap <= to {
@@ -192,7 +192,7 @@ fn an_objective_bounds_the_time_to_collect_and_run_a_batch() {
     let rate = 1.0 / MS as f64;
     let within = |objective_ns| largest_within_objective(rate, &model.demand(64, Some(objective_ns)));
     assert_eq!(within(MS), 1, "at least one");
-    // Ten more in 10 ms, and 2.1 ms to run eleven.
+    // Ten more arrive in 10 ms, and eleven take 2.1 ms to run.
     let eleven = 12 * MS + 100 * US;
     assert_eq!([within(eleven - US), within(eleven + US)], [10, 11]);
     assert_eq!([within(SECOND), largest_within_objective(rate, &model.demand(64, None))], [64, 64]);
@@ -261,7 +261,7 @@ fn as_published_a_window_in_which_nothing_came_leaves_no_rate() {
     assert_eq!(monitor.rate(2 * SECOND), 0.0);
 }
 
-/// A monitor that has seen one row a millisecond up to 200 ms.
+/// Creates a monitor that has seen one row per millisecond up to 200 ms.
 fn at_one_a_millisecond(knobs: MonitorKnobs) -> Monitor {
     let mut monitor = Monitor::new(knobs, 0);
     steady(&mut monitor, 0, 200 * MS, MS);
@@ -361,7 +361,7 @@ fn as_published_a_partial_batch_goes_at_the_cap_only() {
     assert_eq!([dispatch(0), dispatch(100 * MS)], [Dispatch::Until(NOW + 100 * MS), Dispatch::Go(4)]);
 }
 
-/// Lines 6 to 18 of algorithm 1, word for word.
+/// Lines 6 to 18 of algorithm 1, literally.
 fn algorithm_1(request_count: f64, a: f64, c: f64, max_batch_size: u32) -> u32 {
     let mut batch_size = 2;
     while batch_size <= max_batch_size {
@@ -380,7 +380,7 @@ proptest! {
 
     #[test]
     fn the_closed_form_is_algorithm_1(per_mille in 0..3_000_u32, a in 1..500_u32, c in 1..500_u32, max_rows in 1..200_u32) {
-        // Prime denominators keep the comparison away from equality, where rounding decides.
+        // Prime denominators avoid equality, where rounding would decide.
         let (rate, a, c) = (f64::from(per_mille) / 9_973.0, f64::from(a) / 7.0, f64::from(c) / 101.0);
         prop_assert_eq!(paper_size(rate, a, c, max_rows), algorithm_1(rate, a, c, max_rows));
     }

@@ -1,4 +1,4 @@
-//! What must come of the events that went in, predicted by the simplest means.
+//! Predicts the outcomes of events in the simplest way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::batching::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Row {
-    /// It is to run (again).
+    /// To be run (again).
     Waiting,
     Running(TaskId),
-    /// It waits for its client.
+    /// Waiting for its client.
     Paused,
     Done,
 }
@@ -24,29 +24,30 @@ pub(super) struct Sent {
     pub(super) arrival: Arrival,
     seq: usize,
     arrived: Ns,
-    /// It was not refused when it came.
+    /// Whether it was accepted on arrival.
     entered: bool,
     level: u64,
     board_by: Ns,
-    /// Position among the delayed ones, once its timeout passed under DELAY.
+    /// Position among the delayed requests, once its timeout has passed under DELAY.
     late: Option<usize>,
     pub(super) rows: Vec<Row>,
-    /// It has been in a task.
+    /// Whether it has been in a task.
     boarded: bool,
-    /// Its task of several requests failed: those that its next task holds, but for those that end before.
+    /// After a failed task of several requests: the requests that its next task must contain, except those that end
+    /// before.
     pub(super) again: Option<BTreeSet<ReqId>>,
-    /// How it must end, as soon as that is settled.
+    /// How it must end, once that is decided.
     verdict: Option<End>,
-    /// What was settled and held for order before the deadline passed: what held it may have ended at that same
-    /// instant.
+    /// A verdict that was decided and held for ordering before the deadline passed. What held it may have ended at the
+    /// same instant.
     held_verdict: Option<End>,
     pub(super) ended: bool,
-    /// Responses made, and those announced.
+    /// Number of responses produced, and of those announced.
     made: u32,
     announced: u32,
 }
 
-/// Requests, models and tasks as they should be.
+/// The expected state of requests, models and tasks.
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     pub(super) models: BTreeMap<ModelId, Knobs>,
@@ -61,7 +62,7 @@ fn queue_of(knobs: &Knobs, level: u64) -> QueueKnobs {
     queueing.level_queues.iter().find(|&&(own, _)| own == level).map_or(queueing.default_queue, |&(_, queue)| queue)
 }
 
-/// What two requests must agree in to share a batch.
+/// Returns what two requests must have in common to share a batch.
 fn batch_key(knobs: &Knobs, arrival: &Arrival) -> (RequestKey, Lengths) {
     let merges = knobs.mergeable && knobs.policy != Policy::Serial;
     if !merges {
@@ -81,7 +82,7 @@ impl Oracle {
         self.sent.values().filter(move |sent| !sent.ended && sent.arrival.model == model)
     }
 
-    /// Requests that wait in the queue, in boarding order, but for what their keys say.
+    /// Returns the requests in the queue, in boarding order, regardless of their keys.
     fn queue(&self, model: ModelId) -> Vec<&Sent> {
         let mut queue: Vec<_> = self.live(model).filter(|sent| !sent.boarded && sent.verdict.is_none()).collect();
         queue.sort_by_key(|sent| (sent.level, sent.late.is_some(), sent.late.unwrap_or(sent.seq)));
@@ -96,21 +97,21 @@ impl Oracle {
         queue
     }
 
-    /// Nothing of a model is held any more until others wait with it.
+    /// Stops holding requests of a model until others wait with them.
     pub(super) fn release(&mut self, model: ModelId) {
         if let Some(knobs) = self.models.get_mut(&model) {
             knobs.queueing.hold_until_waiting = 0;
         }
     }
 
-    /// The pending batch of a model: what Triton looks at, and its requests in boarding order.
+    /// Returns the pending batch of a model: the part that Triton considers, and its requests in boarding order.
     fn pending_batch(&self, model: ModelId) -> Option<(triton::Queue, Vec<ReqId>)> {
         if self.models[&model].queueing.hold_until_waiting > 0 {
             return None;
         }
         let waiting = self.queue(model);
-        // The first requests of the sub-queues are compared: those past their timeout stand in a sub-queue in the order
-        // of that.
+        // Compares the first requests of the sub-queues. Within a sub-queue, requests past their timeout are ordered by
+        // that.
         let mut sub_queues = BTreeSet::new();
         let heads = waiting.iter().filter(|sent| sub_queues.insert(batch_key(self.knobs(sent), &sent.arrival)));
         let first = heads.min_by_key(|sent| (sent.level, sent.late.is_some(), sent.seq))?;
@@ -125,7 +126,7 @@ impl Oracle {
         Some((triton::Queue { sub_queue: rows, is_closed }, sub_queue.iter().map(|sent| sent.arrival.req).collect()))
     }
 
-    /// Time passes: timeouts and deadlines take effect.
+    /// Advances time: timeouts and deadlines take effect.
     pub(super) fn pass(&mut self, now: Ns) {
         let mut due: Vec<ReqId> = self
             .sent
@@ -227,7 +228,7 @@ impl Oracle {
         }
     }
 
-    /// Takes a task's outcomes; `None`: the engine failed it.
+    /// Applies a task's outcomes; `None` if the engine failed it.
     pub(super) fn land(&mut self, id: TaskId, outcomes: Option<&[RowOutcome]>) {
         let Some(task) = self.running.remove(&id) else { return };
         let mut reqs: Vec<ReqId> = task.rows.iter().map(|span| span.req).collect();
@@ -276,7 +277,7 @@ impl Oracle {
         }
     }
 
-    /// Requests of a failed task run again in two tasks, of as many each.
+    /// Marks the requests of a failed task to run again, in two tasks of equal size.
     fn halve(&mut self, reqs: &[ReqId]) {
         let live: Vec<ReqId> = reqs.iter().copied().filter(|req| self.sent[req].verdict.is_none()).collect();
         for half in live.chunks(live.len().div_ceil(2).max(1)) {
@@ -286,7 +287,7 @@ impl Oracle {
         }
     }
 
-    /// Holds a launch to what may share a batch and what is next.
+    /// Checks that a launch contains only requests that may share a batch, and that they are next.
     pub(super) fn launch(&mut self, task: &Task, now: Ns) {
         let knobs = self.models[&task.model].clone();
         let rows: u32 = task.rows.iter().map(|span| span.count).sum();
@@ -339,7 +340,8 @@ impl Oracle {
         self.running.insert(task.id, task.clone());
     }
 
-    /// A batch out of the queue is what Triton would run, taken from the front, and no begun batch waits.
+    /// Checks that a batch from the queue is the one that Triton would run, taken from the front, and that no started
+    /// batch waits.
     fn launch_of_new(&self, task: &Task, knobs: &Knobs, reqs: &[ReqId], now: Ns) {
         let level = self.sent[&reqs[0]].level;
         let outranked = self.begun(task.model).find(|sent| sent.level <= level);
@@ -350,7 +352,7 @@ impl Oracle {
         assert_eq!(&order[..reqs.len()], reqs, "requests board in order, from the first of all");
     }
 
-    /// Requests whose batch has begun and waits.
+    /// Iterates over requests whose batch has started and is waiting.
     fn begun(&self, model: ModelId) -> impl Iterator<Item = &Sent> {
         let begun = self.live(model).filter(|sent| sent.boarded && sent.verdict.is_none());
         begun.filter(|sent| sent.rows.contains(&Row::Waiting))
@@ -382,7 +384,7 @@ impl Oracle {
         assert_eq!(first, None, "the reply of {req:?} overtakes another");
     }
 
-    /// An unended request before this one, where replies keep the order of arrival.
+    /// Returns an unended request before this one, if replies keep the order of arrival.
     fn before(&self, sent: &Sent) -> Option<ReqId> {
         let knobs = self.models.get(&sent.arrival.model)?;
         if !knobs.queueing.preserve_ordering {
@@ -391,7 +393,8 @@ impl Oracle {
         self.live(sent.arrival.model).filter(|other| other.seq < sent.seq).map(|other| other.arrival.req).next()
     }
 
-    /// Between steps: nothing settled is kept back but for order, and no lane idles while Triton would use it.
+    /// Checks between steps that only ordering holds back decided requests, and that no lane is idle while Triton would
+    /// use it.
     pub(super) fn check_quiet(&self, now: Ns, idle_lanes: usize) {
         for sent in self.sent.values().filter(|sent| !sent.ended) {
             let kept = sent.verdict.is_some() || sent.announced < sent.made;
@@ -412,7 +415,7 @@ impl Oracle {
         }
     }
 
-    /// Whether a request or a task of the model is left.
+    /// Returns whether the model has requests or tasks left.
     pub(super) fn is_busy(&self, model: ModelId) -> bool {
         self.live(model).next().is_some() || self.running.values().any(|task| task.model == model)
     }

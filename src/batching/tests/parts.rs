@@ -1,4 +1,4 @@
-//! The sizes in which a batch is best run: DVABatch's policy II (section 7.2, figure 13).
+//! The part sizes in which a batch runs best: DVABatch's policy II (section 7.2, figure 13).
 
 use proptest::prelude::*;
 
@@ -66,7 +66,7 @@ fn rows_that_batching_does_not_speed_up_are_split_into_no_more_than_eight_even_p
 
 #[test]
 fn a_faster_way_to_run_some_rows_is_kept_beside_one_that_completes_them_earlier() {
-    // Rows complete earliest on average in parts that take too long together; the best that do not are these.
+    // The parts with the earliest mean completion take too long together; these are the best that do not.
     let split = |times: &[Ns]| best_split(&profile(times), times.len() as u32);
     assert_eq!(split(&[19, 36, 53, 72]), Some(vec![2, 2]));
     assert_eq!(split(&[14, 26, 37, 48, 66]), Some(vec![2, 2, 1]));
@@ -95,7 +95,7 @@ fn a_batch_of_one_row_or_of_unknown_time_stays_whole() {
     assert_eq!(halves(&Costs::new(&[&[]], 64, None), 8), None);
 }
 
-/// Sum over the rows of the time until each is done, and the time until all are, by the definition.
+/// Returns the sum over rows of their completion times, and the time until all are complete, by definition.
 fn completion(times: &[Ns], parts: &[u32]) -> (Ns, Ns) {
     parts.iter().fold((0, 0), |(row_ns, ns), &part| {
         let done = ns + times[part as usize - 1];

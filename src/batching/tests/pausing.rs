@@ -1,4 +1,4 @@
-//! Requests whose clients have more responses than they take.
+//! Requests that produce responses faster than their clients consume them.
 
 use super::{
     pool::{DynamicBatching, Pool, serial, window},

@@ -1,4 +1,4 @@
-//! A driver in virtual time: it wakes the core when asked, and holds each step to the oracle and the invariants.
+//! A driver in virtual time: wakes the core when requested, and checks each step against the oracle and the invariants.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) struct Pool {
     pub(super) drained: BTreeSet<ModelId>,
 }
 
-/// Triton's `dynamic_batching`: the queue's knobs and the window's in one.
+/// Triton's `dynamic_batching`: the knobs of the queue and of the window together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DynamicBatching {
     pub(super) preferred_batch_sizes: Vec<u32>,
@@ -34,7 +34,7 @@ pub(super) struct DynamicBatching {
     pub(super) bucket_width: u32,
 }
 
-/// A window of `max_batch_rows` rows with delay 0 and no limit, for tests to change.
+/// A window of `max_batch_rows` rows without delay or limits, for tests to change.
 pub(super) fn window(max_batch_rows: u32, batching: DynamicBatching) -> Knobs {
     let DynamicBatching { preferred_batch_sizes, max_queue_delay_ns, .. } = batching;
     let queueing = QueueingKnobs {
@@ -54,7 +54,7 @@ pub(super) fn serial() -> Knobs {
     Knobs { max_batch_rows: 8, max_in_flight: 8, ..Knobs::default() }
 }
 
-/// A request of one row without wishes.
+/// A request of one row without options.
 pub(super) fn arrival(req: u64) -> Arrival {
     Arrival {
         req: ReqId(req),
@@ -72,7 +72,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
 }
 
 impl Pool {
-    /// Models 0, 1, … with these knobs on so many lanes.
+    /// Creates a pool of models 0, 1, … with these knobs on `lanes` lanes.
     pub(super) fn new(lanes: u16, models: impl IntoIterator<Item = Knobs>) -> Self {
         let mut pool = Self::default();
         for (model, knobs) in (0..).zip(models) {
@@ -140,7 +140,7 @@ impl Pool {
         self.act(Event::Wake)
     }
 
-    /// Lets time pass, with every wake at its time.
+    /// Advances time, with every wake at its time.
     pub(super) fn pass_to(&mut self, until: Ns) {
         while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
             self.now = self.now.max(wake);

@@ -1,7 +1,7 @@
 //! Random runs: arrivals, cancellations, deadlines, failures, loops, drains, several models and lanes.
 //!
-//! Every step is held to the oracle and to the invariants (`pool`); every run must come to rest with each request ended
-//! once. The runs are the same each time, and must have met every rare case.
+//! Every step is checked against the oracle and the invariants (`pool`). Every run must finish with each request ended
+//! exactly once. The runs are reproducible, and must have covered every rare case.
 
 use proptest::{
     collection::vec,
@@ -17,7 +17,7 @@ use crate::batching::{
 const RUNS: u32 = 400;
 const MODELS: u32 = 3;
 
-/// One thing that happens.
+/// An event of a run.
 #[derive(Clone, Debug)]
 enum Happening {
     Arrives { model: u32, rows: u32, key: i64, length: u32, priority: u64, timeout: Option<u64>, deadline: Option<u64> },
@@ -107,7 +107,7 @@ fn knobs() -> impl Strategy<Value = Knobs> {
         })
 }
 
-/// Carries out what happens; what cannot happen does not.
+/// Applies an event; impossible events are ignored.
 fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &mut u64) {
     let nth_task = |pool: &Pool, which: usize| -> Option<TaskId> {
         let running = pool.running();
@@ -115,7 +115,7 @@ fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &m
     };
     match happening {
         Happening::Arrives { model, rows, key, length, priority, timeout, deadline } => {
-            // Ids are spread, so that nothing can lean on their being dense.
+            // Spreads the ids, so that nothing can depend on their being consecutive.
             let req = next_req.wrapping_mul(0x0100_0000_0000_00B3);
             *next_req += 1;
             pool.arrive(Arrival {
@@ -155,7 +155,7 @@ fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &m
     }
 }
 
-/// Lets everything end: tasks complete, time passes, models drain.
+/// Lets everything finish: tasks complete, time passes, models drain.
 fn comes_to_rest(pool: &mut Pool) {
     for _ in 0..1_000 {
         if let Some(task) = pool.running().first() {

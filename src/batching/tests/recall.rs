@@ -1,4 +1,4 @@
-//! Requests that leave for another core: which, with what, and what is left behind.
+//! Requests that move to another core: which ones, with what state, and what stays behind.
 
 use super::{
     super::*,
@@ -18,7 +18,7 @@ fn knobs() -> Knobs {
     }
 }
 
-/// A core with one lane and one version.
+/// Creates a core with one lane and one version.
 fn core(knobs: Knobs) -> Core {
     let mut core = Core::new();
     core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
@@ -26,7 +26,7 @@ fn core(knobs: Knobs) -> Core {
     core
 }
 
-/// The same with a request on its lane and so many behind it, which come at 1, 2, and so on.
+/// Like [`core`], with one running request, and `waiting` requests in the queue that arrive at 1, 2, and so on.
 fn busy(knobs: Knobs, waiting: u64) -> Core {
     let mut core = core(knobs);
     (0..=waiting).for_each(|req| drop(core.step(req, Event::Arrived(arrival(req)))));
@@ -165,7 +165,7 @@ fn alarms_of_requests_that_leave_and_come_back_go_off_once() {
         core.step(0, Event::Arrived(Arrival { expiry: Some(1_000), ..arrival(req) }));
     }
     for _ in 0..8 {
-        // Places are reused last in, first out, so each request gets its own place back.
+        // Slots are reused last in, first out, so each request gets its own slot back.
         let back: Vec<Arrival> = recalled(core.step(0, Event::Recall)).into_iter().rev().collect();
         assert_eq!(back.len(), 100, "half of those that wait");
         core.step(0, Event::TakenIn(back));

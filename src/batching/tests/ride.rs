@@ -1,7 +1,7 @@
-//! A driver for exact tests over stages: one model, lanes, virtual time, each step told as a sentence and held to the
-//! invariants; and the paper's tables as views of the core (DVABatch figures 8, 10 and 11).
+//! A driver for exact tests over stages: one model, lanes, virtual time. Each step returns the actions as text and
+//! checks the invariants. The paper's tables are views of the core (DVABatch figures 8, 10 and 11).
 //!
-//! Requests are letters, tasks `#0`, `#1`, … in order of launch. A task takes [`TAKES_NS`] unless a test says
+//! Requests are letters, tasks `#0`, `#1`, … in launch order. A task takes [`TAKES_NS`] unless a test specifies
 //! otherwise.
 
 use super::pool::arrival;
@@ -12,23 +12,23 @@ use crate::batching::{
     table::batch::{Part, Step, StepState},
 };
 
-/// How long a task takes.
+/// Duration of a task.
 pub(super) const TAKES_NS: Ns = 100;
 
-/// A core with one model, and what it has launched.
+/// A core with one model, and its launched tasks.
 #[derive(Debug)]
 pub(super) struct Ride {
     pub(super) core: Core,
     pub(super) now: Ns,
     pub(super) wake: Option<Ns>,
     pub(super) running: Vec<(Ns, Task)>,
-    /// Who ended when.
+    /// Ended requests, with the time and the kind of end.
     pub(super) ends: Vec<(char, Ns, End)>,
     stages: u16,
     pairs: u16,
 }
 
-/// A chain of stages under a policy: batches of up to `max_rows`, two buffers a boundary.
+/// A chain of stages under a policy: batches of up to `max_rows`, two buffers per boundary.
 pub(super) fn chain(stages: u16, max_rows: u32, policy: Policy) -> Knobs {
     let stages = StageKnobs::chain(stages);
     Knobs { max_batch_rows: max_rows, max_in_flight: 8, stages, policy, ..Knobs::default() }
@@ -49,7 +49,7 @@ pub(super) fn latencies(
     Some(CostTable { stages: (0..stages).map(points).collect() })
 }
 
-/// A chain of stages each of which takes [`TAKES_NS`], whatever it runs.
+/// A chain of stages that each take [`TAKES_NS`] for any batch.
 pub(super) fn flat(stages: u16, max_rows: u32, policy: Policy) -> Knobs {
     let latencies = latencies(stages, &[1, max_rows.max(2)], &[1, 8], |_, _, _| TAKES_NS);
     Knobs { latencies, ..chain(stages, max_rows, policy) }
@@ -64,7 +64,7 @@ fn letter(req: ReqId) -> char {
 }
 
 impl Ride {
-    /// A model without lanes.
+    /// Creates a model without lanes.
     pub(super) fn new(knobs: Knobs) -> Self {
         let (stages, pairs) = (knobs.stages.len() as u16, knobs.buffer_pairs);
         let mut ride =
@@ -73,14 +73,14 @@ impl Ride {
         ride
     }
 
-    /// A model on so many lanes that take one task at a time.
+    /// Creates a model on `lanes` lanes that take one task at a time.
     pub(super) fn on(lanes: u16, knobs: Knobs) -> Self {
         let mut ride = Self::new(knobs);
         ride.lanes_up(lanes);
         ride
     }
 
-    /// Lanes 0, 1, … that take one task at a time; what is launched there.
+    /// Adds lanes 0, 1, … that take one task at a time. Returns what is launched.
     pub(super) fn lanes_up(&mut self, lanes: u16) -> String {
         let launched = (0..lanes).map(|lane| self.lane_up(lane, LaneKnobs::default()));
         launched.filter(|said| !said.is_empty()).collect::<Vec<_>>().join("; ")
@@ -90,13 +90,13 @@ impl Ride {
         self.act(Event::LaneUp(LaneId(lane), knobs))
     }
 
-    /// Requests of one row arrive, one after another.
+    /// Sends requests of one row, one after another.
     pub(super) fn arrive(&mut self, names: &str) -> String {
         let said: Vec<String> = names.chars().map(|name| self.arrive_with(name, |_| {})).collect();
         said.into_iter().filter(|said| !said.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
-    /// A request arrives with its wishes.
+    /// Sends a request with options.
     pub(super) fn arrive_with(&mut self, name: char, wish: impl FnOnce(&mut Arrival)) -> String {
         let mut request = arrival(req(name).0);
         wish(&mut request);
@@ -107,18 +107,18 @@ impl Ride {
         self.act(Event::Cancelled(req(name)))
     }
 
-    /// A task ends, [`TAKES_NS`] after its launch if that is still to come; all its rows go on.
+    /// Completes a task [`TAKES_NS`] after its launch, or now if that is past; all its rows continue.
     pub(super) fn done(&mut self, task: u64) -> String {
         self.done_with(task, &[])
     }
 
-    /// A task ends now.
+    /// Completes a task now.
     pub(super) fn completes(&mut self, task: u64) {
         self.running.retain(|(_, running)| running.id != TaskId(task));
         self.act(Event::Completed { task: TaskId(task), rows: &[] });
     }
 
-    /// A task ends with these outcomes, row by row.
+    /// Completes a task with these outcomes, row by row.
     pub(super) fn done_with(&mut self, task: u64, rows: &[Next]) -> String {
         let rows: Vec<RowOutcome> = rows.iter().map(|&next| RowOutcome { next, emitted: false }).collect();
         self.land(task);
@@ -136,7 +136,7 @@ impl Ride {
         self.pass_to(self.now.max(launched + TAKES_NS));
     }
 
-    /// Lets time pass, with every wake at its time; what is said then is dropped.
+    /// Advances time, with every wake at its time. Returns the actions.
     pub(super) fn pass_to(&mut self, until: Ns) -> String {
         let mut said = Vec::new();
         while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
@@ -149,7 +149,7 @@ impl Ride {
         said.join("; ")
     }
 
-    /// Completes what runs, oldest first, until nothing does.
+    /// Completes running tasks, oldest first, until none is left.
     pub(super) fn run_out(&mut self) {
         for _ in 0..1_000 {
             let Some((_, task)) = self.running.first() else { return };
@@ -158,13 +158,13 @@ impl Ride {
         panic!("the ride does not come to its end");
     }
 
-    /// A task that runs.
+    /// Returns a running task.
     pub(super) fn task(&self, task: u64) -> &Task {
         let found = self.running.iter().map(|(_, running)| running).find(|running| running.id == TaskId(task));
         found.unwrap_or_else(|| panic!("#{task} does not run"))
     }
 
-    /// Buffers that a task reads and writes, as `boundary.pair`, and the tasks that it must not overtake.
+    /// Returns the buffers that a task reads and writes, as `boundary.pair`, and the tasks that it must not overtake.
     pub(super) fn buffers(&self, task: u64) -> String {
         let name = |lease: &Lease| format!("{}.{}", lease.boundary, lease.pair);
         let task = self.task(task);
@@ -218,7 +218,7 @@ impl Ride {
 
     // ## The paper's tables
 
-    /// The batch table: each row id, bs and status map, the queries that have completed each stage.
+    /// The batch table: row id, bs and status map of each row, that is, the queries that have completed each stage.
     pub(super) fn table(&self) -> String {
         let rows = self.parts().into_iter().map(|part| {
             let passed: Vec<String> = (0..self.stages).map(|stage| passed(part, stage).to_string()).collect();
@@ -227,7 +227,7 @@ impl Ride {
         rows.collect::<Vec<_>>().join("; ")
     }
 
-    /// What the status map of the only batch counts, dead rows included.
+    /// Returns the counts in the status map of the only batch, including dead rows.
     pub(super) fn completed(&self) -> Vec<u32> {
         let mut batches = self
             .core
@@ -238,7 +238,7 @@ impl Ride {
         batch.completed.to_vec()
     }
 
-    /// The batch queues: `stage: {batch, start, num}` for each step that may be taken; a step that waits for newcomers
+    /// The batch queues: `stage: {batch, start, num}` for each step that may be taken. A step that waits for newcomers
     /// is in no queue.
     pub(super) fn queues(&self) -> String {
         let parts = self.parts();
@@ -246,7 +246,7 @@ impl Ride {
         feet.map(|(part, foot)| item(part, foot)).collect::<Vec<_>>().join(" ")
     }
 
-    /// The items that executors work on.
+    /// Returns the items that executors are working on.
     pub(super) fn works_on(&self) -> String {
         let parts = self.parts();
         let steps = parts.iter().flat_map(|part| part.steps.iter().map(move |step| (part, step)));
@@ -265,7 +265,7 @@ impl Ride {
         parts
     }
 
-    /// The state of each executor (figure 11).
+    /// Returns the state of each executor (figure 11).
     pub(super) fn executors(&self) -> String {
         let states = (0..self.stages).map(|stage| {
             let works = self.running.iter().any(|(_, task)| task.cell == CellId(stage));
@@ -282,7 +282,7 @@ impl Ride {
         states.collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether the executor of a stage could take another batch; the last one always can.
+    /// Returns whether the executor of a stage could take another batch; the last one always can.
     fn has_legitimate_pair(&self, stage: u16) -> bool {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
         let group = group.work.batches().expect("it runs batches");
@@ -290,7 +290,7 @@ impl Ride {
         group.pipeline.is_last(CellId(stage)) || group.pipeline.has_credit(CellId(stage)) && (stage == 0 || has_input())
     }
 
-    /// The state of each buffer, by boundary and pair.
+    /// Returns the state of each buffer, by boundary and pair.
     pub(super) fn buffer_states(&self) -> String {
         let boundary = |boundary| {
             let states = (0..self.pairs).map(|pair| self.buffer(Lease { boundary, pair }));
@@ -314,7 +314,7 @@ impl Ride {
         }
     }
 
-    /// Whether no batch is left and every buffer is free.
+    /// Returns whether no batch is left and every buffer is free.
     pub(super) fn is_idle(&self) -> bool {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
         let group = group.work.batches().expect("it runs batches");

@@ -1,17 +1,17 @@
-//! Tables of time, event and expected actions, so that a test reads as a timetable.
+//! Tables of time, event and expected actions, which make a test read like a timetable.
 //!
-//! Requests are letters, tasks `#0`, `#1`, … in order of launch, models and lanes numbers. An event is one of
-//! - `a rows=2 priority=1 key=7 len=5 timeout=100 deadline=50 model=1`: request a arrives (what is left out: 1 row, no
-//!   wish, model 0; `timeout` and `deadline` are instants);
+//! Requests are letters, tasks `#0`, `#1`, … in launch order, models and lanes numbers. An event is one of
+//! - `a rows=2 priority=1 key=7 len=5 timeout=100 deadline=50 model=1`: request a arrives (defaults: 1 row, no options,
+//!   model 0; `timeout` and `deadline` are instants);
 //! - `cancel a`; `resume a`; `wake`; `drain 0`;
-//! - `#0 done`, `#0 fails`, or `#0 on+ again failed …`: outcomes row by row, `+` where the row made a response.
+//! - `#0 done`, `#0 fails`, or `#0 on+ again failed …`: outcomes row by row, with `+` if the row produced a response.
 
 use super::pool::{Pool, arrival};
 use crate::batching::{
     Action, Arrival, CellId, End, ModelId, Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, Task, TaskId,
 };
 
-/// Plays a table; every line must bring exactly the actions that it names.
+/// Plays a table. Every line must result in exactly the actions that it lists.
 pub(super) fn play(pool: &mut Pool, table: &[(Ns, &str, &str)]) {
     for &(now, event, expected) in table {
         let due = pool.wake.filter(|&wake| wake < now);

@@ -1,5 +1,4 @@
-//! Requests of sequences through the core: one after the other, within slots that nobody shares, until an end that
-//! always comes.
+//! Requests of sequences through the core: one after the other, in exclusive slots, until an end that always comes.
 
 use super::cellular::{core, done, request, said};
 use crate::{
@@ -23,14 +22,14 @@ fn knobs(max_sequences: u32, max_rows: u32) -> Knobs {
     Knobs { max_in_flight: 64, policy, ..Knobs::default() }
 }
 
-/// A request of one step; `flags` holds '<' where it starts its sequence, and '>' where it ends it.
+/// A request of one step; `flags` contains '<' if it starts its sequence, and '>' if it ends it.
 fn of(req: u64, sequence: u64, flags: &str) -> Event<'static> {
     let id = CorrelationId::Number(sequence);
     let sequence = InSequence { id, starts: flags.contains('<'), ends: flags.contains('>') };
     Event::Arrived(Arrival { sequence: Some(sequence), ..request(req, vec![Unfolded::Steps(1)]) })
 }
 
-/// A core with one lane, and what it says to an event at a time; instants to wake at are left out.
+/// Creates a core with one lane. The returned function returns its actions on an event, without wakes.
 fn talk(knobs: Knobs) -> impl FnMut(Ns, Event<'_>) -> String {
     let mut core: Core = core(knobs, 1, LaneKnobs::default());
     move |now, event| {

@@ -13,7 +13,7 @@ fn of(model: u32, req: u64) -> Arrival {
     Arrival { model: ModelId(model), ..arrival(req) }
 }
 
-/// The models of all tasks in order.
+/// Returns the models of all tasks in order.
 fn turns(server: &Timeline) -> Vec<u32> {
     server.launches.iter().map(|(_, task)| task.model.0).collect()
 }
@@ -31,8 +31,8 @@ fn models_of_weights_1_and_3_share_the_device_by_time_and_not_by_tasks() {
         server.sends(0, of((req % 2) as u32, req));
     }
     server.pass_to(26 * MS);
-    // Each round credits 1 ms to the one and 3 ms to the other. The first task of 2 ms is run on credit; then two
-    // rounds are one task of the one and six of the other.
+    // Each round credits 1 ms to the one and 3 ms to the other. The first task of 2 ms runs on credit; then two rounds
+    // are one task of the one and six of the other.
     let turns = turns(&server);
     assert_eq!(turns[..5], [0, 1, 1, 1, 1], "3 ms of credit for 1, after the one it had");
     assert_eq!(turns[5..12], [0, 1, 1, 1, 1, 1, 1]);
@@ -67,7 +67,7 @@ fn time_that_nobody_else_wanted_is_not_paid_back() {
     assert_eq!(turns[5..13], [1, 0, 1, 0, 1, 0, 1, 0], "of its debt, only the last task counts");
 }
 
-/// Model 1 has run a task and is in debt; its second request is to be done at `expiry`. All tasks take 1 ms.
+/// Model 1 has run a task and is in debt; its second request has the target `expiry`. All tasks take 1 ms.
 fn in_debt_with_a_target(expiry: Ns) -> Vec<u32> {
     let objective = Knobs { objective_ns: Some(1_000 * MS), ..staged(Policy::Serial, 1, 1, &[(1, MS)]) };
     let mut server = Timeline::new([serial(1), objective], |_| MS);
@@ -84,7 +84,8 @@ fn in_debt_with_a_target(expiry: Ns) -> Vec<u32> {
 
 #[test]
 fn a_model_whose_slack_is_below_one_segment_goes_first_and_pays_later() {
-    // It needs 1.147638 ms at the 99th percentile after one run as predicted, and is urgent with less slack than that.
+    // It needs 1.147638 ms at the 99th percentile after one run as predicted, and is urgent if its slack is less than
+    // that.
     let at_ease = MS + 2 * 1_147_638;
     assert_eq!(in_debt_with_a_target(at_ease)[..3], [1, 0, 1], "deficit round robin");
     assert_eq!(in_debt_with_a_target(at_ease - 1), [1, 1, 0, 0, 1, 0], "the other has two turns for it");
@@ -92,12 +93,12 @@ fn a_model_whose_slack_is_below_one_segment_goes_first_and_pays_later() {
     assert_eq!(in_debt_with_a_target(MS + 1_147_637)[..3], [1, 0, 1], "one that is late anyway is no hurry");
 }
 
-/// Serves one request after the other, each to be done within `objective_ns`; tasks take 1 ms.
+/// Serves one request after the other, with the objective `objective_ns`; tasks take 1 ms.
 fn with_an_objective(objective_ns: Ns) -> Knobs {
     Knobs { objective_ns: Some(objective_ns), ..staged(Policy::Serial, 1, 1, &[(1, MS)]) }
 }
 
-/// Tasks of a model that were launched from `from` to before `to`.
+/// Returns the number of a model's tasks launched between `from` and `to`.
 fn launched(server: &Timeline, model: u32, from: Ns, to: Ns) -> usize {
     let launches = server.launches.iter().filter(|(at, _)| (from..to).contains(at));
     launches.filter(|(_, task)| task.model == ModelId(model)).count()
@@ -113,7 +114,7 @@ fn a_model_that_overtook_others_for_a_while_has_its_share_in_a_burst() {
         req += count;
     };
     sends(&mut server, 0, 0, 40);
-    // For a second it overtakes, with a quarter of the load; the other model fills the device.
+    // For a second it overtakes, with a quarter of the load; the other model uses the rest of the device.
     for round in 0..250 {
         let at = 4 * MS * round + MS / 10;
         sends(&mut server, at, 0, 3);
@@ -172,7 +173,7 @@ fn time_that_others_use_while_a_model_is_away_pays_its_debt() {
     assert_eq!(second, Some(40 * MS), "the other has had 20 ms, of which 16 while this one was away");
 }
 
-/// When model 1, in debt, is given the lane for a batch of so many rows that is to be done at `expiry`.
+/// Returns when model 1, in debt, gets the lane for a batch of `rows` rows with the target `expiry`.
 fn turn_of_rows(rows: u32, expiry: Ns) -> usize {
     let policy = Policy::Window(WindowKnobs::default());
     let points: Vec<(u32, Ns)> = (1..=8).map(|rows| (rows, u64::from(rows) * MS)).collect();
@@ -188,7 +189,7 @@ fn turn_of_rows(rows: u32, expiry: Ns) -> usize {
 
 #[test]
 fn urgency_counts_the_rows_of_the_request_itself() {
-    // Eight rows take 9.2 ms at the 99th percentile, one of them 1.2 ms.
+    // Eight rows take 9.2 ms at the 99th percentile, one row 1.2 ms.
     assert_eq!(turn_of_rows(8, MS + 15 * MS), 0, "it has 15 ms left, of which it needs more than half");
     assert_eq!(turn_of_rows(1, MS + 15 * MS), 1, "one row has time");
     assert_eq!(turn_of_rows(8, MS + 25 * MS), 1, "so have eight that are to be done later");

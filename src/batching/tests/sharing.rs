@@ -1,4 +1,4 @@
-//! Cells of one kind of several versions: tasks that they share, and what each version has of them.
+//! Cells of one kind from several versions: shared tasks, and each version's part in them.
 
 use super::cellular::{done, failed, request, said};
 use crate::{
@@ -31,7 +31,7 @@ impl Shared {
         Self::with(models, 9)
     }
 
-    /// Versions of at most so many tasks at a time.
+    /// Creates versions with at most `max_in_flight` tasks at a time.
     fn with(models: Vec<CellularKnobs>, max_in_flight: u32) -> Self {
         let mut core = Core::new();
         for (model, cellular) in (0..).map(ModelId).zip(models) {
@@ -46,7 +46,7 @@ impl Shared {
         said(&self.0.step(0, event))
     }
 
-    /// A request of a version arrives, of so many steps by segment.
+    /// Sends a request to a version, with these numbers of steps by segment.
     fn arrives(&mut self, req: u64, model: u32, steps: &[u32]) -> String {
         self.step(Event::Arrived(of(req, model, steps)))
     }
@@ -119,7 +119,7 @@ fn a_type_counts_as_full_with_what_others_bring() {
         assert_eq!(shared.step(done(0)), "#1 cell 1: 0.1");
         shared.arrives(1, 0, &[1, 1]);
         shared.arrives(2, 1, &[1]);
-        // Not full, the type that has not just run goes first.
+        // If neither is full, the type that did not run last goes first.
         assert_eq!(shared.step(done(1)), expected);
     }
 }

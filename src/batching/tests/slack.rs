@@ -58,7 +58,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// Eight nodes, A to H, each of which takes one unit for one row and `c` more for each further one.
+    /// Eight nodes, A to H, each of which takes one unit for one row and `c` more for each additional row.
     fn of_eight_nodes(c: Ns) -> Self {
         let node: &[(u32, Ns)] = &[(1, 100), (65, 100 + 64 * c)];
         Self { costs: costs(&[node; 8]), class: lengths(&[]) }
@@ -186,7 +186,7 @@ fn while_a_segment_is_unknown_rows_with_a_target_admit_no_push_and_others_do() {
 
 #[test]
 fn as_published_slack_is_the_sum_of_all_rows_alone_however_far_they_have_come() {
-    // Figure 10 in units of 100: SLA 30 less 2 in the queue leaves 28 for three inputs of 8 each.
+    // Figure 10 in units of 100: SLA 30 minus 2 in the queue leaves 28 for three inputs of 8 each.
     let stack = Stack::of_eight_nodes(0);
     let may_push = |allowance_ns, next| {
         let below = Entry { allowance_ns: Some(allowance_ns), ..entry(next, 2, None) };
@@ -251,7 +251,7 @@ fn onto_an_empty_stack_one_request_always_goes() {
     assert_eq!(Stack::of_eight_nodes(10).by(Predictor::Oracle).pushable(0, &[], CellId(0), &large, 64), 1);
 }
 
-/// The rule, played segment by segment: the top runs; two topmost entries at one segment merge.
+/// Simulates the rule segment by segment: the top runs, and the two topmost entries merge at the same segment.
 fn played(segments: u16, time: impl Fn(u16, u32) -> Ns, entries: &[Entry]) -> Ns {
     let mut stack: Vec<(u16, u32)> = entries.iter().map(|entry| (entry.next.0, entry.rows)).collect();
     let mut elapsed = 0;

@@ -1,4 +1,4 @@
-//! Which slots the rows of tasks name.
+//! The slots that rows of tasks use.
 
 use super::{
     cellular::{cell, cellular, chain, core, done, request, tree},
@@ -14,7 +14,7 @@ use crate::{
 
 const AHEAD: LaneKnobs = LaneKnobs { horizon_ns: 1_000, depth: 3 };
 
-/// The rows of each task that was launched, as `request.node@slot`.
+/// Returns the rows of each launched task, as `request.node@slot`.
 fn rows(actions: &Actions) -> String {
     let launched = actions.iter().filter_map(|action| match action {
         Action::Launch(task) => Some(task.rows.iter().map(|row| format!("{}.{}@{}", row.req.0, row.start, row.slot))),

@@ -1,5 +1,5 @@
-//! Random runs over pipelines of stages, under every policy, with lanes that look ahead and lanes that do not: after
-//! each event the invariants hold, and everything comes to an end.
+//! Random runs over pipelines of stages, under every policy, with and without lanes that look ahead: the invariants
+//! hold after each event, and every request ends.
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use proptest::{collection::vec, prelude::*};
@@ -13,7 +13,7 @@ use crate::batching::{
 
 const RUNS: u32 = 600;
 
-/// One thing that happens.
+/// An event of a run.
 #[derive(Clone, Debug)]
 enum Happening {
     Arrives { model: u32, rows: u32, length: u32, priority: u64, deadline: Option<u64> },
@@ -90,7 +90,7 @@ fn knobs() -> impl Strategy<Value = Knobs> {
     )
 }
 
-/// A core with what it owes.
+/// A core and its outstanding work.
 struct Run {
     core: Core,
     now: Ns,
@@ -142,7 +142,7 @@ impl Run {
         if self.running.is_empty() {
             return;
         }
-        // Tasks end in order on each lane, and not before those that they wait for.
+        // Tasks end in order on each lane, and not before the tasks that they wait for.
         let may = |task: &Task| {
             let waits = self.running.iter().any(|other| task.after.contains(&other.id));
             let first = self.running.iter().find(|other| other.lane == task.lane).map(|other| other.id);
@@ -219,7 +219,7 @@ fn comes_to_rest(run: &mut Run) {
         }
         if !run.running.is_empty() {
             run.now += 1;
-            // Row outcomes that only go on: a row may not repeat for ever.
+            // Outcomes without repeats, because a row must not repeat forever.
             run.complete(turn as usize, 4);
         } else if let Some(wake) = run.wake {
             run.pass_to(wake);

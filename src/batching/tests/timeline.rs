@@ -1,8 +1,8 @@
-//! A server in virtual time: tasks take the time that a test gives them and end on their own. What was launched when,
-//! how the batch table stands and when each request ended read like the timelines of the papers' figures.
+//! A server in virtual time: tasks have durations given by a test and end on their own. Launches, the batch table and
+//! the ends of requests read like the timelines in the papers' figures.
 //!
-//! Stages are letters from A on, requests numbers. At one instant tasks end first, then wakes come, then what the test
-//! does.
+//! Stages are letters from A on, requests numbers. At one instant, tasks end first, then wakes are processed, then the
+//! test's events.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::batching::{
     Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, core::invariants, table::batch::Part,
 };
 
-/// One unit of time of the figures.
+/// One time unit of the figures.
 pub(super) const UNIT: Ns = 1_000;
 
 /// A task on its lane.
@@ -22,7 +22,7 @@ struct InFlightTask {
     ends: Ns,
 }
 
-/// A core, its lanes and what happened.
+/// A core, its lanes and its history.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) core: Core,
@@ -30,16 +30,16 @@ pub(super) struct Timeline {
     wake: Option<Ns>,
     takes_ns: fn(&Task) -> Ns,
     in_flight_tasks: BTreeMap<LaneId, InFlightTask>,
-    /// How often a request still runs a stage again.
+    /// Number of further times that a request runs a stage.
     repeats: BTreeMap<(CellId, ReqId), u32>,
-    /// Tasks in order of launch, with the time.
+    /// Tasks in launch order, with the time.
     pub(super) launches: Vec<(Ns, Task)>,
-    /// How each request ended, and when.
+    /// End of each request, with the time.
     pub(super) ends: BTreeMap<ReqId, (Ns, End)>,
     arrivals: BTreeMap<ReqId, Ns>,
 }
 
-/// `policy` over so many stages, each of which takes `latencies` (rows, ns), which are also what it is told of them.
+/// `policy` over `stages` stages, each of which takes `latencies` (rows, ns); the policy knows these.
 pub(super) fn staged(policy: Policy, stages: u16, max_batch_rows: u32, latencies: &[(u32, Ns)]) -> Knobs {
     let point = |&(rows, took_ns): &(u32, Ns)| CostPoint { rows, length: 1, took_ns };
     let points: Vec<CostPoint> = latencies.iter().map(point).collect();
@@ -58,7 +58,7 @@ pub(super) fn rows_of(task: &Task) -> u32 {
 }
 
 impl Timeline {
-    /// Models 0, 1, … with these knobs and no lane yet; each task takes `takes_ns`.
+    /// Creates models 0, 1, … with these knobs and no lanes yet; each task takes `takes_ns`.
     pub(super) fn new(models: impl IntoIterator<Item = Knobs>, takes_ns: fn(&Task) -> Ns) -> Self {
         let mut timeline = Self {
             core: Core::new(),
@@ -77,7 +77,7 @@ impl Timeline {
         timeline
     }
 
-    /// A lane is there from `at` on; before that, the device is somebody else's.
+    /// Adds a lane at `at`; before that, the device is used by others.
     pub(super) fn lane_up(&mut self, at: Ns, lane: u16) {
         self.pass_to(at);
         self.act(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
@@ -94,12 +94,12 @@ impl Timeline {
         self.act(Event::Arrived(arrival));
     }
 
-    /// Lets a request run a stage so many times more than once.
+    /// Makes a request run a stage `times` additional times.
     pub(super) fn repeats(&mut self, stage: u16, req: u64, times: u32) {
         self.repeats.insert((CellId(stage), ReqId(req)), times);
     }
 
-    /// Lets time pass; what is due at `until` has happened then.
+    /// Advances time; everything due at `until` has happened then.
     pub(super) fn pass_to(&mut self, until: Ns) {
         loop {
             let ends = self.in_flight_tasks.iter().map(|(&lane, in_flight)| (in_flight.ends, lane)).min();
@@ -117,7 +117,7 @@ impl Timeline {
         }
     }
 
-    /// Lets time pass until every request has ended.
+    /// Advances time until every request has ended.
     pub(super) fn run_out(&mut self) {
         while self.ends.len() < self.arrivals.len() {
             let ends = self.in_flight_tasks.values().map(|in_flight| in_flight.ends);
@@ -170,8 +170,8 @@ impl Timeline {
         }
     }
 
-    /// The batch table of model 0 at a time: the entries of each batch from the bottom of the stack to its top, as
-    /// requests and the stage that they run next, or run now: `1:C 2,3:B`.
+    /// Returns the batch table of model 0 at a time: the entries of each batch from the bottom of the stack to its top,
+    /// as requests and the stage that they run next, or are running: `1:C 2,3:B`.
     pub(super) fn table_at(&mut self, at: Ns) -> String {
         self.pass_to(at);
         let group = self.core.groups.iter().map(|(_, group)| group).find(|group| group.version.model == ModelId(0));
@@ -181,22 +181,22 @@ impl Timeline {
         parts.into_iter().map(render).collect::<Vec<_>>().join(" | ")
     }
 
-    /// What was launched, one line a task: when, which stage, which requests.
+    /// Returns the launched tasks, one line each: time, stage, requests.
     pub(super) fn launched(&self) -> Vec<String> {
         self.launches.iter().map(|(at, task)| format!("{} {}", units(*at), sub_batch(task))).collect()
     }
 
-    /// The ends of all requests by number.
+    /// Returns the ends of all requests by number.
     pub(super) fn ended(&self) -> Vec<String> {
         self.ends.iter().map(|(req, (at, end))| format!("{} {} at {}", req.0, name_end(*end), units(*at))).collect()
     }
 
-    /// Time from arrival to end of each request by number.
+    /// Returns the time from arrival to end of each request by number.
     pub(super) fn latencies(&self) -> Vec<Ns> {
         self.ends.iter().map(|(req, (at, _))| at - self.arrivals[req]).collect()
     }
 
-    /// Rows of each task in order of launch.
+    /// Returns the rows of each task in launch order.
     pub(super) fn sizes(&self) -> Vec<u32> {
         self.launches.iter().map(|(_, task)| rows_of(task)).collect()
     }

@@ -1,27 +1,27 @@
-//! Triton's dynamic batcher over plain slices, as its documentation describes it: the reference that `window` is held
-//! to. Its batch ends at the first request of another shape; that of `window` takes those behind it that can join too.
+//! Triton's dynamic batcher over plain slices, as described in its documentation: the reference for `window`. Its batch
+//! ends at the first request of another shape, whereas `window` also takes later ones that fit.
 
 use crate::batching::{Knobs, Ns, Policy, WindowKnobs};
 
 /// What Triton would do with the pending batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Run the first so many requests now.
+    /// Run this many requests from the front now.
     Run(usize),
-    /// Wait until then.
+    /// Wait until this time.
     Wait(Ns),
 }
 
-/// What waits in a queue, as far as it concerns the pending batch.
+/// The waiting requests, as far as they affect the pending batch.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     /// Rows and arrival of the first request and of all that may share its batch, in boarding order; not empty.
     pub(super) sub_queue: Vec<(u32, Ns)>,
-    /// A request waits that cannot join the batch, or came behind the first and boarded ahead of it.
+    /// Whether a waiting request cannot join the batch, or arrived after the first request but boarded ahead of it.
     pub(super) is_closed: bool,
 }
 
-/// How the pending batch goes on at `now`, when a lane is free.
+/// Returns what happens to the pending batch at `now`, when a lane is free.
 pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
     let sub_queue = &queue.sub_queue;
     let window = match &knobs.policy {

@@ -1,4 +1,4 @@
-//! `WakeAt`: as seldom as possible, and never too late.
+//! `WakeAt`: as rarely as possible, and never too late.
 
 use super::{
     pool::{DynamicBatching, Pool, arrival, serial, window},
@@ -44,7 +44,7 @@ fn a_storm_of_cancellations_leaves_no_alarms_behind() {
     let mut core = Core::new();
     core.step(0, Event::ModelUp(ModelId(0), serial()));
     core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
-    // One that stays, due before all others, so that none of theirs comes to the top of the heap.
+    // A request that stays and is due before all others, so that none of their deadlines reaches the top of the heap.
     let mut first = arrival(0);
     first.expiry = Some(500_000);
     core.step(0, Event::Arrived(first));

@@ -1,4 +1,4 @@
-//! `window`: each knob of Triton's dynamic batcher that forms a batch.
+//! `window`: each batching knob of Triton's dynamic batcher.
 
 use super::{
     pool::{DynamicBatching, Pool, serial, window},
