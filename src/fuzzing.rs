@@ -1,7 +1,7 @@
-//! The bodies of the fuzz targets: functions over any bytes that panic where a promise is broken.
+//! Fuzz targets: functions over arbitrary bytes that panic if a guarantee is violated.
 //!
-//! Each lives beside the reader that it is about. The fuzzers of `tests/fuzz` call them with bytes that cover more and
-//! more code, `cargo test` with the seeds in `tests/corpus`; both call the same functions.
+//! Each target is defined next to the reader that it tests. The fuzzers in `tests/fuzz` call it with inputs that
+//! maximize code coverage, and `cargo test` with the seeds in `tests/corpus`.
 
 pub use crate::{
     frontend::{grpc::frames, http::http},
@@ -18,7 +18,7 @@ mod tests {
 
     type Body = fn(&[u8]);
 
-    /// Every target's body, by the name of its folder in `tests/corpus` and of its file in `tests/fuzz`.
+    /// All targets, with the names of their folders in `tests/corpus` and of their files in `tests/fuzz`.
     const TARGETS: [(&str, Body); 9] = [
         ("frames", frames),
         ("http", http),
@@ -31,7 +31,7 @@ mod tests {
         ("yaml", yaml),
     ];
 
-    /// Files in a folder of `tests`, by their names.
+    /// Returns the files in a folder of `tests`, by name.
     fn files(folder: &str) -> BTreeMap<String, Vec<u8>> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
         let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));

@@ -1,31 +1,31 @@
-//! Where Python environments keep the shared libraries of wheels: those of CUDA, and ONNX Runtime's.
+//! Finds the shared libraries of Python wheels (CUDA and ONNX Runtime) in Python environments.
 //!
-//! A server that pip has installed finds what pip has installed with it. Nothing of Python runs for that.
+//! A server installed by pip thus finds the libraries installed with it, without running Python.
 
 use std::{
     env, fs,
     path::{Path, PathBuf},
 };
 
-/// The environment that the running program is installed in: `PREFIX` for `PREFIX/bin/paternoster`.
+/// Returns the environment that the running program is installed in: `PREFIX` for `PREFIX/bin/paternoster`.
 pub fn own_environment() -> Option<PathBuf> {
     environment_of(&env::current_exe().ok()?)
 }
 
-/// The environment that a program is installed in.
+/// Returns the environment that a program is installed in.
 pub fn environment_of(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?;
     if folder.file_name()? != "bin" { None } else { folder.parent().map(Path::to_owned) }
 }
 
-/// The environments in use: the program's own, the active one's, and the users' and the system's.
+/// Returns the environments in use: the program's own, the active one, the user's and the system's.
 pub fn environments() -> Vec<PathBuf> {
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from);
     let users = env::home_dir().map(|home| home.join(".local"));
     own_environment().into_iter().chain(active).chain(users).chain(["/usr/local", "/usr"].map(PathBuf::from)).collect()
 }
 
-/// The folders that hold an environment's packages, of every Python in it.
+/// Returns the directories of an environment's packages, for every Python version in it.
 pub fn packages(environment: &Path) -> Vec<PathBuf> {
     let libraries = ["lib", "lib64"].map(|name| environment.join(name));
     let pythons = libraries.iter().flat_map(|folder| entries(folder));
@@ -33,7 +33,8 @@ pub fn packages(environment: &Path) -> Vec<PathBuf> {
     pythons.flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name))).collect()
 }
 
-/// The library in a folder that has this name, with or without a version behind it; the shortest name of several.
+/// Returns the library with this name in a directory, with or without a version suffix; the shortest match if there are
+/// several.
 pub fn library(folder: &Path, name: &str) -> Option<PathBuf> {
     let is_it = |path: &PathBuf| {
         file_name(path).strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -41,7 +42,7 @@ pub fn library(folder: &Path, name: &str) -> Option<PathBuf> {
     entries(folder).into_iter().filter(is_it).min_by_key(|path| file_name(path).len())
 }
 
-/// The entries of a folder, in the order of their names; none where it cannot be read.
+/// Returns the entries of a directory, sorted by name; empty if it cannot be read.
 pub fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

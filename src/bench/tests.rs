@@ -1,4 +1,4 @@
-//! Loads on a small program that can be made to answer wrongly.
+//! Loads on a small program that can be made to answer incorrectly.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ const FAILS: u8 = 3;
 const SAMPLES: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Doubles its input, or does as it is told; waits while its gate is locked.
+/// Doubles its input, or misbehaves as configured; waits while its gate is locked.
 #[derive(Default)]
 struct Double {
     manner: AtomicU8,
@@ -141,7 +141,7 @@ async fn an_open_loop_does_not_wait_for_answers() {
     let pool = Arc::clone(&rig.pool);
     let program = Arc::clone(&rig.program);
     let (locked, is_locked) = std::sync::mpsc::channel();
-    // While the gate is shut nothing is answered, and yet all requests come.
+    // While the gate is locked nothing is answered, and yet all requests arrive.
     let gatekeeper = std::thread::spawn(move || {
         let shut = program.gate.write();
         locked.send(()).expect("the test waits for it");
@@ -184,7 +184,7 @@ async fn a_closed_loop_counts_what_is_answered_in_the_measured_time() {
     let program = Arc::clone(&rig.program);
     let (locked, is_locked) = std::sync::mpsc::channel();
     let (start, timing) = (Instant::now(), timing(20, Some(300)));
-    // What is sent while warming up is answered when that is over.
+    // Requests sent during the warm-up are answered after it.
     let gatekeeper = std::thread::spawn(move || {
         let shut = program.gate.write();
         locked.send(()).expect("the test waits for it");
@@ -218,7 +218,7 @@ async fn wrong_answers_are_found() {
     for manner in [WRONG, NOT_A_NUMBER] {
         rig.program.manner.store(manner, Ordering::SeqCst);
         let figures = rig.load(at_once(40), timing(0, None)).await;
-        // Of a batch, one row is spoiled.
+        // One row of a batch is corrupted.
         assert!(figures.wrong > 0 && figures.failed == 0, "{figures:?}");
         assert_eq!(figures.wrong + figures.latencies.count(), 40, "no wrong answer has a latency");
         let fault = figures.first_fault.expect("there was one");

@@ -20,7 +20,7 @@ fn profile() -> Profile {
     Profile { model: "m".to_owned(), max_rows: 4, padded_axes: 0, cuts: vec![cut], side_by_side: vec![point(1)] }
 }
 
-/// Measures a model whose run of a size takes what `took_ns` says, on a clock that only its runs move.
+/// Measures a model whose runs take the time that `took_ns` returns, on a clock that only these runs advance.
 fn measured(
     sizes: &[Size],
     budget: Duration,

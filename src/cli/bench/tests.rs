@@ -1,4 +1,4 @@
-//! Words that are refused, and what cannot be measured; `tests/bench.rs` has what can.
+//! Invalid arguments, and models that cannot be measured; `tests/bench.rs` covers the rest.
 
 use std::{ffi::OsString, fs, path::Path};
 
@@ -15,7 +15,7 @@ fn parsed(words: &[&str]) -> Result<BenchArgs, String> {
     }
 }
 
-/// A repository with a model of the built-in engine, which needs no library.
+/// Creates a repository with a model of the built-in engine, which needs no library.
 fn repository() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir_all(folder.path().join("echo/1")).expect("a folder");
@@ -31,7 +31,7 @@ outputs:
   - { name: y, dtype: FP32, dims: [-1] }
 ";
 
-/// The command's words for that model, and more.
+/// Returns the arguments for that model, and more.
 fn on(repository: &Path, more: &[&str]) -> BenchArgs {
     let words = ["--model-repository", repository.to_str().expect("text"), "--model", "echo"];
     let words = [&words[..], more].concat();

@@ -16,7 +16,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("paternoster-models-{name}-{}", std::process::id()));
-        // A left-over of a killed run with the same process id.
+        // A leftover of a killed run with the same process id.
         let _ = fs::remove_dir_all(&path);
         Self(path)
     }
@@ -96,7 +96,7 @@ fn models_of_cells_have_a_file_for_each_and_name_them_all() {
     }
 }
 
-/// What a task's rows have of these, the batch left out.
+/// Returns the specifications of a task's rows, without the batch.
 fn row_specs(ports: &[Port]) -> Vec<TensorSpec> {
     let spec = |port: &Port| {
         let dims: Vec<i64> = port.dims.iter().flatten().skip(1).map(onnx::PortDim::size).collect();

@@ -1,4 +1,4 @@
-//! A whole server over repositories whose models no engine can run: what does not need a model works.
+//! A complete server over repositories whose models no engine can run: everything that needs no model works.
 
 use std::{fs, path::Path, process::ExitCode, sync::mpsc};
 
@@ -24,7 +24,7 @@ use crate::{
     repository::LoadRequest,
 };
 
-/// Refuses every model, once it is let to where a test holds it.
+/// Rejects every model; if there is a gate, only after the test opens it.
 #[derive(Default)]
 struct NoEngine {
     gate: Option<Mutex<mpsc::Receiver<()>>>,
@@ -37,7 +37,7 @@ impl Loader for NoEngine {
 
     fn signature(&self, _: &Path, _: Option<&Bytes>) -> Result<Signature, String> {
         if let Some(gate) = &self.gate {
-            // Ends with a message, or with the test.
+            // Ends with a message, or when the test ends.
             let _ = gate.lock().recv();
         }
         Err("there is no engine".to_owned())
@@ -53,13 +53,13 @@ fn pool_with(engine: NoEngine) -> StartedPool {
     StartedPool { pool, loader: Arc::new(engine), recording: TimelineRecording::default(), began: Instant::now() }
 }
 
-/// A pool whose loads wait for a message, or for the end of its sender.
+/// Creates a pool whose loads wait for a message, or for the end of its sender.
 fn held_pool() -> (mpsc::Sender<()>, StartedPool) {
     let (release, gate) = mpsc::channel();
     (release, pool_with(NoEngine { gate: Some(Mutex::new(gate)) }))
 }
 
-/// A repository with one model directory for each name.
+/// Creates a repository with one model directory for each name.
 fn repository(models: &[&str]) -> TempDir {
     let directory = TempDir::new().expect("a directory for the test");
     for model in models {
@@ -188,7 +188,7 @@ async fn a_signal_while_models_load_ends_the_server_in_order() {
     let directory = repository(&["slow"]);
     let (release, pool) = held_pool();
     let executor = Arc::clone(&pool.pool);
-    // The server was never ready, so no load balancer sends requests here and none has to drain.
+    // The server was never ready, so no load balancer sends requests to it and no drain is needed.
     let flags = ["--drain-delay-secs=3600"];
     let (args, server, startup) = open_with(&directory, &flags, pool).await.expect("nothing stands in the way");
     let http = server.http_address();
@@ -248,7 +248,7 @@ async fn while_draining_the_server_is_not_ready_and_still_answers() {
         () = std::future::ready(()) => {}
     }
     assert!(!readiness.ready(), "readiness goes off first");
-    // The answer needs no timer, so that the paused clock stands still until it is there.
+    // The answer needs no timer, so the paused clock does not advance before it arrives.
     let answer = tokio::task::spawn_blocking(move || blocking_get(http.expect("HTTP is on"))).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 400"), "not ready, but answering: {answer}");
     assert!(shutdown.await, "nothing was in flight");

@@ -1,4 +1,4 @@
-//! The command line, from words to figures.
+//! The command line of `simulate`, from arguments to figures.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The flags against the rules of tritonserver's command line.
+//! The flags, compared with the rules of tritonserver's command line.
 
 use std::{net::IpAddr, path::Path};
 
@@ -11,7 +11,7 @@ fn parse_words(words: &[&str]) -> Result<Command, clap::Error> {
     parse(words.iter().map(OsString::from))
 }
 
-/// Arguments of `serve` with a repository and some flags.
+/// Parses `serve` with a repository and these flags.
 pub(super) fn serve(flags: &[&str]) -> ServeArgs {
     let words = [&["paternoster", "serve", "--model-repository=models"][..], flags].concat();
     match parse_words(&words) {
@@ -21,7 +21,7 @@ pub(super) fn serve(flags: &[&str]) -> ServeArgs {
     }
 }
 
-/// The message with which `serve` refuses some flags.
+/// Returns the message with which `serve` rejects these flags.
 fn refusal(flags: &[&str]) -> String {
     let words = [&["paternoster", "serve", "--model-repository=models"][..], flags].concat();
     parse_words(&words).expect_err("the flags cannot work").to_string()

@@ -1,10 +1,10 @@
-//! The tables of flags in docs/moving-from-triton.md against the program.
+//! The tables of flags in docs/moving-from-triton.md, compared with the program.
 
 use super::*;
 
 const PAGE: &str = include_str!("../../../docs/moving-from-triton.md");
 
-/// The rows of the table below a heading: the flag with what goes along, and the remark.
+/// Returns the rows of the table below a heading: the flag with its values, and the remark.
 fn table(heading: &str) -> Vec<(&'static str, &'static str)> {
     let (_, below) = PAGE.split_once(heading).expect("the page has the heading");
     let rows = below.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
@@ -12,7 +12,7 @@ fn table(heading: &str) -> Vec<(&'static str, &'static str)> {
     rows.map(|(flag, remark)| (flag, remark.trim())).collect()
 }
 
-/// The name of the first flag of some words.
+/// Returns the name of the first flag in a text.
 fn name(words: &str) -> &str {
     words.trim_start_matches('-').split(['=', ' ']).next().expect("there is a first word")
 }

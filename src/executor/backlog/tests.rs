@@ -78,16 +78,16 @@ fn room_comes_when_the_client_has_taken_enough() {
     assert!(connection.has_room(), "a connection with nothing unread has room in a full process");
 }
 
-/// Gives its input back, in memory of the pool.
+/// Returns its input, in memory of the pool.
 struct Identity {
-    /// Each run takes a word from here first.
+    /// If set, each run receives one message from here first.
     gate: Option<crossbeam_channel::Receiver<()>>,
 }
 
 impl Program for Identity {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         if let Some(gate) = &self.gate {
-            // A test that has ended holds nothing up.
+            // The sender may be gone when the test has ended.
             let _ = gate.recv();
         }
         let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
@@ -192,7 +192,7 @@ async fn small_replies_that_wait_behind_others_do_not_keep_the_memory_of_their_b
         let first = model.submit(request([0.0, 0.0]));
         let backlog = pool.backlog().connection().stream();
         let _earlier = earlier.then(|| backlog.hold(1));
-        // They wait for the first to pass the gate, and run as one batch.
+        // They wait until the first one passes the gate, and then run as one batch.
         let responses: Vec<_> =
             (1..=8_u8).map(|value| model.submit_counted(request([f32::from(value), 0.0]), &backlog)).collect();
         go_on.send(()).expect("the program lives");

@@ -1,4 +1,4 @@
-//! How a pool ends whose scheduler panics, on whichever thread.
+//! How a pool ends after its scheduler panicked, on any thread.
 
 use std::{
     future::Future,
@@ -19,7 +19,7 @@ use crate::{
     model::{DataType, Dims, ModelSpec, TensorSpec},
 };
 
-/// A program that waits at each run, and then fails.
+/// A program that waits at each run and then fails.
 struct Gated {
     began: Sender<()>,
     go_on: Receiver<()>,
@@ -27,7 +27,7 @@ struct Gated {
 
 impl Program for Gated {
     fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
-        // A test that ended neither listens nor holds anything up.
+        // The receiver may be gone when the test has ended.
         let _ = self.began.send(());
         let _ = self.go_on.recv();
         Err(EngineError("no row is ever made".to_owned()))
@@ -65,14 +65,14 @@ impl Served {
         self.handle.submit(request())
     }
 
-    /// A request whose run has begun.
+    /// Submits a request and waits until its run has started.
     fn running(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
         let response = self.submit();
         self.begun.recv().expect("a run begins");
         response
     }
 
-    /// Lets all runs end, which the pool's threads must do then.
+    /// Lets all runs end; the pool's threads must then end as well.
     fn ends(self) {
         assert!(self.pool.has_failed());
         soon(self.pool.failed());
@@ -95,14 +95,14 @@ fn request() -> InferRequest {
     }
 }
 
-/// What must come, however slow the machine is.
+/// Waits for a future that must complete, with a generous time limit.
 fn soon<T>(what: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let in_time = async { tokio::time::timeout(Duration::from_secs(30), what).await };
     runtime.block_on(in_time).expect("it comes in time")
 }
 
-/// What a request is answered, but for its rows.
+/// Returns the error of a response, if any.
 fn error(answer: Result<Response, InferError>) -> Option<InferError> {
     answer.err()
 }
@@ -149,7 +149,7 @@ fn a_panic_in_the_core_on_the_timers_thread_answers_everybody() {
     served.ends();
 }
 
-/// Wakes nobody.
+/// A waker that panics.
 struct Panics;
 
 impl Wake for Panics {

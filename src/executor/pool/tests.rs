@@ -1,4 +1,4 @@
-//! Pools of several devices, with programs that wait for the test.
+//! Pools of several devices, with programs controlled by the test.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     model::{DataType, Dims, ModelSpec, TensorSpec},
 };
 
-/// Gives its rows back. A batch with a row that has a gate waits for that to open.
+/// Returns its rows. A batch with a gated row waits until the gate opens.
 #[derive(Debug)]
 struct Gates {
     began: Sender<u8>,
@@ -25,7 +25,7 @@ impl Program for Gates {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
         for row in *data {
-            // A test that ended neither listens nor holds anything up.
+            // The receiver may be gone when the test has ended.
             let _ = self.began.send(*row);
             if let Some(gate) = self.gates.get(row) {
                 let _ = gate.recv();
@@ -38,12 +38,12 @@ impl Program for Gates {
     }
 }
 
-/// A version on a pool of so many devices, of one lane each.
+/// A version on a pool of several devices with one lane each.
 struct Served {
     pool: Arc<Pool>,
     handle: Arc<ModelHandle>,
     began: Receiver<u8>,
-    /// By row; dropped, a gate is open.
+    /// Gates by row; dropping a sender opens the gate.
     gates: BTreeMap<u8, Sender<()>>,
 }
 
@@ -86,7 +86,7 @@ impl Served {
         })
     }
 
-    /// A request that waits at its gate.
+    /// Submits a request and waits until it is at its gate.
     fn running(&self, row: u8) -> ResponseFuture {
         let response = self.submit(row);
         assert_eq!(self.began.recv(), Ok(row));
@@ -102,7 +102,7 @@ fn knobs() -> Knobs {
     Knobs { max_batch_rows: 4, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() }
 }
 
-/// What must come, however slow the machine is.
+/// Waits for a future that must complete, with a generous time limit.
 fn soon<T>(what: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let in_time = async { tokio::time::timeout(Duration::from_secs(30), what).await };
@@ -181,7 +181,7 @@ fn a_request_that_has_moved_is_cancelled_where_it_is() {
     let moved = [served.submit(2), served.submit(3), served.submit(4), served.submit(5)];
     served.open(1);
     assert_eq!(row(soon(short)), Ok(1));
-    // The idle device has begun with all that waited, or will.
+    // The idle device starts everything that waited, now or soon.
     while !served.began.recv().is_ok_and(|row| row == 2) {}
     drop(moved);
     served.open(2);

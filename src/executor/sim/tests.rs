@@ -11,10 +11,11 @@ use super::{
     run::{Happened, play},
 };
 
-/// Runs in every test run.
+/// Number of runs in a normal test run.
 const SHARE: u64 = if cfg!(debug_assertions) { 100 } else { 1_000 };
 
-/// Plays seeds on as many threads as there are cores; what happened in all, or the first failure with its seed.
+/// Plays seeds on as many threads as there are cores. Returns the sum of what happened, or the first failure with its
+/// seed.
 fn play_all(seeds: Range<u64>) -> Result<Happened, String> {
     let (next, stop) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let sum = Mutex::new(Ok(Happened::default()));
@@ -47,7 +48,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Each thing must have happened `at_least` times.
+/// Checks that each kind of event happened `at_least` times.
 fn judge(played: Result<Happened, String>, runs: u64, at_least: u64) {
     let sum = played.unwrap_or_else(|failure| panic!("{failure}"));
     println!("{runs} runs");
@@ -87,7 +88,7 @@ fn what_a_device_does_wrong_is_found() {
     }
 }
 
-/// The long run: 100,000 runs, or as many as `PATERNOSTER_RUNS` says, from seed `PATERNOSTER_START` on.
+/// The long run: 100,000 runs, or `PATERNOSTER_RUNS`, starting with seed `PATERNOSTER_START`.
 #[test]
 #[ignore = "minutes in a release build"]
 fn long() {

@@ -29,7 +29,7 @@ fn launch(watch: &mut Watch, lane: LaneId, flight: Flight, requests: &[u64]) -> 
     watch.launched(lane, flight, requests.iter().map(|&req| ReqId(req)))
 }
 
-/// Tasks that are overdue, and those that are lost.
+/// Returns the tasks that are overdue, and those that are lost.
 fn look(watch: &mut Watch, now: Ns) -> (Vec<u64>, Vec<u64>) {
     let (mut overdue, mut lost) = (Vec::new(), Vec::new());
     for (_, found) in watch.look(now) {

@@ -1,10 +1,10 @@
-//! What the log holds, how its records look, and which changes are refused.
+//! Content and format of log records, and rejected changes of settings.
 
 use tracing::{debug, debug_span, error, field::Empty, info, info_span, trace, warn};
 
 use super::*;
 
-/// A writer whose content can be read.
+/// A writer whose content the tests can read.
 #[derive(Clone, Default)]
 struct Page(Arc<Mutex<Vec<u8>>>);
 
@@ -25,7 +25,7 @@ impl io::Write for Page {
     }
 }
 
-/// A log of its own for one test, and the page it writes.
+/// Runs a test with its own log and the page that it writes to.
 fn with_log(options: LogOptions, test: impl FnOnce(&Logging, &Page)) {
     let page = Page::default();
     let writer = page.clone();
@@ -33,7 +33,7 @@ fn with_log(options: LogOptions, test: impl FnOnce(&Logging, &Page)) {
     tracing::dispatcher::with_default(&dispatch, || test(&logging, &page));
 }
 
-/// First letter of every severity that reaches the page.
+/// Returns the first letter of every severity that is logged.
 fn logged(page: &Page) -> Vec<&'static str> {
     page.take();
     error!("of error");
@@ -173,7 +173,7 @@ fn a_file_that_cannot_be_opened_is_named() {
     assert!(error.starts_with("cannot open log file 'no/such/directory/server.log': "), "{error}");
 }
 
-/// What a line says behind the place where it was written.
+/// Returns the part of a line after the source location.
 fn said(page: &Page) -> String {
     let text = page.take();
     assert_eq!(text.lines().count(), 1, "a record is one line: {text}");

@@ -1,4 +1,4 @@
-//! The text of the endpoint against the families measured on Triton.
+//! The text of the endpoint, compared with the metric families measured on Triton.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,7 +31,7 @@ fn metrics_of(loaded: Vec<LoadedVersion>) -> Metrics {
     metrics.with_machine(MachineMetrics { cpu: true, cards: None, interval: Duration::ZERO }).expect("names are unique")
 }
 
-/// `name type` of every family whose name begins with a prefix, sorted.
+/// Returns `name type` of every family whose name starts with a prefix, sorted.
 fn families(text: &str, prefix: &str) -> Vec<String> {
     let mut found: Vec<String> = text
         .lines()

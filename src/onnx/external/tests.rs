@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::onnx::{SealedModel, zoo};
 
-/// Numbers 0, 1, 2, … as FP32.
+/// Returns the numbers 0, 1, 2, … as FP32.
 fn numbers(count: u16) -> Vec<u8> {
     (0..count).flat_map(|number| f32::from(number).to_le_bytes()).collect()
 }
@@ -35,7 +35,7 @@ fn sealed(model: &Model, files: &ExternalFiles) -> Result<SealedModel, String> {
     SealedModel::new("m/1/model.onnx", model.to_bytes(), files).map_err(|error| error.to_string())
 }
 
-/// A version's directory with `w.bin` of four numbers, beside a secret of as many.
+/// Creates a version's directory with `w.bin` of four numbers, and a secret of the same size outside of it.
 fn version() -> (TempDir, ExternalFiles) {
     let root = tempfile::tempdir().expect("a folder");
     let directory = root.path().join("1");
@@ -45,7 +45,7 @@ fn version() -> (TempDir, ExternalFiles) {
     (root, ExternalFiles::Beside { within: directory.clone(), directory })
 }
 
-/// The data that a weight of four numbers gets; or why it gets none.
+/// Returns the data of a weight of four numbers, or the error.
 fn taken(files: &ExternalFiles, entries: &[(&str, &str)]) -> Result<Vec<u8>, String> {
     let sealed = sealed(&with_weights(&[external("w", &[4], entries)]), files)?;
     let graph = sealed.model().0.graph.as_ref().expect("a graph");

@@ -71,7 +71,7 @@ fn types_without_counterpart_are_named() {
     }
 }
 
-/// What converters write for the probabilities of a classifier.
+/// The type that converters write for a classifier's probabilities.
 fn sequence_of_maps() -> pb::type_proto::Value {
     let map = pb::type_proto::Value::MapType(Box::default());
     let elem_type = Some(Box::new(pb::TypeProto { value: Some(map), denotation: None }));
@@ -141,7 +141,7 @@ fn a_name_that_is_declared_twice_is_refused() {
 
 #[test]
 fn declarations_without_end_are_refused() {
-    // A million inputs without name and type, of no byte each.
+    // A million inputs without name and type, of zero bytes each.
     let inputs = [0x5a, 0x00].repeat(1 << 20);
     let mut file = vec![0x3a];
     prost::encode_length_delimiter(inputs.len(), &mut file).expect("it fits");

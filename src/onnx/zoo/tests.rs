@@ -76,7 +76,7 @@ fn fnv(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The version of the crate stands in the file, but must not change the hash.
+/// Hashes a model without the version of the crate, which the file contains.
 fn content(mut model: Model) -> u64 {
     model.0.producer_version = None;
     fnv(&model.to_bytes())

@@ -1,7 +1,7 @@
 use super::*;
 use crate::profile::Point;
 
-/// A cut whose stages take the times given for 1, 2, 4 and 8 rows, in microseconds.
+/// Creates a cut whose stages take these times for 1, 2, 4 and 8 rows, in microseconds.
 fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
     let points = |times: &[Ns; 4]| {
         let of = |(rows, us): (u32, &Ns)| Point { rows, length, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
@@ -14,9 +14,9 @@ fn profile_of(padded_axes: u32, cuts: Vec<CutTable>) -> Profile {
     Profile { model: "m".to_owned(), max_rows: 8, padded_axes, cuts, side_by_side: Vec::new() }
 }
 
-/// A row in a batch of eight takes a quarter of a row alone.
+/// A row in a batch of eight takes a quarter of the time of a single row.
 const GAINS: [Ns; 4] = [1000, 1100, 1500, 2000];
-/// It takes as long.
+/// A row in a batch takes as long as a single row.
 const LINE: [Ns; 4] = [1000, 2000, 4000, 8000];
 
 const INPUT: ChosenPolicy = ChosenPolicy::Diversity { input: true, load: false };
@@ -54,7 +54,7 @@ fn where_batching_gains_little_nothing_waits_and_nothing_is_cut() {
 
 #[test]
 fn where_busy_lanes_do_best_with_one_row_each_requests_run_one_by_one() {
-    // Alone, eight rows take 6 % less a row; on two lanes at once, `us` for two rows where one takes 1500.
+    // On one lane, eight rows take 6 % less per row; on two lanes, two rows take `us` and one takes 1500.
     let side_by_side = |padded_axes, eight, us| {
         let points = cut(0, &[[1500, us, 6600, 13_000]]).stages.remove(0);
         let profile = profile_of(padded_axes, vec![cut(0, &[[1000, 1900, 3800, eight]])]);
@@ -93,7 +93,7 @@ fn stages_are_as_many_as_shorten_the_way_of_a_newcomer() {
 fn cuts_that_make_batches_slower_are_not_made() {
     let with =
         |stage: [Ns; 4]| choose(&profile_of(0, vec![even(1), cut(0, &[stage; 2])]), None).expect("it was measured");
-    // A request that comes at a random moment would complete after 255 + 1020 + 5 µs in place of 1500.
+    // A request that arrives at a random moment would complete after 255 + 1020 + 5 µs instead of 1500.
     let cheap = with([510, 560, 760, 1020]);
     assert_eq!((cheap.stages, cheap.policy), (2, LOAD));
     for dear in [[511, 560, 760, 1020], [510, 560, 760, 1021]] {
@@ -105,7 +105,7 @@ fn cuts_that_make_batches_slower_are_not_made() {
 
 #[test]
 fn stages_that_prefer_other_batches_are_split_for() {
-    // A row at its best takes 540 / 8 µs in one stage, and 500 µs in the other.
+    // At its best batch size, a row takes 540 / 8 µs in one stage and 500 µs in the other.
     let likes_many = [500, 510, 520, 540];
     let likes_few = [500, 1100, 2300, 4800];
     let together = [1000, 1610, 2820, 5340];

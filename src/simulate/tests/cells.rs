@@ -1,4 +1,4 @@
-//! Models of cells against what can be worked out by hand.
+//! Models of cells, compared with results worked out by hand.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{
     workload::{Trees, tree},
 };
 
-/// Cells of at most four rows that take these times, whatever their rows.
+/// Creates cells of at most four rows with these durations for any number of rows.
 fn graph(times: &[Ns], segments: &[Segment]) -> ModelTable {
     let points =
         |&took_ns: &Ns| vec![CostPoint { rows: 1, length: 1, took_ns }, CostPoint { rows: 4, length: 1, took_ns }];
@@ -60,7 +60,7 @@ fn total_ns(setup: &Setup, requests: impl IntoIterator<Item = Offered>) -> Ns {
 
 #[test]
 fn requests_join_and_leave_at_every_step_or_wait_for_the_longest_of_their_batch() {
-    // BatchMaker's figure 5, behind a request of one step, so that the first four share their first task.
+    // BatchMaker's figure 5, after a request of one step, so that the first four requests share their first task.
     let requests = || sentences([(0, 1), (50, 2), (50, 3), (50, 3), (50, 5), (250, 5), (350, 7), (350, 3), (550, 1)]);
     let ends: [Ns; 9] = [100, 300, 400, 400, 600, 800, 1100, 700, 700];
     let arrived: Ns = requests().map(|offered| offered.at).sum();

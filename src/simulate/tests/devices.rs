@@ -1,4 +1,4 @@
-//! Several devices: what they carry together, and how requests go on when one idles or is lost.
+//! Several devices: their joint capacity, and how requests continue when a device is idle or lost.
 
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
@@ -40,7 +40,7 @@ fn requests_that_wait_behind_a_slow_batch_move_to_a_device_that_idles() {
     let mut setup = setup(model(&[(1_000, 1_000)]), policy);
     setup.models[0].knobs.max_batch_rows = 1;
     setup.devices = 2;
-    // Two run, four wait; the ends come at 1,000, 2,000 and 3,000 on both.
+    // Two requests run and four wait; they end at 1,000, 2,000 and 3,000 on both devices.
     assert_eq!(sum_ns(&run(&setup, 1, at(&[0; 6])).all()), 2 * (1_000 + 2_000 + 3_000));
     setup.lost = vec![(1_500, 1)];
     let figures = run(&setup, 1, at(&[0; 6])).all();
@@ -48,7 +48,8 @@ fn requests_that_wait_behind_a_slow_batch_move_to_a_device_that_idles() {
     assert_eq!(sum_ns(&figures), 1_000 + 1_000 + 2_000 + 3_000 + 4_000, "what waited there goes to the other");
 }
 
-/// A world of a seed: devices, lanes, stages, policies, load and losses by chance; and how many requests it has.
+/// Creates a random setup from a seed: devices, lanes, stages, policies, load and losses. Also returns the number of
+/// requests.
 fn world(seed: u64) -> (Setup, Load, u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let stages: Vec<(Ns, Ns)> = (0..random.random_range(1..4))
@@ -80,7 +81,7 @@ fn world(seed: u64) -> (Setup, Load, u64) {
     (setup, poisson(rate), random.random_range(20..200))
 }
 
-/// How many requests moved, and how many a lost device took with it.
+/// Returns how many requests moved, and how many were lost with a device.
 fn plays(seed: u64) -> (u64, u64) {
     let (setup, load, requests) = world(seed);
     let all = run(&setup, seed, load.requests(seed, requests)).all();

@@ -1,4 +1,4 @@
-//! The event loop against what can be worked out by hand.
+//! The event loop, compared with results worked out by hand.
 
 mod cells;
 mod devices;
@@ -9,7 +9,7 @@ use crate::{
     workload::{Arrivals, Lengths},
 };
 
-/// A model whose stages take these times for one row and for two.
+/// Creates a model whose stages take these times for one row and for two.
 fn model(stages: &[(Ns, Ns)]) -> ModelTable {
     let points =
         |&(one, two): &(Ns, Ns)| [(1, one), (2, two)].map(|(rows, took_ns)| CostPoint { rows, length: 1, took_ns });
@@ -51,7 +51,7 @@ fn at(times: &[Ns]) -> impl Iterator<Item = Offered> {
     times.iter().map(|&at| Offered { at, length: 1, ..Offered::default() })
 }
 
-/// The sum of all latencies, which the mean keeps exactly.
+/// Returns the sum of all latencies, which is exact because the mean is.
 fn sum_ns(figures: &ModelFigures) -> Ns {
     (figures.latencies.mean_ns() * figures.latencies.count() as f64).round() as Ns
 }
@@ -142,7 +142,7 @@ fn requests_spend_time_on_the_way_to_the_core_and_back() {
     let quantile = |part: f64| one.latencies.quantile_ns(part);
     assert!((1_050..=1_150).contains(&quantile(0.5)) && (2_900..=3_100).contains(&quantile(0.99)), "{}", quantile(0.5));
     assert_ne!(sum_ns(&one), sum_ns(&run(&setup, 2, at(&far_apart)).all()), "the seed decides");
-    // Those that are sent at the same time come one after the other, whatever each was to take.
+    // Requests sent at the same time run one after the other, whatever their durations.
     let figures = run(&setup, 1, at(&[0; 500]));
     assert_eq!((figures.all().completed, figures.busy_ns), (500, 50_000));
 }
@@ -168,7 +168,8 @@ fn sentences_that_repeat_the_last_step_share_it() {
     let mut together = knobs(lazy);
     together.models[0].knobs.objective_ns = Some(10_000);
     let figures = run(&together, 1, requests());
-    // The first runs its first step until 110, the second its entry until 120; then three steps together.
+    // The first request runs its first step until 110, the second its entry until 120; then they run three steps
+    // together.
     assert_eq!(sum_ns(&figures.all()), (120 + 3 * 120) + (120 + 3 * 120 - 50));
     assert_eq!(figures.all().counters.merges, 1);
 }
@@ -249,7 +250,7 @@ fn the_mean_wait_of_a_single_server_is_that_of_the_closed_form() {
 
 #[test]
 fn a_backlog_shows_which_rates_let_a_queue_empty() {
-    // One row takes 1 ms and two take 1.2: 1,667 requests a second are the most.
+    // One row takes 1 ms and two take 1.2, so the maximum is 1,667 requests per second.
     let mut setup = setup(model(&[(1_000_000, 1_200_000)]), window());
     setup.warm_up = 4_000;
     let mean_ms = |rate| {

@@ -32,7 +32,7 @@ fn written(data: &[u8], datatype: DataType) -> String {
     String::from_utf8(text).expect("JSON is UTF-8")
 }
 
-/// A request as text, with some of what a request may have.
+/// Generates requests as text, with some of the possible fields.
 fn request() -> impl Strategy<Value = String> {
     let value =
         select(vec!["1", "-1", "0.5", "true", "\"a\"", "null", "[]", "[1,[2]]", "{}", "1e400", "[\"\\u0000\"]"]);

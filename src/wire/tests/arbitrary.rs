@@ -1,4 +1,4 @@
-//! Requests for fuzzing: valid ones of every form, most of them damaged somewhere.
+//! Request generators for fuzzing: valid requests of every form, most of them damaged somewhere.
 
 use bytes::Bytes;
 use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -27,8 +27,8 @@ const REQUEST_KEYS: &[&str] = &[
 /// Parameters by key.
 type Parameters = Vec<(String, InferParameter)>;
 
-/// What makes a valid request: rows, the length of variable dimensions, whether contents are typed, and whether
-/// optional inputs come.
+/// Form of a valid request: rows, the length of variable dimensions, whether contents are typed, and whether optional
+/// inputs are present.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     rows: i64,
@@ -37,7 +37,7 @@ struct Form {
     complete: bool,
 }
 
-/// What is done to one input of a valid request.
+/// A change to one input of a valid request.
 #[derive(Clone, Debug)]
 enum Damage {
     Name(String),
@@ -50,12 +50,12 @@ enum Damage {
     Removed,
 }
 
-/// A valid request for the model: every input there and raw, one row, lengths of 3.
+/// Creates a valid request for the model: every input present and raw, one row, lengths of 3.
 pub(crate) fn valid(spec: &ModelSpec) -> ModelInferRequest {
     build(spec, Form { rows: 1, length: 3, typed: false, complete: true })
 }
 
-/// A request for the model, valid or damaged.
+/// Generates requests for the model, valid or damaged.
 pub(crate) fn request(spec: ModelSpec) -> impl Strategy<Value = (ModelInferRequest, ModelSpec)> {
     let form = (1..4_i64, 0..4_i64, any::<bool>(), any::<bool>()).prop_map(|(rows, length, typed, complete)| Form {
         rows,
@@ -100,7 +100,7 @@ fn build(spec: &ModelSpec, form: Form) -> ModelInferRequest {
         let elements = element_count(&shape).expect("a small shape");
         let contents = form.typed.then(|| zeros(tensor, elements));
         if !form.typed {
-            // A string of no characters is four zero bytes.
+            // An empty string is four zero bytes.
             request.raw_input_contents.push(vec![0; elements * tensor.datatype.size_bytes().unwrap_or(4)].into());
         }
         let (name, datatype) = (tensor.name.clone(), tensor.datatype.as_str().to_owned());

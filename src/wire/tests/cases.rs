@@ -1,4 +1,4 @@
-//! The ModelInfer outcomes measured on Triton 2.51, as far as they are decided by looking at the request.
+//! The ModelInfer outcomes measured on Triton 2.51, as far as the request alone determines them.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,8 @@ use crate::{
     wire::{Kind, RequestError, SharedMemory, decode::decode, pb::ModelInferRequest},
 };
 
-/// Measured outcomes that are ours too, but in another place: they are about which model serves the request.
+/// Measured outcomes that are the same here but are decided elsewhere, because they concern which model serves the
+/// request.
 const RESOLVED_BEFORE: [&str; 6] = [
     "explicit.infer_after_unload",
     "explicit.infer_during_unload",
@@ -20,11 +21,11 @@ const RESOLVED_BEFORE: [&str; 6] = [
     "infer.unknown_version",
 ];
 
-/// Whether a request's sequence may go on is known behind the decoder.
+/// Whether a request may continue its sequence is decided after decoding.
 const SEQUENCES: [&str; 2] = ["infer.seq.after_end", "infer.seq.empty_string"];
 
-/// Where the outcome differs on purpose: Triton multiplies the dimensions with overflow, and so lets the request pass
-/// to the engine, which fails it (INTERNAL). Here the request is refused.
+/// Intended difference: Triton's multiplication of dimensions overflows, so the request reaches the engine, which fails
+/// it (INTERNAL). Here the request is rejected.
 const REFUSED_INSTEAD_OF_FAILED: &str = "infer.huge_dim_overflow";
 
 struct Case {
@@ -41,7 +42,7 @@ impl Case {
     }
 }
 
-/// Files of the corpus: name and content.
+/// Returns the files of the corpus: name and content.
 pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/infer");
     let entries = fs::read_dir(directory).expect("the corpus is part of the sources");
@@ -77,7 +78,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The names and types between quotes: the facts that a message is about.
+/// Returns the names and types in quotes: the facts of a message.
 fn facts(message: &str) -> impl Iterator<Item = &str> {
     message.split('\'').skip(1).step_by(2)
 }
@@ -125,7 +126,7 @@ fn messages_name_the_facts_that_triton_names() {
         }
         for fact in facts(&case.message) {
             let named = match fact {
-                // We quote what was sent.
+                // Here the message quotes the text that was sent.
                 "<invalid>" => "FOO",
                 other => other,
             };

@@ -1,4 +1,4 @@
-//! Arbitrary requests and arbitrary bytes against models of every sort: never a panic, and what is admitted is
+//! Arbitrary requests and arbitrary bytes against models of all kinds: decoding never panics, and accepted requests are
 //! consistent.
 
 use proptest::{collection::vec, prelude::*, sample::select, strategy::ValueTree, test_runner::TestRunner};

@@ -1,4 +1,4 @@
-//! What the tests of this module share, and the tests that span it: the outcomes measured on Triton, and fuzzing.
+//! Shared test utilities of this module, and tests that span it: the outcomes measured on Triton, and fuzzing.
 
 mod arbitrary;
 mod cases;

@@ -1,4 +1,4 @@
-//! Requests, built as clients build them.
+//! Requests as clients build them.
 
 use bytes::Bytes;
 
@@ -8,21 +8,21 @@ use crate::wire::pb::{
     model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 
-/// A request that grows tensor by tensor.
+/// A request that is built tensor by tensor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request(pub ModelInferRequest);
 
-/// `count` FP32 elements 0, 1, 2, … in wire form.
+/// Returns `count` FP32 elements 0, 1, 2, … in wire form.
 pub(crate) fn fp32(count: usize) -> Bytes {
     (0..count).flat_map(|value| (value as f32).to_le_bytes()).collect()
 }
 
-/// A parameter's value.
+/// Creates a parameter.
 pub(crate) fn parameter(value: ParameterChoice) -> InferParameter {
     InferParameter { parameter_choice: Some(value) }
 }
 
-/// The parameters that name shared memory.
+/// Returns the parameters that refer to shared memory.
 pub(crate) fn region(name: &str, offset: i64, byte_size: i64) -> Vec<(&'static str, ParameterChoice)> {
     vec![
         ("shared_memory_region", ParameterChoice::StringParam(name.to_owned())),

@@ -1,4 +1,4 @@
-//! Shared-memory objects as a client makes them, removed at the end of a test.
+//! Shared-memory objects as clients create them, removed at the end of a test.
 
 use std::{
     fs::{self, OpenOptions},
@@ -6,7 +6,7 @@ use std::{
     path::PathBuf,
 };
 
-/// A file in `/dev/shm` with a name of this process and test alone.
+/// A file in `/dev/shm` with a name unique to this process and test.
 pub(crate) struct Object {
     key: String,
     path: PathBuf,
@@ -19,7 +19,7 @@ impl Object {
         object
     }
 
-    /// A directory, which no region can be.
+    /// Creates a directory, which cannot be a region.
     pub(crate) fn folder(test: &str) -> Self {
         let object = Self::named(test);
         fs::create_dir(&object.path).expect("/dev/shm can be written");
@@ -32,7 +32,7 @@ impl Object {
         Self { key, path }
     }
 
-    /// A symbolic link to this object.
+    /// Creates a symbolic link to this object.
     pub(crate) fn link(&self, test: &str) -> Self {
         let link = Self::named(test);
         symlink(&self.path, &link.path).expect("/dev/shm can be written");
@@ -47,7 +47,7 @@ impl Object {
         fs::read(&self.path).expect("the object is there until it is dropped")
     }
 
-    /// Sets its length; what is added has no memory of its own.
+    /// Sets its length; added bytes have no memory of their own.
     pub(crate) fn truncate(&self, length: u64) {
         let file = OpenOptions::new().write(true).open(&self.path).expect("the object is there until it is dropped");
         file.set_len(length).expect("/dev/shm takes any length");

@@ -1,6 +1,6 @@
-//! BYTES tensors in wire form, read and written apart from the code under test.
+//! BYTES tensors in wire form, encoded and decoded independently of the code under test.
 
-/// The elements as texts.
+/// Decodes the elements.
 pub(crate) fn split(data: &[u8]) -> Vec<String> {
     let mut rest = data;
     let mut elements = Vec::new();
@@ -13,7 +13,7 @@ pub(crate) fn split(data: &[u8]) -> Vec<String> {
     elements
 }
 
-/// Elements in wire form.
+/// Encodes elements.
 pub(crate) fn join(elements: &[&[u8]]) -> Vec<u8> {
     let mut joined = Vec::new();
     for element in elements {

@@ -1,10 +1,10 @@
-//! Tasks that fail leave nothing behind, so that their nodes can run again.
+//! Failed tasks have no effect, so that their nodes can run again.
 
 use super::*;
 
 #[test]
 fn nodes_of_a_failed_task_run_again_from_what_was_there_before() {
-    // Steps of unlike numbers run apart: the first run of the second task is well.
+    // Steps with different numbers run separately: the first run of the second task succeeds.
     let tried = grow::growing(false, false);
     let (good, bad) = (tried.journey(&[(&[3], &[1, 2, 3])]), tried.journey(&[(&[1], &[NO_TOKEN])]));
     tried.task(0, &[(&good, 0)]).expect("it runs");

@@ -1,11 +1,11 @@
-//! Growing state: nodes that read what all steps before them have left.
+//! Growing state: nodes that read the outputs of all previous steps.
 
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// Of a number and the numbers before it, of which so many count: itself, the digits of all of them, and how many it
-/// has read, those that do not count included.
+/// Takes a number, the previous numbers, and how many of these are valid. Returns the number, the digits of all valid
+/// numbers, and how many previous numbers it read, including invalid ones.
 fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     let [x, past] = [inputs[0][0], inputs[1].len() as i64];
     let counting = inputs.get(2).map_or(past, |count| count[0]) as usize;
@@ -14,7 +14,7 @@ fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     vec![vec![x], vec![digits], vec![past]]
 }
 
-/// A chain over the input `tokens`, whose cell is told how many went before, or not.
+/// A chain over the input `tokens`, whose cell optionally reads the number of previous steps.
 fn unfolding(tells: bool, reversed: bool) -> Unfolding {
     let mut inputs: Vec<(&str, &[i64])> = vec![("x", &[]), ("seen", &[-1, 1])];
     let mut sources = vec![Source::Step { of: Tensor::Input(0), reversed }, Source::Grown { output: 0 }];
@@ -38,11 +38,11 @@ fn unfolding(tells: bool, reversed: bool) -> Unfolding {
 pub(super) fn growing(tells: bool, reversed: bool) -> Tried {
     let spec = model(&[("tokens", &[-1])], 4);
     let tried = Tried::new(spec, unfolding(tells, reversed), &[all_digits]).expect("it fits");
-    // Buffers are used again, with what was in them.
+    // Reuses buffers together with their stale contents.
     Tried { buffers: BufferPool::new(1 << 20), ..tried }
 }
 
-/// The outputs of a request that has run.
+/// Returns the outputs of a request that has run.
 pub(super) fn left(journey: &Journey) -> Vec<Vec<i64>> {
     let outputs = journey.reply().expect("it has run").outputs;
     outputs.iter().map(|output| values(&output.data)).collect()
@@ -186,7 +186,7 @@ fn what_cannot_grow_is_refused_with_what_it_has_to_be() {
 }
 
 proptest! {
-    /// Requests of any lengths in tasks of any of them, in any order.
+    /// Requests of any lengths, in tasks of any of them, in any order.
     #[test]
     fn nodes_in_any_tasks_read_their_own_requests_steps(
         tokens in vec(vec(0_i64..1_000, 1..12), 1..6),

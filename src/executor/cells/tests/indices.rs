@@ -8,7 +8,7 @@ use crate::{
 
 const RANGE: IndexRange = IndexRange { least: -4, most: 3, as_int32: false };
 
-/// Takes indices in its first input.
+/// A program whose first input consists of indices.
 struct Indexing;
 
 impl Program for Indexing {
@@ -21,7 +21,7 @@ impl Program for Indexing {
     }
 }
 
-/// What is checked of requests of a version all of whose cells take indices in their first input.
+/// Returns the checks of a version in which the first input of every cell consists of indices.
 fn checks(tried: &Tried) -> Vec<(usize, ReadRows)> {
     let unfolding = tried.programs.unfolding().clone();
     let programs = unfolding.cells.iter().map(|_| Arc::new(Indexing) as Arc<dyn Program>).collect();

@@ -1,10 +1,10 @@
-//! Loops that outcomes end, on a lane that takes work ahead.
+//! Loops that end by their outputs, on a lane that takes work ahead.
 
 use super::*;
 
 #[test]
 fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
-    // The digit goes up to 3, which ends the loop.
+    // The digit increases to 3, which ends the loop.
     let cell = cell("step", &[("h", &[1])], &["h_next"]);
     let max_steps = Expression::Number(9);
     let nodes = steps(0, vec![carried(0, 0)], Nodes::Decode { max_steps, until: Some((0, 3)) });

@@ -1,4 +1,4 @@
-//! Requests through cells whose programs are arithmetic on INT64, so that an order or a row that is mistaken shows.
+//! Requests through cells whose programs are arithmetic on INT64, so that a wrong order or row changes the result.
 
 use std::sync::Arc;
 
@@ -40,13 +40,13 @@ mod unread;
 use stages::stage;
 use trees::{same, tree, two_left_and_right};
 
-/// Makes the values of each output of a row from those of its inputs.
+/// Computes the outputs of a row from its inputs.
 type Row = fn(&[Vec<i64>]) -> Vec<Vec<i64>>;
 
-/// A first input of a row with which a run fails.
+/// Value of the first input that makes a run fail.
 const NO_TOKEN: i64 = 1_000_000_000;
 
-/// A program of one row at a time, which notes the sizes of its runs.
+/// A program that computes row by row and records the sizes of its runs.
 struct Rows {
     row: Row,
     runs: Mutex<Vec<u32>>,
@@ -99,7 +99,7 @@ fn tensor(name: &str, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, DataType::Int64, dims)
 }
 
-/// A cell of INT64 tensors, given by name and row dims.
+/// Creates a cell of INT64 tensors, given by name and row dims.
 fn cell(name: &str, inputs: &[(&str, &[i64])], outputs: &[&str]) -> CellSpec {
     let inputs = inputs.iter().map(|(name, dims)| tensor(name, dims)).collect();
     let outputs = outputs.iter().map(|name| tensor(name, &[1])).collect();
@@ -114,7 +114,7 @@ fn emitted(segment: usize, emit: usize) -> Emitted {
     Emitted { segment, emit }
 }
 
-/// A segment's nodes, and the types of them.
+/// The nodes of a segment, and their types.
 type Typed = (SmallVec<[NodeType; 2]>, Nodes);
 
 fn segment(name: &str, (types, nodes): Typed, emits: Vec<Emit>) -> Segment {
@@ -125,7 +125,7 @@ fn steps(cell: usize, inputs: Vec<Source>, nodes: Nodes) -> Typed {
     (smallvec![NodeType { cell, inputs }], nodes)
 }
 
-/// As many steps as the first input is long.
+/// One step per element of the first input.
 fn over_tokens() -> Nodes {
     Nodes::Chain { steps: Expression::Length(0) }
 }
@@ -138,10 +138,10 @@ fn carried(output: usize, start: i64) -> Source {
     Source::Carried { output, start: Start::Row(bytes(&[start])), is_kept: false }
 }
 
-/// Dims behind the batch, and values.
+/// Dims without the batch, and values.
 type Made = (Vec<i64>, Vec<i64>);
 
-/// A model of these inputs and outputs, and its compiled cells.
+/// A model with these inputs and outputs, and its compiled cells.
 struct Tried {
     spec: ModelSpec,
     programs: Arc<CellPrograms>,
@@ -178,7 +178,7 @@ impl Tried {
         given.iter().map(input).collect()
     }
 
-    /// The outputs of a request alone, as dims behind the batch and values.
+    /// Runs a request alone and returns its outputs, as dims without the batch and values.
     fn alone(&self, given: &[(&[i64], &[i64])]) -> Result<Vec<Made>, String> {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).map_err(|fault| fault.to_string())?;
@@ -203,7 +203,7 @@ impl Tried {
     }
 }
 
-/// 10 · h + x: the digits that it has seen.
+/// 10 · h + x: appends a digit to the number.
 fn digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     vec![vec![10 * inputs[1][0] + inputs[0][0]]]
 }
@@ -314,12 +314,12 @@ fn a_node_without_what_it_reads_fails_alone() {
     assert_eq!(unready, "'chain.last' is not there");
 }
 
-/// The next token is the next number.
+/// Returns the next number as the next token.
 fn counts(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     vec![vec![inputs[0][0] + 1]]
 }
 
-/// Counts from a number that the chain leaves, at most ten times, until 5.
+/// Counts up from the number that the chain emits until 5, for at most ten steps.
 fn decoder(streams: bool) -> Result<Tried, String> {
     let start = Start::Tensor(Tensor::Emitted(emitted(0, 0)));
     let source = Source::Carried { output: 0, start, is_kept: false };

@@ -1,4 +1,4 @@
-//! What requests of sequences read and leave.
+//! State that requests of sequences read and write.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     model::{CorrelationId, InSequence, unfold::Control},
 };
 
-/// A chain of digits whose state lives on, and which is told the request's place in its sequence.
+/// A chain of digits whose state is kept between requests, and whose cell reads the request's sequence flags.
 fn digits_of_a_sequence() -> Tried {
     let told = |control| Source::Control { control, no: bytes(&[0]), yes: bytes(&[1]) };
     let kept = Source::Carried { output: 0, start: Start::Row(bytes(&[9])), is_kept: true };

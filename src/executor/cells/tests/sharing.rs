@@ -11,7 +11,7 @@ use crate::{
     observe::trace::{TraceLevel, TraceOptions, TraceSettings, TracedRequest, Tracer, Transport},
 };
 
-/// A version whose digits come in this order, and whose cell is this program.
+/// Creates a version that reads its digits in this order and whose cell has this program.
 fn version(reversed: bool, program: Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
@@ -113,7 +113,7 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
         values(&response.outputs[0].data)
     });
     assert_eq!(answers, [[123], [54], [76]]);
-    // The first alone, then twice all three.
+    // The first request alone, then all three together twice.
     let runs: Vec<u32> = [&first, &second].iter().flat_map(|rows| rows.runs.lock().clone()).collect();
     assert_eq!(runs.iter().sum::<u32>(), 7);
     assert_eq!(runs.len(), 3, "{runs:?}");
@@ -125,7 +125,7 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
     assert_eq!(counted(&two), (2, 2, Some(2)));
 }
 
-/// A version whose requests run their digits through one cell, then through another of the same program.
+/// Creates a version whose requests run their digits through one cell, then through another one with the same program.
 fn twice(program: &Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
     let emit_last = || vec![emit("last", 0, Which::Last)];
     let again = CellSpec { name: "again".to_owned(), ..digit_cell() };
@@ -161,7 +161,7 @@ fn two_cells_of_one_kind_of_one_version_share_tasks_although_it_runs_one_at_a_ti
         values(&response.outputs[0].data)
     });
     assert_eq!(answers, [[1], [23]]);
-    // The first request's only step in the second cell runs with the other's first in the first cell.
+    // The first request's only step in the second cell runs together with the other's first step in the first cell.
     assert_eq!(*ran.runs.lock(), [1, 2, 1, 1, 1]);
     let stats = handle.stats().snapshot();
     assert_eq!((stats.inference_count, stats.execution_count), (2, 5));
@@ -196,7 +196,7 @@ fn the_trace_of_a_request_has_one_spell_for_the_steps_of_each_cell() {
     assert_eq!(trace.spells(), [("step".to_owned(), 3), ("again".to_owned(), 3)], "three digits, through each cell");
 }
 
-/// A program whose first run waits, and whose later ones run until they are told to stop.
+/// A program whose first run waits, and whose later runs continue until they are stopped.
 struct Endless {
     held: Held,
     began: mpsc::Sender<u32>,
@@ -207,7 +207,7 @@ impl Program for Endless {
         if self.held.until.lock().is_some() {
             return self.held.run(batch);
         }
-        // A test that ended does not listen any more.
+        // The receiver may be gone when the test has ended.
         let _ = self.began.send(batch.rows);
         while !batch.stop.is_raised() {
             std::thread::yield_now();

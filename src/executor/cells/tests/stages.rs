@@ -1,8 +1,8 @@
-//! Segments of one node, which read a whole tensor or go over its rows.
+//! Segments of one node, which read a whole tensor or all of its rows.
 
 use super::*;
 
-/// The sum of a whole input, of which so many elements count.
+/// Returns the sum of the valid elements of a whole input.
 fn sums(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     let count = inputs.get(1).map_or(inputs[0].len(), |length| length[0] as usize);
     vec![vec![inputs[0][..count].iter().sum()]]
@@ -51,7 +51,7 @@ fn one_long_request_does_not_make_a_huge_run_of_many_short_ones() {
     assert_eq!(tried.rows[0].runs.lock()[2..], [2], "where it makes little of them, they share a run");
 }
 
-/// A stage that doubles each token, and the digits of what it leaves.
+/// A stage that doubles each token, followed by a chain over its output.
 fn doubled() -> Unfolding {
     let over = Source::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
     let chain = steps(1, vec![over, carried(0, 0)], over_tokens());

@@ -1,4 +1,4 @@
-//! Trees, of which each node reads its children.
+//! Trees, in which each node reads its children.
 
 use super::*;
 
@@ -31,7 +31,7 @@ pub(super) fn tree() -> Tried {
 
 #[test]
 fn a_tree_combines_its_children_and_leaves_its_root() {
-    // Node 4 is the root of (0, 3), 3 of (1, 2).
+    // Node 4 is the parent of (0, 3), and node 3 that of (1, 2).
     let children = [-1, -1, -1, -1, -1, -1, 1, 2, 0, 3];
     let outputs = tree().alone(&[(&[5], &[5, 6, 7, 0, 0]), (&[5, 2], &children)]);
     assert_eq!(outputs, Ok(vec![(vec![1], vec![29]), (vec![5, 1], vec![5, 6, 7, 19, 29])]));
@@ -39,7 +39,7 @@ fn a_tree_combines_its_children_and_leaves_its_root() {
 
 #[test]
 fn a_node_may_have_fewer_children_and_a_child_several_parents() {
-    // 1 of (0), 2 of (0, 1).
+    // Node 1 is the parent of (0), node 2 that of (0, 1).
     let outputs = tree().alone(&[(&[3], &[5, 0, 0]), (&[3, 2], &[-1, -1, 0, -1, 0, 1])]);
     assert_eq!(outputs, Ok(vec![(vec![1], vec![20]), (vec![3, 1], vec![5, 10, 20])]));
 }

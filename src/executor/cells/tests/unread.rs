@@ -1,4 +1,4 @@
-//! Clients of streams that do not take what the steps answer.
+//! Clients of streams that do not read the responses of the steps.
 
 use tokio::runtime::Builder;
 
@@ -42,7 +42,7 @@ fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
         assert_eq!(next(&mut read), Some(Ok(vec![token])));
     }
     assert_eq!(next(&mut read), None, "the other ends well");
-    // Its first response was made when nothing waited.
+    // Its first response was produced when none was waiting.
     assert_eq!(next(&mut unread), Some(Ok(vec![3])));
     assert!(matches!(next(&mut unread), Some(Err(InferError::Unread(_)))));
     assert_eq!(next(&mut unread), None);

@@ -12,7 +12,7 @@ use crate::{
     model::{BoundaryDim, BoundaryTensor, DataType, Exit, ExitTo, Sink, StagePlan, StageSpec, SymbolId, TensorSpec},
 };
 
-/// Every output is the sum of all inputs, plus one for each output before it. Notes where it was to write.
+/// Every output is the sum of all inputs plus the number of the output. Records where it had to write.
 #[derive(Default)]
 struct Add {
     outputs: usize,
@@ -83,7 +83,7 @@ fn chain(dims: Option<&[BoundaryDim]>) -> StagePlan {
 
 const TWO: &[BoundaryDim] = &[BoundaryDim::Fixed(2)];
 
-/// A version under test, and one batch of it.
+/// A version under test, and one of its batches.
 struct Bench {
     spec: ModelSpec,
     stages: Arc<Stages>,
@@ -92,7 +92,7 @@ struct Bench {
     buffers: Arc<BufferPool>,
 }
 
-/// A request's rows in a task: its inputs and own lengths, first row, number of rows, and place in the batch.
+/// The rows of a request in a task: its inputs and own lengths, first row, number of rows, and place in the batch.
 type Rows<'a> = (&'a [Option<InputTensor>], &'a [u32], u32, u32, u32);
 
 fn part<'a>(&(inputs, _, start, count, _): &Rows<'a>) -> Part<'a> {
@@ -151,7 +151,7 @@ fn request(values: &[f32]) -> Vec<Option<InputTensor>> {
     vec![Some(InputTensor { shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(values)) })]
 }
 
-/// Part, output, rows and values of each piece.
+/// Returns part, output, rows and values of each piece.
 fn pieces(ran: &Ran) -> Vec<(usize, usize, std::ops::Range<u32>, Vec<f32>)> {
     let values = |data: &[u8]| data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     ran.outputs
@@ -168,7 +168,7 @@ fn rows_go_through_the_boundary_at_their_places() {
     let bench = Bench::new(chain(Some(TWO)), &["y"], vec![Add::outputs(1), Add::outputs(1)]);
     let (one, other) = (request(&[1.0, 2.0]), request(&[3.0, 4.0, 5.0, 6.0]));
     bench.run(0, &[(&one, &[], 0, 1, 0), (&other, &[], 0, 2, 1)]).expect("it runs");
-    // The first request's row has left; a newcomer joined behind the others.
+    // The first request's row has left; a newcomer joined after the others.
     let newcomer = request(&[7.0, 8.0]);
     bench.run(0, &[(&newcomer, &[], 0, 1, 3)]).expect("it runs");
     let ran = bench.run(1, &[(&other, &[], 1, 1, 2), (&newcomer, &[], 0, 1, 3)]).expect("it runs");
@@ -226,7 +226,7 @@ fn rows_of_a_boundary_have_the_batchs_padded_length() {
 
 #[test]
 fn a_connection_may_skip_stages_and_an_early_output_be_an_answer_too() {
-    // h answers as y0 and goes to both later stages; the last adds h and g.
+    // h is returned as y0 and goes to both later stages; the last stage adds h and g.
     let mut plan = chain(Some(TWO));
     plan.stages[0].outputs.push((tensor("h", 2), Sink::Reply(0)));
     plan.stages[1].outputs = vec![(tensor("g", 2), Sink::Boundary(0))];
@@ -247,7 +247,7 @@ fn a_connection_may_skip_stages_and_an_early_output_be_an_answer_too() {
     assert_eq!(pieces(&ran), [(0, 1, 0..1, vec![2.0, 4.0])]);
 }
 
-/// A chain whose first stage lets rows out whose value meets 10: one FP32 a row, the sum of a row of one element.
+/// A chain whose first stage has exits at the value 10, with one FP32 per row: the sum of a row of one element.
 fn with_exits(exits: Vec<Exit>) -> Bench {
     let mut plan = chain(Some(&[BoundaryDim::Fixed(1)]));
     plan.stages[0].inputs[0].0 = tensor("x", 1);
@@ -334,7 +334,7 @@ fn rows_that_were_never_left_cannot_be_read() {
 
 #[test]
 fn a_stage_that_loses_rows_is_named() {
-    /// Gives one row whatever it gets.
+    /// A program that always returns one row.
     struct One;
     impl Program for One {
         fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {

@@ -16,7 +16,7 @@ use crate::{
 /// Far longer than any test.
 const FOREVER_MS: u32 = u32::MAX;
 
-/// One zero.
+/// A program that returns one zero.
 struct Zero;
 
 impl Program for Zero {
@@ -37,7 +37,7 @@ fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, decoupled: bool) -> M
     ModelSpec { name, version: 1, max_batch_size: 0, inputs, outputs, symbols: vec![], decoupled }
 }
 
-/// Triton's `repeat` on a pool of one lane; a limit of zero is none.
+/// Triton's `repeat` on a pool of one lane, with an optional time limit (zero for none).
 fn repeat(pool: &Arc<Pool>, limit: Duration) -> Arc<ModelHandle> {
     let inputs = vec![
         TensorSpec::new("IN", DataType::Int32, &[-1]),
@@ -67,7 +67,7 @@ fn of_inputs(inputs: Vec<Option<InputTensor>>) -> InferRequest {
     InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None, sequence: None, trace: None }
 }
 
-/// OUT and IDX.
+/// Returns OUT and IDX.
 fn numbers(response: &Response) -> Vec<u32> {
     let number = |data: &Bytes| u32::from_le_bytes(data[..].try_into().expect("four bytes"));
     response.outputs.iter().map(|output| number(&output.data)).collect()

@@ -1,4 +1,4 @@
-//! What the overview says, how often it is made, and when batches are recorded for it.
+//! Content of the overview, how often it is rebuilt, and when batches are recorded for it.
 
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// An overview of the small models of the fixture, and the timeline that it watches.
+/// Creates an overview of the fixture's small models, and the timeline that it reads.
 async fn overview() -> (Fixture, Arc<Timeline>, Overview) {
     let fixture = Fixture::start(Budgets::default()).await;
     let timeline = Arc::new(Timeline::off());
@@ -26,7 +26,7 @@ async fn asked(overview: &Overview) -> (usize, Value) {
     (body.len(), serde_json::from_slice(&body).expect("JSON"))
 }
 
-/// A request that ran alone in a task.
+/// Records a request that ran alone in a task.
 fn run(timeline: &Timeline, at_ns: u64, number: u64) {
     timeline.arrived(at_ns, number, 0, 1);
     let launch = TaskLaunch { task: number, model: 0, stage: 0, lane: 0, batch: number, bucket_rows: 1, lengths: &[] };

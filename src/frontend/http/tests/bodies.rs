@@ -1,4 +1,4 @@
-//! Bodies that are compressed, too large, too slow, or hostile.
+//! Bodies that are compressed, too large, too slow, or malicious.
 
 use std::io::{Read, Write};
 
@@ -114,7 +114,7 @@ async fn a_body_for_which_there_is_no_room_is_refused() {
     let never = post(server.address(), INFER, &[], &vec![b' '; 512 << 10]).await;
     assert_eq!(never.status, 413, "more than a connection's quarter: {}", never.error());
     assert_eq!((bytes.used(), bytes.refused()), (0, 1));
-    // Elements that take more than their text.
+    // Elements that take more memory than their text.
     let data = vec![0; 100_000];
     let input = json!({ "name": "INPUT0", "shape": [1, 100_000], "datatype": "FP64", "data": data });
     let asked = json!({ "inputs": [input] }).to_string();
@@ -160,7 +160,7 @@ async fn a_body_that_stops_or_drips_is_given_up() {
     }
 }
 
-/// A body without end, of one byte after each pause.
+/// An infinite body that sends one byte after each pause.
 fn async_pieces(pause: Duration) -> axum::body::Body {
     let pieces = futures_util::stream::unfold((), move |()| async move {
         tokio::time::sleep(pause).await;

@@ -13,7 +13,7 @@ async fn ask(server: &Started, path: &str, body: &Value) -> Answer {
     post(server.address(), path, &[], body.to_string().as_bytes()).await
 }
 
-/// The data of the events of a chunked answer.
+/// Returns the data of the events in a chunked answer.
 fn events(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
     let mut rest = str::from_utf8(&answer.body).expect("text");

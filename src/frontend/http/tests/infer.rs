@@ -12,7 +12,7 @@ fn bytes(row: &[f32]) -> Vec<u8> {
     row.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// A request of one row with these further fields.
+/// Creates a request of one row with these additional fields.
 fn request(more: Value) -> Value {
     let mut request = json!({
         "inputs": [{ "name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": row() }],
@@ -21,7 +21,7 @@ fn request(more: Value) -> Value {
     request
 }
 
-/// The JSON of a request whose input is binary data of so many bytes.
+/// Creates the JSON of a request whose input is binary data of this size.
 fn binary_request(size: usize, parameters: &Value) -> Vec<u8> {
     let input =
         json!({ "name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "parameters": { "binary_data_size": size } });
@@ -32,7 +32,7 @@ async fn infer(server: &Started, request: &Value) -> Answer {
     post(server.address(), INFER, &[], request.to_string().as_bytes()).await
 }
 
-/// With the length of the JSON in front of the data.
+/// Posts JSON followed by binary data, with the length of the JSON in a header.
 async fn infer_binary(server: &Started, json: &[u8], data: &[u8], more: &[(&str, &str)]) -> Answer {
     let length = json.len().to_string();
     let headers = [&[("Inference-Header-Content-Length", length.as_str())], more].concat();

@@ -24,7 +24,7 @@ mod web;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A server and what it works on.
+/// A server and its fixture.
 struct Started {
     server: HttpServer,
     fixture: Fixture,
@@ -46,7 +46,7 @@ async fn start_with(budgets: Budgets, config: HttpConfig, timeline: Timeline) ->
     Started { server: server.expect("a free port"), fixture }
 }
 
-/// Status, headers and body of one request on a connection of its own.
+/// Sends one request on its own connection. Returns status, headers and body of the answer.
 async fn call(address: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
     let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
     let answer = exchange(address, request.as_bytes()).await;
@@ -77,7 +77,7 @@ async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
     let mut first = TcpStream::connect(server.address()).await.expect("the server listens");
     first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
     first.read_exact(&mut [0; 15]).await.expect("the server answers");
-    // It need not ask for anything: there is no place for its question.
+    // The rejection does not depend on a request: there is no room to read one.
     let refused = exchange(server.address(), b"").await;
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert_eq!((places.used(), places.refused()), (1, 1));
@@ -241,7 +241,7 @@ async fn a_timeline_that_is_recorded_can_be_fetched_while_it_goes_on() {
     timeline.arrived(3_000, 2, 0, 1);
     let expected = timeline.recording().expect("it is on").picture();
     let server = start_with(Budgets::default(), HttpConfig::default(), timeline).await;
-    // More often than can be answered at a time.
+    // More often than can be answered concurrently.
     for _ in 0..10 {
         let (status, head, body) = call(server.address(), "GET", "/v2/timeline").await;
         assert_eq!(status, 200);
@@ -264,7 +264,7 @@ async fn a_head_without_end_is_refused() {
     let mut stream = TcpStream::connect(server.address()).await.expect("the server listens");
     stream.write_all(b"GET /v2 HTTP/1.1\r\n").await.expect("the server reads");
     let field = format!("x: {}\r\n", "y".repeat(1000));
-    // The server may close while it is still being written to; then the write fails.
+    // The server may close the connection while the test is still writing; then the write fails.
     for _ in 0..100 {
         if stream.write_all(field.as_bytes()).await.is_err() {
             break;
@@ -303,7 +303,7 @@ async fn a_port_in_use_is_named() {
     assert!(error.to_string().starts_with(&expected), "{error}");
 }
 
-/// A whole answer.
+/// A complete answer.
 struct Answer {
     status: u16,
     head: String,
@@ -326,7 +326,7 @@ impl Answer {
     }
 }
 
-/// Posts a body on a connection of its own.
+/// Posts a body on its own connection.
 async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!(
@@ -336,10 +336,10 @@ async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &
     send(address, &[head.as_bytes(), body].concat()).await
 }
 
-/// The answer to bytes, after which the server closes.
+/// Sends bytes and returns the answer, after which the server closes the connection.
 async fn send(address: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).await.expect("the server listens");
-    // A server that refuses early need not read to the end.
+    // A server that rejects early need not read everything.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.expect("the server answers and closes");

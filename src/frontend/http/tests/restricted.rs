@@ -1,4 +1,4 @@
-//! Routes that ask for a header.
+//! Routes that require a header.
 
 use super::*;
 

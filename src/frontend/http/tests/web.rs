@@ -1,4 +1,4 @@
-//! The page for people, and who may see it.
+//! The web page, and access to it.
 
 use super::*;
 

@@ -30,7 +30,7 @@ fn over() -> Source {
     Source::Step { of: Tensor::Input(0), reversed: false }
 }
 
-/// Steps that go over nothing.
+/// A source that does not read per step.
 fn carried() -> Source {
     Source::Carried { output: 0, start: Start::Tensor(Tensor::Input(0)), is_kept: false }
 }

@@ -1,4 +1,4 @@
-//! What holds for whatever is recorded.
+//! Properties that hold for arbitrary recordings.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
     *,
 };
 
-/// A call of a driver that keeps no order and forgets half of what it does.
+/// A call of a driver that ignores the order of calls and omits half of them.
 #[derive(Clone, Debug)]
 enum Call {
     Arrive { req: u64, model: u32, rows: u32 },
@@ -33,7 +33,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Makes the calls with times that mostly grow.
+/// Makes the calls, with times that mostly increase.
 fn record(calls: &[(u64, Call)], most_events: usize) -> Timeline {
     let timeline = Timeline::on(most_events);
     let mut tasks = 0;

@@ -1,4 +1,4 @@
-//! Which spans a history becomes, and on which rows they lie.
+//! The spans of a history, and the rows that they are on.
 
 use super::{super::picture::LANES, *};
 

@@ -1,4 +1,4 @@
-//! From calls to pictures: a scripted example with its exact spans, and what holds for any calls.
+//! From calls to pictures: a scripted example with its exact spans, and properties of arbitrary calls.
 
 mod any;
 mod layout;
@@ -13,7 +13,7 @@ use super::{
 
 const MS: u64 = 1_000_000;
 
-/// A timeline that is written down by hand, in tenths of milliseconds.
+/// A timeline written by hand, in tenths of milliseconds.
 struct Script {
     timeline: Timeline,
     tasks: u64,
@@ -30,7 +30,7 @@ impl Script {
         self.timeline.arrived(at * MS / 10, req, 0, rows);
     }
 
-    /// Launches stage `stage` of `batch` on a lane; gives the task's number.
+    /// Launches stage `stage` of `batch` on a lane. Returns the number of the task.
     fn launch(&mut self, at: u64, (batch, stage, lane): (u64, u16, u16), rows: &[TaskRows]) -> u64 {
         let (task, bucket_rows) = (self.tasks, rows.iter().map(|rows| rows.count).sum());
         self.tasks += 1;
@@ -52,13 +52,13 @@ impl Script {
     }
 }
 
-/// The only row of a request.
+/// Returns the only row of a request.
 fn one(req: u64, at: u32) -> TaskRows {
     TaskRows { req, start: 0, count: 1, at }
 }
 
 /// The example of DVABatch figure 8: *new* with two queries, *stretch* by two while they are in the second stage,
-/// *split* in two behind the third.
+/// *split* in two after the third.
 fn figure_8() -> Script {
     let mut script = Script::new();
     let [a, b, c, d] = [one(11, 0), one(12, 1), one(13, 2), one(14, 3)];
@@ -85,7 +85,7 @@ fn figure_8() -> Script {
     script
 }
 
-/// Spans as lines: row, time in tenths of milliseconds, name, places.
+/// Formats spans as lines: row, time in tenths of milliseconds, name, places.
 fn lines(picture: &Picture, process: u32) -> Vec<String> {
     let mut spans: Vec<&Span> = picture.spans.iter().filter(|span| span.row.process == process).collect();
     spans.sort_by_key(|span| (span.row, span.from_ns));

@@ -95,7 +95,7 @@ fn names_cannot_break_out_of_the_drawing() {
     assert!(drawn.contains(">&lt;b&gt;&amp;&quot;\u{fffd} · version 1</text>"), "{drawn}");
 }
 
-/// Run with `UPDATE_DOCS=1` to draw it again.
+/// Run with `UPDATE_DOCS=1` to regenerate it.
 #[test]
 fn the_drawing_in_the_documentation_is_that_of_the_example() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/timelines/dvabatch-figure-8.svg");

@@ -1,4 +1,4 @@
-//! Which requests are traced, how settings fall back, and the files.
+//! Selection of traced requests, inheritance of settings, and trace files.
 
 use std::{fs, path::Path};
 
@@ -20,7 +20,7 @@ fn to_file(folder: &TempDir, settings: TraceSettings) -> Tracer {
         .expect("a thread")
 }
 
-/// One request of a model, if it is traced.
+/// Traces one request of a model, if it is selected.
 fn ask(tracer: &Tracer, model: &str) -> Option<Arc<RequestTrace>> {
     let head = tracer.head(&HeaderMap::new())?;
     let (transport, received) = (Transport::Grpc, Instant::now());
@@ -231,7 +231,7 @@ fn traces_that_cannot_be_written_are_counted_and_the_next_ones_are_tried() {
     assert_eq!(ids(&directory.join("trace.json")), [4]);
 }
 
-/// A file whose writer waits until the test reads: a pipe.
+/// Creates a pipe, a file whose writer blocks until the test reads.
 fn pipe(folder: &TempDir) -> std::path::PathBuf {
     let path = folder.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo is there");
@@ -241,7 +241,7 @@ fn pipe(folder: &TempDir) -> std::path::PathBuf {
 
 #[test]
 fn a_disk_that_takes_nothing_costs_traces_and_no_request_waits_for_it() {
-    // 1,024 traces wait, or 16 MiB of them, and the writer may have one more.
+    // 1,024 traces may wait, or 16 MiB of them, and the writer may hold one more.
     for (level, tensor_bytes, waiting) in
         [(TIMESTAMPS, 0, 1024), (TraceLevel { tensors: true, ..TIMESTAMPS }, 60_000, 270)]
     {
@@ -258,7 +258,7 @@ fn a_disk_that_takes_nothing_costs_traces_and_no_request_waits_for_it() {
         }
         assert!(tracer.stats().dropped_traces() >= 90, "{} traces", tracer.stats().dropped_traces());
         let reader = std::thread::spawn(move || fs::File::open(file).map(drop));
-        // It can be written to now, but is no file to go back in.
+        // The pipe can be written to now, but does not support seeking.
         tracer.flush();
         drop(tracer);
         reader.join().expect("no panic").expect("it opens");

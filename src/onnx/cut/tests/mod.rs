@@ -14,7 +14,7 @@ use crate::{
 
 const FP32: DataType = DataType::Fp32;
 
-/// A graph that takes `x`, FP32 `[batch, tokens, 4]`.
+/// Starts a graph with the input `x`, FP32 `[batch, tokens, 4]`.
 fn begin() -> (Graph, Value) {
     let mut graph = Graph::new("tested");
     let x = graph.input("x", FP32, &dims!["batch", "tokens", 4]);
@@ -45,7 +45,7 @@ fn cut_at(model: &Model, at: &[&str]) -> Result<Vec<StageGraph>, CutError> {
     cut(model, Cuts::At(&names(at)), &[])
 }
 
-/// The text of a refusal.
+/// Returns the message of a rejected cut.
 fn refusal(model: &Model, at: &[&str]) -> String {
     cut_at(model, at).expect_err("it is refused").to_string()
 }

@@ -6,7 +6,7 @@ use crate::onnx::{
     infer::tests::hostile::{graphs, model},
 };
 
-/// Operators that keep, move or mix rows, and what follows from shapes, over the last few tensors.
+/// Networks of operators that keep, move or mix rows, or compute shapes, over the most recent tensors.
 fn networks() -> impl Strategy<Value = Model> {
     let node = (0_u8..8, 0_usize..4, 0_usize..4);
     (prop::collection::vec(node, 2..30), 0_usize..4).prop_map(|(nodes, early)| {

@@ -81,7 +81,7 @@ fn old_files_declare_the_weights_of_a_stage_as_inputs() {
     assert_eq!(declared, ["a", "weight"]);
 }
 
-/// Positions cut from a table by the length of `x`, and used on both sides of `a`.
+/// Slices positions from a table by the length of `x`; they are used before and after `a`.
 fn positions(graph: &mut Graph, source: &Value) -> Value {
     let table = graph.constant("table", &[64, 4], &[0.5_f32; 256]);
     let shape = graph.op("Shape", &[source]).named("shape").value();
@@ -149,7 +149,7 @@ fn nodes_that_no_output_needs_are_left_out() {
     assert_eq!(node_names(&stages[0]), ["a", "y"]);
 }
 
-/// A trunk a → b → c → y with a head on `a`: confidence and answer.
+/// A trunk a → b → c → y with an exit at `a`, which has a confidence and an answer.
 fn with_exit() -> Model {
     let (mut graph, x) = begin();
     let a = relu(&mut graph, &x, "a");

@@ -116,7 +116,7 @@ fn attribute() -> impl Strategy<Value = pb::AttributeProto> {
     })
 }
 
-/// Nodes of known operators with operands, outputs and attributes that do not go together.
+/// Nodes of known operators with incompatible operands, outputs and attributes.
 pub(in crate::onnx) fn graphs() -> impl Strategy<Value = pb::GraphProto> {
     let attributes = prop::collection::vec(attribute(), 0..4);
     let operands = prop::collection::vec(0_usize..12, 0..6);
@@ -150,7 +150,7 @@ pub(in crate::onnx) fn graphs() -> impl Strategy<Value = pb::GraphProto> {
                 let name = |tensor: usize| if tensor == 11 { String::new() } else { format!("t{tensor}") };
                 graph.node.push(pb::NodeProto {
                     op_type: Some(op.to_owned()),
-                    // What came just before, or the inputs and weights.
+                    // Recent results, or the inputs and weights.
                     input: operands
                         .into_iter()
                         .map(|back| name(if back < 6 { back } else { (at + back).min(10 + at) }))

@@ -9,7 +9,7 @@ use crate::onnx::{
     port::dims,
 };
 
-/// A graph of tokens: `ids` INT64 `[batch, tokens]` and `states` FP32 `[batch, tokens, 384]`.
+/// A graph over tokens: `ids` INT64 `[batch, tokens]` and `states` FP32 `[batch, tokens, 384]`.
 struct Texts {
     graph: Graph,
     ids: Value,
@@ -23,14 +23,14 @@ fn texts() -> Texts {
     Texts { graph, ids, states }
 }
 
-/// What is known of a tensor that `build` makes.
+/// Returns what is inferred about a tensor that `build` creates.
 fn known(build: impl FnOnce(&mut Graph, &Value, &Value) -> Value) -> TensorInfo {
     let Texts { mut graph, ids, states } = texts();
     let value = build(&mut graph, &ids, &states);
     let name = value.name().to_owned();
     graph.output(&value, DataType::Fp32, &[]);
     let mut model = graph.finish().expect("a sound graph");
-    // The declaration above would tell a rank.
+    // Removes the declaration above, which would reveal the rank.
     if let Some(graph) = &mut model.0.graph {
         graph.output.iter_mut().for_each(|output| output.r#type = None);
     }

@@ -4,7 +4,7 @@ use crate::onnx::{
     zoo::{self, Width},
 };
 
-/// Every tensor of the model is known, and by rows or constant.
+/// Checks that every tensor of the model is known, and is by rows or constant.
 fn fully_known(model: &Model) -> Inference {
     let inferred = infer(model);
     for (name, info) in &inferred.tensors {

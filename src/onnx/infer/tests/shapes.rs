@@ -46,7 +46,7 @@ fn arithmetic_on_lengths_is_followed() {
 
 #[test]
 fn minus_one_in_an_expansion_chooses_the_own_length() {
-    // As exporters write it: Expand(x, Where(shape == -1, 1, shape)).
+    // In the form that exporters write: Expand(x, Where(shape == -1, 1, shape)).
     let info = known(|graph, ids, _| {
         let shape = graph.op("Shape", &[ids]).value();
         let (minus, ones) = (graph.literal(&[-1_i64]), graph.literal(&[1_i64, 1]));

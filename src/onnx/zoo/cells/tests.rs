@@ -42,7 +42,7 @@ fn signature(make: Make) -> Signature {
     Signature::from_bytes("cell", &made(make).to_bytes()).expect("it can be read")
 }
 
-/// Inputs and outputs in short: the name, and the dims of a row.
+/// Formats inputs and outputs: the name, and the dims of a row.
 fn shown(ports: &[Port]) -> String {
     let port = |port: &Port| {
         let dims = port.dims.as_deref().unwrap_or_default();
@@ -71,7 +71,7 @@ fn rows_are_apart_and_shapes_are_what_is_declared() {
         for output in declared {
             let info = inferred.tensor(&output.name).expect("it is there");
             assert_eq!((&info.datatype, &info.rows), (&output.datatype, &Rows::PerRow), "{name}: {}", output.name);
-            // Inference has no name for a length that is computed.
+            // Inference has no name for a computed length.
             let agrees = |(known, declared): (&PortDim, &PortDim)| match known {
                 PortDim::Unknown => matches!(declared, PortDim::Symbol(_)),
                 _ => known == declared,

@@ -1,4 +1,4 @@
-//! Bodies of all sorts, and messages that take or find no room.
+//! Reading bodies in arbitrary pieces, and messages with and without room in the budget.
 
 use std::{collections::VecDeque, convert::Infallible};
 
@@ -14,7 +14,7 @@ use crate::frontend::grpc::{
     framing::{Packing, Writer},
 };
 
-/// A body that comes in the given pieces.
+/// A body that arrives in the given pieces.
 struct Pieces(VecDeque<Bytes>);
 
 impl Body for Pieces {
@@ -171,7 +171,7 @@ fn a_reply_over_the_limit_is_refused() {
     assert_eq!(status.code(), Code::ResourceExhausted);
 }
 
-/// A budget of which one connection may have a megabyte.
+/// Returns a budget and a connection's share of it, which is a megabyte.
 fn megabyte() -> (Arc<Budget>, Arc<Budget>) {
     let whole = Budget::of_bytes(4 << 20);
     let share = Budget::share_of(&whole);
@@ -237,7 +237,7 @@ async fn what_a_message_is_decompressed_into_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_stops_in_its_middle_is_given_up() {
-    /// Some bytes, and then silence.
+    /// A body that sends some bytes and then nothing more.
     struct Stops(Option<Bytes>);
     impl Body for Stops {
         type Data = Bytes;
