@@ -45,6 +45,7 @@ impl StepContext<'_> {
         let key = self.key_of(request_ix);
         self.unqueue(request_ix);
         self.timers.disarm(self.ledger, request_ix);
+        // The instants of the first arrival go along, because its age and timeouts count from there.
         let some = |at| Some(at).filter(|&at| at != NEVER);
         let request = &mut self.ledger[request_ix];
         let arrival = Arrival {

@@ -122,6 +122,7 @@ impl Placement {
             Self::Auto => &[Site::Cpu],
             Self::On(sites) => sites,
         };
+        // An explicit choice of cards fails here; automatic placement has already fallen back to the CPU.
         if self.needs_cards() && has_cards {
             check_cards(spec, programs)?;
         }

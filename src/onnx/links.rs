@@ -50,6 +50,7 @@ impl<'g> Links<'g> {
         let weights =
             graph.initializer.iter().chain(graph.sparse_initializer.iter().filter_map(|it| it.values.as_ref()));
         let given = graph.input.iter().map(|input| input.name()).chain(weights.map(|tensor| tensor.name()));
+        // Results first, so that a node that precedes its operands is linked to them as well.
         let mut defined: HashSet<TensorId> = given.map(|name| links.intern(name)).collect();
         for (id, node) in graph.node.iter().enumerate() {
             let mut made = NodeLinks::default();

@@ -100,6 +100,7 @@ pub fn measure(
     let mut sampled: Vec<Sampled> = Vec::with_capacity(sizes.len());
     let mut failed: Vec<Size> = Vec::new();
     for &size in sizes {
+        // A size at least as large as one that failed would fail as well.
         if failed.iter().any(|smaller| smaller.is_within(size)) {
             continue;
         }
@@ -137,6 +138,7 @@ pub fn measure(
                 has_run = true;
             }
         }
+        // All sizes have used their share or are accurate: distributes the time that some of them left.
         if !has_run {
             share *= 2;
         }

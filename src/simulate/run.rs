@@ -234,6 +234,7 @@ impl<'s> Run<'s> {
     /// Steps a device, and moves requests to where they wait less.
     fn step(&mut self, device: usize, event: Event<'_>) {
         self.step_alone(device, event);
+        // As in the pool: an idle device takes requests that wait elsewhere.
         if let Some(Move { from, to }) = self.router.rebalance(device) {
             let recalled = self.step_alone(from, Event::Recall);
             if !recalled.is_empty() {
@@ -292,6 +293,7 @@ impl<'s> Run<'s> {
                     table_ns * scattered(&served.table.scatter, &mut self.random).unwrap_or(1.0) + late_ns as f64
                 }
             };
+            // At least 1, so that virtual time advances.
             let took_ns = (took_ns.round() as Ns).max(1);
             for span in &task.rows {
                 self.requests[span.req.0 as usize].began.get_or_insert(self.now);

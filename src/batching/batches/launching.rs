@@ -80,6 +80,8 @@ impl Batches {
         let sealed = !accepts_newcomers || !self.policy.stretches();
         let class = match self.pipeline.boundaries() {
             0 => ShapeClass::default(),
+            // Newcomers may be as long as the class of the sub-queue, and boundary tensors keep the lengths of the
+            // batch.
             _ if !sealed && !batch_key.class.0.is_empty() => batch_key.class.clone(),
             _ => longest(&rows, context.ledger),
         };

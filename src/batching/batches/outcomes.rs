@@ -98,6 +98,7 @@ impl Batches {
         let request_ix = spans[0].request_ix;
         let (mut done, mut failed, mut emitted, mut at) = (0, false, false, 0);
         for span in spans {
+            // Fast path for stages without decisions: the whole span continues, without a loop over its rows.
             if outcomes.all_go_on() {
                 match self.pipeline.onward(cell, Next::On) {
                     Onward::To(next) => stage_of(going_on, next, || self.table.spare.blank()).push(*span),
@@ -126,6 +127,7 @@ impl Batches {
                 failed |= onward == Onward::Failed;
                 if onward == Onward::Done {
                     done += 1;
+                    // A row that is done before the last stage has taken an exit.
                     context.version.totals.early_exits += u64::from(!self.pipeline.is_last(cell));
                 }
             }
@@ -179,11 +181,14 @@ impl Batches {
         let (in_flight, once_more) = (&in_flight, runs_again(&in_flight));
         let place = self.place_of(in_flight);
         let step = self.table.take_running(in_flight.part, in_flight.id);
+        // Without a running step, the rows were passed on at launch (launched ahead), so later stages may already have
+        // them.
         let ahead = step.is_none();
         let mut again: SmallVec<[Vec<BatchSpan>; 8]> = SmallVec::new();
         let rows = step.map_or_else(|| in_flight.ahead.clone(), |step| step.rows);
         for spans in rows.chunk_by(|one, other| one.rows.req == other.rows.req) {
             if !ahead {
+                // The rows start again in a new batch, so their places in this one are free.
                 spans.iter().for_each(|span| self.table.vacate(in_flight.part, span.rows));
             }
             let request_ix = spans[0].request_ix;
@@ -193,6 +198,7 @@ impl Batches {
             if !once_more {
                 self.end(context, request_ix, End::Failed);
             } else if ahead {
+                // The rows have moved on meanwhile: collects them wherever they are.
                 again.push(self.recall(context, spans[0]));
             } else {
                 again.push(spans.to_vec());

@@ -23,6 +23,7 @@ impl Cells {
         let outcomes = Outcomes::of_all(outcomes);
         for (at, row) in task.nodes.iter().enumerate() {
             let RowOutcome { next, emitted } = outcomes.get(at);
+            // Skips rows without effect, and rows whose request has ended or restarted since the launch.
             if !emitted && next != Next::Failed || !self.cells.counts(row) {
                 continue;
             }

@@ -106,6 +106,7 @@ impl Curve {
         let sample = took_ns.max(1.0) * self.shape(column, row, bucket, length);
         match &mut self.known[column][row] {
             Some(estimate) => {
+                // The first runs of a size define its estimate, so they say nothing about its spread.
                 if estimate.is_confirmed() {
                     self.spread.learn(sample / estimate.ns());
                 }

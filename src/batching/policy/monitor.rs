@@ -134,6 +134,7 @@ impl Monitor {
         if is_due {
             self.follow(now, smallest_that_keeps_up(rate * (1.0 + self.knobs.headroom), demand));
         }
+        // Rows that already wait need no estimate: a queue that fills the next size is enough.
         while self.preferred < max_rows {
             let next = self.preferred.saturating_add(1).next_power_of_two().min(max_rows);
             if queued_rows < next {
@@ -181,6 +182,7 @@ impl Monitor {
         if rows >= preferred {
             return Dispatch::Go(preferred.max(1));
         }
+        // The paper dispatches partial batches only by this limit; the other conditions below are corrections.
         let mut limit = queue.oldest_arrival.saturating_add(self.knobs.cap_ns);
         if !self.knobs.paper {
             let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);

@@ -170,6 +170,8 @@ impl Window {
             let request = &ledger[request_ix];
             let grown = forming.rows + u64::from(request.rows);
             if forming.requests > 0 {
+                // No preferred size was hit exactly, and the next request would exceed the largest: as in Triton, the
+                // batch is ready as it is.
                 if grown > u64::from(self.largest_preferred()) && forming.preferred.is_none() {
                     forming.preferred = Some(forming.requests);
                 }

@@ -113,6 +113,7 @@ impl Sequences {
     ) -> Change {
         let mut change = Change::default();
         let sequence = &mut self.all[ix as usize];
+        // Only the loss of the first request matters: it would have created the state that later requests read.
         let is_first = if sequence.at_turn == Some(request_ix) {
             sequence.at_turn = None;
             true
@@ -178,6 +179,7 @@ impl Sequences {
             change.rouses.push((until, ix));
         }
         if !sequence.has_slot {
+            // Slots are assigned in the order in which sequences started, so a newcomer must not overtake the backlog.
             let is_next = self.backlog.keys().next().is_none_or(|first| *first >= sequence.number);
             if self.free_slots == 0 || !is_next {
                 self.backlog.insert(sequence.number, ix);

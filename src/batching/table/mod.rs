@@ -80,6 +80,7 @@ impl BatchTable {
         let number = self.next_number();
         let mut places = Places::default();
         if self.stages > 1 {
+            // Places matter only if tensors are kept at boundaries. With one stage, rows are just numbered.
             places = Places::new(self.max_rows);
             rows.iter_mut().for_each(|span| span.rows.at = places.take(span.rows.count).unwrap_or_default());
         } else {
@@ -195,6 +196,7 @@ impl BatchTable {
         part.file(batch.order, &mut self.queued);
         if part.steps.is_empty() {
             batch.parts.remove(at);
+            // With several stages the batch may still hold leases; `release_leases` removes it.
             if batch.parts.is_empty() && self.stages == 1 {
                 self.batches.remove(ix.batch);
             }

@@ -42,6 +42,7 @@ pub(super) fn write(
         match written {
             Ok(written) if written == stamp && has_programs => return Ok(Outcome::Kept),
             Ok(_) => {}
+            // Without a stamp the directory was not generated here, so it is not overwritten.
             Err(_) => return Ok(Outcome::Foreign),
         }
     }

@@ -92,6 +92,7 @@ impl Pool {
     }
 
     fn settle_here(self: &Arc<Self>, shard: &Shard, after: After) {
+        // First, so that devices start to work before anything else is done.
         if after.has_ordered {
             shard.issue(self);
         }
@@ -114,6 +115,7 @@ impl Pool {
         for (record, error) in after.refused {
             record.refuse(error, now);
         }
+        // Dropped here, outside of the shard's lock, because destructors may be slow.
         drop(after.dropped);
         drop(after.forgotten);
         for replacement in after.replacements {
@@ -162,7 +164,7 @@ impl Pool {
     /// other devices, and it gets no further requests.
     pub fn lose_device(self: &Arc<Self>, device: usize) {
         let Some(shard) = self.shards.get(device) else { return };
-        error!(device, "the device is lost");
+        error!(device, "device taken out of service");
         self.router.lose(device);
         let lost = self.change(shard, |state, now, after| state.device_lost(now, after));
         let Some(((), mut after)) = lost else { return };
@@ -229,7 +231,7 @@ impl Reports for Pool {
     }
 
     fn lost(self: Arc<Self>, shard: usize, reason: &str) {
-        error!(device = shard, "the device does not answer any more: {reason}");
+        error!(device = shard, reason, "device stopped responding");
         self.guarded(|| self.lose_device(shard));
     }
 

@@ -200,6 +200,7 @@ impl Pool {
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
         let (homes, own_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
+            // The cards lack memory or kernels for this version. With automatic placement the CPU is a valid fallback.
             Err(fault) if *placement == Placement::Auto && self.has_cards() => {
                 warn!(model = spec.name, reason = %fault, "the model runs on the CPU");
                 let among = Placement::On(vec![Site::Cpu]).devices(&self.kinds, &spec, &loaded.programs)?;
@@ -209,6 +210,7 @@ impl Pool {
         };
         let is_on_cards = homes.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
         let longest = if is_on_cards { Longest::on_cards(&loaded.programs) } else { Longest::default() };
+        // Before the shards, so that the timeline knows the model of every task.
         self.timeline.model_up(id.0, &spec.name, spec.version);
         for (&home, knobs) in homes.iter().zip(own_knobs) {
             let loaded = Arc::clone(&loaded);

@@ -44,12 +44,16 @@ impl Pool {
             trace.submitted(self.clock.instant_of(0), parts_of(handle));
         }
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
+        // Requests of sequences stay on the shard that holds the sequence's state.
         let whereabouts = may_move.then(Whereabouts::new);
         let mut asked = Asked { request, graph, backlog, sink, whereabouts };
+        // A shard gives the request back if its device was lost meanwhile; then another one is tried.
         while let Some(shard) = self.home_of(handle, &asked.request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {
                 let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
                 let admitted = state.submit(now, handle, asked, Due { board_by, expiry }, after);
+                // A request that is alone may run on the calling thread, which saves the switch to the lane's thread
+                // and back.
                 let alone = state.in_flight() == 1;
                 let runs_here = |order: &mut Order| matches!(order, Order::Run(job) if shard.backend.runs_here(job));
                 let here = if alone { after.orders.pop_if(runs_here) } else { None };

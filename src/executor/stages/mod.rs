@@ -299,6 +299,7 @@ fn check_exit(plan: &StagePlan, number: usize, exit: &Exit, given: &[Option<usiz
             if target <= number || target >= plan.stages.len() {
                 return Err(format!("sends rows to stage {target}"));
             }
+            // Rows that skip stages have no data at the boundaries after those stages.
             let skipped = |boundary: u16| (number + 1..target).contains(&usize::from(boundary));
             let later = plan.stages[target..].iter().flat_map(|stage| &stage.inputs);
             if let Some((tensor, _)) = later.into_iter().find(|(_, source)| read_from(*source).is_some_and(skipped)) {

@@ -90,7 +90,7 @@ impl State {
         after.lanes_changed |= stopped > 0;
         after.watch_at = look.or(after.watch_at);
         if stopped > 0 {
-            debug!(tasks = stopped, "told to stop: all their requests have ended");
+            debug!(tasks = stopped, "tasks stopped early: all their requests have ended");
         }
     }
 
@@ -110,6 +110,7 @@ impl State {
                     let before = after.ended.len();
                     self.step(now, Event::LaneLost(lane), after);
                     if reason == StopReason::Overdue {
+                        // Requests that ended in this step failed because of the overdue task, so they get its reason.
                         for (record, _) in &mut after.ended[before..] {
                             let model = &record.handle.spec.name;
                             record.error.get_or_insert_with(|| flight.overdue_reason(model));

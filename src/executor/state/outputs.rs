@@ -119,6 +119,7 @@ impl State {
             self.delays.remove(until, req);
         }
         if let (End::Completed, Some(journey)) = (end, &record.journey) {
+            // Only a completed request changes the state of its sequence.
             journey.commit();
         }
         let model = record.handle.id;

@@ -74,6 +74,7 @@ pub(super) async fn generate_stream(
     let span = span::open(Transport::Http);
     let submitted = submit(&api, path, request, &span).instrument(span.clone()).await;
     let (mut responses, holds) = submitted.inspect_err(|problem| problem.log(&span))?;
+    // The status line precedes all events, so it depends on the first response.
     let first = responses.next().await;
     let status = match &first {
         Some(Err(error)) => Problem::from(error.clone()).into_response().status(),

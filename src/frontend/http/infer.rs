@@ -66,8 +66,10 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
         responded(trace, &version, &answer);
     }
     let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
+    // The request's bytes are no longer needed; returns them to the budget before the answer is written.
     drop(held);
 
+    // Small answers are written here, because a hand-over to a worker would take longer.
     let large = is_large(&version, &forms, &response, packing.is_some());
     let write = move || {
         let answer = write(&version, &decoded.reply, &forms, response)?;

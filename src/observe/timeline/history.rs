@@ -120,6 +120,7 @@ impl History {
                 Record::Length(length) => self.tasks.last_mut().into_iter().for_each(|task| task.lengths.push(length)),
                 Record::Rows(rows) => {
                     let Some(model) = self.tasks.last().map(|task| task.model) else { continue };
+                    // The arrival of this request is no longer in the ring of events.
                     let request = *requests.entry(rows.req).or_insert_with(|| {
                         self.requests.push(self.request(None, model, 0, self.started_ns));
                         self.requests.len() - 1
@@ -177,6 +178,7 @@ impl History {
             self.links.extend(before.iter().map(|&from| Link { from, to: index, boards: false }));
             let running = batches.insert(batch, index);
             let mut changes = BTreeSet::new();
+            // Rows that have not run in this batch before join it: a stretch.
             if let Some(from) = running.filter(|_| boards) {
                 changes.insert(Change::Stretch);
                 self.links.push(Link { from, to: index, boards: true });

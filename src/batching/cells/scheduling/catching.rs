@@ -75,6 +75,7 @@ impl Cells {
             return Some(cell);
         }
         let ready = |cell: CellId| {
+            // Waiting requests start with the first type, so they count as ready there.
             let joined = if cell == self.cells.first() { waiting } else { 0 };
             self.cells.ready(cell, lane) + joined
         };
@@ -87,6 +88,7 @@ impl Cells {
             let rows = ready(cell).min(u64::from(most_rows(cell))) as u32;
             costs.predict(cell, rows, &ShapeClass::default(), quantile)
         };
+        // A type without a predicted time cannot be checked against the credit, so it may not run ahead of the others.
         let may_run = |cell: &&CellId| {
             let (Some(mean_ns), Some(p99_ns)) = (task_ns(**cell, Quantile::Mean), task_ns(**cell, Quantile::P99))
             else {

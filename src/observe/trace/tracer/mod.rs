@@ -221,6 +221,7 @@ impl Tracer {
         model: Option<&str>,
         changes: impl IntoIterator<Item = (&'a str, &'a [String])>,
     ) -> Result<(), TraceSettingError> {
+        // Serializes changes; readers only load the current settings.
         let _changing = self.changing.lock();
         let current = self.current.load();
         let scope = match model {
@@ -236,6 +237,8 @@ impl Tracer {
             None => {
                 global = self.scope(specified, &self.default, Some(&current.global))?;
                 let fallback = global.sampler.now();
+                // Models inherit every setting that they do not specify, so a change of the global ones affects them
+                // too.
                 for scope in models.values_mut() {
                     *scope = self.scope(scope.remaining(), &fallback, Some(scope))?;
                 }
