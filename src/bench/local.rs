@@ -53,7 +53,7 @@ pub struct Variant {
 pub enum VariantError {
     /// The text is not a mapping that starts with a policy.
     #[error(
-        "'{text}' is no policy: expected its name and its knobs as below 'batching' in model.yaml, as \
+        "'{text}' is not a policy: expected a name with its knobs as below 'batching' in model.yaml, such as \
          'window: {{ max_queue_delay_us: 500 }}'"
     )]
     Form {

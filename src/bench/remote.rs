@@ -39,7 +39,7 @@ pub struct Remote {
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// The address is malformed.
-    #[error("'{url}' is no address; expected host:port, as 'localhost:8001'")]
+    #[error("'{url}' is not an address: expected host:port, such as 'localhost:8001'")]
     Address {
         /// The address as given.
         url: String,

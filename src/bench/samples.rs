@@ -108,15 +108,13 @@ pub struct Sample {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
     /// An input has a varying dimension, but no lengths are given.
-    #[error(
-        "input '{input}' has a dimension that varies: say how long requests are, with --workload, --length or --trace"
-    )]
+    #[error("input '{input}' has a varying dimension: set the length of requests with --workload, --length or --trace")]
     NoLengths {
         /// Name of the input.
         input: String,
     },
     /// Lengths are given, but no dimension varies.
-    #[error("no input of the model has a dimension that varies: leave --workload and --length out")]
+    #[error("no input of the model has a varying dimension: omit --workload and --length")]
     NothingVaries,
     /// More rows than the model's largest batch.
     #[error("the model takes at most {most} rows in a request, but --rows says {rows}")]

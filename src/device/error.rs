@@ -17,10 +17,10 @@ pub enum DeviceError {
     #[error("{0} does not exist or has been freed")]
     UnknownBuffer(BufferId),
     /// The ticket was not recorded on this device.
-    #[error("the ticket of {0} is another device's: nothing has been recorded there yet")]
+    #[error("the ticket of {0} belongs to another device: nothing has been recorded there yet")]
     UnknownTicket(StreamId),
     /// The row is beyond the end of the buffer.
-    #[error("row {row} of {buffer} was named, which has {capacity} rows")]
+    #[error("row {row} is out of range: {buffer} has {capacity} rows")]
     OutOfRange {
         /// The buffer.
         buffer: BufferId,
@@ -30,7 +30,7 @@ pub enum DeviceError {
         capacity: u32,
     },
     /// A launch writes a row and accesses it a second time.
-    #[error("row {row} of {buffer} is written and named twice by one operation")]
+    #[error("row {row} of {buffer} is written and accessed twice by one operation")]
     NamedTwice {
         /// The buffer.
         buffer: BufferId,
@@ -97,7 +97,7 @@ pub enum DeviceError {
 pub enum RowError {
     /// Another operation holds the rows and was not waited for: a wait is missing.
     #[error(
-        "rows {} to {} are in use by one that {} them while another {} rows {} to {}: no ticket orders the two",
+        "rows {} to {} are in use by an operation that {} them, and another {} rows {} to {}: no ticket orders the two",
         .held.start, .held.end, .held_by.verb(), .wanted_for.verb(), .wanted.start, .wanted.end
     )]
     Conflict {
@@ -117,7 +117,7 @@ pub enum RowError {
         row: u32,
     },
     /// The rows extend beyond the end of the buffer.
-    #[error("rows up to {end} were asked for of a buffer of {capacity}")]
+    #[error("rows up to {end} are out of range: the buffer has {capacity} rows")]
     OutOfRange {
         /// One more than the last requested row.
         end: u32,

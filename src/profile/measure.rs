@@ -29,7 +29,7 @@ pub enum Halt {
     #[error("{0}")]
     Failed(String),
     /// The caller cancelled the measurement.
-    #[error("the measurement was given up")]
+    #[error("the measurement was cancelled")]
     GivenUp,
 }
 

@@ -191,7 +191,7 @@ mod tests {
         let found = refusal(&model(&format!(r#""scatter": [0.9, 0.8], "stages": [[{point}]]"#)));
         assert_eq!(found, "model 'm': expected parts in scatter that ascend from 0, but found [0.9, 0.8]");
         let twice = model(&format!(r#""stages": [[{point}]]"#));
-        assert_eq!(refusal(&format!("{twice}, {twice}")), "the model 'm' is there twice");
+        assert_eq!(refusal(&format!("{twice}, {twice}")), "duplicate model 'm'");
         let found = refusal(&model(r#""stage": []"#));
         assert!(found.starts_with("unknown field `stage`") && found.contains("line 1"), "{found}");
         let watts = DeviceTable::from_json(r#"{ "name": "c", "idle_watts": 9, "busy_watts": 1, "models": [] }"#);

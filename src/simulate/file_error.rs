@@ -10,7 +10,7 @@ pub enum FileError {
     #[error("expected at least one model, but found none")]
     NoModels,
     /// Two models have the same name.
-    #[error("the model '{0}' is there twice")]
+    #[error("duplicate model '{0}'")]
     Twice(String),
     /// A value is invalid.
     #[error("model '{model}': expected {expected}, but found {found}")]

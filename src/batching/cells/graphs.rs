@@ -89,7 +89,7 @@ impl CellGraphs {
                 journey.subgraphs.iter().filter(is_there).filter(|&subgraph| self.queues.holds(subgraph)).count();
             if there != journey.subgraphs.open() as usize {
                 let open = journey.subgraphs.open();
-                return Err(format!("a request under way counts {open} subgraphs of {there} that stand in queues"));
+                return Err(format!("a request counts {open} queued subgraphs of {there}"));
             }
         }
         self.queues.check(retried.filter(|row| self.is_live(row)))
@@ -379,7 +379,9 @@ impl CellGraphs {
                     journey.inner = Some(inner);
                 }
             }
-            (segment, unfolded) => debug_assert!(false, "a request unfolds into {unfolded:?} where {segment:?} stands"),
+            (segment, unfolded) => {
+                debug_assert!(false, "a request unfolds into {unfolded:?}, but the segment is {segment:?}")
+            }
         }
     }
 }

@@ -88,7 +88,7 @@ fn loads_are_what_the_words_say() {
 fn what_cannot_be_measured_is_said() {
     let folder = repository();
     let refusal = |more: &[&str]| run(&on(folder.path(), more)).expect_err("it cannot be measured").to_string();
-    assert!(refusal(&[]).contains("input 'x' has a dimension that varies"), "{}", refusal(&[]));
+    assert!(refusal(&[]).contains("input 'x' has a varying dimension"), "{}", refusal(&[]));
     let unknown = refusal(&["--policy", "windwo", "--length", "3"]);
     assert!(unknown.contains("windwo"), "{unknown}");
     let knob = refusal(&["--policy", "lazy: { depth: 4 }", "--length", "3"]);

@@ -77,8 +77,8 @@ pub enum TimelineError {
         /// Why.
         error: DrawError,
     },
-    /// There is nothing to be told.
-    #[error("'{file}' has no request that ran behind the first {left_out}, which are left out")]
+    /// There are no requests to plot.
+    #[error("'{file}' has no request after the first {left_out}, which are excluded")]
     NoRequest {
         /// The file.
         file: String,
@@ -212,7 +212,7 @@ mod tests {
         let svg = fs::read_to_string(directory.path().join("out-queueing.svg")).expect("it was drawn");
         assert!(svg.contains("cells") && svg.contains("padded"), "{svg}");
         let none = run(&TimelineArgs { leave_out: 1, ..both }).expect_err("there is one request").to_string();
-        assert!(none.ends_with("cells.json' has no request that ran behind the first 1, which are left out"), "{none}");
+        assert!(none.ends_with("cells.json' has no request after the first 1, which are excluded"), "{none}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub enum ExpressionError {
         found: String,
     },
     /// `len` of a name without a known length.
-    #[error("'{0}' is no input whose length is known before the segment runs")]
+    #[error("'{0}' is not an input whose length is known before the segment runs")]
     Unknown(String),
     /// The text is nested too deeply.
     #[error("expected at most {MOST_DEPTH} parentheses within one another")]
@@ -209,7 +209,7 @@ mod tests {
             ("len(source) 50", "expected an operator or the end, but found '50'"),
             ("(1 + 2", "expected a closing parenthesis, but found the end"),
             ("len(source", "expected a closing parenthesis, but found the end"),
-            ("len(target)", "'target' is no input whose length is known before the segment runs"),
+            ("len(target)", "'target' is not an input whose length is known before the segment runs"),
             ("-1", "expected a whole number, len(input) or a parenthesis, but found '-1'"),
             ("18446744073709551616", "expected a number below 2^64, but found '18446744073709551616'"),
         ];

@@ -17,13 +17,13 @@ pub enum CutError {
         node: String,
     },
     /// The number of stages is 0 or above the limit.
-    #[error("{asked} stages were asked for, expected 1 to {STAGES_MAX}")]
+    #[error("{asked} stages were requested, expected 1 to {STAGES_MAX}")]
     Count {
         /// Requested stages.
         asked: usize,
     },
     /// The graph has too few places to cut.
-    #[error("{asked} stages were asked for, but the graph can be cut into at most {possible}")]
+    #[error("{asked} stages were requested, but the graph can be cut into at most {possible}")]
     Parts {
         /// Requested stages.
         asked: usize,
@@ -67,7 +67,7 @@ pub enum CutError {
         before: String,
     },
     /// The stage between two cuts would be empty.
-    #[error("cannot cut at '{tensor}' after '{before}': the same node makes both, so the stage would be empty")]
+    #[error("cannot cut at '{tensor}' after '{before}': the same node produces both, so the stage would be empty")]
     Empty {
         /// The later tensor.
         tensor: String,

@@ -33,7 +33,7 @@ pub(in crate::batching) fn check(core: &Core, ix: GroupIx, group: &Group) -> Res
 fn queued(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let mut numbers = BTreeSet::new();
     for part in group.table.parts() {
-        hold!(numbers.insert(part.ix.number), "the number of {:?} of group {ix} is there twice", part.ix);
+        hold!(numbers.insert(part.ix.number), "the number of {:?} of group {ix} is not unique", part.ix);
     }
     let queued: BTreeSet<PartIx> = group.table.all_queued().collect();
     let waiting = group.table.parts().filter(|part| part.foot().is_some_and(Step::is_queued));
@@ -86,33 +86,33 @@ fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     for step in group.table.parts().flat_map(|part| &part.steps) {
         for span in &step.rows {
             let aboard = core.ledger.is_aboard(span);
-            hold!(aboard || !step.is_queued(), "a masked row of {:?} waits", span.rows.req);
+            hold!(aboard || !step.is_queued(), "a masked row of {:?} is queued", span.rows.req);
             if !aboard {
                 continue;
             }
             for row in span.rows.start..span.rows.start + span.rows.count {
                 let once = seated.entry(span.request_ix).or_default().insert(row);
-                hold!(once, "row {row} of {:?} sits twice", span.rows.req);
+                hold!(once, "row {row} of {:?} is in two places", span.rows.req);
             }
         }
     }
     for (&request_ix, spans) in &group.paused {
-        hold!(!spans.is_empty(), "request {request_ix} of group {ix} pauses without rows");
+        hold!(!spans.is_empty(), "request {request_ix} of group {ix} is paused without rows");
         for span in spans {
             hold!(
                 span.request_ix == request_ix && core.ledger.is_aboard(span),
-                "a masked row of {:?} pauses",
+                "a masked row of {:?} is paused",
                 span.rows.req
             );
             let mut rows = span.rows.start..span.rows.start + span.rows.count;
             let once = rows.all(|row| seated.entry(request_ix).or_default().insert(row));
-            hold!(once, "a row of {:?} pauses and sits in a batch", span.rows.req);
+            hold!(once, "a row of {:?} is paused and in a batch", span.rows.req);
         }
     }
     let travel = |request: &&Request| request.state == RequestState::Aboard;
     for (request_ix, request) in own(core, ix).filter(|(_, request)| travel(request)) {
         let rows = seated.get(&request_ix).map_or(0, BTreeSet::len);
-        hold!(rows == request.left as usize, "{:?} has {rows} rows seated and {} left", request.req, request.left);
+        hold!(rows == request.left as usize, "{:?} has {rows} rows in batches and {} left", request.req, request.left);
     }
     Ok(())
 }
@@ -184,7 +184,11 @@ fn uses(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     }
     let sum = |spans: &[BatchSpan]| spans.iter().map(|span| span.rows.count).sum::<u32>();
     for in_flight in group.tasks.iter().filter(|in_flight| !in_flight.ahead.is_empty()) {
-        hold!(sum(&in_flight.ahead) == in_flight.rows, "{:?} of group {ix} forgot rows that went ahead", in_flight.id);
+        hold!(
+            sum(&in_flight.ahead) == in_flight.rows,
+            "{:?} of group {ix} lacks rows that were passed on at launch",
+            in_flight.id
+        );
     }
     Ok(())
 }

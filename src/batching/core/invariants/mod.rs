@@ -56,7 +56,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
         hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
         let over = matches!(request.state, RequestState::Held(_) | RequestState::Merged(_));
         hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
-        hold!(over || core.now() < request.expiry, "{req:?} lives past its deadline");
+        hold!(over || core.now() < request.expiry, "{req:?} is live past its deadline");
         let waits = matches!(request.state, RequestState::Queued { .. });
         hold!(!waits || core.now() < request.board_by, "{req:?} waits past its queue timeout");
     }
@@ -167,7 +167,7 @@ fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &group.version.pending.held, true)?;
     for (at, sub_queue) in &group.version.pending.sub_queues {
         let found = group.version.pending.by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
-        hold!(found == Some(at), "sub-queue {at} of group {ix} is not found by its mates");
+        hold!(found == Some(at), "sub-queue {at} of group {ix} is not found by its batch key");
         empty += usize::from(sub_queue.is_empty());
         let rank = sub_queue.rank(&core.ledger);
         hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} of group {ix} is not filed as {rank:?}");
@@ -204,10 +204,10 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
         for (late, request_ix) in fresh.chain(level.delayed.iter(ledger).map(|request_ix| (true, request_ix))) {
             let request = &ledger[request_ix];
             let state = RequestState::Queued { sub_queue: at, delayed: late };
-            hold!(request.state == state, "{:?} stands at {state:?} as {:?}", request.req, request.state);
-            hold!(request.level == number, "{:?} stands at level {number}", request.req);
+            hold!(request.state == state, "{:?} should be in {state:?}, but is in {:?}", request.req, request.state);
+            hold!(request.level == number, "{:?} is at level {number}", request.req);
             let in_order = late || !by_arrival || newest < Some(request.seq);
-            hold!(in_order, "{:?} stands behind a later one", request.req);
+            hold!(in_order, "{:?} is behind a later one", request.req);
             newest = Some(request.seq);
             rows += u64::from(request.rows);
             seen += 1;

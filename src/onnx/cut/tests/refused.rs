@@ -113,7 +113,7 @@ fn weights_constants_and_tensors_for_nothing_are_no_places_to_cut() {
     assert_eq!(refusal(&model, &["idle"]), "cannot cut at 'idle': no output of the graph needs it");
     assert_eq!(
         refusal(&model, &["left", "left.1"]),
-        "cannot cut at 'left.1' after 'left': the same node makes both, so the stage would be empty"
+        "cannot cut at 'left.1' after 'left': the same node produces both, so the stage would be empty"
     );
 }
 
@@ -122,8 +122,8 @@ fn more_parts_than_places_are_refused_with_their_number() {
     let parts = |parts: usize| cut(&chain(), Cuts::Parts(parts), &[]);
     assert_eq!(parts(4).expect("a, b, c").len(), 4);
     let told = parts(5).expect_err("d ends the graph").to_string();
-    assert_eq!(told, "5 stages were asked for, but the graph can be cut into at most 4");
-    assert_eq!(parts(0).expect_err("none").to_string(), "0 stages were asked for, expected 1 to 256");
+    assert_eq!(told, "5 stages were requested, but the graph can be cut into at most 4");
+    assert_eq!(parts(0).expect_err("none").to_string(), "0 stages were requested, expected 1 to 256");
     assert_eq!(parts(257).expect_err("too many"), CutError::Count { asked: 257 });
     let named: Vec<String> = (0..256).map(|at| at.to_string()).collect();
     assert_eq!(cut(&chain(), Cuts::At(&named), &[]).expect_err("too many"), CutError::Count { asked: 257 });
