@@ -1,5 +1,5 @@
-//! Computes the sizes of a request that the core needs: its lengths along padded axes, and the key that batch mates
-//! must share. Called once per request at submission.
+//! Computes the sizes of a request that the core needs: its lengths along padded axes, and the key that requests of a
+//! batch must share. Called once per request at submission.
 
 use super::{InputTensor, StagePrograms};
 use crate::{
