@@ -102,6 +102,7 @@ fn request(rows: usize) -> InferRequest {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     }
 }
 

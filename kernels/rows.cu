@@ -7,6 +7,9 @@
 // An index that the table does not have reads as a row of zeros, is not written, and is noted in `faults`, one word a
 // row, which the host clears with the parameter block. Other rows go on.
 //
+// Rows may lie in places of their own (`places`), such as memory of the card that a client shares: where they are is in
+// a list of addresses that the parameter block names, so that a launch that was captured once reads and writes them.
+//
 // Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
 
 constexpr unsigned FAULT_SLOT = 1;
@@ -41,14 +44,24 @@ DEVICE void note_fault(unsigned* faults, int row, unsigned fault) {
     if (blockIdx.y == 0 && TID == 0) faults[row] |= fault;
 }
 
+// The place that a row has of its own, or null.
+DEVICE char* own_place(const u64* places, int row) {
+    return places ? reinterpret_cast<char*>(places[row]) : nullptr;
+}
+
 template <class Index>
 DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool from_end, const char* table,
-                   int table_rows, int pitch, char* out, int stride, unsigned* faults, unsigned fault) {
-    bool chunks = in_chunks(table, out, row_bytes, pitch, stride);
+                   int table_rows, int pitch, char* out, int stride, unsigned* faults, unsigned fault,
+                   const u64* places = nullptr) {
+    bool table_chunks = in_chunks(table, out, row_bytes, pitch, stride);
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const char* from = nullptr;
-        bool known = true;
-        if (row < live) {
+        bool known = true, chunks = table_chunks;
+        const char* own = row < live ? own_place(places, row) : nullptr;
+        if (own) {
+            from = own;
+            chunks = in_chunks(own, out, row_bytes, 0, stride);
+        } else if (row < live) {
             i64 index = indices[row];
             if (from_end && index < 0) index += table_rows;
             known = index >= 0 && index < table_rows;
@@ -71,20 +84,44 @@ KERNEL(gather_rows, 256, const int* live, int rows, int row_bytes, const int* sl
     gather(count, rows, row_bytes, slots, false, table, table_rows, pitch, out, stride, faults, FAULT_SLOT);
 }
 
+// gather_rows, but a row that has a place of its own is read from there. places: where the address of a list of places
+// lies, of 64 bits each; null: no row has one. Those of these rows begin at the list's entry `first`, and 0 is none.
+// Places are multiples of 4.
+KERNEL(gather_placed, 256, const int* live, int rows, int row_bytes, const int* slots, const char* table,
+       int table_rows, int pitch, char* out, int stride, unsigned* faults, const u64* const* places, int first) {
+    int count = live_rows(live, rows);
+    const u64* own = *places ? *places + first : nullptr;
+    gather(count, rows, row_bytes, slots, false, table, table_rows, pitch, out, stride, faults, FAULT_SLOT, own);
+}
+
+DEVICE void scatter(int live, int row_bytes, const int* slots, const char* in, int stride, char* table, int table_rows,
+                    int pitch, unsigned* faults, const u64* places = nullptr) {
+    bool table_chunks = in_chunks(table, in, row_bytes, pitch, stride);
+    for (int row = blockIdx.x; row < live; row += gridDim.x) {
+        char* own = own_place(places, row);
+        int slot = slots[row];
+        bool known = own || (slot >= 0 && slot < table_rows);
+        char* to = own ? own : table + i64(slot) * pitch;
+        bool chunks = own ? in_chunks(own, in, row_bytes, 0, stride) : table_chunks;
+        EACH {
+            if (known) copy_row(in + i64(row) * stride, to, row_bytes, chunks);
+            if (!known) note_fault(faults, row, FAULT_SLOT);
+        }
+    }
+}
+
 // table[slots[i]] = in[i] for i < live. in: rows of row_bytes, which begin every `stride` bytes; the rest as for
 // gather_rows. No slot is named twice.
 KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
        char* table, int table_rows, int pitch, unsigned* faults) {
-    int count = live_rows(live, rows);
-    bool chunks = in_chunks(table, in, row_bytes, pitch, stride);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        int slot = slots[row];
-        bool known = slot >= 0 && slot < table_rows;
-        EACH {
-            if (known) copy_row(in + i64(row) * stride, table + i64(slot) * pitch, row_bytes, chunks);
-            if (!known) note_fault(faults, row, FAULT_SLOT);
-        }
-    }
+    scatter(live_rows(live, rows), row_bytes, slots, in, stride, table, table_rows, pitch, faults);
+}
+
+// scatter_rows, but a row that has a place of its own is written there; places and first as for gather_placed.
+KERNEL(scatter_placed, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
+       char* table, int table_rows, int pitch, unsigned* faults, const u64* const* places, int first) {
+    const u64* own = *places ? *places + first : nullptr;
+    scatter(live_rows(live, rows), row_bytes, slots, in, stride, table, table_rows, pitch, faults, own);
 }
 
 // out[i] = table[ids[i]] for i < live, zeros up to `rows`. As ONNX's Gather, an id below zero counts from the table's

@@ -116,6 +116,7 @@ fn request(values: &[f32]) -> InferRequest {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     }
 }
 

@@ -131,6 +131,7 @@ impl Twice {
                 deadline: None,
                 sequence: None,
                 trace: None,
+                on_card: None,
             };
             let handle = Arc::clone(served.resolve(model, "").expect("it is ready").handle());
             let response = handle.submit(request).await.expect("it answers");

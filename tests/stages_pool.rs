@@ -111,6 +111,7 @@ fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> ResponseFuture {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     })
 }
 

@@ -110,6 +110,7 @@ impl Model {
             deadline,
             sequence: None,
             trace: None,
+            on_card: None,
         })
     }
 

@@ -50,6 +50,7 @@ impl Target {
                     deadline: None,
                     sequence: None,
                     trace: None,
+                    on_card: None,
                 });
                 Box::pin(
                     async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },

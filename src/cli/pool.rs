@@ -42,7 +42,8 @@ pub(super) fn start_pool(
             started => (started?, String::new()),
         },
     };
+    let cards = if pool.has_cards() { Ok(pool.cards().collect()) } else { Err(no_cards.clone()) };
     let loader = PoolLoader::new(Arc::clone(&pool), runtime).without_cards(no_cards, cuda.allow_cpu_fallback);
     let loader = set_up(loader);
-    Ok(StartedPool { loader: Arc::new(loader), pool, recording, began })
+    Ok(StartedPool { loader: Arc::new(loader), pool, cards, recording, began })
 }

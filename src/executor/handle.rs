@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Backlog, CellPrograms, InferError, InferRequest, Response,
+    Backlog, CardPorts, CellPrograms, InferError, InferRequest, Response,
     admit::Longest,
     hangs::Hangs,
     indices::IndexChecks,
@@ -48,6 +48,8 @@ pub struct ModelHandle {
     pub(super) longest: Longest,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
+    /// Which tensors may stay on cards.
+    pub(super) card_ports: CardPorts,
 }
 
 impl ModelHandle {
@@ -59,6 +61,11 @@ impl ModelHandle {
     /// Returns the version's counters.
     pub fn stats(&self) -> &Arc<ModelStats> {
         &self.stats
+    }
+
+    /// Returns the tensors of requests that the version reads and writes in place, in a card's memory.
+    pub fn card_ports(&self) -> &CardPorts {
+        &self.card_ports
     }
 
     /// Whether no task of the version hangs.

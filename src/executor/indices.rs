@@ -91,6 +91,11 @@ impl IndexChecks {
         Ok(())
     }
 
+    /// Whether an input is checked, so that the host has to read it.
+    pub(super) fn reads(&self, input: usize) -> bool {
+        self.0.iter().any(|check| check.input == input)
+    }
+
     /// Checks a request. `graph` is the graph that it unfolds into, if its version unfolds requests.
     ///
     /// # Errors

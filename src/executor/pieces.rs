@@ -17,20 +17,27 @@ pub(super) struct Piece {
 }
 
 /// Assembles the reply of a request with `rows` rows. If pieces overlap, the later one counts. An output that consists
-/// of one piece is shared; others are copied once.
+/// of one piece is shared; others are copied once. Outputs for which `is_placed` holds are in a card's memory: their
+/// pieces, and the outputs made of them, have no elements.
 ///
 /// # Errors
 /// If a row of an output is missing, or if rows of one output have different shapes.
-pub(super) fn assemble(spec: &ModelSpec, rows: u32, pieces: &[Piece]) -> Result<Response, String> {
+pub(super) fn assemble(
+    spec: &ModelSpec,
+    rows: u32,
+    pieces: &[Piece],
+    is_placed: impl Fn(usize) -> bool,
+) -> Result<Response, String> {
     let outputs = spec.outputs.iter().enumerate();
     let outputs = outputs.map(|(number, output)| {
         let own: Vec<&Piece> = pieces.iter().filter(|piece| piece.output == number).collect();
-        join(output, rows, &own).map_err(|fault| format!("output '{}' of model '{}' {fault}", output.name, spec.name))
+        join(output, rows, &own, is_placed(number))
+            .map_err(|fault| format!("output '{}' of model '{}' {fault}", output.name, spec.name))
     });
     Ok(Response { outputs: outputs.collect::<Result<_, String>>()? })
 }
 
-fn join(output: &TensorSpec, rows: u32, pieces: &[&Piece]) -> Result<OutputTensor, String> {
+fn join(output: &TensorSpec, rows: u32, pieces: &[&Piece], is_placed: bool) -> Result<OutputTensor, String> {
     if let Some(last) = pieces.last()
         && last.rows == (0..rows)
     {
@@ -57,8 +64,10 @@ fn join(output: &TensorSpec, rows: u32, pieces: &[&Piece]) -> Result<OutputTenso
         }
         row_dims = Some(dims);
         let first = row - piece.rows.start;
-        let part = rows_of(output, piece, first..first + run).ok_or("holds fewer elements than its shape says")?;
-        data.extend_from_slice(&part);
+        if !is_placed {
+            let part = rows_of(output, piece, first..first + run).ok_or("holds fewer elements than its shape says")?;
+            data.extend_from_slice(&part);
+        }
         row += run;
     }
     let mut shape = Dims::from_slice(&[i64::from(rows)]);
@@ -113,7 +122,7 @@ mod tests {
     }
 
     fn reply(rows: u32, pieces: &[Piece]) -> Result<OutputTensor, String> {
-        assemble(&model(DataType::Uint8), rows, pieces).map(|mut response| response.outputs.remove(0))
+        assemble(&model(DataType::Uint8), rows, pieces, |_| false).map(|mut response| response.outputs.remove(0))
     }
 
     #[test]
@@ -129,6 +138,15 @@ mod tests {
         let output = reply(3, &pieces).expect("all rows are there");
         assert_eq!(output.shape.as_slice(), [3, 2]);
         assert_eq!(&output.data[..], [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn rows_that_lie_elsewhere_are_counted_alone() {
+        let pieces = [piece(2..3, &[2], &[]), piece(0..2, &[2], &[])];
+        let placed = |pieces| assemble(&model(DataType::Uint8), 3, pieces, |output| output == 0);
+        let response = placed(&pieces).expect("all rows are there");
+        assert_eq!((response.outputs[0].shape.as_slice(), response.outputs[0].data.len()), (&[3, 2][..], 0));
+        assert!(placed(&pieces[..1]).is_err_and(|error| error.contains("has no row 0")));
     }
 
     #[test]
@@ -153,7 +171,7 @@ mod tests {
     fn strings_are_put_together_row_by_row() {
         let later = piece(1..2, &[1], &[1, 0, 0, 0, b'z']);
         let early = piece(0..3, &[1], &[0, 0, 0, 0, 2, 0, 0, 0, b'a', b'b', 1, 0, 0, 0, b'c']);
-        let response = assemble(&model(DataType::Bytes), 3, &[early, later]).expect("all rows are there");
+        let response = assemble(&model(DataType::Bytes), 3, &[early, later], |_| false).expect("all rows are there");
         assert_eq!(&response.outputs[0].data[..], [0, 0, 0, 0, 1, 0, 0, 0, b'z', 1, 0, 0, 0, b'c']);
     }
 }

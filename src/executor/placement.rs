@@ -22,6 +22,16 @@ pub enum DeviceKind {
     Card(u16),
 }
 
+impl DeviceKind {
+    /// The card's number among those of the driver, if it is one.
+    pub(super) fn card(self) -> Option<u16> {
+        match self {
+            Self::Cpu => None,
+            Self::Card(number) => Some(number),
+        }
+    }
+}
+
 /// The cards of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct CardsOptions {

@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Backlog, Held, InferError, InputTensor, ModelHandle, Response, Unread,
+    Backlog, CardTensors, Held, InferError, InputTensor, ModelHandle, Response, Unread,
     cells::Journey,
     location::Whereabouts,
     pieces::{Piece, assemble},
@@ -51,6 +51,8 @@ pub(super) struct Payload {
     /// The request's own lengths along padded axes.
     pub(super) lengths: Lengths,
     pub(super) inputs: Vec<Option<InputTensor>>,
+    /// The tensors that are in the memory of the card that runs the request.
+    pub(super) on_card: Option<Box<CardTensors>>,
     /// The backlog that counts its waiting responses; `None` if they are not counted.
     pub(super) backlog: Option<Arc<Backlog>>,
 }
@@ -119,6 +121,11 @@ impl Sink {
 }
 
 impl Payload {
+    /// Whether an output is written in place, in a card's memory.
+    pub(super) fn is_placed(&self, output: usize) -> bool {
+        self.on_card.as_ref().is_some_and(|tensors| tensors.output(output).is_some())
+    }
+
     /// Whether other replies wait before the next one.
     pub(super) fn waits_behind_others(&self) -> bool {
         self.backlog.as_ref().is_some_and(|backlog| backlog.waiting_bytes() > 0)
@@ -199,7 +206,10 @@ impl Record {
         let response = match self.responses.pop_back() {
             Some((response, _)) => Ok(response),
             None if self.pieces.is_empty() => Err("the model ended without a response".to_owned()),
-            None => assemble(&self.handle.spec, self.payload.rows, &self.pieces),
+            None => {
+                let is_placed = |output| self.payload.is_placed(output);
+                assemble(&self.handle.spec, self.payload.rows, &self.pieces, is_placed)
+            }
         };
         response.map_err(InferError::Engine)
     }

@@ -6,9 +6,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::Unread;
 use crate::{
+    device::cuda::ImportedSlice,
     model::{Dims, InSequence},
     observe::trace::RequestTrace,
 };
@@ -30,6 +32,40 @@ pub struct InferRequest {
     pub sequence: Option<InSequence>,
     /// Its trace, if it is traced.
     pub trace: Option<Arc<RequestTrace>>,
+    /// Tensors in memory of a card, which the version reads and writes there ([`CardPorts`]).
+    pub on_card: Option<Box<CardTensors>>,
+}
+
+/// Tensors of a request that lie on a card, in memory that its client shares. The request runs on that card.
+#[derive(Clone, Debug)]
+pub struct CardTensors {
+    /// The card's number among those of the driver.
+    pub card: u16,
+    /// Inputs by number, each as long as its shape says: their [`InputTensor::data`] is empty.
+    pub inputs: SmallVec<[(usize, ImportedSlice); 1]>,
+    /// Where outputs go, by number, each as long as the request's rows of it. They have no elements in the response.
+    pub outputs: SmallVec<[(usize, ImportedSlice); 1]>,
+}
+
+impl CardTensors {
+    pub(super) fn input(&self, number: usize) -> Option<&ImportedSlice> {
+        self.inputs.iter().find(|(own, _)| *own == number).map(|(_, slice)| slice)
+    }
+
+    pub(super) fn output(&self, number: usize) -> Option<&ImportedSlice> {
+        self.outputs.iter().find(|(own, _)| *own == number).map(|(_, slice)| slice)
+    }
+}
+
+/// Which tensors of its requests a version reads and writes where they lie in a card's memory.
+#[derive(Clone, Debug, Default)]
+pub struct CardPorts {
+    /// The cards, by their numbers among those of the driver.
+    pub cards: Box<[u16]>,
+    /// By input. Others are read by the host before the request is admitted.
+    pub inputs: Box<[bool]>,
+    /// By output.
+    pub outputs: Box<[bool]>,
 }
 
 /// One input of a request in wire form.

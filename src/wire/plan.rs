@@ -45,4 +45,6 @@ pub enum OutputForm {
     },
     /// As a tensor in shared memory.
     SharedMemory(RegionSlice),
+    /// The tensor, in shared memory of the card that makes it: it is there already.
+    Placed(RegionSlice),
 }

@@ -10,6 +10,7 @@ mod mixing;
 mod models;
 mod order;
 mod padded;
+mod placed;
 #[path = "../simulated/rng.rs"]
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;

@@ -190,6 +190,7 @@ fn request(rows: &[Vec<i64>]) -> InferRequest {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     }
 }
 

@@ -139,6 +139,7 @@ impl Staged {
             deadline: None,
             sequence: None,
             trace: None,
+            on_card: None,
         }
     }
 }

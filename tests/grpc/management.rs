@@ -42,7 +42,7 @@ async fn the_metadata_name_what_is_implemented() {
     assert_eq!(metadata.name, "triton", "official examples compare it");
     assert_eq!(metadata.version, env!("CARGO_PKG_VERSION"));
     assert!(metadata.extensions.iter().any(|name| name == "statistics"), "perf_analyzer needs it");
-    assert!(!metadata.extensions.iter().any(|name| name == "cuda_shared_memory"), "not there yet");
+    assert!(!metadata.extensions.iter().any(|name| name == "cuda_shared_memory"), "there is no card");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,14 +148,23 @@ async fn system_shared_memory_answers_without_regions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cuda_shared_memory_is_not_there_and_says_so() {
+async fn cuda_shared_memory_is_not_there_without_a_card_and_says_so() {
     let server = Server::start(|_| {}).await;
     let mut client = server.client().await;
     let status = soon(client.cuda_shared_memory_status(CudaSharedMemoryStatusRequest::default())).await;
     assert!(status.expect("OK").get_ref().regions.is_empty());
     soon(client.cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest::default())).await.expect("OK");
-    let status = soon(client.cuda_shared_memory_register(CudaSharedMemoryRegisterRequest::default())).await;
-    assert_eq!(status.expect_err("not yet").code(), Code::Unimplemented);
+    let unknown = CudaSharedMemoryStatusRequest { name: "region".to_owned() };
+    assert_eq!(soon(client.cuda_shared_memory_status(unknown)).await.expect_err("unknown").code(), Code::NotFound);
+    let register = CudaSharedMemoryRegisterRequest {
+        name: "region".to_owned(),
+        raw_handle: vec![0; 64],
+        device_id: 0,
+        byte_size: 64,
+    };
+    let status = soon(client.cuda_shared_memory_register(register)).await.expect_err("there is no card");
+    assert_eq!(status.code(), Code::InvalidArgument, "{}", status.message());
+    assert!(status.message().contains("this server uses no CUDA card"), "{}", status.message());
 }
 
 #[tokio::test(flavor = "multi_thread")]

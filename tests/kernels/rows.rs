@@ -234,3 +234,99 @@ fn pieces_are_copied_to_their_places_and_no_more_than_there_are() {
         }
     }
 }
+
+/// A list of places, of which each row has the one named, or none; and where it lies.
+fn list_of(places: [Option<&Array>; ROWS]) -> (Array, Array) {
+    const BEFORE: usize = 2;
+    let own = places.map(|place| place.map_or(0.0, |array| array.address().addr() as f64));
+    // Those of other rows come first.
+    let list = Array::new(Kind::I64, std::iter::repeat_n(WILD, BEFORE).chain(own));
+    let at = Array::new(Kind::I64, [list.address().addr() as f64]);
+    (list, at)
+}
+
+/// The list's entry with the first of the places.
+const FIRST_PLACE: i32 = 2;
+
+#[test]
+fn rows_are_gathered_from_places_of_their_own() {
+    for (columns, gap) in WIDTHS {
+        let stride = columns + gap;
+        for ((grid, threads), make) in
+            LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
+        {
+            let table = Array::new(Kind::F32, spread(&table(columns), columns, stride));
+            let own = make(Kind::F32, (0..columns).map(|word| -1.0 - word as f64).collect::<Vec<f64>>());
+            let (_list, at) = list_of([None, Some(&own), None, Some(&own), None]);
+            let none = Array::zeros(Kind::I64, 1);
+            for (places, is_placed) in [(&at, true), (&none, false)] {
+                let out = Array::untouched(Kind::F32, ROWS * columns);
+                let faults = Array::zeros(Kind::I32, ROWS);
+                // A row that lies elsewhere needs no slot.
+                let slots = [3.0, if is_placed { WILD } else { 6.0 }, 0.0, WILD, WILD];
+                let arguments = [
+                    Arg::Array(&live(LIVE)),
+                    Int(ROWS as i32),
+                    Int(4 * columns as i32),
+                    Arg::Array(&Array::new(Kind::I32, slots)),
+                    Arg::Array(&table),
+                    Int(TABLE_ROWS as i32),
+                    Int(4 * stride as i32),
+                    Arg::Array(&out),
+                    Int(4 * columns as i32),
+                    Arg::Array(&faults),
+                    Arg::Array(places),
+                    Int(FIRST_PLACE),
+                ];
+                let library = Library::of(Kind::F32);
+                library.launch("gather_placed", grid, threads, &arguments).expect("the launch keeps the rules");
+                let mut expected = gathered(&[Some(3), Some(6), Some(0)], columns);
+                if is_placed {
+                    expected[columns..2 * columns].copy_from_slice(&own.values());
+                }
+                assert_eq!(out.values(), expected, "rows of {columns} words on {grid:?}, placed: {is_placed}");
+                assert_eq!(faults.values(), [0.0; ROWS], "faults of rows of {columns} words");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_are_scattered_to_places_of_their_own() {
+    for (columns, gap) in WIDTHS {
+        let stride = columns + gap;
+        for ((grid, threads), make) in
+            LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
+        {
+            let rows: Vec<f64> = (0..ROWS * columns).map(|place| place as f64).collect();
+            let input = Array::new(Kind::F32, rows.iter().copied());
+            let own = make(Kind::F32, vec![0.0; columns]);
+            let padding = Array::zeros(Kind::F32, columns);
+            let (_list, at) = list_of([None, Some(&own), None, Some(&padding), None]);
+            let table = Array::untouched(Kind::F32, TABLE_ROWS * stride);
+            let faults = Array::zeros(Kind::I32, ROWS);
+            let arguments = [
+                Arg::Array(&live(LIVE)),
+                Int(ROWS as i32),
+                Int(4 * columns as i32),
+                Arg::Array(&Array::new(Kind::I32, [7.0, WILD, TABLE_ROWS as f64, 1.0, 1.0])),
+                Arg::Array(&input),
+                Int(4 * columns as i32),
+                Arg::Array(&table),
+                Int(TABLE_ROWS as i32),
+                Int(4 * stride as i32),
+                Arg::Array(&faults),
+                Arg::Array(&at),
+                Int(FIRST_PLACE),
+            ];
+            let library = Library::of(Kind::F32);
+            library.launch("scatter_placed", grid, threads, &arguments).expect("the launch keeps the rules");
+            let mut expected = vec![UNTOUCHED; TABLE_ROWS * stride];
+            expected[7 * stride..][..columns].copy_from_slice(&rows[..columns]);
+            assert_eq!(table.values(), expected, "rows of {columns} words on {grid:?}");
+            assert_eq!(own.values(), rows[columns..2 * columns], "rows of {columns} words on {grid:?}");
+            assert_eq!(padding.values(), vec![0.0; columns], "padding is not written");
+            assert_eq!(faults.values(), [0.0, 0.0, 1.0, 0.0, 0.0], "faults of rows of {columns} words");
+        }
+    }
+}

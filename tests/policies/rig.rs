@@ -237,6 +237,7 @@ impl Client {
             deadline: None,
             sequence: None,
             trace: None,
+            on_card: None,
         })
     }
 

@@ -139,6 +139,7 @@ impl Served {
             deadline: None,
             sequence: None,
             trace: None,
+            on_card: None,
         };
         self.handle().submit(request).await
     }

@@ -39,6 +39,8 @@ const LAST_SCRAPE: Duration = Duration::from_secs(1);
 pub(super) struct StartedPool {
     /// Runs the models.
     pub pool: Arc<Pool>,
+    /// Its CUDA cards, by their numbers among those of the driver, or why it has none.
+    pub cards: Result<Vec<u16>, String>,
     /// Compiles versions and brings them up in the pool.
     pub loader: Arc<dyn Loader>,
     /// What the pool records.
@@ -98,7 +100,7 @@ impl Server {
         log: Logging,
         started: StartedPool,
     ) -> Result<(Self, Startup), StartError> {
-        let StartedPool { pool, loader, recording, began } = started;
+        let StartedPool { pool, cards, loader, recording, began } = started;
         // Mistakes in the flags show before anything is loaded.
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
@@ -128,7 +130,8 @@ impl Server {
             readiness: Arc::clone(&readiness),
             shared_memory: Arc::new(
                 SharedMemory::new(args.grpc.allow_client_shm)
-                    .with_request_limit(u64::from(args.grpc.max_receive_bytes)),
+                    .with_request_limit(u64::from(args.grpc.max_receive_bytes))
+                    .with_cards(cards),
             ),
             backlog: Arc::clone(pool.backlog()),
             log,

@@ -12,7 +12,8 @@
 //!
 //! A [`Cuda`] belongs to the thread that opened it. `driver` calls the driver and owns its handles, `queue` is a
 //! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, `products` multiplies matrices, `convolutions`
-//! convolves images, `capture` is what graphs are made of, and [`cards`](mod@cards) says what there is.
+//! convolves images, `capture` is what graphs are made of, `sharing` opens memory of other processes, and
+//! [`cards`](mod@cards) says what there is.
 
 mod capture;
 pub mod cards;
@@ -23,6 +24,7 @@ mod host_memory;
 pub mod libraries;
 pub mod products;
 mod queue;
+mod sharing;
 mod signals;
 mod stream_memory;
 
@@ -42,8 +44,9 @@ use tracing::error;
 pub use self::{
     capture::Capture,
     compiler::{Compiler, Element, KERNELS, Source},
-    driver::{Address, Argument, Function, Memory, Shape},
+    driver::{Address, Argument, Function, IMPORT_HANDLE_BYTES, Memory, Shape},
     host_memory::HostMemory,
+    sharing::{ImportedMemory, ImportedSlice, Sharing},
     signals::Told,
 };
 use self::{

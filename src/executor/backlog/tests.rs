@@ -130,6 +130,7 @@ fn request(values: [f32; 2]) -> InferRequest {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     }
 }
 

@@ -175,7 +175,8 @@ impl Serving {
         programs: &StagePrograms,
         mut knobs: Box<Knobs>,
     ) -> Result<Box<Knobs>, String> {
-        let loader = Loader { card: &mut self.card, kernels: &self.kernels, parameter_bytes: self.parameter_bytes };
+        let (kernels, parameter_bytes) = (&self.kernels, self.parameter_bytes);
+        let loader = Loader { card: &mut self.card, kernels, parameter_bytes, places_rows: false };
         let version: Box<dyn Version> = match (programs.cells(), &mut knobs.policy) {
             (Some(cells), Policy::Cellular(cellular)) => Box::new(Cells::load(loader, cells, cellular)?),
             (Some(_), _) => return Err("its cells have no policy of cells".to_owned()),

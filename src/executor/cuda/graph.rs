@@ -24,6 +24,9 @@ const CHUNK_BYTES: usize = 16;
 /// Bytes of a piece in the list that [`copy_pieces`](Kernels) takes.
 const PIECE_BYTES: usize = 24;
 
+/// Bytes of a place in the lists of those that rows have of their own.
+const PLACE_BYTES: usize = size_of::<u64>();
+
 /// What a graph does around its program: rows are brought to its inputs, and its outputs to where they are read.
 #[derive(Debug, Default)]
 pub(super) struct Around {
@@ -74,6 +77,8 @@ pub(super) struct Section {
     /// A word a row.
     faults: HostMemory,
     pieces: HostMemory,
+    /// By ring, first those that the host writes, and row: the place that the row has instead, if it may have one.
+    placed: Option<HostMemory>,
 }
 
 impl Section {
@@ -96,7 +101,8 @@ impl Places {
     const LIVE: usize = 0;
     const PIECES: usize = 4;
     const PIECE_LIST: usize = 8;
-    const LISTS: usize = 16;
+    const PLACED: usize = 16;
+    const LISTS: usize = 24;
 
     fn list(self, number: usize) -> usize {
         Self::LISTS + number * self.bucket as usize * size_of::<i32>()
@@ -113,13 +119,35 @@ pub(super) struct Parameters {
     bytes: Vec<u8>,
     places: Places,
     pieces: Vec<[u64; 3]>,
+    /// Rows of rings that lie elsewhere: the ring, the row, and where.
+    placed: Vec<(Ring, usize, Address)>,
+}
+
+/// A ring of host memory, in whose place a row may have one of its own on the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ring {
+    /// Of those that the host writes.
+    Brought(usize),
+    /// Of those that the host reads.
+    Fetched(usize),
+}
+
+impl Ring {
+    /// Its number among all of them.
+    fn number(self, brought: usize) -> usize {
+        match self {
+            Self::Brought(number) => number,
+            Self::Fetched(number) => brought + number,
+        }
+    }
 }
 
 impl Parameters {
     /// Of a task of so many rows, in a graph for `bucket` rows.
     pub(super) fn new(around: &Around, bucket: u32, rows: usize) -> Self {
         let places = Places { bucket, lists: around.lists };
-        let mut parameters = Self { bytes: vec![0; places.bytes()], places, pieces: Vec::new() };
+        let bytes = vec![0; places.bytes()];
+        let mut parameters = Self { bytes, places, pieces: Vec::new(), placed: Vec::new() };
         parameters.number(Places::LIVE, rows as u32);
         parameters
     }
@@ -135,8 +163,27 @@ impl Parameters {
         self.pieces.push([from.to_bits(), to.to_bits(), bytes as u64]);
     }
 
-    /// The parameters as the graph takes them; pieces are listed in the task's section.
+    /// Has a row lie elsewhere than in a ring: a multiple of 4 bytes, as long as a row of the ring. The version was
+    /// loaded by a [`Loader`] whose rows may.
+    pub(super) fn place(&mut self, ring: Ring, row: usize, at: Address) {
+        self.placed.push((ring, row, at));
+    }
+
+    /// The parameters as the graph takes them; pieces and places are listed in the task's section.
     pub(super) fn finish(mut self, section: &mut Section) -> Box<[u8]> {
+        let brought = section.brought.len();
+        let rings = brought + section.fetched.len();
+        if let Some(list) = section.placed.as_mut().filter(|_| !self.placed.is_empty()) {
+            let address = list.address().to_bits();
+            let bytes = list.bytes_mut();
+            let ring_bytes = bytes.len() / rings.max(1);
+            bytes.fill(0);
+            for (ring, row, at) in &self.placed {
+                let to = ring.number(brought) * ring_bytes + row * PLACE_BYTES;
+                bytes[to..][..PLACE_BYTES].copy_from_slice(&at.to_bits().to_ne_bytes());
+            }
+            self.bytes[Places::PLACED..][..PLACE_BYTES].copy_from_slice(&address.to_ne_bytes());
+        }
         self.number(Places::PIECES, self.pieces.len() as u32);
         let list = section.pieces.address().to_bits();
         self.bytes[Places::PIECE_LIST..][..size_of::<u64>()].copy_from_slice(&list.to_ne_bytes());
@@ -157,6 +204,8 @@ impl Parameters {
 pub(super) struct Kernels {
     gather: Function,
     scatter: Function,
+    gather_placed: Function,
+    scatter_placed: Function,
     pieces: Function,
     /// Where faults are noted that cannot be: the host names rows that exist.
     unread: BufferId,
@@ -168,6 +217,8 @@ impl Kernels {
         Ok(Self {
             gather: kernels.function("gather_rows")?,
             scatter: kernels.function("scatter_rows")?,
+            gather_placed: kernels.function("gather_placed")?,
+            scatter_placed: kernels.function("scatter_placed")?,
             pieces: kernels.function("copy_pieces")?,
             unread: card.allocate(most_rows, size_of::<u32>())?,
         })
@@ -180,6 +231,8 @@ pub(super) struct Loader<'a> {
     pub(super) kernels: &'a Kernels,
     /// Most bytes of a task's parameters.
     pub(super) parameter_bytes: usize,
+    /// Whether rows of host memory may have places of their own on the card instead ([`Parameters::place`]).
+    pub(super) places_rows: bool,
 }
 
 /// A program on a card.
@@ -250,6 +303,7 @@ impl Loader<'_> {
                 unread,
                 first: &sections[0],
                 ring_rows: largest * SECTIONS as u32,
+                section_rows: self.places_rows.then_some(largest),
             };
             let graph = self.card.capture(stream, places.bytes(), |capture| moves.issue(capture, &*workspace))?;
             graphs.push((size, Rc::new(graph)));
@@ -258,6 +312,7 @@ impl Loader<'_> {
     }
 
     fn sections(&mut self, around: &Around, rows: u32) -> Result<Vec<Section>, DeviceError> {
+        let rings = around.brought.len() + around.fetched.len();
         let mut ring = |row_bytes: usize| {
             let parts = self.card.host_memory(row_bytes * rows as usize, SECTIONS)?;
             Ok::<_, DeviceError>(parts.into_iter())
@@ -266,6 +321,7 @@ impl Loader<'_> {
         let mut fetched = around.fetched.iter().map(|&bytes| ring(bytes)).collect::<Result<Vec<_>, _>>()?;
         let mut faults = ring(size_of::<u32>())?;
         let mut pieces = ring(PIECE_BYTES * around.pieces.max(1))?;
+        let mut placed = if self.places_rows && rings > 0 { Some(ring(PLACE_BYTES * rings)?) } else { None };
         let sections = (0..SECTIONS as u32).map_while(|section| {
             Some(Section {
                 first_row: section * rows,
@@ -273,6 +329,7 @@ impl Loader<'_> {
                 fetched: fetched.iter_mut().map_while(Iterator::next).collect(),
                 faults: faults.next()?,
                 pieces: pieces.next()?,
+                placed: placed.as_mut().and_then(Iterator::next),
             })
         });
         Ok(sections.collect())
@@ -296,6 +353,8 @@ struct Moves<'a> {
     /// Where the rings begin, each of which has so many rows.
     first: &'a Section,
     ring_rows: u32,
+    /// Rows of a section, if they may have places of their own.
+    section_rows: Option<u32>,
 }
 
 impl Moves<'_> {
@@ -343,30 +402,48 @@ impl Moves<'_> {
     fn gather(&self, capture: &mut Capture<'_>, from: &Move, to: Address) -> Result<(), DeviceError> {
         let [address, rows, pitch] = self.region(from);
         let places = [address, rows, pitch, Argument::Address(to), self.row_bytes(from)];
-        self.launch(capture, &self.kernels.gather, from, places)
+        self.launch(capture, [&self.kernels.gather, &self.kernels.gather_placed], from, places)
     }
 
     /// Brings rows that follow one another to where they are read.
     fn scatter(&self, capture: &mut Capture<'_>, to: &Move, from: Address) -> Result<(), DeviceError> {
         let [address, rows, pitch] = self.region(to);
         let places = [Argument::Address(from), self.row_bytes(to), address, rows, pitch];
-        self.launch(capture, &self.kernels.scatter, to, places)
+        self.launch(capture, [&self.kernels.scatter, &self.kernels.scatter_placed], to, places)
     }
 
-    /// Moves rows: which, and how many of them are live, lies on the card.
+    /// Moves rows: which, and how many of them are live, lies on the card; with the second kernel where rows may have
+    /// places of their own.
     fn launch(
         &self,
         capture: &mut Capture<'_>,
-        kernel: &Function,
+        [kernel, placed]: [&Function; 2],
         of: &Move,
-        [first, second, third, fourth, fifth]: [Argument; 5],
+        places: [Argument; 5],
     ) -> Result<(), DeviceError> {
         let base = capture.parameters();
         let live = Argument::Address(base.offset(Places::LIVE));
         let list = Argument::Address(base.offset(self.places.list(of.list)));
         let (rows, bytes) = (Argument::I32(self.size.rows as i32), self.row_bytes(of));
-        let arguments = [live, rows, bytes, list, first, second, third, fourth, fifth, Argument::Address(self.unread)];
+        let mut arguments = vec![live, rows, bytes, list];
+        arguments.extend(places);
+        arguments.push(Argument::Address(self.unread));
+        let first_place = self.first_place(of.place);
+        if let Some(first) = first_place {
+            arguments.extend([Argument::Address(base.offset(Places::PLACED)), Argument::I32(first as i32)]);
+        }
+        let kernel = if first_place.is_some() { placed } else { kernel };
         capture.kernel(kernel, self.shape(of.row_bytes.at(self.size.lengths)), &arguments)
+    }
+
+    /// Where the places of a ring's rows begin in a section's list; none where its rows have no places of their own.
+    fn first_place(&self, place: Place) -> Option<u32> {
+        let ring = match place {
+            Place::Brought(ring) => Ring::Brought(ring),
+            Place::Fetched(ring) => Ring::Fetched(ring),
+            Place::Rows(..) => return None,
+        };
+        Some(ring.number(self.around.brought.len()) as u32 * self.section_rows?)
     }
 
     fn row_bytes(&self, of: &Move) -> Argument {

@@ -66,6 +66,15 @@ pub fn check_cards(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), Str
     }
 }
 
+/// Which inputs of a version's requests tasks read on a card, and which outputs they write there, wherever in its
+/// memory they lie: none of a version of cells, whose requests the host unfolds.
+pub(super) fn placed_ports(spec: &ModelSpec, programs: &StagePrograms) -> (Box<[bool]>, Box<[bool]>) {
+    match programs.cells() {
+        Some(_) => Default::default(),
+        None => stages::placed_ports(spec, programs),
+    }
+}
+
 /// How a card is used.
 #[derive(Clone, Debug)]
 pub(super) struct CardOptions {

@@ -92,6 +92,7 @@ fn request() -> InferRequest {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     }
 }
 

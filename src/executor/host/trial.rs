@@ -52,7 +52,7 @@ pub(in crate::executor) fn run_alone(
     let mut journeys = Vec::with_capacity(requests.len());
     let mut actions = Vec::new();
     for (number, Trial { inputs, graph, given }) in (0..).zip(requests) {
-        let payload = Payload { rows: 1, lengths: Lengths::new(), inputs, backlog: None };
+        let payload = Payload { rows: 1, lengths: Lengths::new(), inputs, on_card: None, backlog: None };
         journeys.push(Journey::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given));
         let arrival = Arrival {
             req: ReqId(number),

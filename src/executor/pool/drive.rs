@@ -135,10 +135,20 @@ impl Pool {
         }
     }
 
-    /// Passes requests that left one shard to another. If that shard is lost meanwhile, they go to the one with the
-    /// least work.
+    /// Passes requests that left one shard to another. Requests whose tensors are in a card's memory go to that card. If
+    /// the shard is lost meanwhile, requests go to the one with the least work.
     pub(super) fn take_in(self: &Arc<Self>, to: &Shard, recalled: Vec<Recalled>) {
-        let mut next = Some((to, recalled));
+        let is_elsewhere =
+            |recalled: &Recalled| recalled.card().is_some_and(|card| self.kinds[to.number].card() != Some(card));
+        let (bound, recalled): (Vec<_>, Vec<_>) = recalled.into_iter().partition(is_elsewhere);
+        for recalled in bound {
+            let is_home = |&shard: &usize| self.kinds[shard].card() == recalled.card();
+            match self.router.least((0..self.shards.len()).filter(is_home)) {
+                Some(home) => self.take_in(&self.shards[home], vec![recalled]),
+                None => recalled.record.refuse(InferError::DeviceLost, self.now()),
+            }
+        }
+        let mut next = Some((to, recalled)).filter(|(_, recalled)| !recalled.is_empty());
         while let Some((to, recalled)) = next.take() {
             let Some((refused, after)) = self.change(to, |state, now, after| state.take_in(now, recalled, after))
             else {
@@ -149,6 +159,9 @@ impl Pool {
                 return;
             }
             match self.router.least(self.router.group_of(to.number)).filter(|_| !self.is_stopped()) {
+                Some(least) if refused.iter().any(|recalled| recalled.card().is_some()) => {
+                    return self.take_in(&self.shards[least], refused);
+                }
                 Some(least) => next = Some((&self.shards[least], refused)),
                 None => self.refuse_all(refused),
             }

@@ -20,10 +20,11 @@ use tracing::warn;
 
 use self::shard::Shard;
 use super::{
-    Backlog, BacklogLimits, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
+    Backlog, BacklogLimits, CardPorts, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
     admit::Longest,
     backend::{Backend, Order},
     clock::{Clock, duration_ns},
+    cuda::placed_ports,
     host::Host,
     indices::IndexChecks,
     loaded::Loaded,
@@ -210,6 +211,7 @@ impl Pool {
         };
         let is_on_cards = homes.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
         let longest = if is_on_cards { Longest::on_cards(&loaded.programs) } else { Longest::default() };
+        let card_ports = self.card_ports(&spec, &loaded.programs, &homes, &indices);
         // Before the shards, so that the timeline knows the model of every task.
         self.timeline.model_up(id.0, &spec.name, spec.version);
         for (&home, knobs) in homes.iter().zip(own_knobs) {
@@ -228,7 +230,25 @@ impl Pool {
             indices,
             longest,
             has_sequences,
+            card_ports,
         })
+    }
+
+    /// Returns the tensors of a version's requests that may stay in the memory of the version's cards.
+    fn card_ports(
+        &self,
+        spec: &ModelSpec,
+        programs: &StagePrograms,
+        homes: &[usize],
+        indices: &IndexChecks,
+    ) -> CardPorts {
+        let cards = homes.iter().filter_map(|&home| self.kinds[home].card()).collect::<Box<[u16]>>();
+        if cards.is_empty() {
+            return CardPorts::default();
+        }
+        let (mut inputs, outputs) = placed_ports(spec, programs);
+        inputs.iter_mut().enumerate().for_each(|(input, stays)| *stays &= !indices.reads(input));
+        CardPorts { cards, inputs, outputs }
     }
 
     /// Chooses devices, and reserves what the version needs on each. Returns the devices, and the version's knobs on
@@ -284,10 +304,7 @@ impl Pool {
 
     /// Returns its cards by their numbers in the driver.
     pub fn cards(&self) -> impl Iterator<Item = u16> + '_ {
-        self.kinds.iter().filter_map(|kind| match kind {
-            DeviceKind::Cpu => None,
-            DeviceKind::Card(number) => Some(*number),
-        })
+        self.kinds.iter().filter_map(|kind| kind.card())
     }
 
     /// Returns how many tasks may run at the same time.

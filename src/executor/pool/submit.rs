@@ -82,9 +82,12 @@ impl Pool {
     /// Returns the shard for a request; `None` if all shards of its version are lost.
     fn home_of(&self, handle: &ModelHandle, request: &InferRequest) -> Option<&Shard> {
         let homes = || handle.homes.iter().copied();
-        let home = match (&*handle.homes, &request.sequence) {
-            (_, Some(sequence)) => self.router.of_sequence(homes(), &sequence.id),
-            _ => self.router.least(homes()),
+        let home = match (&request.on_card, &request.sequence) {
+            (Some(tensors), _) => {
+                self.router.least(homes().filter(|&home| self.kinds[home].card() == Some(tensors.card)))
+            }
+            (None, Some(sequence)) => self.router.of_sequence(homes(), &sequence.id),
+            (None, None) => self.router.least(homes()),
         };
         home.map(|home| &self.shards[home])
     }

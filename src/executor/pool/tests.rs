@@ -83,6 +83,7 @@ impl Served {
             deadline: None,
             sequence: None,
             trace: None,
+            on_card: None,
         })
     }
 

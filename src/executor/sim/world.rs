@@ -233,6 +233,7 @@ impl World {
             deadline: request.expiry.map(at),
             sequence: None,
             trace: None,
+            on_card: None,
         }
     }
 }

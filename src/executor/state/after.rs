@@ -41,3 +41,10 @@ pub(in crate::executor) struct Recalled {
     pub(in crate::executor) record: Record,
     pub(super) arrival: Box<Arrival>,
 }
+
+impl Recalled {
+    /// The card that it has to run on, by its number among those of the driver, if tensors of it lie there.
+    pub(in crate::executor) fn card(&self) -> Option<u16> {
+        self.record.payload.on_card.as_ref().map(|tensors| tensors.card)
+    }
+}

@@ -147,8 +147,13 @@ impl State {
         let Asked { request, graph, backlog, sink, whereabouts } = asked;
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
-        let payload = Payload { rows: request.rows, lengths: lengths.clone(), inputs: request.inputs, backlog };
-        let payload = Arc::new(payload);
+        let payload = Arc::new(Payload {
+            rows: request.rows,
+            lengths: lengths.clone(),
+            inputs: request.inputs,
+            on_card: request.on_card,
+            backlog,
+        });
         let journey = match &version.loaded.programs.0 {
             Programs::Cells(cells) => {
                 let has_batch_axis = version.loaded.spec.has_batch_axis();

@@ -290,10 +290,14 @@ impl Dispatch {
             Method::SystemSharedMemoryUnregister => {
                 unary(call, async |request| Ok(methods::system_unregister(services, request))).await
             }
-            Method::CudaSharedMemoryStatus => unary(call, async |request| methods::cuda_status(request)).await,
-            Method::CudaSharedMemoryRegister => unary(call, async |request| methods::cuda_register(request)).await,
+            Method::CudaSharedMemoryStatus => {
+                unary(call, async |request| methods::cuda_status(services, request)).await
+            }
+            Method::CudaSharedMemoryRegister => {
+                unary(call, async |request| methods::cuda_register(services, request)).await
+            }
             Method::CudaSharedMemoryUnregister => {
-                unary(call, async |request| Ok(methods::cuda_unregister(request))).await
+                unary(call, async |request| Ok(methods::cuda_unregister(services, request))).await
             }
             Method::TraceSetting => unary(call, async |request| methods::trace_setting(services, request)).await,
             Method::LogSettings => unary(call, async |request| methods::log_settings(services, request)).await,

@@ -174,22 +174,48 @@ pub(super) async fn system_unregister(State(api): State<Api>, names: PathNames) 
     StatusCode::OK
 }
 
-/// Answers `GET /v2/cudasharedmemory[/region/…]/status`.
-pub(super) async fn cuda_status(names: PathNames) -> Result<Json<Value>, Problem> {
-    methods::cuda_status(pb::CudaSharedMemoryStatusRequest { name: names.region })?;
-    Ok(Json(json!([])))
+/// Answers `GET /v2/cudasharedmemory[/region/…]/status`: a list of regions.
+pub(super) async fn cuda_status(State(api): State<Api>, names: PathNames) -> Result<Json<Value>, Problem> {
+    let asked = pb::CudaSharedMemoryStatusRequest { name: names.region };
+    let mut regions: Vec<_> = methods::cuda_status(&api.services, asked)?.regions.into_values().collect();
+    regions.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    let regions = regions
+        .into_iter()
+        .map(|region| json!({ "name": region.name, "device_id": region.device_id, "byte_size": region.byte_size }));
+    Ok(Json(regions.collect()))
+}
+
+#[derive(Deserialize)]
+struct RegisterCudaBody {
+    raw_handle: RawHandle,
+    device_id: i64,
+    byte_size: u64,
+}
+
+/// The driver's handle of the memory.
+#[derive(Deserialize)]
+struct RawHandle {
+    b64: String,
 }
 
 /// Answers `POST /v2/cudasharedmemory/region/…/register`.
-pub(super) async fn cuda_register(names: PathNames) -> Result<StatusCode, Problem> {
-    let asked = pb::CudaSharedMemoryRegisterRequest { name: names.region, ..Default::default() };
-    methods::cuda_register(asked)?;
+pub(super) async fn cuda_register(
+    State(api): State<Api>,
+    names: PathNames,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let RegisterCudaBody { raw_handle, device_id, byte_size } = parse(&small(&api, request).await?.bytes)?;
+    let raw_handle = STANDARD
+        .decode(&raw_handle.b64)
+        .map_err(|error| Problem::invalid(format!("'b64' of 'raw_handle' is no base64: {error}")))?;
+    let asked = pb::CudaSharedMemoryRegisterRequest { name: names.region, raw_handle, device_id, byte_size };
+    methods::cuda_register(&api.services, asked)?;
     Ok(StatusCode::OK)
 }
 
 /// Answers `POST /v2/cudasharedmemory[/region/…]/unregister`.
-pub(super) async fn cuda_unregister(names: PathNames) -> StatusCode {
-    methods::cuda_unregister(pb::CudaSharedMemoryUnregisterRequest { name: names.region });
+pub(super) async fn cuda_unregister(State(api): State<Api>, names: PathNames) -> StatusCode {
+    methods::cuda_unregister(&api.services, pb::CudaSharedMemoryUnregisterRequest { name: names.region });
     StatusCode::OK
 }
 

@@ -202,7 +202,7 @@ pub(super) fn admit(
     held: Reservation,
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
-    let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
+    let decoded = decode::decode_for(request, version.spec(), &services.shared_memory, version.handle().card_ports())?;
     forms.check(version.spec(), &decoded.reply)?;
     Ok((Admitted::new(version, decoded, place, held, message_bytes), forms))
 }

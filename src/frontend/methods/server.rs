@@ -3,6 +3,9 @@
 use crate::frontend::Services;
 use crate::wire::pb;
 
+/// Extension of servers that have CUDA cards.
+const CUDA_SHARED_MEMORY: &str = "cuda_shared_memory";
+
 /// Implemented extensions of the protocol.
 const EXTENSIONS: [&str; 12] = [
     "classification",
@@ -31,10 +34,14 @@ pub(in crate::frontend) fn server_ready(services: &Services, _: pb::ServerReadyR
 
 /// Answers ServerMetadata.
 pub(in crate::frontend) fn metadata(services: &Services, _: pb::ServerMetadataRequest) -> pb::ServerMetadataResponse {
-    server_metadata(&services.server_name)
+    let mut metadata = server_metadata(&services.server_name);
+    if services.shared_memory.has_cards() {
+        metadata.extensions.push(CUDA_SHARED_MEMORY.to_owned());
+    }
+    metadata
 }
 
-/// Returns the metadata of a server with this name; also used by the HTTP front end.
+/// Returns the metadata of a server with this name and without CUDA cards.
 pub fn server_metadata(name: &str) -> pb::ServerMetadataResponse {
     pb::ServerMetadataResponse {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Shared memory: system regions are supported, CUDA regions are not.
+//! Memory that clients share: system regions, and regions of CUDA cards.
 
 use tonic::Status;
 
@@ -38,37 +38,36 @@ pub(in crate::frontend) fn system_unregister(
     pb::SystemSharedMemoryUnregisterResponse {}
 }
 
-/// Answers CudaSharedMemoryStatus with no regions.
+/// Answers CudaSharedMemoryStatus.
 ///
 /// # Errors
-/// NOT_FOUND if a region is named.
+/// NOT_FOUND for a region that is not registered.
 pub(in crate::frontend) fn cuda_status(
+    services: &Services,
     request: pb::CudaSharedMemoryStatusRequest,
 ) -> Result<pb::CudaSharedMemoryStatusResponse, Status> {
-    if request.name.is_empty() {
-        return Ok(pb::CudaSharedMemoryStatusResponse::default());
-    }
-    Err(Status::not_found(format!("unable to find cuda shared memory region: '{}'", request.name)))
+    services.shared_memory.cuda_status(&request.name).map_err(refused)
 }
 
 /// Answers CudaSharedMemoryRegister.
 ///
 /// # Errors
-/// Always.
+/// When registering is off, there is no such card, or the region is not what the request says.
 pub(in crate::frontend) fn cuda_register(
+    services: &Services,
     request: pb::CudaSharedMemoryRegisterRequest,
 ) -> Result<pb::CudaSharedMemoryRegisterResponse, Status> {
-    Err(Status::unimplemented(format!(
-        "cuda shared memory region '{}' cannot be registered: this server has no CUDA shared memory yet, use system \
-         shared memory",
-        request.name
-    )))
+    let pb::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } = request;
+    services.shared_memory.register_cuda(&name, &raw_handle, device_id, byte_size).map_err(refused)?;
+    Ok(pb::CudaSharedMemoryRegisterResponse {})
 }
 
-/// Answers CudaSharedMemoryUnregister, which always succeeds, because clients call it before anything else.
+/// Answers CudaSharedMemoryUnregister. An unknown region is no error; an empty name means all regions.
 pub(in crate::frontend) fn cuda_unregister(
-    _: pb::CudaSharedMemoryUnregisterRequest,
+    services: &Services,
+    request: pb::CudaSharedMemoryUnregisterRequest,
 ) -> pb::CudaSharedMemoryUnregisterResponse {
+    services.shared_memory.unregister_cuda(&request.name);
     pb::CudaSharedMemoryUnregisterResponse {}
 }
 

@@ -8,6 +8,7 @@
 //! layout) and shared memory (a different owner) are copied, once.
 
 mod fields;
+mod on_card;
 mod outputs;
 mod parameters;
 mod parse;
@@ -19,8 +20,6 @@ mod typed;
 
 use std::iter;
 
-use bytes::Bytes;
-
 pub use self::parse::parse;
 use super::{
     ReplyPlan, RequestError, SharedMemory,
@@ -28,7 +27,7 @@ use super::{
     pb::{self, model_infer_request::InferInputTensor},
 };
 use crate::{
-    executor::{InferRequest, InputTensor},
+    executor::{CardPorts, InferRequest, InputTensor},
     model::{DataType, Dims, ModelSpec},
 };
 
@@ -51,14 +50,29 @@ pub fn decode(
     spec: &ModelSpec,
     regions: &SharedMemory,
 ) -> Result<Decoded, RequestError> {
+    decode_for(request, spec, regions, &CardPorts::default())
+}
+
+/// As [`decode`], of a version that reads and writes tensors on cards, where they lie in memory that the client shares.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_for(
+    request: pb::ModelInferRequest,
+    spec: &ModelSpec,
+    regions: &SharedMemory,
+    ports: &CardPorts,
+) -> Result<Decoded, RequestError> {
     let pb::ModelInferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = request;
     let parts = || {
         let parameters = parameters::request(&parameters)?;
-        let selection = outputs::select(outputs, spec, regions)?;
-        let (rows, inputs) = place(inputs, raw_input_contents, spec, regions)?;
-        Ok((parameters, selection, rows, inputs))
+        let mut selection = outputs::select(outputs, spec, regions)?;
+        let source = payload::Source::new(raw_input_contents, regions, ports);
+        let (rows, inputs, staying) = place(inputs, source, spec)?;
+        let on_card = staying.keep_outputs(&mut selection, spec, rows);
+        Ok((parameters, selection, rows, inputs, on_card))
     };
-    let (parameters, outputs, rows, inputs) = match parts() {
+    let (parameters, outputs, rows, inputs, on_card) = match parts() {
         Ok(parts) => parts,
         Err(fault) => return Err(RequestError::from_fault(&fault, id)),
     };
@@ -70,24 +84,23 @@ pub fn decode(
         deadline: None,
         sequence: parameters.sequence,
         trace: None,
+        on_card,
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
     Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })
 }
 
-/// The number of rows, and the inputs in the specification's order.
-type Placed = (u32, Vec<Option<InputTensor>>);
+/// The number of rows, the inputs in the specification's order, and the tensors that stay on a card.
+type Placed<'a> = (u32, Vec<Option<InputTensor>>, on_card::Staying<'a>);
 
-fn place(
+fn place<'a>(
     inputs: Vec<InferInputTensor>,
-    raw: Vec<Bytes>,
+    mut source: payload::Source<'a>,
     spec: &ModelSpec,
-    regions: &SharedMemory,
-) -> Result<Placed, Fault> {
+) -> Result<Placed<'a>, Fault> {
     let mut placed: Vec<Option<InputTensor>> = Vec::with_capacity(spec.inputs.len());
     placed.resize_with(spec.inputs.len(), || None);
     let mut agreement = shape::Agreement::new(spec);
-    let mut source = payload::Source::new(raw, regions);
     let given = inputs.len();
     let mut inputs = inputs.into_iter();
     while let Some(input) = inputs.next() {
@@ -106,7 +119,7 @@ fn place(
     if !complete {
         return Err(wrong_count(spec, &placed, []));
     }
-    Ok((agreement.rows(), placed))
+    Ok((agreement.rows(), placed, source.into_staying()))
 }
 
 fn take(
@@ -119,7 +132,7 @@ fn take(
     let wanted = &spec.inputs[index];
     check_datatype(&input.datatype, wanted.datatype)?;
     let elements = agreement.admit(index, &input.shape)?;
-    let data = source.take(&input.parameters, input.contents, wanted.datatype, elements)?;
+    let data = source.take(index, &input.parameters, input.contents, wanted.datatype, elements)?;
     Ok(InputTensor { shape: Dims::from_vec(input.shape), data })
 }
 

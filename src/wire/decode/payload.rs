@@ -5,16 +5,12 @@ use std::vec;
 use bytes::Bytes;
 
 use super::{
-    super::{
-        SharedMemory,
-        fault::InputFault,
-        pb::InferTensorContents,
-        shared_memory::{Allowance, RegionSlice},
-    },
+    super::{SharedMemory, fault::InputFault, pb::InferTensorContents, shared_memory::Allowance},
+    on_card::Staying,
     parameters::{self, Parameters},
     strings, typed,
 };
-use crate::model::DataType;
+use crate::{executor::CardPorts, model::DataType};
 
 /// The payloads of one request, taken input by input.
 #[derive(Debug)]
@@ -26,16 +22,26 @@ pub(super) struct Source<'a> {
     regions: &'a SharedMemory,
     /// How much the request may still read from them.
     allowance: Allowance,
+    /// What it need not read, since it stays on a card.
+    staying: Staying<'a>,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(raw: Vec<Bytes>, regions: &'a SharedMemory) -> Self {
-        Self { any_raw: !raw.is_empty(), raw: raw.into_iter(), regions, allowance: regions.allowance() }
+    pub(super) fn new(raw: Vec<Bytes>, regions: &'a SharedMemory, ports: &'a CardPorts) -> Self {
+        let (any_raw, allowance) = (!raw.is_empty(), regions.allowance());
+        Self { any_raw, raw: raw.into_iter(), regions, allowance, staying: Staying::new(ports) }
     }
 
-    /// Returns the next input's elements in wire form, after checking that there are `elements` of `datatype`.
+    /// Returns the tensors that stay on a card.
+    pub(super) fn into_staying(self) -> Staying<'a> {
+        self.staying
+    }
+
+    /// Returns the elements of the next input, which has this number, in wire form, after checking that there are
+    /// `elements` of `datatype`. Returns none if they stay on a card.
     pub(super) fn take(
         &mut self,
+        number: usize,
         parameters: &Parameters,
         contents: Option<InferTensorContents>,
         datatype: DataType,
@@ -44,7 +50,17 @@ impl<'a> Source<'a> {
         let region = if parameters.is_empty() { None } else { parameters::region(parameters, self.regions)? };
         match (region, contents) {
             (Some(_), Some(_)) => Err(InputFault::ContentsBesideRegion),
-            (Some(region), None) => shared(&region, datatype, elements, &mut self.allowance),
+            (Some(region), None) => {
+                if let Some(size) = datatype.size_bytes() {
+                    check_size(region.size_bytes(), size, elements)?;
+                }
+                if elements > 0 && self.staying.keep_input(number, &region) {
+                    return Ok(Bytes::new());
+                }
+                let data = region.read(&mut self.allowance)?;
+                check(&data, datatype, elements)?;
+                Ok(data)
+            }
             (None, Some(_)) if self.any_raw => Err(InputFault::ContentsBesideRaw),
             (None, Some(contents)) => typed::into_raw(contents, datatype, elements),
             (None, None) => {
@@ -54,21 +70,6 @@ impl<'a> Source<'a> {
             }
         }
     }
-}
-
-/// Copies the client's shared memory. Sizes are checked before anything is read.
-fn shared(
-    region: &RegionSlice,
-    datatype: DataType,
-    elements: usize,
-    allowance: &mut Allowance,
-) -> Result<Bytes, InputFault> {
-    if let Some(size) = datatype.size_bytes() {
-        check_size(region.size_bytes(), size, elements)?;
-    }
-    let data = region.read(allowance)?;
-    check(&data, datatype, elements)?;
-    Ok(data)
 }
 
 fn check(data: &Bytes, datatype: DataType, elements: usize) -> Result<(), InputFault> {

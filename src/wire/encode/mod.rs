@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     executor::{OutputTensor, Response},
-    model::{DataType, ModelSpec, TensorSpec},
+    model::{DataType, ModelSpec, TensorSpec, element_count},
 };
 
 /// Builds the reply to a request, or one of the replies to a decoupled request, according to the plan.
@@ -126,13 +126,28 @@ impl<'a> Reply<'a> {
             OutputForm::SharedMemory(region) => {
                 self.share(output, region, &tensor.data)?;
                 let parameters = region_parameters(region, tensor.data.len());
-                self.push(output, output.datatype, OutputTensor { shape: tensor.shape, data: Bytes::new() });
-                if let Some(last) = self.outputs.last_mut() {
-                    last.parameters = parameters;
-                }
+                self.push_elsewhere(output, tensor, parameters);
+            }
+            OutputForm::Placed(region) => {
+                let elements = element_count(&tensor.shape).unwrap_or(0);
+                let bytes = elements.saturating_mul(output.datatype.size_bytes().unwrap_or(0));
+                self.push_elsewhere(output, tensor, region_parameters(region, bytes));
             }
         }
         Ok(())
+    }
+
+    /// An output that is where its parameters say.
+    fn push_elsewhere(
+        &mut self,
+        output: &TensorSpec,
+        tensor: OutputTensor,
+        parameters: HashMap<String, InferParameter>,
+    ) {
+        self.push(output, output.datatype, OutputTensor { shape: tensor.shape, data: Bytes::new() });
+        if let Some(last) = self.outputs.last_mut() {
+            last.parameters = parameters;
+        }
     }
 
     fn push(&mut self, output: &TensorSpec, datatype: DataType, tensor: OutputTensor) {
@@ -146,7 +161,7 @@ impl<'a> Reply<'a> {
         self.raw.push(tensor.data);
     }
 
-    fn share(&self, output: &TensorSpec, region: &RegionSlice, data: &[u8]) -> Result<(), EncodeFault> {
+    fn share(&self, output: &TensorSpec, region: &RegionSlice, data: &Bytes) -> Result<(), EncodeFault> {
         let (available, needed) = (region.size_bytes(), data.len() as u64);
         if needed > available {
             return Err(EncodeFault::RegionTooSmall {
@@ -167,7 +182,7 @@ impl<'a> Reply<'a> {
 
 /// Returns the parameters that locate the output: the part of the region that it fills.
 fn region_parameters(region: &RegionSlice, bytes: usize) -> HashMap<String, InferParameter> {
-    // Cannot overflow: both are within a file, whose length is an i64.
+    // Cannot overflow: both are within a file or an allocation, whose length is an i64.
     let int64 = |value: u64| ParameterChoice::Int64Param(i64::try_from(value).unwrap_or(i64::MAX));
     let values = [
         ("shared_memory_region", ParameterChoice::StringParam(region.region().to_owned())),

@@ -89,7 +89,7 @@ fn exchange(
     let part = &mut content[first..first + usize::try_from(byte_size).expect("within a small file")];
     assert_eq!(slice.read(&mut memory.allowance()).expect("the object is there"), &*part);
     part.reverse();
-    slice.write(part).expect("the object is there");
+    slice.write(&Bytes::copy_from_slice(part)).expect("the object is there");
     assert_eq!(slice.read(&mut memory.allowance()).expect("the object is there"), &*part);
 }
 

@@ -1,31 +1,30 @@
-//! System shared memory: named regions of `/dev/shm` that requests take inputs from and put outputs into.
+//! Memory that clients share with the server: named regions that requests take inputs from and put outputs into. System
+//! regions are objects of `/dev/shm` (`system`), CUDA regions memory of a card (`cuda`). Names are those of both kinds.
 //!
-//! Regions are read and written by position, never mapped: a client that truncates its file makes a read fail, where a
-//! mapping would kill the server with SIGBUS. A read is a snapshot; what the client writes afterwards does not reach
-//! the request.
+//! System regions are read and written by position, never mapped: a client that truncates its file makes a read fail,
+//! where a mapping would kill the server with SIGBUS. A read is a snapshot; what the client writes afterwards does not
+//! reach the request.
 
-use std::{
-    collections::HashMap,
-    fs::{File, OpenOptions},
-    io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+mod cuda;
+mod error;
+mod system;
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use super::{
-    pb::{SystemSharedMemoryStatusResponse, system_shared_memory_status_response::RegionStatus},
-    status::Kind,
+pub use self::error::SharedMemoryError;
+use self::{
+    cuda::Cards,
+    system::{DIRECTORY, Object},
 };
-
-/// Where `shm_open` keeps its objects on Linux.
-const DIRECTORY: &str = "/dev/shm";
-
-/// Longest name of such an object.
-const KEY_LIMIT_BYTES: usize = 255;
+use super::pb::{
+    CudaSharedMemoryStatusResponse, SystemSharedMemoryStatusResponse,
+    cuda_shared_memory_status_response::RegionStatus as CudaRegionStatus,
+    system_shared_memory_status_response::RegionStatus,
+};
+use crate::device::cuda::{ImportedMemory, ImportedSlice};
 
 /// Longest name of a region: the server keeps it, and every status repeats it.
 const NAME_LIMIT_BYTES: usize = 1024;
@@ -36,8 +35,9 @@ const MOST_REGIONS: usize = 512;
 /// Bytes that one request may read unless it is said otherwise: the largest message of gRPC.
 const REQUEST_LIMIT_BYTES: u64 = i32::MAX as u64;
 
-/// Step of a read: the part that is zeroed and then filled is still in the cache when it is filled.
-const READ_STEP_BYTES: usize = 256 * 1024;
+/// What statuses call the kinds of regions.
+const SYSTEM: &str = "system";
+const CUDA: &str = "cuda";
 
 /// The regions that clients have registered.
 #[derive(Debug)]
@@ -46,20 +46,24 @@ pub struct SharedMemory {
     request_limit_bytes: u64,
     /// Where the objects of keys are.
     directory: PathBuf,
+    cards: Cards,
     regions: RwLock<HashMap<String, Arc<Region>>>,
 }
 
 #[derive(Debug)]
 struct Region {
     name: String,
-    key: String,
-    file: File,
-    /// First byte of the region in the file.
-    offset_bytes: u64,
     size_bytes: u64,
+    memory: Memory,
 }
 
-/// A part of a region, checked to lie within it. It keeps the region's file open: a request that holds it ends well
+#[derive(Debug)]
+enum Memory {
+    System(Object),
+    Cuda { card: u16, memory: Arc<ImportedMemory> },
+}
+
+/// A part of a region, checked to lie within it. It keeps the region's memory open: a request that holds it ends well
 /// even where the region is unregistered meanwhile.
 #[derive(Clone, Debug)]
 pub struct RegionSlice {
@@ -77,76 +81,15 @@ pub struct Allowance {
     left_bytes: u64,
 }
 
-/// Why shared memory could not be registered or used.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum SharedMemoryError {
-    #[error("system shared memory cannot be registered: start the server with --allow-client-shm=true")]
-    Disabled,
-    #[error("a shared memory region needs a name")]
-    Unnamed,
-    #[error("the name of a shared memory region may have {limit} bytes, this one has {length}")]
-    NameTooLong { length: usize, limit: usize },
-    #[error("failed to register shared memory region '{name}': {limit} regions are registered, which is the most")]
-    TooMany { name: String, limit: usize },
-    #[error("shared memory region '{name}' already in manager")]
-    AlreadyRegistered { name: String },
-    #[error("unable to find system shared memory region: '{name}'")]
-    Unknown { name: String },
-    #[error("Unable to open shared memory region: '{key}' (region '{name}'): {reason}")]
-    Open { name: String, key: String, reason: String },
-    #[error("failed to register shared memory region '{name}': it needs a byte size > 0")]
-    Empty { name: String },
-    #[error(
-        "failed to register shared memory region '{name}': offset {offset} + byte size {byte_size} is beyond the \
-         {available} bytes of '{key}'"
-    )]
-    BeyondFile { name: String, key: String, offset: u64, byte_size: u64, available: u64 },
-    #[error(
-        "invalid offset + byte size for shared memory region '{name}': {offset} + {byte_size} is beyond its {available} \
-         bytes"
-    )]
-    BeyondRegion { name: String, offset: u64, byte_size: u64, available: u64 },
-    #[error("shared memory region '{name}' has become shorter than it was registered")]
-    Shrunk { name: String },
-    #[error("shared memory region '{name}' cannot be used: {reason}")]
-    Io { name: String, reason: String },
-    #[error(
-        "a request may read {limit} bytes from shared memory: {byte_size} from region '{name}' are too many, {left} of them \
-         are left"
-    )]
-    OverLimit { name: String, byte_size: u64, limit: u64, left: u64 },
-    #[error("no memory for {byte_size} bytes from shared memory region '{name}'")]
-    NoMemory { name: String, byte_size: u64 },
-}
-
-impl SharedMemoryError {
-    /// What kind of answer the error makes.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Unknown { .. } => Kind::NotFound,
-            Self::Disabled | Self::NoMemory { .. } => Kind::Unavailable,
-            Self::OverLimit { .. } | Self::TooMany { .. } => Kind::ResourceExhausted,
-            Self::Open { .. } | Self::Io { .. } => Kind::Internal,
-            Self::Unnamed
-            | Self::NameTooLong { .. }
-            | Self::AlreadyRegistered { .. }
-            | Self::Empty { .. }
-            | Self::BeyondFile { .. }
-            | Self::BeyondRegion { .. }
-            | Self::Shrunk { .. } => Kind::InvalidArgument,
-        }
-    }
-}
-
 impl SharedMemory {
-    /// No regions yet. Where `register_allowed` is false (`--allow-client-shm` is off) there never will be any, and
-    /// everything but [`Self::register`] answers as usual.
+    /// No regions yet, and no cards. Where `register_allowed` is false (`--allow-client-shm` is off) there never will
+    /// be any, and everything but [`Self::register`] and [`Self::register_cuda`] answers as usual.
     pub fn new(register_allowed: bool) -> Self {
         Self {
             register_allowed,
             request_limit_bytes: REQUEST_LIMIT_BYTES,
             directory: DIRECTORY.into(),
+            cards: Cards::new(Err("none was looked for".to_owned())),
             regions: RwLock::default(),
         }
     }
@@ -155,6 +98,18 @@ impl SharedMemory {
     #[must_use]
     pub fn with_request_limit(self, bytes: u64) -> Self {
         Self { request_limit_bytes: bytes, ..self }
+    }
+
+    /// Lets clients share memory of these cards, named by their numbers among those of the driver; or says why there
+    /// are none.
+    #[must_use]
+    pub fn with_cards(self, cards: Result<Vec<u16>, String>) -> Self {
+        Self { cards: Cards::new(cards), ..self }
+    }
+
+    /// Whether there are cards whose memory clients can share.
+    pub fn has_cards(&self) -> bool {
+        self.cards.are_there()
     }
 
     /// What a request that has read nothing may read.
@@ -168,6 +123,33 @@ impl SharedMemory {
     /// When registering is off, the name is taken or too long, there is no such object, it is shorter than that, or too
     /// many regions are registered.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), SharedMemoryError> {
+        self.add(name, byte_size, || Object::open(&self.directory, name, key, offset, byte_size).map(Memory::System))
+    }
+
+    /// Registers the first `byte_size` bytes of the memory that a handle of the driver names on a card, under a name.
+    ///
+    /// # Errors
+    /// When registering is off, the name is taken or too long, there is no such card, the driver does not take the
+    /// handle, the memory is shorter than that, or too many regions are registered.
+    pub fn register_cuda(
+        &self,
+        name: &str,
+        raw_handle: &[u8],
+        device: i64,
+        byte_size: u64,
+    ) -> Result<(), SharedMemoryError> {
+        self.add(name, byte_size, || {
+            let (card, memory) = self.cards.open(name, raw_handle, device, byte_size)?;
+            Ok(Memory::Cuda { card, memory })
+        })
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        byte_size: u64,
+        open: impl FnOnce() -> Result<Memory, SharedMemoryError>,
+    ) -> Result<(), SharedMemoryError> {
         if !self.register_allowed {
             return Err(SharedMemoryError::Disabled);
         }
@@ -177,41 +159,85 @@ impl SharedMemory {
         if name.len() > NAME_LIMIT_BYTES {
             return Err(SharedMemoryError::NameTooLong { length: name.len(), limit: NAME_LIMIT_BYTES });
         }
+        check_room(&self.regions.read(), name)?;
+        if byte_size == 0 {
+            return Err(SharedMemoryError::Empty { name: name.to_owned() });
+        }
+        // A card may take its time.
+        let region = Region { name: name.to_owned(), size_bytes: byte_size, memory: open()? };
         let mut regions = self.regions.write();
-        if regions.contains_key(name) {
-            return Err(SharedMemoryError::AlreadyRegistered { name: name.to_owned() });
-        }
-        if regions.len() >= MOST_REGIONS {
-            return Err(SharedMemoryError::TooMany { name: name.to_owned(), limit: MOST_REGIONS });
-        }
-        let region = Region::open(&self.directory, name, key, offset, byte_size)?;
+        check_room(&regions, name)?;
         regions.insert(name.to_owned(), Arc::new(region));
         Ok(())
     }
 
-    /// Forgets the named region, or all with an empty name. An unknown name is no error.
+    /// Forgets the named system region, or all of them with an empty name. An unknown name is no error.
     pub fn unregister(&self, name: &str) {
-        let mut regions = self.regions.write();
-        if name.is_empty() {
-            regions.clear();
-        } else {
-            regions.remove(name);
-        }
+        self.forget(name, SYSTEM);
     }
 
-    /// The named region, or all with an empty name.
+    /// Forgets the named CUDA region, or all of them with an empty name. An unknown name is no error.
+    pub fn unregister_cuda(&self, name: &str) {
+        self.forget(name, CUDA);
+    }
+
+    fn forget(&self, name: &str, kind: &'static str) {
+        let is_meant = |region: &Region| region.memory.kind() == kind && (name.is_empty() || region.name == name);
+        self.regions.write().retain(|_, region| !is_meant(region));
+    }
+
+    /// The named system region, or all of them with an empty name.
     ///
     /// # Errors
-    /// When no region has that name.
+    /// When no system region has that name.
     pub fn status(&self, name: &str) -> Result<SystemSharedMemoryStatusResponse, SharedMemoryError> {
-        let regions = self.regions.read();
-        let wanted: Vec<&Region> = if name.is_empty() {
-            regions.values().map(AsRef::as_ref).collect()
-        } else {
-            vec![regions.get(name).ok_or_else(|| SharedMemoryError::Unknown { name: name.to_owned() })?]
+        let status = |region: &Region| match &region.memory {
+            Memory::System(object) => Some(RegionStatus {
+                name: region.name.clone(),
+                key: object.key.clone(),
+                offset: object.offset_bytes,
+                byte_size: region.size_bytes,
+            }),
+            Memory::Cuda { .. } => None,
         };
-        let regions = wanted.into_iter().map(|region| (region.name.clone(), region.status())).collect();
-        Ok(SystemSharedMemoryStatusResponse { regions })
+        Ok(SystemSharedMemoryStatusResponse { regions: self.statuses(name, SYSTEM, status)? })
+    }
+
+    /// The named CUDA region, or all of them with an empty name.
+    ///
+    /// # Errors
+    /// When no CUDA region has that name.
+    pub fn cuda_status(&self, name: &str) -> Result<CudaSharedMemoryStatusResponse, SharedMemoryError> {
+        let status = |region: &Region| match &region.memory {
+            Memory::Cuda { card, .. } => Some(CudaRegionStatus {
+                name: region.name.clone(),
+                device_id: u64::from(*card),
+                byte_size: region.size_bytes,
+            }),
+            Memory::System(_) => None,
+        };
+        Ok(CudaSharedMemoryStatusResponse { regions: self.statuses(name, CUDA, status)? })
+    }
+
+    /// Statuses of regions of a kind, by name.
+    fn statuses<S>(
+        &self,
+        name: &str,
+        kind: &'static str,
+        status: impl Fn(&Region) -> Option<S>,
+    ) -> Result<HashMap<String, S>, SharedMemoryError> {
+        let regions = self.regions.read();
+        if name.is_empty() {
+            return Ok(regions.values().filter_map(|region| Some((region.name.clone(), status(region)?))).collect());
+        }
+        let unknown = || SharedMemoryError::UnknownOfKind { name: name.to_owned(), kind };
+        let region = regions.get(name).ok_or_else(unknown)?;
+        let status = status(region).ok_or_else(|| SharedMemoryError::OfOtherKind {
+            name: name.to_owned(),
+            registered: region.memory.kind(),
+            asked: kind,
+        })?;
+        Ok(HashMap::from([(name.to_owned(), status)]))
     }
 
     /// `byte_size` bytes from `offset` of the named region.
@@ -229,47 +255,22 @@ impl SharedMemory {
     }
 }
 
-impl Region {
-    fn open(directory: &Path, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<Self, SharedMemoryError> {
-        if byte_size == 0 {
-            return Err(SharedMemoryError::Empty { name: name.to_owned() });
-        }
-        let failed = |reason: String| SharedMemoryError::Open { name: name.to_owned(), key: key.to_owned(), reason };
-        let object =
-            object_name(key).ok_or_else(|| failed(format!("a name in {DIRECTORY} without '/' is expected")))?;
-        // As shm_open does: a link could lead out of the directory, a pipe could block.
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(directory.join(object))
-            .map_err(|error| failed(error.to_string()))?;
-        let metadata = file.metadata().map_err(|error| failed(error.to_string()))?;
-        if !metadata.is_file() {
-            return Err(failed("not a shared memory object".to_owned()));
-        }
-        let available = metadata.len();
-        if !fits(offset, byte_size, available) {
-            let (name, key) = (name.to_owned(), key.to_owned());
-            return Err(SharedMemoryError::BeyondFile { name, key, offset, byte_size, available });
-        }
-        Ok(Self { name: name.to_owned(), key: key.to_owned(), file, offset_bytes: offset, size_bytes: byte_size })
+/// Whether a region of this name may be added.
+fn check_room(regions: &HashMap<String, Arc<Region>>, name: &str) -> Result<(), SharedMemoryError> {
+    if regions.contains_key(name) {
+        return Err(SharedMemoryError::AlreadyRegistered { name: name.to_owned() });
     }
-
-    fn status(&self) -> RegionStatus {
-        RegionStatus {
-            name: self.name.clone(),
-            key: self.key.clone(),
-            offset: self.offset_bytes,
-            byte_size: self.size_bytes,
-        }
+    if regions.len() >= MOST_REGIONS {
+        return Err(SharedMemoryError::TooMany { name: name.to_owned(), limit: MOST_REGIONS });
     }
+    Ok(())
+}
 
-    fn fault(&self, error: &io::Error) -> SharedMemoryError {
-        let name = self.name.clone();
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => SharedMemoryError::Shrunk { name },
-            _ => SharedMemoryError::Io { name, reason: error.to_string() },
+impl Memory {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::System(_) => SYSTEM,
+            Self::Cuda { .. } => CUDA,
         }
     }
 }
@@ -290,57 +291,56 @@ impl RegionSlice {
         self.size_bytes
     }
 
+    /// Where it lies on a card, and on which, if it does.
+    pub fn on_card(&self) -> Option<(u16, ImportedSlice)> {
+        let Memory::Cuda { card, memory } = &self.region.memory else { return None };
+        // Within the memory, whose length is a usize.
+        Some((*card, ImportedSlice::new(memory, self.offset_bytes as usize, self.size_bytes as usize)?))
+    }
+
     /// A copy of all its bytes, which are taken from the request's allowance.
     ///
     /// # Errors
-    /// When the request may not read that much, the client has shortened the file, or there is no memory for the copy.
+    /// When the request may not read that much, the client has shortened the file, the card is lost, or there is no
+    /// memory for the copy.
     pub fn read(&self, allowance: &mut Allowance) -> Result<Bytes, SharedMemoryError> {
         allowance.take(self)?;
-        self.check_file(self.size_bytes)?;
-        let no_memory = || SharedMemoryError::NoMemory { name: self.region.name.clone(), byte_size: self.size_bytes };
+        let name = self.region();
+        if let Memory::System(object) = &self.region.memory {
+            object.check(name, self.offset_bytes, self.size_bytes)?;
+        }
+        let no_memory = || SharedMemoryError::NoMemory { name: name.to_owned(), byte_size: self.size_bytes };
         let size_bytes = usize::try_from(self.size_bytes).map_err(|_| no_memory())?;
         // A file may be sparse and the limit above what memory is left: a failed allocation must not end the server.
         let mut copy: Vec<u8> = Vec::new();
         copy.try_reserve_exact(size_bytes).map_err(|_| no_memory())?;
-        let mut position = self.start_in_file();
-        while copy.len() < size_bytes {
-            let filled = copy.len();
-            let step = READ_STEP_BYTES.min(size_bytes - filled);
-            copy.resize(filled + step, 0);
-            self.region.file.read_exact_at(&mut copy[filled..], position).map_err(|error| self.region.fault(&error))?;
-            position += step as u64;
-        }
+        let copy = match &self.region.memory {
+            Memory::System(object) => object.read(name, self.offset_bytes, size_bytes, copy)?,
+            Memory::Cuda { memory, .. } => {
+                // Within the memory, whose length is a usize.
+                let copied = memory.read(self.offset_bytes as usize, size_bytes, copy);
+                copied.map_err(|error| cuda::fault(name, &error))?
+            }
+        };
         Ok(Bytes::from(copy))
     }
 
     /// Writes from its start; what lies behind `data` stays as it is.
     ///
     /// # Errors
-    /// When `data` is longer than the slice, or the client has shortened the file.
-    pub fn write(&self, data: &[u8]) -> Result<(), SharedMemoryError> {
-        let byte_size = data.len() as u64;
+    /// When `data` is longer than the slice, the client has shortened the file, or the card is lost.
+    pub fn write(&self, data: &Bytes) -> Result<(), SharedMemoryError> {
+        let (name, offset, byte_size) = (self.region(), self.offset_bytes, data.len() as u64);
         if byte_size > self.size_bytes {
-            let (name, offset) = (self.region.name.clone(), self.offset_bytes);
             let available = offset + self.size_bytes;
-            return Err(SharedMemoryError::BeyondRegion { name, offset, byte_size, available });
+            return Err(SharedMemoryError::BeyondRegion { name: name.to_owned(), offset, byte_size, available });
         }
-        // A write past the end would make the file grow again, unseen by the client that shortened it.
-        self.check_file(byte_size)?;
-        self.region.file.write_all_at(data, self.start_in_file()).map_err(|error| self.region.fault(&error))
-    }
-
-    /// Checks that the file still has the slice's first `byte_size` bytes.
-    fn check_file(&self, byte_size: u64) -> Result<(), SharedMemoryError> {
-        let file_size = self.region.file.metadata().map_err(|error| self.region.fault(&error))?.len();
-        if fits(self.start_in_file(), byte_size, file_size) {
-            return Ok(());
+        match &self.region.memory {
+            Memory::System(object) => object.write(name, offset, data),
+            Memory::Cuda { memory, .. } => {
+                memory.write(offset as usize, data.clone()).map_err(|error| cuda::fault(name, &error))
+            }
         }
-        Err(SharedMemoryError::Shrunk { name: self.region.name.clone() })
-    }
-
-    /// Within the file's length at registration, so it cannot overflow.
-    fn start_in_file(&self) -> u64 {
-        self.region.offset_bytes + self.offset_bytes
     }
 }
 
@@ -348,7 +348,7 @@ impl Allowance {
     /// Takes the bytes of a slice; none where it has more than are left.
     fn take(&mut self, slice: &RegionSlice) -> Result<(), SharedMemoryError> {
         let (limit, left, byte_size) = (self.limit_bytes, self.left_bytes, slice.size_bytes);
-        let name = || slice.region.name.clone();
+        let name = || slice.region().to_owned();
         self.left_bytes = left.checked_sub(byte_size).ok_or_else(|| SharedMemoryError::OverLimit {
             name: name(),
             byte_size,
@@ -371,17 +371,6 @@ impl Eq for RegionSlice {}
 
 fn fits(offset: u64, byte_size: u64, available: u64) -> bool {
     offset.checked_add(byte_size).is_some_and(|end| end <= available)
-}
-
-/// The file's name for a key: leading separators do not count, as in `shm_open`, and others are not allowed.
-fn object_name(key: &str) -> Option<&str> {
-    let object = key.trim_start_matches('/');
-    let valid = !object.is_empty()
-        && object != "."
-        && object != ".."
-        && object.len() <= KEY_LIMIT_BYTES
-        && !object.contains(['/', '\0']);
-    valid.then_some(object)
 }
 
 #[cfg(any(test, feature = "fuzzing"))]

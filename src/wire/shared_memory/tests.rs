@@ -1,4 +1,8 @@
-use super::*;
+use super::{
+    system::{KEY_LIMIT_BYTES, READ_STEP_BYTES},
+    *,
+};
+use crate::wire::Kind;
 use crate::wire::tests::shm::Object;
 
 fn registered(object: &Object, offset: u64, byte_size: u64) -> SharedMemory {
@@ -18,7 +22,7 @@ fn a_slice_reads_and_writes_its_part_of_the_object() {
     let memory = registered(&object, 8, 40);
     let slice = memory.slice("region", 4, 8).expect("within the region");
     assert_eq!(slice.read(&mut unlimited()).expect("the object is there"), (12..20).collect::<Vec<u8>>());
-    slice.write(&[1, 2]).expect("the object is there");
+    slice.write(&Bytes::from_static(&[1, 2])).expect("the object is there");
     let mut expected: Vec<u8> = (0..64).collect();
     expected[12..14].copy_from_slice(&[1, 2]);
     assert_eq!(object.content(), expected);
@@ -38,7 +42,7 @@ fn a_copy_is_not_changed_by_later_writes() {
     let object = Object::new("snapshot", &[1; 8]);
     let slice = registered(&object, 0, 8).slice("region", 0, 8).expect("within the region");
     let copy = slice.read(&mut unlimited()).expect("the object is there");
-    slice.write(&[2; 8]).expect("the object is there");
+    slice.write(&Bytes::from_static(&[2; 8])).expect("the object is there");
     assert_eq!(copy, [1; 8].as_slice());
 }
 
@@ -103,7 +107,7 @@ fn a_slice_beyond_its_region_is_refused_without_overflow() {
 fn a_write_longer_than_its_slice_is_refused_and_leaves_the_object_alone() {
     let object = Object::new("overflow", &[7; 16]);
     let slice = registered(&object, 0, 16).slice("region", 4, 4).expect("within the region");
-    let refused = slice.write(&[0; 5]).expect_err("longer than the slice");
+    let refused = slice.write(&Bytes::from_static(&[0; 5])).expect_err("longer than the slice");
     assert_eq!(refused.kind(), Kind::InvalidArgument);
     assert_eq!(object.content(), [7; 16]);
 }
@@ -114,7 +118,7 @@ fn an_object_that_its_client_truncates_makes_errors_and_does_not_grow_again() {
     let slice = registered(&object, 0, 16).slice("region", 0, 16).expect("within the region");
     object.truncate(4);
     assert!(matches!(slice.read(&mut unlimited()), Err(SharedMemoryError::Shrunk { .. })));
-    assert!(matches!(slice.write(&[0; 16]), Err(SharedMemoryError::Shrunk { .. })));
+    assert!(matches!(slice.write(&Bytes::from_static(&[0; 16])), Err(SharedMemoryError::Shrunk { .. })));
     assert_eq!(object.content().len(), 4);
 }
 

@@ -1,6 +1,7 @@
 //! Memory of the card, and memory of the host that the card reads and writes where it is.
 
 use std::{
+    ffi::c_char,
     marker::PhantomData,
     ptr::{self, NonNull},
     sync::Arc,
@@ -10,6 +11,9 @@ use cudarc::driver::{result, sys};
 
 use super::Context;
 use crate::device::DeviceError;
+
+/// Bytes of the driver's name for memory that a process shares.
+pub const IMPORT_HANDLE_BYTES: usize = 64;
 
 /// An address in the card's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,59 @@ impl Drop for Memory {
     }
 }
 
+/// Memory on the card that another process allocated and shares.
+#[derive(Debug)]
+pub(in crate::device::cuda) struct Imported {
+    context: Arc<Context>,
+    address: Address,
+}
+
+/// How the driver refuses a handle, beside the errors that pass by everywhere: nothing has happened to the context.
+const REFUSED_HANDLES: [sys::CUresult; 6] = [
+    sys::CUresult::CUDA_ERROR_INVALID_HANDLE,
+    sys::CUresult::CUDA_ERROR_INVALID_CONTEXT,
+    sys::CUresult::CUDA_ERROR_MAP_FAILED,
+    sys::CUresult::CUDA_ERROR_ALREADY_MAPPED,
+    sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS,
+    sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+];
+
+impl Imported {
+    /// Maps the memory of a handle.
+    pub(in crate::device::cuda) fn open(
+        context: &Arc<Context>,
+        handle: [u8; IMPORT_HANDLE_BYTES],
+    ) -> Result<Self, DeviceError> {
+        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as c_char) };
+        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut address = 0;
+        // SAFETY: the driver checks the handle, which is of its size.
+        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) }.result();
+        context.check_but(opened, &REFUSED_HANDLES)?;
+        Ok(Self { context: Arc::clone(context), address: Address(address) })
+    }
+
+    pub(in crate::device::cuda) fn address(&self) -> Address {
+        self.address
+    }
+
+    /// How many bytes of the allocation there are from its address on.
+    pub(in crate::device::cuda) fn bytes(&self) -> Result<usize, DeviceError> {
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: both are written before the call returns.
+        let found = unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut bytes, self.address.0) }.result();
+        self.context.check(found)?;
+        Ok(bytes.saturating_sub(self.address.0.saturating_sub(base) as usize))
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        // SAFETY: nothing names it any more, and what used it is complete.
+        self.context.free(|| unsafe { sys::cuIpcCloseMemHandle(self.address.0) }.result());
+    }
+}
+
 /// Host memory that the card reads and writes where it is: pinned, mapped, and cached by the host (write-combined
 /// memory would be slow to read).
 #[derive(Debug)]
@@ -159,6 +216,18 @@ impl Mapped<u8> {
     pub(in crate::device::cuda) unsafe fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         // SAFETY: the range is within it, and borrowed from its only owner; the card leaves it alone.
         unsafe { std::slice::from_raw_parts_mut(self.part(offset, len).as_ptr(), len) }
+    }
+
+    /// Its first bytes, which nothing on the card writes meanwhile: its owner waited for the copies.
+    pub(in crate::device::cuda) fn bytes(&self, len: usize) -> &[u8] {
+        // SAFETY: the range is within it, and borrowed from its only owner.
+        unsafe { std::slice::from_raw_parts(self.part(0, len).as_ptr(), len) }
+    }
+
+    /// Writes its first bytes, which nothing on the card reads meanwhile: its owner waited for the copies.
+    pub(in crate::device::cuda) fn fill(&mut self, bytes: &[u8]) {
+        // SAFETY: the range is within it, and its only owner is borrowed.
+        unsafe { self.part(0, bytes.len()).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 
     /// Where a range begins.

@@ -23,8 +23,8 @@ use cudarc::driver::{
     sys,
 };
 
-pub use self::memory::{Address, Memory};
-pub(super) use self::memory::{Mapped, Plain};
+pub use self::memory::{Address, IMPORT_HANDLE_BYTES, Memory};
+pub(super) use self::memory::{Imported, Mapped, Plain};
 use crate::device::DeviceError;
 
 /// Errors that are the caller's fault or pass by: all others leave the context unusable.
@@ -87,11 +87,16 @@ impl Context {
 
     /// What the driver answered; an error from which there is no way back is kept.
     fn check<T>(&self, answered: Result<T, DriverError>) -> Result<T, DeviceError> {
+        self.check_but(answered, &[])
+    }
+
+    /// As [`Self::check`], where these errors pass by, too.
+    fn check_but<T>(&self, answered: Result<T, DriverError>, passing: &[sys::CUresult]) -> Result<T, DeviceError> {
         if let Some(lost) = self.lost.get() {
             return Err(DeviceError::Lost(lost.clone()));
         }
         answered.map_err(|error| {
-            if PASSING.contains(&error.0) {
+            if PASSING.contains(&error.0) || passing.contains(&error.0) {
                 return DeviceError::Driver(named(error));
             }
             DeviceError::Lost(self.lost.get_or_init(|| named(error)).clone())
@@ -182,6 +187,22 @@ impl Stream {
     pub(super) fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
         // SAFETY: the caller's ranges lie within buffers that live until the copy is complete (`Device::free`).
         self.context.check(unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.raw) })
+    }
+
+    /// Copies from the card to host memory that is pinned, from its start on, and waits until the bytes are there.
+    pub(super) fn download(&self, from: Address, to: &mut Mapped<u8>, bytes: usize) -> Result<(), DeviceError> {
+        let pinned = to.part(0, bytes).as_ptr();
+        // SAFETY: the memory is that long, and its only owner waits. What lies at `from` is the caller's matter.
+        self.context.check(unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.cast(), from.0, bytes, self.raw) }.result())?;
+        self.synchronize()
+    }
+
+    /// Copies from host memory that is pinned to the card, and waits until the bytes are there.
+    pub(super) fn upload(&self, from: &Mapped<u8>, to: Address, bytes: usize) -> Result<(), DeviceError> {
+        let pinned = from.part(0, bytes).as_ptr();
+        // SAFETY: the memory is that long, and its only owner waits. What lies at `to` is the caller's matter.
+        self.context.check(unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, pinned.cast(), bytes, self.raw) }.result())?;
+        self.synchronize()
     }
 
     /// Launches a kernel; inside a capture, notes it.

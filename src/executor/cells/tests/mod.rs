@@ -191,7 +191,7 @@ impl Tried {
     fn journey(&self, given: &[(&[i64], &[i64])]) -> Journey {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).expect("it unfolds");
-        let payload = Payload { rows: 1, lengths: Default::default(), inputs, backlog: None };
+        let payload = Payload { rows: 1, lengths: Default::default(), inputs, on_card: None, backlog: None };
         Journey::new(&self.programs, true, Arc::new(payload), &graph, None)
     }
 

@@ -42,7 +42,7 @@ fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
     let run = |sequence: usize, digits: &[i64], place: InSequence, completes: bool| {
         let inputs = tried.inputs(&[(&[digits.len() as i64], digits)]);
         let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&place)).expect("it unfolds");
-        let payload = Payload { rows: 1, lengths: Default::default(), inputs, backlog: None };
+        let payload = Payload { rows: 1, lengths: Default::default(), inputs, on_card: None, backlog: None };
         let journey = Journey::new(&tried.programs, true, Arc::new(payload), &graph, Some(place));
         journey.join(Arc::clone(&states[sequence]));
         for node in 0..digits.len() as u32 {

@@ -95,6 +95,7 @@ fn request(digits: &[i64]) -> InferRequest {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     }
 }
 

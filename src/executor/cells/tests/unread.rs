@@ -31,6 +31,7 @@ fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
         deadline: None,
         sequence: None,
         trace: None,
+        on_card: None,
     };
     let next = |stream: &mut ResponseStream| {
         let response = runtime.block_on(stream.next())?;

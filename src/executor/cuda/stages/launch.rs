@@ -9,15 +9,19 @@ use super::{
 };
 use crate::{
     batching::{Bucket, Lease, RowSpan, Task},
-    device::{Access, DeviceError, Rows, cuda::Cuda},
+    device::{
+        Access, DeviceError, Rows,
+        cuda::{Address, Cuda, ImportedSlice},
+    },
     engine::RunSize,
     executor::{
         cuda::{
-            graph::{OnCard, Parameters, Section},
+            graph::{OnCard, Parameters, Ring, Section},
             version::{Filled, Reader, Version, free},
         },
         host::gather::{Rows as Given, copy_rows},
         job::Job,
+        record::Payload,
     },
     model::element_count,
 };
@@ -59,11 +63,18 @@ impl Version for Stages {
         for input in &layout.inputs {
             let ReadFrom::Request(number) = input.from else { continue };
             let to = section.brought[ring].bytes_mut();
+            let places = |payload: &Payload| payload.on_card.as_ref()?.input(number).map(ImportedSlice::address);
+            place(job, &mut parameters, Ring::Brought(ring), input.row_bytes.pitch(), places);
             ring += 1;
             self.bring(job, number, input, lengths, to).ok_or_else(|| {
                 let name = &self.spec.inputs[number].name;
                 format!("input '{name}' of model '{}' does not have the rows that its shape says", self.spec.name)
             })?;
+        }
+        for (ring, output) in layout.outputs.iter().filter(|output| output.is_fetched).enumerate() {
+            let Some(number) = output.reply else { continue };
+            let places = |payload: &Payload| payload.on_card.as_ref()?.output(number).map(ImportedSlice::address);
+            place(job, &mut parameters, Ring::Fetched(ring), output.row_bytes.pitch(), places);
         }
         let is_taken = layout.answers;
         Ok(Filled { parameters: parameters.finish(section), accesses, failures: Vec::new(), is_taken })
@@ -90,8 +101,28 @@ impl Version for Stages {
     }
 }
 
+/// Has the rows of requests whose tensor lies on the card be read or written there, where `first` says that the tensor
+/// begins.
+fn place(
+    job: &Job,
+    parameters: &mut Parameters,
+    ring: Ring,
+    row_bytes: usize,
+    first: impl Fn(&Payload) -> Option<Address>,
+) {
+    let mut row = 0;
+    for member in &job.members {
+        let (start, count) = (member.span.start as usize, member.span.count as usize);
+        if let Some(first) = first(&member.payload) {
+            (0..count).for_each(|own| parameters.place(ring, row + own, first.offset((start + own) * row_bytes)));
+        }
+        row += count;
+    }
+}
+
 impl Stages {
-    /// Writes an input's rows, each padded to these lengths; nothing where a request has not as many as its shape says.
+    /// Writes an input's rows, each padded to these lengths, but for those on the card; nothing where a request has not
+    /// as many as its shape says.
     fn bring(&self, job: &Job, number: usize, input: &Input, lengths: usize, mut to: &mut [u8]) -> Option<()> {
         let spec = &self.spec.inputs[number];
         let (row_bytes, pitch) = (input.row_bytes.at(lengths), input.row_bytes.pitch());
@@ -102,9 +133,12 @@ impl Stages {
             let own = &given.shape[usize::from(self.spec.has_batch_axis())..];
             let own_bytes = element_count(own)?.checked_mul(size)?;
             let (start, count) = (member.span.start as usize, member.span.count as usize);
-            let data = given.data.get(start * own_bytes..(start + count) * own_bytes)?;
             let (into, rest) = to.split_at_mut_checked(count * pitch)?;
             to = rest;
+            if member.payload.on_card.as_ref().is_some_and(|tensors| tensors.input(number).is_some()) {
+                continue;
+            }
+            let data = given.data.get(start * own_bytes..(start + count) * own_bytes)?;
             if own_bytes == pitch {
                 into.copy_from_slice(data);
                 continue;

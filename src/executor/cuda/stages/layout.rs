@@ -60,6 +60,8 @@ pub(super) struct Output {
     pub(super) boundary: Option<usize>,
     /// Whether the host reads it.
     pub(super) is_fetched: bool,
+    /// The output of the model that it is, if it is one and nothing else that the host reads.
+    pub(super) reply: Option<usize>,
 }
 
 impl Layout {
@@ -75,7 +77,10 @@ impl Layout {
                 let inputs = spec.inputs.iter().enumerate();
                 let inputs =
                     inputs.map(|(number, tensor)| Input::new(spec, tensor, ReadFrom::Request(number), &lengths));
-                let outputs = spec.outputs.iter().map(|tensor| Output::new(tensor, None, true, &lengths));
+                let outputs = spec.outputs.iter().enumerate();
+                let outputs = outputs.map(|(number, tensor)| {
+                    Ok::<_, String>(Output { reply: Some(number), ..Output::new(tensor, None, true, &lengths)? })
+                });
                 let stage = StageLayout {
                     inputs: inputs.collect::<Result<_, _>>()?,
                     outputs: outputs.collect::<Result<_, _>>()?,
@@ -134,7 +139,14 @@ impl Layout {
         reads.sort_unstable();
         reads.dedup();
         let outputs = stage.outputs.iter();
-        let outputs = outputs.map(|output| Output::new(&output.tensor, output.boundary, output.kept, &self.lengths));
+        let outputs = outputs.map(|output| {
+            let reply = match output.replies[..] {
+                [reply] => Some(reply),
+                _ => None,
+            };
+            let own = Output::new(&output.tensor, output.boundary, output.kept, &self.lengths)?;
+            Ok::<_, String>(Output { reply, ..own })
+        });
         let outputs: Vec<Output> = outputs.collect::<Result<_, _>>()?;
         for exit in &stage.exits {
             let (name, bytes) = (&stage.outputs[exit.value].tensor.name, outputs[exit.value].row_bytes.pitch());
@@ -187,6 +199,6 @@ impl Output {
     ) -> Result<Self, String> {
         let dims = |lengths: &Lengths| tensor.reshape.clone().unwrap_or_else(|| tensor.dims_at(lengths));
         let dims = lengths.iter().map(dims).collect();
-        Ok(Self { row_bytes: row_bytes(tensor, lengths)?, dims, boundary, is_fetched })
+        Ok(Self { row_bytes: row_bytes(tensor, lengths)?, dims, boundary, is_fetched, reply: None })
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     device::{BufferId, Device, DeviceError, cuda::Cuda},
     engine::CardProgram,
     executor::{StagePrograms, stages::Programs},
-    model::ModelSpec,
+    model::{ModelSpec, TensorSpec},
 };
 
 /// By row: its number in the rings of host memory.
@@ -55,6 +55,22 @@ pub(super) fn check(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), St
     Layout::new(spec, programs).map(drop)
 }
 
+/// Which inputs of requests are read, and which outputs written, where they lie on the card, in the order of the
+/// specification; nothing of a version that does not run there. Rows that are padded are brought by the host, and
+/// outputs that rows may be answered without.
+pub(super) fn placed_ports(spec: &ModelSpec, programs: &StagePrograms) -> (Box<[bool]>, Box<[bool]>) {
+    let Ok(layout) = Layout::new(spec, programs) else { return Default::default() };
+    let is_fixed = |tensor: &TensorSpec| tensor.dims.iter().all(|&dim| dim >= 0);
+    let has_exits = matches!(&programs.0, Programs::Cut(cut) if cut.stages.iter().any(|stage| !stage.exits.is_empty()));
+    let makers = |number: usize| {
+        let outputs = layout.stages.iter().flat_map(|stage| &stage.outputs);
+        outputs.filter(|output| output.reply == Some(number)).count()
+    };
+    let outputs = spec.outputs.iter().enumerate();
+    let outputs = outputs.map(|(number, output)| is_fixed(output) && !has_exits && makers(number) == 1);
+    (spec.inputs.iter().map(is_fixed).collect(), outputs.collect())
+}
+
 impl Stages {
     /// Reserves all that a version's stages need, captures their graphs, and tells the core of their buckets.
     ///
@@ -67,6 +83,7 @@ impl Stages {
         knobs: &mut Knobs,
     ) -> Result<Self, String> {
         let layout = Arc::new(Layout::new(spec, programs)?);
+        loader.places_rows = true;
         let max_rows = knobs.max_batch_rows.max(1);
         for stage in &mut knobs.stages {
             if stage.buckets.is_empty() {

@@ -79,6 +79,7 @@ impl Reader for StageReader {
             }
             _ => outputs.responses = scatter(&self.spec, &parts, &lengths, &made)?,
         }
+        forget_placed(job, &mut outputs);
         job.detach_replies(&mut outputs);
         Ok(outputs)
     }
@@ -91,6 +92,23 @@ impl StageReader {
         let own = outputs.get(output).filter(|own| own.is_fetched)?;
         let ring = outputs[..output].iter().filter(|other| other.is_fetched).count();
         section.fetched[ring].bytes().get(..job.task.row_count() as usize * own.row_bytes.pitch())
+    }
+}
+
+/// Outputs that lie on the card have no elements here, whatever the section holds in their place.
+fn forget_placed(job: &Job, outputs: &mut Outputs) {
+    let is_placed = |part: usize, output: usize| job.members[part].payload.is_placed(output);
+    for (part, response) in outputs.responses.iter_mut().enumerate() {
+        for (output, tensor) in response.outputs.iter_mut().enumerate() {
+            if is_placed(part, output) {
+                tensor.data = Bytes::new();
+            }
+        }
+    }
+    for (part, piece) in &mut outputs.pieces {
+        if is_placed(*part, piece.output) {
+            piece.tensor.data = Bytes::new();
+        }
     }
 }
 

@@ -73,7 +73,7 @@ fn admit(services: &Services, request: pb::ModelInferRequest) -> Result<(Arc<Mod
     if version.spec().decoupled {
         return Err(decoupled(&version.spec().name));
     }
-    let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
+    let decoded = decode::decode_for(request, version.spec(), &services.shared_memory, version.handle().card_ports())?;
     Ok((version, decoded))
 }
 

@@ -349,6 +349,6 @@ fn admit(
         Ok(version) => version,
         Err(error) => return Err(unresolved(&error).with_id(request.id)),
     };
-    let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
+    let decoded = decode::decode_for(request, version.spec(), &services.shared_memory, version.handle().card_ports())?;
     Ok((version, decoded))
 }

@@ -54,7 +54,16 @@ async fn shared_memory_answers_as_over_grpc() {
     assert_eq!(status, 400);
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("missing field `byte_size`")), "{answer}");
     assert_eq!(ask(&server, "/v2/systemsharedmemory/region/r/register", "[\"/k\",0,4]").await.0, 400);
-    assert_eq!(ask(&server, "/v2/cudasharedmemory/region/r/register", "{}").await.0, 501);
+    let register = "/v2/cudasharedmemory/region/r/register";
+    for (body, status, fact) in [
+        ("{}", 400, "missing field `raw_handle`"),
+        ("{\"raw_handle\":{\"b64\":\"%\"},\"device_id\":0,\"byte_size\":4}", 400, "is no base64"),
+        ("{\"raw_handle\":{\"b64\":\"AAAA\"},\"device_id\":0,\"byte_size\":4}", 503, "--allow-client-shm"),
+    ] {
+        let (answered, answer) = ask(&server, register, body).await;
+        assert_eq!(answered, status, "{answer}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(fact)), "{answer}");
+    }
 }
 
 #[tokio::test]
