@@ -99,14 +99,14 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
     let outputs = signature.outputs.iter().map(|port| args.spec(port, has_batch_axis, false));
     let outputs: Vec<TensorSpec> = outputs.collect::<Result<_, _>>()?;
 
-    let nodes = Plan::nodes(sealed.model(), &inputs, &outputs, has_batch_axis)?;
+    let nodes = Plan::nodes(&sealed, &inputs, &outputs, has_batch_axis)?;
     let mut table = Table::new(&["Node", "Operator", "On a card"]);
     for node in &nodes {
         let lowered = node.lowered.as_ref().map_or_else(|reason| format!("NO PLAN: {reason}"), String::clone);
         table.row([node.name.clone(), node.operator.clone(), lowered]);
     }
     writeln!(out, "{table}")?;
-    match Plan::new(sealed.model(), &inputs, &outputs, has_batch_axis, Precision::Ieee) {
+    match Plan::new(&sealed, &inputs, &outputs, has_batch_axis, Precision::Ieee) {
         Ok(plan) => writeln!(out, "{} nodes, {} launches for a batch", nodes.len(), plan.launches())?,
         Err(error) => writeln!(out, "{error}")?,
     }

@@ -55,7 +55,7 @@ pub(super) fn compile(
         let program = OnnxProgram::compile_sealed(opener.runtime, graph, &inputs, &outputs);
         let program = Arc::new(program.map_err(|error| format!("{name}: {error}"))?);
         let (inputs, outputs) = (cell.inputs.clone(), cell.outputs.clone());
-        compiled.push(Compiled { name, program, model: graph.model(), inputs, outputs, has_batch_axis: true });
+        compiled.push(Compiled { name, program, model: graph, inputs, outputs, has_batch_axis: true });
     }
     let (plans, programs) = Plans::of(pool, request, compiled)?;
     let example = example(&request.spec, &unfolding)?;

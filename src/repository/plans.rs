@@ -13,7 +13,7 @@ use crate::{
     },
     executor::{Pool, StagePrograms, check_cards},
     model::{ModelSpec, TensorSpec},
-    onnx::Model,
+    onnx::SealedModel,
 };
 
 /// A program of the CPU, and what it was compiled of.
@@ -21,7 +21,7 @@ pub(super) struct Compiled<'a> {
     /// What it is of the version: "cell 'x'"; empty where it is all of it.
     pub(super) name: String,
     pub(super) program: Arc<dyn Program>,
-    pub(super) model: &'a Model,
+    pub(super) model: &'a SealedModel,
     /// In the program's order.
     pub(super) inputs: Vec<TensorSpec>,
     pub(super) outputs: Vec<TensorSpec>,
@@ -123,7 +123,7 @@ impl Compiled<'_> {
     fn at(&self, lengths: &[u32], precision: Precision) -> Result<Plan, String> {
         let Self { name, model, inputs, outputs, has_batch_axis, .. } = self;
         let [inputs, outputs] = [inputs, outputs].map(|tensors| in_the_graph(tensors, lengths));
-        let plan = Plan::new(model, &inputs, &outputs, *has_batch_axis, precision);
+        let plan = Plan::new(*model, &inputs, &outputs, *has_batch_axis, precision);
         plan.map_err(|reason| if name.is_empty() { reason.to_string() } else { format!("{name}: {reason}") })
     }
 }

@@ -212,7 +212,7 @@ fn whole(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequ
     let compiled = Compiled {
         name: String::new(),
         program: Arc::new(program),
-        model: model.model(),
+        model,
         inputs: spec.inputs.clone(),
         outputs: spec.outputs.clone(),
         has_batch_axis: spec.has_batch_axis(),
@@ -237,7 +237,7 @@ fn stages(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadReq
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
-        compiled.push(Compiled { name, program, model: part.model(), inputs, outputs, has_batch_axis: true });
+        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true });
     }
     let (plans, programs) = Plans::of(pool, request, compiled)?;
     let programs = StagePrograms::cut(&request.spec, plan, programs)?;

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from clients import eventually, refused, tensor
+from conftest import Server
 from onnx_bytes import external, scale_by
 from repository_on_disk import config, write_model
 
@@ -139,3 +140,20 @@ def test_a_changed_weights_file_is_noticed(start, tmp_path):
         assert factor(client, "apart") == 2
         (folder / "model.onnx.data").write_bytes(factors(3))
         eventually("the new weights", lambda: factor(client, "apart") == 3)
+
+
+def test_weights_come_from_beside_the_model_on_a_card(program, stand_in, tmp_path):
+    """On a stand-in for CUDA's libraries; the second model's file is too short."""
+    width = WIDTHS["large"]
+    for name, size in (("apart", width), ("cut-off", width - 1)):
+        folder = tmp_path / name / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(apart(width=width))
+        (folder / "model.onnx.data").write_bytes(factors(2, size))
+        (folder.parent / "model.yaml").write_text("max_batch_size: 4\ninstance: { devices: [cuda] }\n")
+    flags = ("--device=cuda", "--strict-readiness=false")
+    with Server(tmp_path, *flags, program=program, environment=stand_in) as running:
+        with triton.InferenceServerClient(running.grpc) as client:
+            assert factor(client, "apart", width) == 2
+            reasons = {model.name: model.reason for model in client.get_model_repository_index().models}
+    assert "model.onnx.data" in reasons["cut-off"] and f"expected {4 * width}" in reasons["cut-off"]

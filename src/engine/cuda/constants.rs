@@ -3,13 +3,17 @@
 use bytes::Bytes;
 
 use super::ir::{Dims, Kind};
-use crate::onnx::pb::{self, tensor_proto::DataType as Elem};
+use crate::onnx::{
+    ExternalWeight,
+    pb::{self, tensor_proto::DataType as Elem},
+};
 
-/// A tensor's elements.
+/// A tensor's elements; `outside` has them where they lie in a file of their own.
 ///
 /// # Errors
-/// When it is of a type that no kernel knows, its data do not fill its shape, or it lies outside of the file.
-pub(super) fn of(tensor: &pb::TensorProto) -> Result<(Kind, Dims, Bytes), String> {
+/// When it is of a type that no kernel knows, its data do not fill its shape, or it lies outside of the file and is not
+/// given, or cannot be read there.
+pub(super) fn of(tensor: &pb::TensorProto, outside: Option<&ExternalWeight>) -> Result<(Kind, Dims, Bytes), String> {
     let elem = Elem::try_from(tensor.data_type()).unwrap_or(Elem::Undefined);
     let kind = match elem {
         Elem::Float => Kind::F32,
@@ -18,14 +22,15 @@ pub(super) fn of(tensor: &pb::TensorProto) -> Result<(Kind, Dims, Bytes), String
         Elem::Bool => Kind::Bool,
         other => return Err(format!("it holds {}", other.as_str_name())),
     };
-    if !tensor.external_data.is_empty() {
+    if !tensor.external_data.is_empty() && outside.is_none() {
         return Err("its data lie outside of the file".to_owned());
     }
     let dims: Option<Dims> = tensor.dims.iter().map(|&length| usize::try_from(length).ok()).collect();
     let dims = dims.ok_or("it has a negative axis")?;
-    let bytes = match &tensor.raw_data {
-        Some(raw) => raw.clone(),
-        None => match kind {
+    let bytes = match (outside, &tensor.raw_data) {
+        (Some(outside), _) => outside.elements().map_err(|error| error.to_string())?,
+        (None, Some(raw)) => raw.clone(),
+        (None, None) => match kind {
             Kind::F32 => tensor.float_data.iter().flat_map(|number| number.to_le_bytes()).collect(),
             Kind::I64 => tensor.int64_data.iter().flat_map(|number| number.to_le_bytes()).collect(),
             Kind::I32 => tensor.int32_data.iter().flat_map(|number| number.to_le_bytes()).collect(),

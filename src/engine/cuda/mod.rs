@@ -33,7 +33,7 @@ pub use self::{
     load::Loaded,
     lower::PlannedNode,
     on_card::OnCard,
-    plan::{Demand, Plan, PlanError},
+    plan::{Demand, Plan, PlanError, PlanSource},
     weights::Weights,
     workspace::Workspace,
 };

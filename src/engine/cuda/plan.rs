@@ -17,7 +17,7 @@ use crate::{
     device::cuda::{Element, products::Multiplication},
     engine::Precision,
     model::TensorSpec,
-    onnx::{Model, Port, PortDim, pb},
+    onnx::{ExternalWeight, Model, Port, PortDim, SealedModel, pb},
 };
 
 /// Why a graph has no plan.
@@ -29,6 +29,26 @@ pub enum PlanError {
     /// An input, an output or a weight cannot be had as it is asked for.
     #[error("{0}")]
     Tensor(String),
+}
+
+/// What a plan is made of: a graph, and the weights that other files hold.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanSource<'m> {
+    model: &'m Model,
+    sealed: Option<&'m SealedModel>,
+}
+
+impl<'m> From<&'m Model> for PlanSource<'m> {
+    /// A graph whose weights are all in its file.
+    fn from(model: &'m Model) -> Self {
+        Self { model, sealed: None }
+    }
+}
+
+impl<'m> From<&'m SealedModel> for PlanSource<'m> {
+    fn from(sealed: &'m SealedModel) -> Self {
+        Self { model: sealed.model(), sealed: Some(sealed) }
+    }
 }
 
 /// A graph as a list of launches, for any number of rows. Cheap to clone.
@@ -55,15 +75,15 @@ impl Plan {
     ///
     /// # Errors
     /// When nodes have no lowering (all are named), an input or output is not the graph's or has a length that varies,
-    /// or a weight lies outside of the file.
-    pub fn new(
-        model: &Model,
+    /// or a weight lies in another file and cannot be read.
+    pub fn new<'m>(
+        graph: impl Into<PlanSource<'m>>,
         inputs: &[TensorSpec],
         outputs: &[TensorSpec],
         has_batch_axis: bool,
         precision: Precision,
     ) -> Result<Self, PlanError> {
-        let (lowering, wanted) = lowered(model, inputs, outputs, has_batch_axis)?;
+        let (lowering, wanted) = lowered(graph.into(), inputs, outputs, has_batch_axis)?;
         let (mut work, shapes) = lowering.finish(&wanted).map_err(PlanError::Operators)?;
         let outputs =
             outputs.iter().zip(shapes).map(|(spec, (dims, by_rows))| given(spec, &dims, by_rows, has_batch_axis));
@@ -90,14 +110,15 @@ impl Plan {
     /// How each node is lowered that the outputs need, whether or not all have a lowering; else as [`Self::new`].
     ///
     /// # Errors
-    /// When an input or output is not the graph's or has a length that varies, or a weight lies outside of the file.
-    pub fn nodes(
-        model: &Model,
+    /// When an input or output is not the graph's or has a length that varies, or a weight lies in another file and
+    /// cannot be read.
+    pub fn nodes<'m>(
+        graph: impl Into<PlanSource<'m>>,
         inputs: &[TensorSpec],
         outputs: &[TensorSpec],
         has_batch_axis: bool,
     ) -> Result<Vec<PlannedNode>, PlanError> {
-        lowered(model, inputs, outputs, has_batch_axis).map(|(lowering, _)| lowering.nodes)
+        lowered(graph.into(), inputs, outputs, has_batch_axis).map(|(lowering, _)| lowering.nodes)
     }
 
     /// The inputs.
@@ -187,7 +208,7 @@ type Wanted<'m> = Vec<(&'m str, Kind)>;
 
 /// Lowers the nodes that the outputs need.
 fn lowered<'m>(
-    model: &'m Model,
+    PlanSource { model, sealed }: PlanSource<'m>,
     inputs: &[TensorSpec],
     outputs: &[TensorSpec],
     has_batch_axis: bool,
@@ -203,12 +224,14 @@ fn lowered<'m>(
     let wanted: Vec<(&str, Kind)> =
         outputs.iter().map(|spec| Ok((output_of(graph, spec)?, kind_of("output", spec)?))).collect::<Result<_, _>>()?;
     let needed = needed(graph, wanted.iter().map(|(name, _)| *name));
+    let outside: HashMap<&str, &ExternalWeight> =
+        sealed.into_iter().flat_map(SealedModel::weights).map(|weight| (weight.name.as_str(), weight)).collect();
     for weight in graph.initializer.iter().filter(|weight| needed.contains(weight.name())) {
         if values.contains_key(weight.name()) {
             continue;
         }
         let refused = |reason: String| PlanError::Tensor(format!("weight '{}': {reason}", weight.name()));
-        let (kind, dims, bytes) = constants::of(weight).map_err(refused)?;
+        let (kind, dims, bytes) = constants::of(weight, outside.get(weight.name()).copied()).map_err(refused)?;
         if elements(&dims).is_none() {
             return Err(refused(format!("its shape is {dims:?}, expected fewer than {ELEMENTS_MAX} elements")));
         }

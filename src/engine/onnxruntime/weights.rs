@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use bytemuck::{Pod, Zeroable, allocation::try_zeroed_slice_box};
+use bytes::Bytes;
 use ort::{
     AsPointer,
     session::{Session, builder::SessionBuilder},
@@ -23,17 +23,11 @@ use crate::{
     onnx::{ExternalWeight, SealedModel},
 };
 
-/// A unit of aligned memory.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
 struct Weight {
     name: CString,
     datatype: DataType,
     dims: Vec<i64>,
-    memory: Box<[Line]>,
-    len_bytes: usize,
+    elements: Bytes,
 }
 
 /// The weights of one graph.
@@ -51,24 +45,19 @@ impl Weights {
 
 impl Weight {
     fn read(weight: &ExternalWeight, hash: &mut Sha256) -> Result<Self, EngineError> {
-        let ExternalWeight { name, datatype, dims, len_bytes, .. } = weight;
-        let lines = len_bytes.div_ceil(size_of::<Line>());
-        let mut memory = try_zeroed_slice_box::<Line>(lines)
-            .map_err(|()| EngineError(format!("there is no memory for weight '{name}' of {len_bytes} bytes")))?;
-        let elements = &mut bytemuck::cast_slice_mut(&mut memory)[..*len_bytes];
-        weight.read_into(elements).map_err(|error| EngineError(error.to_string()))?;
-        for part in [name.as_bytes(), elements] {
+        let ExternalWeight { name, datatype, dims, .. } = weight;
+        let elements = weight.elements().map_err(|error| EngineError(format!("weight '{name}': {error}")))?;
+        for part in [name.as_bytes(), &elements] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
         let name = CString::new(name.as_str())
             .map_err(|_| EngineError(format!("the name of weight '{}' holds a zero byte", name.escape_debug())))?;
-        Ok(Self { name, datatype: *datatype, dims: dims.clone(), memory, len_bytes: *len_bytes })
+        Ok(Self { name, datatype: *datatype, dims: dims.clone(), elements })
     }
 
     fn tensor(&self, host: &HostMemory) -> Result<Tensor<'_>, EngineError> {
-        let elements = &bytemuck::cast_slice(&self.memory)[..self.len_bytes];
-        Tensor::over(host, self.datatype, &self.dims, elements)
+        Tensor::over(host, self.datatype, &self.dims, &self.elements)
     }
 }
 

@@ -15,9 +15,10 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Component, Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
+use bytemuck::{Pod, Zeroable, allocation::try_zeroed_slice_box};
 use bytes::Bytes;
 
 use self::entry::Entry;
@@ -119,15 +120,44 @@ pub struct ExternalWeight {
     location: String,
     source: Source,
     offset: u64,
+    /// Once they were read.
+    elements: Arc<OnceLock<Bytes>>,
+}
+
+/// A unit of aligned memory.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Elements that begin where a unit does.
+struct Aligned {
+    lines: Box<[Line]>,
+    len_bytes: usize,
+}
+
+impl AsRef<[u8]> for Aligned {
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.lines)[..self.len_bytes]
+    }
 }
 
 impl ExternalWeight {
-    /// Reads the elements, little-endian and row-major, `len_bytes` in total.
+    /// Returns the elements, little-endian and row-major, `len_bytes` in total, aligned to 64 bytes. They are read once,
+    /// into memory that all callers share until the model is dropped.
     ///
     /// # Errors
-    /// If the file cannot be read or has been truncated. The error names it.
-    pub fn read_into(&self, memory: &mut [u8]) -> Result<(), Error> {
-        read(&self.source, self.offset, memory).map_err(|source| Error::Read { file: self.location.clone(), source })
+    /// If the file cannot be read or has been truncated, or if there is not enough memory. The error names the file.
+    pub fn elements(&self) -> Result<Bytes, Error> {
+        if let Some(elements) = self.elements.get() {
+            return Ok(elements.clone());
+        }
+        let unreadable = |source| Error::Read { file: self.location.clone(), source };
+        let lines = try_zeroed_slice_box::<Line>(self.len_bytes.div_ceil(size_of::<Line>()))
+            .map_err(|()| unreadable(io::ErrorKind::OutOfMemory.into()))?;
+        let mut elements = Aligned { lines, len_bytes: self.len_bytes };
+        let memory = &mut bytemuck::cast_slice_mut(&mut elements.lines)[..self.len_bytes];
+        read(&self.source, self.offset, memory).map_err(unreadable)?;
+        Ok(self.elements.get_or_init(|| Bytes::from_owner(elements)).clone())
     }
 }
 
@@ -206,8 +236,18 @@ impl Gathering<'_> {
                     key: Some("location".to_owned()),
                     value: Some(PLACEHOLDER.to_owned()),
                 }];
-                let dims = tensor.dims.clone();
-                self.weights.push(ExternalWeight { name, datatype, dims, len_bytes: length, location, source, offset });
+                let (dims, elements) = (tensor.dims.clone(), Arc::default());
+                let len_bytes = length;
+                self.weights.push(ExternalWeight {
+                    name,
+                    datatype,
+                    dims,
+                    len_bytes,
+                    location,
+                    source,
+                    offset,
+                    elements,
+                });
             }
             _ => {
                 self.inline += len_bytes;

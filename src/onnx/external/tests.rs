@@ -81,17 +81,22 @@ fn large_weights_stay_outside_and_are_read_when_they_are_needed() {
     let large = vec![7; 128 << 10];
     fs::write(root.path().join("1/w.bin"), [vec![0; 4], large.clone()].concat()).expect("a file");
     let weight = external("w", &[32 << 10], &[("location", "w.bin"), ("offset", "4")]);
-    let sealed = sealed(&with_weights(&[weight]), &files).expect("it is there");
+    let sealed = sealed(&with_weights(slice::from_ref(&weight)), &files).expect("it is there");
     let outside: Vec<_> = sealed.weights().collect();
     assert_eq!((outside.len(), outside[0].name.as_str(), outside[0].len_bytes), (1, "w", large.len()));
-    let mut read = vec![0; large.len()];
-    outside[0].read_into(&mut read).expect("it is there");
+    let read = outside[0].elements().expect("it is there");
     assert_eq!(read, large);
+    assert!(read.as_ptr().addr().is_multiple_of(64), "the engine moves them by vectors");
     let graph = String::from_utf8_lossy(&sealed.to_bytes()).into_owned();
     assert!(!graph.contains("w.bin") && graph.contains(PLACEHOLDER), "the engine could not find the file by itself");
     assert_eq!(sealed.part(zoo::identity().expect("it is sound")).weights().count(), 0, "a stage has only its own");
+    let other = self::sealed(sealed.model(), &ExternalFiles::None).expect_err("its location is none");
+    assert!(other.contains(PLACEHOLDER), "{other}");
+    let unread = self::sealed(&with_weights(&[weight]), &files).expect("it is there");
     fs::write(root.path().join("1/w.bin"), []).expect("a file");
-    let refused = outside[0].read_into(&mut read).expect_err("it became shorter").to_string();
+    let again = outside[0].elements().expect("it was read before");
+    assert_eq!((again.as_ptr(), again.len()), (read.as_ptr(), read.len()), "no second copy");
+    let refused = unread.weights().next().expect("one").elements().expect_err("it became shorter").to_string();
     assert!(refused.starts_with("cannot read 'w.bin': "), "{refused}");
 }
 

@@ -42,7 +42,7 @@ fn unknown(_: &mut Lowering<'_>, _: &Call<'_>) -> Outcome {
 
 fn constant(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if let Some(tensor) = call.attribute("value").and_then(|attribute| attribute.t.as_deref()) {
-        let (kind, dims, bytes) = crate::engine::cuda::constants::of(tensor)?;
+        let (kind, dims, bytes) = crate::engine::cuda::constants::of(tensor, None)?;
         let buffer = lowering.work.constant(kind, bytes);
         return given(lowering.work.whole(buffer, &dims));
     }
@@ -236,7 +236,7 @@ fn constant_of_shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let Some(tensor) = call.attribute("value").and_then(|attribute| attribute.t.as_deref()) else {
         return given(lowering.number(Kind::F32, 0, by_rows, &dims));
     };
-    let (kind, _, bytes) = crate::engine::cuda::constants::of(tensor)?;
+    let (kind, _, bytes) = crate::engine::cuda::constants::of(tensor, None)?;
     let bits = crate::engine::cuda::constants::bits(kind, &bytes, 0).ok_or("its value is empty")?;
     given(lowering.number(kind, bits, by_rows, &dims))
 }

@@ -5,14 +5,15 @@ mod images;
 use super::{
     Plan, PlanError,
     fuse::Step,
-    ir::{Rectified, RowKernel},
+    ir::{Holder, Rectified, RowKernel},
 };
 use crate::{
     engine::Precision,
     model::{DataType, TensorSpec},
     onnx::{
-        Model, PortDim, Signature,
+        ExternalFiles, Model, PortDim, SealedModel, Signature,
         build::{Graph, Value},
+        pb::{StringStringEntryProto, tensor_proto::DataLocation},
         port::dims,
         zoo::{Width, cells},
     },
@@ -297,4 +298,58 @@ fn tensors_that_no_memory_holds_are_refused_before_they_are_counted() {
 fn a_plan_may_be_made_by_any_thread() {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Plan>();
+}
+
+/// A graph that multiplies by a table of 256 columns, which lies in a file of its own: its folder, the graph, and the
+/// table's bytes.
+fn with_a_table_apart() -> (tempfile::TempDir, SealedModel, Vec<u8>) {
+    const COLUMNS: usize = 256;
+    let mut graph = Graph::new("apart");
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", 256]);
+    let table: Vec<f32> = (0..COLUMNS * COLUMNS).map(|place| place as f32).collect();
+    let w = graph.constant("w", &[COLUMNS, COLUMNS], &table);
+    let y = graph.op("MatMul", &[&x, &w]).named("y").value();
+    graph.output(&y, DataType::Fp32, &dims!["batch", 256]);
+    let mut model = graph.finish().expect("sound");
+    let weight = &mut model.0.graph.as_mut().expect("a graph").initializer[0];
+    let data = weight.raw_data.take().expect("its elements").to_vec();
+    weight.data_location = Some(DataLocation::External.into());
+    let entry = StringStringEntryProto { key: Some("location".to_owned()), value: Some("w.bin".to_owned()) };
+    weight.external_data = vec![entry];
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("w.bin"), &data).expect("a file");
+    let files = ExternalFiles::beside(&folder.path().join("model.onnx"));
+    let sealed = SealedModel::new("apart", model.to_bytes(), &files).expect("it is sound");
+    (folder, sealed, data)
+}
+
+#[test]
+fn weights_in_files_of_their_own_are_read_once_for_all_plans() {
+    let (_folder, sealed, data) = with_a_table_apart();
+    let [x, y] = ["x", "y"].map(|name| TensorSpec::new(name, DataType::Fp32, &[256]));
+    let planned = || {
+        let plan = Plan::new(&sealed, std::slice::from_ref(&x), std::slice::from_ref(&y), true, Precision::Ieee);
+        plan.expect("it has a plan")
+    };
+    let table = |plan: &Plan| {
+        let constants = plan.0.work.buffers.iter().filter_map(|buffer| match &buffer.holder {
+            Holder::Constant(data) => Some(data.clone()),
+            _ => None,
+        });
+        constants.max_by_key(bytes::Bytes::len).expect("there is the table")
+    };
+    let (one, other) = (table(&planned()), table(&planned()));
+    assert_eq!(one, data);
+    assert_eq!(one.as_ptr(), other.as_ptr(), "no second copy");
+    let refused = Plan::new(sealed.model(), &[x], &[y], true, Precision::Ieee).expect_err("the file is not given");
+    assert!(refused.to_string().ends_with("its data lie outside of the file"), "{refused}");
+}
+
+#[test]
+fn a_file_of_weights_that_became_shorter_is_named() {
+    let (folder, sealed, _) = with_a_table_apart();
+    std::fs::write(folder.path().join("w.bin"), []).expect("a file");
+    let [x, y] = ["x", "y"].map(|name| TensorSpec::new(name, DataType::Fp32, &[256]));
+    let refused = Plan::new(&sealed, &[x], &[y], true, Precision::Ieee).expect_err("it cannot be read").to_string();
+    assert!(refused.contains("cannot read 'w.bin'"), "{refused}");
 }
