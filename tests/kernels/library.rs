@@ -24,8 +24,6 @@ pub(crate) enum Arg<'a> {
     Null,
     Int(i32),
     Float(f32),
-    /// A structure of integers, passed by value.
-    Ints(&'a [i32]),
 }
 
 /// How a kernel is described by the library; `host::Kernel` of `kernels/prelude/host.h`.
@@ -116,10 +114,6 @@ impl Arg<'_> {
             Self::Null => vec![0],
             Self::Int(value) => vec![u64::from(*value as u32)],
             Self::Float(value) => vec![u64::from(value.to_bits())],
-            Self::Ints(values) => values
-                .chunks(2)
-                .map(|pair| u64::from(pair[0] as u32) | u64::from(pair.get(1).map_or(0, |&high| high as u32)) << 32)
-                .collect(),
         }
     }
 
@@ -127,7 +121,6 @@ impl Arg<'_> {
         match self {
             Self::Array(_) | Self::Inside(..) | Self::Null => 8,
             Self::Int(_) | Self::Float(_) => 4,
-            Self::Ints(values) => 4 * values.len() as u32,
         }
     }
 }

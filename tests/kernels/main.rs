@@ -7,7 +7,6 @@ mod cells;
 mod library;
 mod numbers;
 mod pointwise;
-mod pooling;
 mod reductions;
 mod rows;
 mod rules;
