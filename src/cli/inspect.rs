@@ -13,6 +13,7 @@ use crate::{
     engine::{
         Precision,
         cuda::{Plan, PlanError},
+        onnxruntime::{CudaProvider, LibraryError, Runtime, RuntimeOptions},
     },
     model::TensorSpec,
     onnx::{self, Port, PortDim, SealedModel, Signature},
@@ -32,6 +33,9 @@ pub struct InspectArgs {
     /// The length of an axis that varies, by its name in the file; may be given several times
     #[arg(long = "length", value_name = "NAME=LENGTH", value_parser = length)]
     pub lengths: Vec<(String, i64)>,
+    /// ONNX Runtime's library, which is asked whether it runs on cards what has no plan
+    #[arg(long = "onnxruntime-library", value_name = "FILE")]
+    pub library: Option<PathBuf>,
 }
 
 /// Why a model cannot be inspected.
@@ -59,6 +63,9 @@ pub enum InspectError {
     /// The graph has no plan for another reason than its operators.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// ONNX Runtime's library cannot be loaded.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// The table could not be printed.
     #[error("cannot print the operators: {0}")]
     Print(#[from] io::Error),
@@ -108,12 +115,35 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
     writeln!(out, "{table}")?;
     match Plan::new(&sealed, &inputs, &outputs, has_batch_axis, Precision::Ieee) {
         Ok(plan) => writeln!(out, "{} nodes, {} launches for a batch", nodes.len(), plan.launches())?,
-        Err(error) => writeln!(out, "{error}")?,
+        Err(error) => {
+            writeln!(out, "{error}")?;
+            writeln!(out, "{}", args.fallback()?)?;
+        }
     }
     Ok(())
 }
 
+/// The card that a fallback is asked about: any tells whether the library has what it needs.
+const ANY_CARD: u16 = 0;
+
 impl InspectArgs {
+    /// Where a model without a plan runs instead.
+    fn fallback(&self) -> Result<String, InspectError> {
+        let Some(library) = &self.library else {
+            return Ok(
+                "on a card it runs whole by ONNX Runtime's CUDA provider, if --onnxruntime-library has that; else on \
+                       the CPU"
+                    .to_owned(),
+            );
+        };
+        let options = RuntimeOptions { library: Some(library.clone()), ..RuntimeOptions::default() };
+        let runtime = Runtime::load(&options)?;
+        Ok(match CudaProvider::of(&runtime, ANY_CARD, Precision::Ieee) {
+            Ok(_) => "on a card it runs whole by ONNX Runtime's CUDA provider".to_owned(),
+            Err(reason) => format!("it runs on the CPU: ONNX Runtime's CUDA provider cannot be used: {reason}"),
+        })
+    }
+
     /// The length that was given for an axis.
     fn fixes(&self, port: &Port, axis: usize) -> Option<i64> {
         let Some(PortDim::Symbol(symbol)) = port.dims.as_ref()?.get(axis) else { return None };
@@ -152,7 +182,7 @@ mod tests {
         model.write(&path).expect("a file");
         let lengths = lengths.iter().map(|given| length(given)).collect::<Result<_, _>>()?;
         let mut out = Vec::new();
-        run_with(&InspectArgs { model: path, lengths }, &mut out).map_err(|error| error.to_string())?;
+        run_with(&InspectArgs { model: path, lengths, library: None }, &mut out).map_err(|error| error.to_string())?;
         Ok(String::from_utf8(out).expect("it is text"))
     }
 
@@ -181,10 +211,9 @@ mod tests {
         let table = shown(&zoo::slow().expect("sound"), &[]).expect("it is shown anyway");
         let rows = lowered(&table);
         assert!(rows.contains(&("EyeLike".to_owned(), "NO PLAN: the operator has no lowering".to_owned())), "{table}");
-        assert!(
-            table.lines().last().expect("a line").starts_with("operators without a plan: EyeLike (node "),
-            "{table}"
-        );
+        let [.., missing, fallback] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
+        assert!(missing.starts_with("operators without a plan: EyeLike (node "), "{table}");
+        assert!(fallback.contains("ONNX Runtime's CUDA provider") && fallback.ends_with("else on the CPU"), "{table}");
     }
 
     #[test]

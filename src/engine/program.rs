@@ -154,6 +154,12 @@ pub trait Program: Send + Sync {
         &[]
     }
 
+    /// Whether runs, which lanes of the CPU drive, compute on a CUDA card by other means than a
+    /// [plan](Self::on_card).
+    fn uses_card(&self) -> bool {
+        false
+    }
+
     /// What the program was made of: those of equal origins compute the same. `None`: nobody knows.
     fn origin(&self) -> Option<[u8; 32]> {
         None

@@ -111,6 +111,15 @@ impl Placement {
         matches!(self, Self::On(sites) if sites.iter().any(|site| *site != Site::Cpu))
     }
 
+    /// The first card that it names, by its number among those of the driver.
+    pub fn card(&self) -> Option<u16> {
+        let Self::On(sites) = self else { return None };
+        sites.iter().find_map(|site| match site {
+            Site::Card(number) => Some(*number),
+            Site::Cpu | Site::Cards => None,
+        })
+    }
+
     /// Whether cards may be among the devices.
     pub fn may_need_cards(&self) -> bool {
         *self == Self::Auto || self.needs_cards()
@@ -127,6 +136,10 @@ impl Placement {
         programs: &StagePrograms,
     ) -> Result<Vec<usize>, String> {
         let has_cards = kinds.iter().any(|kind| *kind != DeviceKind::Cpu);
+        if programs.use_cards() {
+            // Wherever it is asked to live: the card is the program's own.
+            return Self::On(vec![Site::Cpu]).of_kinds(kinds);
+        }
         let sites = match self {
             Self::Auto if has_cards && check_cards(spec, programs).is_ok() => &[Site::Cards][..],
             Self::Auto => &[Site::Cpu],
@@ -136,6 +149,15 @@ impl Placement {
         if self.needs_cards() && has_cards {
             check_cards(spec, programs)?;
         }
+        Self::On(sites.to_vec()).of_kinds(kinds)
+    }
+
+    /// The devices of these sites.
+    ///
+    /// # Errors
+    /// When there is none of them.
+    fn of_kinds(&self, kinds: &[DeviceKind]) -> Result<Vec<usize>, String> {
+        let Self::On(sites) = self else { return Ok((0..kinds.len()).collect()) };
         let mut devices: Vec<usize> = Vec::new();
         for site in sites {
             let before = devices.len();

@@ -37,8 +37,55 @@ pub(super) struct Plans {
     missing: Option<String>,
 }
 
+/// Why versions of several programs have no other way onto a card.
+const WHOLE_MODELS_ALONE: &str = "ONNX Runtime's CUDA provider is there for whole models alone";
+
+/// How a whole model without a plan runs on a card: compiled for it, or why it cannot be.
+pub(super) type Fallback<'a> = &'a dyn Fn() -> Result<Arc<dyn Program>, String>;
+
+/// The program of a whole model: with a plan for cards if they may be among its devices; without one as `fallback` has
+/// it run there; else as it is.
+///
+/// # Errors
+/// When it has neither, and must have cards; with both reasons.
+pub(super) fn of_whole(
+    pool: &Pool,
+    request: &LoadRequest,
+    compiled: Compiled<'_>,
+    fallback: Fallback<'_>,
+) -> Result<StagePrograms, String> {
+    if !pool.has_cards() || !request.placement.may_need_cards() {
+        return Ok(compiled.program.into());
+    }
+    let compiled = [compiled];
+    let missing = match planned(request, &compiled).map(|mut programs| programs.pop().map(StagePrograms::from)) {
+        Ok(Some(programs)) => match check_cards(&request.spec, &programs) {
+            Ok(()) => return Ok(programs),
+            Err(reason) => reason,
+        },
+        Ok(None) => "it has no program".to_owned(),
+        Err(reason) => reason,
+    };
+    let model = &request.spec.name;
+    match fallback() {
+        Ok(program) => {
+            info!(model, reason = missing, "the model runs on ONNX Runtime's CUDA provider");
+            Ok(program.into())
+        }
+        Err(refusal) => {
+            let reason = format!("{missing}; ONNX Runtime's CUDA provider cannot be used: {refusal}");
+            if request.placement.needs_cards() {
+                return Err(reason);
+            }
+            info!(model, reason, "the model runs on the CPU");
+            let [compiled] = compiled;
+            Ok(compiled.program.into())
+        }
+    }
+}
+
 impl Plans {
-    /// Gives programs plans, all or none, if cards may be among the version's devices.
+    /// Gives programs of stages or cells plans, all or none, if cards may be among the version's devices.
     ///
     /// # Errors
     /// When one has none, and the version must have cards; with all operators that are missing.
@@ -52,7 +99,7 @@ impl Plans {
         }
         match planned(request, &compiled) {
             Ok(planned) => Ok((Self { are_wanted: true, missing: None }, planned)),
-            Err(reason) if request.placement.needs_cards() => Err(reason),
+            Err(reason) if request.placement.needs_cards() => Err(format!("{reason}; {WHOLE_MODELS_ALONE}")),
             Err(reason) => {
                 let programs = compiled.into_iter().map(|own| own.program).collect();
                 Ok((Self { are_wanted: true, missing: Some(reason) }, programs))
@@ -65,6 +112,7 @@ impl Plans {
         let Self { are_wanted, missing } = self;
         let refused = || are_wanted.then(|| check_cards(spec, programs).err()).flatten();
         if let Some(reason) = missing.or_else(refused) {
+            let reason = format!("{reason}; {WHOLE_MODELS_ALONE}");
             info!(model = spec.name, reason, "the model runs on the CPU");
         }
     }

@@ -14,13 +14,13 @@ use super::{
         model_metrics::{MetricControl, metric_control::MetricOptions},
     },
     opening::Opener,
-    plans::{Compiled, Plans},
+    plans::{self, Compiled, Plans},
     staging,
 };
 use crate::{
     engine::{
         EngineError, Program, Repeat, RepeatElements,
-        onnxruntime::{LibraryError, OnnxProgram, Runtime},
+        onnxruntime::{CudaProvider, LibraryError, OnnxProgram, Runtime},
     },
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::TensorSpec,
@@ -217,11 +217,12 @@ fn whole(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequ
         outputs: spec.outputs.clone(),
         has_batch_axis: spec.has_batch_axis(),
     };
-    let (plans, mut programs) = Plans::of(pool, request, vec![compiled])?;
-    let program = programs.pop().ok_or("there is no program")?;
-    let programs = StagePrograms::from(program);
-    plans.explain(spec, &programs);
-    Ok(programs)
+    plans::of_whole(pool, request, compiled, &|| {
+        let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
+        let on_card = CudaProvider::of(runtime, card, request.precision)
+            .and_then(|provider| OnnxProgram::compile_on_card(runtime, model, &inputs, &outputs, provider));
+        on_card.map(|program| Arc::new(program) as Arc<dyn Program>).map_err(|error| error.to_string())
+    })
 }
 
 /// Cuts a model and compiles its stages.

@@ -1,4 +1,4 @@
-//! An ONNX graph compiled by ONNX Runtime for the CPU.
+//! An ONNX graph compiled by ONNX Runtime.
 
 use std::{
     ffi::CString,
@@ -19,6 +19,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::{
+    cuda_provider::CudaProvider,
     library::{GivesBack, Runtime},
     sessions::Origin,
     status::check,
@@ -42,6 +43,8 @@ pub struct OnnxProgram {
     /// By input.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
+    /// Whether it computes on a card.
+    uses_card: bool,
     origin: Origin,
     _runtime: GivesBack,
 }
@@ -101,19 +104,47 @@ impl OnnxProgram {
         inputs: &[ProgramPort<'_>],
         outputs: &[ProgramPort<'_>],
     ) -> Result<Self, EngineError> {
+        Self::compile_for(runtime, model, (inputs, outputs), None)
+    }
+
+    /// As [`Self::compile_sealed`], for runs on a card as far as the provider has the operators. Inputs and outputs are
+    /// on the host.
+    ///
+    /// # Errors
+    /// As [`Self::compile_sealed`], and when the provider or its card cannot be used.
+    pub fn compile_on_card(
+        runtime: &Runtime,
+        model: &SealedModel,
+        inputs: &[ProgramPort<'_>],
+        outputs: &[ProgramPort<'_>],
+        provider: CudaProvider,
+    ) -> Result<Self, EngineError> {
+        Self::compile_for(runtime, model, (inputs, outputs), Some(provider))
+    }
+
+    fn compile_for(
+        runtime: &Runtime,
+        model: &SealedModel,
+        (inputs, outputs): (&[ProgramPort<'_>], &[ProgramPort<'_>]),
+        provider: Option<CudaProvider>,
+    ) -> Result<Self, EngineError> {
         let graph = model.to_bytes();
         let mut hash = Sha256::new();
+        if let Some(provider) = provider {
+            hash.update(provider.origin());
+        }
         hash.update((graph.len() as u64).to_le_bytes());
         hash.update(&graph);
         let known = index_ranges(&graph);
         let index_ranges = inputs.iter().map(|port| known.get(port.name).copied()).collect();
         let weights = Weights::read(model, &mut hash)?;
         let origin = hash.finalize().into();
-        let compiled = runtime.sessions().of(origin, || compile_graph(runtime, &graph, weights))?;
+        let compiled = runtime.sessions().of(origin, || compile_graph(runtime, &graph, weights, provider))?;
         let inputs = ports("input", inputs, compiled.session().inputs())?;
         let outputs = ports("output", outputs, compiled.session().outputs())?;
         Ok(Self {
-            steady: graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
+            steady: provider.is_none() && graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
+            uses_card: provider.is_some(),
             graph: compiled,
             origin,
             host: HostMemory::new()?,
@@ -125,14 +156,22 @@ impl OnnxProgram {
     }
 }
 
-fn compile_graph(runtime: &Runtime, graph: &[u8], weights: Weights) -> Result<CompiledGraph, EngineError> {
-    let builder = Session::builder(runtime.environment())
+fn compile_graph(
+    runtime: &Runtime,
+    graph: &[u8],
+    weights: Weights,
+    provider: Option<CudaProvider>,
+) -> Result<CompiledGraph, EngineError> {
+    let mut builder = Session::builder(runtime.environment())
         .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
         .and_then(|builder| match runtime.has_arena() {
             true => builder.with_env_allocators().map_err(ort::Error::from),
             false => Ok(builder),
         })
         .map_err(refused)?;
+    if let Some(provider) = provider {
+        provider.append(&mut builder)?;
+    }
     CompiledGraph::new(builder, graph, weights)
 }
 
@@ -211,6 +250,10 @@ impl Program for OnnxProgram {
 
     fn is_steady(&self) -> bool {
         self.steady
+    }
+
+    fn uses_card(&self) -> bool {
+        self.uses_card
     }
 
     fn origin(&self) -> Option<[u8; 32]> {

@@ -119,6 +119,11 @@ impl StagePrograms {
         }
     }
 
+    /// Whether programs compute on cards that lanes of the CPU drive.
+    pub(super) fn use_cards(&self) -> bool {
+        self.iter().any(|program| program.uses_card())
+    }
+
     /// Returns the cells, if requests unfold.
     pub(super) fn cells(&self) -> Option<&Arc<CellPrograms>> {
         match &self.0 {
