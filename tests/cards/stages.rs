@@ -116,6 +116,28 @@ fn stages_whose_launch_is_refused_fail_no_other_request_and_leave_no_wrong_answe
 }
 
 #[test]
+fn batches_with_too_many_parameters_are_the_cpus_where_that_is_left_to_the_pool() {
+    with_fake_cuda(&[], || {
+        const ROWS: u32 = 20_000;
+        let pool = pool(1, 1);
+        let version = || {
+            let knobs = Knobs { max_batch_rows: ROWS, ..knobs(Policy::Window(Default::default()), 1, 1) };
+            (Staged::Whole.spec(ROWS), knobs, Staged::Whole.programs(ROWS))
+        };
+        let refused = on_cards(&pool, version()).expect_err("a card takes no such task");
+        assert!(
+            refused.contains("tasks of 20000 rows take") && refused.contains("expected at most 65536"),
+            "{refused}"
+        );
+        let (spec, knobs, programs) = version();
+        let handle = Arc::new(pool.bring_up(spec, knobs, programs).expect("there is the CPU"));
+        let error = block_on(handle.submit(Staged::request(&[1]))).expect_err("the program has nothing for the CPU");
+        assert!(error.to_string().contains("it runs on cards alone"), "{error}");
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
 fn a_row_with_a_bad_index_fails_its_request_alone() {
     with_card(|| {
         let mut rng = Rng::new(13);

@@ -14,7 +14,8 @@ pub(super) fn check(status: sys::OrtStatusPtr) -> Result<(), EngineError> {
     let api = ort::api();
     // SAFETY: the status is not null, comes from the call just made and is released once, after its text is copied.
     let message = unsafe {
-        let text = CStr::from_ptr((api.GetErrorMessage)(status.0)).to_string_lossy().into_owned();
+        // Some end with a line feed.
+        let text = CStr::from_ptr((api.GetErrorMessage)(status.0)).to_string_lossy().trim_end().to_owned();
         (api.ReleaseStatus)(status.0);
         text
     };
