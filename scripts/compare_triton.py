@@ -212,6 +212,9 @@ def main():
 
 def compare(given, scratch, stack):
     if given.write_peer:
+        there = [name for name in PEER_MODELS if (given.write_peer / name).exists()]
+        if there:
+            sys.exit(f"'{given.write_peer}' has a model '{there[0]}' already, expected a new or an empty folder")
         write_models(given.binary, scratch / "models", given.quick)
         write_peer(scratch / "models", given.write_peer, given.instances)
         return

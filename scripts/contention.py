@@ -37,6 +37,8 @@ ASKED = {
     "minilm, glue-short": Case("minilm", "glue-short", 32),
     "lstm, closed-22": Case("lstm", "closed-22", 32),
 }
+#: Between two looks at what the kernel wrote, in seconds.
+LOOK_S = 0.05
 #: Places that are shown by themselves.
 MOST = 6
 
@@ -66,6 +68,24 @@ def append(file, line):
     opened = os.open(file, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(opened, f"{line}\n".encode())
+    finally:
+        os.close(opened)
+
+
+def read_events(pipe, counted, ended):
+    """Counts events by thread and address until `ended` is set and none is left to read."""
+    opened = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    rest = b""
+    try:
+        while True:
+            try:
+                *lines, rest = (rest + os.read(opened, 1 << 16)).split(b"\n")
+            except BlockingIOError:
+                if ended.is_set():
+                    return
+                ended.wait(LOOK_S)
+                continue
+            counted.update(found.groups() for found in (EVENT.search(line.decode()) for line in lines) if found)
     finally:
         os.close(opened)
 
@@ -110,22 +130,17 @@ class Probes:
         try:
             (own / "buffer_size_kb").write_text("16384")
             (own / "events" / GROUP / "enable").write_text("1")
-            returned = Counter()
-            pipe = subprocess.Popen(["cat", own / "trace_pipe"], stdout=subprocess.PIPE, text=True)
-
-            def read():
-                returned.update(found.groups() for found in map(EVENT.search, pipe.stdout) if found)
-
-            reader = threading.Thread(target=read)
+            returned, ended = Counter(), threading.Event()
+            reader = threading.Thread(target=read_events, args=(own / "trace_pipe", returned, ended))
             reader.start()
-            yield counted
-            (own / "events" / GROUP / "enable").write_text("0")
-            threads = set(os.listdir(f"/proc/{pid}/task"))
-            # What is in the buffer already is read before the pipe is quiet.
+            try:
+                yield counted
+                (own / "events" / GROUP / "enable").write_text("0")
+                threads = set(os.listdir(f"/proc/{pid}/task"))
+            finally:
+                ended.set()
+                reader.join()
             lost = sum(self.lost(per_cpu) for per_cpu in (own / "per_cpu").iterdir())
-            pipe.terminate()
-            reader.join()
-            pipe.wait()
             # The program is also the client.
             for (thread, address), times in returned.items():
                 if thread in threads:

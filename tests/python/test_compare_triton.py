@@ -109,5 +109,8 @@ def test_a_server_that_answers_otherwise_is_found_out(compare, peer, program, tm
 def test_what_cannot_be_compared_is_said(compare, tmp_path):
     status, _, complaints = compare("--peer", "127.0.0.1:1", "--only", "identity")
     assert status == 1 and "no server answers at '127.0.0.1:1'" in complaints
+    (tmp_path / "lstm").mkdir()
+    status, _, complaints = compare("--write-peer", tmp_path)
+    assert status == 1 and f"'{tmp_path}' has a model 'lstm' already" in complaints
     status, _, complaints = compare("--only", "identical")
     assert status == 1 and "nothing to compare for 'identical'" in complaints and "minilm, glue-pair" in complaints
