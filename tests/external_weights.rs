@@ -179,6 +179,8 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
         budget_s: 1,
         profile_directory: Some(twice.repository("profiles")),
         plots: PlotArgs::default(),
+        engines: false,
+        sizes: Vec::new(),
         json: false,
         device: DeviceArgs {
             cpu_lanes: 1,
@@ -188,6 +190,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
             max_output_bytes: None,
             max_memory_bytes: None,
             onnxruntime_library: None,
+            openvino_library: None,
         },
     };
     let mut out = Vec::new();

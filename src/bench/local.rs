@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{
     bench::Target,
-    engine::onnxruntime::{LibraryError, Runtime},
+    engine::{Engines, LibraryError},
     executor::{Pool, PoolOptions},
     profile::Store,
     repository::{
@@ -203,7 +203,7 @@ impl Local {
     pub async fn open(
         repository: &Path,
         model: &str,
-        runtime: Result<Runtime, LibraryError>,
+        engines: impl Into<Engines>,
         pool: &PoolOptions,
         profiles: Option<Store>,
     ) -> Result<Self, LocalError> {
@@ -233,7 +233,7 @@ impl Local {
             has_cards,
             load_threads: 1,
         };
-        let loader = PoolLoader::new(pool, runtime);
+        let loader = PoolLoader::new(pool, engines);
         let loader = profiles.into_iter().fold(loader, PoolLoader::with_profiles);
         let repository = Repository::start(options, Arc::new(loader)).await?;
         Ok(Self { model: model.to_owned(), directory, base, place, repository, loaded: AtomicUsize::new(0) })

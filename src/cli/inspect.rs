@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     engine::{
-        Precision,
+        LibraryError, Precision,
         cuda::{Plan, PlanError},
-        onnxruntime::{CudaProvider, LibraryError, Runtime, RuntimeOptions},
+        onnxruntime::{CudaProvider, Runtime, RuntimeOptions},
     },
     model::TensorSpec,
     onnx::{self, Port, PortDim, SealedModel, Signature},

@@ -9,7 +9,10 @@ use super::{
     },
 };
 use crate::{
-    engine::onnxruntime::RuntimeOptions,
+    engine::{
+        onnxruntime::RuntimeOptions,
+        openvino::{OpenVino, OpenVinoOptions},
+    },
     executor::{BacklogLimits, PoolOptions},
     frontend::{
         RestrictedProtocol, RestrictionError,
@@ -65,7 +68,7 @@ pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
     }
 }
 
-/// The engine's settings.
+/// The settings of ONNX Runtime.
 pub(super) fn runtime(args: &DeviceArgs) -> RuntimeOptions {
     let most = args.max_memory_bytes.unwrap_or_else(|| memory_bytes().map_or(0, |bytes| bytes / 4 * 3));
     RuntimeOptions {
@@ -73,6 +76,11 @@ pub(super) fn runtime(args: &DeviceArgs) -> RuntimeOptions {
         threads: args.cpu_threads as usize,
         max_memory_bytes: usize::try_from(most).unwrap_or(usize::MAX),
     }
+}
+
+/// OpenVINO, which is loaded when it is needed.
+pub(super) fn openvino(args: &DeviceArgs) -> OpenVino {
+    OpenVino::new(OpenVinoOptions { library: args.openvino_library.clone(), threads: args.cpu_threads as usize })
 }
 
 /// How models are opened in a process of their own first, if they are.

@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::{CudaArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
 use crate::{
-    engine::onnxruntime::Runtime,
+    engine::{Engines, onnxruntime::Runtime},
     executor::{BacklogLimits, Pool, PoolOptions},
     repository::PoolLoader,
 };
@@ -31,19 +31,20 @@ pub(super) fn start_pool(
         Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
     }
     let timeline = Arc::clone(&recording.timeline);
-    let options = PoolOptions { timeline, backlog, ..options::pool(device) };
+    let pool_options = PoolOptions { timeline, backlog, ..options::pool(device) };
     let (pool, no_cards) = match cuda.cards().map_err(io::Error::other)? {
-        Err(reason) => (Pool::start(&options)?, reason),
-        Ok(cards) => match Pool::start(&PoolOptions { cards, ..options.clone() }) {
+        Err(reason) => (Pool::start(&pool_options)?, reason),
+        Ok(cards) => match Pool::start(&PoolOptions { cards, ..pool_options.clone() }) {
             Err(error) if cuda.leaves_open() => {
                 warn!("models run on the CPU: {error}");
-                (Pool::start(&options)?, error.to_string())
+                (Pool::start(&pool_options)?, error.to_string())
             }
             started => (started?, String::new()),
         },
     };
+    let engines = Engines { onnxruntime: Some(runtime), openvino: options::openvino(device) };
     let cards = if pool.has_cards() { Ok(pool.cards().collect()) } else { Err(no_cards.clone()) };
-    let loader = PoolLoader::new(Arc::clone(&pool), runtime).without_cards(no_cards, cuda.allow_cpu_fallback);
+    let loader = PoolLoader::new(Arc::clone(&pool), engines).without_cards(no_cards, cuda.allow_cpu_fallback);
     let loader = set_up(loader);
     Ok(StartedPool { loader: Arc::new(loader), pool, cards, recording, began })
 }

@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// What matrix products and convolutions are computed with, where a device has units for it. Sums are fp32. The CPU
-/// computes in fp32 whatever is asked for.
+/// What matrix products and convolutions are computed with, where a device has units for it. Sums are fp32. On the CPU
+/// only OpenVINO has others than fp32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// IEEE single precision.
@@ -18,9 +18,9 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them, by their names in configurations.
-    pub const NAMES: [(&'static str, Self); 4] =
-        [("ieee", Self::Ieee), ("tf32", Self::Tf32), ("bf16", Self::Bf16), ("fp16", Self::Fp16)];
+    /// All of them, by their names in configurations; one has two.
+    pub const NAMES: [(&'static str, Self); 5] =
+        [("ieee", Self::Ieee), ("fp32", Self::Ieee), ("tf32", Self::Tf32), ("bf16", Self::Bf16), ("fp16", Self::Fp16)];
 }
 
 impl FromStr for Precision {
@@ -30,7 +30,7 @@ impl FromStr for Precision {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name);
         found
             .map(|(_, precision)| *precision)
-            .ok_or_else(|| format!("expected ieee, tf32, bf16 or fp16, but found '{name}'"))
+            .ok_or_else(|| format!("expected fp32 (or ieee), tf32, bf16 or fp16, but found '{name}'"))
     }
 }
 
@@ -49,9 +49,10 @@ mod tests {
     fn each_has_a_name() {
         for (name, precision) in Precision::NAMES {
             assert_eq!(name.parse(), Ok(precision));
-            assert_eq!(precision.to_string(), name);
+            let written = if name == "fp32" { "ieee" } else { name };
+            assert_eq!(precision.to_string(), written);
         }
-        let refused = "expected ieee, tf32, bf16 or fp16, but found 'fp32'";
-        assert_eq!("fp32".parse::<Precision>(), Err(refused.to_owned()));
+        let refused = "expected fp32 (or ieee), tf32, bf16 or fp16, but found 'half'";
+        assert_eq!("half".parse::<Precision>(), Err(refused.to_owned()));
     }
 }

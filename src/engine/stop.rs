@@ -3,23 +3,46 @@
 use std::{
     fmt,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use ort::session::RunOptions;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::EngineError;
+
+/// A run, or a wait for one, that another thread can end.
+pub(super) trait Interrupt: Send + Sync {
+    /// Makes it end soon. Returns at once.
+    fn interrupt(&self);
+}
+
+/// Keeps a run among those that a signal interrupts.
+pub(super) struct Interruptible<'a> {
+    signal: &'a StopSignal,
+    run: Arc<dyn Interrupt>,
+}
+
+impl Drop for Interruptible<'_> {
+    fn drop(&mut self) {
+        let mut running = self.signal.running.lock();
+        if let Some(own) = running.iter().position(|run| Arc::ptr_eq(run, &self.run)) {
+            running.swap_remove(own);
+        }
+    }
+}
 
 /// Stops the runs that it is given to: once raised, they fail soon, as do later ones until it is cleared. A lane, which
 /// runs one batch at a time, keeps one for all its runs, so that it adds no cost to a run.
 #[derive(Default)]
 pub struct StopSignal {
     raised: AtomicBool,
-    /// Held while the signal changes and while the options are made, so that both always say the same.
-    changing: Mutex<()>,
+    /// What runs until the signal is raised. Held while the signal changes and while the options are made, so that all
+    /// say the same.
+    running: Mutex<SmallVec<[Arc<dyn Interrupt>; 1]>>,
     /// ONNX Runtime looks at a flag of its own, in the options of a run. Made by the first run that needs them.
     options: OnceLock<RunOptions>,
 }
@@ -41,12 +64,33 @@ impl StopSignal {
     }
 
     fn set(&self, raised: bool) {
-        let _changing = self.changing.lock();
+        let running = self.running.lock();
         self.raised.store(raised, Ordering::Release);
+        if raised {
+            running.iter().for_each(|run| run.interrupt());
+        }
         if let Some(options) = self.options.get() {
             // Where the flag cannot be set, a run ends by itself; where it cannot be cleared, later ones fail by name.
             let _ = if raised { options.terminate() } else { options.unterminate() };
         }
+    }
+
+    /// Interrupts a run when the signal is raised, until what comes back is dropped.
+    ///
+    /// # Errors
+    /// When the signal is raised already.
+    pub(super) fn interrupts(&self, run: Arc<dyn Interrupt>) -> Result<Interruptible<'_>, EngineError> {
+        let mut running = self.running.lock();
+        if self.is_raised() {
+            return Err(Self::stopped());
+        }
+        running.push(Arc::clone(&run));
+        Ok(Interruptible { signal: self, run })
+    }
+
+    /// How a run ends that a signal has stopped.
+    pub(super) fn stopped() -> EngineError {
+        EngineError("the run was told to stop".to_owned())
     }
 
     /// Options for runs of ONNX Runtime that stop with this signal.
@@ -58,7 +102,7 @@ impl StopSignal {
             return Ok(options);
         }
         let refused = |error: ort::Error| EngineError(format!("onnx runtime error: {}", error.message()));
-        let _changing = self.changing.lock();
+        let _running = self.running.lock();
         let options = RunOptions::new().map_err(refused)?;
         if self.is_raised() {
             options.terminate().map_err(refused)?;
@@ -70,5 +114,42 @@ impl StopSignal {
 impl fmt::Debug for StopSignal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("StopSignal").field("raised", &self.is_raised()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counted(AtomicU32);
+
+    impl Interrupt for Counted {
+        fn interrupt(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_signal_interrupts_what_runs_and_nothing_else() {
+        let (signal, other) = (StopSignal::default(), StopSignal::default());
+        let runs: [Arc<Counted>; 3] = Default::default();
+        let interrupted = || runs.each_ref().map(|run| run.0.load(Ordering::Relaxed));
+        let first = signal.interrupts(Arc::clone(&runs[0]) as Arc<dyn Interrupt>).expect("it is not raised");
+        let second = signal.interrupts(Arc::clone(&runs[1]) as Arc<dyn Interrupt>).expect("it is not raised");
+        let _elsewhere = other.interrupts(Arc::clone(&runs[2]) as Arc<dyn Interrupt>).expect("it is not raised");
+        drop(first);
+        signal.raise();
+        assert_eq!(interrupted(), [0, 1, 0], "the first has ended, the third has another signal");
+        assert!(
+            signal.interrupts(Arc::clone(&runs[0]) as Arc<dyn Interrupt>).is_err(),
+            "a raised signal lets none begin"
+        );
+        drop(second);
+        signal.clear();
+        assert!(signal.interrupts(Arc::clone(&runs[0]) as Arc<dyn Interrupt>).is_ok());
+        assert_eq!(interrupted(), [0, 1, 0], "taking it back interrupts nothing");
     }
 }

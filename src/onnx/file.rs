@@ -12,7 +12,7 @@ use prost::Message;
 use super::{Error, pb};
 
 /// Maximum bytes of a protobuf message.
-const MESSAGE_MAX_BYTES: usize = i32::MAX as usize;
+pub(super) const MESSAGE_MAX_BYTES: usize = i32::MAX as usize;
 
 /// A model: graph, weights and operator sets.
 ///

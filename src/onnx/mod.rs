@@ -39,7 +39,7 @@ pub use file::Model;
 pub use indices::index_ranges;
 pub use port::{Port, PortDim};
 pub use read::Signature;
-pub use sealed::SealedModel;
+pub use sealed::{SealedInput, SealedModel};
 
 /// Messages of `onnx.proto`.
 #[allow(missing_docs, clippy::doc_markdown)]

@@ -1,12 +1,18 @@
 //! Models that are ready for an engine.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
 
 use bytes::Bytes;
+use prost::Message;
 
 use super::{
     Error, Model, expansion,
     external::{self, ExternalFiles, ExternalWeight},
+    file::MESSAGE_MAX_BYTES,
 };
 
 /// A model that an engine can open without opening other files. Its functions and bodies are of bounded size, and its
@@ -62,6 +68,47 @@ impl SealedModel {
         self.encoded.clone().unwrap_or_else(|| self.model.to_bytes())
     }
 
+    /// Returns the encoded graph with all weights in it, for an engine that accepts no weights beside the graph.
+    ///
+    /// # Errors
+    /// If a file of weights cannot be read or has been truncated, or if the result would exceed the maximum of a
+    /// protobuf message, 2 GiB.
+    pub fn to_whole_bytes(&self) -> Result<Bytes, Error> {
+        let mut whole = self.model.clone();
+        let mut outside: HashMap<&str, &ExternalWeight> =
+            self.weights.iter().map(|weight| (weight.name.as_str(), weight)).collect();
+        let tensors = whole.0.graph.iter_mut().flat_map(|graph| &mut graph.initializer);
+        let named: Vec<_> = tensors.filter(|it| external::is_external(it)).collect();
+        if named.is_empty() {
+            return Ok(self.to_bytes());
+        }
+        let bytes = named.iter().filter_map(|it| outside.get(it.name())).map(|weight| weight.len_bytes).sum::<usize>();
+        let bytes = bytes.saturating_add(self.model.0.encoded_len());
+        if bytes > MESSAGE_MAX_BYTES {
+            return Err(Error::TooLarge { file: "the model with the weights beside it".to_owned(), bytes });
+        }
+        for tensor in named {
+            let Some(weight) = outside.remove(tensor.name()) else { continue };
+            tensor.raw_data = Some(weight.elements()?);
+            tensor.external_data.clear();
+            tensor.data_location = None;
+        }
+        Ok(whole.to_bytes())
+    }
+
+    /// Returns the inputs of the graph in its order. An input with an initializer of its name has a default.
+    pub fn inputs(&self) -> Vec<SealedInput<'_>> {
+        let Some(graph) = &self.model.0.graph else { return Vec::new() };
+        let defaults: HashSet<&str> = graph.initializer.iter().map(|it| it.name()).collect();
+        let named = graph.input.iter().map(|input| input.name());
+        named.map(|name| SealedInput { name, has_default: defaults.contains(name) }).collect()
+    }
+
+    /// Returns the names of the graph's outputs in its order.
+    pub fn outputs(&self) -> Vec<&str> {
+        self.model.0.graph.iter().flat_map(|graph| &graph.output).map(|output| output.name()).collect()
+    }
+
     /// Returns the weights that must be passed beside the graph, in the order of the file.
     pub fn weights(&self) -> impl Iterator<Item = &ExternalWeight> {
         let outside = self.model.0.graph.iter().flat_map(|graph| &graph.initializer);
@@ -70,12 +117,55 @@ impl SealedModel {
     }
 }
 
+/// An input of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedInput<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether the graph has a value for it where a run brings none.
+    pub has_default: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, path::PathBuf};
 
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::onnx::Signature;
+    use crate::{
+        model::DataType,
+        onnx::{
+            PortDim, Signature,
+            build::Graph,
+            pb::{StringStringEntryProto, tensor_proto::DataLocation},
+        },
+    };
+
+    #[test]
+    fn weights_beside_a_graph_are_put_into_it_where_an_engine_takes_none() {
+        let weights: Vec<f32> = (0..256 * 128).map(|place| place as f32).collect();
+        let mut graph = Graph::new("product");
+        let input = graph.input("INPUT0", DataType::Fp32, &[PortDim::from("batch"), PortDim::from(256)]);
+        let matrix = graph.constant("matrix", &[256, 128], &weights);
+        let output = graph.op("MatMul", &[&input, &matrix]).named("OUTPUT0").value();
+        graph.output(&output, DataType::Fp32, &[PortDim::from("batch"), PortDim::from(128)]);
+        let inside = graph.finish().expect("the graph is sound");
+        let mut apart = inside.clone();
+        let tensor = &mut apart.0.graph.as_mut().expect("a graph").initializer[0];
+        let data = tensor.raw_data.take().expect("it has elements");
+        let entry = StringStringEntryProto { key: Some("location".to_owned()), value: Some("weights".to_owned()) };
+        tensor.external_data = vec![entry];
+        tensor.data_location = Some(DataLocation::External.into());
+        let files = ExternalFiles::Given(Arc::new(BTreeMap::from([("weights".to_owned(), data)])));
+        let sealed = SealedModel::new("apart", apart.to_bytes(), &files).expect("all is there");
+        assert_eq!(sealed.weights().count(), 1, "a large weight stays outside");
+        let whole = Model::from_bytes("whole", sealed.to_whole_bytes().expect("it is read")).expect("it is a model");
+        assert_eq!(whole, inside);
+        let plain = SealedModel::new("inside", inside.to_bytes(), &ExternalFiles::None).expect("it is sound");
+        assert_eq!(plain.to_whole_bytes().expect("nothing is missing"), inside.to_bytes());
+        assert_eq!(plain.inputs(), [SealedInput { name: "INPUT0", has_default: false }]);
+    }
 
     #[test]
     fn corpus_files_that_would_harm_an_engine_are_refused() {

@@ -6,6 +6,7 @@
 
 mod choose;
 mod doubt;
+mod engines;
 mod find;
 mod measure;
 mod sizes;
@@ -13,6 +14,7 @@ mod store;
 mod table;
 
 pub use choose::{BOUNDARY_NS, Choice, ChosenPolicy, choose};
+pub use engines::{EnginePoint, EngineTable, EngineTimes};
 pub use find::{Findings, JOINING_PAYS};
 pub use measure::{Halt, measure};
 pub use sizes::{LENGTHS, Size, row_buckets, sizes};

@@ -1,7 +1,5 @@
 //! Compiles the cells of a version whose requests unfold, and tries them with one small request.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::{
@@ -12,7 +10,6 @@ use super::{
 };
 use crate::{
     batching::Policy,
-    engine::onnxruntime::OnnxProgram,
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
@@ -49,11 +46,10 @@ pub(super) fn compile(
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, _)| ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
     let mut compiled = Vec::with_capacity(graphs.len());
-    for (cell, (_, graph)) in unfolding.cells.iter().zip(&graphs) {
+    for ((cell, (_, graph)), own) in unfolding.cells.iter().zip(&graphs).zip(&request.cells) {
         let (inputs, outputs) = CellPrograms::ports(cell);
         let name = format!("cell '{}'", cell.name);
-        let program = OnnxProgram::compile_sealed(opener.runtime, graph, &inputs, &outputs);
-        let program = Arc::new(program.map_err(|error| format!("{name}: {error}"))?);
+        let program = opener.compile(own, graph, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
         let (inputs, outputs) = (cell.inputs.clone(), cell.outputs.clone());
         compiled.push(Compiled { name, program, model: graph, inputs, outputs, has_batch_axis: true });
     }
@@ -71,7 +67,7 @@ pub(super) fn compile(
 }
 
 /// What a cell's program takes and gives, the batch left out.
-fn ports(signature: &Signature) -> Result<CellPorts, String> {
+pub(super) fn ports(signature: &Signature) -> Result<CellPorts, String> {
     let tensors = |ports: &[Port]| ports.iter().map(tensor).collect::<Result<Vec<_>, String>>();
     Ok(CellPorts { inputs: tensors(&signature.inputs)?, outputs: tensors(&signature.outputs)? })
 }

@@ -18,7 +18,7 @@ use super::config::{
 };
 use crate::{
     batching::Knobs,
-    engine::Precision,
+    engine::{OnnxEngine, Precision},
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
     onnx::{ExternalFiles, Signature},
@@ -86,7 +86,7 @@ pub struct LoadRequest {
     pub placement: Placement,
     /// The lengths of padded axes that it is prepared for on cards.
     pub lengths: PreparedLengths,
-    /// What its products and convolutions are computed with on cards.
+    /// What its products and convolutions are computed with, where its device and engine leave a choice.
     pub precision: Precision,
     /// The complete configuration.
     pub config: Arc<pb::ModelConfig>,
@@ -95,8 +95,13 @@ pub struct LoadRequest {
 impl LoadRequest {
     /// The program of a model that is not made of cells.
     pub(super) fn whole_program(&self) -> CellProgram {
-        let Self { program, override_bytes, external, .. } = self;
-        CellProgram { file: program.clone(), bytes: override_bytes.clone(), external: external.clone() }
+        let Self { program, override_bytes, external, precision, .. } = self;
+        let engine = match self.engine {
+            EngineKind::Onnx(engine) => engine,
+            EngineKind::Repeat => OnnxEngine::default(),
+        };
+        let (bytes, external) = (override_bytes.clone(), external.clone());
+        CellProgram { file: program.clone(), bytes, external, engine, precision: *precision }
     }
 
     /// The number of stages, where the configuration decides it.
@@ -115,6 +120,10 @@ pub struct CellProgram {
     pub bytes: Option<Bytes>,
     /// Where its weights may lie that are not in its own file.
     pub external: ExternalFiles,
+    /// What runs it on the CPU.
+    pub engine: OnnxEngine,
+    /// What that computes with, where it has a choice.
+    pub precision: Precision,
 }
 
 impl CellProgram {
@@ -135,8 +144,8 @@ impl CellProgram {
 /// Which engine runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
-    /// ONNX Runtime.
-    OnnxRuntime,
+    /// One for ONNX graphs.
+    Onnx(OnnxEngine),
     /// The built-in model with many responses to one request.
     Repeat,
 }
@@ -145,7 +154,7 @@ impl EngineKind {
     /// Its name as a backend of Triton, or as the platform of a built-in model.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::OnnxRuntime => "onnxruntime",
+            Self::Onnx(engine) => engine.name(),
             Self::Repeat => "repeat",
         }
     }

@@ -11,6 +11,7 @@ mod background;
 mod blocking;
 mod bounded_file;
 mod cells;
+mod comparing;
 pub mod config;
 mod control;
 mod directory;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{
-    EngineKind, Isolation, LoadRequest, Loader, StageCuts, WarmupSample, cells,
+    CellProgram, EngineKind, Isolation, LoadRequest, Loader, StageCuts, WarmupSample, cells,
     config::pb::{
         self,
         model_config::SchedulingChoice,
@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     engine::{
-        EngineError, Program, Repeat, RepeatElements,
-        onnxruntime::{CudaProvider, LibraryError, OnnxProgram, Runtime},
+        EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements,
+        onnxruntime::{CudaProvider, OnnxProgram},
     },
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::TensorSpec,
@@ -33,8 +33,8 @@ use crate::{
 #[derive(Debug)]
 pub struct PoolLoader {
     pub(super) pool: Arc<Pool>,
-    /// A server without ONNX Runtime still serves what does not need it.
-    pub(super) runtime: Result<Runtime, LibraryError>,
+    /// A server without one still serves what does not need it.
+    pub(super) engines: Engines,
     /// Where the profiles of models lie that say `auto`; without it they are served as if they were not profiled.
     pub(super) profiles: Option<Store>,
     /// How long a model that has none may be measured while it serves; without it none is.
@@ -54,11 +54,11 @@ pub struct PoolLoader {
 }
 
 impl PoolLoader {
-    /// A loader for a pool; models that need ONNX Runtime are refused with the reason if it is not there.
-    pub fn new(pool: Arc<Pool>, runtime: Result<Runtime, LibraryError>) -> Self {
+    /// A loader for a pool; models that need an engine are refused with the reason if it is not there.
+    pub fn new(pool: Arc<Pool>, engines: impl Into<Engines>) -> Self {
         Self {
             pool,
-            runtime,
+            engines: engines.into(),
             profiles: None,
             background: None,
             isolation: None,
@@ -113,9 +113,8 @@ impl PoolLoader {
         self
     }
 
-    fn opener(&self) -> Result<Opener<'_>, String> {
-        let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
-        Ok(Opener { runtime, isolation: self.isolation.as_ref() })
+    pub(super) fn opener(&self) -> Opener<'_> {
+        Opener { engines: &self.engines, isolation: self.isolation.as_ref() }
     }
 
     /// Refuses a model that asks for cards where there are none, or lets it run on the CPU.
@@ -138,10 +137,7 @@ impl PoolLoader {
     fn bring_up(&self, mut request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
         self.place(&mut request)?;
         let programs = match request.unfold.take() {
-            Some(unfold) => {
-                let opener = self.opener()?;
-                cells::compile(&self.pool, &opener, &mut request, &unfold)?
-            }
+            Some(unfold) => cells::compile(&self.pool, &self.opener(), &mut request, &unfold)?,
             None => self.compile(&request)?,
         };
         programs.admit_padding(&request.spec)?;
@@ -179,15 +175,22 @@ impl PoolLoader {
                 };
                 program.map(Into::into).map_err(|error| error.to_string())
             }
-            EngineKind::OnnxRuntime => {
-                let opener = self.opener()?;
+            EngineKind::Onnx(engine) => {
+                let opener = self.opener();
                 let program = request.whole_program();
                 let model = opener.open(&program, program.read()?, &request.stages)?;
                 let refused = |error: String| format!("cannot load '{}': {error}", request.program.display());
-                if request.stages.cuts == StageCuts::Whole {
-                    return whole(&self.pool, opener.runtime, &model, request).map_err(refused);
+                let optional = request.spec.inputs.iter().find(|input| input.optional);
+                if let (OnnxEngine::OpenVino, Some(input)) = (engine, optional) {
+                    let name = &input.name;
+                    return Err(refused(format!(
+                        "input '{name}' is optional, which the engine openvino does not allow"
+                    )));
                 }
-                stages(&self.pool, opener.runtime, &model, request).map_err(refused)
+                if request.stages.cuts == StageCuts::Whole {
+                    return whole(&self.pool, &opener, &program, &model, request).map_err(refused);
+                }
+                stages(&self.pool, &opener, &program, &model, request).map_err(refused)
             }
         }
     }
@@ -205,13 +208,19 @@ fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
 }
 
 /// Compiles a model as it is.
-fn whole(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequest) -> Result<StagePrograms, String> {
+fn whole(
+    pool: &Pool,
+    opener: &Opener<'_>,
+    program: &CellProgram,
+    model: &SealedModel,
+    request: &LoadRequest,
+) -> Result<StagePrograms, String> {
     let spec = &request.spec;
     let (inputs, outputs) = OnnxProgram::ports_of(spec);
-    let program = OnnxProgram::compile_sealed(runtime, model, &inputs, &outputs).map_err(|error| error.to_string())?;
+    let program = opener.compile(program, model, &inputs, &outputs).map_err(|error| error.to_string())?;
     let compiled = Compiled {
         name: String::new(),
-        program: Arc::new(program),
+        program,
         model,
         inputs: spec.inputs.clone(),
         outputs: spec.outputs.clone(),
@@ -219,22 +228,29 @@ fn whole(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequ
     };
     plans::of_whole(pool, request, compiled, &|| {
         let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
-        let on_card = CudaProvider::of(runtime, card, request.precision)
-            .and_then(|provider| OnnxProgram::compile_on_card(runtime, model, &inputs, &outputs, provider));
+        let on_card = opener.engines.runtime().and_then(|runtime| {
+            let provider = CudaProvider::of(runtime, card, request.precision)?;
+            OnnxProgram::compile_on_card(runtime, model, &inputs, &outputs, provider)
+        });
         on_card.map(|program| Arc::new(program) as Arc<dyn Program>).map_err(|error| error.to_string())
     })
 }
 
 /// Cuts a model and compiles its stages.
-fn stages(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequest) -> Result<StagePrograms, String> {
+fn stages(
+    pool: &Pool,
+    opener: &Opener<'_>,
+    program: &CellProgram,
+    model: &SealedModel,
+    request: &LoadRequest,
+) -> Result<StagePrograms, String> {
     let (plan, graphs) = staging::cut_into_stages(model.model(), &request.spec, &request.stages)?;
     let parts: Vec<SealedModel> = graphs.into_iter().map(|graph| model.part(graph)).collect();
     let mut compiled = Vec::with_capacity(parts.len());
     for (number, (stage, part)) in plan.stages.iter().zip(&parts).enumerate() {
         let name = format!("stage {number}");
         let (inputs, outputs) = StagePrograms::ports(stage);
-        let program = OnnxProgram::compile_sealed(runtime, part, &inputs, &outputs);
-        let program = Arc::new(program.map_err(|error| format!("{name}: {error}"))?);
+        let program = opener.compile(program, part, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
@@ -261,7 +277,7 @@ impl Loader for PoolLoader {
     }
 
     fn may_profile(&self, request: &LoadRequest) -> bool {
-        let is_whole = request.engine == EngineKind::OnnxRuntime && request.unfold.is_none();
+        let is_whole = request.engine != EngineKind::Repeat && request.unfold.is_none();
         let has_file = is_whole && request.override_bytes.is_none();
         has_file && self.profiles.is_some() && self.background.is_some() && request.automatic.is_any()
     }

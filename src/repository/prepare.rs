@@ -16,19 +16,23 @@ use super::{
     config::{
         ConfigError, Origin,
         automatic::Automatic,
-        check, complete, convert, json,
+        check, complete, convert, engine, json,
         knobs::{self, InConfig},
         latencies,
         lengths::PreparedLengths,
         pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt, placement, precision, sequences,
-        unfold::{self, UnfoldRequest},
+        pbtxt, placement, sequences,
+        unfold::{self, CellRequest, UnfoldRequest},
         yaml,
     },
     directory, warmup,
 };
-use crate::{batching::CostTable, onnx::ExternalFiles};
+use crate::{
+    batching::CostTable,
+    engine::{OnnxEngine, Precision},
+    onnx::ExternalFiles,
+};
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
@@ -150,15 +154,15 @@ impl Plan {
     pub(super) fn request(&self, version: i64, loader: &dyn Loader) -> Result<LoadRequest, String> {
         let mut config = self.config.clone();
         let repeat = config.backend == complete::REPEAT;
-        let engine = if repeat { EngineKind::Repeat } else { EngineKind::OnnxRuntime };
+        let (engine, precision) = engine::of(&config, &self.origin).map_err(|fault| fault.to_string())?;
         let has_cells = unfold::is_given(&config);
         let filename = &config.default_model_filename;
         let origin = &self.origin;
         let whole = if repeat || has_cells {
             let file = if has_cells { self.version_directory(version) } else { self.program(version, filename) };
-            CellProgram { file, bytes: None, external: ExternalFiles::None }
+            CellProgram { file, bytes: None, external: ExternalFiles::None, engine, precision }
         } else {
-            self.existing_program(version, filename)?
+            self.existing_program(version, filename, (engine, precision))?
         };
         let signature = match repeat || has_cells {
             true => None,
@@ -191,9 +195,9 @@ impl Plan {
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let placement = placement::placement(&config);
         let lengths = PreparedLengths::of(&config, &spec.symbols, origin).map_err(text)?;
-        let precision = precision::of(&config, origin).map_err(text)?;
         let config = Arc::new(config);
-        let CellProgram { file: program, bytes: override_bytes, external } = whole;
+        let CellProgram { file: program, bytes: override_bytes, external, .. } = whole;
+        let engine = if repeat { EngineKind::Repeat } else { EngineKind::Onnx(engine) };
         Ok(LoadRequest {
             spec,
             knobs,
@@ -216,21 +220,31 @@ impl Plan {
 
     /// The programs of a version's cells.
     fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
-        unfold.cells.iter().map(|cell| self.existing_program(version, &cell.program)).collect()
+        let program = |cell: &CellRequest| {
+            let by = engine::of_cell(&self.config, &cell.name, &self.origin).map_err(|fault| fault.to_string())?;
+            self.existing_program(version, &cell.program, by)
+        };
+        unfold.cells.iter().map(program).collect()
     }
 
     /// A program that came with the load request, or else one that is there, and where its weights may lie.
-    fn existing_program(&self, version: i64, filename: &str) -> Result<CellProgram, String> {
+    fn existing_program(
+        &self,
+        version: i64,
+        filename: &str,
+        (engine, precision): (OnnxEngine, Precision),
+    ) -> Result<CellProgram, String> {
         let file = self.program(version, filename);
         if let Some((bytes, external)) = self.overrides.program(version, filename)? {
-            return Ok(CellProgram { file, bytes: Some(bytes), external });
+            return Ok(CellProgram { file, bytes: Some(bytes), external, engine, precision });
         }
         if !file.is_file() {
             return Err(format!("no program {}", file.display()));
         }
         let within = self.version_directory(version);
         let directory = file.parent().unwrap_or(&within).to_owned();
-        Ok(CellProgram { file, bytes: None, external: ExternalFiles::Beside { directory, within } })
+        let external = ExternalFiles::Beside { directory, within };
+        Ok(CellProgram { file, bytes: None, external, engine, precision })
     }
 
     fn version_directory(&self, version: i64) -> PathBuf {

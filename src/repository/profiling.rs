@@ -87,13 +87,13 @@ impl PoolLoader {
     /// # Errors
     /// When the version is not one that can be measured: it has no file, or no engine runs it here.
     pub fn profile_key(&self, request: &LoadRequest) -> Result<Key, String> {
-        if request.engine != EngineKind::OnnxRuntime {
+        let EngineKind::Onnx(engine) = request.engine else {
             return Err(format!("model '{}' has no graph to measure", request.spec.name));
-        }
+        };
         if request.override_bytes.is_some() {
             return Err(format!("model '{}' came with its load request, and has no file", request.spec.name));
         }
-        let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
+        let engine = self.engines.describe(engine, request.precision).map_err(|error| error.to_string())?;
         let unreadable = |error: io::Error| format!("cannot read '{}': {error}", request.program.display());
         let cuts = match &request.stages.cuts {
             StageCuts::Whole => String::new(),
@@ -105,7 +105,7 @@ impl PoolLoader {
         Ok(Key {
             model_sha256: digest(&request.program).map_err(unreadable)?,
             device: machine(),
-            engine: format!("{}, {} threads", runtime.description(), runtime.threads()),
+            engine,
             configuration: format!(
                 "batches of {} on {lanes} lanes, padded axes [{padded}]{cuts}",
                 request.spec.max_batch_size

@@ -28,6 +28,8 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
         budget_s: 10,
         profile_directory: Some(place.profiles()),
         plots: PlotArgs { svg: Some(plot(place)) },
+        engines: false,
+        sizes: Vec::new(),
         json,
         device: DeviceArgs {
             cpu_lanes,
@@ -37,6 +39,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
             max_output_bytes: None,
             max_memory_bytes: None,
             onnxruntime_library: None,
+            openvino_library: None,
         },
     };
     let mut out = Vec::new();

@@ -5,7 +5,9 @@ import re
 import shlex
 import subprocess
 
+import fetch
 import pytest
+from conftest import fetched
 
 #: Lets bash complete a line, as it would at the prompt: the script, then the words.
 COMPLETE = """
@@ -17,7 +19,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def called(program, *words, **variables):
-    environment = {name: value for name, value in os.environ.items() if name != "ORT_DYLIB_PATH"}
+    unset = ("ORT_DYLIB_PATH", "OPENVINO_DYLIB_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, env={**environment, **variables})
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -30,7 +33,16 @@ def test_the_version_names_commit_and_engine(program, flag):
     assert re.fullmatch(r"paternoster \d+\.\d+\.\d+", lines[0])
     assert re.fullmatch(r"commit: ([0-9a-f]{40}|unknown), with tools", lines[1])
     assert re.fullmatch(r"ONNX Runtime: 1\.\d+\.\d+, " + re.escape(library), lines[2])
-    assert len(lines) == 3
+    assert lines[3].startswith("OpenVINO: ")
+    assert len(lines) == 4
+
+
+def test_the_version_names_the_openvino_that_is_found(program, tmp_path):
+    library = str(fetched(fetch.openvino))
+    lines = called(program, "--version", OPENVINO_DYLIB_PATH=library).splitlines()
+    assert re.fullmatch(r"OpenVINO: 20\d\d\.\d+\.\S+, " + re.escape(library), lines[3])
+    missing = called(program, "--version", OPENVINO_DYLIB_PATH=str(tmp_path / "missing.so")).splitlines()
+    assert missing[3].startswith("OpenVINO: not found: OpenVINO library ")
 
 
 def test_without_an_engine_the_version_says_what_is_missing(program, tmp_path):

@@ -24,7 +24,7 @@ use crate::{
         samples::{Recipe, SampleError},
         sweep,
     },
-    engine::onnxruntime::Runtime,
+    engine::{Engines, onnxruntime::Runtime},
     executor::PoolOptions,
     observe::machine,
     report::plot::PlotError,
@@ -133,11 +133,12 @@ async fn servers(args: &BenchArgs) -> Result<Vec<Subject>, BenchError> {
 async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, BenchError> {
     let device = &args.device;
     let runtime = Runtime::load(&options::runtime(device));
+    let engines = Engines { onnxruntime: Some(runtime), openvino: options::openvino(device) };
     let timeline = Arc::clone(&recording.timeline);
     let cards = args.cuda.cards().map_err(BenchError::Cards)?.unwrap_or_default();
     let pool = PoolOptions { timeline, cards, ..options::pool(device) };
     let repository = args.model_repository.clone().unwrap_or_default();
-    Ok(Local::open(&repository, &args.model, runtime, &pool, args.profiles()).await?)
+    Ok(Local::open(&repository, &args.model, engines, &pool, args.profiles()).await?)
 }
 
 /// A run of the subcommand.

@@ -217,7 +217,8 @@ pub struct DeviceArgs {
     #[arg(long = "task-time-limit-secs", value_name = "SECONDS", default_value_t = 60)]
     pub task_time_limit_secs: u32,
 
-    /// Threads that ONNX Runtime shares among all batches; 0: as many as there are cores
+    /// Threads that ONNX Runtime shares among all batches, and threads of a batch that OpenVINO runs; 0: as many as
+    /// there are cores
     #[arg(long = "cpu-threads", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=MOST_THREADS))]
     pub cpu_threads: u32,
@@ -238,6 +239,12 @@ pub struct DeviceArgs {
     /// not given
     #[arg(long = "onnxruntime-library", value_name = "FILE")]
     pub onnxruntime_library: Option<PathBuf>,
+
+    /// File of the OpenVINO library, libopenvino_c.so, version 2025.1 or later, or its folder, for models with engine
+    /// openvino; looked for in OPENVINO_DYLIB_PATH, beside the binary, in ../lib/paternoster, in the openvino wheel of
+    /// the binary's Python environment and in the system's paths where not given
+    #[arg(long = "openvino-library", value_name = "FILE")]
+    pub openvino_library: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -2,6 +2,7 @@
 
 #[cfg_attr(not(feature = "tools"), path = "text_alone.rs")]
 mod display;
+mod engines;
 
 use std::{
     io::{self, Write},
@@ -16,9 +17,11 @@ pub use self::display::PlotArgs;
 use self::display::{PlotError, Progress};
 use super::{flags::DeviceArgs, options, table::Table};
 use crate::{
-    engine::onnxruntime::Runtime,
+    engine::{Engines, onnxruntime::Runtime},
     executor::Pool,
-    profile::{Choice, CutTable, Findings, Halt, Key, Point, Profile, Store, StoreError, choose, default_directory},
+    profile::{
+        Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose, default_directory,
+    },
     repository::{PoolLoader, Trials, joining_pays, read_model},
 };
 
@@ -31,6 +34,7 @@ use crate::{
   paternoster profile --model-repository /models --model minilm
   paternoster profile --model-repository /models --model minilm --budget-s 20 --json > minilm.json
   paternoster profile --model-repository /models --model minilm --svg minilm.svg
+  paternoster profile --model-repository /models --model minilm --engines
   paternoster profile --model-repository /models --model minilm --profile-directory /var/lib/profiles")]
 pub struct ProfileArgs {
     /// Directory of models
@@ -48,6 +52,13 @@ pub struct ProfileArgs {
     /// What is drawn
     #[command(flatten)]
     pub plots: PlotArgs,
+    /// Measure the model by every engine of the CPU instead, and print which is the fastest; nothing is kept
+    #[arg(long)]
+    pub engines: bool,
+    /// Sizes of batches that engines are compared at: rows, and the length of padded axes behind an x, as in 1,8,8x55;
+    /// powers of two up to 64 where not given
+    #[arg(long, value_name = "ROWS[xLENGTH],…", value_delimiter = ',', requires = "engines", value_parser = engines::size)]
+    pub sizes: Vec<Size>,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
@@ -59,7 +70,7 @@ pub struct ProfileArgs {
 /// Why a model was not profiled.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is no such model, it cannot be loaded, or ONNX Runtime is not there.
+    /// There is no such model, it cannot be loaded, or its engine is not there.
     #[error("{0}")]
     Model(String),
     /// Threads could not be started.
@@ -103,20 +114,23 @@ struct Report<'a> {
 /// When the model cannot be found, compiled or run, or the profile not be kept.
 pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
     let runtime = Runtime::load(&options::runtime(&args.device));
-    let runtime = runtime.map_err(|error| ProfileError::Model(error.to_string()))?;
-    run_with(args, runtime, &mut io::stdout().lock())
+    let engines = Engines { onnxruntime: Some(runtime), openvino: options::openvino(&args.device) };
+    run_with(args, engines, &mut io::stdout().lock())
 }
 
-/// As [`run`], with a runtime that is loaded already, and printing to `out`.
+/// As [`run`], with these engines, and printing to `out`.
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Result<(), ProfileError> {
+pub fn run_with(args: &ProfileArgs, engines: impl Into<Engines>, out: &mut dyn Write) -> Result<(), ProfileError> {
     let directory = args.profile_directory.clone().or_else(default_directory).ok_or(ProfileError::NoDirectory)?;
     let store = Store::new(directory);
     let pool = Pool::start(&options::pool(&args.device)).map_err(ProfileError::Threads)?;
-    let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime));
+    let loader = PoolLoader::new(Arc::clone(&pool), engines);
     let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
+    if args.engines {
+        return engines::run(args, &loader, &request, out);
+    }
     let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
     let progress = Progress::start();
     let trials = Trials {
@@ -214,15 +228,23 @@ fn latencies(stages: &[Vec<Point>], lengths: &[u32]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::onnx::zoo;
 
     #[test]
     fn a_machine_without_the_engine_is_told_what_is_missing() {
+        let models = tempfile::tempdir().expect("a folder");
+        let version = models.path().join("minilm/1");
+        std::fs::create_dir_all(&version).expect("the folder can be made");
+        let model = zoo::identity().expect("the graph is sound");
+        model.write(&version.join("model.onnx")).expect("the folder takes it");
         let args = ProfileArgs {
-            model_repository: "/models".into(),
+            model_repository: models.path().to_owned(),
             model: "minilm".to_owned(),
             budget_s: 1,
             profile_directory: Some("/profiles".into()),
             plots: PlotArgs::default(),
+            engines: false,
+            sizes: Vec::new(),
             json: false,
             device: DeviceArgs {
                 cpu_lanes: 2,
@@ -232,6 +254,7 @@ mod tests {
                 max_output_bytes: None,
                 max_memory_bytes: None,
                 onnxruntime_library: Some("/no/such.so".into()),
+                openvino_library: None,
             },
         };
         let refused = run(&args).expect_err("there is no library").to_string();

@@ -14,13 +14,21 @@ use ort::{
     sys::OrtApiBase,
 };
 
-use super::{arena::Arena, sessions::Sessions, weights::CompiledGraph};
-use crate::wheels;
+use super::{arena::Arena, weights::CompiledGraph};
+use crate::engine::{
+    available_cores,
+    library::{EngineLibrary, LibraryError},
+    sessions::Sessions,
+};
 
-/// File name of the library.
-const LIBRARY: &str = "libonnxruntime.so";
-/// Names an environment variable that holds the library's path.
-const PATH_VARIABLE: &str = "ORT_DYLIB_PATH";
+/// The library.
+static LIBRARY: EngineLibrary = EngineLibrary {
+    name: "ONNX Runtime",
+    file: "libonnxruntime.so",
+    flag: "--onnxruntime-library",
+    variable: "ORT_DYLIB_PATH",
+    in_wheel: "onnxruntime/capi",
+};
 /// Names an environment variable that keeps ONNX Runtime from sending telemetry.
 const TELEMETRY_VARIABLE: &str = "ORT_DISABLE_TELEMETRY";
 
@@ -45,32 +53,6 @@ pub struct Runtime {
     path: PathBuf,
     threads: usize,
     arena: Option<Arc<Arena>>,
-}
-
-/// Why ONNX Runtime is not available.
-#[derive(Debug, thiserror::Error)]
-pub enum LibraryError {
-    /// A path was given and nothing is there.
-    #[error("ONNX Runtime library '{path}' (from {origin}) does not exist")]
-    Missing {
-        /// The path.
-        path: PathBuf,
-        /// Flag or variable that gave it.
-        origin: &'static str,
-    },
-    /// The library could not be loaded.
-    #[error(
-        "cannot load ONNX Runtime from '{path}': {reason}; give its path with --onnxruntime-library or {PATH_VARIABLE}"
-    )]
-    Load {
-        /// The path or bare name that was tried.
-        path: PathBuf,
-        /// The loader's message.
-        reason: String,
-    },
-    /// The library was loaded but not set up.
-    #[error("cannot set up ONNX Runtime: {0}")]
-    Setup(String),
 }
 
 /// Keeps ONNX Runtime from sending telemetry and from keeping a device's identity in the user's home. From version 1.29
@@ -102,10 +84,14 @@ impl Runtime {
     /// # Errors
     /// When the library is not found, is not usable, or an environment exists already.
     pub fn load(options: &RuntimeOptions) -> Result<Self, LibraryError> {
-        let path = find(options.library.as_deref())?;
-        let builder = ort::init_from(&path)
-            .map_err(|error| LibraryError::Load { path: path.clone(), reason: error.to_string() })?;
-        let setup = |error: ort::Error| LibraryError::Setup(error.to_string());
+        let path = LIBRARY.find(options.library.as_deref())?;
+        let builder = ort::init_from(&path).map_err(|error| LibraryError::Load {
+            library: &LIBRARY,
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        let unset = |reason: String| LibraryError::Setup { library: &LIBRARY, reason };
+        let setup = |error: ort::Error| unset(error.to_string());
         let threads = if options.threads == 0 { available_cores() } else { options.threads };
         let pool = GlobalThreadPoolOptions::default()
             .with_intra_threads(threads)
@@ -122,7 +108,7 @@ impl Runtime {
         // Every status is reported where it belongs: in the answer, and once in our own log.
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
-        let arena = arena.transpose().map_err(|error| LibraryError::Setup(error.to_string()))?.map(Arc::new);
+        let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
         Ok(Self { environment, sessions: Arc::default(), path, threads, arena })
     }
 
@@ -162,8 +148,8 @@ impl Runtime {
 /// # Errors
 /// When there is none, or it is another library.
 pub fn installed() -> Result<(PathBuf, String), LibraryError> {
-    let path = find(None)?;
-    let unusable = |reason: String| LibraryError::Load { path: path.clone(), reason };
+    let path = LIBRARY.find(None)?;
+    let unusable = |reason: String| LibraryError::Load { library: &LIBRARY, path: path.clone(), reason };
     // SAFETY: its initialisers are those that `Runtime::load` runs.
     let library = unsafe { Library::new(&path) }.map_err(|error| unusable(error.to_string()))?;
     // SAFETY: the C interface has this function, of this type, in every version.
@@ -174,73 +160,4 @@ pub fn installed() -> Result<(PathBuf, String), LibraryError> {
     // SAFETY: a string of the library's own, which is still loaded.
     let version = unsafe { CStr::from_ptr((base.GetVersionString)()) };
     Ok((path.clone(), version.to_string_lossy().into_owned()))
-}
-
-fn available_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-fn find(given: Option<&Path>) -> Result<PathBuf, LibraryError> {
-    let variable = env::var_os(PATH_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let named = given
-        .map(|path| (path.to_path_buf(), "--onnxruntime-library"))
-        .or_else(|| variable.map(|path| (path, PATH_VARIABLE)));
-    if let Some((path, origin)) = named {
-        let path = if path.is_dir() { path.join(LIBRARY) } else { path };
-        return if path.exists() { Ok(path) } else { Err(LibraryError::Missing { path, origin }) };
-    }
-    let installed = env::current_exe().ok().and_then(|program| installed_with(&program));
-    // A bare name makes the dynamic loader search the system's paths.
-    Ok(installed.unwrap_or_else(|| PathBuf::from(LIBRARY)))
-}
-
-/// The library that came with a program: beside it, as its build puts it there; in `lib/paternoster`, as the Debian
-/// package does; or in the wheel that pip has installed into the same environment.
-fn installed_with(program: &Path) -> Option<PathBuf> {
-    let beside = program.parent()?.join(LIBRARY);
-    if beside.exists() {
-        return Some(beside);
-    }
-    let environment = wheels::environment_of(program)?;
-    let carried = environment.join("lib/paternoster").join(LIBRARY);
-    if carried.exists() {
-        return Some(carried);
-    }
-    let packages = wheels::packages(&environment);
-    packages.iter().find_map(|packages| wheels::library(&packages.join("onnxruntime/capi"), LIBRARY))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn touch(path: &Path) {
-        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("the folder can be made");
-        fs::write(path, b"no library").expect("the file can be written");
-    }
-
-    #[test]
-    fn the_library_that_came_with_the_program_is_found_nearest_first() {
-        let root = tempfile::tempdir().expect("a folder");
-        let program = root.path().join("bin/paternoster");
-        assert_eq!(installed_with(&program), None);
-
-        let capi = root.path().join("lib/python3.12/site-packages/onnxruntime/capi");
-        touch(&capi.join("libonnxruntime_providers_shared.so"));
-        assert_eq!(installed_with(&program), None, "the wheel's other libraries are none");
-        for file in ["bin/libonnxruntime.so", "lib/paternoster/libonnxruntime.so"] {
-            touch(&root.path().join(file));
-        }
-        let of_the_wheel = capi.join("libonnxruntime.so.1.23.2");
-        touch(&of_the_wheel);
-        for nearest in ["bin/libonnxruntime.so", "lib/paternoster/libonnxruntime.so"] {
-            let nearest = root.path().join(nearest);
-            assert_eq!(installed_with(&program).as_ref(), Some(&nearest));
-            fs::remove_file(nearest).expect("the file can be removed");
-        }
-        assert_eq!(installed_with(&program), Some(of_the_wheel));
-        assert_eq!(installed_with(&root.path().join("build/paternoster")), None, "outside of bin there is no prefix");
-    }
 }

@@ -10,11 +10,10 @@ mod arena;
 mod cuda_provider;
 mod library;
 mod program;
-mod sessions;
 mod status;
 mod value;
 mod weights;
 
 pub use cuda_provider::CudaProvider;
-pub use library::{LibraryError, Runtime, RuntimeOptions, installed, refuse_telemetry};
+pub use library::{Runtime, RuntimeOptions, installed, refuse_telemetry};
 pub use program::OnnxProgram;

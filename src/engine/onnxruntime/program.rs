@@ -21,14 +21,15 @@ use smallvec::SmallVec;
 use super::{
     cuda_provider::CudaProvider,
     library::{GivesBack, Runtime},
-    sessions::Origin,
     status::check,
     value::{HostMemory, Tensor, element_type},
     weights::{CompiledGraph, Weights},
 };
 use crate::{
-    device::{Buffer, BufferPool},
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, StopSignal},
+    engine::{
+        Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, SMALL_MODEL_BYTES, StopSignal,
+        sessions::Origin, target::Target,
+    },
     model::{DataType, Dims, IndexRange, ModelSpec, element_count},
     onnx::{ExternalFiles, SealedModel, index_ranges},
 };
@@ -48,9 +49,6 @@ pub struct OnnxProgram {
     origin: Origin,
     _runtime: GivesBack,
 }
-
-/// Larger graphs do not count as steady; none of them runs in microseconds.
-const SMALL_MODEL_BYTES: usize = 1 << 20;
 
 struct Port {
     name: CString,
@@ -202,16 +200,6 @@ fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -
         .collect()
 }
 
-/// Memory of one output of a run.
-enum Target<'a> {
-    /// The caller's.
-    Given(Dims, &'a mut [u8]),
-    /// The pool's: the shape was known.
-    Ours(Dims, Buffer),
-    /// Whatever ONNX Runtime allocates.
-    Runtime,
-}
-
 impl Program for OnnxProgram {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         self.run_into(batch, &mut [])
@@ -233,7 +221,8 @@ impl Program for OnnxProgram {
         let mut given = given.iter_mut();
         for (port, shape) in self.outputs.iter().zip(batch.output_shapes) {
             let memory = given.next().and_then(Option::as_deref_mut);
-            targets.push(target(port, shape.as_ref(), memory, batch)?);
+            let (name, differs) = (port.name.to_string_lossy(), port.differs.load(Ordering::Relaxed));
+            targets.push(Target::of((&name, port.datatype), differs, shape.as_ref(), memory, batch)?);
         }
         let outputs = match self.execute(&names, &tensors, &mut targets, batch.stop) {
             Err(error) if OTHER_SHAPE.iter().any(|text| error.0.contains(text)) => {
@@ -272,16 +261,7 @@ impl OnnxProgram {
         stop: &StopSignal,
         error: EngineError,
     ) -> Result<Vec<BatchOutput>, EngineError> {
-        let mut declared: SmallVec<[Option<Dims>; 4]> = SmallVec::new();
-        for target in &mut targets {
-            declared.push(match target {
-                Target::Ours(shape, _) => Some(std::mem::take(shape)),
-                Target::Given(..) | Target::Runtime => None,
-            });
-            if matches!(target, Target::Ours(..)) {
-                *target = Target::Runtime;
-            }
-        }
+        let declared: SmallVec<[Option<Dims>; 4]> = targets.iter_mut().map(Target::leave_to_engine).collect();
         if declared.iter().all(Option::is_none) {
             return Err(error);
         }
@@ -309,7 +289,7 @@ impl OnnxProgram {
                 Target::Ours(shape, buffer) => {
                     Some(Tensor::over_mut(&self.host, port.datatype, shape, buffer.as_mut_slice())?)
                 }
-                Target::Runtime => None,
+                Target::Engine => None,
             });
         }
         let options = stop.run_options()?;
@@ -349,41 +329,9 @@ impl OnnxProgram {
             .map(|((port, target), allocated)| match target {
                 Target::Given(shape, _) => Ok(BatchOutput { shape, data: Bytes::new() }),
                 Target::Ours(shape, buffer) => Ok(BatchOutput { shape, data: buffer.freeze() }),
-                Target::Runtime => read_back(port, allocated),
+                Target::Engine => read_back(port, allocated),
             })
             .collect()
-    }
-}
-
-/// Memory for one output: the caller's, or the pool's where the shape follows from the batch.
-fn target<'a>(
-    port: &Port,
-    shape: Option<&Dims>,
-    given: Option<&'a mut [u8]>,
-    batch: &Batch<'_>,
-) -> Result<Target<'a>, EngineError> {
-    let name = || port.name.to_string_lossy();
-    let sized = match (shape, port.datatype.size_bytes()) {
-        (Some(shape), Some(size)) => {
-            let len_bytes = element_count(shape).and_then(|count| count.checked_mul(size));
-            let most = batch.buffers.max_output_bytes();
-            let len_bytes = len_bytes.filter(|len_bytes| *len_bytes <= most).ok_or_else(|| {
-                EngineError(format!("output '{}' of the shape {shape:?} takes more than {most} bytes", name()))
-            })?;
-            Some((shape.clone(), len_bytes))
-        }
-        _ => None,
-    };
-    match (sized, given) {
-        (Some((shape, len_bytes)), Some(memory)) if memory.len() == len_bytes => Ok(Target::Given(shape, memory)),
-        (_, Some(memory)) => {
-            let has = memory.len();
-            Err(EngineError(format!("{has} bytes are given for output '{}' of the shape {shape:?}", name())))
-        }
-        (Some((shape, len_bytes)), None) if len_bytes > 0 && !port.differs.load(Ordering::Relaxed) => {
-            Ok(Target::Ours(shape, BufferPool::take(batch.buffers, len_bytes)))
-        }
-        _ => Ok(Target::Runtime),
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), completion ([`complete`]), validation
 //! ([`check`]), our own knobs in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`],
-//! [`lengths`], [`precision`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
+//! [`lengths`], [`precision`], [`engine`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
 //! [`policy_text`] for command lines), what they leave to a profile ([`automatic`]) and the conversion ([`convert`]).
 //! Here must not live: directories and versions, model states, threads. Nothing here touches the disk; callers hand in
 //! text and graph signatures.
@@ -13,6 +13,7 @@ mod bounds;
 pub mod check;
 pub mod complete;
 pub mod convert;
+pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 pub mod json;

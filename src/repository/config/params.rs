@@ -1,6 +1,6 @@
 //! Our own knobs, which travel as strings in `parameters` because `model_config.proto` has no fields for them.
 
-use super::{knobs, lengths::LENGTHS, nearest::suggestion, pb, precision::PRECISION, stages, unfold};
+use super::{engine::ENGINE, knobs, lengths::LENGTHS, nearest::suggestion, pb, precision::PRECISION, stages, unfold};
 use crate::batching::PolicyKind;
 
 /// Key prefix: `pad.<input>` names the axes of an input that are padded within a batch, and the value they are filled
@@ -16,6 +16,11 @@ pub use crate::batching::knob::POLICY;
 /// Path of the policy's name in a configuration.
 pub fn policy_path() -> String {
     format!("parameters[{POLICY}]")
+}
+
+/// Path of a parameter in a configuration.
+pub fn path(key: &str) -> String {
+    format!("parameters[{key}]")
 }
 
 /// Begins the keys of the knobs of batching ([`knobs`]).
@@ -179,6 +184,7 @@ pub enum Meaning {
 /// Whether a key is in our name space.
 pub fn is_ours(key: &str) -> bool {
     [PAD, AXES, LENGTHS, BATCHING, INSTANCE].iter().any(|prefix| key.starts_with(prefix))
+        || key == ENGINE
         || stages::is_ours(key)
         || unfold::is_ours(key)
 }
@@ -209,6 +215,9 @@ pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
         }
         let hint = suggestion(name, [&PRECISION[INSTANCE.len()..]]);
         return Meaning::Unknown(format!("there is no 'instance.{name}'{hint}"));
+    }
+    if key == ENGINE {
+        return Meaning::Ours;
     }
     if key.starts_with(BATCHING) {
         return knobs::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);

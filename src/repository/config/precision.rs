@@ -30,7 +30,7 @@ mod tests {
         assert_eq!(of(&pb::ModelConfig::default(), &Origin::default()).ok(), Some(Precision::Ieee));
         assert_eq!(read("bf16"), Ok(Precision::Bf16));
         let refused = read("FP16").expect_err("names are lower case");
-        let reason = "parameters[instance.precision]: expected ieee, tf32, bf16 or fp16, but found 'FP16'";
+        let reason = "parameters[instance.precision]: expected fp32 (or ieee), tf32, bf16 or fp16, but found 'FP16'";
         assert!(refused.ends_with(reason), "{refused}");
     }
 }

@@ -10,7 +10,11 @@ use rustix::process::{Resource, Rlimit, Signal, getppid, set_parent_process_deat
 
 use super::trial::{REASON_MAX_BYTES, REFUSED, Trial};
 use crate::{
-    engine::onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
+    engine::{
+        Engines, OnnxEngine,
+        onnxruntime::{Runtime, RuntimeOptions},
+        openvino::{OpenVino, OpenVinoOptions},
+    },
     onnx::SealedModel,
     repository::{StageCuts, staging},
 };
@@ -36,12 +40,19 @@ fn open(input: &mut impl io::BufRead) -> Result<(), String> {
     limit(&trial).map_err(|error| format!("cannot limit the process that opens it: {error}"))?;
     let (graph, files) = trial.read_files(input).map_err(incomplete)?;
     let model = SealedModel::new(&trial.label, graph, &files).map_err(|error| error.to_string())?;
+    let (engine, precision) = trial.engine()?;
     // The limit on the process's address space bounds the engine too.
-    let options = RuntimeOptions { library: trial.library.clone(), threads: 1, max_memory_bytes: 0 };
-    let runtime = Runtime::load(&options).map_err(|error| error.to_string())?;
+    let library = trial.library.clone();
+    let engines = match engine {
+        OnnxEngine::OnnxRuntime => {
+            let options = RuntimeOptions { library, threads: 1, max_memory_bytes: 0 };
+            Engines::from(Runtime::load(&options))
+        }
+        OnnxEngine::OpenVino => Engines::from(OpenVino::new(OpenVinoOptions { library, threads: 1 })),
+    };
     let compile = |model: &SealedModel| {
         let refused = |error| format!("cannot load '{}': {error}", trial.label);
-        OnnxProgram::compile_sealed(&runtime, model, &[], &[]).map(drop).map_err(refused)
+        engines.compile((engine, precision), model, &[], &[]).map(drop).map_err(refused)
     };
     if trial.cuts == StageCuts::Whole {
         return compile(&model);

@@ -61,7 +61,8 @@ impl Isolation {
         self.scope == IsolationScope::All || program.bytes.is_some()
     }
 
-    /// Opens a program in a process of its own; `graph` is its file's content, `library` ONNX Runtime's.
+    /// Opens a program in a process of its own; `graph` is its file's content, `library` its
+    /// engine's.
     ///
     /// # Errors
     /// When it cannot be opened, or not within the limits; with the reason, and the flag of the limit.
@@ -123,7 +124,7 @@ impl Isolation {
         }
         if status.code() == Some(REFUSED) {
             let reason = String::from_utf8_lossy(reason).into_owned();
-            // ONNX Runtime's two ways to say so.
+            // The engines' ways to say so.
             let was_short = reason.contains("bad_alloc") || reason.contains("Failed to allocate");
             let limit = format!("; it had {} bytes (--isolate-model-load-memory-bytes)", self.memory_bytes);
             return Err(if was_short { reason + &limit } else { reason });

@@ -1,7 +1,10 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::onnx::ExternalFiles;
+use crate::{
+    engine::{OnnxEngine, Precision},
+    onnx::ExternalFiles,
+};
 
 /// How opening a model ends where the process of its own is a shell.
 fn opened(script: &str, time: Duration) -> Result<(), String> {
@@ -12,7 +15,13 @@ fn opened(script: &str, time: Duration) -> Result<(), String> {
         memory_bytes: 1 << 30,
         time,
     };
-    let program = CellProgram { file: "m/1/model.onnx".into(), bytes: None, external: ExternalFiles::None };
+    let program = CellProgram {
+        file: "m/1/model.onnx".into(),
+        bytes: None,
+        external: ExternalFiles::None,
+        engine: OnnxEngine::OnnxRuntime,
+        precision: Precision::Ieee,
+    };
     // More than a pipe holds, so that a reader that stops keeps the writer waiting.
     let graph = vec![0; 1 << 20];
     isolation.try_open(Path::new("lib.so"), &program, &graph, &StageRequest::default())
@@ -55,7 +64,13 @@ fn a_process_that_does_not_end_is_killed() {
 
 #[test]
 fn uploaded_models_are_tried_and_others_where_all_are() {
-    let program = |bytes| CellProgram { file: "m".into(), bytes, external: ExternalFiles::None };
+    let program = |bytes| CellProgram {
+        file: "m".into(),
+        bytes,
+        external: ExternalFiles::None,
+        engine: OnnxEngine::OnnxRuntime,
+        precision: Precision::Ieee,
+    };
     let covers = |scope, bytes| {
         let time = LONG;
         let isolation = Isolation { program: "p".into(), arguments: Vec::new(), scope, memory_bytes: 0, time };

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Isolation;
 use crate::{
+    engine::{OnnxEngine, Precision},
     onnx::ExternalFiles,
     repository::{CellProgram, StageCuts, StageRequest, staging},
 };
@@ -27,8 +28,11 @@ const LINE_MAX_BYTES: u64 = 64 << 20;
 pub(super) struct Trial {
     /// The model's file, for errors.
     pub label: String,
-    /// ONNX Runtime's; `None` where the system's paths have it, which the process searches as the server did.
+    /// The engine's; `None` where the system's paths have it, which the process searches as the server did.
     pub library: Option<PathBuf>,
+    /// Names of the engine, and of what it computes with.
+    engine: String,
+    precision: String,
     /// The server.
     pub parent: u32,
     pub memory_bytes: u64,
@@ -75,6 +79,8 @@ impl Trial {
         let trial = Self {
             label: program.file.display().to_string(),
             library: if is_bare { None } else { Some(library.canonicalize()?) },
+            engine: program.engine.to_string(),
+            precision: program.precision.to_string(),
             parent: process::id(),
             memory_bytes: isolation.memory_bytes,
             seconds: isolation.time.as_secs(),
@@ -84,6 +90,11 @@ impl Trial {
             external,
         };
         Ok((trial, parts))
+    }
+
+    /// The engine that is to open the model, and what it computes with.
+    pub(super) fn engine(&self) -> Result<(OnnxEngine, Precision), String> {
+        Ok((self.engine.parse()?, self.precision.parse()?))
     }
 
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {

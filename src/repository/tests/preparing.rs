@@ -3,6 +3,7 @@
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
 use crate::{
     batching::{CostPoint, CostTable, Policy},
+    engine::OnnxEngine,
     repository::{ControlMode, EngineKind, Options, Repository, StageCuts},
 };
 use std::sync::Arc;
@@ -81,7 +82,7 @@ warmup: [ { batch_size: 2, inputs: { INPUT0: { dtype: FP32, dims: [16], file: ro
     assert!(repository.ready(), "{:?}", repository.index(false).await);
     let requests = loader.requests.lock();
     let request = &requests[0];
-    assert_eq!(request.engine, EngineKind::OnnxRuntime);
+    assert_eq!(request.engine, EngineKind::Onnx(OnnxEngine::OnnxRuntime));
     assert!(request.program.ends_with("m/1/model.onnx") && request.override_bytes.is_none());
     assert_eq!(request.spec.outputs[0].labels, ["cat", "dog"]);
     assert!(matches!(&request.knobs.policy, Policy::Window(window) if window.max_queue_delay_ns == 5_000));

@@ -5,7 +5,7 @@ use crate::{
     observe::FIRST_RESPONSE_HISTOGRAM,
     repository::config::{
         ConfigError, Origin,
-        complete::{ONNX_PLATFORM, ONNXRUNTIME, REPEAT},
+        complete::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
         params::{self, Meaning},
         pb::{
             self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
@@ -35,11 +35,15 @@ pub(super) fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) 
         }
         Some(SchedulingChoice::SequenceBatching(_) | SchedulingChoice::DynamicBatching(_)) | None => {}
     }
-    if !["", ONNXRUNTIME, REPEAT].contains(&config.backend.as_str()) {
-        let message = format!("the backend '{}' is not supported; expected {ONNXRUNTIME} or {REPEAT}", config.backend);
+    if !["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&config.backend.as_str()) {
+        let message = format!(
+            "the backend '{}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}",
+            config.backend
+        );
         return refuse("backend", message);
     }
-    let fits = config.platform.is_empty() || config.platform == ONNX_PLATFORM && config.backend != REPEAT;
+    let has_platform = ["", ONNXRUNTIME].contains(&config.backend.as_str());
+    let fits = config.platform.is_empty() || config.platform == ONNX_PLATFORM && has_platform;
     if !fits {
         let message = format!("the platform '{}' is not supported; expected {ONNX_PLATFORM}", config.platform);
         return refuse("platform", message);

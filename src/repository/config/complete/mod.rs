@@ -18,6 +18,8 @@ use crate::{
 
 /// The backend that runs ONNX graphs.
 pub const ONNXRUNTIME: &str = "onnxruntime";
+/// Triton's name of the backend that runs them by OpenVINO.
+pub const OPENVINO: &str = "openvino";
 /// The built-in backend with many responses to one request.
 pub const REPEAT: &str = "repeat";
 /// Triton's name for an ONNX model.
@@ -39,9 +41,12 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
     if config.backend.is_empty() {
         ONNXRUNTIME.clone_into(&mut config.backend);
     }
-    let onnx = config.backend == ONNXRUNTIME;
+    let onnx = [ONNXRUNTIME, OPENVINO].contains(&config.backend.as_str());
     if onnx {
-        ONNX_PLATFORM.clone_into(&mut config.platform);
+        // Of OpenVINO's models Triton names no platform.
+        if config.backend == ONNXRUNTIME {
+            ONNX_PLATFORM.clone_into(&mut config.platform);
+        }
         // Cells have programs of their own.
         if config.default_model_filename.is_empty() && !unfold::is_given(config) {
             ONNX_FILENAME.clone_into(&mut config.default_model_filename);

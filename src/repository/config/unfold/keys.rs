@@ -9,6 +9,8 @@ pub(crate) const PROGRAM: &str = "program";
 pub(crate) const BATCH_SIZES: &str = "batch_sizes";
 pub(crate) const MIN_FOLLOWUP: &str = "min_followup";
 pub(crate) const PRIORITY: &str = "priority";
+pub(crate) const ENGINE: &str = "engine";
+pub(crate) const PRECISION: &str = "precision";
 
 pub(crate) const KIND: &str = "kind";
 pub(crate) const NAME: &str = "name";
@@ -37,7 +39,7 @@ pub(crate) const UNTIL: &str = "until";
 pub(crate) const EMIT: &str = "emit";
 
 /// Keys of a cell.
-pub(crate) const OF_CELLS: [&str; 4] = [PROGRAM, BATCH_SIZES, MIN_FOLLOWUP, PRIORITY];
+pub(crate) const OF_CELLS: [&str; 6] = [PROGRAM, BATCH_SIZES, MIN_FOLLOWUP, PRIORITY, ENGINE, PRECISION];
 
 /// Keys of a segment that have a value of their own.
 const PLAIN: [&str; 11] = [KIND, NAME, CELL, LEAF, INTERNAL, CHILDREN, MAX_NODES, STEPS, MAX_STEPS, REVERSE, STREAM];

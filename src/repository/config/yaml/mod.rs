@@ -16,22 +16,26 @@ mod warmup;
 
 pub(super) use tree::{Trail, locate};
 
+use std::str::FromStr;
+
 use self::read::{Reader, Section, Value};
 use super::{
     ConfigError, Origin, bounds,
+    engine::ENGINE,
     lengths::{self, LENGTHS},
     params,
     pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
     precision::PRECISION,
 };
-use crate::engine::Precision;
+use crate::engine::{OnnxEngine, Precision};
 
 /// More text than any model needs.
 const MAX_BYTES: usize = 128 << 10;
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "name",
     "backend",
+    "engine",
     "program",
     "max_batch_size",
     "version_policy",
@@ -124,6 +128,10 @@ fn identity(reader: &mut Reader<'_>, top: &Section<'_>, config: &mut pb::ModelCo
         config.backend = reader.text(value)?;
         reader.note("backend", value);
     }
+    if let Some(value) = top.get("engine") {
+        let text = named::<OnnxEngine>(reader, value)?;
+        put(reader, config, ENGINE.to_owned(), text, value);
+    }
     if let Some(value) = top.get("program") {
         config.default_model_filename = reader.text(value)?;
         reader.note("default_model_filename", value);
@@ -165,8 +173,8 @@ fn instance(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelCo
     config.instance_group = instance_groups(reader, &section)?;
     reader.note("instance_group", value);
     if let Some(precision) = section.get("precision") {
-        let named: Precision = reader.text(precision)?.parse().map_err(|fault| reader.error(precision, fault))?;
-        put(reader, config, PRECISION.to_owned(), named.to_string(), precision);
+        let text = named::<Precision>(reader, precision)?;
+        put(reader, config, PRECISION.to_owned(), text, precision);
     }
     let Some(lengths) = section.get("lengths") else { return Ok(()) };
     for (axis, entry) in reader.mapping(lengths)?.entries() {
@@ -210,7 +218,7 @@ fn instance_groups(reader: &Reader<'_>, section: &Section<'_>) -> Result<Vec<pb:
 fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
     for (name, entry) in reader.mapping(value)?.entries() {
         if params::is_ours(name) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, instance, batching, \
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, batching, \
                            stages, exits, cells or unfold";
             return Err(reader.error(entry, message));
         }
@@ -219,6 +227,12 @@ fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::Model
         config.parameters.insert((*name).to_owned(), pb::ModelParameter { string_value });
     }
     Ok(())
+}
+
+/// The name of one of several, as it is written in parameters.
+fn named<T: FromStr<Err = String> + ToString>(reader: &Reader<'_>, value: &Value<'_>) -> Result<String, ConfigError> {
+    let one: T = reader.text(value)?.parse().map_err(|fault: String| reader.error(value, fault))?;
+    Ok(one.to_string())
 }
 
 /// Puts a parameter of ours into the configuration, and notes where its value stands.

@@ -437,11 +437,22 @@ fn lengths_go_by_axis() {
 }
 
 #[test]
+fn the_engine_is_one_of_two_for_the_model_and_for_each_cell() {
+    let config = read("engine: openvino\ncells: { c: { program: c.onnx, engine: onnxruntime, precision: fp32 } }");
+    let given = ["engine", "cells.c.engine", "cells.c.precision"].map(|key| &config.parameters[key].string_value);
+    assert_eq!(given, ["openvino", "onnxruntime", "ieee"]);
+    let expected = "expected onnxruntime or openvino, but found 'tensorrt'";
+    assert_eq!(refusal_of("engine: tensorrt\n"), format!("model.yaml:1:1: engine: {expected}"));
+    let refusal = refusal_of("cells:\n  c: { program: c.onnx, engine: tensorrt }\n");
+    assert!(refusal.ends_with(&format!("cells.c.engine: {expected}")), "{refusal}");
+}
+
+#[test]
 fn the_precision_is_one_of_four() {
     let config = read("instance: { precision: bf16 }");
     assert_eq!(config.parameters["instance.precision"].string_value, "bf16");
     let refusal = refusal_of("instance:\n  precision: half\n");
-    let expected = "model.yaml:2:3: instance.precision: expected ieee, tf32, bf16 or fp16, but found 'half'";
+    let expected = "model.yaml:2:3: instance.precision: expected fp32 (or ieee), tf32, bf16 or fp16, but found 'half'";
     assert!(refusal.starts_with(expected), "{refusal}");
 }
 

@@ -1,17 +1,20 @@
 //! `cells` and `unfold` of a `model.yaml`.
 
 use super::{
-    put,
+    named, put,
     read::{Reader, Section, Value},
     tree::Node,
 };
-use crate::repository::config::{
-    ConfigError, pb,
-    unfold::{
-        CELLS, Kind, MAX_NODES, MAX_ROWS, UNFOLD, is_name,
-        keys::{
-            BATCH_SIZES, CELL, KIND, MAX_NODES as NODES, MAX_STEPS, OF_CELLS, OVER, PRIORITY, PROGRAM, REVERSE, START,
-            STEPS, STREAM, UNTIL,
+use crate::{
+    engine::{OnnxEngine, Precision},
+    repository::config::{
+        ConfigError, pb,
+        unfold::{
+            CELLS, Kind, MAX_NODES, MAX_ROWS, UNFOLD, is_name,
+            keys::{
+                BATCH_SIZES, CELL, ENGINE, KIND, MAX_NODES as NODES, MAX_STEPS, OF_CELLS, OVER, PRECISION, PRIORITY,
+                PROGRAM, REVERSE, START, STEPS, STREAM, UNTIL,
+            },
         },
     },
 };
@@ -45,6 +48,8 @@ pub(super) fn cells(
                     sizes.collect::<Result<Vec<_>, _>>()?.join(",")
                 }
                 PRIORITY => whole(reader, entry, 1..=i128::from(u32::MAX))?,
+                ENGINE => named::<OnnxEngine>(reader, entry)?,
+                PRECISION => named::<Precision>(reader, entry)?,
                 _ => whole(reader, entry, 1..=i128::from(MAX_ROWS))?,
             };
             put(reader, config, format!("{CELLS}.{cell}.{key}"), text, entry);

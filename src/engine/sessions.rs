@@ -1,4 +1,4 @@
-//! Compiled graphs: each once, however many programs are made of it.
+//! Compiled graphs of one engine: each once, however many programs are made of it.
 
 use std::{
     collections::HashMap,
@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// SHA-256 of a serialized graph.
+/// SHA-256 of a serialized graph, and of what it is compiled for.
 pub(super) type Origin = [u8; 32];
 
 /// The sessions of living programs, by what they were compiled from.

@@ -1,0 +1,288 @@
+//! The OpenVINO library, which is loaded when the first model asks for it.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    fmt,
+    path::{Path, PathBuf},
+    ptr,
+    sync::{Arc, OnceLock},
+};
+
+use libloading::Library;
+use tracing::info;
+
+use super::{
+    api::{self, Api},
+    program::CompiledGraph,
+    tensor,
+};
+use crate::engine::{
+    EngineError, available_cores,
+    library::{EngineLibrary, LibraryError},
+    sessions::Sessions,
+};
+
+/// The library. Others lie beside it, which it loads by itself.
+static LIBRARY: EngineLibrary = EngineLibrary {
+    name: "OpenVINO",
+    file: "libopenvino_c.so",
+    flag: "--openvino-library",
+    variable: "OPENVINO_DYLIB_PATH",
+    in_wheel: "openvino/libs",
+};
+
+/// Element types have other numbers before this version.
+const OLDEST: (u32, u32) = (2025, 1);
+
+/// The device that programs are compiled for.
+pub(super) const DEVICE: &CStr = c"CPU";
+
+/// How OpenVINO is set up.
+#[derive(Clone, Debug, Default)]
+pub struct OpenVinoOptions {
+    /// The library's path, or the folder that it is in; absent: searched in `OPENVINO_DYLIB_PATH`, where it is
+    /// installed with the executable (beside it, in `lib/paternoster` or in the wheel of its Python environment), then
+    /// in the system's paths.
+    pub library: Option<PathBuf>,
+    /// Threads that one run may use; 0: as many as there are cores.
+    pub threads: usize,
+}
+
+/// OpenVINO, which is loaded when it is first needed. Clones share it.
+#[derive(Clone, Default)]
+pub struct OpenVino(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    options: OpenVinoOptions,
+    loaded: OnceLock<Result<Loaded, LibraryError>>,
+}
+
+/// The loaded library.
+pub(super) struct Loaded {
+    pub(super) core: Arc<Core>,
+    /// The compiled graphs of living programs.
+    pub(super) graphs: Sessions<CompiledGraph>,
+    path: PathBuf,
+    version: String,
+    /// What the processor computes in, as the plugin says: `BF16`, `FP32` and others.
+    capabilities: Vec<String>,
+}
+
+/// The plugins' registry.
+pub(super) struct Core {
+    pub(super) api: &'static Api,
+    core: *mut api::Core,
+}
+
+// SAFETY: OpenVINO's core may be used by several threads at once.
+unsafe impl Send for Core {}
+// SAFETY: as above.
+unsafe impl Sync for Core {}
+
+impl OpenVino {
+    /// As the options say. Nothing is loaded yet.
+    pub fn new(options: OpenVinoOptions) -> Self {
+        Self(Arc::new(Shared { options, loaded: OnceLock::new() }))
+    }
+
+    /// Loads the library, if that has not been tried yet.
+    ///
+    /// # Errors
+    /// When it is not found, too old, or not usable; with where it was looked for.
+    pub fn load(&self) -> Result<(), EngineError> {
+        self.loaded().map(drop)
+    }
+
+    /// What [`Self::load`] loads: its path, and its build description.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn description(&self) -> Result<(&Path, &str), EngineError> {
+        self.loaded().map(|loaded| (loaded.path.as_path(), loaded.version.as_str()))
+    }
+
+    /// Whether the processor has units that compute in BF16 or FP16, by the names `BF16` and `FP16`. Without them
+    /// OpenVINO computes in fp32.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn computes_in(&self, capability: &str) -> Result<bool, EngineError> {
+        Ok(self.loaded()?.capabilities.iter().any(|known| known == capability))
+    }
+
+    /// Threads that one run may use.
+    pub fn threads(&self) -> usize {
+        if self.0.options.threads == 0 { available_cores() } else { self.0.options.threads }
+    }
+
+    /// The library's path as it was given.
+    pub fn given_library(&self) -> Option<&Path> {
+        self.0.options.library.as_deref()
+    }
+
+    pub(super) fn loaded(&self) -> Result<&Loaded, EngineError> {
+        let loaded = self.0.loaded.get_or_init(|| {
+            let loaded = Loaded::load(&self.0.options);
+            if let Ok(Loaded { path, version, capabilities, .. }) = &loaded {
+                info!("OpenVINO is '{}': {version}; the CPU computes in {}", path.display(), capabilities.join(", "));
+            }
+            loaded
+        });
+        loaded.as_ref().map_err(|error| EngineError(error.to_string()))
+    }
+}
+
+impl fmt::Debug for OpenVino {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("OpenVino").field("options", &self.0.options).finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    fn load(options: &OpenVinoOptions) -> Result<Self, LibraryError> {
+        let (path, api) = open(options.library.as_deref())?;
+        let version = version(api).map_err(|error| unset(error.0))?;
+        if !is_new_enough(&version) {
+            let (year, minor) = OLDEST;
+            return Err(unset(format!("'{}' is {version}, expected {year}.{minor} or later", path.display())));
+        }
+        tensor::check_types(api).map_err(|reason| unset(format!("'{}': {reason}", path.display())))?;
+        let core = Core::new(api).map_err(|error| unset(error.0))?;
+        let capabilities = core.property(c"OPTIMIZATION_CAPABILITIES").map_err(|error| unset(error.0))?;
+        Ok(Self {
+            core: Arc::new(core),
+            graphs: Sessions::default(),
+            path,
+            version,
+            capabilities: capabilities.split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl Core {
+    fn new(api: &'static Api) -> Result<Self, EngineError> {
+        let mut core = ptr::null_mut();
+        // SAFETY: `core` receives the new object.
+        api.check(unsafe { (api.ov_core_create)(&mut core) })?;
+        Ok(Self { api, core })
+    }
+
+    pub(super) fn as_ptr(&self) -> *const api::Core {
+        self.core
+    }
+
+    /// A property of the device. The plugin is loaded for that.
+    fn property(&self, name: &CStr) -> Result<String, EngineError> {
+        let mut value: *mut c_char = ptr::null_mut();
+        // SAFETY: the core is live and the strings end with a zero; the value belongs to the caller.
+        unsafe {
+            let got = (self.api.ov_core_get_property)(self.core, DEVICE.as_ptr(), name.as_ptr(), &mut value);
+            self.api.check(got)?;
+            Ok(self.api.owned(value))
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, released once, behind all that was made of it, which holds it.
+        unsafe { (self.api.ov_core_free)(self.core) }
+    }
+}
+
+/// Path and version of the library that is loaded where no path is given. Nothing is set up.
+///
+/// # Errors
+/// When there is none, or it is another library.
+pub fn installed() -> Result<(PathBuf, String), LibraryError> {
+    let (path, api) = open(None)?;
+    let version = version(api).map_err(|error| unset(error.0))?;
+    Ok((path, version))
+}
+
+fn unset(reason: String) -> LibraryError {
+    LibraryError::Setup { library: &LIBRARY, reason }
+}
+
+/// Loads the library for as long as the process lives: its threads run code of it.
+fn open(given: Option<&Path>) -> Result<(PathBuf, &'static Api), LibraryError> {
+    let path = LIBRARY.find(given)?;
+    let is_bare = path.parent().is_none_or(|parent| parent.as_os_str().is_empty());
+    let unusable = |reason: String| {
+        let looked_for = "; it is neither beside the program nor in ../lib/paternoster nor, as wheel 'openvino', in the \
+                          program's Python environment";
+        let reason = if is_bare { reason + looked_for } else { reason };
+        LibraryError::Load { library: &LIBRARY, path: path.clone(), reason }
+    };
+    // SAFETY: its initialisers are those of an engine that the user has installed for this.
+    let library = unsafe { Library::new(&path) }.map_err(|error| unusable(error.to_string()))?;
+    let library: &'static Library = Box::leak(Box::new(library));
+    // SAFETY: it has the name of OpenVINO's C interface, and is never unloaded.
+    let api = unsafe { Api::of(library) }.map_err(unusable)?;
+    Ok((path, Box::leak(Box::new(api))))
+}
+
+fn version(api: &'static Api) -> Result<String, EngineError> {
+    let mut version = api::Version { build_number: ptr::null(), description: ptr::null() };
+    // SAFETY: the strings that the call fills in are copied and freed once.
+    unsafe {
+        api.check((api.ov_get_openvino_version)(&mut version))?;
+        let number = match version.build_number.is_null() {
+            true => String::new(),
+            false => CStr::from_ptr(version.build_number).to_string_lossy().into_owned(),
+        };
+        (api.ov_version_free)(&mut version);
+        Ok(number)
+    }
+}
+
+/// Whether a version such as `2026.4.1-22982-e213a147257` is known to number element types as this module does.
+fn is_new_enough(version: &str) -> bool {
+    let mut parts = version.split(['.', '-']).map(str::parse::<u32>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(year)), Some(Ok(minor))) => (year, minor) >= OLDEST,
+        _ => false,
+    }
+}
+
+/// A string for the interface.
+///
+/// # Errors
+/// When it holds a zero byte.
+pub(super) fn c_string(text: &str) -> Result<CString, EngineError> {
+    CString::new(text).map_err(|_| EngineError(format!("'{}' holds a zero byte", text.escape_debug())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_year_and_number() {
+        for new in ["2025.1.0-18503-6fec06580ab", "2026.0.0", "2025.10"] {
+            assert!(is_new_enough(new), "{new}");
+        }
+        for old in ["2025.0.0-17942-1f68be9f594", "2024.6.0", "", "custom", "2025"] {
+            assert!(!is_new_enough(old), "{old}");
+        }
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_or_another_is_refused_by_its_path() {
+        let load = |path: &Path| {
+            let options = OpenVinoOptions { library: Some(path.to_owned()), threads: 1 };
+            OpenVino::new(options).load().expect_err("there is no OpenVINO").0
+        };
+        let missing = load(Path::new("/no/such.so"));
+        assert_eq!(missing, "OpenVINO library '/no/such.so' (from --openvino-library) does not exist");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("libopenvino_c.so");
+        fs::write(&file, b"no library").expect("the file can be written");
+        let refused = load(&file);
+        assert!(refused.starts_with(&format!("cannot load OpenVINO from '{}': ", file.display())), "{refused}");
+        assert!(refused.ends_with("; give its path with --openvino-library or OPENVINO_DYLIB_PATH"), "{refused}");
+    }
+}

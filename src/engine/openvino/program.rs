@@ -1,0 +1,482 @@
+//! An ONNX graph compiled by OpenVINO for the CPU.
+
+use std::{
+    ffi::{CStr, c_char},
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+use tracing::warn;
+
+use super::{
+    api::{self, Api},
+    library::{Core, DEVICE, Loaded, OpenVino, c_string},
+    requests::{Requests, Taken},
+    tensor::{Tensor, element_type},
+};
+use crate::{
+    engine::{
+        Batch, BatchInput, BatchOutput, EngineError, Execution, Precision, Program, ProgramPort, SMALL_MODEL_BYTES,
+        sessions::Origin, target::Target,
+    },
+    model::{DataType, Dims, IndexRange, element_count},
+    onnx::{SealedModel, index_ranges},
+};
+
+/// Runs of one graph at a time, each on all threads: two at a time on half of the threads take longer when they are
+/// alone, and little less when they are not.
+const STREAMS: usize = 1;
+
+/// A compiled graph shared by all lanes, and by all programs of the same graph and precision.
+pub struct OpenVinoProgram {
+    graph: Arc<CompiledGraph>,
+    /// In the order of the program; `None` for an input that the graph does not use.
+    inputs: Vec<(Port, Option<usize>)>,
+    outputs: Vec<(Port, usize)>,
+    /// An input of the graph that the program does not take: no run of it can succeed.
+    missing_input: Option<String>,
+    /// By input.
+    index_ranges: Vec<Option<IndexRange>>,
+    steady: bool,
+    origin: Origin,
+}
+
+struct Port {
+    name: String,
+    datatype: DataType,
+    /// Whether a run gave the output another shape than declared. From then on OpenVINO allocates it.
+    differs: AtomicBool,
+}
+
+/// A compiled graph and what runs it.
+pub(super) struct CompiledGraph {
+    // Dropped before what it was made of.
+    requests: Arc<Requests>,
+    compiled: Compiled,
+}
+
+/// OpenVINO's object, and the ports that it has: inputs that nothing reads are gone.
+pub(super) struct Compiled {
+    core: Arc<Core>,
+    compiled: *mut api::CompiledModel,
+    inputs: Vec<GraphPort>,
+    outputs: Vec<GraphPort>,
+}
+
+struct GraphPort {
+    /// One of its names: a tensor also has those of the nodes that pass it on.
+    name: String,
+    element: u32,
+}
+
+/// Finds a port by any of its names.
+type ByName = unsafe extern "C" fn(*const api::CompiledModel, *const c_char, *mut *mut api::Port) -> api::Status;
+
+// SAFETY: a compiled model may be used by several threads at once; here it is only read.
+unsafe impl Send for Compiled {}
+// SAFETY: as above.
+unsafe impl Sync for Compiled {}
+
+impl OpenVinoProgram {
+    /// Compiles a model that takes and gives the tensors named, in this order: a whole one, or a stage of it. Where the
+    /// processor has no units for the precision, OpenVINO computes in fp32, and the log says so.
+    ///
+    /// # Errors
+    /// When the library is not there, OpenVINO refuses the model (the text names the operator), weights beside it
+    /// cannot be read or make it too large, a tensor holds strings, or the model lacks an input or output that is
+    /// named, or has it with another type.
+    pub fn compile_sealed(
+        openvino: &OpenVino,
+        precision: Precision,
+        model: &SealedModel,
+        inputs: &[ProgramPort<'_>],
+        outputs: &[ProgramPort<'_>],
+    ) -> Result<Self, EngineError> {
+        let loaded = openvino.loaded()?;
+        for (kind, ports) in [("input", inputs), ("output", outputs)] {
+            let refused = |port: &ProgramPort<'_>| refusal(port.datatype).map(|reason| (port.name.to_owned(), reason));
+            if let Some((name, reason)) = ports.iter().find_map(refused) {
+                return Err(EngineError(format!("{kind} '{name}' holds {reason}")));
+            }
+        }
+        let graph = model.to_whole_bytes().map_err(|error| EngineError(error.to_string()))?;
+        let mut hash = Sha256::new();
+        hash.update(b"openvino");
+        hash.update(hint(precision).to_bytes_with_nul());
+        hash.update(&graph);
+        let origin = hash.finalize().into();
+        let known = index_ranges(&graph);
+        let compiled =
+            loaded.graphs.of(origin, || CompiledGraph::new(loaded, openvino.threads(), precision, &graph))?;
+        let Compiled { inputs: taken, outputs: given, .. } = &compiled.compiled;
+        let (declared, made) = (model.inputs(), model.outputs());
+        let in_graph = |&port: &ProgramPort<'_>| {
+            let at = declared.iter().position(|input| input.name == port.name);
+            let Some(index) = compiled.compiled.input(port.name, at)? else {
+                return match declared.iter().find(|input| input.name == port.name) {
+                    Some(input) if input.has_default => Err(EngineError(format!(
+                        "input '{}' has a default in the graph, which the engine openvino takes for a constant",
+                        port.name
+                    ))),
+                    Some(_) => Ok((Port::new(port), None)),
+                    None => Err(lacks("input", port.name, &declared.iter().map(|it| it.name).collect::<Vec<_>>())),
+                };
+            };
+            fits("input", &port, &taken[index]).map(|()| (Port::new(port), Some(index)))
+        };
+        let of_graph = |&port: &ProgramPort<'_>| {
+            let at = made.iter().position(|output| *output == port.name);
+            let index = compiled.compiled.output(port.name, at)?;
+            let index = index.ok_or_else(|| lacks("output", port.name, &made))?;
+            fits("output", &port, &given[index]).map(|()| (Port::new(port), index))
+        };
+        let own_inputs: Vec<(Port, Option<usize>)> = inputs.iter().map(in_graph).collect::<Result<_, _>>()?;
+        let is_fed = |index: usize| own_inputs.iter().any(|(_, own)| *own == Some(index));
+        let missing_input = (0..taken.len()).find(|index| !is_fed(*index)).map(|index| taken[index].name.clone());
+        Ok(Self {
+            inputs: own_inputs,
+            outputs: outputs.iter().map(of_graph).collect::<Result<_, _>>()?,
+            missing_input,
+            index_ranges: inputs.iter().map(|port| known.get(port.name).copied()).collect(),
+            steady: graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
+            graph: compiled,
+            origin,
+        })
+    }
+}
+
+impl Port {
+    fn new(port: ProgramPort<'_>) -> Self {
+        Self { name: port.name.to_owned(), datatype: port.datatype, differs: AtomicBool::new(false) }
+    }
+}
+
+/// Why this engine takes no tensors of a type. OpenVINO computes whole numbers in 32 bits and the others in at most
+/// fp32 on the CPU; of INT64 that is enough for indices and lengths, which most models have.
+fn refusal(datatype: DataType) -> Option<&'static str> {
+    match datatype {
+        DataType::Bytes => Some("strings, which the engine openvino does not take"),
+        DataType::Fp64 => Some("FP64, which the engine openvino would compute in fp32"),
+        DataType::Uint32 => Some("UINT32, which the engine openvino would compute in INT32"),
+        DataType::Uint64 => Some("UINT64, which the engine openvino would compute in INT32"),
+        _ => None,
+    }
+}
+
+fn lacks(kind: &str, name: &str, has: &[&str]) -> EngineError {
+    EngineError(format!("the graph has no {kind} '{name}', it has {has:?}"))
+}
+
+fn fits(kind: &str, port: &ProgramPort<'_>, graph: &GraphPort) -> Result<(), EngineError> {
+    if element_type(port.datatype) == Some(graph.element) {
+        return Ok(());
+    }
+    let found = DataType::ALL.into_iter().find(|datatype| element_type(*datatype) == Some(graph.element));
+    let found = found.map_or_else(|| format!("of element type {}", graph.element), |datatype| datatype.to_string());
+    let (name, wanted) = (port.name, port.datatype);
+    Err(EngineError(format!("{kind} '{name}' is {wanted} in the configuration but {found} in the graph")))
+}
+
+/// What OpenVINO calls a precision. It is always said: where it is not, OpenVINO takes BF16 if the processor has it.
+fn hint(precision: Precision) -> &'static CStr {
+    match precision {
+        // The processor has no units for TF32.
+        Precision::Ieee | Precision::Tf32 => c"f32",
+        Precision::Bf16 => c"bf16",
+        Precision::Fp16 => c"f16",
+    }
+}
+
+impl CompiledGraph {
+    fn new(loaded: &Loaded, threads: usize, precision: Precision, graph: &[u8]) -> Result<Self, EngineError> {
+        let compiled = Compiled::new(&loaded.core, threads, precision, graph)?;
+        let used = compiled.property(c"INFERENCE_PRECISION_HINT")?;
+        let asked = hint(precision).to_string_lossy();
+        if used != asked {
+            warn!(asked = &*asked, used, "OpenVINO computes in another precision than was asked for: the CPU lacks it");
+        }
+        let requests = Arc::new(Requests::new(&compiled, STREAMS)?);
+        Ok(Self { requests, compiled })
+    }
+}
+
+impl Compiled {
+    fn new(core: &Arc<Core>, threads: usize, precision: Precision, graph: &[u8]) -> Result<Self, EngineError> {
+        let api = core.api;
+        let mut model = ptr::null_mut();
+        // SAFETY: the graph is valid for its length, and no other weights are given; `model` receives the new object.
+        api.check(unsafe {
+            let text = graph.as_ptr().cast();
+            (api.ov_core_read_model_from_memory_buffer)(core.as_ptr(), text, graph.len(), ptr::null(), &mut model)
+        })?;
+        let (streams, threads) = (c_string(&STREAMS.to_string())?, c_string(&threads.to_string())?);
+        let mut compiled = ptr::null_mut();
+        // SAFETY: ten strings follow, as many as is said, which the call copies; the model is released once, behind
+        // its last use.
+        let done = unsafe {
+            let done = (api.ov_core_compile_model)(
+                core.as_ptr(),
+                model,
+                DEVICE.as_ptr(),
+                10,
+                &mut compiled,
+                c"INFERENCE_PRECISION_HINT".as_ptr(),
+                hint(precision).as_ptr(),
+                c"NUM_STREAMS".as_ptr(),
+                streams.as_ptr(),
+                c"INFERENCE_NUM_THREADS".as_ptr(),
+                threads.as_ptr(),
+                // Pinned threads would share cores with ONNX Runtime's while others are idle.
+                c"ENABLE_CPU_PINNING".as_ptr(),
+                c"NO".as_ptr(),
+                // Where weights are whole numbers, OpenVINO would round what they are multiplied with to eight bits.
+                c"DYNAMIC_QUANTIZATION_GROUP_SIZE".as_ptr(),
+                c"0".as_ptr(),
+            );
+            (api.ov_model_free)(model);
+            done
+        };
+        api.check(done)?;
+        let mut compiled = Self { core: Arc::clone(core), compiled, inputs: Vec::new(), outputs: Vec::new() };
+        compiled.inputs = compiled.ports(api.ov_compiled_model_inputs_size, api.ov_compiled_model_input_by_index)?;
+        compiled.outputs = compiled.ports(api.ov_compiled_model_outputs_size, api.ov_compiled_model_output_by_index)?;
+        Ok(compiled)
+    }
+
+    fn ports(
+        &self,
+        count: unsafe extern "C" fn(*const api::CompiledModel, *mut usize) -> api::Status,
+        by_index: unsafe extern "C" fn(*const api::CompiledModel, usize, *mut *mut api::Port) -> api::Status,
+    ) -> Result<Vec<GraphPort>, EngineError> {
+        let (api, mut ports) = (self.core.api, 0);
+        // SAFETY: the compiled model is live.
+        api.check(unsafe { count(self.compiled, &mut ports) })?;
+        let port = |index| {
+            let mut port = ptr::null_mut();
+            // SAFETY: the index is below the count; the port is live, and nobody else has it.
+            unsafe {
+                api.check(by_index(self.compiled, index, &mut port))?;
+                self.describe(port)
+            }
+        };
+        (0..ports).map(port).collect()
+    }
+
+    /// Reads and releases a port.
+    ///
+    /// # Safety
+    /// It is live, and the caller's own.
+    unsafe fn describe(&self, port: *mut api::Port) -> Result<GraphPort, EngineError> {
+        let (api, mut name, mut element) = (self.core.api, ptr::null_mut::<c_char>(), 0);
+        // SAFETY: the port is live until it is released, once; the name is copied and freed.
+        unsafe {
+            let named = api.check((api.ov_port_get_any_name)(port, &mut name));
+            let typed = api.check((api.ov_port_get_element_type)(port, &mut element));
+            (api.ov_output_const_port_free)(port);
+            let name = api.owned(name);
+            named.and(typed)?;
+            Ok(GraphPort { name, element })
+        }
+    }
+
+    /// The place of the input that has this name among others; `at` is its place in the graph.
+    fn input(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
+        self.place(&self.inputs, self.core.api.ov_compiled_model_input_by_name, name, at)
+    }
+
+    /// The same of an output.
+    fn output(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
+        self.place(&self.outputs, self.core.api.ov_compiled_model_output_by_name, name, at)
+    }
+
+    fn place(
+        &self,
+        ports: &[GraphPort],
+        by_name: ByName,
+        name: &str,
+        at: Option<usize>,
+    ) -> Result<Option<usize>, EngineError> {
+        let (name, mut port) = (c_string(name)?, ptr::null_mut());
+        // SAFETY: the compiled model is live, and the name ends with a zero; where a port is found it is released.
+        let found = unsafe {
+            if by_name(self.compiled, name.as_ptr(), &mut port) != 0 {
+                return Ok(None);
+            }
+            self.describe(port)?
+        };
+        // Several outputs may be one tensor: of those it is the one at its own place.
+        let is_it = |at: &usize| ports.get(*at).is_some_and(|port| port.name == found.name);
+        Ok(at.filter(is_it).or_else(|| (0..ports.len()).find(is_it)))
+    }
+
+    fn property(&self, name: &CStr) -> Result<String, EngineError> {
+        let (api, mut value) = (self.core.api, ptr::null_mut::<c_char>());
+        // SAFETY: the compiled model is live, the name ends with a zero, and the value belongs to the caller.
+        unsafe {
+            api.check((api.ov_compiled_model_get_property)(self.compiled, name.as_ptr(), &mut value))?;
+            Ok(api.owned(value))
+        }
+    }
+
+    pub(super) fn api(&self) -> &'static Api {
+        self.core.api
+    }
+
+    pub(super) fn as_ptr(&self) -> *const api::CompiledModel {
+        self.compiled
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, released once.
+        unsafe { (self.core.api.ov_compiled_model_free)(self.compiled) }
+    }
+}
+
+/// Why a run with memory of a known size may have failed: the output has another shape than was thought.
+fn is_other_shape(error: &EngineError) -> bool {
+    ["Could set new shape", "Can't set the output tensor"].iter().any(|text| error.0.contains(text))
+}
+
+impl Program for OpenVinoProgram {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        self.run_into(batch, &mut [])
+    }
+
+    fn run_into(&self, batch: &Batch<'_>, given: &mut [Option<&mut [u8]>]) -> Result<Execution, EngineError> {
+        if let Some(input) = &self.missing_input {
+            return Err(EngineError(format!("input '{input}' of the graph is not among those of the model")));
+        }
+        let api = self.graph.compiled.api();
+        let mut inputs: SmallVec<[(usize, Tensor<'_>); 8]> = SmallVec::new();
+        for ((port, index), input) in self.inputs.iter().zip(batch.inputs) {
+            let Some(index) = *index else { continue };
+            let BatchInput::Dense { shape, data } = input else {
+                let name = &port.name;
+                return Err(EngineError(format!(
+                    "input '{name}' is left out, which the engine openvino does not allow"
+                )));
+            };
+            inputs.push((index, Tensor::over(api, port.datatype, shape, data)?));
+        }
+        let mut targets: SmallVec<[Target<'_>; 4]> = SmallVec::new();
+        let mut given = given.iter_mut();
+        for ((port, _), shape) in self.outputs.iter().zip(batch.output_shapes) {
+            let memory = given.next().and_then(Option::as_deref_mut);
+            let differs = port.differs.load(Ordering::Relaxed);
+            targets.push(Target::of((&port.name, port.datatype), differs, shape.as_ref(), memory, batch)?);
+        }
+        let mut request = self.graph.requests.take(batch.stop)?;
+        for (index, tensor) in &inputs {
+            request.bind_input(*index, tensor)?;
+        }
+        let outputs = match self.execute(&mut request, &mut targets, batch)? {
+            Some(outputs) => outputs,
+            None => self.execute_undeclared(&mut request, &mut targets, batch)?,
+        };
+        drop(request);
+        Ok(Execution { outputs, ..Execution::default() })
+    }
+
+    fn index_ranges(&self) -> &[Option<IndexRange>] {
+        &self.index_ranges
+    }
+
+    fn is_steady(&self) -> bool {
+        self.steady
+    }
+
+    fn origin(&self) -> Option<[u8; 32]> {
+        Some(self.origin)
+    }
+}
+
+impl OpenVinoProgram {
+    /// Runs with the inputs that are bound. `None`: an output in the pool's memory has another shape than was thought.
+    fn execute(
+        &self,
+        request: &mut Taken<'_>,
+        targets: &mut [Target<'_>],
+        batch: &Batch<'_>,
+    ) -> Result<Option<Vec<BatchOutput>>, EngineError> {
+        let api = self.graph.compiled.api();
+        let can_go_on = targets.iter().any(|target| matches!(target, Target::Ours(..)));
+        let mut owned: SmallVec<[Option<Tensor<'static>>; 4]> = SmallVec::new();
+        let mut over: SmallVec<[Option<Tensor<'_>>; 4]> = SmallVec::new();
+        for ((port, _), target) in self.outputs.iter().zip(targets.iter_mut()) {
+            let memory = match target {
+                Target::Given(shape, memory) if !memory.is_empty() => Some((&*shape, &mut **memory)),
+                Target::Ours(shape, buffer) => Some((&*shape, buffer.as_mut_slice())),
+                Target::Given(..) | Target::Engine => None,
+            };
+            owned.push(memory.is_none().then(|| Tensor::empty(api, port.datatype)).transpose()?);
+            let tensor = memory.map(|(shape, memory)| Tensor::over_mut(api, port.datatype, shape, memory));
+            over.push(tensor.transpose()?);
+        }
+        let tensors = || over.iter().zip(&owned).filter_map(|(over, owned)| over.as_ref().or(owned.as_ref()));
+        let bound = self.outputs.iter().zip(tensors());
+        let bound = bound.map(|((_, index), tensor)| request.bind_output(*index, tensor));
+        let bound = bound.collect::<Result<(), _>>();
+        // SAFETY: the inputs' tensors live in the caller, the outputs' here, and all of them are bound, since no input
+        // of the graph is missing.
+        let ran = bound.and_then(|()| unsafe { request.run(batch.stop) });
+        match ran {
+            Err(error) if can_go_on && is_other_shape(&error) => return Ok(None),
+            ran => ran?,
+        }
+        let shapes = tensors().map(Tensor::shape).collect::<Result<SmallVec<[Dims; 4]>, _>>()?;
+        drop(over);
+        for (((port, _), target), shape) in self.outputs.iter().zip(targets.iter()).zip(&shapes) {
+            match target {
+                Target::Ours(declared, _) if declared != shape => return Ok(None),
+                Target::Given(declared, _) if declared != shape => {
+                    let name = &port.name;
+                    return Err(EngineError(format!("output '{name}' has the shape {shape:?}, expected {declared:?}")));
+                }
+                _ => {}
+            }
+        }
+        let taken = targets.iter_mut().map(|target| std::mem::replace(target, Target::Engine));
+        let outputs = self.outputs.iter().zip(taken).zip(owned).zip(shapes);
+        let outputs = outputs.map(|((((port, _), target), owned), shape)| {
+            let data = match (target, owned) {
+                (Target::Ours(_, buffer), _) => buffer.freeze(),
+                (Target::Engine, Some(tensor)) => {
+                    let bytes = element_count(&shape).and_then(|count| count.checked_mul(port.datatype.size_bytes()?));
+                    let named = || EngineError(format!("output '{}' has the shape {shape:?}", port.name));
+                    tensor.into_bytes(bytes.ok_or_else(named)?)?
+                }
+                (Target::Given(..) | Target::Engine, _) => Bytes::new(),
+            };
+            Ok(BatchOutput { shape, data })
+        });
+        outputs.collect::<Result<_, EngineError>>().map(Some)
+    }
+
+    /// Runs once more, without memory of the pool's, after a run whose outputs were not of the shapes declared; and
+    /// remembers which.
+    fn execute_undeclared(
+        &self,
+        request: &mut Taken<'_>,
+        targets: &mut [Target<'_>],
+        batch: &Batch<'_>,
+    ) -> Result<Vec<BatchOutput>, EngineError> {
+        let declared: SmallVec<[Option<Dims>; 4]> = targets.iter_mut().map(Target::leave_to_engine).collect();
+        let outputs = self.execute(request, targets, batch)?;
+        let outputs = outputs.ok_or_else(|| EngineError("the outputs have no shape".to_owned()))?;
+        for (((port, _), declared), output) in self.outputs.iter().zip(declared).zip(&outputs) {
+            if declared.is_some_and(|declared| declared != output.shape) {
+                // Runs that have not seen it yet find out by themselves.
+                port.differs.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(outputs)
+    }
+}

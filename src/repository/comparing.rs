@@ -1,0 +1,224 @@
+//! Measures a version's programs by every engine of the CPU, beside each other.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{CellProgram, LoadRequest, PoolLoader, StageRequest, cells, opening::Opener, warmup};
+use crate::{
+    batching::Ns,
+    device::BufferPool,
+    engine::{Batch, BatchInput, BatchOutput, OnnxEngine, Precision, Program, ProgramPort, StopSignal},
+    executor::InputTensor,
+    model::{DataType, ModelSpec},
+    onnx::{SealedModel, Signature},
+    profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets},
+};
+
+/// Largest batch that is compared, and lengths of padded axes.
+const MOST_ROWS: u32 = 64;
+const LENGTHS: [u32; 2] = [16, 64];
+
+/// One program to compare.
+struct Subject {
+    /// Its cell, if it is one of several.
+    cell: Option<String>,
+    program: CellProgram,
+    model: SealedModel,
+    spec: ModelSpec,
+    sizes: Vec<Size>,
+}
+
+/// What runs a program, and the times that it took.
+struct Candidate {
+    engine: OnnxEngine,
+    precision: Precision,
+    program: Result<Arc<dyn Program>, String>,
+    points: Vec<EnginePoint>,
+}
+
+impl PoolLoader {
+    /// Measures the programs of a version by ONNX Runtime and by OpenVINO, by that in the half types of the processor
+    /// too: the same requests in alternating rounds, one run at a time, apart from the lanes; at these sizes, or at
+    /// powers of two where none are given. `before_size` is called before each.
+    ///
+    /// # Errors
+    /// When a program cannot be read or ONNX Runtime does not run it: there is nothing to compare with.
+    pub fn compare_engines(
+        &self,
+        request: &LoadRequest,
+        sizes: &[Size],
+        budget: Duration,
+        before_size: &dyn Fn(&str, Size),
+    ) -> Result<Vec<EngineTable>, Halt> {
+        let opener = self.opener();
+        let mut subjects = subjects(&opener, request).map_err(Halt::Failed)?;
+        if !sizes.is_empty() {
+            subjects.iter_mut().for_each(|subject| sizes.clone_into(&mut subject.sizes));
+        }
+        let count: usize = subjects.iter().map(|subject| subject.sizes.len()).sum();
+        let share = budget / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        subjects.iter().map(|subject| self.compare(&opener, subject, share, before_size)).collect()
+    }
+
+    fn compare(
+        &self,
+        opener: &Opener<'_>,
+        subject: &Subject,
+        share: Duration,
+        before_size: &dyn Fn(&str, Size),
+    ) -> Result<EngineTable, Halt> {
+        let mut candidates = vec![(OnnxEngine::OnnxRuntime, Precision::Ieee), (OnnxEngine::OpenVino, Precision::Ieee)];
+        for (precision, capability) in [(Precision::Bf16, "BF16"), (Precision::Fp16, "FP16")] {
+            if self.engines.openvino.computes_in(capability).unwrap_or(false) {
+                candidates.push((OnnxEngine::OpenVino, precision));
+            }
+        }
+        let candidate = |(engine, precision)| {
+            let by = CellProgram { engine, precision, ..subject.program.clone() };
+            let inputs: Vec<_> = subject.spec.inputs.iter().map(ProgramPort::from).collect();
+            let outputs: Vec<_> = subject.spec.outputs.iter().map(ProgramPort::from).collect();
+            let program = opener.compile(&by, &subject.model, &inputs, &outputs).map_err(|error| error.0);
+            Candidate { engine, precision, program, points: Vec::new() }
+        };
+        let mut candidates: Vec<Candidate> = candidates.into_iter().map(candidate).collect();
+        for &size in &subject.sizes {
+            before_size(subject.cell.as_deref().unwrap_or("whole"), size);
+            let inputs = warmup::random_inputs(&subject.spec, size).map_err(Halt::Failed)?;
+            measure(&mut candidates, subject, size, &inputs, share)?;
+        }
+        let engines = candidates.into_iter().map(|own| EngineTimes {
+            engine: own.engine.to_string(),
+            precision: own.precision.to_string(),
+            refused: own.program.err(),
+            points: own.points,
+        });
+        Ok(EngineTable { cell: subject.cell.clone(), engines: engines.collect() })
+    }
+}
+
+/// The programs of a version: one, or those of its cells.
+fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, String> {
+    let open = |program: &CellProgram| opener.open(program, program.read()?, &StageRequest::default());
+    let Some(unfold) = &request.unfold else {
+        let (program, spec) = (request.whole_program(), request.spec.clone());
+        let lengths = if spec.symbols.is_empty() { &[0][..] } else { &LENGTHS };
+        let sizes = sizes(spec.max_batch_size, lengths);
+        return Ok(vec![Subject { cell: None, model: open(&program)?, program, spec, sizes }]);
+    };
+    let cells = unfold.cells.iter().zip(&request.cells).map(|(cell, program)| {
+        let signature = Signature::from_bytes(&program.file.display().to_string(), &program.read()?);
+        let ports = cells::ports(&signature.map_err(|fault| fault.to_string())?)?;
+        let (inputs, outputs) = (ports.inputs, ports.outputs);
+        let (max_batch_size, symbols) = (cell.max_rows(), Vec::new());
+        let spec = ModelSpec { max_batch_size, inputs, outputs, symbols, ..request.spec.clone() };
+        let (sizes, cell) = (sizes(max_batch_size, &[0]), Some(cell.name.clone()));
+        Ok(Subject { cell, model: open(program)?, program: program.clone(), spec, sizes })
+    });
+    cells.collect()
+}
+
+fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<Size> {
+    let rows = row_buckets(max_rows.min(MOST_ROWS));
+    rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| Size { rows, length })).collect()
+}
+
+/// Runs one size by every candidate in turn until the time is over, three times at least. One that fails is out.
+fn measure(
+    candidates: &mut [Candidate],
+    subject: &Subject,
+    size: Size,
+    inputs: &[Option<InputTensor>],
+    share: Duration,
+) -> Result<(), Halt> {
+    const LEAST_ROUNDS: usize = 3;
+    let mut expected: Option<Vec<BatchOutput>> = None;
+    let mut deviations = vec![0.0; candidates.len()];
+    for (own, deviation) in candidates.iter_mut().zip(&mut deviations) {
+        let Ok(program) = &own.program else { continue };
+        // The first run of a size sets things up.
+        match run(&**program, subject, size, inputs) {
+            Ok(outputs) => match &expected {
+                None => expected = Some(outputs),
+                Some(expected) => *deviation = deviation_of(subject, &outputs, expected),
+            },
+            Err(reason) => own.program = Err(reason),
+        }
+        if let (None, Err(reason)) = (&expected, &own.program) {
+            return Err(Halt::Failed(reason.clone()));
+        }
+    }
+    let mut took: Vec<Vec<Ns>> = vec![Vec::new(); candidates.len()];
+    let began = Instant::now();
+    while began.elapsed() < share || took[0].len() < LEAST_ROUNDS {
+        for (own, took) in candidates.iter_mut().zip(&mut took) {
+            let Ok(program) = &own.program else { continue };
+            let begins = Instant::now();
+            match run(&**program, subject, size, inputs) {
+                Ok(_) => took.push(Ns::try_from(begins.elapsed().as_nanos()).unwrap_or(Ns::MAX)),
+                Err(reason) => own.program = Err(reason),
+            }
+        }
+        if let Err(reason) = &candidates[0].program {
+            return Err(Halt::Failed(reason.clone()));
+        }
+    }
+    for ((own, mut took), deviation) in candidates.iter_mut().zip(took).zip(deviations) {
+        if own.program.is_err() {
+            own.points.clear();
+            continue;
+        }
+        took.sort_unstable();
+        let (Size { rows, length }, runs) = (size, u32::try_from(took.len()).unwrap_or(u32::MAX));
+        let median_ns = took.get(took.len() / 2).copied().unwrap_or_default();
+        own.points.push(EnginePoint { rows, length, median_ns, runs, deviation });
+    }
+    Ok(())
+}
+
+fn run(
+    program: &dyn Program,
+    subject: &Subject,
+    size: Size,
+    inputs: &[Option<InputTensor>],
+) -> Result<Vec<BatchOutput>, String> {
+    let given = inputs.iter().map(|input| match input {
+        Some(InputTensor { shape, data }) => BatchInput::Dense { shape, data },
+        None => BatchInput::Absent,
+    });
+    let given: Vec<BatchInput<'_>> = given.collect();
+    let (buffers, stop, steps) = (BufferPool::new(0), StopSignal::default(), vec![0; size.rows as usize]);
+    let output_shapes = vec![None; subject.spec.outputs.len()];
+    let batch = Batch {
+        rows: size.rows,
+        inputs: &given,
+        steps: &steps,
+        output_shapes: &output_shapes,
+        buffers: &buffers,
+        stop: &stop,
+    };
+    program.run(&batch).map(|execution| execution.outputs).map_err(|error| error.0)
+}
+
+/// The largest difference between outputs of fp32, as a share of the largest number of each that is expected. Whole
+/// numbers that differ count as 1.
+fn deviation_of(subject: &Subject, given: &[BatchOutput], expected: &[BatchOutput]) -> f64 {
+    let numbers = |output: &BatchOutput| -> Vec<f64> {
+        output
+            .data
+            .chunks_exact(4)
+            .map(|bytes| f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
+            .collect()
+    };
+    let outputs = subject.spec.outputs.iter().zip(given.iter().zip(expected));
+    let far = outputs.map(|(tensor, (given, expected))| {
+        if tensor.datatype != DataType::Fp32 || given.shape != expected.shape {
+            return if given.data == expected.data { 0.0 } else { 1.0 };
+        }
+        let (given, expected) = (numbers(given), numbers(expected));
+        let largest = expected.iter().fold(f64::MIN_POSITIVE, |most, number| most.max(number.abs()));
+        given.iter().zip(&expected).fold(0.0_f64, |most, (one, other)| most.max((one - other).abs())) / largest
+    });
+    far.fold(0.0, f64::max)
+}

@@ -1,0 +1,23 @@
+//! OpenVINO as the tests find it: in `OPENVINO_DYLIB_PATH` or where `scripts/fetch.py openvino` puts it.
+
+use std::{path::PathBuf, sync::OnceLock};
+
+use paternoster::engine::openvino::{OpenVino, OpenVinoOptions};
+
+/// The engine of this process; `None` where the library is not installed.
+pub(crate) fn openvino() -> Option<&'static OpenVino> {
+    static OPENVINO: OnceLock<Option<OpenVino>> = OnceLock::new();
+    OPENVINO
+        .get_or_init(|| {
+            let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/openvino/libopenvino_c.so");
+            let library = cached.exists().then_some(cached);
+            if library.is_none() && std::env::var_os("OPENVINO_DYLIB_PATH").is_none() {
+                eprintln!("skipped: no OpenVINO library; run `make test`, or set OPENVINO_DYLIB_PATH");
+                return None;
+            }
+            let openvino = OpenVino::new(OpenVinoOptions { library, threads: 2 });
+            openvino.load().expect("the library loads");
+            Some(openvino)
+        })
+        .as_ref()
+}

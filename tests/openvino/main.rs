@@ -1,0 +1,15 @@
+//! The OpenVINO engine: its programs and the pool's use of them, and that it gives what ONNX Runtime gives, network by
+//! network, model by model.
+//!
+//! Needs the libraries of both engines: where `make` puts them, or in `ORT_DYLIB_PATH` and `OPENVINO_DYLIB_PATH`.
+//! Without them each test says so and passes.
+
+mod models;
+mod networks;
+#[path = "../common/openvino.rs"]
+mod openvino;
+mod programs;
+mod refusals;
+mod rig;
+#[path = "../common/runtime.rs"]
+mod runtime;

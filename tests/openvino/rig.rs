@@ -1,0 +1,159 @@
+//! Runs a graph by both engines, and compares.
+
+use std::{fmt::Debug, sync::Arc};
+
+use paternoster::{
+    device::BufferPool,
+    engine::{Batch, BatchInput, BatchOutput, Engines, OnnxEngine, Precision, Program, ProgramPort, StopSignal},
+    model::{DataType, Dims},
+    onnx::{ExternalFiles, Model, Port, PortDim, SealedModel, Signature},
+};
+
+use crate::{openvino::openvino, runtime::runtime};
+
+/// How far fp32 answers of the engines are from each other at most, as a share of the largest.
+pub(crate) const FP32: f32 = 1e-4;
+
+/// Both engines; `None` where one is not installed.
+pub(crate) fn engines() -> Option<Engines> {
+    let (runtime, openvino) = (runtime()?, openvino()?);
+    Some(Engines { onnxruntime: Some(Ok(runtime.clone())), openvino: openvino.clone() })
+}
+
+pub(crate) fn sealed(model: &Model) -> SealedModel {
+    SealedModel::new("model.onnx", model.to_bytes(), &ExternalFiles::None).expect("it can be opened")
+}
+
+/// A graph, the lengths of its axes that vary, and what whole numbers are below.
+pub(crate) struct Network {
+    name: &'static str,
+    model: Model,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    lengths: Vec<(&'static str, i64)>,
+    tokens: i64,
+}
+
+impl Network {
+    pub(crate) fn new<E: Debug>(
+        name: &'static str,
+        model: Result<Model, E>,
+        lengths: &[(&'static str, i64)],
+        tokens: i64,
+    ) -> Self {
+        let model = model.expect("the graph is sound");
+        let Signature { inputs, outputs, .. } = Signature::from_bytes(name, &model.to_bytes()).expect("it can be read");
+        Self { name, model, inputs, outputs, lengths: lengths.to_vec(), tokens }
+    }
+
+    fn shape(&self, port: &Port, rows: i64) -> Vec<i64> {
+        let length = |(axis, dim): (usize, &PortDim)| match dim {
+            PortDim::Fixed(length) => *length,
+            _ if axis == 0 => rows,
+            PortDim::Symbol(name) => {
+                let found = self.lengths.iter().find(|(known, _)| known == name);
+                found.unwrap_or_else(|| panic!("{}: no length for {name}", self.name)).1
+            }
+            PortDim::Unknown => panic!("{port:?}"),
+        };
+        port.dims.as_deref().unwrap_or_default().iter().enumerate().map(length).collect()
+    }
+
+    /// Numbers that differ from each other; whole ones are valid indices, lengths and masks.
+    fn elements(&self, input: usize, count: usize) -> Vec<u8> {
+        let port = &self.inputs[input];
+        let shortest = self.lengths.iter().map(|(_, length)| *length).min().unwrap_or(1);
+        let below = match port.name.as_str() {
+            name if name.contains("mask") => 2,
+            name if name.contains("length") => shortest + 1,
+            _ => self.tokens,
+        };
+        let number = |place: usize| ((place * 7919 + input * 1299) % 10_007) as f32 / 5003.5 - 1.0;
+        let whole = |place: usize| (place * 7919 + input * 31) as i64 % below;
+        (0..count)
+            .flat_map(|place| match port.datatype {
+                Some(DataType::Fp32) => number(place).to_le_bytes().to_vec(),
+                Some(DataType::Int64) => whole(place).to_le_bytes().to_vec(),
+                Some(DataType::Int32) => (whole(place) as i32).to_le_bytes().to_vec(),
+                Some(DataType::Bool) => vec![(whole(place) % 2) as u8],
+                other => panic!("{}: no elements of {other:?}", self.name),
+            })
+            .collect()
+    }
+
+    fn program(&self, engines: &Engines, engine: OnnxEngine, precision: Precision) -> Arc<dyn Program> {
+        fn ports(ports: &[Port]) -> Vec<ProgramPort<'_>> {
+            ports
+                .iter()
+                .map(|port| ProgramPort { name: &port.name, datatype: port.datatype.expect("a datatype") })
+                .collect()
+        }
+        let (inputs, outputs) = (ports(&self.inputs), ports(&self.outputs));
+        let compiled = engines.compile((engine, precision), &sealed(&self.model), &inputs, &outputs);
+        compiled.unwrap_or_else(|error| panic!("{} by {engine}: {error}", self.name))
+    }
+
+    fn run(&self, program: &dyn Program, rows: i64, output_shapes: &[Option<Dims>]) -> Vec<BatchOutput> {
+        let shapes: Vec<Vec<i64>> = self.inputs.iter().map(|port| self.shape(port, rows)).collect();
+        let count = |shape: &[i64]| shape.iter().product::<i64>() as usize;
+        let elements: Vec<Vec<u8>> =
+            shapes.iter().enumerate().map(|(input, shape)| self.elements(input, count(shape))).collect();
+        let inputs: Vec<BatchInput<'_>> =
+            shapes.iter().zip(&elements).map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
+        let (buffers, stop, steps) = (BufferPool::new(0), StopSignal::default(), vec![0; rows as usize]);
+        let batch =
+            Batch { rows: rows as u32, inputs: &inputs, steps: &steps, output_shapes, buffers: &buffers, stop: &stop };
+        program.run(&batch).unwrap_or_else(|error| panic!("{}, {rows} rows: {error}", self.name)).outputs
+    }
+
+    /// Runs one row and three by both engines, in fp32 and then, where the processor has units for it, in BF16.
+    pub(crate) fn check(&self, bf16: f32) {
+        let Some(engines) = engines() else { return };
+        let expected = self.program(&engines, OnnxEngine::OnnxRuntime, Precision::Ieee);
+        let unknown = vec![None; self.outputs.len()];
+        let expected: Vec<_> = [1, 3].map(|rows| (rows, self.run(&*expected, rows, &unknown))).into();
+        let mut precisions = vec![(Precision::Ieee, FP32)];
+        if engines.openvino.computes_in("BF16").expect("it is loaded") {
+            precisions.push((Precision::Bf16, bf16));
+        } else {
+            eprintln!("{}: not compared in BF16, which the processor has no units for", self.name);
+        }
+        for (precision, tolerance) in precisions {
+            let program = self.program(&engines, OnnxEngine::OpenVino, precision);
+            for (rows, expected) in &expected {
+                // Into memory of the pool's, where the shape is known, and into OpenVINO's own.
+                let known: Vec<_> = expected.iter().map(|output| Some(output.shape.clone())).collect();
+                for shapes in [&known, &unknown] {
+                    let given = self.run(&*program, *rows, shapes);
+                    self.compare(&given, expected, tolerance, &format!("{precision}, {rows} rows"));
+                }
+            }
+        }
+    }
+
+    fn compare(&self, given: &[BatchOutput], expected: &[BatchOutput], tolerance: f32, what: &str) {
+        for ((port, given), expected) in self.outputs.iter().zip(given).zip(expected) {
+            let name = format!("{}, {what}, output '{}'", self.name, port.name);
+            assert_eq!(given.shape, expected.shape, "{name}");
+            if port.datatype == Some(DataType::Fp32) {
+                let far = deviation(&given.data, &expected.data);
+                eprintln!("{name}: {far:.1e}");
+                assert!(far <= tolerance, "{name}: {far} of the largest, expected at most {tolerance}");
+            } else if tolerance == FP32 {
+                assert_eq!(given.data, expected.data, "{name}");
+            }
+        }
+    }
+}
+
+/// The largest difference of two outputs of fp32, as a share of the largest number of the second.
+pub(crate) fn deviation(given: &[u8], expected: &[u8]) -> f32 {
+    let numbers = |bytes: &[u8]| -> Vec<f32> {
+        bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
+    };
+    let (given, expected) = (numbers(given), numbers(expected));
+    assert_eq!(given.len(), expected.len());
+    assert!(given.iter().all(|number| number.is_finite()), "an answer is no number");
+    let largest = expected.iter().fold(f32::MIN_POSITIVE, |most, number| most.max(number.abs()));
+    given.iter().zip(&expected).fold(0.0_f32, |most, (one, other)| most.max((one - other).abs())) / largest
+}
