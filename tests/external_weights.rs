@@ -194,7 +194,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
         },
     };
     let mut out = Vec::new();
-    profile::run_with(&args, runtime.clone(), &mut out).expect("it is measured");
+    profile::run_with(&args, Ok(runtime.clone()), &mut out).expect("it is measured");
     let shown = String::from_utf8(out).expect("it is text");
     assert!(shown.contains("\n3 stages of even time\n"), "{shown}");
 }

@@ -76,14 +76,14 @@ fn tensor(spec: &ModelSpec, number: usize, input: &TensorSpec) -> InputTensor {
     let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
     let count: i64 = shape.iter().product();
     // Nodes 2 and 4 have the two before them as children.
-    let children = [-1, -1, -1, -1, 0, 1, -1, -1, 2, 3];
+    let children: [i32; 10] = [-1, -1, -1, -1, 0, 1, -1, -1, 2, 3];
     let data: Vec<u8> = (0..count)
         .flat_map(|place| match input.datatype {
             DataType::Fp32 => {
                 (((place * 7919 + number as i64 * 1299) % 10_007) as f32 / 5003.5 - 1.0).to_le_bytes().to_vec()
             }
             DataType::Int64 => (3 + place * 17).to_le_bytes().to_vec(),
-            DataType::Int32 => (children[place as usize] as i32).to_le_bytes().to_vec(),
+            DataType::Int32 => children[place as usize].to_le_bytes().to_vec(),
             other => panic!("no elements of {other}"),
         })
         .collect();
@@ -184,6 +184,6 @@ async fn cells_by_different_engines() {
 async fn strings_are_refused_by_name() {
     let Some(engines) = engines() else { return };
     let refused = answers(engines, &written(&["strings"], "engine: openvino"), &["strings"]).await;
-    let reason = refused[0].as_ref().err().expect("it takes strings");
+    let reason = refused[0].as_ref().expect_err("it takes strings");
     assert!(reason.contains("holds strings, which the engine openvino does not take"), "{reason}");
 }

@@ -43,7 +43,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
         },
     };
     let mut out = Vec::new();
-    let done = run_with(&args, runtime()?.clone(), &mut out);
+    let done = run_with(&args, Ok(runtime()?.clone()), &mut out);
     Some(done.map(|()| String::from_utf8(out).expect("it is text")))
 }
 
