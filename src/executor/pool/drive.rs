@@ -135,8 +135,8 @@ impl Pool {
         }
     }
 
-    /// Passes requests that left one shard to another. Requests whose tensors are in a card's memory go to that card. If
-    /// the shard is lost meanwhile, requests go to the one with the least work.
+    /// Passes requests that left one shard to another. Requests whose tensors are in a card's memory go to that card.
+    /// If the shard is lost meanwhile, requests go to the one with the least work.
     pub(super) fn take_in(self: &Arc<Self>, to: &Shard, recalled: Vec<Recalled>) {
         let is_elsewhere =
             |recalled: &Recalled| recalled.card().is_some_and(|card| self.kinds[to.number].card() != Some(card));

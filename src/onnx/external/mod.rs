@@ -142,8 +142,8 @@ impl AsRef<[u8]> for Aligned {
 }
 
 impl ExternalWeight {
-    /// Returns the elements, little-endian and row-major, `len_bytes` in total, aligned to 64 bytes. They are read once,
-    /// into memory that all callers share until the model is dropped.
+    /// Returns the elements, little-endian and row-major, `len_bytes` in total, aligned to 64 bytes. They are read
+    /// once, into memory that all callers share until the model is dropped.
     ///
     /// # Errors
     /// If the file cannot be read or has been truncated, or if there is not enough memory. The error names the file.
