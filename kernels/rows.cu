@@ -24,20 +24,25 @@ DEVICE bool in_chunks(const void* table, const void* batch, int row_bytes, int p
     return (addresses | u64(row_bytes) | u64(pitch) | u64(stride)) % sizeof(Chunk) == 0;
 }
 
-// Copies this block's pieces of a row, or clears them if `from` is null.
-template <class Piece> DEVICE void copy_row(const char* from, char* to, int row_bytes) {
-    int pieces = row_bytes / int(sizeof(Piece));
+// Copies this block's pieces of a row of which the first `filled` bytes are there, and clears the others.
+template <class Piece> DEVICE void copy_row(const char* from, int filled, char* to, int row_bytes) {
+    int pieces = row_bytes / int(sizeof(Piece)), known = filled / int(sizeof(Piece));
     for (int i = blockIdx.y * THREADS + TID; i < pieces; i += gridDim.y * THREADS) {
-        reinterpret_cast<Piece*>(to)[i] = from ? reinterpret_cast<const Piece*>(from)[i] : Piece{};
+        reinterpret_cast<Piece*>(to)[i] = i < known ? reinterpret_cast<const Piece*>(from)[i] : Piece{};
     }
 }
 
-DEVICE void copy_row(const char* from, char* to, int row_bytes, bool chunks) {
+DEVICE void copy_row(const char* from, int filled, char* to, int row_bytes, bool chunks) {
     if (chunks) {
-        copy_row<Chunk>(from, to, row_bytes);
+        copy_row<Chunk>(from, filled, to, row_bytes);
     } else {
-        copy_row<unsigned>(from, to, row_bytes);
+        copy_row<unsigned>(from, filled, to, row_bytes);
     }
+}
+
+// Copies a row, or clears it if `from` is null.
+DEVICE void copy_row(const char* from, char* to, int row_bytes, bool chunks) {
+    copy_row(from, from ? row_bytes : 0, to, row_bytes, chunks);
 }
 
 DEVICE void note_fault(unsigned* faults, int row, unsigned fault) {
@@ -94,6 +99,33 @@ KERNEL(gather_placed, 256, const int* live, int rows, int row_bytes, const int* 
     gather(count, rows, row_bytes, slots, false, table, table_rows, pitch, out, stride, faults, FAULT_SLOT, own);
 }
 
+// out[i] = counts[i] entries of the table from firsts[i] on, one behind the other, and zeros up to row_bytes, for
+// i < live; zeros up to `rows`.
+// table: table_rows entries of entry_bytes without gaps; out: rows of row_bytes without gaps; both are multiples of 4.
+// Entries that the table does not have, or that a row of `out` does not hold, are a fault of their row, which is zeros.
+KERNEL(gather_entries, 256, const int* live, int rows, int row_bytes, const int* firsts, const int* counts,
+       const char* table, int table_rows, int entry_bytes, char* out, unsigned* faults) {
+    int count = live_rows(live, rows);
+    bool chunks = in_chunks(table, out, row_bytes, entry_bytes, 0);
+    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+        const char* from = nullptr;
+        int filled = 0;
+        bool known = true;
+        if (row < count) {
+            i64 first = firsts[row], entries = counts[row];
+            known = first >= 0 && entries >= 0 && first + entries <= table_rows && entries * entry_bytes <= row_bytes;
+            if (known) {
+                from = table + first * entry_bytes;
+                filled = int(entries * entry_bytes);
+            }
+        }
+        EACH {
+            copy_row(from, filled, out + i64(row) * row_bytes, row_bytes, chunks);
+            if (!known) note_fault(faults, row, FAULT_SLOT);
+        }
+    }
+}
+
 DEVICE void scatter(int live, int row_bytes, const int* slots, const char* in, int stride, char* table, int table_rows,
                     int pitch, unsigned* faults, const u64* places = nullptr) {
     bool table_chunks = in_chunks(table, in, row_bytes, pitch, stride);
@@ -111,7 +143,8 @@ DEVICE void scatter(int live, int row_bytes, const int* slots, const char* in, i
 }
 
 // table[slots[i]] = in[i] for i < live. in: rows of row_bytes, which begin every `stride` bytes; the rest as for
-// gather_rows. No slot is named twice.
+// gather_rows. No slot is named twice. Rows of `in` may be longer than the pitch: each then goes over what lies behind
+// its slot, which no other row writes.
 KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
        char* table, int table_rows, int pitch, unsigned* faults) {
     scatter(live_rows(live, rows), row_bytes, slots, in, stride, table, table_rows, pitch, faults);

@@ -6,6 +6,7 @@ use crate::{
         DeviceError, StreamId,
         cuda::{Address, Capture, Compiler, Cuda},
     },
+    model::Dims,
 };
 
 /// The size of a run, fixed when its graph is captured.
@@ -23,6 +24,13 @@ pub trait CardProgram: Send + Sync {
     /// nothing is padded.
     fn lengths(&self) -> Vec<Lengths> {
         vec![Lengths::new()]
+    }
+
+    /// The dims of a row of an output in runs with the lengths of this number; `None` where they are those of its
+    /// specification.
+    fn output_dims(&self, lengths: usize, output: usize) -> Option<Dims> {
+        let _ = (lengths, output);
+        None
     }
 
     /// Compiles what [`Self::load`] needs, on any thread, so that it finds that in the compiler's cache: a card serves

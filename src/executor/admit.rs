@@ -1,10 +1,10 @@
 //! Computes the sizes of a request that the core needs: its lengths along padded axes, and the key that requests of a
 //! batch must share. Called once per request at submission.
 
-use super::{InputTensor, StagePrograms};
+use super::{InputTensor, StagePrograms, cuda::CellLimits};
 use crate::{
     batching::{Lengths, RequestKey},
-    model::ModelSpec,
+    model::{ModelSpec, unfold::Unfolded},
 };
 
 /// Marks an omitted optional input in a key; no dimension is negative.
@@ -72,26 +72,40 @@ impl Admission {
     }
 }
 
-/// Maximum length of padded axes, by symbol; empty if unlimited.
+/// Maximum length of padded axes, by symbol, and limits of what requests unfold into; empty if unlimited.
 #[derive(Debug, Default)]
-pub(super) struct Longest(Lengths);
+pub(super) struct Longest {
+    axes: Lengths,
+    cells: Option<CellLimits>,
+}
 
 impl Longest {
     /// Returns the longest lengths for which programs on cards are compiled.
     pub(super) fn on_cards(programs: &StagePrograms) -> Self {
+        if let Some(cells) = programs.cells() {
+            return Self { axes: Lengths::new(), cells: CellLimits::new(cells) };
+        }
         let Some(program) = programs.iter().find_map(|program| program.on_card()) else { return Self::default() };
         let all = program.lengths();
         let symbols = all.first().map_or(0, |lengths| lengths.len());
         let longest = |symbol: usize| all.iter().map(|lengths| lengths[symbol]).max().unwrap_or(u32::MAX);
-        Self((0..symbols).map(longest).collect())
+        Self { axes: (0..symbols).map(longest).collect(), cells: None }
     }
 
-    /// Rejects requests with longer axes.
+    /// Rejects requests with longer axes, and requests that unfold into more than cards hold.
     ///
     /// # Errors
-    /// Names the axis and its limit.
-    pub(super) fn check(&self, spec: &ModelSpec, inputs: &[Option<InputTensor>]) -> Result<(), String> {
-        if self.0.is_empty() {
+    /// Names the axis or the segment, and its limit.
+    pub(super) fn check(
+        &self,
+        spec: &ModelSpec,
+        inputs: &[Option<InputTensor>],
+        graph: &[Unfolded],
+    ) -> Result<(), String> {
+        if let Some(cells) = &self.cells {
+            return cells.check(spec, inputs, graph);
+        }
+        if self.axes.is_empty() {
             return Ok(());
         }
         let offset = usize::from(spec.has_batch_axis());
@@ -99,7 +113,7 @@ impl Longest {
             let Some(given) = given else { continue };
             for (symbol, &length) in tensor.symbols.iter().zip(given.shape.iter().skip(offset)) {
                 let Some((symbol, longest)) =
-                    symbol.and_then(|symbol| Some((symbol, *self.0.get(usize::from(symbol.0))?)))
+                    symbol.and_then(|symbol| Some((symbol, *self.axes.get(usize::from(symbol.0))?)))
                 else {
                     continue;
                 };

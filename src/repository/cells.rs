@@ -1,10 +1,14 @@
 //! Compiles the cells of a version whose requests unfold, and tries them with one small request.
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::{
     LoadRequest, StageRequest,
-    config::unfold::{CellPorts, UnfoldRequest},
+    config::{
+        lengths::CellLengths,
+        unfold::{CellPorts, UnfoldRequest},
+    },
     opening::Opener,
     plans::{Compiled, Plans},
 };
@@ -12,7 +16,7 @@ use crate::{
     batching::Policy,
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
-        DataType, Dims, ModelSpec, TensorSpec, element_count,
+        DataType, Dims, ModelSpec, SymbolId, TensorSpec, element_count,
         unfold::{Nodes, Unfolding},
     },
     onnx::{Port, PortDim, Signature},
@@ -40,22 +44,30 @@ pub(super) fn compile(
         let graph = program.read()?;
         let signature = Signature::from_bytes(&program.file.display().to_string(), &graph);
         let ports = ports(&signature.map_err(|fault| fault.to_string())?);
-        let ports = ports.map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
-        graphs.push((ports, opener.open(program, graph, &StageRequest::default())?));
+        let (ports, axes) = ports.map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
+        graphs.push((ports, axes, opener.open(program, graph, &StageRequest::default())?));
     }
-    let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, _)| ports.clone()).collect();
+    let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, ..)| ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
+    let all_axes: Vec<&[String]> = graphs.iter().map(|(_, axes, _)| &axes[..]).collect();
+    let CellLengths { cells: lengths, most_steps } = CellLengths::of(&request.config, &all_axes)?;
     let mut compiled = Vec::with_capacity(graphs.len());
-    for ((cell, (_, graph)), own) in unfolding.cells.iter().zip(&graphs).zip(&request.cells) {
+    let cells = unfolding.cells.iter().zip(&graphs).zip(&request.cells).zip(lengths);
+    for (((cell, (.., graph)), own), lengths) in cells {
         let (inputs, outputs) = CellPrograms::ports(cell);
         let name = format!("cell '{}'", cell.name);
         let program = opener.compile(own, graph, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
         let (inputs, outputs) = (cell.inputs.clone(), cell.outputs.clone());
-        compiled.push(Compiled { name, program, model: graph, inputs, outputs, has_batch_axis: true });
+        let lengths = Some(lengths);
+        compiled.push(Compiled { name, program, model: graph, inputs, outputs, has_batch_axis: true, lengths });
     }
     let (plans, programs) = Plans::of(pool, request, compiled)?;
     let example = example(&request.spec, &unfolding)?;
     let programs = CellPrograms::new(&request.spec, unfolding, programs)?;
+    let programs = match most_steps {
+        Some(most) => programs.with_most_steps(most),
+        None => programs,
+    };
     if let Policy::Cellular(knobs) = &mut request.knobs.policy {
         (knobs.cells, knobs.segments) = programs.knobs();
     }
@@ -66,26 +78,48 @@ pub(super) fn compile(
     Ok(programs)
 }
 
-/// What a cell's program takes and gives, the batch left out.
-pub(super) fn ports(signature: &Signature) -> Result<CellPorts, String> {
-    let tensors = |ports: &[Port]| ports.iter().map(tensor).collect::<Result<Vec<_>, String>>();
-    Ok(CellPorts { inputs: tensors(&signature.inputs)?, outputs: tensors(&signature.outputs)? })
+/// Returns the inputs and outputs of a cell's program, without the batch, and the names of the axes that vary, by symbol.
+pub(super) fn ports(signature: &Signature) -> Result<(CellPorts, Vec<String>), String> {
+    let mut axes = Vec::new();
+    let inputs = signature.inputs.iter().map(|port| tensor(port, &mut axes, true)).collect::<Result<_, String>>()?;
+    let outputs = signature.outputs.iter().map(|port| tensor(port, &mut axes, false)).collect::<Result<_, String>>()?;
+    Ok((CellPorts { inputs, outputs }, axes))
 }
 
-fn tensor(port: &Port) -> Result<TensorSpec, String> {
+/// A tensor of a cell. An input's axes that vary are among `axes` from then on; one without a name has the input's.
+fn tensor(port: &Port, axes: &mut Vec<String>, is_input: bool) -> Result<TensorSpec, String> {
     let name = &port.name;
     let datatype = port.datatype.filter(|datatype| *datatype != DataType::Bytes);
     let datatype = datatype.ok_or_else(|| format!("'{name}' is {}, expected numbers", port.type_name))?;
     let dims = port.dims.as_ref().ok_or_else(|| format!("'{name}' does not say how many dimensions it has"))?;
-    match dims.split_first() {
-        None => Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
+    let rest = match dims.split_first() {
+        None => return Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
         Some((PortDim::Fixed(length), _)) => {
-            Err(format!("'{name}' has {length} along axis 0, expected the batch, which varies"))
+            return Err(format!("'{name}' has {length} along axis 0, expected the batch, which varies"));
         }
-        Some((_, rest)) => {
-            Ok(TensorSpec::new(name.clone(), datatype, &rest.iter().map(PortDim::size).collect::<Dims>()))
-        }
-    }
+        Some((_, rest)) => rest,
+    };
+    let symbols = rest.iter().enumerate().map(|(at, dim)| {
+        let axis = match dim {
+            PortDim::Symbol(symbol) => symbol.clone(),
+            dim if dim.size() >= 0 => return None,
+            _ if is_input && at == 0 => name.clone(),
+            _ if is_input => format!("{name}.{at}"),
+            _ => return None,
+        };
+        let known = axes.iter().position(|own| *own == axis);
+        let known = known.or_else(|| {
+            is_input.then(|| {
+                axes.push(axis);
+                axes.len() - 1
+            })
+        });
+        known.map(|axis| SymbolId(axis as u16))
+    });
+    let symbols: SmallVec<[Option<SymbolId>; 4]> = symbols.collect();
+    let dims: Dims = rest.iter().map(PortDim::size).collect();
+    let spec = TensorSpec::new(name.clone(), datatype, &dims);
+    Ok(if symbols.iter().any(Option::is_some) { TensorSpec { symbols, ..spec } } else { spec })
 }
 
 /// A request of zeros: everything that varies is short, and a tree is one node with as many leaves as it can have.

@@ -109,7 +109,7 @@ fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, 
     };
     let cells = unfold.cells.iter().zip(&request.cells).map(|(cell, program)| {
         let signature = Signature::from_bytes(&program.file.display().to_string(), &program.read()?);
-        let ports = cells::ports(&signature.map_err(|fault| fault.to_string())?)?;
+        let (ports, _) = cells::ports(&signature.map_err(|fault| fault.to_string())?)?;
         let (inputs, outputs) = (ports.inputs, ports.outputs);
         let (max_batch_size, symbols) = (cell.max_rows(), Vec::new());
         let spec = ModelSpec { max_batch_size, inputs, outputs, symbols, ..request.spec.clone() };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracing::info;
 
-use super::LoadRequest;
+use super::{LoadRequest, config::lengths::PreparedLengths};
 use crate::{
     batching::Lengths,
     engine::{
@@ -26,6 +26,8 @@ pub(super) struct Compiled<'a> {
     pub(super) inputs: Vec<TensorSpec>,
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) has_batch_axis: bool,
+    /// Of a cell: the lengths that its own axes are prepared for. None where it is padded as the version is.
+    pub(super) lengths: Option<PreparedLengths>,
 }
 
 /// Whether a version's programs have plans for cards.
@@ -118,18 +120,41 @@ impl Plans {
     }
 }
 
-/// The programs with their plans: of each one for each of the lengths that padded axes are prepared for.
+/// The programs with their plans: of each one for each of the lengths that padded axes are prepared for. Cells have
+/// axes of their own each.
 ///
 /// # Errors
 /// When one has none; with all operators that are missing.
 fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, String> {
-    let LoadRequest { spec, lengths, precision, cells, .. } = request;
-    // Of a model of cells no axis is padded.
-    let combinations = if cells.is_empty() { lengths.combinations()? } else { vec![Lengths::new()] };
+    let of_cells = compiled.iter().all(|own| own.lengths.is_some()).then_some(compiled);
+    let Some(cells) = of_cells.filter(|cells| !cells.is_empty()) else {
+        return planned_for(request, compiled, &request.lengths);
+    };
+    let mut programs = Vec::with_capacity(cells.len());
+    let mut missing = Vec::new();
+    for own in cells {
+        let lengths = own.lengths.as_ref().unwrap_or(&request.lengths);
+        match planned_for(request, std::slice::from_ref(own), lengths) {
+            Ok(planned) => programs.extend(planned),
+            Err(reason) => missing.push(reason),
+        }
+    }
+    if missing.is_empty() { Ok(programs) } else { Err(missing.join("; ")) }
+}
+
+/// Programs with a plan for each of these lengths.
+///
+/// # Errors
+/// As [`planned`].
+fn planned_for(
+    request: &LoadRequest,
+    compiled: &[Compiled<'_>],
+    lengths: &PreparedLengths,
+) -> Result<Vec<Arc<dyn Program>>, String> {
     let mut plans: Vec<Vec<(Lengths, Plan)>> = vec![Vec::new(); compiled.len()];
     let mut skipped = None;
-    for lengths_of_rows in combinations {
-        match at(compiled, &lengths_of_rows, *precision) {
+    for lengths_of_rows in lengths.combinations()? {
+        match at(compiled, &lengths_of_rows, request.precision) {
             Ok(made) => {
                 for (plans, plan) in plans.iter_mut().zip(made) {
                     plans.push((lengths_of_rows.clone(), plan));
@@ -145,7 +170,8 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
     }
     if let Some((lengths, reason)) = skipped {
         let lengths = lengths.as_slice();
-        info!(model = spec.name, ?lengths, reason, "on cards requests of these lengths and more are refused");
+        let model = &request.spec.name;
+        info!(model, ?lengths, reason, "on cards requests of these lengths and more are refused");
     }
     let programs = compiled.iter().zip(plans).map(|(own, plans)| {
         let program = OnCard::new(Arc::clone(&own.program), plans);

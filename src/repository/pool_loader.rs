@@ -225,6 +225,7 @@ fn whole(
         inputs: spec.inputs.clone(),
         outputs: spec.outputs.clone(),
         has_batch_axis: spec.has_batch_axis(),
+        lengths: None,
     };
     plans::of_whole(pool, request, compiled, &|| {
         let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
@@ -254,7 +255,8 @@ fn stages(
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
-        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true });
+        let lengths = None;
+        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, lengths });
     }
     let (plans, programs) = Plans::of(pool, request, compiled)?;
     let programs = StagePrograms::cut(&request.spec, plan, programs)?;

@@ -6,6 +6,7 @@
 mod fake_control;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
+mod folding;
 mod mixing;
 mod models;
 mod order;
@@ -15,6 +16,7 @@ mod placed;
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;
 mod running;
+mod sequences;
 mod several;
 mod staged;
 mod stages;

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use paternoster::{
-    batching::{CellularKnobs, Knobs, Policy},
+    batching::{CellularKnobs, Knobs, Policy, SequenceKnobs},
     engine::Program,
     executor::{CellPrograms, InferRequest, InputTensor, StagePrograms},
     model::{
-        DataType, Dims, ModelSpec, TensorSpec,
+        DataType, Dims, ModelSpec, SymbolId, TensorSpec,
         unfold::{
-            CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which,
+            CellSpec, Control, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding,
+            Which,
         },
     },
 };
 use smallvec::smallvec;
 
 use crate::{
+    folding::{OverEntries, folding, marking},
     mixing::{Mixing, mixing},
     rng::Rng,
 };
@@ -47,10 +49,31 @@ pub(crate) enum Form {
     TwoLayers,
     /// A tree, whose root answers.
     Tree,
+    /// Steps until one ends it, each of which reads what all before it gave.
+    Growing,
+    /// Steps that read all that a chain left.
+    Held,
+    /// A stage over all tokens, each a row of its cell, and a chain over what it left.
+    Rows,
+    /// A stage that reads all tokens as one row, and steps that read all of what it left.
+    Marked,
 }
 
-pub(crate) const FORMS: [Form; 6] =
-    [Form::Chain, Form::AllSteps, Form::Loop, Form::TwoChains, Form::TwoLayers, Form::Tree];
+pub(crate) const FORMS: [Form; 10] = [
+    Form::Chain,
+    Form::AllSteps,
+    Form::Loop,
+    Form::TwoChains,
+    Form::TwoLayers,
+    Form::Tree,
+    Form::Growing,
+    Form::Held,
+    Form::Rows,
+    Form::Marked,
+];
+
+/// Most tokens of a request.
+pub(crate) const MOST_TOKENS: u32 = 12;
 
 /// A request.
 #[derive(Clone, Debug)]
@@ -74,7 +97,8 @@ impl Form {
         if self == Self::Tree {
             inputs.push(tensor("children", &[-1, 2]));
         }
-        let all = matches!(self, Self::AllSteps | Self::TwoLayers);
+        let all = matches!(self, Self::AllSteps | Self::TwoLayers)
+            || matches!(self, Self::Growing | Self::Held | Self::Rows | Self::Marked);
         ModelSpec {
             name: format!("{self:?}"),
             version: 1,
@@ -91,6 +115,7 @@ impl Form {
         let spec = self.spec();
         let (unfolding, programs) = self.unfolding(max_rows);
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
+        let cells = cells.with_most_steps(MOST_TOKENS);
         let (cell_knobs, segments) = cells.knobs();
         let cellular = CellularKnobs { cells: cell_knobs, segments, slots, ..CellularKnobs::default() };
         let knobs = Knobs {
@@ -102,14 +127,33 @@ impl Form {
         (spec, knobs, cells.into())
     }
 
-    /// What a chain runs whose state lives on from one request of a sequence to the next.
-    pub(crate) fn kept_chain() -> (ModelSpec, StagePrograms) {
-        let (mut unfolding, programs) = Self::Chain.unfolding(1);
+    /// A chain whose state lives on from one request of a sequence to the next.
+    pub(crate) fn kept_chain(max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
+        let (mut unfolding, programs) = Self::Chain.unfolding(max_rows);
         match &mut unfolding.segments[0].types[0].inputs[1] {
             Source::Carried { is_kept, .. } => *is_kept = true,
             other => panic!("{other:?} carries nothing"),
         }
         let spec = Self::Chain.spec();
+        let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
+        let (_, mut knobs, _) = Self::Chain.version(max_rows, slots);
+        if let Policy::Cellular(cellular) = &mut knobs.policy {
+            cellular.sequences = Some(SequenceKnobs { max_sequences: 16, max_idle_ns: 60_000_000_000 });
+        }
+        (spec, knobs, cells.into())
+    }
+
+    /// What a chain that goes on from a state is answered with.
+    pub(crate) fn chain_from(start: Option<u64>, tokens: &[u64]) -> u64 {
+        tokens.iter().fold(start.unwrap_or(START), |state, &token| mixing(token, state, MANY))
+    }
+
+    /// A stage that is not told how many tokens it reads, but always the same.
+    pub(crate) fn untold() -> (ModelSpec, StagePrograms) {
+        let (mut unfolding, programs) = Self::Marked.unfolding(1);
+        unfolding.segments[0].types[0].inputs[1] =
+            Source::Control { control: Control::Ready, no: bytes([0]), yes: bytes([1]) };
+        let spec = Self::Marked.spec();
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
         (spec, cells.into())
     }
@@ -132,6 +176,11 @@ impl Form {
         let emitted = |segment| Emitted { segment, emit: 0 };
         let length = || Expression::Length(0);
         let step = |name, priority| cell(name, vec![tensor("x", &[]), tensor("h", &[1])], priority);
+        let over = |name, priority| {
+            let symbols = smallvec![Some(SymbolId(0)), None];
+            let entries = TensorSpec { symbols, ..tensor("entries", &[-1, 1]) };
+            cell(name, vec![tensor("x", &[]), entries, tensor("length", &[])], priority)
+        };
         let segment = |name: &str, types, nodes, which| Segment {
             name: name.to_owned(),
             types,
@@ -166,6 +215,55 @@ impl Form {
                     vec![segment("lower", first(), chain(), Which::All), segment("upper", second, chain(), Which::All)];
                 let upper = cell("upper", vec![tensor("x", &[1]), tensor("h", &[1])], 1);
                 (vec![step("lower", 2), upper], segments, vec![program(2, MANY), program(2, MANY)])
+            }
+            Self::Growing => {
+                let grown = vec![token.clone(), Source::Grown { output: 0 }, Source::GrownLength];
+                let types = smallvec![NodeType { cell: 0, inputs: grown }];
+                let segments = vec![segment("grow", types, decode(), Which::All)];
+                (vec![over("grow", 1)], segments, vec![Arc::new(OverEntries::Folding(FEW)) as Arc<dyn Program>])
+            }
+            Self::Held => {
+                let memory = Tensor::Emitted(emitted(0));
+                let held = vec![token.clone(), Source::Whole(memory), Source::Length(memory)];
+                let types = smallvec![NodeType { cell: 1, inputs: held }];
+                let segments = vec![
+                    segment("memory", first(), chain(), Which::All),
+                    segment("attend", types, Nodes::Chain { steps: length() }, Which::All),
+                ];
+                let attending = Arc::new(OverEntries::Folding(MANY)) as Arc<dyn Program>;
+                (vec![step("step", 2), over("attend", 1)], segments, vec![program(2, MANY), attending])
+            }
+            Self::Rows => {
+                let each = smallvec![NodeType { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))] }];
+                let below = Source::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
+                let second = smallvec![NodeType { cell: 1, inputs: vec![below, carried(Start::Row(start.clone()))] }];
+                let segments = vec![
+                    segment("each", each, Nodes::Stage, Which::Last),
+                    segment("upper", second, chain(), Which::All),
+                ];
+                let upper = cell("upper", vec![tensor("x", &[1]), tensor("h", &[1])], 2);
+                let each = cell("each", vec![tensor("x", &[])], 1);
+                (vec![each, upper], segments, vec![program(1, MANY), program(2, MANY)])
+            }
+            Self::Marked => {
+                let all = vec![Source::Whole(Tensor::Input(0)), Source::Length(Tensor::Input(0))];
+                let memory = Tensor::Emitted(emitted(0));
+                let held = vec![token.clone(), Source::Whole(memory), Source::Length(memory)];
+                let segments = vec![
+                    segment("mark", smallvec![NodeType { cell: 0, inputs: all }], Nodes::Stage, Which::Last),
+                    segment("attend", smallvec![NodeType { cell: 1, inputs: held }], chain(), Which::All),
+                ];
+                let varying = |name: &str, dims: &[i64]| {
+                    let symbols = dims.iter().map(|&dim| (dim < 0).then_some(SymbolId(0))).collect();
+                    TensorSpec { symbols, ..tensor(name, dims) }
+                };
+                let marks = CellSpec {
+                    outputs: vec![varying("v", &[-1, 1])],
+                    ..cell("mark", vec![varying("entries", &[-1]), tensor("length", &[])], 2)
+                };
+                let programs = [OverEntries::Marking, OverEntries::Folding(MANY)];
+                let programs = programs.map(|program| Arc::new(program) as Arc<dyn Program>);
+                (vec![marks, over("attend", 1)], segments, programs.into())
             }
             Self::Tree => {
                 let leaf = cell("leaf", vec![tensor("x", &[])], 2);
@@ -223,6 +321,29 @@ impl Form {
             Self::Loop => until_last(START),
             Self::TwoChains => until_last(last(steps(&asked.tokens, START, MANY))[0]),
             Self::TwoLayers => steps(&steps(&asked.tokens, START, MANY), START, MANY),
+            Self::Growing => {
+                let mut values: Vec<u64> = Vec::new();
+                for &token in &asked.tokens {
+                    let next = folding(token, &values, FEW);
+                    values.push(next);
+                    if next == LAST {
+                        break;
+                    }
+                }
+                values
+            }
+            Self::Held => {
+                let memory = steps(&asked.tokens, START, MANY);
+                asked.tokens.iter().map(|&token| folding(token, &memory, MANY)).collect()
+            }
+            Self::Rows => {
+                let each: Vec<u64> = asked.tokens.iter().map(|&token| mixing(token, 0, MANY)).collect();
+                steps(&each, START, MANY)
+            }
+            Self::Marked => {
+                let memory = marking(&asked.tokens);
+                asked.tokens.iter().map(|&token| folding(token, &memory, MANY)).collect()
+            }
             Self::Tree => {
                 let mut values: Vec<u64> = Vec::new();
                 for (token, children) in asked.tokens.iter().zip(&asked.children) {

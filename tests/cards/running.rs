@@ -15,7 +15,7 @@ use paternoster::{
 use crate::{
     fake_control::{fail_calls, fail_none, traced},
     fake_cuda::{with_card, with_fake_cuda},
-    models::{Asked, FORMS, Form},
+    models::{self, Asked, FORMS, Form},
     rng::Rng,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const MAX_ROWS: u32 = 5;
-const MOST_TOKENS: u64 = 12;
+const MOST_TOKENS: u64 = models::MOST_TOKENS as u64;
 
 pub(crate) fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
     journaled(lanes, depth, None)
@@ -216,10 +216,58 @@ fn what_the_card_cannot_hold_runs_on_the_cpu_where_that_is_left_to_the_pool() {
 }
 
 #[test]
-fn cells_that_keep_state_between_requests_are_refused() {
-    let (spec, programs) = Form::kept_chain();
-    let refused = check_cards(&spec, &programs).expect_err("its state is known too late");
-    assert!(refused.contains("keeps state between the requests of a sequence"), "{refused}");
+fn a_request_of_more_steps_than_the_card_has_entries_for_is_refused_at_once() {
+    with_card(|| {
+        let mut rng = Rng::new(10);
+        let pool = pool(1, 2);
+        let longest = Asked { tokens: (1..=MOST_TOKENS).collect(), children: vec![] };
+        let longer = Asked { tokens: (0..=MOST_TOKENS).collect(), children: vec![] };
+        let cases = [
+            (Form::Growing, "segment 'grow' would have 13 entries of 'v', expected at most 12"),
+            (Form::Held, "segment 'memory' would have 13 entries of 'v', expected at most 12"),
+            (Form::TwoLayers, "segment 'lower' would have 13 entries of 'v', expected at most 12"),
+            (Form::Rows, "segment 'each' would have 13 entries of 'x', expected at most 12"),
+            (Form::Marked, "segment 'mark' would have 13 entries of 'entries', expected at most 12"),
+        ];
+        for (form, said) in cases {
+            let handle = bring_up(&pool, form, 16);
+            block_on(async {
+                let refused = handle.submit(form.request(&longer)).await.expect_err("there is no room for it");
+                assert!(
+                    matches!(&refused, InferError::Invalid(reason) if reason.contains(said)),
+                    "{form:?}: {refused}"
+                );
+                let response = handle.submit(form.request(&longest)).await.expect("there is for this");
+                assert_eq!(values(&response), form.answer(&longest), "{form:?}");
+            });
+            run(&handle, form, &mut rng, 10, 0);
+        }
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
+fn a_cell_that_is_not_told_how_long_its_input_is_is_refused_by_name() {
+    let (spec, programs) = Form::untold();
+    let refused = check_cards(&spec, &programs).expect_err("its rows cannot be padded");
+    let expected = "cell 'mark': input 'entries' varies in its length, which the cell is not told ('length')";
+    assert_eq!(refused, expected);
+}
+
+#[test]
+fn state_that_does_not_fit_is_refused_by_name() {
+    with_fake_cuda(&[("FAKE_CUDA_MEMORY", "67108864")], || {
+        let pool = pool(1, 1);
+        // Of the first slot of all.
+        fail_calls(c"cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
+        let refused = on_cards(&pool, Form::Growing.version(MAX_ROWS, 64)).expect_err("nothing is reserved");
+        fail_none();
+        assert!(refused.contains("the state of its requests, 64 slots of 96 bytes"), "{refused}");
+        let mut rng = Rng::new(11);
+        // There are as many slots as fit, however many are asked for.
+        run(&bring_up(&pool, Form::Growing, u32::MAX), Form::Growing, &mut rng, 20, 0);
+        assert!(pool.stop(PATIENCE));
+    });
 }
 
 #[test]

@@ -124,6 +124,55 @@ fn a_slot_that_the_table_does_not_have_is_a_fault_of_its_row_alone() {
 }
 
 #[test]
+fn entries_are_gathered_up_to_their_count_and_what_is_behind_them_is_zeros() {
+    const MOST: usize = 3;
+    type ByRow = [f64; ROWS];
+    let rows = TABLE_ROWS as f64;
+    // The last entries of the table are NaN: a row that reads one too many shows it.
+    let cases: [(ByRow, ByRow, i32, ByRow); 4] = [
+        ([4.0, 0.0, 6.0, 2.0, WILD], [3.0, 1.0, 1.0, 0.0, WILD], 4, [0.0; ROWS]),
+        ([WILD; ROWS], [WILD; ROWS], 0, [0.0; ROWS]),
+        ([-1.0, rows, 1.0, 1.0, 0.0], [1.0, 1.0, 4.0, -1.0, 2.0], 5, [1.0, 1.0, 1.0, 1.0, 0.0]),
+        ([rows - 1.0, rows - 2.0, rows, 0.0, 1.0], [2.0, 0.0, 0.0, 3.0, 3.0], 5, [1.0, 0.0, 0.0, 0.0, 0.0]),
+    ];
+    let library = Library::of(Kind::F32);
+    for (firsts, counts, live, expected_faults) in cases {
+        for (columns, _) in WIDTHS {
+            for ((grid, threads), make) in
+                LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
+            {
+                let entries = table(columns);
+                let out = Array::untouched(Kind::F32, ROWS * MOST * columns);
+                let faults = Array::zeros(Kind::I32, ROWS);
+                let arguments = [
+                    Arg::Array(&Array::new(Kind::I32, [f64::from(live)])),
+                    Int(ROWS as i32),
+                    Int((4 * MOST * columns) as i32),
+                    Arg::Array(&Array::new(Kind::I32, firsts)),
+                    Arg::Array(&Array::new(Kind::I32, counts)),
+                    Arg::Array(&make(Kind::F32, entries.clone())),
+                    Int(TABLE_ROWS as i32),
+                    Int(4 * columns as i32),
+                    Arg::Array(&out),
+                    Arg::Array(&faults),
+                ];
+                library.launch("gather_entries", grid, threads, &arguments).expect("the launch keeps the rules");
+                let row = |row: usize| {
+                    let is_read = row < live as usize && expected_faults[row] == 0.0;
+                    let count = if is_read { counts[row] as usize * columns } else { 0 };
+                    let from = if is_read { firsts[row] as usize * columns } else { 0 };
+                    let zeros = std::iter::repeat_n(0.0, MOST * columns - count);
+                    entries[from..from + count].iter().copied().chain(zeros).collect::<Vec<f64>>()
+                };
+                let expected: Vec<f64> = (0..ROWS).flat_map(row).collect();
+                assert_eq!(out.values(), expected, "entries of {columns} words on {grid:?}");
+                assert_eq!(faults.values(), expected_faults, "faults of entries of {columns} words on {grid:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn embedding_ids_count_from_either_end_of_the_table() {
     let vocabulary = TABLE_ROWS as f64;
     let indices = [6.0, -vocabulary, 2.0 - vocabulary, vocabulary, -vocabulary - 1.0];

@@ -1,16 +1,19 @@
 """Models of cells on a CUDA card that a stand-in for CUDA's libraries plays: what NumPy makes of each request alone, real clients are
 answered. And a server without a card, which refuses what asks for one."""
 
+import json
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import cells_reference
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from clients import ask_all
+from cells_reference import LONGEST, SPARE_STEPS
+from clients import ask_all, refused
 from conftest import Server
 from test_cells import TOLERANCE, inputs_of
 from tritonclient.utils import InferenceServerException
@@ -18,16 +21,29 @@ from tritonclient.utils import InferenceServerException
 REQUESTS = 80
 #: One in so many requests is cancelled.
 CANCELLED = 20
-#: These run on cards; "las" has a cell whose input varies in its length.
-ON_CARDS = ("lstm", "seq2seq", "tree-lstm")
+#: These run on cards.
+ON_CARDS = ("lstm", "lstm-projected", "seq2seq", "tree-lstm", "gnmt", "las", "deepspeech2", "transformer")
+#: This too, whose requests are of sequences.
+SEQUENCES = "lstm-sequence"
+#: What they are prepared for there: few lengths, whose kernels are compiled sooner.
+LENGTHS = {
+    "lstm-projected": {"steps": [LONGEST]},
+    "gnmt": {"memory": [9, LONGEST]},
+    "las": {"memory": [9, LONGEST]},
+    "deepspeech2": {"frames": [9, LONGEST], "steps": [LONGEST]},
+    "transformer": {"source": [9, LONGEST], "past": [12, LONGEST + SPARE_STEPS], "memory": [LONGEST]},
+}
 GPU = "instance_group [ { kind: KIND_GPU } ]\n"
 
 
 @pytest.fixture(scope="module")
 def repository(program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cells")
-    command = [program, "models", "--out", folder, "--only", ",".join((*ON_CARDS, "las")), "--quarter"]
+    command = [program, "models", "--out", folder, "--only", ",".join((*ON_CARDS, SEQUENCES)), "--quarter"]
     subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
+    for model, lengths in LENGTHS.items():
+        with (folder / model / "model.yaml").open("a") as config:
+            config.write(f"instance: {{ lengths: {json.dumps(lengths)} }}\nbatching: {{ cellular: {{ slots: 64 }} }}\n")
     return folder
 
 
@@ -43,8 +59,7 @@ def test_models_are_where_their_cells_run(server):
     log = server.log.read_text()
     assert "CUDA card 0: " in log
     on_the_cpu = [line for line in log.splitlines() if "the model runs on the CPU" in line]
-    reason = "cell 'speller': input 'memory' has the dims [-1, 128], expected lengths that do not vary"
-    assert len(on_the_cpu) == 1 and f'model="las" reason="{reason}' in on_the_cpu[0], on_the_cpu
+    assert on_the_cpu == []
 
 
 @pytest.mark.parametrize("model", ON_CARDS)
@@ -71,6 +86,46 @@ def test_a_word_that_the_table_does_not_have_fails_its_request_alone(server):
             client.infer("lstm", inputs_of({"tokens": np.array([1, 10**12], np.int64)}))
         assert "1000000000000" in str(refusal.value) or "beyond its table" in str(refusal.value)
         client.infer("lstm", inputs_of({"tokens": np.array([1, 2], np.int64)}))
+
+
+def test_requests_of_a_sequence_on_a_card_go_on_from_one_another(server, repository):
+    reference = cells_reference.load(repository / SEQUENCES)
+    rng = np.random.default_rng(14)
+    wrong = []
+
+    def ask(number):
+        tokens = rng_of[number].integers(1, 2000, 24)
+        with triton.InferenceServerClient(server.grpc) as client:
+            for first in range(0, 24, 4):
+                flags = {"sequence_id": number + 1, "sequence_start": first == 0, "sequence_end": first == 20}
+                result = client.infer(SEQUENCES, inputs_of({"tokens": tokens[first : first + 4]}), **flags)
+                expected = reference.compute({"tokens": tokens[: first + 4]})
+                if not np.allclose(result.as_numpy("hidden")[0], expected, rtol=TOLERANCE, atol=TOLERANCE):
+                    wrong.append((number, first))
+
+    rng_of = rng.spawn(8)
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("lstm-projected", f"segment 'project' would have {LONGEST + 1} entries of 'x', expected at most {LONGEST}"),
+        ("gnmt", f"segment 'upper' would have {LONGEST + 1} entries of 'h_next', expected at most {LONGEST}"),
+        ("transformer", f"segment 'encoder' would have {LONGEST + 1} entries of 'source', expected at most {LONGEST}"),
+    ],
+)
+def test_a_request_that_is_too_long_for_the_card_is_refused_with_the_limit(server, model, said):
+    name = "tokens" if model == "lstm-projected" else "source"
+    with triton.InferenceServerClient(server.grpc) as client:
+        with refused("INVALID_ARGUMENT", said):
+            client.infer(model, inputs_of({name: np.full(LONGEST + 1, 5, np.int64)}))
+        client.infer(model, inputs_of({name: np.full(LONGEST, 5, np.int64)}))
 
 
 def asking_for_a_card(repository, folder):

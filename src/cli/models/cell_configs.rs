@@ -211,9 +211,10 @@ cells:
   conv: { program: conv.onnx, batch_sizes: [1, 2, 4, 8] }
   forward: { program: forward.onnx }
   backward: { program: backward.onnx }
-  dense: { program: dense.onnx, batch_sizes: [1, 2, 4, 8] }
+  dense: { program: dense.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
 unfold:
-  - stage: conv
+  # Recordings of other lengths share its runs, because it is told each one's own.
+  - stage: { cell: conv, length: { frames_length: frames } }
   - chain:
       cell: forward
       over: conv.features
@@ -231,7 +232,7 @@ unfold:
       emit: { states: all(h_next) }
   - stage:
       cell: dense
-      inputs: { forward: forward.states, backward: backward.states }
+      over: { forward: forward.states, backward: backward.states }
 "#;
 
 /// Chains over each other, and a decoder with attention.
@@ -288,7 +289,8 @@ cells:
   encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8] }
   decoder: { program: decoder.onnx }
 unfold:
-  - stage: encoder
+  # Sources of other lengths share its runs, because it is told each one's own.
+  - stage: { cell: encoder, length: { source_length: source } }
   - decode:
       cell: decoder
       feed: { token: next_token }

@@ -10,7 +10,7 @@ use crate::{
         cuda::{Address, Capture, Compiler, Cuda},
     },
     engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
-    model::IndexRange,
+    model::{Dims, IndexRange},
 };
 
 /// A graph that runs on the CPU and on cards.
@@ -56,6 +56,11 @@ impl Program for OnCard {
 impl CardProgram for OnCard {
     fn lengths(&self) -> Vec<Lengths> {
         self.plans.iter().map(|(lengths, _)| lengths.clone()).collect()
+    }
+
+    fn output_dims(&self, lengths: usize, output: usize) -> Option<Dims> {
+        let (_, plan) = self.plans.get(lengths)?;
+        Some(plan.outputs().get(output)?.dims.clone())
     }
 
     fn compile(&self, compiler: &Compiler) -> Result<(), String> {

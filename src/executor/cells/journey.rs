@@ -1,7 +1,10 @@
 //! The data of a request between its cells: inputs, states and outputs. The core's journey decides which node runs;
 //! this one holds what the nodes read and write.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -35,6 +38,8 @@ pub(in crate::executor) struct Journey {
     /// The request's sequence parameters, and the sequence's state once it has joined.
     sequence: Option<InSequence>,
     state: OnceLock<Arc<SequenceState>>,
+    /// Whether it has begun to read the state of its sequence, and has not left.
+    is_in_sequence: AtomicBool,
     /// Rows that replace inputs of the program, by name. Only warm-up requests have any.
     given: Arc<ProgramInputs>,
 }
@@ -115,13 +120,15 @@ impl Journey {
             left,
             sequence,
             state: OnceLock::new(),
+            is_in_sequence: AtomicBool::new(false),
             given: Arc::default(),
         }
     }
 
     /// Replaces some of the program's inputs by these rows.
-    pub(in crate::executor) fn with_given(self, given: Arc<ProgramInputs>) -> Self {
-        Self { given, ..self }
+    pub(in crate::executor) fn with_given(mut self, given: Arc<ProgramInputs>) -> Self {
+        self.given = given;
+        self
     }
 
     /// Returns the row that replaces an input of the program, if any.
@@ -133,6 +140,30 @@ impl Journey {
     pub(in crate::executor) fn join(&self, state: Arc<SequenceState>) {
         // A request joins one sequence, so the value is set at most once.
         let _ = self.state.set(state);
+    }
+
+    /// Marks that its first node is about to run on a card. The next request of its sequence waits until it has left.
+    pub(in crate::executor) fn begin_in_sequence(&self) {
+        if let Some(state) = self.state.get()
+            && !self.is_in_sequence.swap(true, Ordering::AcqRel)
+        {
+            state.begin();
+        }
+    }
+
+    /// Marks that the request has ended. The next request of its sequence reads the state that is there by now.
+    pub(in crate::executor) fn leave_sequence(&self) {
+        if let Some(state) = self.state.get()
+            && self.is_in_sequence.swap(false, Ordering::AcqRel)
+        {
+            state.leave();
+        }
+    }
+
+    /// Whether the previous request of its sequence has ended, but the host has yet to take the state that it left.
+    pub(in crate::executor) fn waits_for_sequence(&self) -> bool {
+        let is_awaited = self.state.get().is_some_and(|state| state.is_awaited());
+        is_awaited && !self.is_in_sequence.load(Ordering::Acquire)
     }
 
     /// Writes the outputs of the last steps to the sequence's state, after the request has completed.
@@ -224,6 +255,19 @@ impl Journey {
             }
             Tensor::Emitted(emitted) => self.emitted(emitted),
         }
+    }
+
+    /// Returns the entries of an input of the request along its first axis, without the batch; 1 if it has no axis.
+    /// `None` if the input is absent.
+    pub(in crate::executor) fn input_length(&self, input: usize) -> Option<i64> {
+        let given = self.payload.inputs.get(input)?.as_ref()?;
+        Some(given.shape.get(usize::from(self.has_batch_axis)).copied().unwrap_or(1))
+    }
+
+    /// Returns the number of nodes of a segment that count; in a loop that has ended, those up to its last.
+    pub(in crate::executor) fn steps_of(&self, segment: usize) -> u32 {
+        let last = self.left.lock()[segment].last;
+        last.map_or(self.starts[segment + 1] - self.starts[segment], |last| last as u32 + 1)
     }
 
     /// Returns a value that a segment emits after all its nodes have run.
@@ -351,6 +395,12 @@ impl Journey {
         }
         shape.extend_from_slice(dims);
         OutputTensor { shape, data }
+    }
+}
+
+impl Drop for Journey {
+    fn drop(&mut self) {
+        self.leave_sequence();
     }
 }
 

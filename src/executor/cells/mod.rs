@@ -12,8 +12,8 @@ mod plan;
 mod row;
 mod sequence;
 
-pub(super) use journey::Journey;
-pub(super) use node::{Node, fits};
+pub(super) use journey::{Journey, Place};
+pub(super) use node::{Node, fits, length};
 pub use plan::CellPrograms;
 pub(super) use plan::Keep;
 pub(super) use row::{ProgramInputs, Row};

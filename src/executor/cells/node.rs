@@ -195,7 +195,7 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
 }
 
 /// Encodes a length in the cell's datatype.
-fn length(spec: &TensorSpec, length: i64) -> Bytes {
+pub(in crate::executor) fn length(spec: &TensorSpec, length: i64) -> Bytes {
     match spec.datatype {
         DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
         _ => Bytes::copy_from_slice(&length.to_le_bytes()),

@@ -22,7 +22,13 @@ pub struct CellPrograms {
     pub(in crate::executor) cells: Vec<Cell>,
     /// For each segment, the outputs that are read later. Precomputed, because every node that has run needs them.
     pub(in crate::executor) keeps: Vec<SmallVec<[Keep; 2]>>,
+    /// On cards: most rows that a segment leaves for steps that read one each, where nothing else says how many there
+    /// may be.
+    pub(in crate::executor) most_steps: u32,
 }
+
+/// As many as padded axes are long at most, by default.
+const MOST_STEPS: u32 = 512;
 
 /// A compiled cell type.
 pub(in crate::executor) struct Cell {
@@ -62,7 +68,13 @@ impl CellPrograms {
             let pads = (0..spec.inputs.len()).map(|input| nodes.iter().all(|nodes| is_told(nodes, input))).collect();
             Cell::new(spec, program, pads)
         });
-        Ok(Self { cells: cells.collect(), keeps, unfolding })
+        Ok(Self { cells: cells.collect(), keeps, unfolding, most_steps: MOST_STEPS })
+    }
+
+    /// The same, of whose segments each leaves at most so many rows for steps that read one each, on cards.
+    #[must_use]
+    pub fn with_most_steps(self, most_steps: u32) -> Self {
+        Self { most_steps, ..self }
     }
 
     /// Returns the inputs and outputs of a cell's program, in order.

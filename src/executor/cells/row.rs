@@ -32,6 +32,15 @@ impl Row {
         Self { dims: Dims::from_slice(&self.dims[1..]), of: self.of, at: self.at + number * len, len }
     }
 
+    /// The first so many of the rows that it is made of along its first axis, of which there are more.
+    pub(in crate::executor) fn first(mut self, count: usize) -> Self {
+        if let Some(rows) = self.dims.first_mut() {
+            self.len = self.len / (*rows).max(1) as usize * count;
+            *rows = count as i64;
+        }
+        self
+    }
+
     pub(in crate::executor) fn bytes(&self) -> Bytes {
         self.of.slice(self.at..self.at + self.len)
     }

@@ -1,6 +1,9 @@
 //! The state that a sequence keeps between its requests.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,9 +16,27 @@ use crate::model::{CorrelationId, DataType, InSequence};
 #[derive(Debug, Default)]
 pub(in crate::executor) struct SequenceState {
     rows: Mutex<BTreeMap<(usize, usize), Row>>,
+    /// Requests that have begun on a card and not left: one, where the host has yet to take outputs of a request
+    /// that has run.
+    begun: AtomicU32,
 }
 
 impl SequenceState {
+    /// Marks that a request reads the state, and will leave its own at its end.
+    pub(super) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Marks that a request that had begun has left, whether its state counts or not.
+    pub(super) fn leave(&self) {
+        self.begun.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether the state of a request that has begun is not known yet.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.begun.load(Ordering::Acquire) > 0
+    }
+
     /// Returns the value that the previous request wrote; `None` for the first request.
     pub(super) fn read(&self, segment: usize, output: usize) -> Option<Row> {
         self.rows.lock().get(&(segment, output)).cloned()

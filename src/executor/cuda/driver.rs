@@ -235,17 +235,17 @@ impl Serving {
         if loaded.version.must_wait(&job, &self.untaken) {
             return Launch::Waits(job);
         }
-        let size = loaded.version.size(&job.task.bucket);
+        let size = loaded.version.size(&job);
         let on_lane = &mut loaded.version.programs()[part].lanes[lane];
         let graph = on_lane.graphs.iter().find(|(own, _)| Some(*own) == size);
-        let Some(graph) = graph.map(|(_, graph)| graph.clone()) else {
+        let Some((size, graph)) = graph.map(|(size, graph)| (*size, graph.clone())) else {
             let Bucket { rows, class } = &job.task.bucket;
             let reason = format!("there is no graph for {rows} rows of the lengths {:?}", class.0.as_slice());
             return Launch::fails(job, reason);
         };
         let Some(mut section) = on_lane.free.pop() else { return Launch::Waits(job) };
         let filling_ns = pool.now();
-        let filled = match loaded.version.fill(&job, &mut section) {
+        let filled = match loaded.version.fill(&job, size, &mut section) {
             Ok(filled) => filled,
             Err(reason) => {
                 loaded.version.programs()[part].lanes[lane].free.push(section);

@@ -21,6 +21,10 @@ const MOST_THREADS: u32 = 256;
 /// Bytes that one thread moves at once.
 const CHUNK_BYTES: usize = 16;
 
+/// Chunks that a thread moves before a row gets a further block, and most blocks of a row.
+const CHUNKS_OF_A_THREAD: usize = 8;
+const MOST_BLOCKS: usize = 32;
+
 /// Bytes of a piece in the list that [`copy_pieces`](Kernels) takes.
 const PIECE_BYTES: usize = 24;
 
@@ -50,6 +54,9 @@ pub(super) struct Around {
 #[derive(Clone, Debug)]
 pub(super) struct Move {
     pub(super) list: usize,
+    /// The list of how many entries each row has, which begin at the one that `list` names; none: rows are moved as
+    /// they are.
+    pub(super) counts: Option<usize>,
     pub(super) row_bytes: RowBytes,
     pub(super) place: Place,
 }
@@ -63,6 +70,9 @@ pub(super) enum Place {
     Fetched(usize),
     /// In so many rows of the card's memory.
     Rows(Address, u32),
+    /// In so many entries of the card's memory, of so many bytes. A row is one of them or several, one behind the
+    /// other.
+    Entries(Address, u32, usize),
 }
 
 /// Host memory of one task.
@@ -203,6 +213,7 @@ impl Parameters {
 /// Kernels that move rows.
 pub(super) struct Kernels {
     gather: Function,
+    gather_entries: Function,
     scatter: Function,
     gather_placed: Function,
     scatter_placed: Function,
@@ -216,6 +227,7 @@ impl Kernels {
         let kernels = card.kernels(KERNELS.rows, Element::F32)?;
         Ok(Self {
             gather: kernels.function("gather_rows")?,
+            gather_entries: kernels.function("gather_entries")?,
             scatter: kernels.function("scatter_rows")?,
             gather_placed: kernels.function("gather_placed")?,
             scatter_placed: kernels.function("scatter_placed")?,
@@ -336,6 +348,12 @@ impl Loader<'_> {
     }
 }
 
+/// Most rows of a task of so many lists whose parameters have so many bytes.
+pub(super) fn rows_of(parameter_bytes: usize, lists: usize) -> u32 {
+    let rows = parameter_bytes.saturating_sub(Places::LISTS) / (lists.max(1) * size_of::<i32>());
+    u32::try_from(rows).unwrap_or(u32::MAX)
+}
+
 /// The powers of two up to a size, and that size.
 pub(super) fn buckets(most: u32) -> Box<[u32]> {
     let most = most.max(1);
@@ -381,7 +399,8 @@ impl Moves<'_> {
         match program.faults(lengths) {
             Some(faults) => {
                 let place = Place::Rows(self.first.faults.address(), self.ring_rows);
-                let to = Move { list: self.around.faults, row_bytes: size_of::<u32>().into(), place };
+                let row_bytes = size_of::<u32>().into();
+                let to = Move { list: self.around.faults, counts: None, row_bytes, place };
                 self.scatter(capture, &to, faults)
             }
             None => Ok(()),
@@ -390,19 +409,31 @@ impl Moves<'_> {
 
     /// Where rows lie, how many there are, and the bytes from one to the next.
     fn region(&self, of: &Move) -> [Argument; 3] {
-        let (address, rows) = match of.place {
-            Place::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows),
-            Place::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows),
-            Place::Rows(address, rows) => (address, rows),
+        let pitch = of.row_bytes.pitch();
+        let (address, rows, pitch) = match of.place {
+            Place::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows, pitch),
+            Place::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows, pitch),
+            Place::Rows(address, rows) => (address, rows, pitch),
+            Place::Entries(address, rows, bytes) => (address, rows, bytes),
         };
-        [Argument::Address(address), Argument::I32(rows as i32), Argument::I32(of.row_bytes.pitch() as i32)]
+        [Argument::Address(address), Argument::I32(rows as i32), Argument::I32(pitch as i32)]
     }
 
     /// Brings rows to follow one another.
     fn gather(&self, capture: &mut Capture<'_>, from: &Move, to: Address) -> Result<(), DeviceError> {
         let [address, rows, pitch] = self.region(from);
+        if let Some(counts) = from.counts {
+            let counts = self.list(capture, counts);
+            let places = [counts, address, rows, pitch, Argument::Address(to)];
+            return self.launch(capture, [&self.kernels.gather_entries; 2], from, places);
+        }
         let places = [address, rows, pitch, Argument::Address(to), self.row_bytes(from)];
         self.launch(capture, [&self.kernels.gather, &self.kernels.gather_placed], from, places)
+    }
+
+    /// Where a list of a task's parameters lies.
+    fn list(&self, capture: &Capture<'_>, number: usize) -> Argument {
+        Argument::Address(capture.parameters().offset(self.places.list(number)))
     }
 
     /// Brings rows that follow one another to where they are read.
@@ -421,16 +452,16 @@ impl Moves<'_> {
         of: &Move,
         places: [Argument; 5],
     ) -> Result<(), DeviceError> {
-        let base = capture.parameters();
-        let live = Argument::Address(base.offset(Places::LIVE));
-        let list = Argument::Address(base.offset(self.places.list(of.list)));
+        let live = Argument::Address(capture.parameters().offset(Places::LIVE));
+        let list = self.list(capture, of.list);
         let (rows, bytes) = (Argument::I32(self.size.rows as i32), self.row_bytes(of));
         let mut arguments = vec![live, rows, bytes, list];
         arguments.extend(places);
         arguments.push(Argument::Address(self.unread));
         let first_place = self.first_place(of.place);
         if let Some(first) = first_place {
-            arguments.extend([Argument::Address(base.offset(Places::PLACED)), Argument::I32(first as i32)]);
+            let list = capture.parameters().offset(Places::PLACED);
+            arguments.extend([Argument::Address(list), Argument::I32(first as i32)]);
         }
         let kernel = if first_place.is_some() { placed } else { kernel };
         capture.kernel(kernel, self.shape(of.row_bytes.at(self.size.lengths)), &arguments)
@@ -441,7 +472,7 @@ impl Moves<'_> {
         let ring = match place {
             Place::Brought(ring) => Ring::Brought(ring),
             Place::Fetched(ring) => Ring::Fetched(ring),
-            Place::Rows(..) => return None,
+            Place::Rows(..) | Place::Entries(..) => return None,
         };
         Some(ring.number(self.around.brought.len()) as u32 * self.section_rows?)
     }
@@ -450,10 +481,11 @@ impl Moves<'_> {
         Argument::I32(of.row_bytes.at(self.size.lengths) as i32)
     }
 
-    /// A block a row, with a thread for each chunk of it.
+    /// A block a row, or several where it is long, with a thread for each chunk of it, up to a few.
     fn shape(&self, row_bytes: usize) -> Shape {
-        let chunks = row_bytes.div_ceil(CHUNK_BYTES).next_multiple_of(32);
-        let threads = u32::try_from(chunks).unwrap_or(MOST_THREADS).min(MOST_THREADS);
-        Shape { grid: [self.size.rows, 1, 1], threads, shared_bytes: 0 }
+        let chunks = row_bytes.div_ceil(CHUNK_BYTES);
+        let threads = u32::try_from(chunks.next_multiple_of(32)).unwrap_or(MOST_THREADS).min(MOST_THREADS);
+        let blocks = chunks.div_ceil(MOST_THREADS as usize * CHUNKS_OF_A_THREAD).clamp(1, MOST_BLOCKS);
+        Shape { grid: [self.size.rows, blocks as u32, 1], threads, shared_bytes: 0 }
     }
 }

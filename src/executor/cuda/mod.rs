@@ -30,6 +30,7 @@ use std::{
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use parking_lot::Mutex;
 
+pub(super) use self::cells::CellLimits;
 pub use self::journal::{Journal, Noted};
 use self::{
     driver::{Driver, Message},

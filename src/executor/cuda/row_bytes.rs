@@ -41,6 +41,15 @@ pub(super) fn row_bytes(spec: &TensorSpec, lengths: &[Lengths]) -> Result<RowByt
     Ok(RowBytes(bytes.collect::<Result<_, _>>()?))
 }
 
+/// As [`row_bytes`], where the dims of a row with each of the lengths are known.
+///
+/// # Errors
+/// As [`row_bytes`].
+pub(super) fn row_bytes_of(spec: &TensorSpec, dims: impl Iterator<Item = Dims>) -> Result<RowBytes, String> {
+    let bytes = dims.map(|dims| bytes_of_a_row(spec, &dims));
+    Ok(RowBytes(bytes.collect::<Result<_, _>>()?))
+}
+
 /// Bytes of a row of a tensor whose rows are all alike.
 ///
 /// # Errors
@@ -60,4 +69,12 @@ fn bytes_of_a_row(spec: &TensorSpec, dims: &Dims) -> Result<usize, String> {
         return Err(format!("'{name}' has rows of {bytes} bytes, expected a multiple of {WORD_BYTES}"));
     }
     Ok(bytes)
+}
+
+/// The number of the least lengths that hold these.
+pub(super) fn least_that_holds(lengths: &[Lengths], longest: &[u32]) -> Option<usize> {
+    let holds = |own: &Lengths| own.iter().zip(longest).all(|(most, length)| length <= most);
+    let area = |own: &Lengths| own.iter().map(|&length| u64::from(length)).product::<u64>();
+    let holding = lengths.iter().enumerate().filter(|(_, own)| holds(own));
+    holding.min_by_key(|(_, own)| area(own)).map(|(number, _)| number)
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::graph::{OnCard, Section};
 use crate::{
-    batching::{Bucket, ReqId, RowOutcome, Task},
+    batching::{ReqId, RowOutcome, Task},
     device::{Access, BufferId, Device, DeviceError, cuda::Cuda},
     engine::{RowFailure, RunSize},
     executor::{job::Job, ran::Outputs},
@@ -16,8 +16,8 @@ pub(super) trait Version {
     /// Its programs, by cell or stage.
     fn programs(&mut self) -> &mut [OnCard];
 
-    /// The size of the graph that runs tasks of this bucket; none where there is no such graph.
-    fn size(&self, bucket: &Bucket) -> Option<RunSize>;
+    /// The size of the graph that runs a task; none where there is no such graph.
+    fn size(&self, job: &Job) -> Option<RunSize>;
 
     /// Whether a task reads what the host has yet to take of an earlier one.
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
@@ -25,12 +25,12 @@ pub(super) trait Version {
         false
     }
 
-    /// Writes what the host brings for the rows of a task to its section, and says where they lie. Nothing is noted of
-    /// the task yet.
+    /// Writes what the host brings for the rows of a task, which runs in a graph of this size, to its section, and says
+    /// where they lie. Nothing is noted of the task yet.
     ///
     /// # Errors
     /// When what a row reads is not on the card: a task before it did not run.
-    fn fill(&self, job: &Job, section: &mut Section) -> Result<Filled, String>;
+    fn fill(&self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String>;
 
     /// A task has been issued: its rows are where it writes them.
     fn issued(&mut self, task: &Task);

@@ -11,7 +11,7 @@ use super::{
     output_bytes::{check_declared, check_made},
 };
 use crate::{
-    batching::{Next, RowOutcome},
+    batching::{Lengths, Next, RowOutcome},
     device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
@@ -38,6 +38,8 @@ struct GroupRun {
     outputs: Vec<BatchOutput>,
     /// For each row, the index of its node in the task.
     nodes: SmallVec<[usize; 32]>,
+    /// By row: how long it is along each axis that rows are padded along, by the cell's symbols.
+    lengths: SmallVec<[Lengths; 32]>,
 }
 
 /// The outputs of a run for one node.
@@ -47,12 +49,14 @@ struct Given<'a> {
     count: usize,
     /// Rows of the node.
     at: Range<usize>,
+    /// How long the node's own row is.
+    lengths: &'a Lengths,
 }
 
 impl Given<'_> {
-    /// Returns a node's row of an output. If the node iterates over rows, returns all of them as one row with a new
-    /// first axis.
-    fn row(&self, output: usize, by_rows: bool) -> Row {
+    /// Returns a node's row of an output, without its padding along the first axis. If the node iterates over rows,
+    /// returns all of them as one row with a new first axis.
+    fn row(&self, spec: &TensorSpec, output: usize, by_rows: bool) -> Row {
         let BatchOutput { shape, data } = &self.outputs[output];
         let (len, rows) = (data.len() / self.count, self.at.len());
         let mut dims = Dims::new();
@@ -60,7 +64,13 @@ impl Given<'_> {
             dims.push(rows as i64);
         }
         dims.extend_from_slice(&shape[1..]);
-        Row { dims, of: data.clone(), at: self.at.start * len, len: rows * len }
+        let row = Row { dims, of: data.clone(), at: self.at.start * len, len: rows * len };
+        let symbol = spec.symbols.first().copied().flatten().filter(|_| !by_rows);
+        let own = symbol.and_then(|symbol| self.lengths.get(usize::from(symbol.0)));
+        match own.zip(row.dims.first().copied()) {
+            Some((&own, padded)) if i64::from(own) < padded => row.first(own as usize),
+            _ => row,
+        }
     }
 }
 
@@ -165,6 +175,7 @@ impl<'a> CellTask<'a> {
         let shapes: SmallVec<[Option<Dims>; 4]> = cell.outputs.iter().map(shape).collect();
         check_declared(cell.outputs.iter().zip(&shapes), self.buffers, format_args!(""))?;
         let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
+        let lengths = rows.iter().map(|row| lengths_of(cell, row)).collect();
         let gathered_at = Instant::now();
         let batch = Batch {
             rows: count as u32,
@@ -187,7 +198,7 @@ impl<'a> CellTask<'a> {
         timings.compute_input_ns += nanos(started, gathered_at);
         timings.compute_infer_ns += nanos(gathered_at, ran_at);
         timings.compute_output_ns += nanos(ran_at, Instant::now());
-        Ok(GroupRun { outputs: execution.outputs, nodes: of_nodes })
+        Ok(GroupRun { outputs: execution.outputs, nodes: of_nodes, lengths })
     }
 }
 
@@ -195,12 +206,13 @@ impl<'a> CellTask<'a> {
 fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, outputs: &mut Outputs, ran: &mut Ran) {
     let mut at = 0;
     for rows in run.nodes.chunk_by(|one, two| one == two) {
-        let given = Given { outputs: &run.outputs, count: run.nodes.len(), at: at..at + rows.len() };
+        let (count, lengths) = (run.nodes.len(), &run.lengths[at]);
+        let given = Given { outputs: &run.outputs, count, at: at..at + rows.len(), lengths };
         at += rows.len();
         let number = rows[0];
         let node = nodes[number];
         let by_rows = node.node_type().goes_over_rows();
-        let row = |output| Some(given.row(output, by_rows));
+        let row = |output: usize| Some(given.row(&cell.outputs[output], output, by_rows));
         if let Err(fault) = node.keep(row, max_bytes) {
             ran.failures.push(failure(cell, number, &fault));
             ran.outcomes[number].next = Next::Failed;
@@ -209,6 +221,21 @@ fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, 
             ran.outcomes[number] = node.outcome(row);
         }
     }
+}
+
+/// How long a row's inputs are along each axis that rows are padded along, by the cell's symbols.
+fn lengths_of(cell: &CellSpec, row: &NodeRow) -> Lengths {
+    let mut lengths = Lengths::new();
+    for (spec, input) in cell.inputs.iter().zip(&row.inputs) {
+        for (symbol, dim) in spec.symbols.iter().zip(&input.dims) {
+            let Some(symbol) = symbol.map(|symbol| usize::from(symbol.0)) else { continue };
+            if lengths.len() <= symbol {
+                lengths.resize(symbol + 1, u32::MAX);
+            }
+            lengths[symbol] = u32::try_from(*dim).unwrap_or(u32::MAX);
+        }
+    }
+    lengths
 }
 
 fn failure(cell: &CellSpec, node: usize, fault: &str) -> RowFailure {

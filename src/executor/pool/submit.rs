@@ -146,7 +146,7 @@ fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolde
         Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
             .map_err(|fault| fault.to_string())?,
     };
-    handle.longest.check(&handle.spec, &request.inputs)?;
+    handle.longest.check(&handle.spec, &request.inputs, &graph)?;
     handle.indices.check(&handle.spec, &request.inputs, &graph)?;
     Ok(graph)
 }

@@ -122,6 +122,9 @@ impl State {
             // Only a completed request changes the state of its sequence.
             journey.commit();
         }
+        if let Some(journey) = &record.journey {
+            journey.leave_sequence();
+        }
         let model = record.handle.id;
         after.ended.push((record, end));
         self.left(model, after);

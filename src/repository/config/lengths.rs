@@ -2,11 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::{ConfigError, origin::Origin, pb};
+use super::{ConfigError, nearest::suggestion, origin::Origin, pb};
 use crate::batching::Lengths;
 
 /// Key prefix: `lengths.<axis>` lists lengths of a padded axis, ascending: `16,32,64`.
 pub const LENGTHS: &str = "lengths.";
+
+/// In a model of cells: what says how many rows a segment may leave for steps that read one each.
+const STEPS: &str = "steps";
 
 /// Lengths by default: from 16 on, no request is padded to more than one and a half times its own length.
 const LADDER: [u32; 11] = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
@@ -73,6 +76,37 @@ impl PreparedLengths {
     }
 }
 
+/// The lengths that a model of cells is prepared for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellLengths {
+    /// By cell.
+    pub cells: Vec<PreparedLengths>,
+    /// Most rows that a segment leaves for steps that read one each, where the configuration says it.
+    pub most_steps: Option<u32>,
+}
+
+impl CellLengths {
+    /// Those of cells whose axes have these names.
+    ///
+    /// # Errors
+    /// When the configuration lists lengths of an axis that no cell has, or anything but ascending lengths.
+    pub fn of(config: &pb::ModelConfig, axes: &[&[String]]) -> Result<Self, String> {
+        let origin = Origin::default();
+        let known = || axes.iter().copied().flatten().map(String::as_str).chain([STEPS]);
+        for axis in config.parameters.keys().filter_map(|key| key.strip_prefix(LENGTHS)) {
+            if !known().any(|own| own == axis) {
+                let hint = suggestion(axis, known());
+                return Err(format!("instance.lengths.{axis}: no cell has an axis '{axis}'{hint}"));
+            }
+        }
+        let of = |axes: &[String]| PreparedLengths::of(config, axes, &origin).map_err(|fault| fault.to_string());
+        let steps = of(&[STEPS.to_owned()])?;
+        let most_steps = steps.axes.iter().filter(|axis| axis.is_given).flat_map(|axis| axis.lengths.last());
+        let most_steps = most_steps.copied().max();
+        Ok(Self { cells: axes.iter().map(|axes| of(axes)).collect::<Result<_, _>>()?, most_steps })
+    }
+}
+
 /// The lengths that a parameter lists.
 fn listed(text: &str) -> Result<Vec<u32>, String> {
     let number = |part: &str| part.trim().parse().ok().filter(|length| *length > 0);
@@ -106,6 +140,11 @@ mod tests {
         PreparedLengths::of(&config, &symbols, &Origin::default()).map_err(|error| error.to_string())
     }
 
+    fn list(config: &mut pb::ModelConfig, axis: &str, lengths: &str) {
+        let parameter = pb::ModelParameter { string_value: lengths.to_owned() };
+        config.parameters.insert(format!("{LENGTHS}{axis}"), parameter);
+    }
+
     fn combinations(lengths: &PreparedLengths) -> Vec<Vec<u32>> {
         lengths.combinations().expect("there are few").iter().map(|lengths| lengths.to_vec()).collect()
     }
@@ -132,6 +171,21 @@ mod tests {
             let refused = with(&[("lengths.tokens", text)], &["tokens"]).expect_err("it is no such list");
             assert!(refused.contains(reason) && refused.contains(text), "{refused}");
         }
+    }
+
+    #[test]
+    fn cells_have_axes_of_their_own_each() {
+        let mut config = pb::ModelConfig::default();
+        list(&mut config, "past", "8, 24");
+        let axes = ["past", "memory"].map(str::to_owned);
+        let cells = CellLengths::of(&config, &[&[], &axes[1..], &axes]).expect("all is known");
+        let counts: Vec<usize> = cells.cells.iter().map(|own| combinations(own).len()).collect();
+        assert_eq!(counts, [1, LADDER.len(), 2 * COARSE.len()]);
+        assert_eq!(cells.most_steps, None);
+        list(&mut config, "steps", "7,90");
+        assert_eq!(CellLengths::of(&config, &[&axes]).expect("all is known").most_steps, Some(90));
+        let refused = CellLengths::of(&config, &[&axes[1..]]).expect_err("no cell has a past");
+        assert_eq!(refused, "instance.lengths.past: no cell has an axis 'past'");
     }
 
     #[test]

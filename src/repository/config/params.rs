@@ -190,7 +190,7 @@ pub fn is_ours(key: &str) -> bool {
 }
 
 /// Sorts a key of `parameters`. `pad.` and `axes.` keys must name tensors of the configuration, `lengths.` keys padded
-/// axes.
+/// axes, or in a model of cells those of its programs, which are not known here.
 pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     let inputs = config.input.iter().map(|tensor| tensor.name.as_str());
     let outputs = config.output.iter().map(|tensor| tensor.name.as_str());
@@ -201,6 +201,10 @@ pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
         return of_tensor("input or output", name, inputs.chain(outputs).collect());
     }
     if let Some(axis) = key.strip_prefix(LENGTHS) {
+        // Which axes cells have their programs say.
+        if unfold::is_given(config) {
+            return Meaning::Ours;
+        }
         let pads = config.input.iter().filter_map(|input| pad(config, &input.name).ok().flatten());
         let padded: Vec<String> = pads.flat_map(|pad| pad.symbols).collect();
         if padded.iter().any(|padded| padded == axis) {

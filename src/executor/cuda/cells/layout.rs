@@ -1,17 +1,27 @@
 //! Where the cells of a version read and write on a card: what a request carries from node to node lies in tables of
-//! slots (BatchMaker section 5), all else comes from the host or goes there.
+//! slots (BatchMaker section 5), what its nodes leave one behind the other in spans, all else comes from the host or
+//! goes there.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::HOST_ROWS;
+use super::{
+    spans::{Origin, Reading, Spans, reading, spans_of},
+    tables::tables_of,
+    taking::HostReads,
+};
 use crate::{
+    batching::Lengths,
+    engine::CardProgram,
     executor::{
-        cells::{CellPrograms, Keep},
-        cuda::row_bytes::fixed_row_bytes,
+        cells::CellPrograms,
+        cuda::row_bytes::{RowBytes, least_that_holds},
     },
-    model::unfold::{NodeType, Nodes, Segment, Source, Start, Tensor, Which},
+    model::{
+        TensorSpec,
+        unfold::{Emitted, NodeType, Nodes, Source, Start, Tensor, Which},
+    },
 };
 
 /// Where a version's cells read and write.
@@ -19,10 +29,12 @@ use crate::{
 pub(super) struct Layout {
     /// By table: what each of its rows has.
     pub(super) tables: Vec<Table>,
+    pub(super) spans: Spans,
     /// By cell.
     pub(super) cells: Vec<CellLayout>,
     /// By segment and the output of its first type: the table that it lies in.
-    table_of: BTreeMap<(usize, usize), usize>,
+    pub(super) table_of: BTreeMap<(usize, usize), usize>,
+    pub(super) host_reads: HostReads,
 }
 
 /// A table with a row for each slot, and constant rows behind them.
@@ -33,21 +45,39 @@ pub(super) struct Table {
     pub(super) constants: Vec<Bytes>,
 }
 
-/// Where a cell reads and writes.
+/// Where a cell reads and writes. Tasks name rows in lists, which are given by number.
 #[derive(Debug)]
 pub(super) struct CellLayout {
     pub(super) inputs: Vec<Input>,
     /// Outputs that later nodes read from tables: each output with its table.
     pub(super) kept: Vec<(usize, usize)>,
+    /// Outputs that are spans, or parts of them.
+    pub(super) appended: Vec<Appended>,
     /// Outputs that the host takes of some nodes.
     pub(super) fetched: Vec<Fetched>,
+    /// The lengths of axes that its graphs are made for.
+    pub(super) lengths: Vec<Lengths>,
+    /// How many axes vary.
+    pub(super) axes: usize,
+    /// The list of how long each row is along the first of the axes.
+    pub(super) first_count: usize,
+    /// By output.
+    pub(super) output_lengths: Vec<OutputLength>,
+    /// How many lists there are.
+    pub(super) lists: usize,
+    /// Each of its nodes has a row for each row of the tensors that it goes over.
+    pub(super) by_rows: bool,
 }
 
 /// An input of a cell.
 #[derive(Debug)]
 pub(super) struct Input {
-    pub(super) row_bytes: usize,
+    pub(super) row_bytes: RowBytes,
+    /// The axis of the cell that its first axis is, where that varies.
+    pub(super) axis: Option<usize>,
     pub(super) from: ReadFrom,
+    /// The ring of host memory for what the host brings.
+    pub(super) ring: Option<usize>,
 }
 
 /// Where an input comes from.
@@ -57,15 +87,40 @@ pub(super) enum ReadFrom {
     Host,
     /// The slot of the node's own request; the host brings what it begins with.
     Own { table: usize },
-    /// The slot of a child, or a constant row; `list` counts such inputs of the cell.
+    /// The slot of a child, or a constant row.
     Child { table: usize, list: usize },
+    /// A span of the node's own request.
+    Span { pool: usize, list: usize, reading: Reading },
+}
+
+/// An output whose rows go to spans.
+#[derive(Debug)]
+pub(super) struct Appended {
+    pub(super) output: usize,
+    pub(super) row_bytes: RowBytes,
+    pub(super) pool: usize,
+    /// The list of each row's first entry; -1 where it has none.
+    pub(super) list: usize,
 }
 
 /// An output that the host takes.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) output: usize,
-    pub(super) row_bytes: usize,
+    pub(super) row_bytes: RowBytes,
+    /// The list of rows in its ring; -1 where the host does not take it.
+    pub(super) list: usize,
+}
+
+/// How long an output is along its first axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputLength {
+    /// As its dims say.
+    Fixed,
+    /// As this axis of the cell.
+    Axis(usize),
+    /// It shows in the output.
+    Unknown,
 }
 
 impl Layout {
@@ -74,11 +129,52 @@ impl Layout {
     /// # Errors
     /// When a cell needs what cards do not do.
     pub(super) fn new(programs: &CellPrograms) -> Result<Self, String> {
-        let mut layout = Self { tables: Vec::new(), cells: Vec::new(), table_of: tables_of(programs) };
+        let cells = programs.unfolding.cells.iter().zip(&programs.cells);
+        let on_card = cells.map(|(spec, cell)| {
+            cell.program.on_card().ok_or_else(|| format!("cell '{}': has no plan for CUDA cards", spec.name))
+        });
+        let on_card: Vec<&dyn CardProgram> = on_card.collect::<Result<_, _>>()?;
+        let lengths: Vec<Vec<Lengths>> = on_card.iter().map(|program| program.lengths()).collect();
+        let longest = |cell: usize, input: usize| {
+            let axis = axis_of(&programs.unfolding.cells[cell].inputs[input]);
+            axis.and_then(|axis| longest_of(&lengths[cell], axis)).unwrap_or(0)
+        };
+        let most_left = |(segment, output): Origin| {
+            let own = &programs.unfolding.segments[segment];
+            let (nodes, is_stage) = (&own.types[0], own.nodes == Nodes::Stage);
+            if !is_stage || nodes.goes_over_rows() {
+                return 0;
+            }
+            let spec = &programs.unfolding.cells[nodes.cell].outputs[output];
+            let lengths = lengths[nodes.cell].iter().enumerate();
+            let left = lengths.map(|(number, own)| {
+                let dims = on_card[nodes.cell].output_dims(number, output).unwrap_or_else(|| spec.dims_at(own));
+                dims.first().copied().and_then(|length| u32::try_from(length).ok()).unwrap_or(0)
+            });
+            left.max().unwrap_or(0)
+        };
+        for segment in &programs.unfolding.segments {
+            let grows = segment.sources().any(|source| matches!(source, Source::Grown { .. }));
+            if grows && segment.runs_backwards() {
+                let name = &segment.name;
+                return Err(format!(
+                    "segment '{name}' goes backwards and has state that grows, which cards do not have"
+                ));
+            }
+        }
+        let spans = spans_of(programs, longest, most_left)?;
+        let mut layout = Self {
+            tables: Vec::new(),
+            spans,
+            cells: Vec::new(),
+            table_of: tables_of(programs),
+            host_reads: HostReads::new(programs, &[]),
+        };
+        layout.host_reads = HostReads::new(programs, &layout.read_by_host(programs)?);
         let count = layout.table_of.values().max().map_or(0, |last| last + 1);
         layout.tables.resize_with(count, Table::default);
         for (number, cell) in programs.unfolding.cells.iter().enumerate() {
-            let laid_out = layout.cell(programs, number);
+            let laid_out = layout.cell(programs, number, on_card[number]);
             layout.cells.push(laid_out.map_err(|fault| format!("cell '{}': {fault}", cell.name))?);
         }
         Ok(layout)
@@ -86,7 +182,7 @@ impl Layout {
 
     /// Bytes that a slot takes.
     pub(super) fn slot_bytes(&self) -> usize {
-        self.tables.iter().map(|table| table.row_bytes).sum()
+        self.tables.iter().map(|table| table.row_bytes).sum::<usize>().saturating_add(self.spans.slot_bytes())
     }
 
     /// Where what a segment leaves at an output of its first type lies, if on the card.
@@ -104,166 +200,97 @@ impl Layout {
         (stays && emit.which == Which::Last).then(|| self.table_of(emitted.segment, emit.output)).flatten()
     }
 
-    fn cell(&mut self, programs: &CellPrograms, cell: usize) -> Result<CellLayout, String> {
-        let spec = &programs.unfolding.cells[cell];
-        let types = || types_of(programs, cell);
-        let program = programs.cells[cell].program.on_card().ok_or("has no plan for CUDA cards")?;
-        if program.lengths().iter().any(|lengths| !lengths.is_empty()) {
-            return Err("has axes that are padded, which those of cells on a card are not".to_owned());
-        }
-        if types().any(|(.., own)| own.goes_over_rows()) {
-            return Err("goes over the rows of a tensor, which cells on a card do not".to_owned());
-        }
-        let mut lists = 0;
-        let mut inputs = Vec::with_capacity(spec.inputs.len());
-        for (number, input) in spec.inputs.iter().enumerate() {
-            let row_bytes = fixed_row_bytes(input)?;
-            let mut from = None;
-            for (segment, _, own) in types() {
-                let found = self.source(segment, &own.inputs[number], row_bytes, lists)?;
-                if *from.get_or_insert(found) != found {
-                    return Err(format!("input '{}' is carried in one segment and brought in another", input.name));
+    /// What segments leave that the host has to bring to later ones.
+    fn read_by_host(&self, programs: &CellPrograms) -> Result<Vec<Emitted>, String> {
+        let mut read = Vec::new();
+        for cell in 0..programs.unfolding.cells.len() {
+            for (.., own) in types_of(programs, cell) {
+                for (number, source) in own.inputs.iter().enumerate() {
+                    let is_brought = || Ok::<_, String>(reading(programs, cell, number)?.is_none());
+                    match source {
+                        Source::Whole(Tensor::Emitted(emitted)) | Source::Rows(Tensor::Emitted(emitted))
+                            if is_brought()? =>
+                        {
+                            read.push(*emitted);
+                        }
+                        Source::Step { of: Tensor::Emitted(emitted), .. } if is_brought()? => read.push(*emitted),
+                        Source::Carried { start: start @ Start::Tensor(Tensor::Emitted(emitted)), .. }
+                            if self.begins_in(programs, start).is_none() =>
+                        {
+                            read.push(*emitted);
+                        }
+                        Source::Length(Tensor::Emitted(emitted)) if !self.has_length(programs, *emitted) => {
+                            read.push(*emitted);
+                        }
+                        _ => {}
+                    }
                 }
             }
-            let from = from.unwrap_or(ReadFrom::Host);
-            lists += usize::from(matches!(from, ReadFrom::Child { .. }));
-            inputs.push(Input { row_bytes, from });
         }
-        let mut kept: Vec<(usize, usize)> = Vec::new();
-        let mut fetched = Vec::new();
-        for (number, output) in spec.outputs.iter().enumerate() {
-            let tables = types().flat_map(|(segment, role, _)| {
-                let keeps = programs.keeps[segment].iter().filter(move |keep| keep.outputs[role] == number);
-                keeps.map(move |keep| (segment, keep.outputs[0]))
-            });
-            let tables: Vec<(usize, usize)> = tables.collect();
-            let is_fetched = types().any(|(segment, role, _)| is_fetched(programs, segment, role, number));
-            let table = tables.iter().find_map(|&(segment, output)| self.table_of(segment, output));
-            if table.is_none() && !is_fetched {
-                continue;
-            }
-            let row_bytes = fixed_row_bytes(output)?;
-            if let Some(table) = table {
-                self.tables[table].row_bytes = row_bytes;
-                kept.push((number, table));
-            }
-            if is_fetched {
-                fetched.push(Fetched { output: number, row_bytes });
-            }
-        }
-        Ok(CellLayout { inputs, kept, fetched })
+        Ok(read)
     }
 
-    fn source(&mut self, segment: usize, source: &Source, row_bytes: usize, list: usize) -> Result<ReadFrom, String> {
-        let mut table = |output: usize| {
-            let table = self.table_of[&(segment, output)];
-            self.tables[table].row_bytes = row_bytes;
-            table
-        };
-        Ok(match source {
-            // What a sequence keeps is known once replies are taken, and the next request may be launched before.
-            Source::Carried { is_kept: true, .. } => {
-                return Err("keeps state between the requests of a sequence, which cells on a card do not".to_owned());
+    /// Whether it follows from a request how long what a segment leaves is.
+    pub(super) fn has_length(&self, programs: &CellPrograms, Emitted { segment, emit }: Emitted) -> bool {
+        let own = &programs.unfolding.segments[segment];
+        let output = own.emits[emit].output;
+        let nodes = &own.types[0];
+        match own.nodes {
+            Nodes::Stage if nodes.goes_over_rows() => nodes.inputs.iter().any(|source| match source {
+                Source::Rows(Tensor::Emitted(emitted)) => self.has_length(programs, *emitted),
+                source => matches!(source, Source::Rows(Tensor::Input(_))),
+            }),
+            Nodes::Stage => {
+                let spec = &programs.unfolding.cells[nodes.cell];
+                let axis = axis_of(&spec.outputs[output]);
+                let is_of_axis = |input: &TensorSpec| axis.is_some() && axis_of(input) == axis;
+                spec.inputs.iter().zip(&nodes.inputs).any(|(input, source)| match source {
+                    Source::Whole(Tensor::Emitted(emitted)) => is_of_axis(input) && self.has_length(programs, *emitted),
+                    source => is_of_axis(input) && matches!(source, Source::Whole(Tensor::Input(_))),
+                })
             }
-            Source::Carried { output, .. } => ReadFrom::Own { table: table(*output) },
-            Source::Child { output, none, .. } => {
-                let table = table(*output);
-                let constants = &mut self.tables[table].constants;
-                if !constants.contains(none) {
-                    constants.push(none.clone());
-                }
-                ReadFrom::Child { table, list }
-            }
-            Source::Grown { .. } => return Err("has state that grows, which cells on a card do not".to_owned()),
-            _ => ReadFrom::Host,
-        })
+            Nodes::Chain { .. } | Nodes::Decode { .. } => self.spans.of((segment, output)).is_some(),
+            Nodes::Tree { .. } => false,
+        }
     }
 }
 
 impl CellLayout {
-    /// The list that names the slots of children, by its number among such lists.
-    pub(super) fn children(&self, list: usize) -> usize {
-        HOST_ROWS + 1 + list
+    /// The list of how long each row is along an axis.
+    pub(super) fn count(&self, axis: usize) -> usize {
+        self.first_count + axis
     }
 
-    /// The list that names the rows of a fetched output, by its ring: -1 where the host does not take it.
-    pub(super) fn fetched(&self, ring: usize) -> usize {
-        let children = self.inputs.iter().filter(|input| matches!(input.from, ReadFrom::Child { .. })).count();
-        self.children(children) + ring
+    /// How long an output is along its first axis.
+    pub(super) fn output_length(&self, output: usize) -> OutputLength {
+        self.output_lengths[output]
+    }
+
+    /// The longest that an axis is in any graph.
+    pub(super) fn longest(&self, axis: usize) -> u32 {
+        longest_of(&self.lengths, axis).unwrap_or(0)
+    }
+
+    /// Which of the lengths nodes are padded to of which the longest are these: the least that hold them.
+    pub(super) fn lengths_for(&self, longest: &[u32]) -> Option<usize> {
+        least_that_holds(&self.lengths, longest)
     }
 }
 
+/// The longest of the lengths of an axis.
+fn longest_of(lengths: &[Lengths], axis: usize) -> Option<u32> {
+    lengths.iter().filter_map(|own| own.get(axis)).copied().max()
+}
+
+/// The axis of a cell that the first axis of a tensor is.
+pub(super) fn axis_of(spec: &TensorSpec) -> Option<usize> {
+    spec.symbols.first().copied().flatten().map(|symbol| usize::from(symbol.0))
+}
+
 /// The node types that run as a cell: each with its segment, and its place there.
-fn types_of(programs: &CellPrograms, cell: usize) -> impl Iterator<Item = (usize, usize, &NodeType)> {
+pub(super) fn types_of(programs: &CellPrograms, cell: usize) -> impl Iterator<Item = (usize, usize, &NodeType)> {
     let segments = programs.unfolding.segments.iter().enumerate();
     segments
         .flat_map(|(number, segment)| segment.types.iter().enumerate().map(move |(role, own)| (number, role, own)))
         .filter(move |(.., own)| own.cell == cell)
-}
-
-/// By segment and output: which table it lies in, of those that nodes read. What one input of a cell reads, or one
-/// output of it writes, lies in one table, whichever segment the node is of.
-fn tables_of(programs: &CellPrograms) -> BTreeMap<(usize, usize), usize> {
-    let mut tables: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    let mut together: BTreeMap<(usize, bool, usize), Vec<(usize, usize)>> = BTreeMap::new();
-    for cell in 0..programs.unfolding.cells.len() {
-        for (segment, role, own) in types_of(programs, cell) {
-            for (number, source) in own.inputs.iter().enumerate() {
-                if let Source::Carried { output, .. } | Source::Child { output, .. } = source {
-                    let next = tables.len();
-                    tables.entry((segment, *output)).or_insert(next);
-                    together.entry((cell, true, number)).or_default().push((segment, *output));
-                }
-            }
-            for keep in &programs.keeps[segment] {
-                together.entry((cell, false, keep.outputs[role])).or_default().push((segment, keep.outputs[0]));
-            }
-        }
-    }
-    // As often as one may pull in the next.
-    for _ in 0..=together.len() {
-        for states in together.values() {
-            let least = states.iter().filter_map(|state| tables.get(state)).min().copied();
-            for state in states {
-                if let (Some(table), Some(least)) = (tables.get_mut(state), least) {
-                    *table = least;
-                }
-            }
-        }
-    }
-    let mut names: Vec<usize> = tables.values().copied().collect();
-    names.sort_unstable();
-    names.dedup();
-    for table in tables.values_mut() {
-        *table = names.binary_search(table).unwrap_or_default();
-    }
-    tables
-}
-
-/// Whether the host takes an output of some nodes of a segment's type.
-fn is_fetched(programs: &CellPrograms, segment: usize, role: usize, output: usize) -> bool {
-    let own = &programs.unfolding.segments[segment];
-    ends_loop(own, output) || keeps_of(programs, segment, role, output).any(|keep| emits(own, keep))
-}
-
-fn ends_loop(segment: &Segment, output: usize) -> bool {
-    matches!(segment.nodes, Nodes::Decode { until: Some((own, _)), .. } if own == output)
-}
-
-fn emits(segment: &Segment, keep: &Keep) -> bool {
-    segment.emits.iter().any(|emit| emit.output == keep.outputs[0])
-}
-
-fn keeps_of(programs: &CellPrograms, segment: usize, role: usize, output: usize) -> impl Iterator<Item = &Keep> {
-    programs.keeps[segment].iter().filter(move |keep| keep.outputs[role] == output)
-}
-
-/// Whether the host takes an output of this very node: `is_last` of its segment, as far as is known.
-pub(super) fn is_taken(programs: &CellPrograms, (segment, role): (usize, usize), output: usize, is_last: bool) -> bool {
-    let own = &programs.unfolding.segments[segment];
-    let of_emits = |keep: &Keep| {
-        let mut emits = own.emits.iter().filter(|emit| emit.output == keep.outputs[0]);
-        emits.any(|emit| is_last || own.streams || emit.which == Which::All)
-    };
-    ends_loop(own, output) || keeps_of(programs, segment, role, output).any(of_emits)
 }

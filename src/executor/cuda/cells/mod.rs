@@ -1,19 +1,30 @@
 //! Cells on a card: state lies in slots (BatchMaker section 5), a table for each tensor that nodes hand on, with a row
-//! for each slot.
+//! for each slot, and pools for what they leave one behind the other, with so many entries for each slot.
 
+mod accesses;
+mod cell_layout;
+mod filling;
 mod launch;
 mod layout;
+mod lengths;
+mod limits;
 mod outputs;
 mod slots;
+mod spans;
+mod tables;
+mod taking;
 
 use std::sync::Arc;
 
+pub(in crate::executor) use self::limits::CellLimits;
 use self::{
     layout::{Layout, ReadFrom},
     slots::Slots,
+    spans::{Pool, Reading, Span},
 };
 use super::{
-    graph::{Around, Loader, Move, OnCard, Place, buckets},
+    graph::{Around, Loader, Move, OnCard, Place, buckets, rows_of},
+    row_bytes::RowBytes,
     version::free,
 };
 use crate::{
@@ -34,7 +45,10 @@ pub(super) struct Cells {
     layout: Arc<Layout>,
     slots: Slots,
     tables: Vec<SlotTable>,
+    pools: Vec<SlotPool>,
     cells: Vec<OnCard>,
+    /// By cell that goes over rows: the sizes of its graphs, ascending.
+    sizes: Vec<Box<[u32]>>,
 }
 
 /// A table in the card's memory.
@@ -44,6 +58,21 @@ struct SlotTable {
     row_bytes: usize,
     /// Slots, and the constants behind them.
     rows: u32,
+}
+
+/// Entries in the card's memory.
+struct SlotPool {
+    buffer: BufferId,
+    address: Address,
+    of: Pool,
+    entries: u32,
+}
+
+/// What of a version's slots lies on the card.
+#[derive(Default)]
+struct Reserved {
+    tables: Vec<SlotTable>,
+    pools: Vec<SlotPool>,
 }
 
 /// Whether cards run such cells.
@@ -65,28 +94,71 @@ impl Cells {
         knobs: &mut CellularKnobs,
     ) -> Result<Self, String> {
         let layout = Arc::new(Layout::new(programs)?);
-        for cell in &mut knobs.cells {
-            if cell.buckets.is_empty() {
-                cell.buckets = buckets(cell.max_rows);
+        let most_bytes = loader.parameter_bytes;
+        let mut sizes = Vec::with_capacity(layout.cells.len());
+        for (number, (cell, own)) in knobs.cells.iter_mut().zip(&layout.cells).enumerate() {
+            if own.by_rows {
+                let most = nodes_of_a_task(own.lists, programs.most_steps, most_bytes).map_err(|fault| {
+                    let name = &programs.unfolding.cells[number].name;
+                    format!("cell '{name}': {fault}")
+                })?;
+                cell.buckets = buckets(cell.max_rows.min(most));
+                let most_nodes = cell.buckets.iter().copied().max().unwrap_or(1);
+                sizes.push(buckets(most_nodes.saturating_mul(programs.most_steps)));
+            } else {
+                if cell.buckets.is_empty() {
+                    cell.buckets = buckets(cell.max_rows);
+                }
+                sizes.push(cell.buckets.clone());
             }
             // Slots are numbered by version.
             cell.kind = None;
         }
         knobs.slots = slots(loader.card, &layout, knobs.slots).map_err(|error| error.to_string())?;
-        let mut tables = Vec::with_capacity(layout.tables.len());
-        let reserved = reserve(loader.card, &layout, knobs.slots, &mut tables);
-        let reserved = reserved.map_err(|error| format!("its slot tables: {error}"));
-        match reserved.and_then(|()| load(&mut loader, programs, &layout, &tables, knobs)) {
+        let mut reserved = Reserved::default();
+        let outcome = reserved.add(loader.card, &layout, knobs.slots);
+        let outcome = outcome.map_err(|error| {
+            let (slots, bytes) = (knobs.slots, layout.slot_bytes());
+            format!("the state of its requests, {slots} slots of {bytes} bytes: {error}")
+        });
+        match outcome.and_then(|()| load(&mut loader, programs, &layout, &reserved, &sizes)) {
             Ok(cells) => {
-                let slots = Slots::new(knobs.slots);
-                Ok(Self { programs: Arc::clone(programs), layout, slots, tables, cells })
+                let (programs, slots) = (Arc::clone(programs), Slots::new(knobs.slots));
+                let Reserved { tables, pools } = reserved;
+                Ok(Self { programs, layout, slots, tables, pools, cells, sizes })
             }
             Err(reason) => {
                 // Why it is refused says more than that the card is lost, which is all that can hinder this.
-                let _ = free(loader.card, tables.iter().map(|table| table.buffer));
+                let _ = free(loader.card, reserved.memory());
                 Err(reason)
             }
         }
+    }
+
+    /// Whether requests have anything in their slots.
+    fn has_state(&self) -> bool {
+        !self.tables.is_empty() || !self.pools.is_empty()
+    }
+
+    /// The buffers of all slots.
+    fn memory(&self) -> impl Iterator<Item = BufferId> {
+        memory(&self.tables, &self.pools)
+    }
+}
+
+fn memory(tables: &[SlotTable], pools: &[SlotPool]) -> impl Iterator<Item = BufferId> {
+    tables.iter().map(|table| table.buffer).chain(pools.iter().map(|pool| pool.buffer))
+}
+
+/// Most nodes of a task each of which has so many rows at most, named in so many lists.
+///
+/// # Errors
+/// When even one has more parameters than a task may.
+fn nodes_of_a_task(lists: usize, rows: u32, most_bytes: usize) -> Result<u32, String> {
+    let most_rows = rows_of(most_bytes, lists);
+    match most_rows / rows.max(1) {
+        0 => Err(format!("goes over {rows} rows, expected at most {most_rows} (instance.lengths.steps)")),
+        nodes => Ok(nodes),
     }
 }
 
@@ -94,37 +166,62 @@ impl Cells {
 fn slots(card: &Cuda, layout: &Layout, asked: u32) -> Result<u32, DeviceError> {
     let (free, _) = card.memory_bytes()?;
     let most = (free / SLOTS_PART).checked_div(layout.slot_bytes()).unwrap_or(usize::MAX);
-    Ok(asked.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1))
+    // Tasks name entries by numbers of 31 bits.
+    let entries = layout.spans.pools.iter().map(|pool| pool.entries).max().unwrap_or(1);
+    let named = i32::MAX.unsigned_abs() / entries.max(1);
+    Ok(asked.min(u32::try_from(most).unwrap_or(u32::MAX)).min(named).max(1))
 }
 
-/// Reserves slot tables one by one: those that there are if one fails are the caller's.
-fn reserve(card: &mut Cuda, layout: &Layout, slots: u32, tables: &mut Vec<SlotTable>) -> Result<(), DeviceError> {
-    for table in &layout.tables {
-        let rows = slots + table.constants.len() as u32;
-        let buffer = card.allocate(rows, table.row_bytes)?;
-        tables.push(SlotTable { buffer, address: card.address(buffer)?, row_bytes: table.row_bytes, rows });
-        for (row, constant) in (slots..).zip(&table.constants) {
-            card.upload(buffer, row, constant)?;
+impl Reserved {
+    /// Reserves slot tables and pools one by one: those that there are if one fails are the caller's.
+    fn add(&mut self, card: &mut Cuda, layout: &Layout, slots: u32) -> Result<(), DeviceError> {
+        for table in &layout.tables {
+            let rows = slots + table.constants.len() as u32;
+            let buffer = card.allocate(rows, table.row_bytes)?;
+            self.tables.push(SlotTable { buffer, address: card.address(buffer)?, row_bytes: table.row_bytes, rows });
+            for (row, constant) in (slots..).zip(&table.constants) {
+                card.upload(buffer, row, constant)?;
+            }
         }
+        for &of in &layout.spans.pools {
+            let entries = slots.saturating_mul(of.entries);
+            let buffer = card.allocate(entries, of.entry_bytes)?;
+            self.pools.push(SlotPool { buffer, address: card.address(buffer)?, of, entries });
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn memory(&self) -> impl Iterator<Item = BufferId> {
+        memory(&self.tables, &self.pools)
+    }
 }
 
 fn load(
     loader: &mut Loader<'_>,
     programs: &CellPrograms,
     layout: &Layout,
-    tables: &[SlotTable],
-    knobs: &CellularKnobs,
+    reserved: &Reserved,
+    sizes: &[Box<[u32]>],
 ) -> Result<Vec<OnCard>, String> {
     let specs = programs.unfolding.cells.iter().enumerate();
     let cells = specs.zip(&programs.cells).map(|((number, spec), cell)| {
         let program = cell.program.on_card().ok_or("has no plan for cards".to_owned());
-        let around = layout.around(number, tables);
-        let loaded = program.and_then(|program| loader.load(program, around, &knobs.cells[number].buckets));
+        let around = layout.around(number, reserved);
+        let loaded = program.and_then(|program| loader.load(program, around, &sizes[number]));
         loaded.map_err(|fault| format!("cell '{}': {fault}", spec.name))
     });
     cells.collect()
+}
+
+impl SlotPool {
+    /// The first entry of a span in a slot.
+    fn entry(&self, slot: u32, span: Span) -> u32 {
+        slot * self.of.entries + span.first
+    }
+
+    fn place(&self) -> Place {
+        Place::Entries(self.address, self.entries, self.of.entry_bytes)
+    }
 }
 
 impl SlotTable {
@@ -148,33 +245,48 @@ const SLOTS: usize = 0;
 const HOST_ROWS: usize = 1;
 
 impl Layout {
-    /// What a cell's graphs do around its program. Each input has a ring for what the host brings.
-    fn around(&self, cell: usize, tables: &[SlotTable]) -> Around {
+    /// What a cell's graphs do around its program.
+    fn around(&self, cell: usize, Reserved { tables, pools }: &Reserved) -> Around {
         let cell = &self.cells[cell];
-        let gathers = cell.inputs.iter().enumerate().map(|(number, input)| {
-            let (list, place) = match input.from {
-                ReadFrom::Host => (HOST_ROWS, Place::Brought(number)),
-                ReadFrom::Own { table } => (SLOTS, tables[table].place()),
-                ReadFrom::Child { table, list } => (cell.children(list), tables[table].place()),
+        let gathers = cell.inputs.iter().map(|input| {
+            let (list, counts, place) = match input.from {
+                ReadFrom::Host => (HOST_ROWS, None, Place::Brought(input.ring.unwrap_or_default())),
+                ReadFrom::Own { table } => (SLOTS, None, tables[table].place()),
+                ReadFrom::Child { table, list } => (list, None, tables[table].place()),
+                ReadFrom::Span { pool, list, reading } => {
+                    let axis = input.axis.filter(|_| reading == Reading::Whole);
+                    (list, axis.map(|axis| cell.count(axis)), pools[pool].place())
+                }
             };
-            Move { list, row_bytes: input.row_bytes.into(), place }
+            Move { list, counts, row_bytes: input.row_bytes.clone(), place }
         });
-        let kept = cell.kept.iter().map(|&(output, table)| {
-            (output, Move { list: SLOTS, row_bytes: tables[table].row_bytes.into(), place: tables[table].place() })
-        });
-        let fetched = cell.fetched.iter().enumerate().map(|(ring, fetched)| {
-            let list = cell.fetched(ring);
-            (fetched.output, Move { list, row_bytes: fetched.row_bytes.into(), place: Place::Fetched(ring) })
-        });
+        let to = |list: usize, row_bytes: &RowBytes, place: Place| {
+            let row_bytes = row_bytes.clone();
+            Move { list, counts: None, row_bytes, place }
+        };
+        let kept = cell
+            .kept
+            .iter()
+            .map(|&(output, table)| (output, to(SLOTS, &tables[table].row_bytes.into(), tables[table].place())));
+        let appended = cell
+            .appended
+            .iter()
+            .map(|appended| (appended.output, to(appended.list, &appended.row_bytes, pools[appended.pool].place())));
+        let fetched = cell
+            .fetched
+            .iter()
+            .enumerate()
+            .map(|(ring, fetched)| (fetched.output, to(fetched.list, &fetched.row_bytes, Place::Fetched(ring))));
         let has_own = cell.inputs.iter().any(|input| matches!(input.from, ReadFrom::Own { .. }));
+        let brought = cell.inputs.iter().filter(|input| input.ring.is_some());
         Around {
-            lists: cell.fetched(cell.fetched.len()),
+            lists: cell.lists,
             pieces: if has_own { cell.inputs.len() } else { 0 },
             gathers: gathers.collect(),
-            scatters: kept.chain(fetched).collect(),
+            scatters: kept.chain(appended).chain(fetched).collect(),
             faults: HOST_ROWS,
-            brought: cell.inputs.iter().map(|input| input.row_bytes).collect(),
-            fetched: cell.fetched.iter().map(|fetched| fetched.row_bytes).collect(),
+            brought: brought.map(|input| input.row_bytes.pitch()).collect(),
+            fetched: cell.fetched.iter().map(|fetched| fetched.row_bytes.pitch()).collect(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::layout::{Layout, is_taken};
+use super::layout::{Layout, OutputLength};
 use crate::{
     batching::{Next, RowOutcome},
     engine::RowFailure,
@@ -17,7 +17,7 @@ use crate::{
         job::Job,
         ran::Outputs,
     },
-    model::unfold::Nodes,
+    model::{Dims, element_count, unfold::Nodes},
 };
 
 /// Reads what tasks of a version have left.
@@ -29,25 +29,27 @@ pub(super) struct CellReader {
 /// A task's rows.
 struct Left<'a> {
     of: &'a CellReader,
-    job: &'a Job,
+    cell: usize,
     section: &'a Section,
+    /// By member: its node, if its request has it, and the first of its rows and how many these are.
+    nodes: Vec<(Option<Node<'a>>, usize, usize)>,
 }
 
 impl Reader for CellReader {
     fn ran(&self, job: &Job, section: &Section, mut failures: Vec<RowFailure>) -> Ended {
-        let left = Left { of: self, job, section };
+        let left = Left::new(self, job, section);
         let refused: Vec<u32> = failures.iter().map(|failure| failure.row).collect();
         let mut outcomes = Vec::with_capacity(job.members.len());
-        for row in 0..job.members.len() {
-            let is_refused = refused.contains(&(row as u32));
-            let is_faulty = section.is_faulty(row);
+        for (member, (node, at, rows)) in left.nodes.iter().enumerate() {
+            let is_refused = refused.contains(&(member as u32));
+            let is_faulty = (*at..at + rows).any(|row| section.is_faulty(row));
             if !is_refused && is_faulty {
-                let name = &self.programs.unfolding.cells[left.cell()].name;
+                let name = &self.programs.unfolding.cells[left.cell].name;
                 let reason = format!("cell '{name}': an index is beyond its table");
-                failures.push(RowFailure { row: row as u32, reason });
+                failures.push(RowFailure { row: member as u32, reason });
             }
-            outcomes.push(match left.node(row).filter(|_| !is_refused && !is_faulty) {
-                Some(node) => node.outcome(|output| left.row(row, output)),
+            outcomes.push(match node.filter(|_| !is_refused && !is_faulty) {
+                Some(node) => node.outcome(|output| left.row(member, output)),
                 None => RowOutcome { next: Next::Failed, emitted: false },
             });
         }
@@ -55,40 +57,59 @@ impl Reader for CellReader {
     }
 
     fn take(&self, job: &Job, section: &Section, most_bytes: usize) -> Result<Outputs, String> {
-        let left = Left { of: self, job, section };
+        let left = Left::new(self, job, section);
         let mut outputs = Outputs::default();
-        for part in 0..job.members.len() {
-            let Some(node) = left.node(part) else { continue };
+        for (member, (node, ..)) in left.nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
             let at = (node.place.segment, node.journey.role(node.place));
-            let is_last = is_last(&node);
-            let row = |output| is_taken(&self.programs, at, output, is_last).then(|| left.row(part, output)).flatten();
+            let is_last = is_last(node);
+            let is_taken = |output| self.layout.host_reads.is_taken(&self.programs, at, output, is_last);
+            let row = |output| is_taken(output).then(|| left.row(member, output)).flatten();
             match node.keep(row, most_bytes) {
-                Ok(()) => outputs.streamed.extend(node.response(row).map(|response| (part, response))),
-                Err(fault) => outputs.failures.push((part, fault)),
+                Ok(()) => outputs.streamed.extend(node.response(row).map(|response| (member, response))),
+                Err(fault) => outputs.failures.push((member, fault)),
             }
         }
         Ok(outputs)
     }
 }
 
-impl Left<'_> {
-    fn cell(&self) -> usize {
-        usize::from(self.job.task.cell.0)
+impl<'a> Left<'a> {
+    fn new(of: &'a CellReader, job: &'a Job, section: &'a Section) -> Self {
+        let cell = usize::from(job.task.cell.0);
+        let mut at = 0;
+        let nodes = job.members.iter().map(|member| {
+            let journey = member.journey.as_ref();
+            let node = journey.and_then(|journey| Node::of(journey, member.span.start, &of.programs, cell).ok());
+            let rows = node.as_ref().map_or(0, |node| of.layout.node_rows(&of.programs, cell, node));
+            at += rows;
+            (node, at - rows, rows)
+        });
+        let nodes = nodes.collect();
+        Self { of, cell, section, nodes }
     }
 
-    fn node(&self, row: usize) -> Option<Node<'_>> {
-        let member = self.job.members.get(row)?;
-        Node::of(member.journey.as_ref()?, member.span.start, &self.of.programs, self.cell()).ok()
-    }
-
-    /// A row of an output that the host takes.
-    fn row(&self, row: usize, output: usize) -> Option<Row> {
-        let fetched = &self.of.layout.cells[self.cell()].fetched;
-        let ring = fetched.iter().position(|fetched| fetched.output == output)?;
-        let row_bytes = fetched[ring].row_bytes;
-        let bytes = &self.section.fetched[ring].bytes()[row * row_bytes..][..row_bytes];
-        let spec = &self.of.programs.unfolding.cells[self.cell()].outputs[output];
-        Some(Row::alone(spec.dims.clone(), Bytes::copy_from_slice(bytes)))
+    /// What a member gave at an output that the host takes: all of its rows as one along a first axis, where it goes
+    /// over rows.
+    fn row(&self, member: usize, output: usize) -> Option<Row> {
+        let (node, at, rows) = self.nodes.get(member)?;
+        let layout = &self.of.layout.cells[self.cell];
+        let ring = layout.fetched.iter().position(|fetched| fetched.output == output)?;
+        let pitch = layout.fetched[ring].row_bytes.pitch();
+        let spec = &self.of.programs.unfolding.cells[self.cell].outputs[output];
+        let mut dims = spec.dims.clone();
+        if let (OutputLength::Axis(axis), Some(first)) = (layout.output_length(output), dims.first_mut()) {
+            let own = self.of.layout.own_lengths(&self.of.programs, self.cell, node.as_ref()?);
+            *first = i64::from(own[axis]);
+        }
+        if layout.by_rows {
+            let of_row = std::mem::take(&mut dims);
+            dims = Dims::from_slice(&[*rows as i64]);
+            dims.extend_from_slice(&of_row);
+        }
+        let bytes = element_count(&dims)?.checked_mul(spec.datatype.size_bytes()?)?;
+        let bytes = self.section.fetched[ring].bytes().get(at * pitch..at * pitch + bytes)?;
+        Some(Row::alone(dims, Bytes::copy_from_slice(bytes)))
     }
 }
 

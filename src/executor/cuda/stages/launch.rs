@@ -8,7 +8,7 @@ use super::{
     outputs::StageReader,
 };
 use crate::{
-    batching::{Bucket, Lease, RowSpan, Task},
+    batching::{Lease, RowSpan, Task},
     device::{
         Access, DeviceError, Rows,
         cuda::{Address, Cuda, ImportedSlice},
@@ -31,13 +31,13 @@ impl Version for Stages {
         &mut self.stages
     }
 
-    fn size(&self, bucket: &Bucket) -> Option<RunSize> {
+    fn size(&self, job: &Job) -> Option<RunSize> {
+        let bucket = &job.task.bucket;
         self.layout.lengths_for(&bucket.class).map(|lengths| RunSize { rows: bucket.rows, lengths })
     }
 
-    fn fill(&self, job: &Job, section: &mut Section) -> Result<Filled, String> {
+    fn fill(&self, job: &Job, RunSize { lengths, .. }: RunSize, section: &mut Section) -> Result<Filled, String> {
         let task = &job.task;
-        let lengths = self.layout.lengths_for(&task.bucket.class).ok_or("it is longer than any that are prepared")?;
         let number = usize::from(task.cell.0);
         let layout = self.layout.stages.get(number).ok_or_else(|| format!("there is no stage {number}"))?;
         let rows = task.row_count() as usize;

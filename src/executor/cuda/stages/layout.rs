@@ -7,7 +7,7 @@ use crate::{
     engine::CardProgram,
     executor::{
         StagePrograms,
-        cuda::row_bytes::{RowBytes, row_bytes},
+        cuda::row_bytes::{RowBytes, least_that_holds, row_bytes},
         stages::{Programs, Stages},
     },
     model::{Dims, ExitTo, ModelSpec, Source, TensorSpec},
@@ -103,10 +103,7 @@ impl Layout {
 
     /// Which of the lengths a batch of this shape is padded to: the least that hold it.
     pub(super) fn lengths_for(&self, class: &ShapeClass) -> Option<usize> {
-        let holds = |lengths: &Lengths| lengths.iter().zip(&class.0).all(|(most, length)| length <= most);
-        let area = |lengths: &Lengths| lengths.iter().map(|&length| u64::from(length)).product::<u64>();
-        let holding = self.lengths.iter().enumerate().filter(|(_, lengths)| holds(lengths));
-        holding.min_by_key(|(_, lengths)| area(lengths)).map(|(number, _)| number)
+        least_that_holds(&self.lengths, &class.0)
     }
 
     fn stage(&mut self, spec: &ModelSpec, cut: &Stages, number: usize) -> Result<StageLayout, String> {

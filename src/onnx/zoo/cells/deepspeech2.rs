@@ -32,7 +32,9 @@ fn features(width: Width) -> usize {
     width.of(32) * BANDS
 }
 
-/// `frames` FP32 `[frames, 80]` → `features` FP32 `[(frames + 1) / 2, 640]`, with fewer channels at smaller widths.
+/// `frames` FP32 `[frames, 80]`, of which the first `frames_length` INT64 `[]` are valid → `features` FP32 `[steps, 640]`,
+/// one step for every second frame, with fewer channels at smaller widths. Everything behind the last valid frame is
+/// silence, as if the recording ended there.
 ///
 /// # Errors
 /// Only if the graph built here is invalid, which would be a bug.
@@ -40,9 +42,11 @@ pub fn conv(width: Width) -> Result<Model, BuildError> {
     let channels = width.of(32);
     let mut net = Net::new("deepspeech2/conv");
     let frames = net.matrix("frames", "frames", FREQUENCIES);
+    let length = net.number("frames_length");
     let axis = net.graph.literal(&[1_i64]);
     let x = net.graph.op("Unsqueeze", &[&frames, &axis]).value();
     let x = convolve(&mut net, "conv1", &x, [channels, 1, 11, 41], 2);
+    let x = silenced(&mut net, &x, &length);
     let x = convolve(&mut net, "conv2", &x, [channels, channels, 11, 21], 1);
     // [batch, channels, steps, bands] → [batch, steps, channels · bands]
     let x = net.graph.op("Transpose", &[&x]).attr("perm", [0, 2, 1, 3]).value();
@@ -50,6 +54,24 @@ pub fn conv(width: Width) -> Result<Model, BuildError> {
     let x = net.graph.op("Reshape", &[&x, &flat]).named("features").value();
     net.graph.output(&x, DataType::Fp32, &dims!["batch", "steps", features(width) as i64]);
     net.graph.finish()
+}
+
+/// Zeros the steps of `x` `[batch, channels, steps, bands]` behind those of the first `length` frames, so that the next
+/// convolution reads zeros there, as it does behind the end.
+fn silenced(net: &mut Net, x: &Value, length: &Value) -> Value {
+    let (zero, one, two) = (net.graph.scalar(0_i64), net.graph.scalar(1_i64), net.graph.scalar(2_i64));
+    let shape = net.graph.op("Shape", &[x]).value();
+    let steps = net.graph.op("Gather", &[&shape, &two]).value();
+    let places = net.graph.op("Range", &[&zero, &steps, &one]).value();
+    // Every second frame begins a step: step s is of the first frames if frame 2 s is.
+    let begins = net.graph.op("Mul", &[&places, &two]).value();
+    let axis = net.graph.literal(&[1_i64]);
+    let length = net.graph.op("Unsqueeze", &[length, &axis]).value();
+    let is_there = net.graph.op("Less", &[&begins, &length]).value();
+    let axes = net.graph.literal(&[1_i64, 3]);
+    let is_there = net.graph.op("Unsqueeze", &[&is_there, &axes]).value();
+    let silence = net.graph.scalar(0.0_f32);
+    net.graph.op("Where", &[&is_there, x, &silence]).value()
 }
 
 /// Adds a convolution over time and frequency and a clipped rectifier. `stride` is that of time; the stride of
@@ -91,19 +113,19 @@ fn recurrent(name: &str, width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `forward`, `backward` FP32 `[steps, hidden]` → `logits` FP32 `[steps, 29]`.
+/// `forward`, `backward` FP32 `[hidden]` → `logits` FP32 `[29]`, for each step.
 ///
 /// # Errors
 /// Only if the graph built here is invalid, which would be a bug.
 pub fn dense(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("deepspeech2/dense");
-    let (forward, backward) = (net.matrix("forward", "steps", hidden), net.matrix("backward", "steps", hidden));
-    let joined = net.graph.op("Concat", &[&forward, &backward]).attr("axis", 2).value();
+    let (forward, backward) = (net.vector("forward", hidden), net.vector("backward", hidden));
+    let joined = net.join(&[&forward, &backward]);
     let weight = net.weight("dense.weight", &[2 * hidden, CHARACTERS], 2 * hidden, 8.0);
     let bias = net.weight("dense.bias", &[CHARACTERS], 1, 1e-2);
     let scores = net.graph.op("MatMul", &[&joined, &weight]).value();
     let logits = net.graph.op("Add", &[&scores, &bias]).named("logits").value();
-    net.graph.output(&logits, DataType::Fp32, &dims!["batch", "steps", CHARACTERS as i64]);
+    net.give_vector(&logits, CHARACTERS);
     net.graph.finish()
 }

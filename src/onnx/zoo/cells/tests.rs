@@ -118,9 +118,9 @@ fn cells_declare_what_they_promise() {
             "token [], memory [memory, 128], memory_length [], h1 [128], c1 [128], h2 [128], c2 [128]",
             "next_token [], h1_next [128], c1_next [128], h2_next [128], c2_next [128]",
         ),
-        (deepspeech2::conv, "frames [frames, 80]", "features [steps, 160]"),
+        (deepspeech2::conv, "frames [frames, 80], frames_length []", "features [steps, 160]"),
         (deepspeech2::forward, "x [160], h [128]", "h_next [128]"),
-        (deepspeech2::dense, "forward [steps, 128], backward [steps, 128]", "logits [steps, 29]"),
+        (deepspeech2::dense, "forward [128], backward [128]", "logits [29]"),
         (
             las::speller,
             "token [], memory [memory, 128], memory_length [], context [128], h [128], c [128]",
@@ -128,7 +128,7 @@ fn cells_declare_what_they_promise() {
         ),
         (
             transformer::encoder,
-            "source [source]",
+            "source [source], source_length []",
             "memory_keys_0 [source, 128], memory_values_0 [source, 128], memory_keys_1 [source, 128], \
              memory_values_1 [source, 128]",
         ),
@@ -146,7 +146,8 @@ fn cells_declare_what_they_promise() {
 
 #[test]
 fn tokens_are_whole_numbers_of_64_bits() {
-    let tokens = ["token", "x", "next_token", "past_length", "memory_length", "source"];
+    let tokens =
+        ["token", "x", "next_token", "past_length", "memory_length", "source", "source_length", "frames_length"];
     for (name, make) in ALL {
         let Signature { inputs, outputs, .. } = signature(make);
         for port in inputs.iter().chain(&outputs) {

@@ -30,12 +30,22 @@ const ENDING: Ending = Ending { pull: 4.0, bias: -1.0 };
 /// Increase of the clock's part of a position embedding per position, and the number of positions over which it rises.
 const TICK: (f32, usize) = (0.1, 40);
 
+/// What attends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queries {
+    /// The newest entry: `[batch, hidden]`.
+    One,
+    /// Each entry: `[batch, entries, hidden]`.
+    Each,
+}
+
 fn hidden(width: Width) -> usize {
     width.of(512)
 }
 
-/// `source` INT64 `[source]` → `memory_keys_0`, `memory_values_0`, `memory_keys_1`, `memory_values_1` FP32 `[source,
-/// hidden]`, one pair for each layer of the decoder. `hidden` is 512 at full width; the source has at most 512 tokens.
+/// `source` INT64 `[source]`, of which the first `source_length` INT64 `[]` are valid → `memory_keys_0`,
+/// `memory_values_0`, `memory_keys_1`, `memory_values_1` FP32 `[source, hidden]`, one pair for each layer of the
+/// decoder. `hidden` is 512 at full width; the source has at most 512 tokens.
 ///
 /// # Errors
 /// Only if the graph built here is invalid, which would be a bug.
@@ -43,6 +53,8 @@ pub fn encoder(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("transformer/encoder");
     let source = net.graph.input("source", DataType::Int64, &dims!["batch", "source"]);
+    let length = net.number("source_length");
+    let is_there = net.within(&source, &length);
     let places = net.weight("positions.weight", &[POSITIONS, hidden], 1, 1.0);
     let x = net.embed(&source, VOCABULARY, hidden);
     let shape = net.graph.op("Shape", &[&source]).value();
@@ -53,7 +65,7 @@ pub fn encoder(width: Width) -> Result<Model, BuildError> {
     for layer in 0..LAYERS {
         x = net.scope(format!("layer{layer}"), |net| {
             let [query, keys, values] = ["query", "key", "value"].map(|name| net.project(name, &x, hidden, hidden));
-            let attended = net.attend_by_heads(&query, &keys, &values, None, hidden);
+            let attended = net.attend_by_heads((&query, Queries::Each), &keys, &values, &is_there, hidden);
             let attended = net.project_by("attention", &attended, [hidden, hidden], ASIDE);
             let x = net.add_and_normalise("attended", &x, &attended, hidden);
             net.feed_forward(&x, hidden)
@@ -104,12 +116,12 @@ pub fn decoder(width: Width) -> Result<Model, BuildError> {
                     net.output(&format!("{one}_{layer}"), &newest, &dims!["batch", hidden as i64]);
                     net.newest_and(past, &newest)
                 });
-            let attended = net.attend_by_heads(&query, &keys, &values, Some(&is_past), hidden);
+            let attended = net.attend_by_heads((&query, Queries::One), &keys, &values, &is_past, hidden);
             let attended = net.project_by("attention", &attended, [hidden, hidden], ASIDE);
             let x = net.add_and_normalise("attended", &x, &attended, hidden);
             let query = net.project("memory_query", &x, hidden, hidden);
             let [keys, values] = &memory[layer];
-            let attended = net.attend_by_heads(&query, keys, values, Some(&is_source), hidden);
+            let attended = net.attend_by_heads((&query, Queries::One), keys, values, &is_source, hidden);
             let attended = net.project("memory_attention", &attended, hidden, hidden);
             let x = net.add_and_normalise("memory_attended", &x, &attended, hidden);
             net.feed_forward(&x, hidden)
@@ -153,10 +165,10 @@ impl Net {
     /// hidden]`, of which `is_there` `[batch, entries]` marks the valid ones.
     fn attend_by_heads(
         &mut self,
-        query: &Value,
+        (query, queries): (&Value, Queries),
         keys: &Value,
         values: &Value,
-        is_there: Option<&Value>,
+        is_there: &Value,
         hidden: usize,
     ) -> Value {
         let (heads, head) = ((hidden / HEAD) as i64, HEAD as i64);
@@ -166,10 +178,10 @@ impl Net {
             self.graph.op("Transpose", &[&parts]).attr("perm", order).value()
         };
         let (keys, values) = (by_head(keys, [0, 2, 3, 1]), by_head(values, [0, 2, 1, 3]));
-        // A decoder has a single query per row, which needs no transposition.
-        let query = match is_there {
-            None => by_head(query, [0, 2, 1, 3]),
-            Some(_) => {
+        let query = match queries {
+            Queries::Each => by_head(query, [0, 2, 1, 3]),
+            // A single query per row needs no transposition.
+            Queries::One => {
                 let single = self.graph.literal(&[0, heads, 1, head]);
                 self.graph.op("Reshape", &[query, &single]).value()
             }
@@ -177,19 +189,17 @@ impl Net {
         let root = self.graph.scalar((HEAD as f32).sqrt());
         let scores = self.graph.op("MatMul", &[&query, &keys]).value();
         let scores = self.graph.op("Div", &[&scores, &root]).value();
-        match is_there {
-            None => {
-                let shares = self.graph.op("Softmax", &[&scores]).attr("axis", -1).value();
-                let mixed = self.graph.op("MatMul", &[&shares, &values]).value();
+        let axes = self.graph.literal(&[1_i64, 2]);
+        let is_there = self.graph.op("Unsqueeze", &[is_there, &axes]).value();
+        let shares = self.shares(&scores, &is_there);
+        let mixed = self.graph.op("MatMul", &[&shares, &values]).value();
+        match queries {
+            Queries::Each => {
                 let mixed = self.graph.op("Transpose", &[&mixed]).attr("perm", [0, 2, 1, 3]).value();
                 let joined = self.graph.literal(&[0, 0, hidden as i64]);
                 self.graph.op("Reshape", &[&mixed, &joined]).value()
             }
-            Some(is_there) => {
-                let axes = self.graph.literal(&[1_i64, 2]);
-                let is_there = self.graph.op("Unsqueeze", &[is_there, &axes]).value();
-                let shares = self.shares(&scores, &is_there);
-                let mixed = self.graph.op("MatMul", &[&shares, &values]).value();
+            Queries::One => {
                 let joined = self.graph.literal(&[0, hidden as i64]);
                 self.graph.op("Reshape", &[&mixed, &joined]).value()
             }

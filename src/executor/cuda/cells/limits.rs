@@ -1,0 +1,45 @@
+//! What a version on cards can hold of a request, which is checked before it is admitted.
+
+use std::sync::Arc;
+
+use super::{layout::Layout, lengths::Asked};
+use crate::{
+    executor::{InputTensor, cells::CellPrograms},
+    model::{ModelSpec, unfold::Unfolded},
+};
+
+/// The limits of a version's requests.
+#[derive(Debug)]
+pub(in crate::executor) struct CellLimits {
+    programs: Arc<CellPrograms>,
+    layout: Layout,
+}
+
+impl CellLimits {
+    /// Those of a version whose cells run on cards; none where they do not.
+    pub(in crate::executor) fn new(programs: &Arc<CellPrograms>) -> Option<Self> {
+        let layout = Layout::new(programs).ok()?;
+        Some(Self { programs: Arc::clone(programs), layout })
+    }
+
+    /// Whether a card can hold a request that unfolds into `graph`.
+    ///
+    /// # Errors
+    /// With the segment, what is too long there, and the limit.
+    pub(in crate::executor) fn check(
+        &self,
+        spec: &ModelSpec,
+        inputs: &[Option<InputTensor>],
+        graph: &[Unfolded],
+    ) -> Result<(), String> {
+        let axis = usize::from(spec.has_batch_axis());
+        let length = |input: &Option<InputTensor>| {
+            let length = input.as_ref()?.shape.get(axis).copied().unwrap_or(1);
+            Some(u32::try_from(length).unwrap_or(u32::MAX))
+        };
+        let lengths: Vec<Option<u32>> = inputs.iter().map(length).collect();
+        let asked = Asked { lengths: &lengths, graph };
+        let fits = self.layout.check_request(&self.programs, &asked);
+        fits.map_err(|fault| format!("model '{}': {fault}", spec.name))
+    }
+}
