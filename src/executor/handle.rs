@@ -15,10 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Backlog, CardPorts, CellPrograms, InferError, InferRequest, Response,
-    admit::Longest,
     hangs::Hangs,
     indices::IndexChecks,
     location::Location,
+    longest::Longest,
     pool::Pool,
     record::{Sink, Waiting},
 };

@@ -28,6 +28,7 @@ mod indices;
 mod job;
 mod loaded;
 mod location;
+mod longest;
 mod pieces;
 mod placement;
 mod pool;

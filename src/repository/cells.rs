@@ -78,7 +78,8 @@ pub(super) fn compile(
     Ok(programs)
 }
 
-/// Returns the inputs and outputs of a cell's program, without the batch, and the names of the axes that vary, by symbol.
+/// Returns the inputs and outputs of a cell's program, without the batch, and the names of the axes that vary, by
+/// symbol.
 pub(super) fn ports(signature: &Signature) -> Result<(CellPorts, Vec<String>), String> {
     let mut axes = Vec::new();
     let inputs = signature.inputs.iter().map(|port| tensor(port, &mut axes, true)).collect::<Result<_, String>>()?;

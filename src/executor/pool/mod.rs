@@ -21,13 +21,13 @@ use tracing::warn;
 use self::shard::Shard;
 use super::{
     Backlog, BacklogLimits, CardPorts, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
-    admit::Longest,
     backend::{Backend, Order},
     clock::{Clock, duration_ns},
     cuda::placed_ports,
     host::Host,
     indices::IndexChecks,
     loaded::Loaded,
+    longest::Longest,
     state::{Numbers, Responsiveness, State},
 };
 use crate::{

@@ -3,7 +3,8 @@
 
 use super::{
     HOST_ROWS,
-    layout::{Appended, CellLayout, Fetched, Input, Layout, OutputLength, ReadFrom, axis_of, types_of},
+    layout::{Appended, CellLayout, Fetched, Input, Layout, OutputLength, ReadFrom},
+    node_types::{axis_of, types_of},
     spans::{Origin, Reading, bytes_behind_first, origin_of, reading},
     taking::keeps_of,
 };

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{
+    node_types::{axis_of, types_of},
     spans::{Origin, Reading, Spans, reading, spans_of},
     tables::tables_of,
     taking::HostReads,
@@ -20,7 +21,7 @@ use crate::{
     },
     model::{
         TensorSpec,
-        unfold::{Emitted, NodeType, Nodes, Source, Start, Tensor, Which},
+        unfold::{Emitted, Nodes, Source, Start, Tensor, Which},
     },
 };
 
@@ -280,17 +281,4 @@ impl CellLayout {
 /// The longest of the lengths of an axis.
 fn longest_of(lengths: &[Lengths], axis: usize) -> Option<u32> {
     lengths.iter().filter_map(|own| own.get(axis)).copied().max()
-}
-
-/// The axis of a cell that the first axis of a tensor is.
-pub(super) fn axis_of(spec: &TensorSpec) -> Option<usize> {
-    spec.symbols.first().copied().flatten().map(|symbol| usize::from(symbol.0))
-}
-
-/// The node types that run as a cell: each with its segment, and its place there.
-pub(super) fn types_of(programs: &CellPrograms, cell: usize) -> impl Iterator<Item = (usize, usize, &NodeType)> {
-    let segments = programs.unfolding.segments.iter().enumerate();
-    segments
-        .flat_map(|(number, segment)| segment.types.iter().enumerate().map(move |(role, own)| (number, role, own)))
-        .filter(move |(.., own)| own.cell == cell)
 }

@@ -8,6 +8,7 @@ mod launch;
 mod layout;
 mod lengths;
 mod limits;
+mod node_types;
 mod outputs;
 mod slots;
 mod spans;

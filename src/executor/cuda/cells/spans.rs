@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::types_of;
+use super::node_types::types_of;
 use crate::{
     executor::cells::CellPrograms,
     model::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::types_of;
+use super::node_types::types_of;
 use crate::{executor::cells::CellPrograms, model::unfold::Source};
 
 /// By segment and output: which table it lies in, of those that nodes read. What one input of a cell reads, or one
