@@ -33,8 +33,8 @@ fn features(width: Width) -> usize {
 }
 
 /// `frames` FP32 `[frames, 80]`, of which the first `frames_length` INT64 `[]` are valid → `features` FP32 `[steps,
-/// 640]`, one step for every second frame, with fewer channels at smaller widths. Everything behind the last valid frame
-/// is silence, as if the recording ended there.
+/// 640]`, one step for every second frame, with fewer channels at smaller widths. Everything behind the last valid
+/// frame is silence, as if the recording ended there.
 ///
 /// # Errors
 /// Only if the graph built here is invalid, which would be a bug.
