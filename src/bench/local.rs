@@ -379,7 +379,7 @@ mod tests {
     fn what_is_no_policy_is_refused_with_what_was_expected() {
         let refusal = |text: &str| Variant::parse(text).expect_err("it is none").to_string();
         for text in ["", "{", "[1]", "3: {}"] {
-            assert!(refusal(text).contains("expected its name and its knobs"), "{}", refusal(text));
+            assert!(refusal(text).contains("expected a name with its knobs"), "{}", refusal(text));
         }
         assert!(refusal("windw: { }").contains("windw"), "{}", refusal("windw: { }"));
         let unknown = refusal("window: { max_delay: 3 }");

@@ -152,7 +152,7 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "len(encoder.all)",
             "len(encoder.h)",
-            "f:24:5: unfold[1].decode.max_steps: 'encoder.h' is no input whose length is known before the segment runs",
+            "f:24:5: unfold[1].decode.max_steps: 'encoder.h' is not an input whose length is known before the segment runs",
         ),
         (
             "start: { h: -0.5 }",
