@@ -94,16 +94,7 @@ fn bring_up(pool: &Arc<Pool>, runtime: Option<&Runtime>, stages: usize) -> Arc<M
 fn request(rows: usize) -> InferRequest {
     let shape = Dims::from_slice(&[rows as i64, WIDTH as i64]);
     let input = InputTensor { shape, data: Bytes::from(vec![0; rows * WIDTH * 4]) };
-    InferRequest {
-        rows: rows as u32,
-        inputs: vec![Some(input)],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(rows as u32, vec![Some(input)])
 }
 
 fn boundaries(criterion: &mut Criterion) {

@@ -108,16 +108,10 @@ fn one_lane() -> Arc<Pool> {
 fn request(values: &[f32]) -> InferRequest {
     let rows = values.len() as u32 / 2;
     let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    InferRequest {
+    InferRequest::new(
         rows,
-        inputs: vec![Some(InputTensor { shape: Dims::from_slice(&[i64::from(rows), 2]), data: Bytes::from(data) })],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+        vec![Some(InputTensor { shape: Dims::from_slice(&[i64::from(rows), 2]), data: Bytes::from(data) })],
+    )
 }
 
 fn values(response: &Response) -> Vec<f32> {

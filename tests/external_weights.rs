@@ -123,16 +123,7 @@ impl Twice {
             let served = Repository::start(options, loader).await.expect("the folder is readable");
             served.load(model, Overrides::default()).await.expect("it loads");
             let inputs = vec![Some(input.clone())];
-            let request = InferRequest {
-                rows: 1,
-                inputs,
-                priority: 0,
-                queue_timeout: None,
-                deadline: None,
-                sequence: None,
-                trace: None,
-                on_card: None,
-            };
+            let request = InferRequest::new(1, inputs);
             let handle = Arc::clone(served.resolve(model, "").expect("it is ready").handle());
             let response = handle.submit(request).await.expect("it answers");
             *answer = response.outputs.into_iter().map(|output| output.data).collect();

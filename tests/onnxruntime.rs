@@ -51,16 +51,7 @@ fn request(inputs: Vec<(&[i64], Vec<u8>)>) -> InferRequest {
         .into_iter()
         .map(|(shape, data)| Some(InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(data) }))
         .collect();
-    InferRequest {
-        rows,
-        inputs,
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(rows, inputs)
 }
 
 async fn infer(handle: &Arc<ModelHandle>, inputs: Vec<(&[i64], Vec<u8>)>) -> Result<Vec<OutputTensor>, InferError> {

@@ -103,16 +103,7 @@ fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> ResponseFuture {
     let rows = values.len() as u32 / 2;
     let data = Bytes::copy_from_slice(bytemuck::cast_slice(values));
     let input = InputTensor { shape: Dims::from_slice(&[i64::from(rows), 2]), data };
-    handle.submit(InferRequest {
-        rows,
-        inputs: vec![Some(input)],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    })
+    handle.submit(InferRequest::new(rows, vec![Some(input)]))
 }
 
 fn values(response: &Response) -> Vec<f32> {

@@ -102,16 +102,7 @@ impl Model {
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[first, 0.5]));
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
         let inputs = vec![Some(input)];
-        self.handle.submit(InferRequest {
-            rows: 1,
-            inputs,
-            priority: 0,
-            queue_timeout: None,
-            deadline,
-            sequence: None,
-            trace: None,
-            on_card: None,
-        })
+        self.handle.submit(InferRequest { deadline, ..InferRequest::new(1, inputs) })
     }
 
     /// Waits for a run to begin; its rows.

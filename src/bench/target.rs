@@ -42,16 +42,8 @@ impl Target {
     pub fn send(&self, sample: &Sample) -> Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>> {
         match self {
             Self::Local(handle, _) => {
-                let future = handle.submit(InferRequest {
-                    rows: sample.rows,
-                    inputs: sample.inputs.iter().cloned().map(Some).collect(),
-                    priority: 0,
-                    queue_timeout: None,
-                    deadline: None,
-                    sequence: None,
-                    trace: None,
-                    on_card: None,
-                });
+                let future =
+                    handle.submit(InferRequest::new(sample.rows, sample.inputs.iter().cloned().map(Some).collect()));
                 Box::pin(
                     async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },
                 )

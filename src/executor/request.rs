@@ -36,7 +36,15 @@ pub struct InferRequest {
     pub on_card: Option<Box<CardTensors>>,
 }
 
-/// Tensors of a request that lie on a card, in memory that its client shares. The request runs on that card.
+impl InferRequest {
+    /// Creates a request that asks for nothing but these inputs.
+    pub fn new(rows: u32, inputs: Vec<Option<InputTensor>>) -> Self {
+        let (priority, queue_timeout, deadline) = (0, None, None);
+        Self { rows, inputs, priority, queue_timeout, deadline, sequence: None, trace: None, on_card: None }
+    }
+}
+
+/// Tensors of a request that are in a card's memory, which its client shares. The request runs on that card.
 #[derive(Clone, Debug)]
 pub struct CardTensors {
     /// The card's number among those of the driver.

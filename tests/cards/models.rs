@@ -367,15 +367,6 @@ impl Form {
             let data = bytes(asked.children.iter().flatten().map(|child| *child as u64));
             inputs.push(Some(InputTensor { shape: Dims::from_slice(&[1, count, 2]), data }));
         }
-        InferRequest {
-            rows: 1,
-            inputs,
-            priority: 0,
-            queue_timeout: None,
-            deadline: None,
-            sequence: None,
-            trace: None,
-            on_card: None,
-        }
+        InferRequest::new(1, inputs)
     }
 }

@@ -182,16 +182,7 @@ fn ask(rng: &mut Rng) -> Vec<Vec<i64>> {
 fn request(rows: &[Vec<i64>]) -> InferRequest {
     let data: Bytes = rows.iter().flatten().flat_map(|token| token.to_le_bytes()).collect();
     let input = InputTensor { shape: Dims::from_slice(&[rows.len() as i64, rows[0].len() as i64]), data };
-    InferRequest {
-        rows: rows.len() as u32,
-        inputs: vec![Some(input)],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(rows.len() as u32, vec![Some(input)])
 }
 
 fn check(response: &Response, stages: i64, rows: &[Vec<i64>]) {

@@ -131,16 +131,7 @@ impl Staged {
     pub(crate) fn request(rows: &[u64]) -> InferRequest {
         let data: Bytes = rows.iter().flat_map(|row| row.to_le_bytes()).collect();
         let input = InputTensor { shape: Dims::from_slice(&[rows.len() as i64, 1]), data };
-        InferRequest {
-            rows: rows.len() as u32,
-            inputs: vec![Some(input)],
-            priority: 0,
-            queue_timeout: None,
-            deadline: None,
-            sequence: None,
-            trace: None,
-            on_card: None,
-        }
+        InferRequest::new(rows.len() as u32, vec![Some(input)])
     }
 }
 

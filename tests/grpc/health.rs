@@ -50,16 +50,7 @@ async fn a_model_whose_task_hangs_is_not_ready_until_it_comes_back() {
     let gated = server.repository.resolve("gated", "").expect("it is loaded");
     let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::from_static(&[0; 4]) };
     let inputs = vec![Some(input)];
-    let request = InferRequest {
-        rows: 1,
-        inputs,
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    };
+    let request = InferRequest::new(1, inputs);
     let late = gated.handle().submit(request);
     let second = soon(updates.next()).await.expect("an update").expect("no status");
     assert_eq!(second.status(), ServingStatus::NotServing);

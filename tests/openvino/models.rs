@@ -67,16 +67,7 @@ fn options(repository: PathBuf) -> Options {
 /// One request of the model's kind: every token another, frames of any numbers, a tree with two leaves at each node.
 fn request(spec: &ModelSpec) -> InferRequest {
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| Some(tensor(spec, number, input))).collect();
-    InferRequest {
-        rows: 1,
-        inputs,
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(1, inputs)
 }
 
 fn tensor(spec: &ModelSpec, number: usize, input: &TensorSpec) -> InputTensor {

@@ -55,16 +55,7 @@ async fn infer(handle: &Arc<ModelHandle>, inputs: Vec<(&[i64], Vec<u8>)>) -> Res
     let rows = inputs[0].0[0] as u32;
     let tensor = |(shape, data): (&[i64], Vec<u8>)| InputTensor { shape: Dims::from_slice(shape), data: data.into() };
     let inputs = inputs.into_iter().map(|input| Some(tensor(input))).collect();
-    let request = InferRequest {
-        rows,
-        inputs,
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    };
+    let request = InferRequest::new(rows, inputs);
     handle.submit(request).await.map(|response| response.outputs)
 }
 

@@ -229,16 +229,7 @@ impl Client {
 
     fn submit(&self, index: usize) -> ResponseFuture {
         let Exchange { rows, inputs, .. } = &self.exchanges[index];
-        self.handle.submit(InferRequest {
-            rows: *rows,
-            inputs: inputs.iter().cloned().map(Some).collect(),
-            priority: 0,
-            queue_timeout: None,
-            deadline: None,
-            sequence: None,
-            trace: None,
-            on_card: None,
-        })
+        self.handle.submit(InferRequest::new(*rows, inputs.iter().cloned().map(Some).collect()))
     }
 
     fn receive(&mut self, index: usize, answer: Result<Response, InferError>) {

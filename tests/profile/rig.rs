@@ -131,16 +131,7 @@ impl Served {
 
     async fn send(&self, input: InputTensor) -> Result<Response, InferError> {
         let inputs = vec![Some(input)];
-        let request = InferRequest {
-            rows: 1,
-            inputs,
-            priority: 0,
-            queue_timeout: None,
-            deadline: None,
-            sequence: None,
-            trace: None,
-            on_card: None,
-        };
+        let request = InferRequest::new(1, inputs);
         self.handle().submit(request).await
     }
 }

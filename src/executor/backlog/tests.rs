@@ -122,16 +122,7 @@ fn pool(stream_bytes: usize) -> Arc<Pool> {
 
 fn request(values: [f32; 2]) -> InferRequest {
     let data = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-    InferRequest {
-        rows: 1,
-        inputs: vec![Some(InputTensor { shape: Dims::from_slice(&[1, 2]), data: Bytes::from(data) })],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(1, vec![Some(InputTensor { shape: Dims::from_slice(&[1, 2]), data: Bytes::from(data) })])
 }
 
 fn values(response: &Response) -> Vec<f32> {

@@ -84,16 +84,7 @@ impl Served {
 
 fn request() -> InferRequest {
     let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::from_static(&[1]) };
-    InferRequest {
-        rows: 1,
-        inputs: vec![Some(input)],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(1, vec![Some(input)])
 }
 
 /// Waits for a future that must complete, with a generous time limit.

@@ -75,16 +75,7 @@ impl Served {
 
     fn submit(&self, row: u8) -> ResponseFuture {
         let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::copy_from_slice(&[row]) };
-        self.handle.submit(InferRequest {
-            rows: 1,
-            inputs: vec![Some(input)],
-            priority: 0,
-            queue_timeout: None,
-            deadline: None,
-            sequence: None,
-            trace: None,
-            on_card: None,
-        })
+        self.handle.submit(InferRequest::new(1, vec![Some(input)]))
     }
 
     /// Submits a request and waits until it is at its gate.

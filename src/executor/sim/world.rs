@@ -226,14 +226,10 @@ impl World {
             }
         };
         InferRequest {
-            rows: request.rows,
-            inputs,
             priority: request.priority,
             queue_timeout: request.board_by.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
             deadline: request.expiry.map(at),
-            sequence: None,
-            trace: None,
-            on_card: None,
+            ..InferRequest::new(request.rows, inputs)
         }
     }
 }

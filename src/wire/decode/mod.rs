@@ -77,14 +77,11 @@ pub fn decode_for(
         Err(fault) => return Err(RequestError::from_fault(&fault, id)),
     };
     let request = InferRequest {
-        rows,
-        inputs,
         priority: parameters.priority,
         queue_timeout: parameters.queue_timeout,
-        deadline: None,
         sequence: parameters.sequence,
-        trace: None,
         on_card,
+        ..InferRequest::new(rows, inputs)
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
     Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })

@@ -87,16 +87,7 @@ fn up(pool: &Arc<Pool>, reversed: bool, program: Arc<dyn Program>) -> Arc<ModelH
 
 fn request(digits: &[i64]) -> InferRequest {
     let shape = Dims::from_slice(&[1, digits.len() as i64]);
-    InferRequest {
-        rows: 1,
-        inputs: vec![Some(InputTensor { shape, data: bytes(digits) })],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(1, vec![Some(InputTensor { shape, data: bytes(digits) })])
 }
 
 #[test]

@@ -23,16 +23,8 @@ fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
     let stats = Arc::new(PoolStats::default());
     let small = Backlog::new(BacklogLimits { stream_bytes: 1, ..BacklogLimits::default() }, &stats);
     let (slow, quick) = (small.connection().stream(), pool.backlog().connection().stream());
-    let request = || InferRequest {
-        rows: 1,
-        inputs: vec![Some(InputTensor { shape: Dims::from_slice(&[1, 1]), data: bytes(&[2]) })],
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    };
+    let request =
+        || InferRequest::new(1, vec![Some(InputTensor { shape: Dims::from_slice(&[1, 1]), data: bytes(&[2]) })]);
     let next = |stream: &mut ResponseStream| {
         let response = runtime.block_on(stream.next())?;
         Some(response.map(|response| values(&response.outputs[0].data)))

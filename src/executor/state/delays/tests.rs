@@ -64,16 +64,7 @@ fn request(values: &[u32], delays_ms: &[u32], wait_ms: u32) -> InferRequest {
 }
 
 fn of_inputs(inputs: Vec<Option<InputTensor>>) -> InferRequest {
-    InferRequest {
-        rows: 1,
-        inputs,
-        priority: 0,
-        queue_timeout: None,
-        deadline: None,
-        sequence: None,
-        trace: None,
-        on_card: None,
-    }
+    InferRequest::new(1, inputs)
 }
 
 /// Returns OUT and IDX.
