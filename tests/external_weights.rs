@@ -30,7 +30,7 @@ use paternoster::{
         pb::{StringStringEntryProto, TensorProto, tensor_proto::DataLocation},
         zoo::{self, Width},
     },
-    repository::{ControlMode, Options, Overrides, PoolLoader, Repository},
+    repository::{Options, Overrides, PoolLoader, Repository},
 };
 use runtime::runtime;
 use tempfile::TempDir;
@@ -106,19 +106,7 @@ impl Twice {
         let mut answers = [Vec::new(), Vec::new()];
         for (repository, answer) in ["inside", "apart"].iter().zip(&mut answers) {
             let pool = Pool::start(&PoolOptions::default()).expect("threads start");
-            let options = Options {
-                repositories: vec![self.repository(repository)],
-                cache_directory: None,
-                cache_max_bytes: None,
-                mode: ControlMode::Explicit { startup: Vec::new() },
-                strict_readiness: true,
-                auto_complete: true,
-                default_max_batch_size: 4,
-                config_name: None,
-                start_unreadable: false,
-                has_cards: false,
-                load_threads: 1,
-            };
+            let options = Options::on_request(self.repository(repository));
             let loader = Arc::new(PoolLoader::new(pool, Ok(runtime.clone())));
             let served = Repository::start(options, loader).await.expect("the folder is readable");
             served.load(model, Overrides::default()).await.expect("it loads");

@@ -31,6 +31,26 @@ pub struct Options {
     pub load_threads: usize,
 }
 
+impl Options {
+    /// Returns the options of a repository in one directory from which models are loaded on request. Tests and
+    /// benchmarks change what they need.
+    pub fn on_request(repository: PathBuf) -> Self {
+        Self {
+            repositories: vec![repository],
+            cache_directory: None,
+            cache_max_bytes: None,
+            mode: ControlMode::Explicit { startup: Vec::new() },
+            strict_readiness: true,
+            auto_complete: true,
+            default_max_batch_size: 4,
+            has_cards: false,
+            config_name: None,
+            start_unreadable: false,
+            load_threads: 1,
+        }
+    }
+}
+
 /// Triton's `--model-control-mode`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMode {

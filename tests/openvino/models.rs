@@ -1,11 +1,6 @@
 //! Every example model through the pool: whole, cut into stages and made of cells, by both engines.
 
-use std::{
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{ffi::OsString, fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use clap::{Args, FromArgMatches};
@@ -14,7 +9,7 @@ use paternoster::{
     engine::Engines,
     executor::{InferRequest, InputTensor, OutputTensor, Pool, PoolOptions},
     model::{DataType, Dims, ModelSpec, TensorSpec},
-    repository::{ControlMode, Options, Overrides, PoolLoader, Repository},
+    repository::{Options, Overrides, PoolLoader, Repository},
 };
 use tempfile::TempDir;
 
@@ -46,22 +41,6 @@ fn add_key(directory: &Path, key: &str) {
     };
     let text = fs::read_to_string(&file).unwrap_or_default();
     fs::write(file, format!("{text}\n{line}")).expect("the folder takes it");
-}
-
-fn options(repository: PathBuf) -> Options {
-    Options {
-        repositories: vec![repository],
-        cache_directory: None,
-        cache_max_bytes: None,
-        mode: ControlMode::Explicit { startup: Vec::new() },
-        strict_readiness: true,
-        auto_complete: true,
-        default_max_batch_size: 4,
-        config_name: None,
-        start_unreadable: false,
-        has_cards: false,
-        load_threads: 1,
-    }
 }
 
 /// One request of the model's kind: every token another, frames of any numbers, a tree with two leaves at each node.
@@ -96,7 +75,8 @@ type Answer = Result<(Arc<ModelSpec>, Vec<OutputTensor>), String>;
 async fn answers(engines: Engines, root: &TempDir, names: &[&str]) -> Vec<Answer> {
     let pool = Pool::start(&PoolOptions::default()).expect("threads start");
     let loader = Arc::new(PoolLoader::new(pool, engines));
-    let served = Repository::start(options(root.path().to_owned()), loader).await.expect("the folder is readable");
+    let served =
+        Repository::start(Options::on_request(root.path().to_owned()), loader).await.expect("the folder is readable");
     let mut answers = Vec::new();
     for name in names {
         if let Err(reason) = served.load(name, Overrides::default()).await {

@@ -9,7 +9,7 @@ use paternoster::{
     model::Dims,
     observe::MetaCounters,
     onnx::Model,
-    repository::{ControlMode, Options, Overrides, PoolLoader, Repository},
+    repository::{Options, Overrides, PoolLoader, Repository},
 };
 use tempfile::TempDir;
 
@@ -102,19 +102,7 @@ impl Place {
         fs::write(repository.path().join("model/model.yaml"), yaml).expect("a file");
         symlink(&self.program, version.join("model.onnx")).expect("a link");
         let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
-        let options = Options {
-            repositories: vec![repository.path().to_owned()],
-            cache_directory: None,
-            cache_max_bytes: None,
-            mode: ControlMode::Explicit { startup: Vec::new() },
-            strict_readiness: true,
-            auto_complete: true,
-            default_max_batch_size: 4,
-            config_name: None,
-            start_unreadable: false,
-            has_cards: false,
-            load_threads: 1,
-        };
+        let options = Options::on_request(repository.path().to_owned());
         let loader = Arc::new(PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone())));
         let repository = Repository::start(options, loader).await.expect("the folder is readable");
         if let Err(refused) = repository.load("model", Overrides::default()).await {

@@ -14,7 +14,7 @@ use paternoster::{
     model::Dims,
     onnx::Model,
     profile::Store,
-    repository::{ControlMode, Options, Overrides, PoolLoader, Repository},
+    repository::{Options, Overrides, PoolLoader, Repository},
 };
 use tempfile::TempDir;
 
@@ -71,19 +71,7 @@ impl Place {
     }
 
     async fn serve_with(&self, loader: Arc<PoolLoader>) -> Served {
-        let options = Options {
-            repositories: vec![self.repository()],
-            cache_directory: None,
-            cache_max_bytes: None,
-            mode: ControlMode::Explicit { startup: Vec::new() },
-            strict_readiness: true,
-            auto_complete: true,
-            default_max_batch_size: 4,
-            config_name: None,
-            start_unreadable: false,
-            has_cards: false,
-            load_threads: 1,
-        };
+        let options = Options::on_request(self.repository());
         let repository = Repository::start(options, loader).await.expect("the folder is readable");
         repository.load("model", Overrides::default()).await.expect("it loads");
         Served { repository }

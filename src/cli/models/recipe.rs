@@ -74,7 +74,7 @@ pub(super) enum Config {
     Pbtxt(&'static str),
     /// The text of `model.yaml`.
     Yaml(&'static str),
-    /// The same, where `HIDDEN` stands for so many channels at the model's width.
+    /// The text of `model.yaml` in which `HIDDEN` is replaced by `hidden` channels, scaled by the model's width.
     WideYaml { text: &'static str, hidden: usize },
 }
 

@@ -95,7 +95,7 @@ fn providers() -> Result<Vec<CString>, EngineError> {
     // SAFETY: the call writes where it is told, or fails.
     check(unsafe { (api.GetAvailableProviders)(&mut names, &mut count) })?;
     let length = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the library has given an array of so many C strings, which lives until it is released.
+    // SAFETY: the library returned an array of `length` C strings, which is valid until it is released.
     let found = unsafe {
         let names = if names.is_null() { &[] } else { slice::from_raw_parts(names, length) };
         names.iter().map(|name| CStr::from_ptr(*name).to_owned()).collect()

@@ -55,7 +55,7 @@ macro_rules! functions {
         /// The functions, by their names in the library.
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Compiles a model with so many settings, each two strings: its name and its value.
+            /// Compiles a model. The settings follow as pairs of strings, name and value; their number is given.
             pub(super) ov_core_compile_model: unsafe extern "C" fn(
                 *const Core, *const Model, *const c_char, usize, *mut *mut CompiledModel, ...
             ) -> Status,
@@ -144,7 +144,7 @@ impl Api {
     /// Copies and frees a string that the library made; empty where there is none.
     ///
     /// # Safety
-    /// It is null, or a string of the library's that nobody else frees.
+    /// It is null, or a string that the library allocated and that nothing else frees.
     pub(super) unsafe fn owned(&self, text: *const c_char) -> String {
         if text.is_null() {
             return String::new();

@@ -259,7 +259,7 @@ impl Compiled {
         api.check(unsafe { count(self.compiled, &mut ports) })?;
         let port = |index| {
             let mut port = ptr::null_mut();
-            // SAFETY: the index is below the count; the port is live, and nobody else has it.
+            // SAFETY: the index is below the count; the new port has no other owner.
             unsafe {
                 api.check(by_index(self.compiled, index, &mut port))?;
                 self.describe(port)

@@ -294,7 +294,7 @@ impl Dispatch {
                 unary(call, async |request| methods::cuda_status(services, request)).await
             }
             Method::CudaSharedMemoryRegister => {
-                unary(call, async |request| methods::cuda_register(services, request)).await
+                unary(call, async |request| methods::cuda_register(services, request).await).await
             }
             Method::CudaSharedMemoryUnregister => {
                 unary(call, async |request| Ok(methods::cuda_unregister(services, request))).await

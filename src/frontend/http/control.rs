@@ -209,7 +209,7 @@ pub(super) async fn cuda_register(
         .decode(&raw_handle.b64)
         .map_err(|error| Problem::invalid(format!("'b64' of 'raw_handle' is no base64: {error}")))?;
     let asked = pb::CudaSharedMemoryRegisterRequest { name: names.region, raw_handle, device_id, byte_size };
-    methods::cuda_register(&api.services, asked)?;
+    methods::cuda_register(&api.services, asked).await?;
     Ok(StatusCode::OK)
 }
 

@@ -49,19 +49,8 @@ impl Fixture {
             fs::write(model.join("config.pbtxt"), configuration(name, tensor)).expect("a file");
         }
         let pool = Pool::start(&PoolOptions::default()).expect("threads");
-        let options = Options {
-            repositories: vec![folder.path().to_owned()],
-            cache_directory: None,
-            cache_max_bytes: None,
-            mode: ControlMode::None,
-            strict_readiness: true,
-            auto_complete: false,
-            default_max_batch_size: 4,
-            config_name: None,
-            start_unreadable: false,
-            has_cards: false,
-            load_threads: 2,
-        };
+        let options =
+            Options { mode: ControlMode::None, auto_complete: false, ..Options::on_request(folder.path().to_owned()) };
         let loader = Arc::new(EchoLoader(Arc::clone(&pool)));
         let repository = Repository::start(options, loader).await.expect("a repository");
         let services = Services {

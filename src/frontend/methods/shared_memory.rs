@@ -1,5 +1,8 @@
 //! Memory that clients share: system regions, and regions of CUDA cards.
 
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::frontend::Services;
@@ -49,16 +52,22 @@ pub(in crate::frontend) fn cuda_status(
     services.shared_memory.cuda_status(&request.name).map_err(refused)
 }
 
-/// Answers CudaSharedMemoryRegister.
+/// Answers CudaSharedMemoryRegister. The driver may take seconds to open the memory, so a thread that may block does
+/// it: other clients share this one.
 ///
 /// # Errors
-/// When registering is off, there is no such card, or the region is not what the request says.
-pub(in crate::frontend) fn cuda_register(
+/// If registration is disabled, if there is no such card, or if the region does not match the request.
+pub(in crate::frontend) async fn cuda_register(
     services: &Services,
     request: pb::CudaSharedMemoryRegisterRequest,
 ) -> Result<pb::CudaSharedMemoryRegisterResponse, Status> {
     let pb::CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } = request;
-    services.shared_memory.register_cuda(&name, &raw_handle, device_id, byte_size).map_err(refused)?;
+    let memory = Arc::clone(&services.shared_memory);
+    let register = move || memory.register_cuda(&name, &raw_handle, device_id, byte_size);
+    let registered = spawn_blocking(register).await;
+    registered
+        .map_err(|fault| Status::internal(format!("registering the region failed: {fault}")))?
+        .map_err(refused)?;
     Ok(pb::CudaSharedMemoryRegisterResponse {})
 }
 

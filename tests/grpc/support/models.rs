@@ -57,17 +57,10 @@ impl Models {
         let (release, go_on) = crossbeam_channel::unbounded();
         let loader = TestLoader { pool: Arc::clone(pool), began, go_on };
         let options = Options {
-            repositories: vec![folder.path().to_owned()],
-            cache_directory: None,
-            cache_max_bytes: None,
             mode: self.mode,
-            strict_readiness: true,
             auto_complete: false,
-            default_max_batch_size: 4,
-            config_name: None,
-            start_unreadable: false,
-            has_cards: false,
             load_threads: 2,
+            ..Options::on_request(folder.path().to_owned())
         };
         let repository = Repository::start(options, Arc::new(loader)).await.expect("a repository");
         (repository, Gate { begun, release }, folder)
