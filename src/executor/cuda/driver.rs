@@ -1,5 +1,5 @@
-//! The thread that owns a card: it loads versions, launches tasks in the order in which the core gave them, and takes
-//! back what tasks had.
+//! The thread that owns a card. It loads versions, launches tasks in the core's order, and reclaims the memory of
+//! completed tasks.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -33,9 +33,9 @@ use crate::{
     model::ModelSpec,
 };
 
-/// What the thread is told.
+/// Messages to the card's thread.
 pub(super) enum Message {
-    /// Load a version and say how it went, with the knobs that it has on the card.
+    /// Load a version; the reply carries its knobs as adjusted for the card.
     Load {
         model: ModelId,
         spec: Arc<ModelSpec>,
@@ -43,15 +43,15 @@ pub(super) enum Message {
         knobs: Box<Knobs>,
         reply: Sender<Result<Box<Knobs>, String>>,
     },
-    /// Carry an order out.
+    /// Execute an order.
     Order(Arc<dyn Reports>, Order),
-    /// Nobody needs the memory of a task any more.
+    /// The memory of a task is no longer needed.
     Back(Flight),
-    /// Carry nothing out any more, and say whether all that ran had ended.
+    /// Execute no further orders; the reply says whether all running tasks ended in time.
     Stop { patience: Duration, reply: Sender<bool> },
 }
 
-/// What the thread is started with.
+/// Everything that the thread needs at its start.
 pub(super) struct Driver {
     pub(super) shard: usize,
     pub(super) options: CudaOptions,
@@ -60,11 +60,11 @@ pub(super) struct Driver {
     pub(super) flights: Arc<Flights>,
 }
 
-/// Most rows of a task.
+/// Maximum rows of a task.
 const MOST_ROWS: u32 = 1 << 16;
 
 impl Driver {
-    /// Opens the card, tells how that went, and serves until it is told to stop.
+    /// Opens the card, reports the result to `opened`, and handles messages until [`Message::Stop`].
     pub(super) fn run(self, opened: &Sender<Result<Compiler, DeviceError>>) {
         let told = Arc::clone(&self.flights);
         let card = Cuda::open(&self.options, &self.compiler, told).and_then(|mut card| {
@@ -106,9 +106,9 @@ struct Serving {
     flights: Arc<Flights>,
     tickets: Tickets,
     versions: BTreeMap<ModelId, Loaded>,
-    /// Versions that have gone, some of whose tasks have not come back.
+    /// Unloaded versions that still have tasks in flight.
     leaving: Vec<(ModelId, Loaded)>,
-    /// Orders behind one that waits for outputs or memory.
+    /// Orders in the core's order. The first waits for outputs or memory, and the others wait behind it.
     waiting: VecDeque<(Arc<dyn Reports>, Order)>,
     untaken: Untaken,
 }
@@ -117,34 +117,34 @@ struct Serving {
 struct Loaded {
     version: Box<dyn Version>,
     reader: Arc<dyn Reader>,
-    /// Sections that tasks have.
+    /// Sections held by tasks in flight.
     sections_out: usize,
 }
 
-/// What became of a task that was to be launched.
+/// Result of an attempt to launch a task.
 enum Launch {
     Launched,
-    /// An earlier task has to come back first.
+    /// An earlier task must return its memory or outputs first.
     Waits(Job),
-    /// It cannot be; when the pool was told that it begins, if it was.
+    /// The task cannot be launched. `began` is its start time, if the pool has been given one.
     Fails {
         job: Job,
         began: Option<Ns>,
         reason: String,
     },
-    /// Nothing can be any more.
+    /// The card is lost: nothing can be launched.
     Lost(String),
 }
 
 impl Launch {
-    /// Of what cannot begin.
+    /// Fails a task that has not begun.
     fn fails(job: Job, reason: String) -> Self {
         Self::Fails { job, began: None, reason }
     }
 }
 
 impl Serving {
-    /// Does what it is told; at the end, whom to tell what.
+    /// Handles a message. Returns where to send the last reply, and its value, after [`Message::Stop`].
     fn hear(&mut self, message: Message) -> Option<(Sender<bool>, bool)> {
         match message {
             Message::Load { model, spec, programs, knobs, reply } => {
@@ -187,7 +187,7 @@ impl Serving {
         Ok(knobs)
     }
 
-    /// Carries out what waits, in order, as far as that can be.
+    /// Executes the waiting orders in order, until one has to wait.
     fn go_on(&mut self) {
         while let Some((pool, order)) = self.waiting.pop_front() {
             match order {
@@ -208,7 +208,7 @@ impl Serving {
         }
     }
 
-    /// Launches a task. Gives back one that has to wait.
+    /// Launches a task. Returns it if it has to wait.
     fn run(&mut self, pool: &Arc<dyn Reports>, job: Job) -> Option<Job> {
         match self.launch(pool, job) {
             Launch::Launched => None,
@@ -224,6 +224,7 @@ impl Serving {
         }
     }
 
+    /// Fills a section for a task and issues its graph.
     fn launch(&mut self, pool: &Arc<dyn Reports>, job: Job) -> Launch {
         if self.flights.is_lost() {
             return Launch::Lost("the card is lost".to_owned());
@@ -244,6 +245,7 @@ impl Serving {
             return Launch::fails(job, reason);
         };
         let Some(mut section) = on_lane.free.pop() else { return Launch::Waits(job) };
+        // The section is filled before the task is registered, so a task that fails here leaves no trace.
         let filling_ns = pool.now();
         let filled = match loaded.version.fill(&job, size, &mut section) {
             Ok(filled) => filled,
@@ -257,6 +259,8 @@ impl Serving {
         if filled.is_taken {
             self.untaken.add(&task);
         }
+        // The poller pops tasks in launch order and may see this one complete before `issue` returns, so the task is
+        // registered first.
         self.flights.begin(Flight {
             pool: Arc::clone(pool),
             job,
@@ -274,7 +278,7 @@ impl Serving {
                 loaded.version.issued(&task);
                 Launch::Launched
             }
-            // It may be on the card, and stays among those that are.
+            // The launch may have reached the card, so the task stays in flight; `lose` fails it with the others.
             Err(DeviceError::Lost(reason)) => Launch::Lost(reason),
             Err(error) => {
                 self.flights.note(|| Noted::Refused(task.id));
@@ -285,14 +289,14 @@ impl Serving {
         }
     }
 
-    /// A task has come back: its memory is free, and what it left for the host has been taken.
+    /// Handles the return of a task, whose memory the host no longer reads: frees its section and its ticket.
     fn back(&mut self, flight: Flight) {
         self.tickets.landed(flight.job.task.id);
         self.release(flight);
         self.free_those_that_left();
     }
 
-    /// Takes the memory that a task had.
+    /// Returns a task's section to its program, on the lane where it ran.
     fn release(&mut self, flight: Flight) -> Job {
         let Flight { job, section, is_taken, .. } = flight;
         let model = job.task.model;
@@ -308,13 +312,15 @@ impl Serving {
         job
     }
 
+    /// Frees unloaded versions that have no task left in flight. Not on a lost card, whose memory goes with the
+    /// process.
     fn free_those_that_left(&mut self) {
         if self.flights.is_lost() {
             return;
         }
         for (_, loaded) in self.leaving.extract_if(.., |(_, loaded)| loaded.sections_out == 0) {
             if let Err(fault) = loaded.version.free(&mut self.card) {
-                error!(device = self.shard, "the memory of a version cannot be freed: {fault}");
+                error!(device = self.shard, %fault, "the memory of a version cannot be freed");
             }
         }
     }
@@ -322,7 +328,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // What is in them is dropped here, on the card's thread.
+        // Their handles of the driver must be dropped on the card's thread, before the card.
         self.waiting.clear();
         self.versions.clear();
         self.leaving.clear();

@@ -1,7 +1,8 @@
-//! Tasks on the card, from their launch until the host has their outputs.
+//! Tasks in flight on a card, from their launch until the host has taken their outputs.
 //!
-//! The poller hears that a task is complete, reads what decides how its rows go on, and tells the pool, which may
-//! launch the next. What replies need is taken by another thread, off the poller's way.
+//! When a task completes, the poller reads only the outputs that decide how its rows continue, and reports to the pool,
+//! which may launch the next task. Another thread copies what replies need, so that these copies do not delay the
+//! poller.
 
 use std::{
     collections::VecDeque,
@@ -31,31 +32,31 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// A task on the card.
+/// A task in flight.
 pub(super) struct Flight {
     pub(super) pool: Arc<dyn Reports>,
     pub(super) job: Job,
     pub(super) section: Section,
     pub(super) reader: Arc<dyn Reader>,
-    /// Rows that lack something of their own requests.
+    /// Rows that lack an input of their own request.
     pub(super) failures: Vec<RowFailure>,
-    /// Whether the host takes something of it.
+    /// Whether the host takes any of its outputs.
     pub(super) is_taken: bool,
-    /// When the host began to bring what its rows need.
+    /// When the host began to write the inputs of its rows.
     pub(super) filling_ns: Ns,
     pub(super) issued_ns: Ns,
 }
 
-/// Takes a task that nobody needs any more: its memory is the driver's again.
+/// Returns a task to the driver, which reuses its memory.
 pub(super) type GiveBack = Arc<dyn Fn(Flight) + Send + Sync>;
 
-/// The tasks of a card, as the poller sees them.
+/// The tasks in flight on a card, by lane.
 pub(super) struct Flights {
     shard: usize,
     lanes: Box<[Mutex<Lane>]>,
     taker: Sender<Flight>,
     give_back: GiveBack,
-    /// The pool, once there was a task.
+    /// The pool; set by the first task.
     reports: OnceLock<Weak<dyn Reports>>,
     is_lost: AtomicBool,
     journal: Option<Arc<Journal>>,
@@ -65,11 +66,11 @@ pub(super) struct Flights {
 struct Lane {
     /// In the order of their launches.
     flights: VecDeque<Flight>,
-    /// The latest that have been told, and when.
+    /// The latest tasks reported to the pool, with the time of the report.
     told: VecDeque<(TaskId, Ns)>,
 }
 
-/// Tasks that a lane remembers when they were told: more than what another may have waited for.
+/// How many reports a lane remembers: more than the tasks that a later one may have waited for.
 const REMEMBERED: usize = 64;
 
 impl Flights {
@@ -84,27 +85,27 @@ impl Flights {
         Self { shard, lanes, taker, give_back, reports: OnceLock::new(), is_lost: AtomicBool::new(false), journal }
     }
 
-    /// Keeps how a task ends, if a caller asks for it.
+    /// Adds an entry to the journal, if there is one.
     pub(super) fn note(&self, noted: impl FnOnce() -> Noted) {
         if let Some(journal) = &self.journal {
             journal.note(noted());
         }
     }
 
-    /// A task is about to be launched.
+    /// Registers a task that is about to be launched.
     pub(super) fn begin(&self, flight: Flight) {
         self.reports.get_or_init(|| Arc::downgrade(&flight.pool));
         let lane = usize::from(flight.job.task.lane.0);
         self.lanes[lane].lock().flights.push_back(flight);
     }
 
-    /// The launch of the last task was refused.
+    /// Removes the lane's last task, whose launch was refused.
     pub(super) fn take_back(&self, lane: u16) -> Option<Flight> {
         self.lanes[usize::from(lane)].lock().flights.pop_back()
     }
 
-    /// Nothing that is on the card ends any more. A task may have begun while another thread said so: it is lost by the
-    /// next call.
+    /// Fails all tasks in flight, because the card is lost. A task may be registered while another thread runs this;
+    /// the driver calls it again for that task.
     pub(super) fn lose(&self, reason: &str) {
         let was_lost = self.is_lost.swap(true, Ordering::AcqRel);
         let lost: Vec<Flight> = self.lanes.iter().flat_map(|lane| std::mem::take(&mut lane.lock().flights)).collect();
@@ -114,7 +115,7 @@ impl Flights {
         for flight in lost {
             let pool = Arc::clone(&flight.pool);
             pool.completed(self.shard, Some(flight.issued_ns), &flight.job, Finished::Failed(reason.to_owned()));
-            // The card may still write to its memory: it is the driver's to keep.
+            // The card may still write to the section, so the driver keeps it.
             (self.give_back)(flight);
         }
     }
@@ -123,8 +124,8 @@ impl Flights {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    /// When a task began: once what its stream ran before, and what it waited for on others, had been told. So the
-    /// times of tasks that were launched ahead of one another do not overlap.
+    /// Returns when a task began: when the last of the tasks that it had to wait for was reported, whether earlier on
+    /// its stream or awaited on another. Times of tasks that were launched ahead therefore do not overlap.
     fn began(&self, flight: &Flight) -> Ns {
         let task = &flight.job.task;
         let before = self.lanes[usize::from(task.lane.0)].lock().told.back().map(|(_, at)| *at);
@@ -146,6 +147,7 @@ impl Lane {
 }
 
 impl Told for Flights {
+    /// Reports a completed task. Runs on the poller.
     fn ended(&self, operation: Operation) {
         let lane = &self.lanes[usize::from(operation.stream.0)];
         let Some(flight) = lane.lock().flights.pop_front() else { return };
@@ -163,12 +165,14 @@ impl Told for Flights {
         if ends_rows {
             flight.job.count_execution(&timings);
         }
+        // With `None`, the pool finishes rows only once `take_outputs` has delivered their outputs.
         let outputs = (!flight.is_taken).then(Outputs::default);
         let ran = Ran { outputs, outcomes, failures, delays: Vec::new(), timings };
         Arc::clone(&pool).completed(self.shard, Some(began_ns), &flight.job, Finished::Ran(ran));
+        // Only after the report: a task that waited for this one must not seem to begin before it.
         lane.lock().has_told(flight.job.task.id, pool.now());
         if flight.is_taken {
-            // The taker lives as long as this.
+            // The thread that receives lives as long as this sender.
             let _ = self.taker.send(flight);
         } else {
             (self.give_back)(flight);
@@ -180,7 +184,7 @@ impl Told for Flights {
     }
 }
 
-/// Takes the outputs of tasks one by one, until no more come.
+/// Takes the outputs of tasks one by one, until the sender is dropped.
 pub(super) fn take_outputs(flights: &Receiver<Flight>, give_back: &GiveBack, shard: usize, most_bytes: usize) {
     for flight in flights {
         let outputs = flight.reader.take(&flight.job, &flight.section, most_bytes);

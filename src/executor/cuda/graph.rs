@@ -1,4 +1,5 @@
-//! A program on one stream of a card: its graphs, what they do around it, and the host memory of its tasks.
+//! A program on one stream of a card: its graphs, the row moves around the program in each graph, and the host memory
+//! of its tasks.
 
 use std::rc::Rc;
 
@@ -11,51 +12,50 @@ use crate::{
     engine::{CardProgram, CardWeights, CardWorkspace, RunSize},
 };
 
-/// Tasks of one program and stream whose rows may lie in host memory: those on the card, and those whose outputs the
-/// host has yet to take.
+/// Sections for each program and stream: the tasks that may be on the card, or wait for the host to take their outputs.
 const SECTIONS: usize = 4;
 
-/// Threads of a block that moves rows, at most.
+/// Maximum threads of a block that moves rows.
 const MOST_THREADS: u32 = 256;
 
 /// Bytes that one thread moves at once.
 const CHUNK_BYTES: usize = 16;
 
-/// Chunks that a thread moves before a row gets a further block, and most blocks of a row.
+/// Chunks for each thread before a row gets another block, and the maximum blocks of a row.
 const CHUNKS_OF_A_THREAD: usize = 8;
 const MOST_BLOCKS: usize = 32;
 
-/// Bytes of a piece in the list that [`copy_pieces`](Kernels) takes.
+/// Bytes of one entry in the list of [`copy_pieces`](Kernels).
 const PIECE_BYTES: usize = 24;
 
-/// Bytes of a place in the lists of those that rows have of their own.
+/// Bytes of one address in the lists of rows with places of their own.
 const PLACE_BYTES: usize = size_of::<u64>();
 
-/// What a graph does around its program: rows are brought to its inputs, and its outputs to where they are read.
+/// The row moves of a graph: gathers to its program's inputs, scatters from its outputs.
 #[derive(Debug, Default)]
 pub(super) struct Around {
-    /// How many lists of row numbers a task has.
+    /// Number of lists of row numbers in a task's parameters.
     pub(super) lists: usize,
-    /// Most pieces that are copied for each row before any is read; 0: none.
+    /// Maximum pieces for each row that are copied before any row is read; 0 if none are.
     pub(super) pieces: usize,
-    /// By input of the program.
+    /// Indexed by input of the program.
     pub(super) gathers: Vec<Move>,
-    /// Outputs of the program that are moved.
+    /// Outputs of the program that are moved, each by its index.
     pub(super) scatters: Vec<(usize, Move)>,
-    /// The list of where each row's fault goes.
+    /// The list that names where each row's fault is written.
     pub(super) faults: usize,
-    /// Rings that the host writes: from row to row of each.
+    /// Rings that the host writes: the pitch of each, in bytes.
     pub(super) brought: Vec<usize>,
-    /// Rings that the host reads.
+    /// Rings that the host reads: the pitch of each, in bytes.
     pub(super) fetched: Vec<usize>,
 }
 
-/// Rows that a list names.
+/// A move of the rows that a list names.
 #[derive(Clone, Debug)]
 pub(super) struct Move {
     pub(super) list: usize,
-    /// The list of how many entries each row has, which begin at the one that `list` names; none: rows are moved as
-    /// they are.
+    /// The list with the number of entries of each row; the row's first entry is the one in `list`. If `None`, rows are
+    /// moved whole.
     pub(super) counts: Option<usize>,
     pub(super) row_bytes: RowBytes,
     pub(super) place: Place,
@@ -64,45 +64,46 @@ pub(super) struct Move {
 /// Where rows lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// In this ring of those that the host writes.
+    /// In the ring of this index that the host writes.
     Brought(usize),
-    /// In this ring of those that the host reads.
+    /// In the ring of this index that the host reads.
     Fetched(usize),
-    /// In so many rows of the card's memory.
+    /// In the card's memory: the address of the first row, and the number of rows.
     Rows(Address, u32),
-    /// In so many entries of the card's memory, of so many bytes. A row is one of them or several, one behind the
-    /// other.
+    /// In the card's memory: the address of the first entry, the number of entries, and the bytes of each. A row is one
+    /// entry or several consecutive ones.
     Entries(Address, u32, usize),
 }
 
-/// Host memory of one task.
+/// The host memory of one task.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// The number of its first row among those of all sections.
+    /// Index of its first row in the rings, which span all sections.
     pub(super) first_row: u32,
-    /// By ring that the host writes.
+    /// Indexed by ring that the host writes.
     pub(super) brought: Vec<HostMemory>,
-    /// By ring that the host reads.
+    /// Indexed by ring that the host reads.
     pub(super) fetched: Vec<HostMemory>,
-    /// A word a row.
+    /// One word for each row.
     faults: HostMemory,
     pieces: HostMemory,
-    /// By ring, first those that the host writes, and row: the place that the row has instead, if it may have one.
+    /// For each ring (those that the host writes first) and row, the address that replaces the row's place in the ring,
+    /// or zero. `None` if rows of this version never have one.
     placed: Option<HostMemory>,
 }
 
 impl Section {
-    /// Whether a row names what a table does not have.
+    /// Returns whether a row has an index beyond its table.
     pub(super) fn is_faulty(&self, row: usize) -> bool {
         let word = size_of::<u32>();
         self.faults.bytes()[row * word..][..word].iter().any(|byte| *byte != 0)
     }
 }
 
-/// Where the parts of a task's parameters lie, in bytes.
+/// Byte offsets of the parts of a task's parameters.
 #[derive(Clone, Copy, Debug)]
 struct Places {
-    /// Rows of a list.
+    /// Rows in each list.
     bucket: u32,
     lists: usize,
 }
@@ -129,21 +130,21 @@ pub(super) struct Parameters {
     bytes: Vec<u8>,
     places: Places,
     pieces: Vec<[u64; 3]>,
-    /// Rows of rings that lie elsewhere: the ring, the row, and where.
+    /// Rows with places of their own: the ring, the row, and the address.
     placed: Vec<(Ring, usize, Address)>,
 }
 
-/// A ring of host memory, in whose place a row may have one of its own on the card.
+/// A ring of host memory. A row of it may have a place of its own on the card instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// Of those that the host writes.
+    /// The ring of this index that the host writes.
     Brought(usize),
-    /// Of those that the host reads.
+    /// The ring of this index that the host reads.
     Fetched(usize),
 }
 
 impl Ring {
-    /// Its number among all of them.
+    /// Returns its index among all rings.
     fn number(self, brought: usize) -> usize {
         match self {
             Self::Brought(number) => number,
@@ -153,7 +154,7 @@ impl Ring {
 }
 
 impl Parameters {
-    /// Of a task of so many rows, in a graph for `bucket` rows.
+    /// Creates the parameters of a task with `rows` live rows, in a graph of `bucket` rows.
     pub(super) fn new(around: &Around, bucket: u32, rows: usize) -> Self {
         let places = Places { bucket, lists: around.lists };
         let bytes = vec![0; places.bytes()];
@@ -162,24 +163,24 @@ impl Parameters {
         parameters
     }
 
-    /// Names a row in a list; −1: none.
+    /// Sets an entry of a list to a row number; −1 for no row.
     pub(super) fn name(&mut self, list: usize, row: usize, value: i32) {
         let at = self.places.list(list) + row * size_of::<i32>();
         self.bytes[at..][..size_of::<i32>()].copy_from_slice(&value.to_ne_bytes());
     }
 
-    /// Has bytes copied before any row is read.
+    /// Copies bytes on the card before the graph reads any row.
     pub(super) fn copy(&mut self, from: Address, to: Address, bytes: usize) {
         self.pieces.push([from.to_bits(), to.to_bits(), bytes as u64]);
     }
 
-    /// Has a row lie elsewhere than in a ring: a multiple of 4 bytes, as long as a row of the ring. The version was
-    /// loaded by a [`Loader`] whose rows may.
+    /// Gives a row a place of its own at `at`, which must be a multiple of 4 bytes and hold a row of the ring. The
+    /// [`Loader`] must have had `places_rows` set.
     pub(super) fn place(&mut self, ring: Ring, row: usize, at: Address) {
         self.placed.push((ring, row, at));
     }
 
-    /// The parameters as the graph takes them; pieces and places are listed in the task's section.
+    /// Returns the parameters as the graph reads them. Pieces and places are written to lists in the task's section.
     pub(super) fn finish(mut self, section: &mut Section) -> Box<[u8]> {
         let brought = section.brought.len();
         let rings = brought + section.fetched.len();
@@ -210,7 +211,7 @@ impl Parameters {
     }
 }
 
-/// Kernels that move rows.
+/// The kernels that move rows.
 pub(super) struct Kernels {
     gather: Function,
     gather_entries: Function,
@@ -218,7 +219,7 @@ pub(super) struct Kernels {
     gather_placed: Function,
     scatter_placed: Function,
     pieces: Function,
-    /// Where faults are noted that cannot be: the host names rows that exist.
+    /// The fault words of the moves themselves, which nothing reads: the host names only rows that exist.
     unread: BufferId,
 }
 
@@ -237,11 +238,11 @@ impl Kernels {
     }
 }
 
-/// What programs are loaded onto.
+/// Loads programs onto a card.
 pub(super) struct Loader<'a> {
     pub(super) card: &'a mut Cuda,
     pub(super) kernels: &'a Kernels,
-    /// Most bytes of a task's parameters.
+    /// Maximum bytes of a task's parameters.
     pub(super) parameter_bytes: usize,
     /// Whether rows of host memory may have places of their own on the card instead ([`Parameters::place`]).
     pub(super) places_rows: bool,
@@ -250,7 +251,7 @@ pub(super) struct Loader<'a> {
 /// A program on a card.
 pub(super) struct OnCard {
     pub(super) around: Around,
-    /// By stream.
+    /// Indexed by stream.
     pub(super) lanes: Vec<OnLane>,
     _weights: Box<dyn CardWeights>,
 }
@@ -258,16 +259,16 @@ pub(super) struct OnCard {
 /// A program on one stream.
 pub(super) struct OnLane {
     pub(super) graphs: Vec<(RunSize, Rc<Graph>)>,
-    /// Sections that no task has.
+    /// Sections that no task holds.
     pub(super) free: Vec<Section>,
     _workspace: Box<dyn CardWorkspace>,
 }
 
 impl Loader<'_> {
-    /// Reserves what a program needs on each stream, and captures its graphs.
+    /// Reserves a program's memory on each stream and captures its graphs.
     ///
     /// # Errors
-    /// When the card has not enough, or tasks have more parameters than they may.
+    /// If the card has too little memory, or tasks of the largest bucket exceed the limit of parameters.
     pub(super) fn load(
         &mut self,
         program: &dyn CardProgram,
@@ -299,7 +300,7 @@ impl Loader<'_> {
         largest: u32,
     ) -> Result<OnLane, DeviceError> {
         let mut workspace = weights.reserve(self.card, stream, largest)?;
-        // What is tried meanwhile writes to memory that the stream's tasks may use.
+        // Reserving a workspace may run trials, which write to memory that the stream's tasks may use.
         self.card.drain(stream)?;
         let sections = self.sections(around, largest)?;
         let mut graphs = Vec::with_capacity(sizes.len());
@@ -317,6 +318,8 @@ impl Loader<'_> {
                 ring_rows: largest * SECTIONS as u32,
                 section_rows: self.places_rows.then_some(largest),
             };
+            // A graph keeps the addresses of the first section's rings. Its tasks name rows from there, across all
+            // sections.
             let graph = self.card.capture(stream, places.bytes(), |capture| moves.issue(capture, &*workspace))?;
             graphs.push((size, Rc::new(graph)));
         }
@@ -326,6 +329,7 @@ impl Loader<'_> {
     fn sections(&mut self, around: &Around, rows: u32) -> Result<Vec<Section>, DeviceError> {
         let rings = around.brought.len() + around.fetched.len();
         let mut ring = |row_bytes: usize| {
+            // One allocation for all sections: row numbers count from the first section's address.
             let parts = self.card.host_memory(row_bytes * rows as usize, SECTIONS)?;
             Ok::<_, DeviceError>(parts.into_iter())
         };
@@ -348,30 +352,31 @@ impl Loader<'_> {
     }
 }
 
-/// Most rows of a task of so many lists whose parameters have so many bytes.
+/// Returns the maximum rows of a task whose parameters have `parameter_bytes` bytes and `lists` lists.
 pub(super) fn rows_of(parameter_bytes: usize, lists: usize) -> u32 {
     let rows = parameter_bytes.saturating_sub(Places::LISTS) / (lists.max(1) * size_of::<i32>());
     u32::try_from(rows).unwrap_or(u32::MAX)
 }
 
-/// The powers of two up to a size, and that size.
+/// Returns the powers of two below `most`, and `most`.
 pub(super) fn buckets(most: u32) -> Box<[u32]> {
     let most = most.max(1);
     let powers = (0..u32::BITS).map(|power| 1 << power).take_while(|&rows| rows < most);
     powers.chain([most]).collect()
 }
 
-/// Issues what a graph does.
+/// Issues the operations of a graph.
 struct Moves<'a> {
     kernels: &'a Kernels,
     around: &'a Around,
     size: RunSize,
     places: Places,
     unread: Address,
-    /// Where the rings begin, each of which has so many rows.
+    /// The first section: the rings begin at its addresses.
     first: &'a Section,
+    /// Rows of each ring, of all sections together.
     ring_rows: u32,
-    /// Rows of a section, if they may have places of their own.
+    /// Rows of a section, if rows may have places of their own.
     section_rows: Option<u32>,
 }
 
@@ -407,7 +412,7 @@ impl Moves<'_> {
         }
     }
 
-    /// Where rows lie, how many there are, and the bytes from one to the next.
+    /// Returns the address of the first row, the number of rows, and the pitch.
     fn region(&self, of: &Move) -> [Argument; 3] {
         let pitch = of.row_bytes.pitch();
         let (address, rows, pitch) = match of.place {
@@ -419,7 +424,7 @@ impl Moves<'_> {
         [Argument::Address(address), Argument::I32(rows as i32), Argument::I32(pitch as i32)]
     }
 
-    /// Brings rows to follow one another.
+    /// Gathers rows into consecutive ones at `to`.
     fn gather(&self, capture: &mut Capture<'_>, from: &Move, to: Address) -> Result<(), DeviceError> {
         let [address, rows, pitch] = self.region(from);
         if let Some(counts) = from.counts {
@@ -431,20 +436,20 @@ impl Moves<'_> {
         self.launch(capture, [&self.kernels.gather, &self.kernels.gather_placed], from, places)
     }
 
-    /// Where a list of a task's parameters lies.
+    /// Returns the address of a list in the task's parameters.
     fn list(&self, capture: &Capture<'_>, number: usize) -> Argument {
         Argument::Address(capture.parameters().offset(self.places.list(number)))
     }
 
-    /// Brings rows that follow one another to where they are read.
+    /// Scatters consecutive rows at `from` to their places.
     fn scatter(&self, capture: &mut Capture<'_>, to: &Move, from: Address) -> Result<(), DeviceError> {
         let [address, rows, pitch] = self.region(to);
         let places = [Argument::Address(from), self.row_bytes(to), address, rows, pitch];
         self.launch(capture, [&self.kernels.scatter, &self.kernels.scatter_placed], to, places)
     }
 
-    /// Moves rows: which, and how many of them are live, lies on the card; with the second kernel where rows may have
-    /// places of their own.
+    /// Launches a kernel that moves rows. It reads the number of live rows and the row numbers from the task's
+    /// parameters. The second kernel is used where rows may have places of their own.
     fn launch(
         &self,
         capture: &mut Capture<'_>,
@@ -467,7 +472,7 @@ impl Moves<'_> {
         capture.kernel(kernel, self.shape(of.row_bytes.at(self.size.lengths)), &arguments)
     }
 
-    /// Where the places of a ring's rows begin in a section's list; none where its rows have no places of their own.
+    /// Returns the index of a ring's first place in the section's list; `None` if its rows have no places of their own.
     fn first_place(&self, place: Place) -> Option<u32> {
         let ring = match place {
             Place::Brought(ring) => Ring::Brought(ring),
@@ -481,7 +486,7 @@ impl Moves<'_> {
         Argument::I32(of.row_bytes.at(self.size.lengths) as i32)
     }
 
-    /// A block a row, or several where it is long, with a thread for each chunk of it, up to a few.
+    /// One block for each row, or several if the row is long, with up to a few chunks for each thread.
     fn shape(&self, row_bytes: usize) -> Shape {
         let chunks = row_bytes.div_ceil(CHUNK_BYTES);
         let threads = u32::try_from(chunks.next_multiple_of(32)).unwrap_or(MOST_THREADS).min(MOST_THREADS);

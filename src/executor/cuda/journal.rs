@@ -1,5 +1,5 @@
-//! What was issued to a card and what ended, in an order in which both may have happened, for tests that check that
-//! tasks wait for what they must.
+//! A record of what was issued to a card and what ended, in an order in which both may have happened. Tests read it to
+//! check that tasks wait for the tasks that they depend on.
 
 use parking_lot::Mutex;
 
@@ -8,28 +8,28 @@ use crate::{
     device::Access,
 };
 
-/// What a card was given and told, if somebody asks for it: it grows with each task.
+/// The record of one card. It is kept only on request, because it grows with each task.
 #[derive(Debug, Default)]
 pub struct Journal(Mutex<Vec<Noted>>);
 
 /// An entry of a journal.
 #[derive(Clone, Debug)]
 pub enum Noted {
-    /// A task is issued, with what it touches of the card's memory.
+    /// A task is about to be issued.
     Issued {
         /// The task, which names its stream and what it waits for.
         task: Box<Task>,
-        /// The rows that it reads and writes there.
+        /// The rows of the card's memory that it reads and writes.
         accesses: Vec<Access>,
     },
-    /// It was refused: it has touched nothing.
+    /// The task's launch was refused: it has accessed nothing.
     Refused(TaskId),
-    /// The pool is about to be told that a task has ended.
+    /// The end of a task is about to be reported to the pool.
     Ended(TaskId),
 }
 
 impl Journal {
-    /// All entries so far, which are the caller's from now on.
+    /// Removes and returns all entries so far.
     pub fn take(&self) -> Vec<Noted> {
         std::mem::take(&mut self.0.lock())
     }

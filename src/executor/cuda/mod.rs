@@ -1,15 +1,14 @@
-//! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the
-//! card.
+//! A CUDA card as a backend. Each task is a graph that was captured when its version was loaded. One thread owns the
+//! card and launches the graphs.
 //!
-//! - **Intermediate state stays on the card**: that of cells in slots (`cells`), that of stages in the rows of buffer
-//!   pairs (`stages`). A task's graph gathers its rows from there, runs the program, and scatters the outputs
-//!   (`graph`).
-//! - **Requests' inputs** are written to host memory that the graph reads, a section of it for each task in flight;
-//!   the graph writes what replies need to such memory, too.
-//! - **The card's poller reports completed tasks.** It reads the outputs that decide where rows go next. Another thread
-//!   copies what replies need (`flights`).
+//! - **Intermediate state stays on the card.** Cells keep it in slots (`cells`), stages in the rows of buffer pairs
+//!   (`stages`). A task's graph gathers its rows from there, runs the program, and scatters the outputs (`graph`).
+//! - **Requests' inputs** are written to host memory that the graph reads. Each task in flight has its own section of
+//!   that memory, and the graph writes there what replies need.
+//! - **The card's poller reports completed tasks.** It reads only the outputs that decide where rows go next. Another
+//!   thread copies what replies need (`flights`).
 //! - **A task that cannot run fails before its launch**, and so does each task that needs its outputs: every slot and
-//!   every row records what was written to it last. A row that lacks something fails its own request alone.
+//!   every row records which task wrote it last. A row that lacks an input of its own request fails that request alone.
 
 mod cells;
 mod driver;
@@ -50,16 +49,16 @@ use crate::{
     model::ModelSpec,
 };
 
-/// How many operations of a stream may be in flight.
+/// Maximum operations in flight on one stream.
 const DEPTH: u32 = 64;
 
-/// Most bytes of a task's parameters.
+/// Maximum bytes of a task's parameters.
 const PARAMETER_BYTES: usize = 64 << 10;
 
-/// Whether CUDA cards run a version.
+/// Checks whether CUDA cards can run a version.
 ///
 /// # Errors
-/// When they do not; says what is missing.
+/// If they cannot; the text says what is missing.
 pub fn check_cards(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), String> {
     match programs.cells() {
         Some(cells) => cells::check(cells),
@@ -67,8 +66,8 @@ pub fn check_cards(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), Str
     }
 }
 
-/// Which inputs of a version's requests tasks read on a card, and which outputs they write there, wherever in its
-/// memory they lie: none of a version of cells, whose requests the host unfolds.
+/// Returns which inputs and outputs of requests may lie anywhere in the card's memory: tasks read such inputs and write
+/// such outputs in place. Both lists are empty for a version of cells, because its requests are unfolded on the host.
 pub(super) fn placed_ports(spec: &ModelSpec, programs: &StagePrograms) -> (Box<[bool]>, Box<[bool]>) {
     match programs.cells() {
         Some(_) => Default::default(),
@@ -76,26 +75,26 @@ pub(super) fn placed_ports(spec: &ModelSpec, programs: &StagePrograms) -> (Box<[
     }
 }
 
-/// How a card is used.
+/// Options of a card.
 #[derive(Clone, Debug)]
 pub(super) struct CardOptions {
-    /// Which card: its number among those of the driver.
+    /// The card's ordinal in the driver.
     pub(super) ordinal: u16,
-    /// Streams, at least one.
+    /// Number of streams, at least one.
     pub(super) lanes: u16,
-    /// How far ahead of its completions a stream takes tasks.
+    /// How many tasks a stream accepts before its earlier ones complete.
     pub(super) lane_knobs: LaneKnobs,
-    /// Most bytes that a request may leave of one tensor on the host.
+    /// Maximum bytes that a request may accumulate of one tensor on the host.
     pub(super) most_bytes: usize,
     pub(super) journal: Option<Arc<Journal>>,
 }
 
-/// A card, as one shard's device.
+/// The backend of a shard whose device is a card.
 pub(super) struct Card {
     lanes: u16,
     lane_knobs: LaneKnobs,
     compiler: Compiler,
-    /// Locked so that orders go in the order in which they are taken.
+    /// The lock keeps orders in the order in which the core issued them.
     messages: Mutex<Sender<Message>>,
 }
 
@@ -103,13 +102,13 @@ impl Card {
     /// Opens a card and starts its threads.
     ///
     /// # Errors
-    /// When the card cannot be opened or a thread not be started.
+    /// If the card cannot be opened or a thread cannot be started.
     pub(super) fn open(shard: usize, options: &CardOptions, compiler: Compiler) -> Result<Self, DeviceError> {
         let (sender, messages) = unbounded();
         let (taker, taken) = unbounded();
         let lanes = options.lanes.max(1);
         let to_driver = sender.clone();
-        // A driver that has stopped has no use for what comes back.
+        // A send fails only once the driver has stopped, and then nothing is reused.
         let give_back: GiveBack = Arc::new(move |flight| _ = to_driver.send(Message::Back(flight)));
         let flights = Arc::new(Flights::new(shard, lanes, taker, Arc::clone(&give_back), options.journal.clone()));
         let cuda =
@@ -141,12 +140,12 @@ impl Backend for Card {
     }
 
     fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
-        // Compiling takes long, and needs no card.
+        // Compiling is slow and does not need the card's thread, which keeps launching tasks meanwhile.
         let programs = version.programs.iter().filter_map(|program| program.on_card());
         programs.into_iter().try_for_each(|program| program.compile(&self.compiler))?;
         let (reply, answer) = crossbeam_channel::bounded(1);
         let (spec, programs, mut own) = (Arc::clone(&version.spec), version.programs.clone(), Box::new(knobs.clone()));
-        // Instances run side by side; what is launched ahead of one runs behind it.
+        // Instances run concurrently, and each has further tasks queued behind it on its stream.
         own.max_in_flight = own.max_in_flight.saturating_mul(u32::from(self.lane_knobs.depth));
         let gone = || "the card is gone".to_owned();
         let message = Message::Load { model, spec, programs, knobs: own, reply };
@@ -158,13 +157,13 @@ impl Backend for Card {
     fn issue(&self, pool: &Arc<dyn Reports>, next: &mut dyn FnMut() -> Option<Order>) {
         let messages = self.messages.lock();
         while let Some(order) = next() {
-            // A card that has stopped has no use for orders.
+            // A send fails only once the driver has stopped, and orders are void then.
             let _ = messages.send(Message::Order(Arc::clone(pool), order));
         }
     }
 
     fn leave_behind(&self, lane: LaneId, _: TaskId) -> io::Result<()> {
-        Err(io::Error::other(format!("a card cannot be told to leave a task, and lane {} waits for it", lane.0)))
+        Err(io::Error::other(format!("a card cannot abandon a running task, and lane {} waits for it", lane.0)))
     }
 
     fn stop(&self, deadline: Instant) -> bool {
@@ -184,7 +183,7 @@ impl Backend for Card {
 impl Drop for Card {
     fn drop(&mut self) {
         let (reply, _) = crossbeam_channel::bounded(1);
-        // One that has stopped does not listen.
+        // A send fails if the driver has stopped already.
         let _ = self.messages.lock().send(Message::Stop { patience: Duration::ZERO, reply });
     }
 }

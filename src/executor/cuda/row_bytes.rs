@@ -1,4 +1,4 @@
-//! How many bytes the rows of a tensor have on a card.
+//! Sizes of tensors' rows on a card.
 
 use smallvec::SmallVec;
 
@@ -7,20 +7,20 @@ use crate::{
     model::{Dims, TensorSpec, element_count},
 };
 
-/// Bytes of the words in which rows are moved.
+/// Bytes of a word. Kernels move rows in whole words.
 const WORD_BYTES: usize = 4;
 
-/// Bytes of the rows of a tensor, by the lengths that its program is made for.
+/// Bytes of a tensor's row, for each combination of lengths that its program is prepared for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RowBytes(SmallVec<[usize; 1]>);
 
 impl RowBytes {
-    /// Those of a row with the lengths of this number.
+    /// Returns the bytes of a row with the lengths of this index.
     pub(super) fn at(&self, lengths: usize) -> usize {
         self.0.get(lengths).or(self.0.first()).copied().unwrap_or_default()
     }
 
-    /// Those of the longest row: from row to row where rows are kept.
+    /// Returns the bytes of the longest row: the distance between rows where they are stored.
     pub(super) fn pitch(&self) -> usize {
         self.0.iter().copied().max().unwrap_or_default()
     }
@@ -32,16 +32,16 @@ impl From<usize> for RowBytes {
     }
 }
 
-/// Bytes of a row of a tensor with each of these lengths, which are moved together.
+/// Returns the bytes of a tensor's row for each of these lengths.
 ///
 /// # Errors
-/// When its rows have no fixed size, or none that is moved.
+/// If rows have no fixed size, or their size is not a multiple of [`WORD_BYTES`].
 pub(super) fn row_bytes(spec: &TensorSpec, lengths: &[Lengths]) -> Result<RowBytes, String> {
     let bytes = lengths.iter().map(|lengths| bytes_of_a_row(spec, &spec.dims_at(lengths)));
     Ok(RowBytes(bytes.collect::<Result<_, _>>()?))
 }
 
-/// As [`row_bytes`], where the dims of a row with each of the lengths are known.
+/// Same as [`row_bytes`], from the dims of a row for each of the lengths.
 ///
 /// # Errors
 /// As [`row_bytes`].
@@ -50,7 +50,7 @@ pub(super) fn row_bytes_of(spec: &TensorSpec, dims: impl Iterator<Item = Dims>) 
     Ok(RowBytes(bytes.collect::<Result<_, _>>()?))
 }
 
-/// Bytes of a row of a tensor whose rows are all alike.
+/// Returns the bytes of a row of a tensor whose dims are fixed.
 ///
 /// # Errors
 /// As [`row_bytes`].
@@ -71,7 +71,7 @@ fn bytes_of_a_row(spec: &TensorSpec, dims: &Dims) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// The number of the least lengths that hold these.
+/// Returns the index of the smallest lengths that are at least `longest` on each axis.
 pub(super) fn least_that_holds(lengths: &[Lengths], longest: &[u32]) -> Option<usize> {
     let holds = |own: &Lengths| own.iter().zip(longest).all(|(most, length)| length <= most);
     let area = |own: &Lengths| own.iter().map(|&length| u64::from(length)).product::<u64>();

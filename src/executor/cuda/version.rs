@@ -1,5 +1,5 @@
-//! What the thread of a card, its poller and its taker need of a version, whether its requests unfold into cells or run
-//! in stages.
+//! What the card's threads (driver, poller, taker) need of a version, whether its requests unfold into cells or run in
+//! stages.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,37 +11,37 @@ use crate::{
     executor::{job::Job, ran::Outputs},
 };
 
-/// A version on a card, as the thread of the card has it.
+/// A version on a card. Owned by the card's thread.
 pub(super) trait Version {
-    /// Its programs, by cell or stage.
+    /// Its programs, indexed by cell or stage.
     fn programs(&mut self) -> &mut [OnCard];
 
-    /// The size of the graph that runs a task; none where there is no such graph.
+    /// Returns the size of the graph that runs a task; `None` if there is no such graph.
     fn size(&self, job: &Job) -> Option<RunSize>;
 
-    /// Whether a task reads what the host has yet to take of an earlier one.
+    /// Returns whether a task reads outputs of an earlier task that the host has yet to take.
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
         let _ = (job, untaken);
         false
     }
 
-    /// Writes what the host brings for the rows of a task, which runs in a graph of this size, to its section, and says
-    /// where they lie. Nothing is noted of the task yet.
+    /// Writes a task's inputs to its section and returns its parameters and accesses. `size` is that of the graph that
+    /// runs it. The task is not recorded as issued: that is [`Self::issued`].
     ///
     /// # Errors
-    /// When what a row reads is not on the card: a task before it did not run.
+    /// If a row's input is not on the card, because the task that writes it did not run.
     fn fill(&self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String>;
 
-    /// A task has been issued: its rows are where it writes them.
+    /// Records that a task has been issued: later tasks may read the rows that it writes.
     fn issued(&mut self, task: &Task);
 
-    /// Reads what tasks leave.
+    /// Returns the reader of completed tasks' sections.
     fn reader(&self) -> Arc<dyn Reader>;
 
-    /// Frees what is not freed by being dropped.
+    /// Frees memory that is not freed on drop.
     ///
     /// # Errors
-    /// When the card is lost.
+    /// If the card is lost.
     fn free(self: Box<Self>, card: &mut Cuda) -> Result<(), DeviceError>;
 }
 
@@ -50,48 +50,49 @@ pub(super) trait Version {
 pub(super) struct Filled {
     pub(super) parameters: Box<[u8]>,
     pub(super) accesses: Vec<Access>,
-    /// Rows that lack something of their own requests.
+    /// Rows that lack an input of their own request.
     pub(super) failures: Vec<RowFailure>,
-    /// Whether the host takes something of it.
+    /// Whether the host takes any of its outputs.
     pub(super) is_taken: bool,
 }
 
-/// Reads what a task has left in its section.
+/// Reads the section of a completed task.
 pub(super) trait Reader: Send + Sync {
-    /// How its rows go on, and which failed, of those that were launched.
+    /// Returns how each row continues and which rows failed. `failures` are those from before the launch. Runs on the
+    /// poller.
     fn ran(&self, job: &Job, section: &Section, failures: Vec<RowFailure>) -> Ended;
 
-    /// What replies need, of which a request may have so many bytes.
+    /// Takes what replies need; a request may accumulate at most `most_bytes` of one tensor.
     ///
     /// # Errors
-    /// When an output is not what the version promises.
+    /// If an output does not match the version's specification.
     fn take(&self, job: &Job, section: &Section, most_bytes: usize) -> Result<Outputs, String>;
 }
 
-/// What became of a task's rows.
+/// How the rows of a completed task continue.
 pub(super) struct Ended {
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
-    /// Whether requests may leave with it.
+    /// Whether requests may finish with this task.
     pub(super) ends_rows: bool,
 }
 
-/// By request: tasks whose outputs the host has yet to take.
+/// For each request, the number of its tasks whose outputs the host has yet to take.
 #[derive(Debug, Default)]
 pub(super) struct Untaken(HashMap<ReqId, u32>);
 
 impl Untaken {
-    /// Whether there are tasks of a request.
+    /// Returns whether a request has such tasks.
     pub(super) fn has(&self, req: ReqId) -> bool {
         self.0.contains_key(&req)
     }
 
-    /// A task is to be taken.
+    /// Adds a task.
     pub(super) fn add(&mut self, task: &Task) {
         task.rows.iter().for_each(|span| *self.0.entry(span.req).or_default() += 1);
     }
 
-    /// A task has been taken.
+    /// Removes a task whose outputs have been taken.
     pub(super) fn remove(&mut self, task: &Task) {
         for span in &task.rows {
             if let Some(count) = self.0.get_mut(&span.req) {
@@ -104,10 +105,10 @@ impl Untaken {
     }
 }
 
-/// Frees buffers of the card's memory.
+/// Frees buffers on the card.
 ///
 /// # Errors
-/// When the card is lost.
+/// If the card is lost.
 pub(super) fn free(card: &mut Cuda, buffers: impl IntoIterator<Item = BufferId>) -> Result<(), DeviceError> {
     buffers.into_iter().try_for_each(|buffer| card.free(buffer))
 }

@@ -1,10 +1,10 @@
-//! What a task touches of the card's memory, slot by slot.
+//! The slots that a task reads and writes, which become its accesses on the device.
 
 use smallvec::SmallVec;
 
 use crate::device::{Access, BufferId, Rows};
 
-/// The slots that a task touches, by buffer.
+/// The slots that a task accesses, by buffer.
 #[derive(Default)]
 pub(super) struct Touched(SmallVec<[(BufferId, OfBuffer); 4]>);
 
@@ -28,6 +28,7 @@ impl Touched {
         self.of(buffer).read.push(slot);
     }
 
+    /// Adds a written slot. `is_read`: the task also reads what the slot held before.
     pub(super) fn write(&mut self, buffer: BufferId, slot: u32, is_read: bool) {
         let of = self.of(buffer);
         if is_read { of.updated.push(slot) } else { of.written.push(slot) }

@@ -1,5 +1,5 @@
-//! Where one cell reads and writes on a card: what its graphs gather from, what goes where, and the lists that name
-//! rows.
+//! Where one cell reads and writes on a card: the sources of its inputs, the destinations of its outputs, and the lists
+//! of row numbers that tasks fill.
 
 use super::{
     HOST_ROWS,
@@ -21,10 +21,10 @@ use crate::{
 };
 
 impl Layout {
-    /// Where a cell reads and writes; tables learn what their rows have.
+    /// Returns where a cell reads and writes. Also sets the row sizes and constants of the tables that it uses.
     ///
     /// # Errors
-    /// When it needs what cards do not do.
+    /// If the cell needs something that cards do not support.
     pub(super) fn cell(
         &mut self,
         programs: &CellPrograms,
@@ -60,6 +60,8 @@ impl Layout {
             rings += usize::from(is_brought);
             inputs.push(Input { row_bytes, axis, from, ring });
         }
+        // An output may go to a table, to a span, to the host, or to several of these. One that nothing reads is left
+        // out.
         let (mut kept, mut appended, mut fetched) = (Vec::new(), Vec::new(), Vec::new());
         for (number, output) in spec.outputs.iter().enumerate() {
             let origins = types_of(programs, cell).flat_map(|(segment, role, _)| {
@@ -89,6 +91,7 @@ impl Layout {
                 fetched.push(Fetched { output: number, row_bytes, list: list() });
             }
         }
+        // The lists of lengths, one for each axis, follow the others.
         let first_count = lists;
         let output_length = |output: &TensorSpec| match (axis_of(output), output.dims.first()) {
             (Some(axis), _) if axis < axes => OutputLength::Axis(axis),
@@ -98,29 +101,29 @@ impl Layout {
         let output_lengths: Vec<OutputLength> = spec.outputs.iter().map(output_length).collect();
         if let Some(fetched) = fetched.iter().find(|own| output_lengths[own.output] == OutputLength::Unknown) {
             let name = &spec.outputs[fetched.output].name;
-            return Err(format!("how long the output '{name}' is does not follow from its inputs"));
+            return Err(format!("the length of the output '{name}' does not follow from its inputs"));
         }
         let lists = lists + axes;
         Ok(CellLayout { inputs, kept, appended, fetched, lengths, axes, first_count, output_lengths, lists, by_rows })
     }
 
-    /// Whether it is known before a task how long what an input reads is.
+    /// Checks that the length of what an input reads is known before its task runs.
     ///
     /// # Errors
-    /// When it is not.
+    /// If it is not.
     fn check_lengths(&self, programs: &CellPrograms, cell: usize, number: usize) -> Result<(), String> {
         for (.., own) in types_of(programs, cell) {
             if let Source::Whole(Tensor::Emitted(emitted)) = &own.inputs[number]
                 && !self.has_length(programs, *emitted)
             {
                 let name = &programs.unfolding.cells[cell].inputs[number].name;
-                return Err(format!("how long what the input '{name}' reads is does not follow from the request"));
+                return Err(format!("the length of what the input '{name}' reads does not follow from the request"));
             }
         }
         Ok(())
     }
 
-    /// Where an input reads that reads spans.
+    /// Returns the source of an input that reads spans.
     fn span(
         &self,
         programs: &CellPrograms,
@@ -137,7 +140,7 @@ impl Layout {
         Ok(ReadFrom::Span { pool: span.pool, list, reading })
     }
 
-    /// Where an input reads that reads a single row.
+    /// Returns the source of an input that reads a single row.
     fn state(
         &mut self,
         programs: &CellPrograms,
@@ -175,10 +178,10 @@ impl Layout {
     }
 }
 
-/// The axis of its cell that an input varies along.
+/// Returns the cell's axis along which an input's length varies; `None` if its dims are fixed.
 ///
 /// # Errors
-/// When it varies along one that graphs are not made for, or that nodes are not padded along.
+/// If graphs are not prepared for lengths of that axis, or nodes are not padded along it.
 fn varying_axis(programs: &CellPrograms, cell: usize, number: usize, axes: usize) -> Result<Option<usize>, String> {
     let input = &programs.unfolding.cells[cell].inputs[number];
     if input.dims.iter().all(|&dim| dim >= 0) {

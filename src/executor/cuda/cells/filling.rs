@@ -1,4 +1,4 @@
-//! What the host brings for the rows of a task, and where they lie.
+//! Fills a task of nodes: the inputs that the host writes, and the lists of where its rows lie.
 
 use smallvec::SmallVec;
 
@@ -25,16 +25,16 @@ use crate::{
     },
 };
 
-/// A task that is being filled, node by node.
+/// A task while it is filled, node by node.
 pub(super) struct Filling<'a> {
     of: &'a Cells,
     cell: usize,
     layout: &'a CellLayout,
-    /// Which lengths its rows have.
+    /// Index of the lengths that its rows are padded to.
     lengths: usize,
     section: &'a mut Section,
     parameters: Parameters,
-    /// Rows so far.
+    /// Rows added so far.
     rows: usize,
     members: u32,
     filled: Filled,
@@ -45,20 +45,20 @@ pub(super) struct Filling<'a> {
 struct Placed<'n> {
     node: Node<'n>,
     span: &'n RowSpan,
-    /// The first of its rows.
+    /// Index of its first row in the task.
     at: usize,
-    /// How many it has.
+    /// Number of its rows.
     rows: usize,
-    /// What it lacks.
+    /// Why it fails, if it does.
     fault: Option<String>,
-    /// Tables whose row of its slot it reads as it is.
+    /// Tables from which it reads its slot's row as an earlier task left it.
     read_tables: SmallVec<[usize; 4]>,
-    /// Pools whose entries of its slot it reads.
+    /// Pools from which it reads entries of its slot.
     read_pools: SmallVec<[usize; 4]>,
 }
 
 impl<'a> Filling<'a> {
-    /// A task of a cell in a graph of a size, of which so many rows are live.
+    /// Starts a task of `rows` live rows of a cell, in a graph of size `size`.
     pub(super) fn new(of: &'a Cells, cell: usize, size: RunSize, rows: usize, section: &'a mut Section) -> Self {
         Self {
             of,
@@ -74,17 +74,18 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Adds a node behind those that there are. What it lacks fails its own row alone.
+    /// Appends a node. A node that lacks an input fails its own row alone.
     ///
     /// # Errors
-    /// When what it reads is not on the card: a task before it did not run.
+    /// If what it reads is not on the card, because the task that writes it did not run.
     pub(super) fn add(&mut self, span: &RowSpan, node: Node<'_>) -> Result<(), String> {
         let (of, layout, slot) = (self.of, self.layout, span.slot);
         if of.has_state() && !of.slots.has(slot) {
             return Err(format!("slot {slot} does not exist"));
         }
         let is_step = matches!(node.segment().nodes, Nodes::Chain { .. } | Nodes::Decode { .. });
-        // The host keeps what steps leave in their order, whether they read one another or not.
+        // Steps must run in order even where they do not read one another, because the host keeps their outputs in that
+        // order.
         if is_step && node.place.node > 0 && !of.slots.holds(slot, span.req, span.start - 1) {
             return Err(format!("node {} of {:?} has not run", span.start - 1, span.req));
         }
@@ -118,7 +119,7 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    /// The task as it is launched.
+    /// Returns the task, ready for its launch.
     pub(super) fn finish(self) -> Filled {
         let Self { parameters, section, mut filled, touched, .. } = self;
         filled.parameters = parameters.finish(section);
@@ -126,7 +127,7 @@ impl<'a> Filling<'a> {
         filled
     }
 
-    /// Says how long the node's row is along each axis.
+    /// Sets the length of the node's row along each axis, and checks that inputs of one axis agree on it.
     fn name_lengths(&mut self, placed: &mut Placed<'_>) {
         let (of, layout, node) = (self.of, self.layout, placed.node);
         if layout.axes == 0 {
@@ -151,7 +152,7 @@ impl<'a> Filling<'a> {
         &self.of.programs.unfolding.cells[self.cell].inputs[input]
     }
 
-    /// Names what a node reads at an input, or has the host bring it.
+    /// Sets where a node reads an input, or writes the input's value to host memory.
     fn input(&mut self, placed: &mut Placed<'_>, number: usize, input: &Input, source: &Source) -> Result<(), String> {
         let of = self.of;
         let (node, req, slot) = (placed.node, placed.span.req, placed.span.slot);
@@ -178,6 +179,8 @@ impl<'a> Filling<'a> {
                     node.journey.begin_in_sequence();
                 }
                 let is_kept = *is_kept && node.journey.kept(node.place.segment, *output).is_some();
+                // A first step starts from the state that its sequence kept, else from an earlier segment's state,
+                // which may be in its slot already, else from a value that the host writes.
                 let begins_in = of.layout.begins_in(&of.programs, start).filter(|_| !is_kept);
                 let from = match begins_in {
                     Some(other) if other == table => {
@@ -194,6 +197,7 @@ impl<'a> Filling<'a> {
                         ring.address().offset(placed.at * bytes)
                     }
                 };
+                // Copied before any row is gathered, so the first step reads its own slot like all later ones.
                 self.parameters.copy(from, of.tables[table].row(slot), bytes);
             }
             (ReadFrom::Own { table }, _) => placed.read_tables.push(table),
@@ -205,7 +209,7 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    /// Names the entries of a span that a node reads.
+    /// Sets which entries of a span a node reads.
     fn read_span(
         &mut self,
         placed: &mut Placed<'_>,
@@ -239,12 +243,13 @@ impl<'a> Filling<'a> {
             if entry >= left {
                 placed.fault.get_or_insert(format!("input '{}' has no row {entry}, but {left}", spec.name));
             }
+            // A faulty row must still name an entry that exists, because the graph reads it.
             let entry = entry.min(span.most.saturating_sub(1) as usize);
             self.parameters.name(list, row, (first as usize + entry) as i32);
         }
     }
 
-    /// Writes what a node reads at an input to its rows of the input's ring.
+    /// Writes the value of a node's input to its rows of the input's ring.
     fn bring(&mut self, placed: &mut Placed<'_>, number: usize, input: &Input, source: &Source) {
         let spec = self.spec(number);
         let (pitch, row_bytes) = (input.row_bytes.pitch(), input.row_bytes.at(self.lengths));
@@ -256,7 +261,7 @@ impl<'a> Filling<'a> {
             Ok(found) if found.len <= room => {
                 let (own, behind) = to.split_at_mut(found.len);
                 own.copy_from_slice(found.as_slice());
-                // What lies behind the longest of the task's rows is not read.
+                // Only the bytes within the padded lengths are read; the rest of the pitch stays as it is.
                 let zeros = room - found.len;
                 behind[..zeros].fill(0);
             }
@@ -272,7 +277,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// What a node reads that the host brings.
+    /// Returns the value of an input that the host writes.
     fn found(&self, placed: &Placed<'_>, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
         let of = self.of;
         if let Source::Length(tensor @ Tensor::Emitted(_)) = source
@@ -292,7 +297,7 @@ impl<'a> Filling<'a> {
         Ok(found)
     }
 
-    /// Names where what a node gives goes.
+    /// Sets where a node's outputs are written.
     fn outputs(&mut self, placed: &Placed<'_>, first_host_row: i32) {
         let (of, layout, slot) = (self.of, self.layout, placed.span.slot);
         let node = &placed.node;
@@ -325,6 +330,7 @@ impl<'a> Filling<'a> {
         for &pool in &written {
             self.touched.write(of.pools[pool].buffer, slot, placed.read_pools.contains(&pool));
         }
+        // The device takes one access for each slot: a pool that is both read and written was added above as an update.
         let mut only_read: SmallVec<[usize; 4]> = placed.read_pools.clone();
         only_read.sort_unstable();
         only_read.dedup();
@@ -335,17 +341,17 @@ impl<'a> Filling<'a> {
 }
 
 impl Placed<'_> {
-    /// Its rows in the task.
+    /// Returns its rows in the task.
     fn own_rows(&self) -> std::ops::Range<usize> {
         self.at..self.at + self.rows
     }
 }
 
-/// The first entry of a span that a node writes; none where the span has no such entry.
+/// Returns the first entry of a span that a node writes; `None` if it lies beyond the span.
 fn entry_of(node: &Node<'_>, span: Span) -> Option<u32> {
     let entry = match node.segment().nodes {
         Nodes::Stage => 0,
-        // All of them lie in the order of what the chain goes over.
+        // Entries lie in the order of the rows that the chain goes over, also where it goes backwards.
         _ if node.segment().runs_backwards() => node.place.nodes - 1 - node.place.node,
         _ => node.place.node,
     };

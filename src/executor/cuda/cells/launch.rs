@@ -1,4 +1,4 @@
-//! Tasks of nodes made into launches.
+//! Turns tasks of nodes into launches.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Version for Cells {
     fn size(&self, job: &Job) -> Option<RunSize> {
         let cell = usize::from(job.task.cell.0);
         let layout = self.layout.cells.get(cell)?;
-        // A node that cannot be found is found missing when the task is filled.
+        // A member without such a node fails later, in `fill`.
         let nodes = (0..job.members.len()).filter_map(|member| self.node(job, member).ok());
         let (mut longest, mut rows) = (Lengths::from_elem(0, layout.axes), 0);
         for node in nodes {
@@ -36,6 +36,8 @@ impl Version for Cells {
             longest.iter_mut().zip(own).for_each(|(longest, own)| *longest = own.max(*longest));
             rows += self.layout.node_rows(&self.programs, cell, &node);
         }
+        // Nodes that go over rows have several rows each, so their graph is chosen by the sum of rows, not by the
+        // bucket of nodes.
         let rows = match layout.by_rows {
             true => self.sizes[cell].iter().copied().find(|&size| rows <= size as usize)?,
             false => job.task.bucket.rows,
@@ -44,11 +46,11 @@ impl Version for Cells {
     }
 
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
-        // A node that cannot be found is found missing when the task is filled.
+        // A member without such a node fails later, in `fill`.
         let reads_it = |member: &usize| self.node(job, *member).is_ok_and(|node| self.reads_emitted(job, &node));
         let begins = |source: &Source| matches!(source, Source::Carried { is_kept: true, .. });
         let mut nodes = (0..job.members.len()).filter_map(|member| self.node(job, member).ok());
-        // What the request before it in its sequence left is known once the host has taken that.
+        // The state that the sequence's previous request left is known once the host has taken it.
         let waits = nodes.any(|node| {
             node.place.node == 0 && node.journey.waits_for_sequence() && node.node_type().inputs.iter().any(begins)
         });
@@ -88,17 +90,17 @@ impl Version for Cells {
 }
 
 impl Cells {
-    /// The node that a member of a task runs.
+    /// Returns the node that a member of a task runs.
     ///
     /// # Errors
-    /// When its request has no such node.
+    /// If its request has no such node.
     fn node<'a>(&self, job: &'a Job, member: usize) -> Result<Node<'a>, String> {
         let member = &job.members[member];
         let journey = member.journey.as_ref().ok_or("a request has not unfolded")?;
         Node::of(journey, member.span.start, &self.programs, usize::from(job.task.cell.0))
     }
 
-    /// Whether a node reads what the host has of an earlier segment of its request.
+    /// Returns whether a node reads an earlier segment's output through the host.
     fn reads_emitted(&self, job: &Job, node: &Node<'_>) -> bool {
         let layout = &self.layout.cells[usize::from(job.task.cell.0)];
         let programs = &node.journey.programs;

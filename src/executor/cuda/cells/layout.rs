@@ -1,6 +1,6 @@
-//! Where the cells of a version read and write on a card: what a request carries from node to node lies in tables of
-//! slots (BatchMaker section 5), what its nodes leave one behind the other in spans, all else comes from the host or
-//! goes there.
+//! Where the cells of a version read and write on a card. State that a request carries from node to node lies in tables
+//! of slots (BatchMaker section 5). What its nodes append lies in spans. Everything else comes from the host or goes
+//! there.
 
 use std::collections::BTreeMap;
 
@@ -28,45 +28,45 @@ use crate::{
 /// Where a version's cells read and write.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// By table: what each of its rows has.
+    /// Slot tables.
     pub(super) tables: Vec<Table>,
     pub(super) spans: Spans,
-    /// By cell.
+    /// Indexed by cell.
     pub(super) cells: Vec<CellLayout>,
-    /// By segment and the output of its first type: the table that it lies in.
+    /// The table of each state, keyed by the segment and the output of its first node type.
     pub(super) table_of: BTreeMap<(usize, usize), usize>,
     pub(super) host_reads: HostReads,
 }
 
-/// A table with a row for each slot, and constant rows behind them.
+/// A table with a row for each slot, followed by constant rows.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) row_bytes: usize,
-    /// What nodes read that have no such child.
+    /// Values that nodes read in place of a missing child.
     pub(super) constants: Vec<Bytes>,
 }
 
-/// Where a cell reads and writes. Tasks name rows in lists, which are given by number.
+/// Where a cell reads and writes. Tasks name rows in lists, which this refers to by index.
 #[derive(Debug)]
 pub(super) struct CellLayout {
     pub(super) inputs: Vec<Input>,
-    /// Outputs that later nodes read from tables: each output with its table.
+    /// Outputs that later nodes read from tables: the output and its table.
     pub(super) kept: Vec<(usize, usize)>,
-    /// Outputs that are spans, or parts of them.
+    /// Outputs that are written to spans.
     pub(super) appended: Vec<Appended>,
-    /// Outputs that the host takes of some nodes.
+    /// Outputs that the host takes from some nodes.
     pub(super) fetched: Vec<Fetched>,
-    /// The lengths of axes that its graphs are made for.
+    /// The combinations of axis lengths that its graphs are captured for.
     pub(super) lengths: Vec<Lengths>,
-    /// How many axes vary.
+    /// Number of axes whose length varies.
     pub(super) axes: usize,
-    /// The list of how long each row is along the first of the axes.
+    /// The list of each row's length along the first of the axes; those of the other axes follow.
     pub(super) first_count: usize,
-    /// By output.
+    /// Indexed by output.
     pub(super) output_lengths: Vec<OutputLength>,
-    /// How many lists there are.
+    /// Number of lists.
     pub(super) lists: usize,
-    /// Each of its nodes has a row for each row of the tensors that it goes over.
+    /// Whether a node has one row for each row of the tensors that it goes over.
     pub(super) by_rows: bool,
 }
 
@@ -74,19 +74,19 @@ pub(super) struct CellLayout {
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) row_bytes: RowBytes,
-    /// The axis of the cell that its first axis is, where that varies.
+    /// The cell's axis that is this input's first axis, if its length varies.
     pub(super) axis: Option<usize>,
     pub(super) from: ReadFrom,
-    /// The ring of host memory for what the host brings.
+    /// The ring of host memory, if the host writes the input.
     pub(super) ring: Option<usize>,
 }
 
 /// Where an input comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadFrom {
-    /// The host, with each task.
+    /// The host writes it for each task.
     Host,
-    /// The slot of the node's own request; the host brings what it begins with.
+    /// The slot of the node's own request; its first value may come from the host.
     Own { table: usize },
     /// The slot of a child, or a constant row.
     Child { table: usize, list: usize },
@@ -94,13 +94,13 @@ pub(super) enum ReadFrom {
     Span { pool: usize, list: usize, reading: Reading },
 }
 
-/// An output whose rows go to spans.
+/// An output that is written to spans.
 #[derive(Debug)]
 pub(super) struct Appended {
     pub(super) output: usize,
     pub(super) row_bytes: RowBytes,
     pub(super) pool: usize,
-    /// The list of each row's first entry; -1 where it has none.
+    /// The list of each row's first entry; -1 if the row has none.
     pub(super) list: usize,
 }
 
@@ -109,26 +109,26 @@ pub(super) struct Appended {
 pub(super) struct Fetched {
     pub(super) output: usize,
     pub(super) row_bytes: RowBytes,
-    /// The list of rows in its ring; -1 where the host does not take it.
+    /// The list of rows in its ring; -1 if the host does not take the row.
     pub(super) list: usize,
 }
 
-/// How long an output is along its first axis.
+/// The length of an output along its first axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputLength {
-    /// As its dims say.
+    /// Given by its dims.
     Fixed,
-    /// As this axis of the cell.
+    /// That of this axis of the cell.
     Axis(usize),
-    /// It shows in the output.
+    /// Known only once the output is computed.
     Unknown,
 }
 
 impl Layout {
-    /// Of a version's cells.
+    /// Lays out a version's cells.
     ///
     /// # Errors
-    /// When a cell needs what cards do not do.
+    /// If a cell needs something that cards do not support.
     pub(super) fn new(programs: &CellPrograms) -> Result<Self, String> {
         let cells = programs.unfolding.cells.iter().zip(&programs.cells);
         let on_card = cells.map(|(spec, cell)| {
@@ -140,6 +140,7 @@ impl Layout {
             let axis = axis_of(&programs.unfolding.cells[cell].inputs[input]);
             axis.and_then(|axis| longest_of(&lengths[cell], axis)).unwrap_or(0)
         };
+        // Only for stages that make all their rows at once. Other spans are as long as their readers allow.
         let most_left = |(segment, output): Origin| {
             let own = &programs.unfolding.segments[segment];
             let (nodes, is_stage) = (&own.types[0], own.nodes == Nodes::Stage);
@@ -159,11 +160,12 @@ impl Layout {
             if grows && segment.runs_backwards() {
                 let name = &segment.name;
                 return Err(format!(
-                    "segment '{name}' goes backwards and has state that grows, which cards do not have"
+                    "segment '{name}' goes backwards and has state that grows, which cards do not support"
                 ));
             }
         }
         let spans = spans_of(programs, longest, most_left)?;
+        // What the host reads depends on the tables and spans, and the cells' layout depends on what the host reads.
         let mut layout = Self {
             tables: Vec::new(),
             spans,
@@ -181,18 +183,18 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes that a slot takes.
+    /// Returns the bytes of a slot in all tables and pools.
     pub(super) fn slot_bytes(&self) -> usize {
         self.tables.iter().map(|table| table.row_bytes).sum::<usize>().saturating_add(self.spans.slot_bytes())
     }
 
-    /// Where what a segment leaves at an output of its first type lies, if on the card.
+    /// Returns the table of an output of a segment's first node type; `None` if no table holds it.
     pub(super) fn table_of(&self, segment: usize, output: usize) -> Option<usize> {
         self.table_of.get(&(segment, output)).copied()
     }
 
-    /// The table in which what a request begins with lies already: that of an earlier segment's last step, unless steps
-    /// beyond it may have written there.
+    /// Returns the table that already holds a request's start value: that of an earlier segment's last step. `None` if
+    /// steps beyond the last may have overwritten it.
     pub(super) fn begins_in(&self, programs: &CellPrograms, start: &Start) -> Option<usize> {
         let Start::Tensor(Tensor::Emitted(emitted)) = start else { return None };
         let segment = &programs.unfolding.segments[emitted.segment];
@@ -201,7 +203,7 @@ impl Layout {
         (stays && emit.which == Which::Last).then(|| self.table_of(emitted.segment, emit.output)).flatten()
     }
 
-    /// What segments leave that the host has to bring to later ones.
+    /// Returns the outputs of segments that later segments read through the host.
     fn read_by_host(&self, programs: &CellPrograms) -> Result<Vec<Emitted>, String> {
         let mut read = Vec::new();
         for cell in 0..programs.unfolding.cells.len() {
@@ -231,7 +233,7 @@ impl Layout {
         Ok(read)
     }
 
-    /// Whether it follows from a request how long what a segment leaves is.
+    /// Returns whether the length of a segment's output follows from the request.
     pub(super) fn has_length(&self, programs: &CellPrograms, Emitted { segment, emit }: Emitted) -> bool {
         let own = &programs.unfolding.segments[segment];
         let output = own.emits[emit].output;
@@ -257,28 +259,28 @@ impl Layout {
 }
 
 impl CellLayout {
-    /// The list of how long each row is along an axis.
+    /// Returns the list of each row's length along an axis.
     pub(super) fn count(&self, axis: usize) -> usize {
         self.first_count + axis
     }
 
-    /// How long an output is along its first axis.
+    /// Returns the length of an output along its first axis.
     pub(super) fn output_length(&self, output: usize) -> OutputLength {
         self.output_lengths[output]
     }
 
-    /// The longest that an axis is in any graph.
+    /// Returns the maximum length of an axis over all graphs.
     pub(super) fn longest(&self, axis: usize) -> u32 {
         longest_of(&self.lengths, axis).unwrap_or(0)
     }
 
-    /// Which of the lengths nodes are padded to of which the longest are these: the least that hold them.
+    /// Returns the index of the smallest lengths that hold nodes of at most these lengths.
     pub(super) fn lengths_for(&self, longest: &[u32]) -> Option<usize> {
         least_that_holds(&self.lengths, longest)
     }
 }
 
-/// The longest of the lengths of an axis.
+/// Returns the maximum length of an axis.
 fn longest_of(lengths: &[Lengths], axis: usize) -> Option<u32> {
     lengths.iter().filter_map(|own| own.get(axis)).copied().max()
 }

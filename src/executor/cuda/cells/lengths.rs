@@ -1,5 +1,5 @@
-//! How long the tensors of a request are, which a card does not tell: they follow from the request's inputs, from how
-//! many steps its segments have, and from what programs make of lengths.
+//! Lengths of a request's tensors. The host cannot read them from the card. They follow from the request's inputs, the
+//! steps of its segments, and the lengths that programs derive from those of their inputs.
 
 use super::{
     layout::{CellLayout, Layout, OutputLength},
@@ -12,16 +12,16 @@ use crate::{
     model::unfold::{Nodes, Segment, Source, Tensor, Unfolded},
 };
 
-/// What the lengths of a request follow from.
+/// The sizes from which a request's lengths follow.
 pub(super) trait Sizes {
-    /// Entries of an input of the request along its first axis.
+    /// Returns the length of a request's input along its first axis.
     fn input(&self, input: usize) -> Option<u32>;
 
-    /// Nodes of a segment that count, at most.
+    /// Returns the maximum number of a segment's nodes whose outputs count.
     fn nodes(&self, segment: usize) -> u32;
 }
 
-/// A request on its way: loops that have ended are as long as they were.
+/// A request that is running. Loops that have ended count the steps that they took.
 impl Sizes for Journey {
     fn input(&self, input: usize) -> Option<u32> {
         self.input_length(input).and_then(|length| u32::try_from(length).ok())
@@ -32,9 +32,9 @@ impl Sizes for Journey {
     }
 }
 
-/// A request before its first node: as long as it can become.
+/// A request before its first node. Each segment counts the most nodes that it can have.
 pub(super) struct Asked<'a> {
-    /// By input of the model.
+    /// Indexed by input of the model.
     pub(super) lengths: &'a [Option<u32>],
     pub(super) graph: &'a [Unfolded],
 }
@@ -50,8 +50,8 @@ impl Sizes for Asked<'_> {
 }
 
 impl Layout {
-    /// Entries of a tensor of a request along its first axis, all of whose segments before are over; none where that
-    /// only shows in the tensor itself.
+    /// Returns the length of a request's tensor along its first axis. All segments that it depends on must have ended.
+    /// `None` if the length is known only from the tensor itself.
     pub(super) fn length_of(&self, programs: &CellPrograms, sizes: &dyn Sizes, tensor: Tensor) -> Option<u32> {
         let emitted = match tensor {
             Tensor::Input(input) => return sizes.input(input),
@@ -65,7 +65,7 @@ impl Layout {
         self.length_left(programs, sizes, segment, emit.output)
     }
 
-    /// Entries that a stage leaves at an output along its first axis.
+    /// Returns the length of a stage's output along its first axis.
     pub(super) fn length_left(
         &self,
         programs: &CellPrograms,
@@ -84,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// Rows of a node that goes over those of tensors.
+    /// Returns the number of rows of a node that goes over the rows of tensors.
     pub(super) fn rows_of(&self, programs: &CellPrograms, sizes: &dyn Sizes, inputs: &[Source]) -> Option<u32> {
         inputs.iter().find_map(|source| match source {
             Source::Rows(tensor) => self.length_of(programs, sizes, *tensor),
@@ -92,7 +92,7 @@ impl Layout {
         })
     }
 
-    /// How long an axis of a cell is for its node of this number in its segment.
+    /// Returns the length of a cell's axis for the node at index `node` of its segment.
     fn own_length(
         &self,
         programs: &CellPrograms,
@@ -106,7 +106,7 @@ impl Layout {
         of_axis.find_map(|(_, source)| self.length_read(programs, sizes, source, node))
     }
 
-    /// How long what an input reads is for the node of this number in its segment.
+    /// Returns the length of what an input reads, for the node at index `node` of its segment.
     pub(super) fn length_read(
         &self,
         programs: &CellPrograms,
@@ -121,7 +121,7 @@ impl Layout {
         }
     }
 
-    /// By axis of a cell: how long it is for a node.
+    /// Returns the length of each of a cell's axes for a node.
     pub(super) fn own_lengths(&self, programs: &CellPrograms, cell: usize, node: &Node<'_>) -> Lengths {
         let layout = &self.cells[cell];
         let Node { journey, place: Place { node: number, .. } } = *node;
@@ -130,7 +130,7 @@ impl Layout {
         (0..layout.axes).map(|axis| own(axis).unwrap_or(0)).collect()
     }
 
-    /// Rows that a node has in a task of its cell.
+    /// Returns the number of a node's rows in a task of its cell.
     pub(super) fn node_rows(&self, programs: &CellPrograms, cell: usize, node: &Node<'_>) -> usize {
         if !self.cells[cell].by_rows {
             return 1;
@@ -138,7 +138,7 @@ impl Layout {
         self.rows_of(programs, node.journey, &node.node_type().inputs).unwrap_or(0) as usize
     }
 
-    /// The span that nodes of a type of a segment write at an output of their cell.
+    /// Returns the span to which nodes of a segment's type write an output of their cell.
     pub(super) fn span_written(
         &self,
         programs: &CellPrograms,
@@ -149,10 +149,10 @@ impl Layout {
         keeps_of(programs, segment, role, output).find_map(|keep| self.spans.of((segment, keep.outputs[0])))
     }
 
-    /// Why the card cannot hold a request of these sizes: what is longer than what its graphs were made for.
+    /// Checks that a request of these sizes is within the lengths that the version's graphs were captured for.
     ///
     /// # Errors
-    /// With the segment, the input or output, and the limit.
+    /// If it is not; the text has the segment, the input or output, and the limit.
     pub(super) fn check_request(&self, programs: &CellPrograms, sizes: &dyn Sizes) -> Result<(), String> {
         for (number, segment) in programs.unfolding.segments.iter().enumerate() {
             let within = |what: &str, length: u32, most: u32| {
@@ -186,7 +186,7 @@ impl Layout {
                 let length = match segment.nodes {
                     Nodes::Stage => self.length_left(programs, sizes, segment, output).unwrap_or(0),
                     _ if is_emitted => sizes.nodes(number),
-                    // The last step's own entry is of no use.
+                    // No later step reads the last step's entry.
                     _ => last,
                 };
                 within(&spec.name, length, span.most)?;

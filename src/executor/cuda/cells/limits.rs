@@ -1,4 +1,4 @@
-//! What a version on cards can hold of a request, which is checked before it is admitted.
+//! Limits on the requests of a version of cells on cards, checked before a request is admitted.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ pub(in crate::executor) struct CellLimits {
 }
 
 impl CellLimits {
-    /// Those of a version whose cells run on cards; none where they do not.
+    /// Returns the limits of a version; `None` if its cells do not run on cards.
     pub(in crate::executor) fn new(programs: &Arc<CellPrograms>) -> Option<Self> {
         let layout = Layout::new(programs).ok()?;
         Some(Self { programs: Arc::clone(programs), layout })
     }
 
-    /// Whether a card can hold a request that unfolds into `graph`.
+    /// Checks that a card can hold a request that unfolds into `graph`.
     ///
     /// # Errors
-    /// With the segment, what is too long there, and the limit.
+    /// If it cannot; the text has the segment, what is too long there, and the limit.
     pub(in crate::executor) fn check(
         &self,
         spec: &ModelSpec,

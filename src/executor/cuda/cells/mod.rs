@@ -1,5 +1,5 @@
-//! Cells on a card: state lies in slots (BatchMaker section 5), a table for each tensor that nodes hand on, with a row
-//! for each slot, and pools for what they leave one behind the other, with so many entries for each slot.
+//! Cells on a card. State lies in slots (BatchMaker section 5). Each tensor that nodes pass on has a table with a row
+//! for each slot. What nodes append lies in pools, with a fixed number of entries for each slot.
 
 mod accesses;
 mod cell_layout;
@@ -37,10 +37,10 @@ use crate::{
     executor::cells::CellPrograms,
 };
 
-/// The part of the card's free memory that the slots of one version may take.
+/// The slots of one version may take this fraction of the card's free memory: one in `SLOTS_PART`.
 const SLOTS_PART: usize = 4;
 
-/// What a version has on the card.
+/// A version of cells on the card.
 pub(super) struct Cells {
     programs: Arc<CellPrograms>,
     layout: Arc<Layout>,
@@ -48,7 +48,7 @@ pub(super) struct Cells {
     tables: Vec<SlotTable>,
     pools: Vec<SlotPool>,
     cells: Vec<OnCard>,
-    /// By cell that goes over rows: the sizes of its graphs, ascending.
+    /// The sizes of each cell's graphs, in rows, ascending.
     sizes: Vec<Box<[u32]>>,
 }
 
@@ -57,11 +57,11 @@ struct SlotTable {
     buffer: BufferId,
     address: Address,
     row_bytes: usize,
-    /// Slots, and the constants behind them.
+    /// One for each slot, then the constants.
     rows: u32,
 }
 
-/// Entries in the card's memory.
+/// A pool in the card's memory.
 struct SlotPool {
     buffer: BufferId,
     address: Address,
@@ -69,26 +69,27 @@ struct SlotPool {
     entries: u32,
 }
 
-/// What of a version's slots lies on the card.
+/// The buffers of a version's slots.
 #[derive(Default)]
 struct Reserved {
     tables: Vec<SlotTable>,
     pools: Vec<SlotPool>,
 }
 
-/// Whether cards run such cells.
+/// Checks whether cards can run a version's cells.
 ///
 /// # Errors
-/// When they do not; says what is missing.
+/// If they cannot; the text says what is missing.
 pub(super) fn check(programs: &CellPrograms) -> Result<(), String> {
     Layout::new(programs).map(drop)
 }
 
 impl Cells {
-    /// Reserves all that a version's cells need, captures their graphs, and tells the core of their buckets and slots.
+    /// Reserves the memory of a version's cells, captures their graphs, and sets the buckets and slots in the core's
+    /// knobs.
     ///
     /// # Errors
-    /// When the card has not enough, or does not run what a cell needs; with the cell.
+    /// If the card has too little memory, or does not support what a cell needs; the text names the cell.
     pub(super) fn load(
         mut loader: Loader<'_>,
         programs: &Arc<CellPrograms>,
@@ -99,6 +100,8 @@ impl Cells {
         let mut sizes = Vec::with_capacity(layout.cells.len());
         for (number, (cell, own)) in knobs.cells.iter_mut().zip(&layout.cells).enumerate() {
             if own.by_rows {
+                // The core counts nodes, but a graph is captured for rows: each node may have up to `most_steps` of
+                // them.
                 let most = nodes_of_a_task(own.lists, programs.most_steps, most_bytes).map_err(|fault| {
                     let name = &programs.unfolding.cells[number].name;
                     format!("cell '{name}': {fault}")
@@ -112,7 +115,7 @@ impl Cells {
                 }
                 sizes.push(cell.buckets.clone());
             }
-            // Slots are numbered by version.
+            // Each version has tables of its own, so its slots must not be shared with others by kind.
             cell.kind = None;
         }
         knobs.slots = slots(loader.card, &layout, knobs.slots).map_err(|error| error.to_string())?;
@@ -129,19 +132,19 @@ impl Cells {
                 Ok(Self { programs, layout, slots, tables, pools, cells, sizes })
             }
             Err(reason) => {
-                // Why it is refused says more than that the card is lost, which is all that can hinder this.
+                // Freeing fails only on a lost card; the first error says more.
                 let _ = free(loader.card, reserved.memory());
                 Err(reason)
             }
         }
     }
 
-    /// Whether requests have anything in their slots.
+    /// Returns whether slots hold any state.
     fn has_state(&self) -> bool {
         !self.tables.is_empty() || !self.pools.is_empty()
     }
 
-    /// The buffers of all slots.
+    /// Returns the buffers of all slots.
     fn memory(&self) -> impl Iterator<Item = BufferId> {
         memory(&self.tables, &self.pools)
     }
@@ -151,10 +154,10 @@ fn memory(tables: &[SlotTable], pools: &[SlotPool]) -> impl Iterator<Item = Buff
     tables.iter().map(|table| table.buffer).chain(pools.iter().map(|pool| pool.buffer))
 }
 
-/// Most nodes of a task each of which has so many rows at most, named in so many lists.
+/// Returns the maximum nodes of a task, where each node has up to `rows` rows and each row is named in `lists` lists.
 ///
 /// # Errors
-/// When even one has more parameters than a task may.
+/// If the parameters of one node exceed the limit.
 fn nodes_of_a_task(lists: usize, rows: u32, most_bytes: usize) -> Result<u32, String> {
     let most_rows = rows_of(most_bytes, lists);
     match most_rows / rows.max(1) {
@@ -163,18 +166,18 @@ fn nodes_of_a_task(lists: usize, rows: u32, most_bytes: usize) -> Result<u32, St
     }
 }
 
-/// As many slots as were asked for, as far as they fit into a part of the free memory.
+/// Returns the number of slots: as many as asked for, limited to those that fit into a fraction of the free memory.
 fn slots(card: &Cuda, layout: &Layout, asked: u32) -> Result<u32, DeviceError> {
     let (free, _) = card.memory_bytes()?;
     let most = (free / SLOTS_PART).checked_div(layout.slot_bytes()).unwrap_or(usize::MAX);
-    // Tasks name entries by numbers of 31 bits.
+    // Tasks name entries in signed 32-bit numbers.
     let entries = layout.spans.pools.iter().map(|pool| pool.entries).max().unwrap_or(1);
     let named = i32::MAX.unsigned_abs() / entries.max(1);
     Ok(asked.min(u32::try_from(most).unwrap_or(u32::MAX)).min(named).max(1))
 }
 
 impl Reserved {
-    /// Reserves slot tables and pools one by one: those that there are if one fails are the caller's.
+    /// Reserves slot tables and pools one by one. If one fails, the caller frees those that `self` holds already.
     fn add(&mut self, card: &mut Cuda, layout: &Layout, slots: u32) -> Result<(), DeviceError> {
         for table in &layout.tables {
             let rows = slots + table.constants.len() as u32;
@@ -215,7 +218,7 @@ fn load(
 }
 
 impl SlotPool {
-    /// The first entry of a span in a slot.
+    /// Returns the first entry of a span in a slot.
     fn entry(&self, slot: u32, span: Span) -> u32 {
         slot * self.of.entries + span.first
     }
@@ -230,7 +233,7 @@ impl SlotTable {
         self.address.offset(slot as usize * self.row_bytes)
     }
 
-    /// The row of a constant.
+    /// Returns the row of a constant.
     fn constant(&self, number: usize, constants: usize) -> u32 {
         self.rows - constants as u32 + number as u32
     }
@@ -240,13 +243,13 @@ impl SlotTable {
     }
 }
 
-/// By row: its slot.
+/// The list of each row's slot.
 const SLOTS: usize = 0;
-/// By row: its number in the rings of host memory.
+/// The list of each row's index in the rings of host memory.
 const HOST_ROWS: usize = 1;
 
 impl Layout {
-    /// What a cell's graphs do around its program.
+    /// Returns the row moves of a cell's graphs.
     fn around(&self, cell: usize, Reserved { tables, pools }: &Reserved) -> Around {
         let cell = &self.cells[cell];
         let gathers = cell.inputs.iter().map(|input| {

@@ -1,4 +1,4 @@
-//! What tasks of cells leave for the host.
+//! Outputs of tasks of cells, as the host reads them.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use crate::{
     model::{Dims, element_count, unfold::Nodes},
 };
 
-/// Reads what tasks of a version have left.
+/// Reads the sections of a version's completed tasks.
 pub(super) struct CellReader {
     pub(super) programs: Arc<CellPrograms>,
     pub(super) layout: Arc<Layout>,
 }
 
-/// A task's rows.
+/// The rows of a completed task.
 struct Left<'a> {
     of: &'a CellReader,
     cell: usize,
     section: &'a Section,
-    /// By member: its node, if its request has it, and the first of its rows and how many these are.
+    /// For each member: its node, if its request has one, the index of its first row, and the number of its rows.
     nodes: Vec<(Option<Node<'a>>, usize, usize)>,
 }
 
@@ -89,8 +89,8 @@ impl<'a> Left<'a> {
         Self { of, cell, section, nodes }
     }
 
-    /// What a member gave at an output that the host takes: all of its rows as one along a first axis, where it goes
-    /// over rows.
+    /// Returns a member's value of an output that the host takes. If the cell goes over rows, the member's rows are
+    /// joined along a first axis.
     fn row(&self, member: usize, output: usize) -> Option<Row> {
         let (node, at, rows) = self.nodes.get(member)?;
         let layout = &self.of.layout.cells[self.cell];
@@ -113,11 +113,11 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Whether a node is the last of its segment, as far as is known before it has run.
+/// Returns whether a node may be the last of its segment, as far as is known before it runs.
 pub(super) fn is_last(node: &Node<'_>) -> bool {
     match node.segment().nodes {
         Nodes::Stage => true,
-        // Which step ends the loop is not known.
+        // Any step may end the loop.
         Nodes::Decode { until: Some(_), .. } => true,
         Nodes::Chain { .. } | Nodes::Decode { .. } => node.place.node + 1 == node.place.nodes,
         Nodes::Tree { .. } => node.journey.is_root(node.place),

@@ -1,15 +1,15 @@
-//! Whose state lies in which slot of a version's tables.
+//! Which node's state each slot of a version holds.
 
 use std::collections::HashMap;
 
 use crate::batching::ReqId;
 
-/// Whose state each slot holds, as far as tasks have been issued.
+/// The contents of each slot once all issued tasks have run.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// By slot: the node that wrote it last.
+    /// The node that wrote each slot last.
     written_by: Vec<Option<(ReqId, u32)>>,
-    /// The slot of each node, the latest of those that wrote there.
+    /// The slot of each node whose state has not been overwritten.
     of_node: HashMap<(ReqId, u32), u32>,
 }
 
@@ -18,22 +18,22 @@ impl Slots {
         Self { written_by: vec![None; count as usize], of_node: HashMap::new() }
     }
 
-    /// Whether a slot exists.
+    /// Returns whether a slot exists.
     pub(super) fn has(&self, slot: u32) -> bool {
         (slot as usize) < self.written_by.len()
     }
 
-    /// Whether a slot holds what this node left, and no later one.
+    /// Returns whether this node is the last that wrote a slot.
     pub(super) fn holds(&self, slot: u32, req: ReqId, node: u32) -> bool {
         self.written_by.get(slot as usize) == Some(&Some((req, node)))
     }
 
-    /// The slot that holds what a node left.
+    /// Returns the slot that holds a node's state; `None` if the node has not run or its state was overwritten.
     pub(super) fn of(&self, req: ReqId, node: u32) -> Option<u32> {
         self.of_node.get(&(req, node)).copied()
     }
 
-    /// A node writes a slot.
+    /// Records that a node writes a slot.
     pub(super) fn write(&mut self, slot: u32, req: ReqId, node: u32) {
         let Some(holder) = self.written_by.get_mut(slot as usize) else { return };
         if let Some(before) = holder.replace((req, node)) {

@@ -1,6 +1,6 @@
-//! What nodes leave one behind the other on a card: state that grows, what all steps of a segment emit, and rows that a
-//! stage makes at once. Each slot has so many *entries* for each such tensor of its version (its *span*), which steps
-//! append to, and which others read: one entry, or all of them.
+//! Spans: outputs that nodes append on a card. They are state that grows, outputs that all steps of a segment emit, and
+//! rows that a stage makes at once. Each slot has a fixed number of *entries* for each such tensor of its version (its
+//! *span*). Steps append to a span; others read one entry of it, or all.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::{
     },
 };
 
-/// Bytes that all moved rows are a multiple of.
+/// Bytes of a word. Kernels move rows in whole words.
 const WORD_BYTES: usize = 4;
 
-/// What a span is of: the segment, and the output of its first type.
+/// The tensor of a span: the segment, and the output of its first node type.
 pub(super) type Origin = (usize, usize);
 
-/// How an input reads spans.
+/// How an input reads a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// An entry of its own step.
+    /// The entry of its own step.
     Entry,
     /// All entries.
     Whole,
@@ -31,52 +31,52 @@ pub(super) enum Reading {
 /// The spans of a version.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
-    /// By bytes of an entry: those of all spans whose entries are of this size lie together, slot by slot.
+    /// One for each entry size: spans with entries of that size lie together, slot by slot.
     pub(super) pools: Vec<Pool>,
     of: BTreeMap<Origin, Span>,
 }
 
-/// Entries of one size.
+/// A pool of entries of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) entry_bytes: usize,
-    /// Entries of a slot.
+    /// Number of entries in each slot.
     pub(super) entries: u32,
 }
 
-/// Where the entries of one tensor lie.
+/// The entries of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) pool: usize,
-    /// The first of them among those of a slot.
+    /// Index of the first, among the entries of a slot.
     pub(super) first: u32,
-    /// How many there may be.
+    /// Maximum number of entries.
     pub(super) most: u32,
 }
 
 impl Spans {
-    /// Where what a segment leaves at an output of its first type lies, if it is a span.
+    /// Returns the span of an output of a segment's first node type; `None` if the output is not a span.
     pub(super) fn of(&self, origin: Origin) -> Option<Span> {
         self.of.get(&origin).copied()
     }
 
-    /// All of them, by what they are of.
+    /// Returns all spans with their tensors, ordered by tensor.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Origin, Span)> + '_ {
         self.of.iter().map(|(origin, span)| (*origin, *span))
     }
 
-    /// The pool of entries of a size.
+    /// Returns the pool whose entries have this size.
     pub(super) fn pool_of(&self, entry_bytes: usize) -> Option<usize> {
         self.pools.iter().position(|pool| pool.entry_bytes == entry_bytes)
     }
 
-    /// Bytes that a slot takes.
+    /// Returns the bytes of a slot in all pools.
     pub(super) fn slot_bytes(&self) -> usize {
         self.pools.iter().map(|pool| pool.entry_bytes.saturating_mul(pool.entries as usize)).sum()
     }
 
-    /// Adds a span of so many entries, or makes room for more in one that is there. All spans are known before any is
-    /// placed.
+    /// Adds a span of up to `most` entries, or extends the existing one to that. Call it for all spans before
+    /// [`Self::place`].
     fn add(&mut self, origin: Origin, entry_bytes: usize, most: u32) {
         let pool = self.pool_of(entry_bytes).unwrap_or_else(|| {
             self.pools.push(Pool { entry_bytes, entries: 0 });
@@ -86,10 +86,10 @@ impl Spans {
         span.most = span.most.max(most);
     }
 
-    /// Gives each span its place among the entries of a slot.
+    /// Assigns each span its entries of a slot.
     ///
     /// # Errors
-    /// When a slot has more entries than can be counted.
+    /// If the entries of a slot exceed 32 bits.
     fn place(&mut self) -> Result<(), String> {
         for span in self.of.values_mut() {
             let pool = &mut self.pools[span.pool];
@@ -101,10 +101,11 @@ impl Spans {
     }
 }
 
-/// How an input of a cell reads spans, in whichever segment; none where the host brings it.
+/// Returns how an input of a cell reads spans, which must be the same in all segments; `None` if the host writes the
+/// input.
 ///
 /// # Errors
-/// When it grows in one segment and not in another.
+/// If the input grows in one segment and not in another.
 pub(super) fn reading(programs: &CellPrograms, cell: usize, input: usize) -> Result<Option<Reading>, String> {
     let spec = &programs.unfolding.cells[cell].inputs[input];
     let readings =
@@ -121,7 +122,7 @@ pub(super) fn reading(programs: &CellPrograms, cell: usize, input: usize) -> Res
     Ok(None)
 }
 
-/// What of a span an input reads from a source, if cards can hold that.
+/// Returns the span that an input reads from a source and how; `None` if cards cannot hold it.
 fn read_by(programs: &CellPrograms, segment: usize, input: &TensorSpec, source: &Source) -> Option<(Origin, Reading)> {
     let (origin, reading) = match source {
         Source::Grown { output } => ((segment, *output), Reading::Whole),
@@ -138,7 +139,7 @@ fn read_by(programs: &CellPrograms, segment: usize, input: &TensorSpec, source: 
     (bytes.is_some() && bytes == left_bytes(programs, origin)).then_some((origin, reading))
 }
 
-/// The segment and output of an emit all of whose values there are.
+/// Returns the segment and output of an emit that emits all values; `None` for other emits.
 fn left_by(programs: &CellPrograms, Emitted { segment, emit }: Emitted) -> Option<Origin> {
     let own = &programs.unfolding.segments[segment];
     let emit = &own.emits[emit];
@@ -150,7 +151,7 @@ fn left_by(programs: &CellPrograms, Emitted { segment, emit }: Emitted) -> Optio
     are_all.then_some((segment, emit.output))
 }
 
-/// Bytes of an entry of what a segment leaves.
+/// Returns the bytes of an entry of a segment's output.
 fn left_bytes(programs: &CellPrograms, (segment, output): Origin) -> Option<usize> {
     let own = &programs.unfolding.segments[segment];
     let spec = &programs.unfolding.cells[own.types[0].cell].outputs[output];
@@ -160,12 +161,12 @@ fn left_bytes(programs: &CellPrograms, (segment, output): Origin) -> Option<usiz
     entry_bytes(spec)
 }
 
-/// Bytes of a tensor whose dims are fixed.
+/// Returns the bytes of a tensor whose dims are fixed.
 fn entry_bytes(spec: &TensorSpec) -> Option<usize> {
     bytes_of(spec, &spec.dims)
 }
 
-/// Bytes of what lies along the first axis of a tensor, whose length varies.
+/// Returns the bytes of one entry along a tensor's first axis, whose length varies.
 pub(super) fn bytes_behind_first(spec: &TensorSpec) -> Option<usize> {
     let (first, dims) = spec.dims.split_first()?;
     (*first < 0).then(|| bytes_of(spec, dims)).flatten()
@@ -176,11 +177,11 @@ fn bytes_of(spec: &TensorSpec, dims: &[i64]) -> Option<usize> {
     (bytes > 0 && bytes.is_multiple_of(WORD_BYTES)).then_some(bytes)
 }
 
-/// The spans of a version. `longest` says how many entries an input takes that reads all of a span, by cell and input,
-/// and `most_left` how many entries a stage may leave at an output.
+/// Returns the spans of a version. `longest` returns the maximum entries of an input that reads a whole span, by cell
+/// and input; `most_left` returns the maximum entries of a stage's output.
 ///
 /// # Errors
-/// When they have more entries than can be counted, or an input grows in one segment and not in another.
+/// If the entries of a slot exceed 32 bits, or an input grows in one segment and not in another.
 pub(super) fn spans_of(
     programs: &CellPrograms,
     longest: impl Fn(usize, usize) -> u32,
@@ -205,7 +206,7 @@ pub(super) fn spans_of(
     Ok(spans)
 }
 
-/// The span that an input of a cell reads in a segment.
+/// Returns the tensor of the span that an input of a cell reads in a segment.
 pub(super) fn origin_of(
     programs: &CellPrograms,
     segment: usize,

@@ -1,12 +1,12 @@
-//! Which table each state lies in that nodes hand on, with a row for each slot (BatchMaker section 5).
+//! Assigns a table to each state that nodes pass on; a table has a row for each slot (BatchMaker section 5).
 
 use std::collections::BTreeMap;
 
 use super::node_types::types_of;
 use crate::{executor::cells::CellPrograms, model::unfold::Source};
 
-/// By segment and output: which table it lies in, of those that nodes read. What one input of a cell reads, or one
-/// output of it writes, lies in one table, whichever segment the node is of.
+/// Returns the table of each state that nodes read, keyed by segment and output. All that one input of a cell reads, or
+/// one output of it writes, lies in one table, whichever segment the node belongs to: a graph has one address for each.
 pub(super) fn tables_of(programs: &CellPrograms) -> BTreeMap<(usize, usize), usize> {
     let mut tables: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     let mut together: BTreeMap<(usize, bool, usize), Vec<(usize, usize)>> = BTreeMap::new();
@@ -24,7 +24,8 @@ pub(super) fn tables_of(programs: &CellPrograms) -> BTreeMap<(usize, usize), usi
             }
         }
     }
-    // As often as one may pull in the next.
+    // Merges the tables of states that must lie together. Each pass may merge one more of a chain, so a pass for each
+    // suffices.
     for _ in 0..=together.len() {
         for states in together.values() {
             let least = states.iter().filter_map(|state| tables.get(state)).min().copied();

@@ -1,17 +1,17 @@
-//! Which outputs the host takes: those of replies, those that end loops, those that later segments read from there, and
-//! those that live on from one request of a sequence to the next.
+//! Which outputs the host takes: those of replies, those that end loops, those that later segments read through the
+//! host, and state that is kept between requests of a sequence.
 
 use crate::{
     executor::cells::{CellPrograms, Keep},
     model::unfold::{Emitted, Nodes, Segment, Which},
 };
 
-/// By segment and emit: whether the host reads it.
+/// Whether the host reads an emit, indexed by segment and emit.
 #[derive(Debug)]
 pub(super) struct HostReads(Vec<Vec<bool>>);
 
 impl HostReads {
-    /// Those of replies, and those that `also` says.
+    /// Creates the table of emits: those of replies, and those in `also`.
     pub(super) fn new(programs: &CellPrograms, also: &[Emitted]) -> Self {
         let segments = &programs.unfolding.segments;
         let mut reads: Vec<Vec<bool>> = segments.iter().map(|segment| vec![false; segment.emits.len()]).collect();
@@ -21,12 +21,13 @@ impl HostReads {
         Self(reads)
     }
 
-    /// Whether the host takes an output of some nodes of a segment's type.
+    /// Returns whether the host takes an output from some nodes of a segment's type.
     pub(super) fn is_fetched(&self, programs: &CellPrograms, segment: usize, role: usize, output: usize) -> bool {
         self.is_taken(programs, (segment, role), output, true)
     }
 
-    /// Whether the host takes an output of this very node: `is_last` of its segment, as far as is known.
+    /// Returns whether the host takes an output from a node. `is_last`: whether the node may be the last of its
+    /// segment.
     pub(super) fn is_taken(
         &self,
         programs: &CellPrograms,
@@ -42,7 +43,7 @@ impl HostReads {
                 *is_read && emit.output == keep.outputs[0] && is_of_node
             })
         };
-        // What a sequence keeps is with the host from one of its requests to the next.
+        // Between two requests of a sequence, its state is kept on the host.
         let lives_on = |keep: &Keep| keep.lives_on && is_last;
         ends_loop(own, output) || keeps_of(programs, segment, role, output).any(|keep| lives_on(keep) || of_emits(keep))
     }
@@ -52,7 +53,7 @@ fn ends_loop(segment: &Segment, output: usize) -> bool {
     matches!(segment.nodes, Nodes::Decode { until: Some((own, _)), .. } if own == output)
 }
 
-/// What of an output of a segment's type is read later.
+/// Returns the entries of `keeps` for an output of a segment's type: how it is read later.
 pub(super) fn keeps_of(
     programs: &CellPrograms,
     segment: usize,

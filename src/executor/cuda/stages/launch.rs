@@ -1,4 +1,4 @@
-//! A task of a stage made into a launch: the rows that its requests bring, and where the others lie.
+//! Turns tasks of stages into launches: writes the rows that requests bring, and lists where the other rows lie.
 
 use std::sync::Arc;
 
@@ -101,8 +101,8 @@ impl Version for Stages {
     }
 }
 
-/// Has the rows of requests whose tensor lies on the card be read or written there, where `first` says that the tensor
-/// begins.
+/// Gives rows of tensors that lie on the card places of their own, so they are read or written there. `first` returns
+/// the address where a request's tensor begins, if it lies on the card.
 fn place(
     job: &Job,
     parameters: &mut Parameters,
@@ -121,8 +121,8 @@ fn place(
 }
 
 impl Stages {
-    /// Writes an input's rows, each padded to these lengths, but for those on the card; nothing where a request has not
-    /// as many as its shape says.
+    /// Writes an input's rows to `to`, each padded to the lengths of this index. Rows on the card are skipped. Returns
+    /// `None` if a request has fewer rows than its shape says.
     fn bring(&self, job: &Job, number: usize, input: &Input, lengths: usize, mut to: &mut [u8]) -> Option<()> {
         let spec = &self.spec.inputs[number];
         let (row_bytes, pitch) = (input.row_bytes.at(lengths), input.row_bytes.pitch());
@@ -151,7 +151,7 @@ impl Stages {
         Some(())
     }
 
-    /// The rows of a task in a lease, which a list of its parameters names.
+    /// Returns the rows of a task in a lease, and sets them in a list of the task's parameters.
     fn named(&self, task: &Task, lease: Lease, parameters: &mut Parameters, list: usize) -> Result<Vec<u32>, String> {
         let mut named = Vec::with_capacity(task.row_count() as usize);
         for RowSpan { at, count, .. } in &task.rows {
@@ -165,7 +165,7 @@ impl Stages {
         Ok(named)
     }
 
-    /// Whether the rows that a task reads are those that its own batch wrote.
+    /// Checks that the task's own batch wrote the rows that it reads.
     fn check_written(&self, task: &Task, lease: Lease, named: &[u32]) -> Result<(), String> {
         let written_by = &self.boundaries[usize::from(lease.boundary)].written_by;
         let rows = task.rows.iter().flat_map(|span| (0..span.count).map(|row| (span.req, span.start + row)));

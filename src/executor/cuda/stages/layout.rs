@@ -16,10 +16,10 @@ use crate::{
 /// Where a version's stages read and write.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The lengths that rows are padded to, which all stages are made for.
+    /// The lengths that rows are padded to, the same for all stages.
     pub(super) lengths: Vec<Lengths>,
     pub(super) stages: Vec<StageLayout>,
-    /// By boundary and tensor: the bytes of a row.
+    /// Bytes of a row, indexed by boundary and tensor.
     pub(super) boundaries: Vec<Vec<RowBytes>>,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct Layout {
 pub(super) struct StageLayout {
     pub(super) inputs: Vec<Input>,
     pub(super) outputs: Vec<Output>,
-    /// Boundaries that it reads, ascending.
+    /// The boundaries that it reads, ascending.
     pub(super) reads: Vec<u16>,
-    /// Whether replies are made of its outputs.
+    /// Whether its outputs are part of replies.
     pub(super) answers: bool,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Input {
 /// Where an input comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReadFrom {
-    /// The requests' input of this number.
+    /// The requests' input of this index.
     Request(usize),
-    /// What an earlier stage left.
+    /// The output of an earlier stage, at its boundary.
     Boundary { boundary: u16, tensor: usize },
 }
 
@@ -54,21 +54,21 @@ pub(super) enum ReadFrom {
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) row_bytes: RowBytes,
-    /// By lengths: the dims of a row.
+    /// The dims of a row, indexed by lengths.
     pub(super) dims: Vec<Dims>,
-    /// The tensor at the stage's boundary that it becomes.
+    /// Its index among the tensors at the stage's boundary, if it is one.
     pub(super) boundary: Option<usize>,
     /// Whether the host reads it.
     pub(super) is_fetched: bool,
-    /// The output of the model that it is, if it is one and nothing else that the host reads.
+    /// The model's output that it is, if the host reads it as exactly one.
     pub(super) reply: Option<usize>,
 }
 
 impl Layout {
-    /// Of a version's stages.
+    /// Lays out a version's stages.
     ///
     /// # Errors
-    /// When a stage has no plan, or needs what cards do not do.
+    /// If a stage has no plan, or needs something that cards do not support.
     pub(super) fn new(spec: &ModelSpec, programs: &StagePrograms) -> Result<Self, String> {
         match &programs.0 {
             Programs::Whole(program) => {
@@ -101,7 +101,7 @@ impl Layout {
         }
     }
 
-    /// Which of the lengths a batch of this shape is padded to: the least that hold it.
+    /// Returns the index of the smallest lengths that hold a batch of this shape.
     pub(super) fn lengths_for(&self, class: &ShapeClass) -> Option<usize> {
         least_that_holds(&self.lengths, &class.0)
     }
@@ -128,7 +128,7 @@ impl Layout {
                 let left = &self.boundaries[usize::from(boundary)][place];
                 if *left != input.row_bytes {
                     let (name, bytes, left) = (&tensor.name, input.row_bytes.pitch(), left.pitch());
-                    return Err(format!("'{name}' has rows of {bytes} bytes here, of {left} where it is made"));
+                    return Err(format!("'{name}' is read in rows of {bytes} bytes, but written in rows of {left}"));
                 }
             }
             inputs.push(input);
@@ -167,12 +167,12 @@ impl Layout {
 }
 
 impl StageLayout {
-    /// The list of row numbers at a boundary that the stage reads.
+    /// Returns the list of row numbers at a boundary that the stage reads.
     pub(super) fn reads(&self, boundary: u16) -> usize {
         HOST_ROWS + 1 + self.reads.iter().position(|own| *own == boundary).unwrap_or_default()
     }
 
-    /// The list of row numbers at the stage's own boundary.
+    /// Returns the list of row numbers at the stage's own boundary.
     pub(super) fn writes(&self) -> usize {
         HOST_ROWS + 1 + self.reads.len()
     }
@@ -181,7 +181,7 @@ impl StageLayout {
 impl Input {
     fn new(spec: &ModelSpec, tensor: &TensorSpec, from: ReadFrom, lengths: &[Lengths]) -> Result<Self, String> {
         if matches!(from, ReadFrom::Request(input) if spec.inputs[input].optional) {
-            return Err(format!("input '{}' is optional, which inputs on a card are not", tensor.name));
+            return Err(format!("input '{}' is optional, which inputs on a card cannot be", tensor.name));
         }
         Ok(Self { row_bytes: row_bytes(tensor, lengths)?, from })
     }

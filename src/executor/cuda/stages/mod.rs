@@ -1,5 +1,5 @@
-//! Stages on a card: what a batch keeps at a boundary lies in the rows of its buffer pair (DVABatch section 6.1), which
-//! are reserved when the version is loaded.
+//! Stages on a card. Intermediate tensors of a batch lie in the rows of its buffer pair at each boundary (DVABatch
+//! section 6.1). The buffers are reserved when the version is loaded.
 
 mod launch;
 mod layout;
@@ -20,10 +20,10 @@ use crate::{
     model::{ModelSpec, TensorSpec},
 };
 
-/// By row: its number in the rings of host memory.
+/// The list of each row's index in the rings of host memory.
 const HOST_ROWS: usize = 0;
 
-/// What a version has on the card.
+/// A version of stages on the card.
 pub(super) struct Stages {
     spec: Arc<ModelSpec>,
     programs: StagePrograms,
@@ -33,31 +33,31 @@ pub(super) struct Stages {
     max_rows: u32,
 }
 
-/// What batches keep behind one stage.
+/// The buffer pairs behind one stage.
 #[derive(Default)]
 struct Boundary {
     tensors: Vec<Kept>,
-    /// By row: whose it is, as far as tasks have been issued: the batch, the request and the request's row.
+    /// What each row holds once all issued tasks have run: the batch, the request and the request's row.
     written_by: Vec<Option<(u64, ReqId, u32)>>,
 }
 
-/// A tensor at a boundary: a row for each place of each pair.
+/// A tensor at a boundary, with a row for each row of each buffer pair.
 struct Kept {
     buffer: BufferId,
     place: Place,
 }
 
-/// Whether cards run a version that is whole or cut into stages.
+/// Checks whether cards can run a version that is whole or cut into stages.
 ///
 /// # Errors
-/// When they do not; says what is missing.
+/// If they cannot; the text says what is missing.
 pub(super) fn check(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), String> {
     Layout::new(spec, programs).map(drop)
 }
 
-/// Which inputs of requests are read, and which outputs written, where they lie on the card, in the order of the
-/// specification; nothing of a version that does not run there. Rows that are padded are brought by the host, and
-/// outputs that rows may be answered without.
+/// Returns which inputs and outputs of requests may lie on the card, in the order of the specification; both lists are
+/// empty for a version that does not run there. Inputs of varying length are excluded, because the host pads them, and
+/// so are outputs that a row may finish without.
 pub(super) fn placed_ports(spec: &ModelSpec, programs: &StagePrograms) -> (Box<[bool]>, Box<[bool]>) {
     let Ok(layout) = Layout::new(spec, programs) else { return Default::default() };
     let is_fixed = |tensor: &TensorSpec| tensor.dims.iter().all(|&dim| dim >= 0);
@@ -72,10 +72,10 @@ pub(super) fn placed_ports(spec: &ModelSpec, programs: &StagePrograms) -> (Box<[
 }
 
 impl Stages {
-    /// Reserves all that a version's stages need, captures their graphs, and tells the core of their buckets.
+    /// Reserves the memory of a version's stages, captures their graphs, and sets the buckets in the core's knobs.
     ///
     /// # Errors
-    /// When the card has not enough, or does not run what a stage needs; with the stage.
+    /// If the card has too little memory, or does not support what a stage needs; the text names the stage.
     pub(super) fn load(
         mut loader: Loader<'_>,
         spec: &Arc<ModelSpec>,
@@ -101,14 +101,14 @@ impl Stages {
                 Ok(Self { spec, programs, layout, stages, boundaries, max_rows })
             }
             Err(reason) => {
-                // Why it is refused says more than that the card is lost, which is all that can hinder this.
+                // Freeing fails only on a lost card; the first error says more.
                 let _ = free(loader.card, buffers(&boundaries));
                 Err(reason)
             }
         }
     }
 
-    /// The first of so many rows from a place in a lease on; none where the pair has no such rows.
+    /// Returns the first of `count` rows at `at` within a lease; `None` if they are not all within its buffer pair.
     fn rows(&self, lease: Lease, at: u32, count: u32) -> Option<u32> {
         let first = u32::from(lease.pair).checked_mul(self.max_rows)?;
         let rows = self.boundaries.get(usize::from(lease.boundary))?.written_by.len();
@@ -117,7 +117,7 @@ impl Stages {
     }
 }
 
-/// Reserves boundaries one by one: those that there are if one fails are the caller's.
+/// Reserves boundaries one by one. If one fails, the caller frees those that `boundaries` holds already.
 fn reserve(card: &mut Cuda, layout: &Layout, rows: u32, boundaries: &mut Vec<Boundary>) -> Result<(), DeviceError> {
     for tensors in &layout.boundaries {
         boundaries.push(Boundary { tensors: Vec::new(), written_by: vec![None; rows as usize] });
@@ -153,7 +153,7 @@ fn load(
     stages.collect()
 }
 
-/// What a stage is on a card.
+/// Returns the program of a stage for cards.
 fn program(programs: &StagePrograms, stage: usize) -> Option<&dyn CardProgram> {
     match &programs.0 {
         Programs::Whole(program) => program.on_card(),
@@ -163,7 +163,7 @@ fn program(programs: &StagePrograms, stage: usize) -> Option<&dyn CardProgram> {
 }
 
 impl StageLayout {
-    /// What the stage's graphs do around its program.
+    /// Returns the row moves of a stage's graphs.
     fn around(&self, number: usize, boundaries: &[Boundary]) -> Around {
         let mut around = Around { lists: self.writes() + 1, faults: HOST_ROWS, ..Around::default() };
         for input in &self.inputs {

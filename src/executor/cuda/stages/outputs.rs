@@ -1,4 +1,4 @@
-//! What tasks of stages leave for the host.
+//! Outputs of tasks of stages, as the host reads them.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
     model::ModelSpec,
 };
 
-/// Reads what tasks of a version have left.
+/// Reads the sections of a version's completed tasks.
 pub(super) struct StageReader {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) programs: StagePrograms,
@@ -45,7 +45,7 @@ impl Reader for StageReader {
         let number = usize::from(job.task.cell.0);
         let (parts, lengths) = parts_of(job);
         let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths: &lengths };
-        // That each value has one FP32 was seen when the version was loaded.
+        // Loading checked that each exit's value is one FP32, so this does not fail.
         let taken = answers.exits_taken(|output| self.values(job, section, output)).unwrap_or_default();
         let outcomes = answers.outcomes(&taken, outcomes);
         let is_last = number + 1 == stages.stages.len();
@@ -86,7 +86,7 @@ impl Reader for StageReader {
 }
 
 impl StageReader {
-    /// The rows of an output that the host reads, each where the longest would begin.
+    /// Returns the rows of an output that the host reads, at the pitch of the longest.
     fn values<'s>(&self, job: &Job, section: &'s Section, output: usize) -> Option<&'s [u8]> {
         let outputs = &self.layout.stages[usize::from(job.task.cell.0)].outputs;
         let own = outputs.get(output).filter(|own| own.is_fetched)?;
@@ -95,7 +95,7 @@ impl StageReader {
     }
 }
 
-/// Outputs that lie on the card have no elements here, whatever the section holds in their place.
+/// Clears the data of outputs that lie on the card: the section's rows for them were not written.
 fn forget_placed(job: &Job, outputs: &mut Outputs) {
     let is_placed = |part: usize, output: usize| job.members[part].payload.is_placed(output);
     for (part, response) in outputs.responses.iter_mut().enumerate() {
