@@ -1,4 +1,4 @@
-//! Which cards there are.
+//! Lists the CUDA cards of the machine.
 
 use std::fmt;
 
@@ -12,28 +12,29 @@ use super::driver::named;
 /// A card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// Its number among those of the driver.
+    /// Its ordinal in the driver.
     pub ordinal: u16,
-    /// What its maker calls it.
+    /// Its product name.
     pub name: String,
     /// Compute capability, such as 9 and 0.
     pub capability: (i32, i32),
     /// Bytes of its memory.
     pub memory_bytes: usize,
-    /// Its identifier, as `GPU-...`, the same in every process.
+    /// Its identifier, such as `GPU-...`, which is the same in every process.
     pub uuid: String,
 }
 
-/// Why there is no card.
+/// Why no card can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCards {
-    /// There is no driver.
+    /// No driver is installed.
     #[error("no CUDA driver is installed (libcuda.so.1 is not found)")]
     NoDriver,
-    /// The driver does not start: a toolkit's stub, a container without its card, a driver that is too old.
+    /// The driver does not start: it is a toolkit's stub, the container has no access to the card, or the driver is too
+    /// old.
     #[error("the CUDA driver does not start: {0}")]
     Refused(String),
-    /// The driver has no card.
+    /// The driver lists no card.
     #[error("the CUDA driver names no card")]
     None,
 }
@@ -46,10 +47,10 @@ impl fmt::Display for Card {
     }
 }
 
-/// The cards that the driver names. Asked once, at start: to look for a library that is missing takes a while.
+/// Returns the cards that the driver lists. Called once, at start, because looking for a missing library is slow.
 ///
 /// # Errors
-/// When there is none, with the reason.
+/// If there is none, with the reason.
 pub fn cards() -> Result<Vec<Card>, NoCards> {
     #[expect(unsafe_code, reason = "the library's initialisers run")]
     // SAFETY: the library is the system's driver.
@@ -57,7 +58,7 @@ pub fn cards() -> Result<Vec<Card>, NoCards> {
     if !is_present {
         return Err(NoCards::NoDriver);
     }
-    // A stub is there too, and says so only now.
+    // A toolkit's stub counts as present; it fails only in these calls.
     let count = result::init().and_then(|()| result::device::get_count());
     let count = count.map_err(|error| NoCards::Refused(named(error)))?;
     let ordinals = 0..u16::try_from(count).unwrap_or(0);
@@ -87,7 +88,7 @@ fn card(ordinal: u16) -> Result<Card, result::DriverError> {
     })
 }
 
-/// As the driver's tools write it.
+/// Formats an identifier as the driver's tools do.
 fn uuid(bytes: &[u8; 16]) -> String {
     let hex = |range: std::ops::Range<usize>| bytes[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))

@@ -1,4 +1,4 @@
-//! Compiles the kernels for the card that is there, and keeps what came of it on disk.
+//! Compiles kernels for the installed card and caches the results on disk.
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -14,25 +14,25 @@ use tracing::warn;
 /// A file of kernels, written or generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source<'t> {
-    /// What it is called in the compiler's words.
+    /// Its name in the compiler's messages.
     pub name: &'t str,
     /// The kernels.
     pub text: &'t str,
 }
 
-/// What the kernels' tensors hold. They compute in fp32.
+/// Element type of the kernels' tensors. Kernels compute in fp32 whatever the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of single precision.
+    /// bfloat16: the upper half of single precision.
     Bf16,
 }
 
 impl Element {
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -40,7 +40,7 @@ impl Element {
         }
     }
 
-    /// As the kernels' prelude is told.
+    /// Returns the compiler option that selects the type in the kernels' prelude.
     fn definition(self) -> &'static str {
         match self {
             Self::F32 => "--define-macro=ELEMENT=f32",
@@ -69,21 +69,22 @@ macro_rules! kernels {
 }
 
 kernels! {
-    parameters: "What every operation begins with.",
-    rows: "Rows that are moved by their numbers.",
-    signal: "What every operation ends with.",
+    parameters: "The kernel that every operation begins with.",
+    rows: "Kernels that move rows by index.",
+    signal: "The kernel that every operation ends with.",
     softmax: "Softmax over rows.",
     layer_norm: "Layer normalisation over rows.",
-    argmax: "The place of each row's maximum.",
+    argmax: "The index of each row's maximum.",
 }
 
-/// What every file of kernels is compiled behind, by name.
+/// The prelude of every file of kernels: header names and texts.
 const PRELUDE: [(&CStr, &str); 2] = [
     (c"device.cuh", include_str!("../../../kernels/prelude/device.cuh")),
     (c"portable.h", include_str!("../../../kernels/prelude/portable.h")),
 ];
 
-/// Options beside the architecture: the prelude goes before each file, and registers that go to memory are refused.
+/// Options other than the architecture. The prelude is included before each file. Kernels whose registers spill to
+/// memory are rejected.
 const OPTIONS: [&str; 5] = [
     "--pre-include=device.cuh",
     "--std=c++17",
@@ -95,27 +96,28 @@ const OPTIONS: [&str; 5] = [
 /// Compiles for one architecture.
 #[derive(Clone, Debug, Default)]
 pub struct Compiler {
-    /// Where what was compiled is kept; none: it is compiled each time.
+    /// Folder of the cache; if `None`, kernels are compiled each time.
     cache: Option<PathBuf>,
-    /// As in `sm_90`.
+    /// Such as `sm_90`.
     architecture: String,
 }
 
 impl Compiler {
-    /// A compiler that keeps what it makes in a folder.
+    /// Creates a compiler that caches its results in a folder.
     pub fn new(cache: Option<PathBuf>) -> Self {
         Self { cache, architecture: String::new() }
     }
 
-    /// The same for cards of a compute capability.
+    /// Returns the compiler for cards of a compute capability.
     pub(super) fn for_architecture(&self, major: i32, minor: i32) -> Self {
         Self { cache: self.cache.clone(), architecture: format!("sm_{major}{minor}") }
     }
 
-    /// What the driver takes: from the cache, where it is kept from then on. On any thread.
+    /// Returns the binary of a file of kernels, from the cache if it is there; otherwise compiles it and stores it
+    /// there. May be called on any thread.
     ///
     /// # Errors
-    /// When NVRTC is missing, or a kernel does not compile; with its words.
+    /// If NVRTC is missing, or a kernel does not compile; the text has the compiler's messages.
     pub fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
         #[expect(unsafe_code, reason = "the library's initialisers run")]
         // SAFETY: the library is one of CUDA's, where the operator has put it.
@@ -138,11 +140,11 @@ impl Compiler {
         Ok(binary)
     }
 
-    /// The name of a file of kernels in the cache: it changes with all that goes into the binary.
+    /// Returns the cache's file name for a file of kernels. It is a hash of everything that the binary depends on.
     fn key(&self, source: Source<'_>, element: Element) -> String {
         let mut version = (0, 0);
         #[expect(unsafe_code, reason = "the compiler is a C library")]
-        // SAFETY: it writes two numbers.
+        // SAFETY: the call writes two numbers and reads nothing.
         let _ = unsafe { sys::nvrtcVersion(&mut version.0, &mut version.1) };
         let mut hash = Sha256::new();
         let prelude = PRELUDE.iter().map(|(_, text)| *text);
@@ -191,7 +193,7 @@ impl Compiler {
     }
 }
 
-/// A program of the compiler's.
+/// A program handle of NVRTC, destroyed on drop.
 struct Program(sys::nvrtcProgram);
 
 #[expect(unsafe_code, reason = "the compiler is a C library")]
@@ -208,7 +210,7 @@ impl Program {
         // SAFETY: the program lives and is compiled.
         unsafe { sys::nvrtcGetCUBINSize(self.0, &mut bytes) }.result()?;
         let mut binary = vec![0_u8; bytes];
-        // SAFETY: there is as much room as the compiler asks for.
+        // SAFETY: the vector has the size that the compiler asks for.
         unsafe { sys::nvrtcGetCUBIN(self.0, binary.as_mut_ptr().cast()) }.result()?;
         Ok(binary)
     }
@@ -217,19 +219,20 @@ impl Program {
 impl Drop for Program {
     #[expect(unsafe_code, reason = "the compiler is a C library")]
     fn drop(&mut self) {
-        // SAFETY: nothing else names it.
+        // SAFETY: this is the only handle of the program.
         let _ = unsafe { result::destroy_program(self.0) };
     }
 }
 
-/// What is kept under a name, if it is whole: a length stands before it.
+/// Reads a file of the cache; `None` if it is absent or incomplete. The binary is preceded by its length.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let kept = fs::read(path).ok()?;
     let (length, binary) = kept.split_first_chunk::<8>()?;
     (u64::from_le_bytes(*length) == binary.len() as u64).then(|| binary.to_vec())
 }
 
-/// Keeps a binary: written aside, then renamed, so that another process never reads half of it.
+/// Writes a binary to the cache. It is written to a temporary file and renamed, so that other processes never read half
+/// of it.
 fn keep(path: &Path, binary: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;

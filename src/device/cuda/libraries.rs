@@ -1,4 +1,5 @@
-//! Where CUDA's libraries are: the driver's own is the system's; NVRTC, cuBLASLt and cuDNN are often Python wheels.
+//! Finds and loads CUDA's libraries. The driver's library is the system's; NVRTC, cuBLASLt and cuDNN often come as
+//! Python wheels.
 
 use std::path::{Path, PathBuf};
 
@@ -7,24 +8,24 @@ use parking_lot::Mutex;
 
 use crate::wheels;
 
-/// Libraries by the start of their names, each before what needs it: NVRTC opens its builtins by name and does not say
-/// where they are.
+/// The libraries, by the start of their file names. Each is loaded before those that need it: NVRTC opens its builtins
+/// by name alone, so they must be loaded already.
 const PRELOADED: [&str; 4] = ["libnvrtc-builtins.so.13", "libnvrtc.so.13", "libcublasLt.so.13", "libcudnn.so.9"];
 
-/// Loaded libraries stay so: what follows finds them by their names.
+/// Keeps libraries loaded, so that later opens by name find them.
 static LOADED: Mutex<Vec<Library>> = Mutex::new(Vec::new());
 
-/// What was found of CUDA's libraries.
+/// Which of CUDA's libraries were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Those that were loaded, in order.
+    /// Libraries that were loaded, in order.
     pub loaded: Vec<PathBuf>,
-    /// Those that were found and could not be loaded, with the loader's words.
+    /// Libraries that were found but could not be loaded, with the loader's error.
     pub broken: Vec<(PathBuf, String)>,
 }
 
-/// Loads the libraries that lie in `folder`, else in the wheels of the Python environments in use. What is in neither
-/// is left to the system's loader.
+/// Loads the libraries found in `folder` or, without a folder, in the wheels of the active Python environments. The
+/// rest is left to the system's loader.
 pub fn preload(folder: Option<&Path>) -> Found {
     let folders: Vec<PathBuf> = match folder {
         Some(folder) => vec![folder.to_owned()],
@@ -34,7 +35,7 @@ pub fn preload(folder: Option<&Path>) -> Found {
     for name in PRELOADED {
         let Some(path) = folders.iter().find_map(|folder| wheels::library(folder, name)) else { continue };
         #[expect(unsafe_code, reason = "the library's initialisers run")]
-        // SAFETY: the path is of one of CUDA's libraries, where the operator has put them.
+        // SAFETY: the path names one of CUDA's libraries, installed by the operator of the server.
         let opened = unsafe { Library::new(&path) };
         match opened {
             Ok(library) => {
@@ -47,7 +48,7 @@ pub fn preload(folder: Option<&Path>) -> Found {
     found
 }
 
-/// Folders of libraries in the wheels of these environments: `nvidia/*/lib`, of all packages.
+/// Returns the library folders in the wheels of these environments: `nvidia/*/lib` of all packages.
 fn wheel_folders(environments: &[PathBuf]) -> Vec<PathBuf> {
     let packages = environments.iter().flat_map(|environment| wheels::packages(environment));
     packages.flat_map(|packages| wheels::entries(&packages.join("nvidia"))).map(|wheel| wheel.join("lib")).collect()

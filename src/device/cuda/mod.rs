@@ -1,19 +1,18 @@
-//! A CUDA GPU as a device: streams, events, graphs that are captured at load, and completion words that one thread
-//! polls.
+//! A CUDA GPU as a device: streams, events, graphs captured at load, and completion words that one thread polls.
 //!
-//! - **Work is a captured graph** with a block of parameters: what changes from launch to launch (row indices, live
-//!   rows, lengths) is read from the block, never baked in. The block lies in host memory that the card reads; the
-//!   graph's first kernel fetches it, its last signals that the operation is complete (`signals`).
-//! - **A launch is one call of the driver**, and so is a ticket that another stream may wait for. Nothing allocates,
-//!   synchronises or calls back after load.
-//! - **Tickets order everything**; a ticket that is complete costs no call.
-//! - **A device can be lost**: after an error that its context never recovers from, everything answers
+//! - **Work is a captured graph** with a block of parameters. What changes between launches (row indices, live rows,
+//!   lengths) is read from the block, never captured. The block is written to host memory that the card reads. The
+//!   graph's first kernel fetches it, and the last signals that the operation is complete (`signals`).
+//! - **A launch is one call of the driver**, and so is a ticket that another stream may wait for. After loading,
+//!   launches allocate no memory on the card, do not synchronise, and use no callbacks of the driver.
+//! - **Tickets order work between streams.** Waiting for a ticket that is complete takes no call of the driver.
+//! - **A device can be lost**: after an error that its context never recovers from, every call returns
 //!   [`DeviceError::Lost`].
 //!
-//! A [`Cuda`] belongs to the thread that opened it. `driver` calls the driver and owns its handles, `queue` is a
-//! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, `products` multiplies matrices, `convolutions`
-//! convolves images, `capture` is what graphs are made of, `sharing` opens memory of other processes, and
-//! [`cards`](mod@cards) says what there is.
+//! A [`Cuda`] is used only by the thread that opened it. `driver` calls the driver and owns its handles, `queue` is one
+//! stream, `libraries` finds CUDA's libraries, `compiler` compiles kernels, `products` multiplies matrices,
+//! `convolutions` convolves images, `capture` issues operations to graphs, `sharing` opens memory of other processes,
+//! and [`cards`](mod@cards) lists the cards.
 
 mod capture;
 pub mod cards;
@@ -64,44 +63,44 @@ use super::{
     registry::Registry,
 };
 
-/// How often the end of running work is looked for when the device stops.
+/// How often a stopping device is polled for the end of running work.
 const STOP_INTERVAL: Duration = Duration::from_micros(200);
 
-/// How a device is opened.
+/// Options of a device.
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
-    /// Which card: its number among those of the driver.
+    /// The card's ordinal in the driver.
     pub ordinal: u16,
-    /// Streams, at least one.
+    /// Number of streams, at least one.
     pub streams: u16,
-    /// Operations of a stream that may be in flight.
+    /// Maximum operations in flight on one stream.
     pub depth: u32,
-    /// Most bytes of an operation's parameters.
+    /// Maximum bytes of an operation's parameters.
     pub parameter_bytes: usize,
 }
 
-/// A card. It is used by the thread that opened it.
+/// A card, used only by the thread that opened it.
 pub struct Cuda {
     context: Arc<Context>,
     /// Compute capability.
     capability: (i32, i32),
     compiler: Compiler,
-    /// cuBLASLt, once something has asked for products.
+    /// cuBLASLt, opened when the first product is prepared.
     multiplying: Option<Rc<products::Library>>,
-    /// Forms of products that have run.
+    /// Forms of products that have run, whose kernels are therefore loaded.
     tried: HashSet<products::Form>,
-    /// cuDNN, once something has asked for convolutions.
+    /// cuDNN, opened when the first convolution is prepared.
     convolving: Option<Rc<convolutions::Library>>,
     queues: Vec<Queue>,
-    /// Graphs are captured on it, and libraries try on it what they are to run.
+    /// The stream for captures, and for the trial runs of libraries. No work runs on it.
     capturing: Stream,
     buffers: Registry<Rows>,
     stream_memory: StreamMemory,
     signals: Arc<Signals>,
-    /// None once it has told all that there was.
+    /// `None` once it has reported everything and ended.
     poller: Option<JoinHandle<()>>,
     is_stopped: bool,
-    /// The context is current on one thread.
+    /// Makes the device `!Send`: its context is current on one thread only.
     thread_bound: PhantomData<Rc<()>>,
 }
 
@@ -112,7 +111,7 @@ struct Rows {
     row_bytes: usize,
 }
 
-/// What a stream runs, captured once.
+/// A captured graph, for one stream.
 #[derive(Debug)]
 pub struct Graph {
     stream: StreamId,
@@ -120,20 +119,20 @@ pub struct Graph {
     executable: GraphExec,
 }
 
-/// A launch: a graph, and what it is told this time.
+/// A launch: a graph and its parameters.
 #[derive(Clone, Debug)]
 pub struct CudaWork {
-    /// What runs.
+    /// The graph to run.
     pub graph: Rc<Graph>,
-    /// Its parameters, which lie where [`Capture::parameters`] says when it runs.
+    /// The parameters, which the graph reads at [`Capture::parameters`].
     pub parameters: Box<[u8]>,
 }
 
 impl Cuda {
-    /// Opens a card. `told` hears of completions, on a thread of their own.
+    /// Opens a card. `told` is notified of completions on the poller's thread.
     ///
     /// # Errors
-    /// When the card, its memory, or the kernels that every operation needs cannot be had.
+    /// If the card cannot be opened, has too little memory, or the kernels of every operation cannot be compiled.
     pub fn open(options: &CudaOptions, compiler: &Compiler, told: Arc<dyn Told>) -> Result<Self, DeviceError> {
         let context = Context::retain(options.ordinal)?;
         let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -171,39 +170,39 @@ impl Cuda {
         })
     }
 
-    /// Compute capability, such as 9 and 0.
+    /// Returns the compute capability, such as 9 and 0.
     pub fn capability(&self) -> (i32, i32) {
         self.capability
     }
 
-    /// What compiles kernels for this card.
+    /// Returns the compiler of kernels for this card.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
 
-    /// Compiles kernels for this card, or takes them from the cache, and loads them.
+    /// Compiles kernels for this card, or reads them from the cache, and loads them.
     ///
     /// # Errors
-    /// When they do not compile, with the compiler's words, or the driver does not take them.
+    /// If they do not compile, with the compiler's messages, or the driver cannot load them.
     pub fn kernels(&self, source: Source<'_>, element: Element) -> Result<Kernels, DeviceError> {
         compile(&self.compiler, &self.context, source, element).map(Kernels)
     }
 
-    /// Allocates memory that is no buffer of rows, such as weights: at least one byte, filled with zeros. The caller
-    /// that holds it lets go of it only once no work that uses it is on the card.
+    /// Allocates memory that is not a buffer of rows, such as weights: at least one byte, filled with zeros. The caller
+    /// must hold it until all work that uses it has completed.
     ///
     /// # Errors
-    /// When there is not as much, or the device is lost.
+    /// If the card has too little memory, or the device is lost.
     pub fn memory(&self, bytes: usize) -> Result<Memory, DeviceError> {
         Memory::new(&self.context, bytes)
     }
 
-    /// Makes a matrix product ready to be captured: chooses its algorithm, and runs it on what lies at these addresses
-    /// unless one of its form has run. What the library loads lazily cannot be loaded within a capture. Not for the hot
-    /// path.
+    /// Prepares a matrix product for captures: chooses its algorithm. Also runs it once on the memory at its addresses,
+    /// unless a product of the same form has run: the library loads kernels lazily, which it cannot do within a
+    /// capture. For loading, not for the hot path.
     ///
     /// # Errors
-    /// When cuBLASLt is not found, or has no algorithm for the product.
+    /// If cuBLASLt is not found, or has no algorithm for the product.
     pub fn product(&mut self, product: &MatrixProduct) -> Result<Product, DeviceError> {
         let library = match &self.multiplying {
             Some(library) => Rc::clone(library),
@@ -219,18 +218,19 @@ impl Cuda {
         Ok(prepared)
     }
 
-    /// The bytes that a convolution is best given beside its images.
+    /// Returns the workspace bytes of the best algorithm for a convolution.
     ///
     /// # Errors
-    /// When cuDNN is not found, or computes no convolution of this shape.
+    /// If cuDNN is not found, or has no algorithm for this shape.
     pub fn convolution_workspace_bytes(&mut self, geometry: &Geometry) -> Result<usize, DeviceError> {
         convolutions::workspace_bytes(&*self.convolving()?, geometry)
     }
 
-    /// Makes a convolution ready to be captured, as [`Self::product`] does.
+    /// Prepares a convolution for captures: chooses its algorithm and runs it once on the memory at its addresses. For
+    /// loading, not for the hot path.
     ///
     /// # Errors
-    /// When cuDNN is not found, or has no algorithm for the convolution with the workspace that it is given.
+    /// If cuDNN is not found, or has no algorithm that fits the workspace.
     pub fn convolution(&mut self, convolution: &ImageConvolution) -> Result<Convolution, DeviceError> {
         let library = self.convolving()?;
         let prepared = Convolution::new(&library, convolution, &self.capturing)?;
@@ -245,11 +245,11 @@ impl Cuda {
         Ok(Rc::clone(self.convolving.insert(Rc::new(convolutions::Library::open(&self.context)?))))
     }
 
-    /// Captures what `issue` issues, as a graph for one stream whose launches have up to `parameter_bytes` of
-    /// parameters: as many are fetched from the host each time. Not for the hot path.
+    /// Captures what `issue` issues, as a graph for one stream. Each launch fetches `parameter_bytes` of parameters
+    /// from the host, and may have at most as many. For loading, not for the hot path.
     ///
     /// # Errors
-    /// When there is no such stream, a launch cannot have as many parameters, or the driver refuses something.
+    /// If there is no such stream, the parameters exceed the device's limit, or the driver refuses an operation.
     pub fn capture(
         &mut self,
         stream: StreamId,
@@ -263,37 +263,37 @@ impl Cuda {
         Ok(Graph { stream, parameter_bytes, executable })
     }
 
-    /// Where a buffer's rows begin.
+    /// Returns the address of a buffer's first row.
     ///
     /// # Errors
-    /// When there is no such buffer.
+    /// If there is no such buffer.
     pub fn address(&self, buffer: BufferId) -> Result<Address, DeviceError> {
         Ok(self.buffers.get(buffer)?.memory.address())
     }
 
-    /// Writes rows from `row` on, which nothing on the card uses. Holds the thread: for loading.
+    /// Writes rows from `row` on. No work on the card may use them. Blocks the thread; for loading.
     ///
     /// # Errors
-    /// When there is no such buffer or it ends before.
+    /// If there is no such buffer, or the rows exceed it.
     pub fn upload(&mut self, buffer: BufferId, row: u32, data: &[u8]) -> Result<(), DeviceError> {
         let rows = self.buffers.get(buffer)?;
         rows.memory.upload(row as usize * rows.row_bytes, data)
     }
 
-    /// Reads rows from `row` on, whose writers are complete. Holds the thread: for tests and what runs seldom.
+    /// Reads rows from `row` on. Their writers must have completed. Blocks the thread; for tests and rare cases.
     ///
     /// # Errors
-    /// When there is no such buffer or it ends before.
+    /// If there is no such buffer, or the rows exceed it.
     pub fn download(&self, buffer: BufferId, row: u32, data: &mut [u8]) -> Result<(), DeviceError> {
         let rows = self.buffers.get(buffer)?;
         rows.memory.download(row as usize * rows.row_bytes, data)
     }
 
-    /// Host memory that the card reads and writes where it is, in so many parts of `part_bytes` that follow one
-    /// another. They are dropped on this thread.
+    /// Allocates host memory that the card reads and writes in place, as `count` consecutive parts of `part_bytes`
+    /// each. They must be dropped on this thread.
     ///
     /// # Errors
-    /// When there is not enough.
+    /// If there is too little memory.
     pub fn host_memory(&mut self, part_bytes: usize, count: usize) -> Result<Vec<HostMemory>, DeviceError> {
         let bytes = part_bytes.checked_mul(count).filter(|&bytes| bytes <= LARGEST_BYTES);
         let too_large = DeviceError::TooLarge { rows: count as u32, row_bytes: part_bytes, most_bytes: LARGEST_BYTES };
@@ -301,10 +301,10 @@ impl Cuda {
         Ok(HostMemory::parts(mapped, part_bytes, count))
     }
 
-    /// Bytes of the card's memory: free, and all.
+    /// Returns the free and the total bytes of the card's memory.
     ///
     /// # Errors
-    /// When the device is lost.
+    /// If the device is lost.
     pub fn memory_bytes(&self) -> Result<(usize, usize), DeviceError> {
         self.context.memory_bytes()
     }
@@ -321,7 +321,7 @@ impl Cuda {
         self.queues.get_mut(stream.index()).ok_or(DeviceError::UnknownStream { stream, streams })
     }
 
-    /// Refuses rows that are not there.
+    /// Checks that a region's rows exist.
     fn check(&self, region: &Region) -> Result<&Rows, DeviceError> {
         let rows = self.buffers.get(region.buffer)?;
         region.check(rows.rows)?;
@@ -339,14 +339,14 @@ fn compile(
     Module::load(context, &binary)
 }
 
-/// Kernels that are loaded.
+/// A loaded file of kernels.
 pub struct Kernels(Rc<Module>);
 
 impl Kernels {
-    /// The kernel of this name.
+    /// Returns the kernel of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is none.
     pub fn function(&self, name: &str) -> Result<Function, DeviceError> {
         self.0.function(name)
     }
@@ -374,7 +374,7 @@ impl Device for Cuda {
         self.queue_mut(stream)?;
         let is_complete = self.queue(ticket.stream)?.is_complete(ticket.position);
         let is_complete = is_complete.ok_or(DeviceError::UnknownTicket(ticket.stream))?;
-        // A stream is in order anyway.
+        // A stream runs its operations in order, so it needs no event of its own.
         if is_complete || ticket.stream == stream {
             return Ok(());
         }
@@ -406,7 +406,7 @@ impl Device for Cuda {
         let (source, target, bytes) = (read.memory.address(), written.memory.address(), read.row_bytes);
         let pairs: Vec<(u32, u32)> = from.rows.iter().zip(to.rows.iter()).collect();
         self.queue_mut(stream)?.issue(|stream| {
-            // Rows that follow one another on both sides go together.
+            // Rows that are consecutive on both sides are copied in one call.
             pairs.chunk_by(|one, next| one.0 + 1 == next.0 && one.1 + 1 == next.1).try_for_each(|run| {
                 let (from, to) = run[0];
                 let at = |start: Address, row: u32| start.offset(row as usize * bytes);
@@ -424,9 +424,9 @@ impl Device for Cuda {
         self.queue(ticket.stream).is_ok_and(|queue| queue.is_complete(ticket.position) == Some(true))
     }
 
-    /// What was issued cannot be taken back from the card: it runs, as far as `patience` goes. All that has ended by
-    /// then has been told.
-    #[expect(clippy::disallowed_methods, reason = "a stream that is stuck rings no bell: it is asked")]
+    /// Issued work cannot be cancelled: it runs until `patience` is over. Everything that ends in that time is
+    /// reported.
+    #[expect(clippy::disallowed_methods, reason = "a stuck stream signals nothing, so the streams are polled")]
     fn stop(&mut self, patience: Duration) -> bool {
         self.is_stopped = true;
         let deadline = Instant::now() + patience;
@@ -445,7 +445,7 @@ impl Device for Cuda {
 }
 
 impl Cuda {
-    /// Everything is complete: ends the poller once it has told so.
+    /// Ends the poller after it has reported everything, which is complete by now.
     fn tell_the_rest(&mut self) {
         self.signals.end();
         let Some(poller) = self.poller.take() else { return };

@@ -1,9 +1,9 @@
-//! Products of matrices by cuBLASLt, planned before a capture and issued within it.
+//! Matrix products by cuBLASLt, planned before a capture and issued within it.
 //!
-//! cuBLASLt counts matrices by columns. A matrix by rows is the same memory as its transpose by columns, so the product
-//! `d = a · b` by rows is computed as `dᵀ = bᵀ · aᵀ` by columns, and nothing is moved. The plain functions are called:
-//! the safe layer of `cudarc` computes in TF32 without a word, and asks for an algorithm at every call, which a capture
-//! forbids.
+//! cuBLASLt stores matrices by columns. A matrix stored by rows has the same memory as its transpose stored by columns,
+//! so the product `d = a · b` by rows is computed as `dᵀ = bᵀ · aᵀ` by columns, without moving data. This module calls
+//! the plain functions of `cudarc`: its safe layer silently computes in TF32, and asks for an algorithm at every call,
+//! which a capture forbids.
 #![expect(unsafe_code, reason = "cuBLASLt is a C library")]
 
 use std::{ffi::c_void, mem::size_of, ptr, rc::Rc, sync::Arc};
@@ -23,36 +23,36 @@ use super::{
 };
 use crate::device::DeviceError;
 
-/// What products may use beside their matrices: what NVIDIA recommends for the H100, and more than older cards ask for.
+/// Workspace bytes of a product: NVIDIA's recommendation for the H100, which is more than older cards need.
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// Alignment from which on the library makes no more of it.
+/// Maximum alignment that is reported to the library: it gains nothing from more.
 const MOST_ALIGNMENT: u64 = 256;
 
-/// How fp32 factors are multiplied; sums are fp32. Half types are multiplied as they are.
+/// How fp32 factors are multiplied. Sums are in fp32. Factors of half types are multiplied as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Multiplication {
-    /// As IEEE's single precision has it.
+    /// In IEEE single precision.
     Ieee,
-    /// In TF32: the factors keep 10 bits of their fractions.
+    /// In TF32: factors keep 10 bits of their fractions.
     Tf32,
 }
 
 /// One of the matrices of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Its first element.
+    /// Address of its first element.
     pub address: Address,
-    /// Elements from the beginning of a row to that of the next; of a column, where it is transposed.
+    /// Elements between the starts of two rows; of two columns if it is transposed.
     pub leading: usize,
-    /// It lies by columns.
+    /// Whether it is stored by columns.
     pub is_transposed: bool,
-    /// Elements from one matrix of a batch to the next; 0 where all products of the batch share it.
+    /// Elements between two matrices of a batch; 0 if all products of the batch share one.
     pub batch_stride: usize,
 }
 
-/// `d = alpha · a · b + bias`, `batches` times. a: `[m, k]`, b: `[k, n]`, bias: `[n]`, d: `[m, n]`, by rows and without
-/// gaps.
+/// `d = alpha · a · b + bias`, `batches` times. a: `[m, k]`, b: `[k, n]`, bias: `[n]`, d: `[m, n]`; `d` is by rows
+/// without gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixProduct {
     /// Rows of `a` and `d`.
@@ -61,21 +61,21 @@ pub struct MatrixProduct {
     pub n: usize,
     /// Columns of `a`, rows of `b`.
     pub k: usize,
-    /// How many products.
+    /// Number of products.
     pub batches: usize,
     /// The left factor.
     pub a: Operand,
     /// The right factor.
     pub b: Operand,
-    /// Where the products lie, one behind another.
+    /// Address of the products, which are consecutive.
     pub d: Address,
-    /// What is added to each row.
+    /// Vector that is added to each row.
     pub bias: Option<Address>,
-    /// What products are multiplied by.
+    /// Factor of each product.
     pub alpha: f32,
-    /// What both factors hold.
+    /// Element type of both factors.
     pub factors: Element,
-    /// What `bias` and `d` hold: as the factors, or fp32.
+    /// Element type of `bias` and `d`: that of the factors, or fp32.
     pub result: Element,
     /// How elements are multiplied.
     pub multiplication: Multiplication,
@@ -83,7 +83,7 @@ pub struct MatrixProduct {
     pub workspace: Address,
 }
 
-/// cuBLASLt, as opened for one context.
+/// cuBLASLt, opened for one context.
 #[derive(Debug)]
 pub(super) struct Library {
     context: Arc<Context>,
@@ -105,7 +105,7 @@ impl Library {
 impl Drop for Library {
     fn drop(&mut self) {
         if self.context.is_usable() {
-            // SAFETY: nothing else names it.
+            // SAFETY: this is the only handle of it.
             let _ = unsafe { result::destroy_handle(self.handle) };
         }
     }
@@ -115,7 +115,7 @@ fn refused(error: CublasError) -> DeviceError {
     DeviceError::Driver(format!("cuBLASLt: {:?}", error.0))
 }
 
-/// A description of a product, destroyed by its owner.
+/// A product's descriptor, destroyed on drop.
 #[derive(Debug)]
 struct Desc(sys::cublasLtMatmulDesc_t);
 
@@ -136,12 +136,12 @@ impl Desc {
 
 impl Drop for Desc {
     fn drop(&mut self) {
-        // SAFETY: nothing else names it; it is memory of the host's alone.
+        // SAFETY: this is the only handle of it, and it is host memory only.
         let _ = unsafe { result::destroy_matmul_desc(self.0) };
     }
 }
 
-/// A description of a matrix by columns, destroyed by its owner.
+/// The descriptor of a matrix by columns, destroyed on drop.
 #[derive(Debug)]
 struct Layout(sys::cublasLtMatrixLayout_t);
 
@@ -160,7 +160,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The transpose of a factor, as it lies in memory: rows of the factor are columns here.
+    /// Describes the transpose of a factor, as stored in memory: rows of the factor are columns here.
     fn of(
         element: Element,
         operand: &Operand,
@@ -179,7 +179,7 @@ impl Layout {
 
 impl Drop for Layout {
     fn drop(&mut self) {
-        // SAFETY: nothing else names it; it is memory of the host's alone.
+        // SAFETY: this is the only handle of it, and it is host memory only.
         let _ = unsafe { result::destroy_matrix_layout(self.0) };
     }
 }
@@ -196,23 +196,23 @@ fn pointer<T>(value: &T) -> *const c_void {
     ptr::from_ref(value).cast()
 }
 
-/// The alignment of an address, as far as it matters.
+/// Returns the alignment of an address, up to [`MOST_ALIGNMENT`].
 fn alignment(address: Address) -> u32 {
     (1_u64 << address.to_bits().trailing_zeros().min(63)).min(MOST_ALIGNMENT) as u32
 }
 
-/// A product with its algorithm, for a capture.
+/// A product with its algorithm, ready for captures.
 #[derive(Debug)]
 pub struct Product {
     library: Rc<Library>,
     desc: Desc,
-    /// Of `bᵀ`, `aᵀ` and `dᵀ`.
+    /// Layouts of `bᵀ`, `aᵀ` and `dᵀ`.
     layouts: [Layout; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     product: MatrixProduct,
 }
 
-/// What decides which of the library's kernels compute a product.
+/// Everything that decides which of the library's kernels compute a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     algorithm: sys::cublasLtMatmulAlgo_t,
@@ -221,13 +221,13 @@ pub(super) struct Form {
     leading: [usize; 2],
     are_transposed: [bool; 2],
     has_bias: bool,
-    /// Of the factors and of the result.
+    /// Element types of the factors and of the result.
     elements: [Element; 2],
     multiplication: Multiplication,
 }
 
 impl Product {
-    /// What products that run the same kernels have in common.
+    /// Returns the form, which is the same for products that run the same kernels.
     pub(super) fn form(&self) -> Form {
         let MatrixProduct { m, n, k, batches, a, b, bias, factors, result, multiplication, .. } = &self.product;
         Form {
@@ -266,15 +266,15 @@ impl Product {
         })
     }
 
-    /// Issues it, in a capture or else.
+    /// Issues the product, within a capture or outside.
     pub(super) fn issue(&self, stream: &Stream) -> Result<(), DeviceError> {
         let MatrixProduct { a, b, d, alpha, workspace, .. } = &self.product;
         let (alpha, beta) = (*alpha, 0.0_f32);
         let on_card = |address: &Address| address.to_bits() as *mut c_void;
         let [b_layout, a_layout, d_layout] = &self.layouts;
-        // SAFETY: the descriptions live; that the matrices are as large as they say, and live until the product is
-        // computed, is the duty of the caller, which compiles plans. `alpha` and `beta` are the host's and read at
-        // once.
+        // SAFETY: the descriptors live. The caller, which compiles plans, ensures that the matrices have the described
+        // sizes and live until the product is computed. `alpha` and `beta` are host memory that is read during the
+        // call.
         let issued = unsafe {
             result::matmul(
                 self.library.handle,
@@ -299,6 +299,7 @@ impl Product {
     }
 }
 
+/// Asks the library for the best algorithm, given the workspace and the alignment of each matrix.
 fn choose(
     library: &Library,
     desc: &Desc,
@@ -327,7 +328,7 @@ fn choose(
         found.state.result().map(|()| found.algo)
     };
     let chosen = chosen();
-    // SAFETY: nothing else names it.
+    // SAFETY: this is the only handle of it.
     let _ = unsafe { result::destroy_matmul_pref(preference) };
     chosen
 }

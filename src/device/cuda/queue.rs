@@ -1,4 +1,4 @@
-//! One stream: what is issued to it, in which parameter blocks, and the events that other streams wait for.
+//! One stream: the operations issued to it, their parameter blocks, and the events that other streams wait for.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::device::{DeviceError, Operation, StreamId, Ticket};
 
-/// Bytes at the head of a parameter block: the operation's position.
+/// Bytes of a parameter block's head, which is the operation's position.
 const HEAD_BYTES: usize = size_of::<u64>();
 
-/// Parameter blocks are this long, or a multiple.
+/// The size of a parameter block is a multiple of this.
 const BLOCK_ALIGNMENT: usize = 16;
 
 /// The kernels that every operation begins and ends with.
@@ -21,7 +21,7 @@ pub(super) struct Frame {
     pub(super) signal: Function,
 }
 
-/// How many operations of a stream may be in flight, and how much each is told.
+/// The parameter blocks of a stream: how many operations may be in flight, and the bytes of each block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocks {
     pub(super) depth: u32,
@@ -29,16 +29,16 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Blocks with room for `parameter_bytes` of parameters.
+    /// Returns the shape of blocks that hold `parameter_bytes` of parameters.
     pub(super) fn new(depth: u32, parameter_bytes: usize) -> Self {
         let bytes = (HEAD_BYTES + parameter_bytes).next_multiple_of(BLOCK_ALIGNMENT);
         Self { depth: depth.max(1), bytes: bytes as u32 }
     }
 }
 
-/// A stream. An operation is a graph (or what a graph stands for): it fetches its parameter block from host memory,
-/// does its work, and signals its position. Since a stream is in order, one place on the card holds the block of
-/// whatever runs.
+/// A stream. An operation is a graph, or operations followed by a graph that only signals. A graph fetches its
+/// parameter block from host memory, does its work, and signals its position. Because a stream runs in order, one place
+/// on the card holds the block of the running operation.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) id: StreamId,
@@ -46,20 +46,20 @@ pub(super) struct Queue {
     context: Arc<Context>,
     signals: Arc<Signals>,
     frame: Frame,
-    /// Of the last operation that was issued; 0 before the first.
+    /// Position of the last issued operation; 0 before the first.
     position: u64,
-    /// Something was waited for since.
+    /// Whether the stream was made to wait for another since then.
     has_waited: bool,
-    /// Events by the position that they stand for, until that is complete.
+    /// Recorded events and the positions that they mark, kept until these are complete.
     recorded: VecDeque<(u64, Event)>,
     spare: Vec<Event>,
     blocks: Mapped<u8>,
     shape: Blocks,
-    /// How many blocks have been fetched; counts on the card.
+    /// Counter on the card: how many blocks have been fetched.
     fetched: Memory,
-    /// The block of what runs.
+    /// The parameter block of the running operation, on the card.
     block: Memory,
-    /// An operation without work.
+    /// A graph without work, which signals operations that are not graphs.
     mark: Option<GraphExec>,
 }
 
@@ -92,8 +92,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Makes a graph of what `issue` issues, between the fetch of its parameters, which lie at the address that it is
-    /// given, and its signal. It is captured on another stream, and runs on this one.
+    /// Captures what `issue` issues, between the kernel that fetches the parameters and the one that signals. `issue`
+    /// is given the address of the parameters. The graph is captured on `capturing` and runs on this stream.
     pub(super) fn capture(
         &self,
         capturing: &Stream,
@@ -122,24 +122,24 @@ impl Queue {
         })
     }
 
-    /// Whether everything up to a position is complete; none where the position is not this queue's.
+    /// Returns whether everything up to a position is complete; `None` if no operation has that position yet.
     pub(super) fn is_complete(&self, position: u64) -> Option<bool> {
         (position <= self.position).then(|| position <= self.signals.complete(self.id))
     }
 
-    /// Whether nothing is in flight.
+    /// Returns whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.signals.complete(self.id) == self.position
     }
 
-    /// Issues a graph with its parameters.
+    /// Launches a graph with its parameters.
     pub(super) fn launch(&mut self, graph: &GraphExec, parameters: &[u8]) -> Result<Operation, DeviceError> {
         self.write_block(parameters)?;
         self.stream.launch_graph(graph)?;
         Ok(self.has_issued())
     }
 
-    /// Issues what has no graph: `issue` does it, and what follows signals it.
+    /// Issues operations that are not a graph, followed by one that signals them.
     pub(super) fn issue(
         &mut self,
         issue: impl FnOnce(&Stream) -> Result<(), DeviceError>,
@@ -161,7 +161,7 @@ impl Queue {
         if bytes > most_bytes { Err(DeviceError::TooManyParameters { bytes, most_bytes }) } else { Ok(()) }
     }
 
-    /// Writes the next operation's block.
+    /// Writes the next operation's block to host memory.
     fn write_block(&mut self, parameters: &[u8]) -> Result<(), DeviceError> {
         let Blocks { depth, bytes } = self.shape;
         self.check_parameters(parameters.len())?;
@@ -169,8 +169,8 @@ impl Queue {
             return Err(DeviceError::Full { stream: self.id, depth });
         }
         let place = (self.position % u64::from(depth)) as usize;
-        #[expect(unsafe_code, reason = "the card reads the block, but not yet")]
-        // SAFETY: of this place an operation was the last to read that is complete.
+        #[expect(unsafe_code, reason = "the card reads the block only after the launch")]
+        // SAFETY: the last operation that read this block is complete, as was checked above.
         let block = unsafe { self.blocks.bytes_mut(place * bytes as usize, bytes as usize) };
         let (head, rest) = block.split_at_mut(HEAD_BYTES);
         head.copy_from_slice(&(self.position + 1).to_ne_bytes());
@@ -178,10 +178,10 @@ impl Queue {
         Ok(())
     }
 
-    /// A ticket for what has been issued so far; `is_waited_for` by other streams, if there are any.
+    /// Returns a ticket for everything issued so far. `is_waited_for`: other streams may wait for it.
     pub(super) fn record(&mut self, is_waited_for: bool) -> Result<Ticket, DeviceError> {
         if self.has_waited {
-            // The ticket stands for the waits too, so that they need a position.
+            // The ticket must include the waits, which have no position of their own.
             self.issue(|_| Ok(()))?;
         }
         let ticket = Ticket { stream: self.id, position: self.position };
@@ -189,6 +189,7 @@ impl Queue {
         while let Some((_, event)) = self.recorded.pop_front_if(|(position, _)| *position <= complete) {
             self.spare.push(event);
         }
+        // No event is needed for a position that is complete or has one already.
         let is_known = complete == self.position || self.recorded.back().is_some_and(|(own, _)| *own == self.position);
         if is_waited_for && !is_known {
             let event = self.spare.pop().map_or_else(|| Event::new(&self.context), Ok)?;
@@ -198,12 +199,12 @@ impl Queue {
         Ok(ticket)
     }
 
-    /// The event of a ticket that is not complete.
+    /// Returns the event recorded at a position that is not complete.
     pub(super) fn event(&self, position: u64) -> Option<&Event> {
         self.recorded.iter().find(|(own, _)| *own == position).map(|(_, event)| event)
     }
 
-    /// Makes what is issued from here on wait.
+    /// Makes everything issued from here on wait for an event.
     pub(super) fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
         self.stream.wait(event)?;
         self.has_waited = true;

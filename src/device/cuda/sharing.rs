@@ -1,7 +1,7 @@
-//! Memory of a card that other processes allocated and share by a handle of the driver (CUDA IPC).
+//! Memory on a card that other processes allocated and share by a handle of the driver (CUDA IPC).
 //!
-//! A thread for each card opens and closes such memory, which may hold a thread for a while, and copies between it and
-//! the host through pinned memory. Kernels use it where it lies.
+//! Each card has a thread that opens and closes such memory, because these calls may block. The thread also copies
+//! between this memory and the host, through pinned memory. Kernels access it in place.
 
 use std::{
     fmt, io,
@@ -19,23 +19,23 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::driver::{Address, Context, IMPORT_HANDLE_BYTES, Imported, Mapped, Stream};
 use crate::device::DeviceError;
 
-/// Pinned memory of a card's thread: what is copied at once.
+/// Bytes of the thread's pinned memory: the maximum of one copy.
 const STEP_BYTES: usize = 1 << 20;
 
-/// How long a card may take to copy or open something.
+/// How long an order may take before the card counts as unresponsive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One card's memory of other processes.
+/// Access to other processes' memory on one card.
 pub struct Sharing {
     card: u16,
     orders: Sender<Order>,
-    /// Orders with an answer that the thread has not carried out.
+    /// Number of orders with a reply that the thread has not completed.
     outstanding: Arc<AtomicUsize>,
-    /// The last that was waited for has not been carried out in time.
+    /// Whether the last order that was waited for was not completed in time.
     is_late: AtomicBool,
 }
 
-/// What the thread of a card is told.
+/// Orders to a card's thread.
 enum Order {
     Open { handle: [u8; IMPORT_HANDLE_BYTES], reply: Reply<(Address, usize)> },
     Read { from: Address, bytes: usize, into: Vec<u8>, reply: Reply<Vec<u8>> },
@@ -46,10 +46,10 @@ enum Order {
 type Reply<T> = Sender<Result<T, DeviceError>>;
 
 impl Sharing {
-    /// Starts the thread of a card.
+    /// Starts a card's thread.
     ///
     /// # Errors
-    /// When the card cannot be used, or the thread not be started.
+    /// If the card cannot be used, or the thread cannot be started.
     pub fn start(card: u16) -> Result<Arc<Self>, DeviceError> {
         let (orders, taken) = unbounded();
         let (opening, opened) = crossbeam_channel::bounded(1);
@@ -70,17 +70,17 @@ impl Sharing {
         Ok(Arc::new(Self { card, orders, outstanding, is_late: AtomicBool::new(false) }))
     }
 
-    /// Opens the memory of a handle, which another process has from its driver.
+    /// Opens the memory of a handle, which the owning process obtained from its driver.
     ///
     /// # Errors
-    /// When the driver does not take the handle, or the card is lost.
+    /// If the driver rejects the handle, or the card is lost.
     pub fn open(self: &Arc<Self>, handle: [u8; IMPORT_HANDLE_BYTES]) -> Result<ImportedMemory, DeviceError> {
         let (address, bytes) = self.ask(|reply| Order::Open { handle, reply })?;
         Ok(ImportedMemory { sharing: Arc::clone(self), address, bytes })
     }
 
-    /// Has the thread do something, and waits for it. A card that does not answer is not waited for again before it
-    /// has.
+    /// Sends an order to the thread and waits for the reply. While a late order is outstanding, further orders fail at
+    /// once, so that only one caller waits for an unresponsive card.
     fn ask<T>(&self, order: impl FnOnce(Reply<T>) -> Order) -> Result<T, DeviceError> {
         let late = || DeviceError::Lost(format!("card {} does not answer", self.card));
         let (reply, answer) = crossbeam_channel::bounded(1);
@@ -101,7 +101,7 @@ impl fmt::Debug for Sharing {
     }
 }
 
-/// Memory of another process. It is closed once nothing holds it any more.
+/// Memory of another process, closed on drop.
 #[derive(Debug)]
 pub struct ImportedMemory {
     sharing: Arc<Sharing>,
@@ -110,24 +110,24 @@ pub struct ImportedMemory {
 }
 
 impl ImportedMemory {
-    /// How many bytes there are.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Appends bytes from an offset on to `into`, which has the room.
+    /// Appends `bytes` bytes at `offset` to `into`, which should have the capacity.
     ///
     /// # Errors
-    /// When it ends before, or the card is lost.
+    /// If the range exceeds the memory, or the card is lost.
     pub fn read(&self, offset: usize, bytes: usize, into: Vec<u8>) -> Result<Vec<u8>, DeviceError> {
         let from = self.at(offset, bytes)?;
         self.sharing.ask(|reply| Order::Read { from, bytes, into, reply })
     }
 
-    /// Writes bytes from an offset on.
+    /// Writes `data` at `offset`.
     ///
     /// # Errors
-    /// When it ends before, or the card is lost.
+    /// If the range exceeds the memory, or the card is lost.
     pub fn write(&self, offset: usize, data: Bytes) -> Result<(), DeviceError> {
         let to = self.at(offset, data.len())?;
         self.sharing.ask(|reply| Order::Write { data, to, reply })
@@ -140,7 +140,7 @@ impl ImportedMemory {
     }
 }
 
-/// A part of such memory, which lies within it. It keeps the memory open.
+/// A range of such memory. It keeps the memory open.
 #[derive(Clone, Debug)]
 pub struct ImportedSlice {
     memory: Arc<ImportedMemory>,
@@ -149,29 +149,29 @@ pub struct ImportedSlice {
 }
 
 impl ImportedSlice {
-    /// Bytes of `memory` from an offset on; none where it ends before.
+    /// Returns `bytes` bytes of `memory` at `offset`; `None` if they exceed it.
     pub fn new(memory: &Arc<ImportedMemory>, offset: usize, bytes: usize) -> Option<Self> {
         memory.at(offset, bytes).ok()?;
         Some(Self { memory: Arc::clone(memory), offset, bytes })
     }
 
-    /// Where it begins.
+    /// Returns the address of its first byte.
     pub fn address(&self) -> Address {
         self.memory.address.offset(self.offset)
     }
 
-    /// How many bytes it has.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its first bytes; none where it has not as many.
+    /// Returns its first `bytes` bytes; `None` if it has fewer.
     #[must_use]
     pub fn first(&self, bytes: usize) -> Option<Self> {
         (bytes <= self.bytes).then(|| Self { bytes, ..self.clone() })
     }
 
-    /// Whether it has bytes in common with another.
+    /// Returns whether it shares bytes with another slice.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (own, others) = (self.address().to_bits(), other.address().to_bits());
         own < others + other.bytes as u64 && others < own + self.bytes as u64
@@ -180,17 +180,17 @@ impl ImportedSlice {
 
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
-        // A thread that has ended has closed everything.
+        // A send fails only if the thread has ended, and it closed all memory then.
         let _ = self.sharing.orders.send(Order::Close(self.address));
     }
 }
 
-/// What the thread has.
+/// The state of a card's thread.
 struct Copier {
     context: Arc<Context>,
     stream: Stream,
     pinned: Mapped<u8>,
-    /// Memory that is open, in the order of opening: a handle that was opened twice may have one address.
+    /// Open memory. Handles of the same memory may have the same address, so an address may occur more than once.
     open: Vec<Imported>,
 }
 
@@ -201,7 +201,8 @@ impl Copier {
         Ok(Self { context, stream, pinned, open: Vec::new() })
     }
 
-    /// Does what it is told until no one is left to tell it. A caller that has not waited needs no answer.
+    /// Executes orders until all senders are dropped. A reply fails to be sent if its caller gave up; memory that was
+    /// opened for it is closed again.
     fn serve(mut self, orders: &Receiver<Order>, outstanding: &AtomicUsize) {
         for order in orders {
             match order {

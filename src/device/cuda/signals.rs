@@ -1,7 +1,7 @@
-//! Which operations are complete: a word for each stream, which the card writes and one thread polls.
+//! Tracks completed operations: a word for each stream, which the card writes and one thread polls.
 //!
-//! The last thing that an operation does on the card is to store its position in its stream's word, in host memory. So
-//! nobody asks the driver, and no thread of the driver's calls back. The poller sleeps while nothing is in flight.
+//! Each operation ends by storing its position in its stream's word, in host memory. Completion therefore takes no
+//! query or callback of the driver. The poller sleeps while nothing is in flight.
 
 use std::{
     collections::VecDeque,
@@ -19,42 +19,43 @@ use parking_lot::{Condvar, Mutex};
 use super::driver::{Address, Context, Mapped, Plain, Stream};
 use crate::device::{DeviceError, Operation, StreamId};
 
-/// Looks between two at which the thread lets others run.
+/// Polls without a result before the thread yields.
 const SPINS: u32 = 256;
 
-/// How often the driver is asked whether the card is still there, while something is in flight: a kernel that faults
+/// How often the driver is asked for the state of the streams, while something is in flight: a kernel that faults
 /// signals nothing.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Who is told how operations go. Called on the poller's thread, in order within a stream, and in the order of issue
-/// where one waited for another.
+/// Is notified of completed operations. Called on the poller's thread, in order within a stream, and in the order of
+/// issue where one operation waited for another.
 pub trait Told: Send + Sync {
-    /// A launch is complete. Copies are not told.
+    /// Called when a launch is complete. Copies are not reported.
     fn ended(&self, operation: Operation);
 
-    /// The device is lost: nothing that is in flight will end.
+    /// Called when the device is lost: nothing in flight will end.
     fn lost(&self, reason: &str);
 }
 
-/// The position of a stream's last operation that is complete, alone in its cache line.
+/// The position of a stream's last completed operation, in a cache line of its own.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Word(AtomicU64);
 
 impl Plain for Word {}
 
-/// What a device and its poller share.
+/// State shared by a device and its poller.
 #[derive(Debug)]
 pub(super) struct Signals {
     words: Mapped<Word>,
     in_flight: Mutex<InFlight>,
-    /// There is something to poll for, or the end has come.
+    /// Notified when there is something to poll for, or the poller should end.
     changed: Condvar,
 }
 
 #[derive(Debug)]
 struct InFlight {
-    /// Launches that have not been told, by stream: their positions, and how many launches of any stream went before.
+    /// Launches that have not been reported, by stream: each has its position and its serial number among the launches
+    /// of all streams.
     launches: Box<[VecDeque<(u64, u64)>]>,
     issued: u64,
     has_ended: bool,
@@ -70,17 +71,17 @@ impl Signals {
         })
     }
 
-    /// Where a stream's operations store their positions, as the card sees it.
+    /// Returns the address on the card of a stream's word.
     pub(super) fn address(&self, stream: StreamId) -> Address {
         self.words.address().offset(stream.index() * size_of::<Word>())
     }
 
-    /// The position up to which a stream is complete.
+    /// Returns the position up to which a stream is complete.
     pub(super) fn complete(&self, stream: StreamId) -> u64 {
         self.words.elements()[stream.index()].0.load(Ordering::Acquire)
     }
 
-    /// A launch has been issued.
+    /// Registers a launch.
     pub(super) fn issued(&self, operation: Operation) {
         let mut in_flight = self.in_flight.lock();
         let was_idle = in_flight.launches.iter().all(VecDeque::is_empty);
@@ -92,14 +93,15 @@ impl Signals {
         }
     }
 
-    /// Nothing is told any more but what is complete.
+    /// Ends the poller once it has reported what is complete.
     pub(super) fn end(&self) {
         self.in_flight.lock().has_ended = true;
         self.changed.notify_one();
     }
 }
 
-/// Starts the thread that polls, which ends by [`Signals::end`] or with the device. Returns once it has the context.
+/// Starts the poller, which ends after [`Signals::end`] or when the device is lost. Returns once the context is current
+/// on its thread.
 pub(super) fn poll(
     signals: Arc<Signals>,
     context: Arc<Context>,
@@ -110,7 +112,7 @@ pub(super) fn poll(
     let poller = move || {
         let has_context = context.enter();
         let goes_on = has_context.is_ok();
-        // The caller waits for it.
+        // The caller is waiting, so this cannot fail.
         let _ = entering.send(has_context);
         if goes_on && let Err(reason) = signals.run(&streams, &*told) {
             told.lost(&reason.to_string());
@@ -123,13 +125,14 @@ pub(super) fn poll(
 }
 
 impl Signals {
+    /// Polls until [`Self::end`], and reports completed launches.
     fn run(&self, streams: &[Arc<Stream>], told: &dyn Told) -> Result<(), DeviceError> {
         let mut ended = Vec::new();
         let mut spins = 0;
         let mut asked = Instant::now();
         while self.collect(&mut ended) {
             if !ended.is_empty() {
-                // Of launches that are complete by now, one that waited for another was issued after it.
+                // A launch that waited for another was issued after it, so the order of issue respects all waits.
                 ended.sort_unstable_by_key(|(serial, _)| *serial);
                 ended.drain(..).for_each(|(_, operation)| told.ended(operation));
                 spins = 0;
@@ -150,7 +153,7 @@ impl Signals {
         Ok(())
     }
 
-    /// Takes the launches that are complete; sleeps while there are none to wait for. Whether to go on.
+    /// Moves completed launches to `ended`; sleeps while nothing is in flight. Returns whether to continue.
     fn collect(&self, ended: &mut Vec<(u64, Operation)>) -> bool {
         let mut in_flight = self.in_flight.lock();
         while !in_flight.has_ended && in_flight.launches.iter().all(VecDeque::is_empty) {

@@ -1,21 +1,21 @@
-//! Memory that whatever runs on one stream uses in turn.
+//! Scratch memory that all work on one stream shares.
 
 use std::rc::{Rc, Weak};
 
 use super::{Cuda, Memory};
 use crate::device::{DeviceError, StreamId};
 
-/// By stream: the memory that was taken last, while something still has it.
+/// The latest memory of each stream, while something holds it.
 #[derive(Debug, Default)]
 pub(super) struct StreamMemory(Vec<Weak<Memory>>);
 
 impl Cuda {
-    /// Returns memory of at least `bytes` for work of one stream. Work on a stream runs one after another, so all of it
-    /// shares this memory, and nothing in it outlasts a run. A caller that writes there outside of a run, as to try an
-    /// algorithm, [drains](Self::drain) the stream first.
+    /// Returns memory of at least `bytes` for the work of one stream. Work on a stream runs in order, so all of it can
+    /// share this memory. Its contents do not outlast a run. A caller that writes there outside of a run, such as to
+    /// try an algorithm, must [drain](Self::drain) the stream first.
     ///
     /// # Errors
-    /// When there is no such stream, not as much memory, or the device is lost.
+    /// If there is no such stream, too little memory, or the device is lost.
     pub fn stream_memory(&mut self, stream: StreamId, bytes: usize) -> Result<Rc<Memory>, DeviceError> {
         self.queue(stream)?;
         let known = &mut self.stream_memory.0;
@@ -30,10 +30,10 @@ impl Cuda {
         Ok(memory)
     }
 
-    /// Waits until all that a stream was given has ended. For loading.
+    /// Waits until everything issued to a stream has ended. For loading.
     ///
     /// # Errors
-    /// When there is no such stream, or the device is lost.
+    /// If there is no such stream, or the device is lost.
     pub fn drain(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.queue(stream)?.stream.synchronize()
     }

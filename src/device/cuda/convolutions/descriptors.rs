@@ -1,4 +1,4 @@
-//! cuDNN's descriptions, each destroyed by its owner, and what is asked of the library with them.
+//! cuDNN's descriptors, each destroyed on drop, and the queries that take them.
 
 use cudarc::cudnn::{
     result::{self, CudnnError},
@@ -25,7 +25,7 @@ macro_rules! descriptors {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: nothing else names it; it is memory of the host's alone.
+                // SAFETY: this is the only handle of it, and it is host memory only.
                 let _ = unsafe { result::$destroy(self.0) };
             }
         }
@@ -38,18 +38,18 @@ descriptors! {
     Moves: cudnnConvolutionDescriptor_t, create_convolution_descriptor, destroy_convolution_descriptor;
 }
 
-/// Destroyed as the others; `cudarc` has no function for it beside the plain one.
+/// Destroyed like the others, but by the plain function, because `cudarc` wraps none.
 #[derive(Debug)]
 pub(super) struct Activation(pub(super) sys::cudnnActivationDescriptor_t);
 
 impl Drop for Activation {
     fn drop(&mut self) {
-        // SAFETY: as of the others.
+        // SAFETY: as for the other descriptors.
         let _ = unsafe { sys::cudnnDestroyActivationDescriptor(self.0) };
     }
 }
 
-/// Lengths as the library counts them.
+/// Converts lengths to the library's integer type.
 fn ints<const N: usize>(lengths: [usize; N]) -> Result<[i32; N], CudnnError> {
     let mut ints = [0; N];
     for (to, length) in ints.iter_mut().zip(lengths) {
@@ -75,7 +75,7 @@ impl Tensor {
     }
 }
 
-/// What follows a convolution.
+/// The bias and activation that follow a convolution.
 #[derive(Debug)]
 pub(super) struct Rectifier {
     pub(super) bias: Tensor,
@@ -86,7 +86,7 @@ impl Rectifier {
     pub(super) fn new(geometry: &Geometry) -> Result<Self, CudnnError> {
         let bias = Tensor::images(geometry.element, [1, geometry.outputs, 1, 1])?;
         let activation = Activation(result::create_activation_descriptor()?);
-        // SAFETY: it lives. The fused call takes no other rule for NaN.
+        // SAFETY: the descriptor lives. The fused call supports no other rule for NaN.
         unsafe {
             result::set_activation_descriptor(activation.0, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, 0.0)
         }?;
@@ -94,10 +94,10 @@ impl Rectifier {
     }
 }
 
-/// A ranked algorithm: what it is, the mathematics that it is ranked for, and whether it always gives the same.
+/// A ranked algorithm: its id, the math type that it is ranked for, and whether it is deterministic.
 type Listed = (Algo, cudnnMathType_t, cudnnDeterminism_t);
 
-/// What a convolution is described by.
+/// The descriptors of a convolution.
 #[derive(Debug)]
 pub(super) struct Descriptors {
     pub(super) input: Tensor,
@@ -144,13 +144,13 @@ impl Descriptors {
         Ok(described)
     }
 
-    /// Which instructions may be used. All but FMA take TF32 for fp32.
+    /// Sets which instructions may be used. All math types but FMA use TF32 for fp32.
     pub(super) fn set_math(&self, math: cudnnMathType_t) -> Result<(), CudnnError> {
         // SAFETY: it lives.
         unsafe { result::set_convolution_math_type(self.moves.0, math) }
     }
 
-    /// The algorithms that the library would take, the fastest first.
+    /// Returns up to `most` algorithms as the library ranks them, the fastest first.
     pub(super) fn forward_algorithms(
         &self,
         handle: sys::cudnnHandle_t,
@@ -158,7 +158,7 @@ impl Descriptors {
     ) -> Result<Vec<Listed>, CudnnError> {
         let mut ranked: Vec<sys::cudnnConvolutionFwdAlgoPerf_t> = Vec::with_capacity(most);
         let mut count = 0;
-        // SAFETY: all of these live, and there is room for as many; the library fills `count` of them.
+        // SAFETY: all of these live, and the vector has capacity for `most`; the library initialises `count` of them.
         unsafe {
             result::get_convolution_forward_algorithm(
                 handle,
@@ -176,7 +176,7 @@ impl Descriptors {
         Ok(fits.map(|ranked| (Algo::Forward(ranked.algo), ranked.mathType, ranked.determinism)).collect())
     }
 
-    /// As [`Self::forward_algorithms`], of transposed convolutions.
+    /// Same as [`Self::forward_algorithms`], for transposed convolutions.
     pub(super) fn transposed_algorithms(
         &self,
         handle: sys::cudnnHandle_t,
@@ -202,7 +202,7 @@ impl Descriptors {
         Ok(fits.map(|ranked| (Algo::Transposed(ranked.algo), ranked.mathType, ranked.determinism)).collect())
     }
 
-    /// The bytes that an algorithm uses beside the images.
+    /// Returns the workspace bytes of an algorithm.
     pub(super) fn workspace_bytes(&self, handle: sys::cudnnHandle_t, algo: Algo) -> Result<usize, CudnnError> {
         let (input, filter, moves, output) = (self.input.0, self.filter.0, self.moves.0, self.output.0);
         // SAFETY: all of these live.

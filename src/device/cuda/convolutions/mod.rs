@@ -1,9 +1,9 @@
 //! Convolutions of images by cuDNN, planned before a capture and issued within it.
 //!
-//! cuDNN's older interface is called, not that of operation graphs: its one call for a convolution, a bias, a sum and a
-//! rectifier is all that plans need, its arguments have types, and the choice of an algorithm is one call. The plain
-//! functions are called: the safe layer of `cudarc` has neither groups nor the fused call, and computes in TF32
-//! silently.
+//! This module calls cuDNN's older interface, not that of operation graphs: its fused call for a convolution, a bias, a
+//! sum and a rectifier covers what plans need, its arguments are typed, and choosing an algorithm takes one call. It
+//! calls the plain functions of `cudarc`: the safe layer has neither groups nor the fused call, and silently computes
+//! in TF32.
 #![expect(unsafe_code, reason = "cuDNN is a C library")]
 
 mod descriptors;
@@ -26,17 +26,17 @@ use super::{
 };
 use crate::device::DeviceError;
 
-/// What a convolution may use beside its images, at most. Algorithms that ask for more are left out; one asks for none.
+/// Maximum workspace bytes of a convolution. Algorithms that need more are excluded; there is one that needs none.
 pub const WORKSPACE_BYTES_MAX: usize = 256 << 20;
 
-/// The first of cuDNN's versions that are taken, and the first that are not any more.
+/// The supported versions of cuDNN: from the first of these to below the second.
 const VERSION_9: usize = 90_000;
 const VERSION_10: usize = 100_000;
 
-/// Algorithms that the library is asked for: it has no more.
+/// Algorithms that the library is asked for, more than it has.
 const ALGORITHMS_MAX: usize = 16;
 
-/// Which way a convolution goes.
+/// The direction of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Each output is a sum over a window of the inputs; the filter is `[outputs, inputs / groups, height, width]`.
@@ -48,40 +48,40 @@ pub enum Direction {
 /// The shape of a convolution of dense images `[images, channels, height, width]`. Pairs are of height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
-    /// Which way it goes.
+    /// The direction.
     pub direction: Direction,
-    /// How many.
+    /// Number of images.
     pub images: usize,
-    /// Channels that are read.
+    /// Input channels.
     pub inputs: usize,
-    /// Channels that are written.
+    /// Output channels.
     pub outputs: usize,
-    /// Parts of the channels that are convolved apart.
+    /// Number of channel groups, which are convolved separately.
     pub groups: usize,
-    /// Of the images that are read.
+    /// Size of the input images.
     pub size: [usize; 2],
-    /// Of the images that are written.
+    /// Size of the output images.
     pub out: [usize; 2],
-    /// Of the filter.
+    /// Size of the filter.
     pub kernel: [usize; 2],
-    /// Zeros on either side of the images; of what is written, where it is transposed.
+    /// Zeros on each side of the input images; of the output images if it is transposed.
     pub pads: [usize; 2],
-    /// From window to window.
+    /// Distance between windows.
     pub strides: [usize; 2],
-    /// From element to element of a window.
+    /// Distance between elements of a window.
     pub dilations: [usize; 2],
-    /// What images, filter and bias hold.
+    /// Element type of images, filter and bias.
     pub element: Element,
     /// How elements are multiplied.
     pub multiplication: Multiplication,
 }
 
-/// What follows a convolution in the same call: `y = max(0, convolution + addend + bias)`. NaN becomes 0.
+/// What the same call computes after a convolution: `y = max(0, convolution + addend + bias)`. NaN becomes 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rectified {
-    /// `[outputs]`.
+    /// The bias, `[outputs]`.
     pub bias: Address,
-    /// Images like those that are written.
+    /// Images of the output's shape.
     pub addend: Option<Address>,
 }
 
@@ -90,21 +90,21 @@ pub struct Rectified {
 pub struct ImageConvolution {
     /// Its shape.
     pub geometry: Geometry,
-    /// The images that are read.
+    /// The input images.
     pub x: Address,
     /// The filter.
     pub w: Address,
-    /// The images that are written.
+    /// The output images.
     pub y: Address,
-    /// What follows in the same call. Not for transposed ones.
+    /// The bias, sum and rectifier of the fused call. Not for transposed convolutions.
     pub rectified: Option<Rectified>,
     /// Memory that nothing else uses while the convolution is computed.
     pub workspace: Address,
-    /// Its bytes.
+    /// Bytes of the workspace.
     pub workspace_bytes: usize,
 }
 
-/// cuDNN, as opened for one context.
+/// cuDNN, opened for one context.
 #[derive(Debug)]
 pub(super) struct Library {
     context: Arc<Context>,
@@ -127,14 +127,14 @@ impl Library {
 impl Drop for Library {
     fn drop(&mut self) {
         if self.context.is_usable() {
-            // SAFETY: nothing else names it.
+            // SAFETY: this is the only handle of it.
             let _ = unsafe { result::destroy_handle(self.handle) };
         }
     }
 }
 
-/// Refuses a library whose answers have other numbers. Versions are `10000 · major + 100 · minor + patch`, before 9
-/// `1000 · major + …`.
+/// Rejects other major versions, whose status codes have other numbers. A version is `10000 · major + 100 · minor +
+/// patch`, before 9 `1000 · major + …`.
 fn check_version(version: usize) -> Result<(), DeviceError> {
     let (major, minor) = if version < VERSION_9 {
         (version / 1000, version / 100 % 10)
@@ -164,7 +164,7 @@ enum Algo {
     Transposed(TransposedAlgo),
 }
 
-/// The bytes that the library's best algorithm for a shape uses beside the images.
+/// Returns the workspace bytes of the library's best algorithm for a shape.
 pub(super) fn workspace_bytes(library: &Library, geometry: &Geometry) -> Result<usize, DeviceError> {
     let found = Descriptors::new(geometry).and_then(|described| ranked(library, geometry, &described));
     let found = found.map_err(|error| unplanned(geometry, &format!("cuDNN: {:?}", error.0)))?;
@@ -183,8 +183,8 @@ fn lacks_workspace(geometry: &Geometry, bytes: usize) -> DeviceError {
     unplanned(geometry, &format!("cuDNN has no algorithm for it with {bytes} bytes of workspace"))
 }
 
-/// The algorithms that compute a convolution, the best first. Those whose sums depend on the order in which threads
-/// come are put behind all others: they are a little faster at most.
+/// Returns the algorithms for a convolution, the best first. Those that are not deterministic, because their sums
+/// depend on the order of threads, come last: they are a little faster at most.
 fn ranked(library: &Library, geometry: &Geometry, described: &Descriptors) -> Result<Vec<Algorithm>, CudnnError> {
     let listed = match geometry.direction {
         Direction::Forward => described.forward_algorithms(library.handle, ALGORITHMS_MAX)?,
@@ -192,7 +192,7 @@ fn ranked(library: &Library, geometry: &Geometry, described: &Descriptors) -> Re
     };
     let mut found = Vec::new();
     for (algo, math, determinism) in listed {
-        // What IEEE forbids stays forbidden, whatever an algorithm was ranked for.
+        // The math type that an algorithm was ranked for must not turn on TF32 where IEEE is asked for.
         let math = match (geometry.element, geometry.multiplication) {
             (Element::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
             _ => math,
@@ -209,13 +209,14 @@ fn ranked(library: &Library, geometry: &Geometry, described: &Descriptors) -> Re
     Ok(found)
 }
 
-/// Whether another algorithm may do. cuDNN numbers such answers from 3000 to 3999.
+/// Returns whether an error means that the algorithm does not support the convolution. cuDNN numbers such errors from
+/// 3000 to 3999.
 fn is_unsupported(error: CudnnError) -> bool {
     let first = cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED as u32;
     (first..first + 1000).contains(&(error.0 as u32))
 }
 
-/// A convolution with its algorithm, for a capture.
+/// A convolution with its algorithm, ready for captures.
 #[derive(Debug)]
 pub struct Convolution {
     library: Rc<Library>,
@@ -242,7 +243,7 @@ impl Convolution {
         let library = Rc::clone(library);
         let mut planned = Self { library, described, rectifier, algorithm: first, convolution: *convolution };
         let mut outcome = Ok(());
-        // Not every algorithm takes a bias and a rectifier.
+        // Not every algorithm supports the fused bias and rectifier, which shows only when it runs.
         for algorithm in algorithms {
             planned.algorithm = algorithm;
             outcome = planned.described.set_math(algorithm.math).and_then(|()| planned.run(stream));
@@ -254,7 +255,7 @@ impl Convolution {
         outcome.map_err(unplanned).map(|()| planned)
     }
 
-    /// Issues it, in a capture or else.
+    /// Issues the convolution, within a capture or outside.
     pub(super) fn issue(&self, stream: &Stream) -> Result<(), DeviceError> {
         self.run(stream).map_err(refused)
     }
@@ -270,11 +271,12 @@ impl Convolution {
         unsafe { result::set_stream(handle, stream.raw().cast()) }?;
         match (algorithm.algo, rectified, &self.rectifier) {
             (Algo::Forward(algo), Some(Rectified { bias, addend }), Some(rectifier)) => {
-                // Without an addend, the library wants one and leaves it alone.
+                // The library requires an addend. Without one, it gets `y` with a factor of zero, which it does not
+                // read.
                 let (share, z) = addend.as_ref().map_or((zero, y), |addend| (one, addend));
-                // SAFETY: the descriptions live; that the images are as large as they say, and live until the
-                // convolution is computed, is the duty of the caller, which compiles plans. The numbers are the host's
-                // and read at once.
+                // SAFETY: the descriptors live. The caller, which compiles plans, ensures that the images have the
+                // described sizes and live until the convolution is computed. The factors are host memory that is read
+                // during the call.
                 unsafe {
                     result::convolution_bias_activation_forward(
                         handle,

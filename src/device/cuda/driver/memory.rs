@@ -1,4 +1,4 @@
-//! Memory of the card, and memory of the host that the card reads and writes where it is.
+//! Memory on the card, and host memory that the card reads and writes in place.
 
 use std::{
     ffi::c_char,
@@ -12,20 +12,20 @@ use cudarc::driver::{result, sys};
 use super::Context;
 use crate::device::DeviceError;
 
-/// Bytes of the driver's name for memory that a process shares.
+/// Bytes of the driver's handle for shared memory.
 pub const IMPORT_HANDLE_BYTES: usize = 64;
 
-/// An address in the card's view.
+/// An address in the card's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub(super) sys::CUdeviceptr);
 
 impl Address {
-    /// As kernels' parameters hold it.
+    /// Returns it as a kernel's parameter holds it.
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` further on.
     #[must_use]
     pub fn offset(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
@@ -44,29 +44,29 @@ impl Memory {
     /// Allocates `bytes` of memory, at least one, filled with zeros.
     pub(in crate::device::cuda) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         let bytes = bytes.max(1);
-        // SAFETY: nobody reads it before the zeros are there.
+        // SAFETY: nothing reads it before it is zeroed.
         let address = Address(context.check(unsafe { result::malloc_sync(bytes) })?);
         let memory = Self { context: Arc::clone(context), address, bytes };
-        // SAFETY: it is that large.
+        // SAFETY: the allocation has that size.
         context.check(unsafe { result::memset_d8_sync(address.0, 0, bytes) })?;
         memory.settle()?;
         Ok(memory)
     }
 
-    /// Where it begins.
+    /// Returns the address of its first byte.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// How many bytes there are.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Writes bytes from an offset on, and holds the thread until they are there. For loading.
+    /// Writes `data` at `offset` and blocks until it is there. For loading.
     ///
     /// # Errors
-    /// When it ends before, or the device is lost.
+    /// If the range exceeds the memory, or the device is lost.
     pub fn upload(&self, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         self.check_range(offset, data.len())?;
         // SAFETY: the range is within it.
@@ -74,14 +74,14 @@ impl Memory {
         self.settle()
     }
 
-    /// Waits until what was written by the host is there. It goes by the context's own stream, for which others do not
-    /// wait, and is on its way still when the driver's call returns.
+    /// Waits until the host's writes have arrived. They go through the context's default stream, for which other
+    /// streams do not wait, and may still be under way when the driver's call returns.
     fn settle(&self) -> Result<(), DeviceError> {
-        // SAFETY: null is the context's own stream.
+        // SAFETY: null is the context's default stream.
         self.context.check(unsafe { result::stream::synchronize(ptr::null_mut()) })
     }
 
-    /// Reads bytes from an offset on. For tests and for what runs seldom: it holds the thread.
+    /// Reads bytes at `offset`. Blocks the thread; for tests and rare cases.
     pub(in crate::device::cuda) fn download(&self, offset: usize, data: &mut [u8]) -> Result<(), DeviceError> {
         self.check_range(offset, data.len())?;
         // SAFETY: the range is within it.
@@ -97,7 +97,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nothing else names it, and what used it is complete (`Device::free`).
+        // SAFETY: nothing else owns it, and all work that used it is complete (`Device::free`).
         self.context.free(|| unsafe { result::free_sync(self.address.0) });
     }
 }
@@ -109,7 +109,8 @@ pub(in crate::device::cuda) struct Imported {
     address: Address,
 }
 
-/// How the driver refuses a handle, beside the errors that pass by everywhere: nothing has happened to the context.
+/// Errors with which the driver rejects a handle, in addition to those of [`PASSING`](super::PASSING). They leave the
+/// context usable.
 const REFUSED_HANDLES: [sys::CUresult; 6] = [
     sys::CUresult::CUDA_ERROR_INVALID_HANDLE,
     sys::CUresult::CUDA_ERROR_INVALID_CONTEXT,
@@ -128,7 +129,7 @@ impl Imported {
         let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as c_char) };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
-        // SAFETY: the driver checks the handle, which is of its size.
+        // SAFETY: the driver validates the handle, which has the right size.
         let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) }.result();
         context.check_but(opened, &REFUSED_HANDLES)?;
         Ok(Self { context: Arc::clone(context), address: Address(address) })
@@ -138,7 +139,7 @@ impl Imported {
         self.address
     }
 
-    /// How many bytes of the allocation there are from its address on.
+    /// Returns the bytes of the allocation from this address to its end.
     pub(in crate::device::cuda) fn bytes(&self) -> Result<usize, DeviceError> {
         let (mut base, mut bytes) = (0, 0);
         // SAFETY: both are written before the call returns.
@@ -150,13 +151,13 @@ impl Imported {
 
 impl Drop for Imported {
     fn drop(&mut self) {
-        // SAFETY: nothing names it any more, and what used it is complete.
+        // SAFETY: nothing else owns it, and all work that used it is complete.
         self.context.free(|| unsafe { sys::cuIpcCloseMemHandle(self.address.0) }.result());
     }
 }
 
-/// Host memory that the card reads and writes where it is: pinned, mapped, and cached by the host (write-combined
-/// memory would be slow to read).
+/// Host memory that the card reads and writes in place: pinned, mapped, and cached by the host, because reading
+/// write-combined memory is slow.
 #[derive(Debug)]
 pub(in crate::device::cuda) struct Mapped<T> {
     context: Arc<Context>,
@@ -166,12 +167,12 @@ pub(in crate::device::cuda) struct Mapped<T> {
     owns: PhantomData<T>,
 }
 
-// SAFETY: it owns what it points to, and `T` is only ever an atomic or plain bytes written by one thread.
+// SAFETY: it owns what it points to, and `T` is only ever an atomic, or bytes that one thread writes.
 unsafe impl<T: Send> Send for Mapped<T> {}
 // SAFETY: shared access goes through `&T`.
 unsafe impl<T: Sync> Sync for Mapped<T> {}
 
-/// What holds a value whatever its bits are, as the card writes it.
+/// Types for which every bit pattern is a valid value, because the card may write any.
 pub(in crate::device::cuda) trait Plain {}
 
 impl Plain for u8 {}
@@ -182,15 +183,15 @@ impl<T: Plain> Mapped<T> {
         let len = len.max(1);
         let bytes = len * size_of::<T>();
         let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
-        // SAFETY: nobody reads it before the zeros are there.
+        // SAFETY: nothing reads it before it is zeroed.
         let host = context.check(unsafe { result::malloc_host(bytes, flags) })?;
         let mut address = 0;
-        // SAFETY: the memory was allocated just now, with this purpose.
+        // SAFETY: the memory was just allocated, with the flag for mapping.
         let mapped = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, host, 0) }.result();
         let Some(host) = NonNull::new(host.cast::<T>()) else {
             return Err(DeviceError::Driver(format!("the driver gave no memory of {bytes} bytes")));
         };
-        // SAFETY: it is that large, and `T` holds a value when all bits are zero.
+        // SAFETY: the allocation has that size, and all zeros are a valid `T`.
         unsafe { host.cast::<u8>().write_bytes(0, bytes) };
         let memory = Self { context: Arc::clone(context), host, address: Address(address), len, owns: PhantomData };
         context.check(mapped)?;
@@ -201,36 +202,37 @@ impl<T: Plain> Mapped<T> {
         self.address
     }
 
-    /// The elements, as the card may be changing them: `T` is an atomic.
+    /// Returns the elements, which the card may be writing: `T` must be an atomic.
     pub(in crate::device::cuda) fn elements(&self) -> &[T] {
-        // SAFETY: it owns `len` elements, all of which hold values.
+        // SAFETY: it owns `len` elements, all of them valid values.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
 }
 
 impl Mapped<u8> {
-    /// Bytes that the card does not touch meanwhile.
+    /// Returns a range of bytes that the card does not access meanwhile.
     ///
     /// # Safety
-    /// No work that is on the card reads or writes them.
+    /// No work on the card reads or writes them during the borrow.
     pub(in crate::device::cuda) unsafe fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        // SAFETY: the range is within it, and borrowed from its only owner; the card leaves it alone.
+        // SAFETY: the range is within it and borrowed from its only owner, and the caller ensures that the card does
+        // not access it.
         unsafe { std::slice::from_raw_parts_mut(self.part(offset, len).as_ptr(), len) }
     }
 
-    /// Its first bytes, which nothing on the card writes meanwhile: its owner waited for the copies.
+    /// Returns its first bytes. The card does not write them meanwhile, because the owner waits for its copies.
     pub(in crate::device::cuda) fn bytes(&self, len: usize) -> &[u8] {
-        // SAFETY: the range is within it, and borrowed from its only owner.
+        // SAFETY: the range is within it and borrowed from its only owner.
         unsafe { std::slice::from_raw_parts(self.part(0, len).as_ptr(), len) }
     }
 
-    /// Writes its first bytes, which nothing on the card reads meanwhile: its owner waited for the copies.
+    /// Writes its first bytes. The card does not read them meanwhile, because the owner waits for its copies.
     pub(in crate::device::cuda) fn fill(&mut self, bytes: &[u8]) {
         // SAFETY: the range is within it, and its only owner is borrowed.
         unsafe { self.part(0, bytes.len()).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
     }
 
-    /// Where a range begins.
+    /// Returns a pointer to a range, which must lie within the memory.
     pub(in crate::device::cuda) fn part(&self, offset: usize, len: usize) -> NonNull<u8> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
         // SAFETY: the range is within it.
@@ -240,7 +242,7 @@ impl Mapped<u8> {
 
 impl<T> Drop for Mapped<T> {
     fn drop(&mut self) {
-        // SAFETY: nothing else names it.
+        // SAFETY: nothing else owns it.
         self.context.free(|| unsafe { result::free_host(self.host.as_ptr().cast()) });
     }
 }

@@ -1,12 +1,12 @@
-//! The driver's handles, each freed by its owner: the only place that calls the driver.
+//! Handles of the driver, each freed by its owner. Only this module calls the driver.
 //!
-//! What the driver answers is checked here. An error that a context never recovers from is kept in the context, which
-//! is *lost* from then on: every later call answers it, and nothing is freed any more, since the driver refuses that
-//! too. The safe layer of `cudarc` parks errors of destructors for the next caller, and panics in some; hence the
-//! plain functions.
+//! Results of the driver are checked here. An error that a context never recovers from is kept in the context, which is
+//! *lost* from then on: every later call returns that error, and nothing is freed any more, since the driver would
+//! refuse that too. This module calls the plain functions of `cudarc`: its safe layer stores errors of destructors for
+//! the next caller, and panics in some.
 //!
-//! A call is made with the context current on its thread ([`Context::enter`]). Handles are used by the one thread that
-//! owns the device, and [`Stream::is_healthy`] by the poller beside it.
+//! Calls need the context to be current on their thread ([`Context::enter`]). Each handle is used by the thread that
+//! created it; only [`Stream::is_healthy`] is also called by the poller.
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
 mod memory;
@@ -27,7 +27,7 @@ pub use self::memory::{Address, IMPORT_HANDLE_BYTES, Memory};
 pub(super) use self::memory::{Imported, Mapped, Plain};
 use crate::device::DeviceError;
 
-/// Errors that are the caller's fault or pass by: all others leave the context unusable.
+/// Errors that are the caller's fault or temporary. All others leave the context unusable.
 const PASSING: [sys::CUresult; 9] = [
     sys::CUresult::CUDA_ERROR_INVALID_VALUE,
     sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY,
@@ -50,16 +50,16 @@ pub(super) struct Context {
 
 // SAFETY: the driver's contexts may be used by any thread that has made them current.
 unsafe impl Send for Context {}
-// SAFETY: as above; what is ours in it is a `OnceLock`.
+// SAFETY: as above; its only other state is a `OnceLock`.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Takes a card's context and makes it current on the calling thread.
+    /// Retains a card's primary context and makes it current on the calling thread.
     pub(super) fn retain(ordinal: u16) -> Result<Arc<Self>, DeviceError> {
-        // To start the driver again is nothing.
+        // Initialising the driver again has no effect.
         let device = result::init().and_then(|()| result::device::get(c_int::from(ordinal)));
         let opened = device.and_then(|device| {
-            // SAFETY: the driver has just named the device.
+            // SAFETY: the driver has just returned the device.
             unsafe { result::primary_ctx::retain(device) }.map(|context| (device, context))
         });
         let (device, context) = opened.map_err(|error| DeviceError::Lost(named(error)))?;
@@ -68,29 +68,29 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes it the calling thread's context.
+    /// Makes this the calling thread's context.
     pub(super) fn enter(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is retained as long as this lives.
+        // SAFETY: the context is retained for the lifetime of `self`.
         self.check(unsafe { result::ctx::set_current(self.context) })
     }
 
-    /// An attribute of the card.
+    /// Returns an attribute of the card.
     pub(super) fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<i32, DeviceError> {
-        // SAFETY: the driver has named the device.
+        // SAFETY: the driver returned the device.
         self.check(unsafe { result::device::get_attribute(self.device, attribute) })
     }
 
-    /// Bytes of the card's memory: free, and all.
+    /// Returns the free and the total bytes of the card's memory.
     pub(super) fn memory_bytes(&self) -> Result<(usize, usize), DeviceError> {
         self.check(result::mem_get_info())
     }
 
-    /// What the driver answered; an error from which there is no way back is kept.
+    /// Converts a result of the driver. Records an error that the context cannot recover from.
     fn check<T>(&self, answered: Result<T, DriverError>) -> Result<T, DeviceError> {
         self.check_but(answered, &[])
     }
 
-    /// As [`Self::check`], where these errors pass by, too.
+    /// Same as [`Self::check`], but the errors in `passing` do not lose the context either.
     fn check_but<T>(&self, answered: Result<T, DriverError>, passing: &[sys::CUresult]) -> Result<T, DeviceError> {
         if let Some(lost) = self.lost.get() {
             return Err(DeviceError::Lost(lost.clone()));
@@ -103,17 +103,17 @@ impl Context {
         })
     }
 
-    /// Whether it can still be used.
+    /// Returns whether the context can still be used.
     pub(super) fn is_usable(&self) -> bool {
         self.lost.get().is_none()
     }
 
-    /// Leaves everything as it is: work that does not end still uses it.
+    /// Marks the context as lost, so that nothing in it is freed: work that does not end still uses it.
     pub(super) fn abandon(&self, reason: &str) {
         self.lost.get_or_init(|| reason.to_owned());
     }
 
-    /// Frees something, unless the context is lost: then it goes with the process.
+    /// Frees a handle, unless the context is lost; the process's end frees it then.
     fn free(&self, free: impl FnOnce() -> Result<(), DriverError>) {
         if self.lost.get().is_none() {
             let _ = self.check(free());
@@ -123,12 +123,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once, and whatever was made in it holds it.
+        // SAFETY: it was retained once, and everything created in it holds this.
         self.free(|| unsafe { result::primary_ctx::release(self.device) });
     }
 }
 
-/// An error as the driver names it.
+/// Returns the driver's name and text of an error.
 pub(super) fn named(error: DriverError) -> String {
     let word = |found: Result<&std::ffi::CStr, DriverError>| found.map(|text| text.to_string_lossy().into_owned());
     match (word(error.error_name()), word(error.error_string())) {
@@ -146,24 +146,24 @@ pub(super) struct Stream {
 
 // SAFETY: the driver's handles may be used by any thread on which their context is current.
 unsafe impl Send for Stream {}
-// SAFETY: as above; the driver takes calls of several threads one by one.
+// SAFETY: as above; the driver serialises calls from several threads.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream that no other holds up.
+    /// Creates a stream that does not wait for the context's default stream.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
         let created = result::stream::create(result::stream::StreamKind::NonBlocking);
         Ok(Self { raw: context.check(created)?, context: Arc::clone(context) })
     }
 
-    /// What is issued from here on waits for an event that was recorded.
+    /// Makes everything issued from here on wait for a recorded event.
     pub(super) fn wait(&self, event: &Event) -> Result<(), DeviceError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both live.
         self.context.check(unsafe { result::stream::wait_event(self.raw, event.raw, flags) })
     }
 
-    /// Whether nothing is wrong with what has been issued.
+    /// Checks that nothing issued so far has failed.
     pub(super) fn is_healthy(&self) -> Result<(), DeviceError> {
         // SAFETY: it lives.
         match unsafe { sys::cuStreamQuery(self.raw) }.result() {
@@ -172,13 +172,13 @@ impl Stream {
         }
     }
 
-    /// Holds the thread until everything that was issued is complete.
+    /// Blocks the thread until everything issued is complete.
     pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
         // SAFETY: it lives.
         self.context.check(unsafe { result::stream::synchronize(self.raw) })
     }
 
-    /// The driver's name of it, for libraries that issue to it.
+    /// Returns the driver's handle, for libraries that issue to the stream.
     pub(super) fn raw(&self) -> sys::CUstream {
         self.raw
     }
@@ -189,43 +189,45 @@ impl Stream {
         self.context.check(unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.raw) })
     }
 
-    /// Copies from the card to host memory that is pinned, from its start on, and waits until the bytes are there.
+    /// Copies from the card to the start of pinned host memory, and waits for the copy.
     pub(super) fn download(&self, from: Address, to: &mut Mapped<u8>, bytes: usize) -> Result<(), DeviceError> {
         let pinned = to.part(0, bytes).as_ptr();
-        // SAFETY: the memory is that long, and its only owner waits. What lies at `from` is the caller's matter.
+        // SAFETY: the memory has that size (`part` checks it), and its only owner waits. The caller ensures that `from`
+        // is valid.
         self.context.check(unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.cast(), from.0, bytes, self.raw) }.result())?;
         self.synchronize()
     }
 
-    /// Copies from host memory that is pinned to the card, and waits until the bytes are there.
+    /// Copies from the start of pinned host memory to the card, and waits for the copy.
     pub(super) fn upload(&self, from: &Mapped<u8>, to: Address, bytes: usize) -> Result<(), DeviceError> {
         let pinned = from.part(0, bytes).as_ptr();
-        // SAFETY: the memory is that long, and its only owner waits. What lies at `to` is the caller's matter.
+        // SAFETY: the memory has that size (`part` checks it), and its only owner waits. The caller ensures that `to`
+        // is valid.
         self.context.check(unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, pinned.cast(), bytes, self.raw) }.result())?;
         self.synchronize()
     }
 
-    /// Launches a kernel; inside a capture, notes it.
+    /// Launches a kernel, or adds it to the graph within a capture.
     pub(super) fn launch(&self, kernel: &Function, shape: Shape, arguments: &[Argument]) -> Result<(), DeviceError> {
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::pointer).collect();
         let Shape { grid: [x, y, z], threads, shared_bytes } = shape;
-        // SAFETY: the driver copies the arguments before it returns. That they are of the kernel's types, and that
-        // what they point to lives until the kernel has run, is what the compiler of plans answers for.
+        // SAFETY: the driver copies the arguments before it returns. The compiler of plans ensures that they have the
+        // kernel's types and that what they point to lives until the kernel has run.
         let launched = unsafe {
             result::launch_kernel(kernel.raw, (x, y, z), (threads, 1, 1), shared_bytes, self.raw, &mut pointers)
         };
         self.context.check(launched)
     }
 
-    /// Starts a graph.
+    /// Launches a graph.
     pub(super) fn launch_graph(&self, graph: &GraphExec) -> Result<(), DeviceError> {
         // SAFETY: both live.
         self.context.check(unsafe { result::graph::launch(graph.raw, self.raw) })
     }
 
-    /// Notes what `issue` issues to the stream, in place of doing it, as a graph that is to run on `target`. The
-    /// thread's other calls are held to the rules of captures meanwhile, and so is a thread that asks for the stream:
-    /// it is none that the poller watches.
+    /// Captures what `issue` issues to this stream, as a graph that runs on `target`. Nothing is executed. During the
+    /// capture the driver restricts this thread's other calls and queries of this stream, so the poller must not watch
+    /// it.
     pub(super) fn capture(
         &self,
         target: &Self,
@@ -238,17 +240,18 @@ impl Stream {
         // SAFETY: it lives, and its capture was begun by this thread.
         let graph = self.context.check(unsafe { result::stream::end_capture(self.raw) });
         if let Err(error) = issued {
-            // SAFETY: nothing names what there may be of it.
+            // SAFETY: nothing else refers to the incomplete graph.
             graph.into_iter().for_each(|graph| self.context.free(|| unsafe { result::graph::destroy(graph) }));
             return Err(error);
         }
         let graph = graph?;
-        // SAFETY: the driver has just made the graph, and nothing else names it.
+        // SAFETY: the driver has just created the graph, and nothing else refers to it.
         let made = self.context.check(unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) });
-        // SAFETY: as above; an executable graph does not need it any more.
+        // SAFETY: as above; an executable graph does not need its template.
         self.context.free(|| unsafe { result::graph::destroy(graph) });
         let executable = GraphExec { raw: made?, context: Arc::clone(&self.context) };
         // SAFETY: both live.
+        // Uploaded now, so that the first launch does not do it.
         self.context.check(unsafe { result::graph::upload(executable.raw, target.raw) })?;
         Ok(executable)
     }
@@ -261,8 +264,8 @@ impl Drop for Stream {
     }
 }
 
-/// A mark in a stream that other streams can wait for. Waiting for one that was never recorded is no wait at all, so
-/// it is only handed out recorded.
+/// A mark in a stream that other streams can wait for. Waiting for an event that was never recorded has no effect, so
+/// callers are given recorded ones only.
 #[derive(Debug)]
 pub(super) struct Event {
     context: Arc<Context>,
@@ -275,7 +278,7 @@ impl Event {
         Ok(Self { raw: context.check(created)?, context: Arc::clone(context) })
     }
 
-    /// Stands for what has been issued to the stream so far, and no longer for what it stood for before.
+    /// Marks everything issued to the stream so far; replaces an earlier mark.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
         // SAFETY: both live.
         self.context.check(unsafe { result::event::record(self.raw, stream.raw) })
@@ -297,14 +300,14 @@ pub(super) struct Module {
 }
 
 impl Module {
-    /// Takes what the compiler has made for this card.
+    /// Loads a binary that was compiled for this card.
     pub(super) fn load(context: &Arc<Context>, binary: &[u8]) -> Result<Rc<Self>, DeviceError> {
-        // SAFETY: the driver checks the image's header and reads as far as that says.
+        // SAFETY: the driver checks the image's header and reads the size given there.
         let raw = context.check(unsafe { result::module::load_data(binary.as_ptr().cast()) })?;
         Ok(Rc::new(Self { context: Arc::clone(context), raw }))
     }
 
-    /// The kernel of this name.
+    /// Returns the kernel of this name.
     pub(super) fn function(self: &Rc<Self>, name: &str) -> Result<Function, DeviceError> {
         let unknown = |reason: String| DeviceError::Driver(format!("there is no kernel '{name}': {reason}"));
         let symbol = CString::new(name).map_err(|error| unknown(error.to_string()))?;
@@ -317,7 +320,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: no function of it is left, and what ran of them is complete.
+        // SAFETY: all its functions are dropped, and their launches are complete.
         self.context.free(|| unsafe { result::module::unload(self.raw) });
     }
 }
@@ -329,29 +332,29 @@ pub struct Function {
     _module: Rc<Module>,
 }
 
-/// How many threads run a kernel.
+/// The launch configuration of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads in a block.
     pub threads: u32,
-    /// Bytes of shared memory that a block has beside what the kernel names.
+    /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
 }
 
-/// An argument of a kernel: of its parameter's very type.
+/// An argument of a kernel. Its type must be exactly that of the parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
     /// A pointer.
     Address(Address),
-    /// A signed number.
+    /// A signed integer of 32 bits.
     I32(i32),
-    /// An unsigned number.
+    /// An unsigned integer of 32 bits.
     U32(u32),
     /// An unsigned number.
     U64(u64),
-    /// A real number.
+    /// A single-precision float.
     F32(f32),
 }
 
@@ -366,7 +369,7 @@ impl Argument {
     }
 }
 
-/// A captured graph, ready to be launched.
+/// An executable graph.
 #[derive(Debug)]
 pub(super) struct GraphExec {
     context: Arc<Context>,
