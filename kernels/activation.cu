@@ -1,9 +1,9 @@
 // Bias and activation, and conversions between fp32 and the element type. Rows from `live` on are neither read nor
 // written.
 //
-// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid covers all rows.
 
-// What bias_activation applies; part of its interface.
+// The activations of bias_activation, by the numbers that its callers pass.
 enum Activation { NONE = 0, RELU = 1, TANH = 2, SIGMOID = 3, GELU_ERF = 4, GELU_TANH = 5, CLIP = 6 };
 
 DEVICE float activate(float x, int activation, float low, float high) {

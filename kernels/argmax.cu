@@ -1,11 +1,11 @@
-// The token that a decoder chooses (BatchMaker, section 7.4): the place of each row's maximum, and whether it is the
-// end token, so that the host learns both with the task's completion and the token is fed back on the device.
+// Greedy choice of a decoder's token (BatchMaker, section 7.4): the index of each row's maximum, and whether it is the
+// end token. The host learns both when the task completes, and the token is fed back on the device.
 //
-// x: [rows, columns]; index: [rows], the first place on ties; NaN is never chosen, and a row without a number has 0;
-// done: [rows], 1 where the index is `end`, else 0. No token ends a row if `end` is negative. Rows from `live` on are
+// x: [rows, columns]; index: [rows], the first index on ties; NaN is never chosen, and a row of nothing but NaN has 0;
+// done: [rows], 1 where the index is `end`, else 0. If `end` is negative, no token ends a row. Rows from `live` on are
 // neither read nor written.
 //
-// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks does all of it.
+// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks covers all rows.
 
 template <class Index>
 DEVICE void argmax(int count, int columns, const element* x, int end, Index* index, int* done) {
@@ -23,7 +23,8 @@ DEVICE void argmax(int count, int columns, const element* x, int end, Index* ind
                 load(values + column, value);
 #pragma unroll
                 for (int k = 0; k < N; ++k) {
-                    // A thread's columns come in order. The second case is for rows with nothing above minus infinity.
+                    // A thread visits its columns in order. The second case is for rows with no value above minus
+                    // infinity.
                     if (value[k] > largest || (where == columns && value[k] == largest)) {
                         largest = value[k];
                         where = column + k;
@@ -52,7 +53,7 @@ KERNEL(argmax_i32, 1024, const int* live, int rows, int columns, const element* 
     argmax(live_rows(live, rows), columns, x, end, index, done);
 }
 
-// argmax_i32 with indices of 64 bits, as ONNX's ArgMax gives them.
+// Same as argmax_i32 with indices of 64 bits, as ONNX's ArgMax returns.
 KERNEL(argmax_i64, 1024, const int* live, int rows, int columns, const element* x, int end, i64* index, int* done) {
     argmax(live_rows(live, rows), columns, x, end, index, done);
 }

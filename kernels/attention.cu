@@ -1,29 +1,30 @@
 // Attention over packed sequences: out = softmax(scale · q · kᵀ) · v within each sequence and head.
 //
-// Sequences are packed: sequence s has the tokens offsets[s] to offsets[s + 1], and there is no padding between them,
-// so a batch of different lengths costs what its tokens cost. A block takes a tile of QUERIES consecutive tokens for
-// one head, which may belong to several sequences, and walks the keys from the first of these sequences' first to the
-// last one's last, KEYS at a time. Each query counts the keys of its own sequence alone. The softmax is online: a
-// running maximum and sum, by which what is added up so far is scaled down, so that any length fits in shared memory.
+// Sequences are packed: sequence s has the tokens offsets[s] to offsets[s + 1], without padding, so the cost of a batch
+// of different lengths is that of its tokens. A block takes a tile of QUERIES consecutive tokens for one head. These
+// may belong to several sequences. The block walks the keys from the start of the first of these sequences to the end
+// of the last, KEYS at a time; each query uses only the keys of its own sequence. The softmax is online: it keeps a
+// running maximum and sum, and scales down what was accumulated when the maximum grows, so that any length fits in
+// shared memory.
 //
-// q, k, v: row `token` begins at token · row_stride, its head h at h · head_size after that: the three parts of one
-// product are q, q + heads · head_size, and so on, with their common row_stride; out: [tokens, heads, head_size].
-// offsets: [sequences + 1], cumulative lengths, in the parameter block, like `live`, the number of sequences. `tokens`
-// is the most that the arrays hold. Tokens from offsets[live] on are neither read nor written.
+// q, k, v: row `token` begins at token · row_stride, its head h at h · head_size after that. The three parts of one
+// product are therefore q, q + heads · head_size, and so on, with their common row_stride; out: [tokens, heads,
+// head_size]. offsets: [sequences + 1], cumulative lengths, in the parameter block, like `live`, the number of
+// sequences. `tokens` is the maximum that the arrays hold. Tokens from offsets[live] on are neither read nor written.
 //
-// Launch: gridDim.x = tokens / QUERIES, rounded up; gridDim.y = heads; blocks of 128 threads. The kernel's number is
-// the largest head_size that it takes.
+// Launch: gridDim.x = tokens / QUERIES, rounded up; gridDim.y = heads; blocks of 128 threads. The number in the
+// kernel's name is its maximum head_size.
 
 constexpr int QUERIES = 32;
 constexpr int KEYS = 32;
-// The threads that share a query, each with every WIDTHth key and every WIDTHth element of the output.
+// The threads that share a query. Each takes every WIDTHth key and every WIDTHth element of the output.
 constexpr int WIDTH = 4;
 
 struct Span {
     int begin, end;
 };
 
-// The sequence of a token: the last that begins at or before it.
+// Returns the sequence of a token: the last that begins at or before it.
 DEVICE int sequence_of(const int* offsets, int live, int token) {
     int low = 0, high = live;
     while (high - low > 1) {
@@ -37,8 +38,8 @@ DEVICE int sequence_of(const int* offsets, int live, int token) {
     return low;
 }
 
-// Copies a tile of rows into shared memory, in rows of SIZE + 1, which spreads a column over the banks. What lies
-// beyond `tokens` or `head_size` is zero.
+// Copies a tile of rows into shared memory, in rows of SIZE + 1, which spreads a column over the banks. Elements beyond
+// `tokens` or `head_size` are set to zero.
 template <int SIZE, class Tile>
 DEVICE void load_tile(Tile& tile, int tile_rows, const element* from, int row_stride, int head_size, int first,
                       int tokens, float factor) {
@@ -126,7 +127,7 @@ DEVICE void attend(int live, const int* offsets, int most_tokens, int heads, int
         }
         SYNC;
         EACH {
-            // Keys of other sequences are left out rather than weighed by zero: their values may be NaN.
+            // Keys of other sequences are skipped, not weighted by zero: their values may be NaN.
             int from = max(own().begin - key, 0), to = min(own().end - key, KEYS);
             for (int i = from; i < to; ++i) {
                 float share = weight[TID / WIDTH * (KEYS + 1) + i];

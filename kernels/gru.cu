@@ -4,14 +4,14 @@
 //     linear_before_reset = 0:  tanh(x · W + bias_W + (r · h_before) · R + bias_R)
 //     linear_before_reset = 1:  tanh(x · W + bias_W + r · (h_before · R + bias_R))
 //
-// States lie in slot tables of `table_rows` rows, in which row i of the batch has the row slots[i], and are read and
-// written there in place: a task needs no gather and scatter of its own for them. Without slots (null), states lie in
-// the order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the
-// table h_kept unless that is null. A row whose slot the table does not have is left alone.
+// States lie in slot tables of `table_rows` rows, where row i of the batch is row slots[i], and are read and written
+// there in place, so a task needs no separate gather and scatter for them. Without slots (null), states lie in the
+// order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the table
+// h_kept unless that is null. A row whose slot is beyond the table is left alone.
 //
 // Gates are in ONNX's order z, r, h. Rows from `live` on are neither read nor written. `bias` may be null.
 //
-// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid covers all rows.
 
 // linear_before_reset = 0, first half: reset = r · h_before. The second matrix product adds reset · R to the gates'
 // third part, which has x · W until then; gru_update does the rest.
@@ -62,9 +62,9 @@ KERNEL(gru_update, 256, const int* live, int rows, int hidden, const int* slots,
 }
 
 // linear_before_reset = 1, all of it. gates: [rows, 4 · hidden] in the order z, r, x · W of the third gate, h_before ·
-// R of the third gate: one matrix product over (x, h_before) makes them, with weights of zero where a gate has no part.
-// bias: [4 · hidden] in the same order; z and r have the sums of ONNX's two. h_before, h and h_kept are
-// those of gru_update.
+// R of the third gate. One matrix product over (x, h_before) computes them, with weights of zero where a gate has no
+// part. bias: [4 · hidden] in the same order; z and r have the sums of ONNX's two. h_before, h and h_kept are those of
+// gru_update.
 KERNEL(gru_linear_before_reset, 256, const int* live, int rows, int hidden, const int* slots, int table_rows,
        const element* gates, const element* bias, const element* h_before, element* h, element* h_kept) {
     bool packs = aligned(gates, bias, h_before, h, h_kept);

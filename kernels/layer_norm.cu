@@ -2,15 +2,15 @@
 //
 //     s = x + residual,  y = (s - mean(s)) / sqrt(variance(s) + epsilon) · scale + bias
 //
-// The variance is of the deviations from the mean, not a difference of two large sums, so that rows far from zero keep
-// their digits. Each thread keeps its first vector, so a row of one vector a thread is read once; the rest of a longer
-// one is read three times, twice from the cache.
+// The variance is computed from the deviations from the mean, not as a difference of two large sums, so that rows far
+// from zero keep their precision. Each thread keeps its first vector, so a row of one vector a thread is read once. The
+// rest of a longer row is read three times, twice from the cache.
 //
 // x, y: [rows, columns]; residual: [rows, columns] or null; scale, bias: [columns], bias may be null; sum: [rows,
 // columns] or null, takes s for the next residual connection. y and sum may each be x or residual, but not one array.
 // Rows from `live` on are neither read nor written.
 //
-// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks does all of it.
+// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks covers all rows.
 
 template <int N> DEVICE void load_sum(const element* x, const element* residual, i64 at, float (&value)[N]) {
     load(x + at, value);

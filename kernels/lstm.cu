@@ -2,19 +2,19 @@
 //
 //     i, o, f = sigmoid of their gates,  u = tanh of its gate,  c = f · c_before + i · u,  h = o · tanh(c)
 //
-// The gates come from one matrix product over (x, h_before), in ONNX's order i, o, f, c. The memory c is added to at
-// every step, so it is fp32 whatever the element type.
+// The gates come from one matrix product over (x, h_before), in ONNX's order i, o, f, c. The cell state c accumulates
+// over all steps, so it is fp32 whatever the element type.
 //
-// States lie in slot tables of `table_rows` rows, in which row i of the batch has the row slots[i], and are read and
-// written there in place: a task needs no gather and scatter of its own for them. Without slots (null), states lie in
-// the order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the
-// table h_kept unless that is null. A row whose slot the table does not have is left alone.
+// States lie in slot tables of `table_rows` rows, where row i of the batch is row slots[i], and are read and written
+// there in place, so a task needs no separate gather and scatter for them. Without slots (null), states lie in the
+// order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the table
+// h_kept unless that is null. A row whose slot is beyond the table is left alone.
 //
 // gates: [rows, 4 · hidden]; bias: [4 · hidden], the sum of ONNX's two, or null; c_before and c: fp32 [table_rows,
 // hidden], may be one array; h: [rows, hidden]; h_kept: [table_rows, hidden] or null. Rows from `live` on are neither
 // read nor written.
 //
-// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid covers all rows.
 
 KERNEL(lstm, 256, const int* live, int rows, int hidden, const int* slots, int table_rows, const element* gates,
        const element* bias, const float* c_before, float* c, element* h, element* h_kept) {

@@ -1,16 +1,16 @@
 // Rows by index: gather and scatter of what requests keep between cells (BatchMaker, section 4.3), and embeddings.
 //
-// A launch is captured once for a bucket of `rows` rows. How many of them are live, and which rows of the table they
-// are, is in the parameter block and read when the launch runs. Padding rows read as zeros, so that no value of a
-// request that is gone reaches the matrix products after it. They are not written back: no scratch row is needed.
+// A launch is captured once for a bucket of `rows` rows. The number of live rows and their row numbers in the table are
+// in the parameter block and read when the launch runs. Padding rows are read as zeros, so that no value of an earlier
+// request reaches the matrix products that follow. They are not written back, so no scratch row is needed.
 //
-// An index that the table does not have reads as a row of zeros, is not written, and is noted in `faults`, one word a
-// row, which the host clears with the parameter block. Other rows go on.
+// An index beyond the table is read as a row of zeros, is not written, and is recorded in `faults`, one word for each
+// row, which the host clears with the parameter block. Other rows are not affected.
 //
-// Rows may lie in places of their own (`places`), such as memory of the card that a client shares: where they are is in
-// a list of addresses that the parameter block names, so that a launch that was captured once reads and writes them.
+// Rows may have places of their own (`places`), such as memory on the card that a client shares. Their addresses are in
+// a list that the parameter block refers to, so a launch that was captured once can read and write them.
 //
-// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid covers all rows.
 
 constexpr unsigned FAULT_SLOT = 1;
 constexpr unsigned FAULT_ID = 2;
@@ -24,7 +24,7 @@ DEVICE bool in_chunks(const void* table, const void* batch, int row_bytes, int p
     return (addresses | u64(row_bytes) | u64(pitch) | u64(stride)) % sizeof(Chunk) == 0;
 }
 
-// Copies this block's pieces of a row of which the first `filled` bytes are there, and clears the others.
+// Copies this block's pieces of a row, of which only the first `filled` bytes exist, and clears the rest.
 template <class Piece> DEVICE void copy_row(const char* from, int filled, char* to, int row_bytes) {
     int pieces = row_bytes / int(sizeof(Piece)), known = filled / int(sizeof(Piece));
     for (int i = blockIdx.y * THREADS + TID; i < pieces; i += gridDim.y * THREADS) {
@@ -49,7 +49,7 @@ DEVICE void note_fault(unsigned* faults, int row, unsigned fault) {
     if (blockIdx.y == 0 && TID == 0) faults[row] |= fault;
 }
 
-// The place that a row has of its own, or null.
+// Returns a row's own place, or null if it has none.
 DEVICE char* own_place(const u64* places, int row) {
     return places ? reinterpret_cast<char*>(places[row]) : nullptr;
 }
@@ -80,18 +80,18 @@ DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool
 }
 
 // out[i] = table[slots[i]] for i < live, zeros up to `rows`.
-// table: table_rows rows, which begin every `pitch` bytes, so that rows of any length up to it can be kept there; out:
-// rows of row_bytes, which begin every `stride` bytes, so that several gathers can fill one matrix side by side;
-// row_bytes, pitch, stride: multiples of 4. Slots may repeat.
+// table: table_rows rows that begin every `pitch` bytes, so that it can hold rows of any length up to that; out: rows
+// of row_bytes that begin every `stride` bytes, so that several gathers can fill one matrix side by side; row_bytes,
+// pitch, stride: multiples of 4. Slots may repeat.
 KERNEL(gather_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* table, int table_rows,
        int pitch, char* out, int stride, unsigned* faults) {
     int count = live_rows(live, rows);
     gather(count, rows, row_bytes, slots, false, table, table_rows, pitch, out, stride, faults, FAULT_SLOT);
 }
 
-// gather_rows, but a row that has a place of its own is read from there. places: where the address of a list of places
-// lies, of 64 bits each; null: no row has one. Those of these rows begin at the list's entry `first`, and 0 is none.
-// Places are multiples of 4.
+// Same as gather_rows, but a row with a place of its own is read from there. places: the address of a variable that
+// points to a list of 64-bit addresses; if that pointer is null, no row has a place of its own. The entries of these
+// rows begin at index `first`; 0 means none. Places are multiples of 4.
 KERNEL(gather_placed, 256, const int* live, int rows, int row_bytes, const int* slots, const char* table,
        int table_rows, int pitch, char* out, int stride, unsigned* faults, const u64* const* places, int first) {
     int count = live_rows(live, rows);
@@ -99,10 +99,10 @@ KERNEL(gather_placed, 256, const int* live, int rows, int row_bytes, const int* 
     gather(count, rows, row_bytes, slots, false, table, table_rows, pitch, out, stride, faults, FAULT_SLOT, own);
 }
 
-// out[i] = counts[i] entries of the table from firsts[i] on, one behind the other, and zeros up to row_bytes, for
-// i < live; zeros up to `rows`.
+// out[i] = counts[i] consecutive entries of the table from firsts[i] on, and zeros up to row_bytes, for i < live; zeros
+// up to `rows`.
 // table: table_rows entries of entry_bytes without gaps; out: rows of row_bytes without gaps; both are multiples of 4.
-// Entries that the table does not have, or that a row of `out` does not hold, are a fault of their row, which is zeros.
+// Entries beyond the table or beyond the row of `out` are a fault of their row, which is then zeros.
 KERNEL(gather_entries, 256, const int* live, int rows, int row_bytes, const int* firsts, const int* counts,
        const char* table, int table_rows, int entry_bytes, char* out, unsigned* faults) {
     int count = live_rows(live, rows);
@@ -142,22 +142,22 @@ DEVICE void scatter(int live, int row_bytes, const int* slots, const char* in, i
     }
 }
 
-// table[slots[i]] = in[i] for i < live. in: rows of row_bytes, which begin every `stride` bytes; the rest as for
-// gather_rows. No slot is named twice. Rows of `in` may be longer than the pitch: each then goes over what lies behind
-// its slot, which no other row writes.
+// table[slots[i]] = in[i] for i < live. in: rows of row_bytes that begin every `stride` bytes; the rest as for
+// gather_rows. No slot may be named twice. Rows of `in` may be longer than the pitch: each then also overwrites what
+// follows its slot, which no other row may write.
 KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
        char* table, int table_rows, int pitch, unsigned* faults) {
     scatter(live_rows(live, rows), row_bytes, slots, in, stride, table, table_rows, pitch, faults);
 }
 
-// scatter_rows, but a row that has a place of its own is written there; places and first as for gather_placed.
+// Same as scatter_rows, but a row with a place of its own is written there; places and first as for gather_placed.
 KERNEL(scatter_placed, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
        char* table, int table_rows, int pitch, unsigned* faults, const u64* const* places, int first) {
     const u64* own = *places ? *places + first : nullptr;
     scatter(live_rows(live, rows), row_bytes, slots, in, stride, table, table_rows, pitch, faults, own);
 }
 
-// out[i] = table[ids[i]] for i < live, zeros up to `rows`. As ONNX's Gather, an id below zero counts from the table's
+// out[i] = table[ids[i]] for i < live, zeros up to `rows`. As in ONNX's Gather, a negative id counts from the table's
 // end; beyond either end it is a fault. table: [table_rows, row_bytes]; the rest as for gather_rows.
 KERNEL(embedding_i32, 256, const int* live, int rows, int row_bytes, const int* ids, const char* table, int table_rows,
        char* out, int stride, unsigned* faults) {
@@ -165,18 +165,18 @@ KERNEL(embedding_i32, 256, const int* live, int rows, int row_bytes, const int* 
     gather(count, rows, row_bytes, ids, true, table, table_rows, row_bytes, out, stride, faults, FAULT_ID);
 }
 
-// embedding_i32 for ids of 64 bits.
+// Same as embedding_i32 for ids of 64 bits.
 KERNEL(embedding_i64, 256, const int* live, int rows, int row_bytes, const i64* ids, const char* table, int table_rows,
        char* out, int stride, unsigned* faults) {
     int count = live_rows(live, rows);
     gather(count, rows, row_bytes, ids, true, table, table_rows, row_bytes, out, stride, faults, FAULT_ID);
 }
 
-// Copies pieces of memory from one place to another: the states that requests begin with, to their slots. There are few
-// or none of them, hence addresses.
-// count: how many pieces, at most `most`; list: where the list of pieces lies: of each, where it is, where it goes and
-// its bytes (a multiple of 4), 64 bits each. The list and what it names may be in mapped host memory. Pieces do not
-// overlap.
+// Copies pieces of memory, such as the initial states of requests to their slots. There are few of them or none, so
+// they are given by address.
+// count: number of pieces, at most `most`; list: the address of a variable that points to the list of pieces, each with
+// its source, its destination and its bytes (a multiple of 4), 64 bits each. The list and the memory that it refers to
+// may be mapped host memory. Pieces do not overlap.
 KERNEL(copy_pieces, 256, const int* count, int most, const u64* const* list) {
     int pieces = live_rows(count, most);
     for (int piece = blockIdx.x; piece < pieces; piece += gridDim.x) {

@@ -1,7 +1,7 @@
 // The completion signal at the end of each task (BatchMaker, section 5, asynchronous completion notification).
 
-// Stores the task's number where the host polls it. Everything before it on the stream is written, for the host too,
-// once the host sees the number. value: in the parameter block; word: in mapped host memory, 8-byte aligned.
+// Stores the operation's position where the host polls it. Once the host sees it, everything written before it on the
+// stream is visible to the host too. value: in the parameter block; word: in mapped host memory, 8-byte aligned.
 // Launch: one block of 32 threads.
 KERNEL(signal, 32, const u64* value, u64* word) {
     EACH {

@@ -1,12 +1,12 @@
 // Softmax over rows: y = exp(x - m) / sum of exp(x - m), where m is the row's maximum.
 //
-// One pass finds the maximum and the sum together: a thread that meets a larger maximum scales its sum down. Each
-// thread keeps its first vector for the second pass, so a row of one vector a thread is read once.
+// One pass computes both the maximum and the sum: a thread that finds a larger maximum scales its sum down. Each thread
+// keeps its first vector for the second pass, so a row of one vector a thread is read once.
 //
-// x, y: [rows, columns], may be one array. Values of minus infinity weigh nothing; a row of nothing else is NaN, as in
-// ONNX. Rows from `live` on are neither read nor written.
+// x, y: [rows, columns], may be one array. Values of minus infinity have weight zero; a row of nothing else is NaN, as
+// in ONNX. Rows from `live` on are neither read nor written.
 //
-// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks does all of it.
+// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks covers all rows.
 
 KERNEL(softmax, 512, const int* live, int rows, int columns, const element* x, element* y) {
     int count = live_rows(live, rows);

@@ -1,15 +1,15 @@
 // The pointwise parts of a binary TreeLSTM (Tai et al., 2015, section 3.2, equations 9 to 14, with two children; the
-// cells of BatchMaker, section 7.5). Gates come from one matrix product: a leaf's over its token's embedding, an
-// internal node's over (h_left, h_right). Memories c are fp32 whatever the element type.
+// cells of BatchMaker, section 7.5). Gates come from one matrix product: for a leaf over its token's embedding, for an
+// internal node over (h_left, h_right). Cell states c are fp32 whatever the element type.
 //
-// States lie in slot tables of `table_rows` rows, in which row i of the batch has the row slots[i], and are read and
-// written there in place: a task needs no gather and scatter of its own for them. Without slots (null), states lie in
-// the order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the
-// table h_kept unless that is null. A row whose slot the table does not have is left alone.
+// States lie in slot tables of `table_rows` rows, where row i of the batch is row slots[i], and are read and written
+// there in place, so a task needs no separate gather and scatter for them. Without slots (null), states lie in the
+// order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the table
+// h_kept unless that is null. A row whose slot is beyond the table is left alone.
 //
 // Rows from `live` on are neither read nor written. `bias` may be null.
 //
-// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid covers all rows.
 
 // A leaf: c = sigmoid(i) · tanh(u), h = sigmoid(o) · tanh(c).
 // gates: [rows, 3 · hidden] in the order i, o, u; bias: [3 · hidden]; c: fp32 [table_rows, hidden]; h: [rows, hidden];
