@@ -1,6 +1,7 @@
-//! `paternoster bench` from its words to its figures and files, on small generated models.
+//! `paternoster bench` from its command line to its figures and files, on small generated models.
 //!
-//! Models run on ONNX Runtime: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
+//! Models run on ONNX Runtime, from `ORT_DYLIB_PATH` or where `make` puts it. Without the library each test prints a
+//! note and passes.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use std::{
 use paternoster::{model::DataType, onnx::zoo};
 use tempfile::TempDir;
 
-/// A repository with a model that gives its input back, of any length.
+/// Creates a repository with a model that returns its input, of any length.
 fn repository(config: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join("echo");
@@ -24,7 +25,7 @@ fn repository(config: &str) -> TempDir {
 
 const BATCHED: &str = "max_batch_size: 8\n";
 
-/// The library's file, where `make` puts it; `None` leaves the search to the command.
+/// Returns the library's file where `make` puts it; `None` leaves the search to the command.
 fn library() -> Option<PathBuf> {
     let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
     cached.exists().then_some(cached)
@@ -38,8 +39,8 @@ fn has_library() -> bool {
     found
 }
 
-/// Runs the command on that model with more words: what it prints, or, where its exit status is 1, what it complains
-/// of.
+/// Runs the command on that model with further arguments. Returns its output, or its error message if it exits with
+/// status 1.
 fn bench(repository: &Path, more: &[&str]) -> Result<String, String> {
     let words = ["bench", "--model", "echo", "--cpu-threads", "1", "--warm-up-seconds", "0", "--samples", "8"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_paternoster"));
@@ -121,7 +122,7 @@ fn failed_requests_make_the_command_fail() {
     if !has_library() {
         return;
     }
-    // Many that come at once find the queue full.
+    // Requests that arrive together find the queue full.
     let folder =
         repository("max_batch_size: 1\nbatching: { policy: window, window: { queue: { max_queue_size: 1 } } }\n");
     let trace = folder.path().join("trace.csv");

@@ -1,16 +1,17 @@
-//! What reading a configuration allocates: never more than a stated multiple of its bytes, however hostile the text.
+//! Memory that reading a configuration allocates: never more than a fixed multiple of its bytes, however hostile the
+//! text.
 
 use allocation_counter::measure;
 use paternoster::repository::config::{json, pbtxt, yaml};
 
-/// Most bytes held at a time for each byte of the text. The YAML reader keeps an event for each token, which may be of
-/// two bytes, before anything can be counted; its files are the smallest.
+/// Maximum bytes held at a time for each byte of the text. The YAML reader keeps an event for each token, which may
+/// have only two bytes, before the reader can count anything; its files are the smallest.
 const GROWTH: u64 = 256;
 
-/// Most bytes held beside that: the schema, tables that grow by doubling, the error's text.
+/// Maximum bytes held in addition: the schema, tables that grow by doubling, the error's text.
 const FIXED_BYTES: u64 = 4 << 20;
 
-/// Most bytes allocated in all for each byte of the text, so that copies of copies show as well as what is held.
+/// Maximum bytes allocated in total for each byte of the text, so that copies of copies show as well as what is held.
 const COPIES: u64 = 512;
 
 type Reader = fn(&str) -> Result<(), String>;
@@ -27,9 +28,9 @@ fn read_json(text: &str) -> Result<(), String> {
     json::parse(text).map(drop).map_err(|fault| fault.to_string())
 }
 
-/// Reads a text, checks what that took, and returns why it was refused.
+/// Reads a text, checks the memory that it took, and returns why it was refused.
 fn refusal(read: Reader, text: &str) -> String {
-    // The schema is built once and kept.
+    // Builds the schema, which is kept, so that it is not counted.
     let _ = read("");
     let mut outcome = Ok(());
     let allocated = measure(|| outcome = read(text));

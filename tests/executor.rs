@@ -15,15 +15,15 @@ use paternoster::{
     model::{DataType, Dims, ModelSpec, TensorSpec},
 };
 
-/// A row whose first value is this fails whatever batch it is in.
+/// A row with this first value fails, whatever batch it is in.
 const POISON: f32 = -1.0;
 
-/// Gives its input back; fails on poison; waits at a gate where there is one.
+/// Returns its input. Fails on poison. Waits at a gate, if there is one.
 struct Identity {
     gate: Option<Gate>,
 }
 
-/// Tells when a run began, and lets it go on.
+/// Reports when a run begins, and holds it until it is released.
 struct Gate {
     began: Sender<u32>,
     go_on: Receiver<()>,
@@ -32,7 +32,7 @@ struct Gate {
 impl Program for Identity {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         if let Some(gate) = &self.gate {
-            // A test that ended does not listen any more.
+            // The test may have ended.
             let _ = gate.began.send(batch.rows);
             let _ = gate.go_on.recv();
         }
@@ -45,7 +45,7 @@ impl Program for Identity {
     }
 }
 
-/// A model behind a gate, and what a test does with it.
+/// A model behind a gate, and the test's ends of the gate.
 struct Gated {
     handle: Arc<ModelHandle>,
     begun: Receiver<u32>,
@@ -63,12 +63,12 @@ impl Gated {
         Self { handle, begun, release, program: weak }
     }
 
-    /// Waits for a run to begin; its rows.
+    /// Waits for a run to begin, and returns its rows.
     fn await_run(&self) -> u32 {
         self.begun.recv().expect("a run begins")
     }
 
-    /// Lets that many runs pass the gate, now or when they come.
+    /// Lets that many runs pass the gate, at once or as they arrive.
     fn let_pass(&self, runs: usize) {
         for _ in 0..runs {
             self.release.send(()).expect("the program lives");
@@ -166,7 +166,7 @@ async fn a_bad_request_fails_alone() {
     let good = model.handle.submit(request(&[3.0, 4.0]));
     let bad = model.handle.submit(request(&[POISON, 4.0]));
     let other = model.handle.submit(request(&[5.0, 6.0]));
-    // The first one's run, one of the three together, one of two of them, one of each alone.
+    // Six runs: the first request alone, the three together, two of them, and each alone.
     model.let_pass(6);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 2.0]);
     assert_eq!(bad.await.expect_err("poison fails"), InferError::Engine("poison".to_owned()));
@@ -175,7 +175,7 @@ async fn a_bad_request_fails_alone() {
     assert_eq!(model.begun.try_iter().collect::<Vec<_>>(), [3, 2, 1, 1, 1]);
 }
 
-/// Gives its input back; panics on poison.
+/// Returns its input. Panics on poison.
 struct Brittle;
 
 impl Program for Brittle {
@@ -254,7 +254,7 @@ async fn a_queue_timeout_fires_when_it_expires() {
     model.await_run();
     let mut impatient = request(&[2.0, 0.0]);
     impatient.queue_timeout = Some(Duration::from_millis(20));
-    // The first run is still at its gate: nothing but the timer can end this one.
+    // The first run is still at its gate, so only the timer can end this request.
     assert_eq!(model.handle.submit(impatient).await.expect_err("it waited too long"), InferError::QueueTimeout);
     model.let_pass(1);
     first.await.expect("it ran");
@@ -274,14 +274,14 @@ async fn a_version_is_freed_by_the_last_of_its_requests() {
     assert!(program.upgrade().is_none(), "nothing holds the program any more");
 }
 
-/// Gives its input back, and notes on which thread.
+/// Returns its input, and records the thread on which it ran.
 struct Steady {
     threads: Sender<Option<String>>,
 }
 
 impl Program for Steady {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        // A test that ended does not listen any more.
+        // The test may have ended.
         let _ = self.threads.send(std::thread::current().name().map(str::to_owned));
         Identity { gate: None }.run(batch)
     }
@@ -294,9 +294,9 @@ impl Program for Steady {
 /// The name of the only lane's thread.
 const LANE: &str = "cpu-stream-0";
 
-/// Sends requests of one row, one after another, until one runs where it came in.
+/// Sends requests of one row, one after another, until one runs on the thread that submitted it.
 async fn until_one_needs_no_lane(handle: &Arc<ModelHandle>, ran_on: &Receiver<Option<String>>) {
-    // How long a run takes is the machine's affair; among so many, enough in a row are short.
+    // The length of a run depends on the machine. Among this many runs, enough in a row are short.
     for index in 0..100_000_u32 {
         let sent = [index as f32, 0.5];
         assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
@@ -306,7 +306,7 @@ async fn until_one_needs_no_lane(handle: &Arc<ModelHandle>, ran_on: &Receiver<Op
             return;
         }
     }
-    panic!("a lone request of a short program runs where it came in");
+    panic!("a lone request of a short program should run on the thread that submitted it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

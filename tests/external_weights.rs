@@ -1,7 +1,8 @@
-//! Models whose weights lie in files beside them: whole, cut into stages, made of cells, profiled and sliced, they are
-//! what they are with the weights in the model's own file.
+//! Models whose weights lie in separate files. Whole, cut into stages, made of cells, profiled and sliced, they behave
+//! as with the weights in the model's own file.
 //!
-//! Needs ONNX Runtime: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
+//! Needs ONNX Runtime, from `ORT_DYLIB_PATH` or where `make` puts it. Without the library each test prints a note and
+//! passes.
 
 #[path = "common/runtime.rs"]
 mod runtime;
@@ -35,7 +36,7 @@ use paternoster::{
 use runtime::runtime;
 use tempfile::TempDir;
 
-/// Moves every weight of a model's file into a file beside it.
+/// Moves every weight of a model's file into a separate file next to it.
 fn put_apart(program: &Path) {
     let mut model = Model::read(program).expect("it is a model");
     let name = program.file_name().expect("a file").to_string_lossy().into_owned() + ".data";
@@ -60,13 +61,13 @@ fn put_tensor_apart(tensor: &mut TensorProto, location: &str, data: &mut Vec<u8>
     data.extend_from_slice(&raw);
 }
 
-/// A repository whose models are there twice: as they are in `inside`, and with their weights apart in `apart`.
+/// A repository that has each model twice: unchanged in `inside`, and with separate weights in `apart`.
 struct Twice {
     root: TempDir,
 }
 
 impl Twice {
-    /// MobileNet, cut into three stages.
+    /// Creates MobileNet, cut into three stages.
     fn of_stages() -> Self {
         let twice = Self { root: tempfile::tempdir().expect("a folder") };
         for repository in ["inside", "apart"] {
@@ -80,7 +81,7 @@ impl Twice {
         twice
     }
 
-    /// Translation by two cells.
+    /// Creates a translation model of two cells.
     fn of_cells() -> Self {
         let twice = Self { root: tempfile::tempdir().expect("a folder") };
         for repository in ["inside", "apart"] {
@@ -101,7 +102,7 @@ impl Twice {
         self.root.path().join(name)
     }
 
-    /// The answers to a request, of both.
+    /// Returns the answers of both models to a request.
     async fn answers(&self, runtime: &Runtime, model: &str, input: &InputTensor) -> [Vec<Bytes>; 2] {
         let mut answers = [Vec::new(), Vec::new()];
         for (repository, answer) in ["inside", "apart"].iter().zip(&mut answers) {
@@ -202,6 +203,6 @@ fn equal_graphs_with_other_weights_are_other_programs() {
     let first = origin("first", None);
     assert_eq!(first, origin("second", None), "the same weights are shared");
     let end = fs::metadata(folder.path().join("first/model.onnx.data")).expect("a file").len() as usize;
-    // The classifier's matrix is the largest weight; its middle is in every case outside of the graph.
+    // The classifier's matrix is the largest weight. Its middle is outside of the graph in every case.
     assert_ne!(first, origin("third", Some(end - (100 << 10))));
 }

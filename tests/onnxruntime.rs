@@ -1,7 +1,7 @@
-//! The ONNX Runtime engine on the pool: every datatype, strings with any bytes, shapes that are not known before,
+//! The ONNX Runtime engine on the pool: every datatype, strings of any bytes, shapes that are not known beforehand,
 //! concurrent runs of one session, operators that fail, loops that never end.
 //!
-//! Needs the library: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
+//! Needs the library, from `ORT_DYLIB_PATH` or where `make` puts it. Without it each test prints a note and passes.
 
 #[path = "common/runtime.rs"]
 mod runtime;
@@ -72,7 +72,7 @@ async fn every_datatype_comes_back_as_it_went() {
         let tensor = |name: &str| TensorSpec::new(name, datatype, &[3]);
         let handle = bring_up(&pool, runtime, &model, spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]));
         let data: Vec<u8> = match datatype.size_bytes() {
-            // 0 and 1 are the values of BOOL, and bits like any other for the rest.
+            // BOOL has only the values 0 and 1; for the other types any bits would do.
             Some(size) => (0..6 * size).map(|index| (index % 5 % 2) as u8).collect(),
             None => [b"".as_slice(), b"a", b"zero\0inside", b"\xff\xfe", b"e", b"f"]
                 .iter()
@@ -174,7 +174,7 @@ async fn outputs_above_the_limit_fail_whoever_allocates_them_and_smaller_ones_ar
 async fn a_run_that_needs_more_memory_than_there_is_fails_and_the_next_is_served() {
     let Some(runtime) = runtime() else { return };
     let pool = pool();
-    // A single number makes the graph as large as a client likes, whatever its inputs and outputs take.
+    // One number in the request decides how much memory the graph takes, whatever the sizes of its inputs and outputs.
     let mut graph = Graph::new("sum of numbers");
     let most = graph.input("INPUT0", DataType::Int64, &[PortDim::from("batch"), PortDim::from(1)]);
     let (shape, zero, one) = (graph.literal(&[1_i64, -1]), graph.scalar(0_i64), graph.scalar(1_i64));
@@ -204,7 +204,7 @@ async fn a_run_that_needs_more_memory_than_there_is_fails_and_the_next_is_served
 async fn shapes_that_differ_from_the_declaration_are_served_as_they_are() {
     let Some(runtime) = runtime() else { return };
     let pool = pool();
-    // As converters of tree ensembles declare their labels: one, however many rows there are.
+    // Converters of tree ensembles declare their labels like this: one label, whatever the number of rows.
     let mut graph = Graph::new("labels");
     let scores = graph.input("scores", DataType::Fp32, &[PortDim::from("n"), PortDim::from(2)]);
     let label = graph.op("ArgMax", &[&scores]).attr("axis", 1).attr("keepdims", 0).named("label").value();
@@ -387,7 +387,7 @@ async fn a_loop_that_never_ends_is_stopped_when_its_time_is_over() {
     let model = zoo::runaway().expect("the graph is sound");
     let handle = bring_up(&pool, runtime, &model, spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]));
     let mut changes = pool.responsiveness();
-    // Each time its lane comes back, and the program takes the next.
+    // Each time the lane becomes free again, and the program accepts the next request.
     for _ in 0..5 {
         let error = infer(&handle, vec![(&[1, 16], fp32(&[0.0; 16]))]).await.expect_err("it never ends by itself");
         let reason = "model 'model' does not respond: a task has not ended within 50ms";

@@ -1,6 +1,6 @@
-//! Networks cut into stages give what the whole networks give, stage after stage on ONNX Runtime.
+//! Networks cut into stages compute the same as the whole networks, stage after stage on ONNX Runtime.
 //!
-//! Needs the library: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
+//! Needs the library, from `ORT_DYLIB_PATH` or where `make` puts it. Without it each test prints a note and passes.
 
 #[path = "common/runtime.rs"]
 mod runtime;
@@ -23,7 +23,7 @@ use paternoster::{
 };
 use runtime::runtime;
 
-/// Of the root mean square of a tensor.
+/// Allowed difference, as a fraction of a tensor's root mean square.
 const TOLERANCE: f64 = 1e-4;
 
 /// A compiled graph and the names of its tensors.
@@ -68,9 +68,9 @@ impl Compiled {
         Self::new(runtime, &stage.model, &ports(&stage.inputs), &ports(&stage.outputs))
     }
 
-    /// Runs on the tensors it reads, and adds those it makes.
+    /// Runs on the tensors that it reads, and adds its outputs.
     fn run(&self, rows: u32, tensors: &mut Tensors) {
-        // Engines take inputs at addresses that batches have, aligned.
+        // Engines expect inputs aligned as in batches.
         let buffers = BufferPool::new(1 << 20);
         let aligned: Vec<_> = self
             .inputs
@@ -92,7 +92,7 @@ impl Compiled {
     }
 }
 
-/// A repeatable stream of numbers.
+/// A repeatable sequence of pseudo-random numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -110,7 +110,7 @@ fn images(rows: usize, side: usize) -> Tensors {
     Tensors::from([("image".to_owned(), BatchOutput { shape, data: pixels.collect::<Vec<u8>>().into() })])
 }
 
-/// Texts of different tokens; every second one has two tokens less.
+/// Creates texts of different tokens. Every second text is two tokens shorter.
 fn texts(rows: usize, tokens: usize) -> Tensors {
     let mut noise = Noise((rows * tokens) as u64);
     let shape: paternoster::model::Dims = [rows as i64, tokens as i64].as_slice().into();
@@ -147,7 +147,7 @@ fn compare(name: &str, rows: usize, expected: &BatchOutput, got: &BatchOutput) {
     }
 }
 
-/// Every boundary crosses by rows, and the chain equals the whole.
+/// Checks that every boundary can be passed row by row, and that the chain computes the same as the whole model.
 fn chained_stages_equal_the_whole(model: &Model, batches: &[(usize, Tensors)]) {
     let Some(runtime) = runtime() else { return };
     let whole = Compiled::whole(runtime, model);

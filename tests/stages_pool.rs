@@ -1,5 +1,5 @@
-//! Versions cut into stages on the pool with real threads: rows keep their places from stage to stage, leave where they
-//! may, and each request gets its own back in order.
+//! Versions cut into stages on the pool with real threads: rows keep their places from stage to stage, leave at their
+//! exits, and each request gets its own rows back in order.
 
 #[path = "common/chain.rs"]
 mod chain;
@@ -23,10 +23,10 @@ use paternoster::{
 
 /// Values of a row.
 const WIDTH: usize = 2;
-/// A row whose first value is this fails whatever batch it is in.
+/// A row with this first value fails, whatever batch it is in.
 const POISON: f32 = -1.0;
 
-/// All values times ten, plus its own; fails on poison; waits at a gate where there is one.
+/// Multiplies all values by ten and adds its own digit. Fails on poison. Waits at a gate, if there is one.
 struct Digit {
     own: f32,
     gate: Option<(Sender<u32>, Receiver<()>)>,
@@ -41,7 +41,7 @@ impl Digit {
 impl Program for Digit {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         if let Some((began, go_on)) = &self.gate {
-            // A test that ended does not listen any more.
+            // The test may have ended.
             let _ = began.send(batch.rows);
             let _ = go_on.recv();
         }
@@ -58,7 +58,7 @@ impl Program for Digit {
     }
 }
 
-/// What a test does with a stage behind a gate.
+/// A test's ends of the gate before a stage.
 struct Gate {
     begun: Receiver<u32>,
     release: Sender<()>,
@@ -71,12 +71,12 @@ impl Gate {
         (Arc::new(Digit { own, gate: Some((began, go_on)) }), Self { begun, release })
     }
 
-    /// Waits for a run to begin; its rows.
+    /// Waits for a run to begin, and returns its rows.
     fn await_run(&self) -> u32 {
         self.begun.recv().expect("a run begins")
     }
 
-    /// Lets that many runs pass the gate, now or when they come.
+    /// Lets that many runs pass the gate, at once or as they arrive.
     fn let_pass(&self, runs: usize) {
         for _ in 0..runs {
             self.release.send(()).expect("the program lives");
@@ -175,7 +175,7 @@ async fn a_newcomer_that_catches_up_goes_on_with_the_batch() {
 async fn parts_of_a_split_batch_run_on_their_own_rows() {
     let pool = start(1, Duration::ZERO);
     let point = |rows, took_ns| CostPoint { rows, length: 1, took_ns };
-    // Behind the boundary two halves take a tenth of what all rows together do.
+    // After the boundary, two halves take a tenth of the time of all rows together.
     let stages = vec![vec![point(1, 1_000), point(4, 1_000)], vec![point(1, 1_000), point(2, 1_000), point(4, 20_000)]];
     let operator = Some(OperatorDiversity::default());
     let policy = Policy::Diversity(DiversityKnobs { input: None, operator, load: None });
@@ -232,7 +232,7 @@ async fn a_row_that_a_later_stage_cannot_bear_fails_alone() {
     let good = submit(&handle, &[3.0, 4.0]);
     let bad = submit(&handle, &[3.0, POISON]);
     let other = submit(&handle, &[5.0, 6.0]);
-    // Those of the first stage: the lone one, the three together, two of them, each alone.
+    // Six runs of the first stage: the first request alone, the three together, two of them, and each alone.
     gate.let_pass(6);
     assert_eq!(values(&lone.await.expect("it ran")), [12.0, 12.0]);
     assert_eq!(bad.await.expect_err("poison fails"), InferError::Engine("poison".to_owned()));
@@ -240,7 +240,7 @@ async fn a_row_that_a_later_stage_cannot_bear_fails_alone() {
     assert_eq!(values(&other.await.expect("a stranger's fault is not its own")), [512.0, 612.0]);
 }
 
-/// The first value of each row on its own, beside the rows as they are.
+/// Returns the first value of each row as an output of its own, and the rows unchanged.
 struct Leading;
 
 impl Program for Leading {
@@ -254,7 +254,7 @@ impl Program for Leading {
     }
 }
 
-/// Four stages, of which the first lets rows go: to stage 2 from 100 on, to their end from 10 on.
+/// A plan of four stages whose first has exits: rows from 100 on go to stage 2, rows from 10 on are done.
 fn with_exits() -> StagePlan {
     let mut plan = chain::plan(3, WIDTH);
     plan.stages[0].outputs.push((TensorSpec::new("leading", DataType::Fp32, &[]), Sink::Exit));
@@ -262,14 +262,14 @@ fn with_exits() -> StagePlan {
         Exit { value: 1, at_least: 100.0, to: ExitTo::Stage(2) },
         Exit { value: 1, at_least: 10.0, to: ExitTo::Done(vec![Some(0)]) },
     ];
-    // What skips stage 1 cannot read what it leaves: both later stages read the first boundary.
+    // Rows that skip stage 1 cannot read its output, so both later stages read the first boundary.
     plan.stages[1].outputs.clear();
     plan.boundaries[1].clear();
     plan.stages[2].inputs[0].1 = Source::Boundary { boundary: 0, tensor: 0 };
     plan
 }
 
-/// Gives nothing.
+/// Returns no outputs.
 struct Nothing;
 
 impl Program for Nothing {

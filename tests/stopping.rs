@@ -1,5 +1,5 @@
-//! Runs that do not end by themselves: they are told to stop when nobody waits for them or their time is over, and a
-//! lane whose task does not stop goes on without it.
+//! Runs that do not end by themselves. They are asked to stop when no client waits for them or their time limit has
+//! passed. A lane whose task does not stop continues without it.
 
 #[path = "common/chain.rs"]
 mod chain;
@@ -25,17 +25,17 @@ use paternoster::{
 use tokio::{sync::watch, time::timeout};
 
 const WIDTH: usize = 2;
-/// A row whose first value is this runs until it is told to stop.
+/// A row with this first value runs until it is asked to stop.
 const ENDLESS: f32 = -1.0;
-/// One whose first value is this runs until the test lets it go on, whatever it is told.
+/// A row with this first value runs until the test releases it, even when it is asked to stop.
 const DEAF: f32 = -2.0;
-/// A lane that is not free by then is lost: its test fails instead of hanging.
+/// Time limit of waits: a test whose lane is not free by then fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Far longer than any test takes.
+/// A limit that no test reaches.
 const NEVER: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_millis(30);
 
-/// Gives its input back.
+/// Returns its input.
 struct Listening {
     began: Sender<u32>,
     go_on: Receiver<()>,
@@ -44,7 +44,7 @@ struct Listening {
 impl Program for Listening {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
-        // A test that ended does not listen any more.
+        // The test may have ended.
         let _ = self.began.send(batch.rows);
         let holds = |first: f32| bytemuck::cast_slice::<u8, f32>(data).chunks(WIDTH).any(|row| row[0] == first);
         if holds(DEAF) {
@@ -61,7 +61,7 @@ impl Program for Listening {
     }
 }
 
-/// A model, and what a test does with it.
+/// A model, and the test's ends of its channels.
 struct Model {
     handle: Arc<ModelHandle>,
     begun: Receiver<u32>,
@@ -84,7 +84,7 @@ impl Model {
         Self::within(pool, None)
     }
 
-    /// A model with a time limit of its own.
+    /// Creates a model with its own time limit.
     fn within(pool: &Arc<Pool>, limit: Option<Duration>) -> Self {
         let (program, begun, release) = listening();
         let weak = Arc::downgrade(&program);
@@ -105,7 +105,7 @@ impl Model {
         self.handle.submit(InferRequest { deadline, ..InferRequest::new(1, inputs) })
     }
 
-    /// Waits for a run to begin; its rows.
+    /// Waits for a run to begin, and returns its rows.
     fn await_run(&self) -> u32 {
         self.begun.recv().expect("a run begins")
     }
@@ -116,7 +116,7 @@ impl Model {
         assert_eq!(first(&response), 7.0);
     }
 
-    /// Requests that failed because of the engine, and those whose clients gave up.
+    /// Returns the number of requests that the engine failed, and of those that clients cancelled.
     fn failed(&self) -> (u64, u64) {
         let read = self.handle.stats().reading();
         (read.backend, read.canceled)
@@ -167,7 +167,7 @@ async fn a_run_whose_clients_deadline_has_passed_leaves_its_lane_at_once() {
     let pool = pool(2, Duration::ZERO, NEVER);
     let (model, other) = (Model::on(&pool), Model::on(&pool));
     let deadline = Some(Instant::now() + SOON);
-    // Each holds a lane.
+    // Each request holds a lane.
     let (one, two) = (model.submit_until(ENDLESS, deadline), other.submit_until(ENDLESS, deadline));
     for response in [one, two] {
         assert_eq!(response.await.expect_err("it never ends by itself"), InferError::Expired);
@@ -194,7 +194,7 @@ async fn a_run_that_anybody_waits_for_goes_on() {
     assert_eq!(counts(&pool).unwanted, 0);
 }
 
-/// Makes every row endless for the stage behind it.
+/// Makes every row endless for the next stage.
 struct Ends;
 
 impl Program for Ends {
@@ -239,7 +239,7 @@ async fn requests_in_a_task_past_its_time_run_again_and_only_the_endless_one_fai
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     assert!(model.handle.is_responsive());
     other.answers().await;
-    // Among four busy neighbours the stranger may have been late as well, which is no harm.
+    // Beside four busy neighbours the stranger may have been late as well, which is allowed.
     assert!(counts(&pool).overdue >= 2, "once with the stranger, once alone");
     assert!(pool.stop(PATIENCE), "all threads end");
 }
@@ -250,7 +250,7 @@ async fn a_model_may_run_longer_than_others() {
     let (patient, other) = (Model::within(&pool, Some(Duration::ZERO)), Model::on(&pool));
     let honest = patient.submit(DEAF);
     patient.await_run();
-    // By then the limit of the others has passed for it too.
+    // By then the other requests' limit has passed for this one too.
     for _ in 0..3 {
         assert_eq!(other.submit(ENDLESS).await.expect_err("its time is over"), InferError::Engine(OVERDUE.to_owned()));
     }
@@ -317,7 +317,7 @@ async fn no_more_tasks_than_lanes_are_left_to_themselves() {
     until(&pool, |lanes| lanes.stuck_lanes == 1).await;
     assert!(one.handle.is_responsive() && !two.handle.is_responsive());
     assert_eq!(counts(&pool), LaneCounts { stuck: 1, abandoned: 1, replaced: 1, overdue: 2, ..LaneCounts::default() });
-    // With the first one there is room for the second.
+    // When the first ends, there is room for the second.
     one.release.send(()).expect("the run waits");
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     other.answers().await;

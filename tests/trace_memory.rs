@@ -1,4 +1,4 @@
-//! What tracing allocates for requests that are not traced: nothing.
+//! Tracing allocates nothing for requests that are not traced.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use paternoster::observe::trace::{
 };
 use tempfile::TempDir;
 
-/// Whether a request of a model is traced.
+/// Returns whether a request of a model is traced.
 fn ask(tracer: &Tracer, model: &str, headers: &HeaderMap) -> bool {
     let Some(head) = tracer.head(headers) else { return false };
     let (transport, received, id) = (Transport::Grpc, Instant::now(), "an id");

@@ -1,5 +1,5 @@
-//! What decoding and encoding allocate: next to nothing for an ordinary request, and never more than a message is
-//! worth, however hostile.
+//! Memory that decoding and encoding allocate: next to nothing for an ordinary request, and never more than a fixed
+//! multiple of the message, however hostile.
 
 use std::fs;
 
@@ -20,10 +20,11 @@ use paternoster::{
 };
 use prost::Message;
 
-/// A varint of one byte becomes an INT64, and an error's text may be built from what the client sent before it is cut.
+/// Maximum bytes allocated for each byte of a message. A varint of one byte becomes an INT64, and an error's text may
+/// be built from the client's text before it is cut.
 const GROWTH: u64 = 8;
 
-/// What any request may allocate beside that: plans, places of inputs, texts.
+/// Maximum bytes that any request allocates in addition: plans, positions of inputs, texts.
 const FIXED_BYTES: u64 = 16 * 1024;
 
 fn identity(datatype: DataType, dims: &[i64]) -> ModelSpec {

@@ -1,4 +1,4 @@
-//! Parsing takes no more memory than was found beforehand, for any message, and that is a small multiple of the
+//! Parsing takes no more memory than was computed beforehand, for any message, and that is a small multiple of the
 //! message.
 
 use allocation_counter::measure as allocations;
@@ -19,16 +19,16 @@ use paternoster::wire::{
 use proptest::{collection::vec, prelude::*};
 use prost::{Message, encoding::encode_varint};
 
-/// What the allocations of any message may come to beside what is found: shared ownership of the message, errors.
+/// Maximum bytes that any message allocates in addition to what was computed: shared ownership of the message, errors.
 const FIXED_BYTES: usize = 512;
 
-/// The most memory for a byte of a message that is as large as it matters: an empty string of typed contents.
+/// Maximum bytes of memory for each byte of a large message. The worst case is an empty string of typed contents.
 const MOST_FOR_A_BYTE: usize = 20;
 
-/// The most memory of entries that are limited in number.
+/// Maximum bytes of entries whose number is limited.
 const MOST_FOR_ENTRIES: usize = 16 << 20;
 
-/// What parsing will build; none where the bytes are no such message.
+/// Returns the computed bytes that parsing will take; `None` if the bytes are not such a message.
 fn found(message: &[u8]) -> Option<usize> {
     match measure(INFER_REQUEST, message, usize::MAX) {
         Ok(found) => Some(found.expect("there are steps enough")),
@@ -37,7 +37,7 @@ fn found(message: &[u8]) -> Option<usize> {
     }
 }
 
-/// What parsing takes at its peak.
+/// Returns the peak bytes that parsing takes.
 fn taken(message: &[u8]) -> usize {
     let message = Bytes::copy_from_slice(message);
     let taken = allocations(|| drop(parse(message))).bytes_max;
@@ -45,7 +45,7 @@ fn taken(message: &[u8]) -> usize {
 }
 
 fn check(message: &[u8]) -> Result<(), TestCaseError> {
-    // What is broken is not parsed.
+    // A malformed message is not parsed.
     let Some(found) = found(message) else { return Ok(()) };
     let taken = taken(message);
     prop_assert!(taken <= found + FIXED_BYTES, "{taken} bytes taken, {found} found");
@@ -120,7 +120,7 @@ proptest! {
         let message = request.encode_to_vec();
         prop_assert!(found(&message).is_some(), "it is whole");
         check(&message)?;
-        // Compared as text, because a number that is none equals nothing.
+        // Compared as text, because NaN equals nothing.
         let parsed = parse(message.into()).expect("a whole message");
         prop_assert_eq!(parsed.inputs.len(), request.inputs.len());
         let decoded = ModelInferRequest::decode(request.encode_to_vec().as_slice()).expect("a whole message");
@@ -192,7 +192,7 @@ fn entries_are_limited_in_number_wherever_they_are() {
     limit("inputs", MOST_ENTRIES, &|count| [0x2a, 0].repeat(count));
     limit("outputs", MOST_ENTRIES, &|count| [0x32, 0].repeat(count));
     limit("raw_input_contents", MOST_ENTRIES, &|count| [0x3a, 0].repeat(count));
-    // In an input, in an output, and over several inputs together.
+    // In an input, in an output, and in several inputs together.
     limit("parameters", MOST_ENTRIES, &|count| length_prefixed(0x2a, &[0x22, 0].repeat(count)));
     limit("parameters", MOST_ENTRIES, &|count| length_prefixed(0x32, &[0x12, 0].repeat(count)));
     limit("parameters", MOST_ENTRIES, &|count| {
@@ -204,7 +204,7 @@ fn entries_are_limited_in_number_wherever_they_are() {
 
 #[test]
 fn what_reaches_beyond_the_part_that_holds_it_is_refused_before_it_is_built() {
-    // An output of two bytes, whose name is said to be a million.
+    // An output of two bytes, whose name claims a length of a million.
     let mut message = vec![0x32, 2, 0x0a];
     encode_varint(1 << 20, &mut message);
     message.extend(vec![b'x'; 1 << 20]);
@@ -235,7 +235,7 @@ fn the_files_of_a_load_count_and_its_parameters_are_limited() {
     assert!(error.to_string().contains("parameters"), "{error}");
 }
 
-/// A field of bytes: its tag, its length and what it holds.
+/// Encodes a field of bytes: its tag, its length and its contents.
 fn length_prefixed(tag: u8, value: &[u8]) -> Vec<u8> {
     let mut field = vec![tag];
     prost::encode_length_delimiter(value.len(), &mut field).expect("memory");

@@ -1,6 +1,6 @@
-// A program whose output tells all entries that it was made of: out[i] is a hash of one[i] and of the first lengths[i]
-// entries of row i of `entries`, in their order, below `modulus`. Entries behind these have to be 0: out[i] is a number
-// that no hash is where one is not.
+// A program whose output depends on all its entries: out[i] is a hash of one[i] and of the first lengths[i] entries of
+// row i of `entries`, in order, below `modulus`. The entries after these must be 0; if one is not, out[i] is a number
+// that no hash can be.
 //
 // one, lengths: [rows]; entries: [rows, most]; out: [rows]. Rows from `live` on are neither read nor written.
 //
@@ -33,8 +33,8 @@ KERNEL(folding, 32, const int* live, int rows, int most, const u64* one, const u
     }
 }
 
-// out[i] = each entry of row i of `entries` hashed with its place, for the first lengths[i]; the others become numbers
-// that are to be read by nothing.
+// out[i] = each entry of row i of `entries` hashed with its index, for the first lengths[i]. The others become numbers
+// that nothing may read.
 //
 // entries, out: [rows, most]; lengths: [rows].
 KERNEL(marking, 32, const int* live, int rows, int most, const u64* entries, const u64* lengths, u64* out) {

@@ -1,5 +1,5 @@
-//! Programs of these tests that read tensors of any length: one folds all entries into its output, the other marks each
-//! of them.
+//! Programs of these tests that read tensors of any length. One folds all entries into its output, the other marks each
+//! entry.
 
 use paternoster::{
     batching::Lengths,
@@ -14,28 +14,28 @@ use crate::mixing::mixing;
 
 const KERNELS: Source = Source { name: "folding.cu", text: include_str!("folding.cu") };
 
-/// What cells are prepared for: the longest is as long as any request here.
+/// The lengths that cells are prepared for. The longest is that of the longest request here.
 pub(crate) const ENTRIES: [u32; 3] = [3, 7, 12];
 
 const MANY: u64 = 1_000_000_007;
 
-/// What a folding program computes.
+/// Computes the result of a folding program.
 pub(crate) fn folding(one: u64, entries: &[u64], modulus: u64) -> u64 {
     let folded = entries.iter().fold(0, |folded, &entry| mixing(folded, entry, MANY));
     mixing(one, folded, modulus)
 }
 
-/// What a marking program makes of its entries.
+/// Computes the result of a marking program.
 pub(crate) fn marking(entries: &[u64]) -> Vec<u64> {
     entries.iter().zip(0..).map(|(&entry, at)| mixing(entry, at, MANY)).collect()
 }
 
-/// A program that reads entries and how many they are.
+/// A program that reads entries and their number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OverEntries {
-    /// Of one number, entries, and how many they are: one number, below this.
+    /// Reads one number, the entries and their number; returns one number below this.
     Folding(u64),
-    /// Of entries, and how many they are: as many.
+    /// Reads the entries and their number; returns as many.
     Marking,
 }
 
@@ -86,7 +86,7 @@ impl CardWeights for OnCard {
 struct Workspace {
     of: OverEntries,
     kernel: Function,
-    /// The one number, the entries, how many they are, and the output.
+    /// The one number, the entries, their number, and the output.
     memory: [Memory; 4],
 }
 

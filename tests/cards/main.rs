@@ -1,5 +1,5 @@
-//! The pool on CUDA cards: requests of cells, with values that tell every node that they went through, on the libraries
-//! that stand in for CUDA's.
+//! The pool on CUDA cards, on the libraries that stand in for CUDA's. Values of requests depend on every node that they
+//! passed.
 
 #[path = "../common/fake_control.rs"]
 #[expect(dead_code, reason = "single calls are the device's own tests' matter")]

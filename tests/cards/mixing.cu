@@ -1,4 +1,4 @@
-// A program whose output tells what it was made of: out[i] is a hash of one[i] and two[i], below `modulus`.
+// A program whose output depends on both inputs: out[i] is a hash of one[i] and two[i], below `modulus`.
 //
 // one, two: [rows], or null, which reads as zeros; out: [rows]; decision: [rows], 1 where out[i] is a multiple of 4,
 // else 0; faults: [rows], 1 where one[i] is negative. Rows from `live` on are neither read nor written.

@@ -1,4 +1,4 @@
-//! The program of these tests: its output is a hash of its inputs. A second output decides by it.
+//! The program of most of these tests. Its output is a hash of its inputs; a second output decides by that hash.
 
 use paternoster::{
     device::{
@@ -10,19 +10,19 @@ use paternoster::{
 
 const KERNELS: Source = Source { name: "mixing.cu", text: include_str!("mixing.cu") };
 
-/// What the kernel computes.
+/// Computes the result of the kernel.
 pub(crate) fn mixing(one: u64, two: u64, modulus: u64) -> u64 {
     let mixed = one.wrapping_mul(6_364_136_223_846_793_005);
     let mixed = mixed.wrapping_add(two.wrapping_mul(1_442_695_040_888_963_407)).wrapping_add(1);
     (mixed ^ (mixed >> 29)) % modulus
 }
 
-/// Whether rows with this value leave, where that is decided.
+/// Returns whether rows with this value leave at an exit.
 pub(crate) fn leaves(value: u64) -> bool {
     value.is_multiple_of(4)
 }
 
-/// A program of one or two inputs, of one 64-bit number each.
+/// A program with one or two inputs of one 64-bit number each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixing {
     pub inputs: usize,

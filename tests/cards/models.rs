@@ -1,4 +1,4 @@
-//! Models of cells that mix, and what their requests must be answered with.
+//! Models of cells that mix, and the expected answers to their requests.
 
 use std::sync::Arc;
 
@@ -23,39 +23,39 @@ use crate::{
     rng::Rng,
 };
 
-/// Before the first step, and where a node has no such child.
+/// State before the first step, and in place of a missing child.
 const START: u64 = 77;
 
-/// Ends a loop.
+/// Token that ends a loop.
 const LAST: u64 = 3;
 
-/// Outputs of loops are below this: some end early, some do not.
+/// Outputs of loops are below this, so that some loops end early and some do not.
 const FEW: u64 = 24;
 
 const MANY: u64 = 1_000_000_007;
 
-/// What a model's requests unfold into.
+/// The graph that a model's requests unfold into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Steps, of which the last answers.
+    /// Steps; the last one's output is the answer.
     Chain,
-    /// Steps, all of which answer.
+    /// Steps; the outputs of all are the answer.
     AllSteps,
-    /// Steps until one ends it.
+    /// Steps until one ends the loop.
     Loop,
-    /// A chain whose last step begins a loop of another cell.
+    /// A chain whose last state starts a loop of another cell.
     TwoChains,
-    /// A chain over what all steps of another left.
+    /// A chain over the outputs of all steps of another.
     TwoLayers,
-    /// A tree, whose root answers.
+    /// A tree; the root's output is the answer.
     Tree,
-    /// Steps until one ends it, each of which reads what all before it gave.
+    /// Steps until one ends the loop. Each reads the outputs of all earlier steps.
     Growing,
-    /// Steps that read all that a chain left.
+    /// Steps that read all outputs of a chain.
     Held,
-    /// A stage over all tokens, each a row of its cell, and a chain over what it left.
+    /// A stage over all tokens, each as a row of its cell, and a chain over its output.
     Rows,
-    /// A stage that reads all tokens as one row, and steps that read all of what it left.
+    /// A stage that reads all tokens as one row, and steps that read its whole output.
     Marked,
 }
 
@@ -72,14 +72,14 @@ pub(crate) const FORMS: [Form; 10] = [
     Form::Marked,
 ];
 
-/// Most tokens of a request.
+/// Maximum tokens of a request.
 pub(crate) const MOST_TOKENS: u32 = 12;
 
 /// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub tokens: Vec<u64>,
-    /// By node of a tree.
+    /// Indexed by node of a tree.
     pub children: Vec<[i64; 2]>,
 }
 
@@ -110,7 +110,7 @@ impl Form {
         }
     }
 
-    /// What a version is brought up with, in tasks of up to `max_rows` nodes.
+    /// Returns everything to load a version with, in tasks of up to `max_rows` nodes.
     pub(crate) fn version(self, max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
         let spec = self.spec();
         let (unfolding, programs) = self.unfolding(max_rows);
@@ -127,7 +127,7 @@ impl Form {
         (spec, knobs, cells.into())
     }
 
-    /// A chain whose state lives on from one request of a sequence to the next.
+    /// Returns a chain whose state is kept from one request of a sequence to the next.
     pub(crate) fn kept_chain(max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
         let (mut unfolding, programs) = Self::Chain.unfolding(max_rows);
         match &mut unfolding.segments[0].types[0].inputs[1] {
@@ -143,12 +143,12 @@ impl Form {
         (spec, knobs, cells.into())
     }
 
-    /// What a chain that goes on from a state is answered with.
+    /// Returns the expected answer of a chain that starts from a state.
     pub(crate) fn chain_from(start: Option<u64>, tokens: &[u64]) -> u64 {
         tokens.iter().fold(start.unwrap_or(START), |state, &token| mixing(token, state, MANY))
     }
 
-    /// A stage that is not told how many tokens it reads, but always the same.
+    /// Returns a stage with tokens of varying length whose cell has no input for the length.
     pub(crate) fn untold() -> (ModelSpec, StagePrograms) {
         let (mut unfolding, programs) = Self::Marked.unfolding(1);
         unfolding.segments[0].types[0].inputs[1] =
@@ -281,7 +281,7 @@ impl Form {
         (Unfolding { cells, segments, outputs }, programs)
     }
 
-    /// A request of up to `most` tokens.
+    /// Creates a random request of up to `most` tokens.
     pub(crate) fn ask(self, rng: &mut Rng, most: u64) -> Asked {
         let count = rng.within(1, most);
         let tokens = (0..count).map(|_| rng.below(1 << 40)).collect();
@@ -300,7 +300,7 @@ impl Form {
         Asked { tokens, children }
     }
 
-    /// What a request must be answered with.
+    /// Returns the expected answer to a request.
     pub(crate) fn answer(self, asked: &Asked) -> Vec<u64> {
         let steps = |tokens: &[u64], start: u64, modulus: u64| {
             let mut states: Vec<u64> = Vec::with_capacity(tokens.len());
@@ -358,7 +358,7 @@ impl Form {
         }
     }
 
-    /// A request as it is submitted.
+    /// Returns a request in the form in which it is submitted.
     pub(crate) fn request(self, asked: &Asked) -> InferRequest {
         let count = asked.tokens.len() as i64;
         let mut inputs =

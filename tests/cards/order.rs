@@ -1,6 +1,6 @@
-//! Tasks on several streams wait for what they must: what was issued to a card is issued again to the simulated device,
-//! which finds every two accesses that nothing orders. It finds some without any one of the waits, unless that one is
-//! behind others.
+//! Tasks on several streams wait for what they must. What was issued to a card is issued again to the simulated device,
+//! which finds any two accesses that nothing orders. It also finds some if any one wait is left out, unless other waits
+//! imply that wait.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -29,7 +29,7 @@ use crate::{
 
 const LANES: u16 = 3;
 
-/// Rows of a buffer in the simulator: as many as any here has.
+/// Rows of a buffer in the simulator, at least as many as any buffer here has.
 const ROWS: u32 = 1 << 10;
 
 /// The simulated card.
@@ -40,7 +40,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// Issues what a journal has, but for one wait: that of a task for another.
+    /// Issues the entries of a journal, leaving out one wait: that of a task for another.
     fn run(journal: &[Noted], without: Option<(TaskId, TaskId)>) -> Result<(), DeviceError> {
         let mut replay = Self { sim: Sim::new(LANES), tickets: Tickets::default(), buffers: BTreeMap::new() };
         let refused: HashSet<TaskId> = journal.iter().filter_map(refused).collect();
@@ -88,7 +88,7 @@ fn refused(noted: &Noted) -> Option<TaskId> {
     }
 }
 
-/// The waits of a journal that are for tasks which have not ended by then.
+/// Returns the waits in a journal for tasks that had not ended by then.
 fn waits(journal: &[Noted]) -> Vec<(TaskId, TaskId)> {
     let refused: HashSet<TaskId> = journal.iter().filter_map(refused).collect();
     let (mut ended, mut waits) = (HashSet::new(), Vec::new());
@@ -105,7 +105,7 @@ fn waits(journal: &[Noted]) -> Vec<(TaskId, TaskId)> {
     waits
 }
 
-/// Nothing that was issued races. How many of the waits nothing else stands for, and how many others there are.
+/// Checks that nothing that was issued races. Returns how many waits are needed, and how many are implied by others.
 fn check(journal: &Journal, what: &str) -> (usize, usize) {
     let journal = journal.take();
     assert_eq!(Replay::run(&journal, None), Ok(()), "{what}");
@@ -119,7 +119,7 @@ fn check(journal: &Journal, what: &str) -> (usize, usize) {
     (needed, waits.len() - needed)
 }
 
-/// Batches of as many rows as there may be: each touches all rows of its pairs.
+/// Each batch has the maximum rows, so that it accesses all rows of its pairs.
 #[test]
 fn stages_race_without_any_one_of_their_waits() {
     with_card(|| {
@@ -142,7 +142,7 @@ fn stages_race_without_any_one_of_their_waits() {
                 (needed, not_needed) = (needed + own, not_needed + others);
             }
         }
-        // Now and then what a task waits for is behind something else that it waits for.
+        // Occasionally one of a task's waits is implied by another.
         assert!(needed > 20 + 3 * not_needed, "{needed} waits are needed, {not_needed} are not");
     });
 }
@@ -168,7 +168,7 @@ fn nothing_races_in_stages_under_any_policy() {
     });
 }
 
-/// Nodes wait for those before them on the host, so that there are no waits on the card.
+/// Nodes wait for earlier ones on the host, so that there are no waits on the card.
 #[test]
 fn nothing_races_in_cells() {
     with_card(|| {
@@ -194,7 +194,7 @@ fn what_runs_behind_a_refused_launch_waits_for_what_it_must() {
             let handle = stages::bring_up(&pool, staged, knobs(Policy::Window(Default::default()), 2, 3));
             for nth in 1..20 {
                 fail_calls(c"cuGraphLaunch", nth, CUDA_ERROR_OUT_OF_MEMORY);
-                // A request that is alone when it is refused fails; no answer is asked for.
+                // A request that is refused while it runs alone fails, so the answers are not checked.
                 let asked: Vec<_> = (0..6).map(|_| stages::submit(&handle, &mut rng)).collect();
                 running::block_on(async {
                     for answer in asked {

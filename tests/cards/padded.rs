@@ -1,4 +1,4 @@
-//! Models with an axis that is padded, whole and in stages, on a card that is prepared for some lengths of it.
+//! Models with a padded axis, whole and in stages, on a card that is prepared for some of its lengths.
 
 use std::sync::Arc;
 
@@ -27,16 +27,16 @@ use crate::{
 
 const KERNELS: Kernels = Kernels { name: "summing.cu", text: include_str!("summing.cu") };
 
-/// What the card is prepared for.
+/// The lengths that the card is prepared for.
 const LENGTHS: [u32; 3] = [4, 7, 20];
 
-/// What short rows are filled with.
+/// The value that fills short rows.
 const PADDING: i64 = -5;
 
 /// A program over rows of tokens.
 #[derive(Clone, Copy, Debug)]
 struct Summing {
-    /// What it leaves out of account.
+    /// The value that it ignores.
     padding: i64,
     step: i64,
 }
@@ -137,10 +137,10 @@ fn spec(stages: usize) -> ModelSpec {
     }
 }
 
-/// A chain of stages, each of which makes marks of the last one's marks; the last gives their sum, too.
+/// Returns a chain of stages. Each marks the previous one's marks; the last also returns their sum.
 fn programs(count: usize) -> StagePrograms {
     let program = |stage: usize| {
-        // What the stage before left out of account is 0.
+        // The previous stage left 0 where it ignored a value.
         let padding = if stage == 0 { PADDING } else { 0 };
         Arc::new(Summing { padding, step: stage as i64 })
     };
@@ -172,7 +172,7 @@ fn named(stage: usize) -> String {
     format!("marks{stage}")
 }
 
-/// A request: its rows, which are equally long.
+/// Creates a random request: rows of equal length.
 fn ask(rng: &mut Rng) -> Vec<Vec<i64>> {
     let length = rng.within(1, u64::from(LENGTHS[2]));
     let token = |rng: &mut Rng| rng.below(1 << 30) as i64;

@@ -1,4 +1,4 @@
-//! Requests whose tensors lie on a card, in memory that another process shares: there they are read and written.
+//! Requests whose tensors lie on a card, in memory that another process shares. They are read and written in place.
 
 use std::sync::Arc;
 
@@ -24,17 +24,17 @@ use crate::{
 };
 
 const ROW_BYTES: usize = size_of::<u64>();
-/// Rows in a region: those of a request and some before them.
+/// Rows in a region: those of a request, and some before them.
 const REGION_ROWS: usize = 8;
 
-/// The memory that a client shares, with the rows of one request.
+/// Memory that a client shares, with the rows of one request.
 struct Shared {
     memory: Arc<ImportedMemory>,
     card: u16,
     first: usize,
 }
 
-/// Memory of a card as its owner has it. It is freed with its context.
+/// Allocates memory on a card as its owner and returns the handle. It is freed with its context.
 fn allocated(card: u16, bytes: usize) -> [u8; 64] {
     let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: the context lives until the process ends, as does the memory.
@@ -69,14 +69,14 @@ impl Shared {
     }
 }
 
-/// Which tensors of a request lie on the card.
+/// The tensors of a request that lie on the card.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     input: bool,
     output: bool,
 }
 
-/// A request that waits for its answer.
+/// A submitted request without an answer yet.
 struct Waiting {
     rows: Vec<u64>,
     sink: Option<Shared>,
@@ -110,7 +110,7 @@ fn submit(
     let region = |is_there: bool, rng: &mut Rng| is_there.then(|| Shared::new(sharing, card, rng.below(3) as usize));
     let (source, sink) = (region(placed.input, rng), region(placed.output, rng));
     let answer = handle.submit(request(&rows, source.as_ref(), sink.as_ref()));
-    // The request keeps the memory that it reads; the client lets go of it.
+    // The request keeps its memory open; the client closes it.
     Waiting { rows, sink, answer }
 }
 
@@ -264,7 +264,7 @@ fn memory_is_closed_as_often_as_it_is_opened() {
             other.write(0, Bytes::from_static(&[3; 64])).expect("it is still open");
             assert_eq!(other.read(60, 4, Vec::new()).expect("it is still open"), [3; 4]);
             drop(other);
-            // What the thread was told before is done by then.
+            // The thread has executed its earlier orders by then.
             sharing.open([0; 64]).expect_err("it names nothing");
         });
         let count = |function: &str| calls.iter().filter(|call| *call == function).count();
@@ -282,7 +282,7 @@ fn requests_run_on_the_card_that_their_tensors_lie_on() {
         let handle = bring_up(&pool, Staged::Whole, knobs(Policy::Serial, 2, 1));
         let mut asked = Vec::new();
         for number in 0..90 {
-            // Most are of one card, so that the others have time for them.
+            // Most requests are on one card, so that the others have capacity for them.
             let card = if number % 5 == 0 { rng.below(3) as u16 } else { 1 };
             let placed = if number % 7 == 0 { draw(&mut rng) } else { Placed { input: true, output: true } };
             asked.push(submit(&handle, &sharing[usize::from(card)], card, &mut rng, placed));

@@ -1,4 +1,4 @@
-//! Requests at random on one card and on several, with cancellations, errors and losses.
+//! Random requests on one card and on several, with cancellations, errors and lost cards.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     rng::Rng,
 };
 
-/// Longer than anything here takes.
+/// Time limit of waits, longer than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const MAX_ROWS: u32 = 5;
@@ -29,7 +29,7 @@ pub(crate) fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
     journaled(lanes, depth, None)
 }
 
-/// A pool whose card keeps a journal, if there is one.
+/// Creates a pool whose card keeps the given journal, if any.
 pub(crate) fn journaled(lanes: u16, depth: u16, journal: Option<Arc<Journal>>) -> Arc<Pool> {
     let horizon_ns = if depth > 1 { 1_000_000_000 } else { 0 };
     let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, journal, ..CardsOptions::default() };
@@ -40,7 +40,7 @@ pub(crate) fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHan
     Arc::new(on_cards(pool, form.version(MAX_ROWS, slots)).expect("the card has room"))
 }
 
-/// Brings a version up on the pool's cards, and nowhere else.
+/// Loads a version on the pool's cards only.
 pub(crate) fn on_cards(
     pool: &Arc<Pool>,
     (spec, knobs, programs): (ModelSpec, Knobs, StagePrograms),
@@ -58,8 +58,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("every request is answered") })
 }
 
-/// Submits requests at once, and holds what they are answered with to what is right. Those that are given up are not
-/// asked for.
+/// Submits requests at once and compares their answers with the expected ones. Cancelled requests are not checked.
 pub(crate) fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, given_up: u64) {
     let mut waiting = Vec::new();
     for _ in 0..count {
@@ -136,7 +135,7 @@ fn launches_that_are_refused_are_made_again_and_every_answer_is_right() {
             let handle = bring_up(&pool, form, 64);
             for nth in 1..12 {
                 fail_calls(c"cuGraphLaunch", nth, CUDA_ERROR_OUT_OF_MEMORY);
-                // A request that is alone when it is refused fails. So no request is.
+                // A request that is refused while it runs alone fails, so these errors are accepted below.
                 let asked: Vec<Asked> = (0..6).map(|_| form.ask(&mut rng, MOST_TOKENS)).collect();
                 let answers: Vec<_> = asked.iter().map(|asked| handle.submit(form.request(asked))).collect();
                 block_on(async {
@@ -166,7 +165,7 @@ fn a_version_that_is_refused_leaves_nothing_on_the_card() {
     ];
     with_fake_cuda(&[], || {
         let pool = pool(2, 2);
-        // What goes is freed later than it is dropped: nothing goes here.
+        // Versions are freed some time after they are dropped, so none is dropped here.
         let mut loaded = Vec::new();
         for form in [Form::TwoChains, Form::Tree] {
             for (reserve, _) in RESERVING {
@@ -258,13 +257,13 @@ fn a_cell_that_is_not_told_how_long_its_input_is_is_refused_by_name() {
 fn state_that_does_not_fit_is_refused_by_name() {
     with_fake_cuda(&[("FAKE_CUDA_MEMORY", "67108864")], || {
         let pool = pool(1, 1);
-        // Of the first slot of all.
+        // Fails the first allocation of slots.
         fail_calls(c"cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
         let refused = on_cards(&pool, Form::Growing.version(MAX_ROWS, 64)).expect_err("nothing is reserved");
         fail_none();
         assert!(refused.contains("the state of its requests, 64 slots of 96 bytes"), "{refused}");
         let mut rng = Rng::new(11);
-        // There are as many slots as fit, however many are asked for.
+        // The slots are limited to those that fit, whatever is asked for.
         run(&bring_up(&pool, Form::Growing, u32::MAX), Form::Growing, &mut rng, 20, 0);
         assert!(pool.stop(PATIENCE));
     });
@@ -347,8 +346,7 @@ fn a_card_with_no_ticket_for_what_runs_is_lost() {
     });
 }
 
-/// The functions of the driver that are called while `body` runs, but for the poller's looks at whether the card is
-/// still there.
+/// Returns the driver's functions that are called while `body` runs, except the poller's checks of the streams.
 pub(crate) fn functions_called(body: impl FnOnce()) -> Vec<String> {
     let function = |line: &str| line.split_whitespace().nth(1)?.split('(').next().map(str::to_owned);
     let calls = traced(body);

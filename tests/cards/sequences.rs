@@ -1,4 +1,4 @@
-//! Sequences on a card: what the last step of a request left is what the first of the next begins with.
+//! Sequences on a card: the state after a request's last step is the state before the next request's first.
 
 use paternoster::{
     executor::InferRequest,
@@ -20,8 +20,8 @@ fn request(asked: &Asked, id: u64, starts: bool, ends: bool) -> InferRequest {
     InferRequest { sequence: Some(sequence), ..Form::Chain.request(asked) }
 }
 
-/// All requests of all sequences are there from the beginning, so that each is launched as soon as that may be. Some
-/// have an index that no table has, and leave nothing.
+/// All requests of all sequences are submitted at the start, so that each is launched as early as it may be. Some have
+/// an index beyond their table, and leave no state.
 #[test]
 fn each_request_goes_on_from_what_the_last_that_completed_left() {
     with_card(|| {
@@ -37,7 +37,7 @@ fn each_request_goes_on_from_what_the_last_that_completed_left() {
                     let mut asked = Form::Chain.ask(&mut rng, 6);
                     let starts = number == 0 || rng.permille(100);
                     let state = &mut states[id as usize];
-                    // A sequence whose first request fails is over.
+                    // A sequence ends if its first request fails.
                     let is_bad = !starts && rng.permille(150);
                     let before = if starts { None } else { *state };
                     let expected = (!is_bad).then(|| Form::chain_from(before, &asked.tokens));

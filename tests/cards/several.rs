@@ -1,5 +1,5 @@
-//! Several cards: a version lives on all of them, each has a core of its own, and one that is lost takes its own
-//! requests with it and no other's.
+//! Several cards. A version is loaded on all of them, and each has its own core. A card that is lost fails its own
+//! requests and no others.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -30,7 +30,7 @@ fn window() -> Knobs {
     knobs(Policy::Window(Default::default()), 2, 2)
 }
 
-/// How many cards, each of which has a thread, launched something while `body` ran.
+/// Returns how many cards, each with its own thread, launched something while `body` ran.
 fn cards_in_use(body: impl FnOnce()) -> usize {
     let calls = traced(body);
     let threads: HashSet<&str> = calls
@@ -106,7 +106,7 @@ fn a_card_that_is_lost_takes_its_own_requests_with_it_and_no_others() {
                 }
             });
             fail_none();
-            // What waited goes to other cards; what had begun on this one ends with it.
+            // Waiting requests move to other cards; those that had begun on this one fail with it.
             assert!(lost > before && lost - before < 90, "{} of 90 end with the card", lost - before);
             assert_eq!(pool.responsiveness().borrow().lost_devices, round);
             stages::run(&handle, Staged::Exits, &mut rng, 30, 0);

@@ -1,4 +1,4 @@
-//! Models in stages, whole ones among them, and what their requests must be answered with.
+//! Models in stages, and whole ones, with the expected answers to their requests.
 
 use std::sync::Arc;
 
@@ -20,22 +20,22 @@ use crate::{
 
 const MODULUS: u64 = 1_000_000_007;
 
-/// How a model is cut.
+/// How a model is cut into stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Staged {
-    /// Not at all.
+    /// Not cut.
     Whole,
-    /// Into a chain.
+    /// A chain.
     Chain,
-    /// Into a chain of which rows leave on the way, and whose last stage reads what the second left, too.
+    /// A chain in which rows leave early, and whose last stage also reads the second's output.
     Exits,
-    /// Into a chain of which rows pass over a stage.
+    /// A chain in which some rows skip a stage.
     Skips,
 }
 
 pub(crate) const STAGED: [Staged; 4] = [Staged::Whole, Staged::Chain, Staged::Exits, Staged::Skips];
 
-/// By stage: the stages whose values it reads; none reads the request.
+/// For each stage, the stages whose outputs it reads; an empty list means the request.
 type Reads = &'static [&'static [u16]];
 
 impl Staged {
@@ -48,7 +48,7 @@ impl Staged {
         }
     }
 
-    /// The stages that decide, and where the rows go that they let leave; none: they are done.
+    /// Returns the stages with exits and where their leaving rows go; `None` means that they are done.
     fn exits(self) -> &'static [(usize, Option<u16>)] {
         match self {
             Self::Whole | Self::Chain => &[],
@@ -102,7 +102,7 @@ impl Staged {
         StagePrograms::cut(&self.spec(max_rows), plan, programs).expect("the plan is sound")
     }
 
-    /// What a row must be answered with.
+    /// Returns the expected answer to a row.
     pub(crate) fn answer(self, row: u64) -> u64 {
         let mut values: Vec<u64> = Vec::new();
         let mut stage = 0;
@@ -110,7 +110,7 @@ impl Staged {
         while stage < reads.len() {
             let read = |at: usize| reads[stage].get(at).map(|&from| values[usize::from(from)]);
             let made = mixing(read(0).unwrap_or(row), read(1).unwrap_or(0), MODULUS);
-            // What is passed over is not read.
+            // The outputs of skipped stages are not read.
             values.resize(stage, 0);
             values.push(made);
             let exit = self.exits().iter().find(|(decides, _)| *decides == stage);
@@ -122,12 +122,12 @@ impl Staged {
         values.last().copied().expect("there is a stage")
     }
 
-    /// Rows of a request.
+    /// Creates the random rows of a request.
     pub(crate) fn ask(rng: &mut Rng, most_rows: u64) -> Vec<u64> {
         (0..rng.within(1, most_rows)).map(|_| rng.below(1 << 40)).collect()
     }
 
-    /// A request as it is submitted.
+    /// Returns a request in the form in which it is submitted.
     pub(crate) fn request(rows: &[u64]) -> InferRequest {
         let data: Bytes = rows.iter().flat_map(|row| row.to_le_bytes()).collect();
         let input = InputTensor { shape: Dims::from_slice(&[rows.len() as i64, 1]), data };

@@ -1,4 +1,4 @@
-//! Stages on a card under every policy, with cancellations, errors and losses.
+//! Stages on a card under every policy, with cancellations, errors and lost cards.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     staged::{STAGED, Staged},
 };
 
-/// Every policy over batches, and one that splits wherever it may.
+/// Returns every policy over batches, and one that splits wherever it may.
 pub(crate) fn policies() -> Vec<Policy> {
     let operator = Some(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() });
     let splits = Policy::Diversity(DiversityKnobs { input: None, operator, load: None });
@@ -33,8 +33,7 @@ pub(crate) fn bring_up(pool: &Arc<Pool>, staged: Staged, knobs: Knobs) -> Arc<Mo
     Arc::new(handle.expect("the card has room"))
 }
 
-/// Submits requests at once, and holds what they are answered with to what is right. Those that are given up are not
-/// asked for.
+/// Submits requests at once and compares their answers with the expected ones. Cancelled requests are not checked.
 pub(crate) fn run(handle: &Arc<ModelHandle>, staged: Staged, rng: &mut Rng, count: usize, given_up: u64) {
     let mut waiting = Vec::new();
     for _ in 0..count {
@@ -53,7 +52,7 @@ pub(crate) fn run(handle: &Arc<ModelHandle>, staged: Staged, rng: &mut Rng, coun
     });
 }
 
-/// Submits a request of some rows.
+/// Submits a request with a random number of rows.
 pub(crate) fn submit(handle: &Arc<ModelHandle>, rng: &mut Rng) -> ResponseFuture {
     handle.submit(Staged::request(&Staged::ask(rng, 3)))
 }

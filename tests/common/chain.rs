@@ -9,7 +9,7 @@ fn tensor(name: &str, width: usize) -> TensorSpec {
     TensorSpec::new(name, DataType::Fp32, &[width as i64])
 }
 
-/// Rows of so many values, in batches of up to eight.
+/// Returns the specification: rows of `width` values, in batches of up to eight.
 pub(crate) fn spec(width: usize) -> ModelSpec {
     ModelSpec {
         name: "line".to_owned(),
@@ -22,7 +22,7 @@ pub(crate) fn spec(width: usize) -> ModelSpec {
     }
 }
 
-/// `count` stages in a chain, each with one tensor as wide as a row to the next.
+/// Returns a chain of `count` stages. Each passes one tensor as wide as a row to the next.
 pub(crate) fn plan(count: usize, width: usize) -> StagePlan {
     let name = |boundary: usize| format!("h{boundary}");
     let stage = |number: usize| {

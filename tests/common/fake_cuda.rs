@@ -1,5 +1,5 @@
-//! The stand-in for CUDA's libraries (`tests/fake_cuda`): it is built, linked under their names, and given to child
-//! processes.
+//! Builds the stand-in for CUDA's libraries (`tests/fake_cuda`), links it under their names, and runs tests in child
+//! processes that find it.
 
 use std::{
     any, env, fs,
@@ -9,11 +9,11 @@ use std::{
     sync::OnceLock,
 };
 
-/// Says that this process is a child, which has the stand-in.
+/// Environment variable that marks a child process, which has the stand-in.
 const CHILD: &str = "FAKE_CUDA_CHILD";
-/// Says that tests are to run on the card that is there.
+/// Environment variable that makes tests run on the installed card.
 const CARD: &str = "CUDA_TESTS_ON_CARD";
-/// With and without versions: a machine may have the real libraries under either.
+/// Names of the links, with and without versions: a machine may have the real libraries under either.
 const NAMES: [&str; 9] = [
     "libcuda.so",
     "libcuda.so.1",
@@ -25,21 +25,22 @@ const NAMES: [&str; 9] = [
     "libcudnn.so.9",
     "libnvidia-ml.so.1",
 ];
-/// How the variables begin that cargo sets for the tests of a package.
+/// Prefixes of the variables that cargo sets for the tests of a package.
 const OF_THE_PACKAGE: [&str; 7] =
     ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_", "CARGO_TARGET_TMPDIR", "OUT_DIR"];
-/// Each kernel library keeps a few words in the memory that the loader sets aside for threads at the start.
+/// Each kernel library has a few words of static thread-local storage. The loader reserves memory for these at start,
+/// and its default is too small for many libraries.
 const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
 
-/// Runs `body` with a card: as [`with_fake_cuda`], or with the libraries and the card that are there, if the
-/// environment says so.
+/// Runs `body` with a card: as [`with_fake_cuda`], or with the installed libraries and card, if the environment asks
+/// for it.
 #[allow(dead_code, reason = "some tests need the stand-in")]
 pub(crate) fn with_card<F: FnOnce()>(body: F) {
     if env::var_os(CARD).is_some() { body() } else { with_fake_cuda(&[], body) }
 }
 
-/// Runs `body` with the stand-in: the calling test runs again in a process of its own, where `body` is run, with
-/// `environment` added. Fails if that process fails. Without a C++ compiler nothing is run.
+/// Runs `body` with the stand-in. The calling test runs again in its own process, with `environment` added, and `body`
+/// runs there. Fails if that process fails. Without a C++ compiler nothing runs.
 pub(crate) fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
     if env::var_os(CHILD).is_some() {
         return body();
@@ -64,7 +65,7 @@ pub(crate) fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F)
     assert!(text.contains("1 passed"), "{test} is not the name of the test:\n{text}");
 }
 
-/// A command that finds the stand-in.
+/// Returns a command whose process finds the stand-in.
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     let libraries = env::join_paths(
@@ -77,7 +78,7 @@ pub(crate) fn command(program: &Path) -> Command {
     command
 }
 
-/// The folder of the links.
+/// Returns the folder of the links.
 fn linked() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -85,7 +86,7 @@ fn linked() -> &'static Path {
         let folder = library.with_file_name("fake_cuda_links");
         fs::create_dir_all(&folder).expect("a folder beside the library");
         for name in NAMES {
-            // Another test may be linking, too: a link gets its name in one step.
+            // Another test may create the links at the same time, so each link is renamed into place.
             let new = tempfile::Builder::new().make_in(&folder, |path| symlink(&library, path)).expect("a link");
             fs::rename(new.path(), folder.join(name)).expect("the link gets its name");
             let _ = new.into_temp_path().keep();
@@ -94,8 +95,8 @@ fn linked() -> &'static Path {
     })
 }
 
-/// Builds the library as this program was built. Cargo knows whether there is anything to do; no older one is trusted.
-/// `cargo test` has let go of the target folder when tests run.
+/// Builds the library as this program was built. Cargo decides whether there is anything to do, so an outdated library
+/// is never used. `cargo test` has released its lock on the target folder by the time tests run.
 fn built() -> PathBuf {
     let program = env::current_exe().expect("the test's own program");
     let profile = program.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
@@ -105,7 +106,7 @@ fn built() -> PathBuf {
         Some(name) => name,
     };
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
-    // What cargo tells tests of their package. Build scripts that look at such variables would run again with them, and
+    // Variables that cargo sets for tests. Build scripts that depend on such variables would run again with them, and
     // once more at the next build without them.
     for (variable, _) in env::vars_os() {
         let name = variable.to_string_lossy();

@@ -1,10 +1,10 @@
-//! OpenVINO as the tests find it: in `OPENVINO_DYLIB_PATH` or where `scripts/fetch.py openvino` puts it.
+//! OpenVINO for tests, from `OPENVINO_DYLIB_PATH` or where `scripts/fetch.py openvino` puts it.
 
 use std::{path::PathBuf, sync::OnceLock};
 
 use paternoster::engine::openvino::{OpenVino, OpenVinoOptions};
 
-/// The engine of this process; `None` where the library is not installed.
+/// Returns the engine of this process; `None` if the library is not installed.
 pub(crate) fn openvino() -> Option<&'static OpenVino> {
     static OPENVINO: OnceLock<Option<OpenVino>> = OnceLock::new();
     OPENVINO

@@ -1,13 +1,13 @@
-//! ONNX Runtime as the tests find it: in `ORT_DYLIB_PATH` or where `make` puts it.
+//! ONNX Runtime for tests, from `ORT_DYLIB_PATH` or where `make` puts it.
 
 use std::{path::PathBuf, sync::OnceLock};
 
 use paternoster::engine::onnxruntime::{Runtime, RuntimeOptions};
 
-/// What all sessions of a test process may have.
+/// Maximum bytes of all sessions of a test process.
 pub(crate) const MAX_MEMORY_BYTES: usize = 1 << 30;
 
-/// The runtime of this process; `None` where the library is not installed.
+/// Returns the runtime of this process; `None` if the library is not installed.
 pub(crate) fn runtime() -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     RUNTIME

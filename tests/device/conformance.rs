@@ -1,4 +1,4 @@
-//! The contract, as tests that run on each device.
+//! The device contract, as tests that run on each device.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use crate::{
     on_cuda::OnCuda,
 };
 
-/// Runs each test of the suite on each device, but for what a card cannot do: a kernel does not fail by itself, and
-/// what was issued cannot be taken back.
+/// Runs each test of the suite on each device, except those that a card cannot pass: a kernel cannot report a failure,
+/// and issued work cannot be cancelled.
 macro_rules! conformance {
     (everywhere: $($test:ident),+; but_on_a_card: $($other:ident),+ $(,)?) => {
         mod cpu {

@@ -1,4 +1,5 @@
-//! What the CPU adds to the contract: threads, panics, and the calling thread in a stream's place.
+//! Behaviour of the CPU device beyond the contract: threads, panics, and work that runs on the calling thread instead
+//! of the stream's.
 
 use std::{
     sync::Arc,
@@ -55,7 +56,7 @@ fn a_panic_fails_its_own_launch_alone() {
     assert_eq!(memory.read(1..2).expect("the second launch ran")[..], [7]);
 }
 
-/// Tells what it sees when it runs and when it is done; can panic in either.
+/// Records what it sees when it runs and when it ends; can panic in either.
 struct Witness {
     panics: bool,
     panics_when_done: bool,
@@ -171,8 +172,8 @@ fn on_a_busy_stream_the_calling_threads_launch_queues() {
 #[test]
 fn after_a_launch_in_the_calling_thread_the_streams_thread_takes_over() {
     let cpu = witnessed(1);
-    // After the first turn the stream's thread may be asleep, which is what most turns try, or may still be telling the
-    // end of the turn before: then it takes the launch as well.
+    // After the first turn the stream's thread may be asleep, which is the case that most turns test. It may also still
+    // be reporting the end of the previous turn, and then takes the launch as well.
     for turn in 0..50 {
         let (mut here, saw) = Witness::new();
         let (next, sees) = Witness::new();

@@ -1,6 +1,6 @@
-//! The CUDA device on the driver that stands in for a card's: which calls it makes, and how errors end.
+//! The CUDA device on the stand-in for the driver: which calls it makes, and how errors end.
 //!
-//! Each test runs in a process of its own that finds the fake driver.
+//! Each test runs in its own process, which finds the stand-in.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     on_cuda::{DEPTH, OnCuda, Opening},
 };
 
-/// The functions of the driver that are called while `run` runs.
+/// Returns the driver's functions that are called while `run` runs.
 fn functions_called(run: impl FnOnce()) -> Vec<String> {
     let function =
         |line: &str| line.split_whitespace().nth(1).and_then(|call| call.split('(').next()).map(str::to_owned);
@@ -37,7 +37,7 @@ fn a_launch_is_one_call_and_a_ticket_for_other_streams_one_more() {
         for (streams, expected) in [(1, vec!["cuGraphLaunch"]), (2, vec!["cuGraphLaunch", "cuEventRecord"])] {
             let mut on = OnCuda::start(streams);
             let rows = on.buffer(1);
-            // What is complete already needs no event.
+            // A ticket that is complete already needs no event.
             on.launch_held(0, &[Access::write(rows, 0..1)], bring(1, 1));
             let again = on.prepare(0, &[Access::update(rows, 0..1)], &step(3, 1));
             let calls = functions_called(|| {
@@ -123,7 +123,7 @@ fn an_error_without_a_way_back_loses_the_device_and_is_told() {
         let mut on = OnCuda::start(2);
         let rows = on.buffer(1);
         on.launch_held(0, &[Access::write(rows, 0..1)], bring(1, 1));
-        // The poller asks how the streams are while something is in flight.
+        // The poller queries the streams while something is in flight.
         fail_calls(c"cuStreamQuery", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
         let reason = on.loss();
         assert!(reason.contains("ILLEGAL_ADDRESS"), "{reason}");
@@ -134,7 +134,7 @@ fn an_error_without_a_way_back_loses_the_device_and_is_told() {
     });
 }
 
-/// A small program: what it answers is right, or an error.
+/// A small program: its result is correct, or it is an error.
 fn program(opening: &Opening) -> Result<Vec<u64>, DeviceError> {
     let mut on = opening.open(2)?;
     let rows = on.device().allocate(3, 8)?;

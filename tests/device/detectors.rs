@@ -1,4 +1,4 @@
-//! The simulated device catches every fault that is planted, and lets the right schedule pass.
+//! The simulated device detects every planted fault, and accepts the correct schedule.
 
 use paternoster::device::{
     Access, AccessKind, BufferId, Device, DeviceError, Operation, Region, StreamId, WorkFailure,
@@ -222,8 +222,8 @@ fn a_lost_row_is_not_taken_for_a_result() {
     assert_eq!(violation(sim.read(rows, 0)), lost);
 }
 
-/// Two requests' rows through three stages in one batch; `offset` is where the second stage takes its rows from, as the
-/// program runs it (what a launch names may be right while its kernel runs elsewhere).
+/// Runs two requests' rows through three stages in one batch. `offset` is where the second stage's program actually
+/// reads its rows: a kernel may read other rows than its launch names.
 fn two_requests(second_stage: impl Fn(u32) -> u32) -> Vec<u64> {
     let mut sim = Sim::new(1);
     let buffers: Vec<BufferId> = (0..3).map(|_| sim.allocate(8, 8).expect("a small buffer")).collect();

@@ -1,4 +1,4 @@
-//! What the conformance suite needs of a device beyond its contract: work, ends and contents.
+//! What the conformance suite needs of a device beyond its contract: work, notifications of ends, and contents of rows.
 
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
@@ -9,15 +9,15 @@ use paternoster::device::{
     sim::{Sim, Source, Work, content},
 };
 
-/// Longer than anything here takes: a test that waits for it has failed.
+/// Time limit of waits, longer than anything here takes: a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) type Outcome = Result<(), WorkFailure>;
 
-/// Which job ended, and how.
+/// The job that ended, and how.
 pub(crate) type End = (u64, Outcome);
 
-/// A device under test. Buffers have rows of 8 bytes; work is symbolic everywhere, and the CPU computes its hashes.
+/// A device under test. Buffers have rows of 8 bytes. Work is symbolic on every device; the CPU computes its hashes.
 pub(crate) trait Harness {
     type Device: Device;
 
@@ -30,16 +30,16 @@ pub(crate) trait Harness {
     /// Launches work that begins at once on a free stream, and does not end before [`Self::release`].
     fn launch_held(&mut self, stream: u16, accesses: &[Access], work: Work) -> Operation;
 
-    /// Lets work that is held go on.
+    /// Releases held work.
     fn release(&mut self);
 
-    /// Goes on until the ticket is complete.
+    /// Runs until the ticket is complete.
     fn until(&mut self, ticket: Ticket);
 
-    /// How a launch ended; goes on until it has.
+    /// Runs until a launch has ended, and returns how.
     fn outcome(&mut self, operation: Operation) -> Outcome;
 
-    /// What rows hold, whose writers must be complete.
+    /// Returns the contents of rows, whose writers must be complete.
     fn contents(&mut self, buffer: BufferId, rows: Range<u32>) -> Vec<u64>;
 
     fn launch(&mut self, stream: u16, accesses: &[Access], work: Work) -> Operation {
@@ -58,31 +58,31 @@ pub(crate) trait Harness {
         self.device().wait(StreamId(stream), ticket).expect("a ticket of the device");
     }
 
-    /// Goes on until a stream has done all it has.
+    /// Runs until a stream has no more work.
     fn drain(&mut self, stream: u16) {
         let ticket = self.record(stream);
         self.until(ticket);
     }
 }
 
-/// Work of program 0 that brings `value + row` to each of `rows` rows.
+/// Returns work of program 0 that writes `value + row` to each of `rows` rows.
 pub(crate) fn bring(value: u64, rows: u32) -> Work {
     let mut work = Work::new(0, 10, 1);
     work.sources.extend((0..u64::from(rows)).map(|row| Source::External(value + row)));
     work
 }
 
-/// What [`bring`] leaves in a row, after `programs` were applied to it one by one.
+/// Returns the value of a row that [`bring`] wrote, after `programs` were applied one by one.
 pub(crate) fn chain(brought: u64, programs: impl IntoIterator<Item = u64>) -> u64 {
     programs.into_iter().fold(content(0, 0, &[brought]), |held, program| content(program, 0, &[held]))
 }
 
-/// Work that replaces each of `rows` rows by what `program` makes of it.
+/// Returns work that replaces each of `rows` rows by `program`'s result for it.
 pub(crate) fn step(program: u64, rows: u32) -> Work {
     Work::row_by_row(program, 10, 1, 1, rows)
 }
 
-/// [`step`] from one access to the next.
+/// Returns the accesses of a [`step`] from one buffer to another.
 pub(crate) fn stage(from: BufferId, rows: Range<u32>, to: BufferId, to_rows: Range<u32>) -> [Access; 2] {
     [Access::read(from, rows), Access::write(to, to_rows)]
 }
@@ -124,7 +124,7 @@ impl Harness for OnSim {
     fn until(&mut self, ticket: Ticket) {
         while !self.sim.is_complete(ticket) {
             match self.sim.next_end_ns() {
-                // What ends next may be a copy, of which nobody is told.
+                // The next end may be that of a copy, which is not reported.
                 Some(at_ns) => {
                     while let Some(completion) = self.sim.advance_to(at_ns) {
                         self.ended.insert(completion.operation, completion.outcome);
@@ -164,7 +164,7 @@ pub(crate) struct OnCpu {
 pub(crate) struct Job {
     tag: u64,
     work: Work,
-    /// Tells that it began, and waits until the other end is dropped.
+    /// Reports that it began, and waits until the other end is dropped.
     gate: Option<(Sender<()>, Receiver<()>)>,
     ends: Sender<End>,
 }
@@ -226,7 +226,7 @@ impl OnCpu {
         self.tags.insert(operation, tag);
     }
 
-    /// Hears of ends even once the device is gone.
+    /// Returns a receiver of ends that outlives the device.
     pub(crate) fn ends(&self) -> Receiver<End> {
         self.ends.1.clone()
     }

@@ -1,4 +1,4 @@
-//! Every device keeps the same contract; the simulated one finds what breaks it.
+//! Every device fulfils the same contract. The simulated one detects violations of it.
 
 mod conformance;
 mod cpu;

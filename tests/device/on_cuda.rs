@@ -1,4 +1,4 @@
-//! A CUDA card under the suite: rows hold what the simulated device's do, computed by a kernel.
+//! A CUDA card under the suite: a kernel computes the same rows as the simulated device.
 
 use std::{collections::HashMap, ops::Range, rc::Rc, sync::Arc, thread, time::Instant};
 
@@ -13,7 +13,7 @@ use crate::harness::{Harness, Outcome, PATIENCE};
 
 const KERNELS: Source = Source { name: "symbolic.cu", text: include_str!("symbolic.cu") };
 
-/// Most operations of a stream in flight, and bytes that one is told.
+/// Maximum operations of a stream in flight, and maximum bytes of an operation's parameters.
 pub(crate) const DEPTH: u32 = 512;
 const PARAMETER_BYTES: usize = 2048;
 
@@ -35,13 +35,13 @@ pub(crate) struct OnCuda {
     cuda: Cuda,
     symbolic: Function,
     hold: Function,
-    /// A word that is not zero once what is held goes on.
+    /// A word that becomes nonzero to release held work.
     gate: BufferId,
     ends: Receiver<Result<Operation, String>>,
     ended: HashMap<Operation, Outcome>,
 }
 
-/// How devices are opened.
+/// The options of devices under test.
 #[derive(Default)]
 pub(crate) struct Opening {
     compiler: Compiler,
@@ -63,7 +63,7 @@ impl Opening {
 }
 
 impl OnCuda {
-    /// What a launch needs, captured beforehand.
+    /// Captures what a launch needs.
     pub(crate) fn prepare(&mut self, stream: u16, accesses: &[Access], work: &Work) -> Prepared {
         Prepared(self.work(StreamId(stream), accesses, work, false).expect("it can be captured"))
     }
@@ -81,7 +81,7 @@ impl OnCuda {
         self.cuda.launch(StreamId(stream), accesses, prepared.0.clone())
     }
 
-    /// Why the device was lost; waits until it is.
+    /// Waits until the device is lost, and returns the reason.
     pub(crate) fn loss(&mut self) -> String {
         loop {
             match self.ends.recv_timeout(PATIENCE).expect("a loss is told") {
@@ -111,7 +111,7 @@ impl OnCuda {
         Ok(bytes.chunks_exact(8).map(|row| u64::from_ne_bytes(row.try_into().expect("8 bytes"))).collect())
     }
 
-    /// The parameters of `symbolic`: where its rows lie and what they are made of.
+    /// Returns the parameters of `symbolic`: the addresses and sources of its rows.
     fn parameters(&self, accesses: &[Access], work: &Work) -> Result<Box<[u8]>, DeviceError> {
         let at = |access: &Access, place: u32| {
             let row = access.region.rows.get(place).expect("a row of the access");
@@ -138,7 +138,7 @@ impl OnCuda {
         Ok(head.into_iter().chain(words).flat_map(u64::to_ne_bytes).collect())
     }
 
-    /// Lets work that is held go on where the device is lost. The fake driver's memory is the host's.
+    /// Releases held work after the device is lost. The stand-in's device memory is host memory.
     pub(crate) fn open_gate_from_the_host(&self) {
         let gate = self.cuda.address(self.gate).expect("the gate is there").to_bits() as *mut u64;
         // SAFETY: the word is there as long as the device is, and the kernel that reads it expects it to change.
@@ -162,7 +162,7 @@ impl OnCuda {
             let parameters = capture.parameters();
             capture.kernel(&symbolic, ONE_BLOCK, &[Argument::Address(parameters)])
         })?;
-        // What is wrong with the accesses is for the device to say.
+        // Invalid accesses are left for the device to reject.
         let has_rows = work.sources.len() as u32 == work.fan_in * written_rows(accesses);
         let parameters = if has_rows { self.parameters(accesses, work).unwrap_or_default() } else { Box::default() };
         Ok(CudaWork { graph: Rc::new(graph), parameters })
@@ -231,7 +231,7 @@ impl Harness for OnCuda {
 
 impl Drop for OnCuda {
     fn drop(&mut self) {
-        // What a test that failed holds up must end before the device goes.
+        // Work that a failed test still holds must end before the device is dropped.
         let _ = self.cuda.upload(self.gate, 0, &1_u64.to_ne_bytes());
         self.cuda.stop(PATIENCE);
     }

@@ -1,4 +1,4 @@
-//! Rows between two stages: who may touch which, and what they hold.
+//! Rows between two stages: which tasks may access them, and what they hold.
 
 use std::sync::Arc;
 

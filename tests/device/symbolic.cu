@@ -7,9 +7,10 @@ DEVICE u64 mix(u64 input) {
     return mixed ^ mixed >> 31;
 }
 
-// One thread an output row, all of whose sources are read before any row is written.
-// work: how many output rows, the program, the sources of each row; then of each row where it goes, of which output it
-// is, and of each source whether it is a row and its address, or else its value. 64-bit words.
+// One thread for each output row. All sources are read before any row is written.
+// work, in 64-bit words: the number of output rows, the program, the number of sources of each row; then for each row
+// its address, the output that it belongs to, and for each source whether it is a row, and its address or else its
+// value.
 // Launch: one block of 32 threads.
 KERNEL(symbolic, 32, const u64* work) {
     Reg<u64> made;
@@ -32,7 +33,7 @@ KERNEL(symbolic, 32, const u64* work) {
     }
 }
 
-// Holds its stream up until the gate is open, that is, not zero.
+// Blocks its stream until the gate is open (not zero).
 // Launch: one block of 32 threads.
 KERNEL(hold, 32, const volatile u64* gate) {
     EACH {
