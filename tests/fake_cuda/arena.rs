@@ -1,36 +1,36 @@
-//! The addresses of device memory: one reserved range, backed by one file in memory, so that other processes can map
-//! pieces of it. Addresses are never given out twice, so memory that was freed is noticed for good.
+//! The addresses of device memory: one reserved range, backed by one memory file, so that other processes can map
+//! pieces of it. Addresses are never reused, so an access to freed memory is always detected.
 
 use std::{io, mem::MaybeUninit, process, ptr, sync::OnceLock};
 
 use parking_lot::Mutex;
 
-/// Addresses in the range. They cost nothing until they are used.
+/// Bytes of the range. Addresses cost nothing until they are used.
 const SPAN_BYTES: usize = 1 << 40;
-/// What lies between two pieces and cannot be touched.
+/// Inaccessible bytes between two pieces.
 const GUARD_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
 pub(crate) struct Arena {
     base: usize,
-    /// The file; a piece of own memory lies in it where it lies in the range.
+    /// The file. Own memory has the same offset in the file as in the range.
     file: i32,
     next: Mutex<usize>,
 }
 
-/// Where other processes find a piece of memory.
+/// A reference to a piece of memory for other processes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Shared {
     process: u32,
     file: i32,
-    /// Of the file, so that it is recognised.
+    /// The file's inode, to recognise the file.
     inode: u64,
     offset: u64,
     pub bytes: u64,
 }
 
-/// The process's only arena.
+/// Returns the process's only arena.
 pub(crate) fn arena() -> &'static Arena {
     static ARENA: OnceLock<Arena> = OnceLock::new();
     ARENA.get_or_init(|| Arena::reserve().expect("a range of addresses can be reserved"))
@@ -39,7 +39,7 @@ pub(crate) fn arena() -> &'static Arena {
 impl Arena {
     fn reserve() -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, where the system wants it.
+        // SAFETY: creates a new mapping at an address that the system chooses.
         let base = unsafe { libc::mmap(ptr::null_mut(), SPAN_BYTES, libc::PROT_NONE, flags, -1, 0) };
         // SAFETY: the name is a C string.
         let file = unsafe { libc::memfd_create(c"fake_cuda".as_ptr(), libc::MFD_CLOEXEC) };
@@ -50,7 +50,7 @@ impl Arena {
         Ok(Self { base: base as usize, file, next: Mutex::new(GUARD_BYTES) })
     }
 
-    /// Gives out memory and returns its address, aligned to a page. None when there is none left.
+    /// Allocates memory and returns its address, aligned to a page; `None` if none is left.
     pub(crate) fn map(&self, bytes: usize) -> Option<usize> {
         let offset = self.take(bytes)?;
         self.map_file(offset, bytes, self.file, offset)
@@ -70,22 +70,22 @@ impl Arena {
         } else {
             None
         };
-        // SAFETY: it was opened above; the mapping stays.
+        // SAFETY: it was opened above, and the mapping outlives it.
         unsafe { libc::close(file) };
         found
     }
 
-    /// Where others find own memory.
+    /// Returns a reference to own memory for other processes.
     pub(crate) fn share(&self, address: usize, bytes: usize) -> Option<Shared> {
         let offset = (address - self.base) as u64;
         Some(Shared { process: process::id(), file: self.file, inode: inode(self.file)?, offset, bytes: bytes as u64 })
     }
 
-    /// Takes memory back: an access faults from here on. `own` says that it came from [`map`](Self::map).
+    /// Frees memory: accesses fault from here on. `own` says that it came from [`map`](Self::map).
     pub(crate) fn unmap(&self, address: usize, bytes: usize, own: bool) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let bytes = whole_pages(bytes);
-        // SAFETY: the addresses are in the arena, and what was there is given up.
+        // SAFETY: the addresses are in the arena, and their contents are no longer needed.
         unsafe { libc::mmap(address as *mut _, bytes, libc::PROT_NONE, flags, -1, 0) };
         if own {
             let offset = (address - self.base) as libc::off_t;
@@ -95,7 +95,7 @@ impl Arena {
         }
     }
 
-    /// Takes addresses, with a guard behind them; returns their offset.
+    /// Reserves addresses, with a guard after them; returns their offset.
     fn take(&self, bytes: usize) -> Option<usize> {
         let mut next = self.next.lock();
         let end = next.checked_add(bytes.checked_add(GUARD_BYTES + PAGE_BYTES)?)?;
@@ -109,7 +109,7 @@ impl Arena {
         let address = (self.base + offset) as *mut libc::c_void;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the addresses are in the arena and have just been taken.
+        // SAFETY: the addresses are in the arena and have just been reserved.
         let mapped =
             unsafe { libc::mmap(address, whole_pages(bytes), access, flags, file, file_offset as libc::off_t) };
         (mapped != libc::MAP_FAILED).then_some(mapped as usize)
@@ -122,6 +122,6 @@ fn whole_pages(bytes: usize) -> usize {
 
 fn inode(file: i32) -> Option<u64> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the call fills the status where it succeeds.
+    // SAFETY: the call fills the status if it succeeds.
     (unsafe { libc::fstat(file, status.as_mut_ptr()) } == 0).then(|| unsafe { status.assume_init() }.st_ino)
 }

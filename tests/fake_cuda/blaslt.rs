@@ -1,5 +1,5 @@
-//! cuBLASLt: descriptions of products and matrices, the choice of an algorithm, and products on streams. The choice
-//! waits for the device, so captures forbid it.
+//! cuBLASLt: descriptors of products and matrices, the choice of an algorithm, and products on streams. Choosing waits
+//! for the device, so captures forbid it.
 
 use std::{ffi::c_void, sync::Arc};
 
@@ -20,9 +20,9 @@ use crate::{
 
 /// 13.1.0.
 const VERSION: usize = 130_100;
-/// Begins each algorithm that [`cublasLtMatmulAlgoGetHeuristic`] chose.
+/// The first word of each algorithm that [`cublasLtMatmulAlgoGetHeuristic`] chose.
 const ALGORITHM: u64 = 0x6661_6b65_616c_676f;
-/// What long sums use, if they may.
+/// Workspace that long sums use, if they are given it.
 const WORKSPACE_BYTES: u64 = 64 << 10;
 const LONG_SUM: i64 = 64;
 
@@ -42,7 +42,7 @@ fn of(code: CUresult) -> cublasStatus_t {
     Status::of(code)
 }
 
-/// The memory of an attribute; none if there is no such attribute.
+/// The memory of an attribute; `None` if there is no such attribute.
 type Field<'a> = Option<&'a mut [u8]>;
 
 impl Desc {
@@ -92,18 +92,18 @@ impl Preference {
     }
 }
 
-/// Sets an attribute, of exactly its size.
+/// Sets an attribute, whose size must match exactly.
 ///
 /// # Safety
 /// `from` has `bytes` bytes.
 unsafe fn set(field: Field<'_>, from: *const c_void, bytes: usize) -> Result<(), cublasStatus_t> {
     let field = field.filter(|field| field.len() == bytes && !from.is_null()).ok_or(CUBLAS_STATUS_INVALID_VALUE)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { from.cast::<u8>().copy_to(field.as_mut_ptr(), bytes) };
     Ok(())
 }
 
-/// Gets an attribute. With no bytes, gets how many it has.
+/// Gets an attribute. If `bytes` is 0, gets its size instead.
 ///
 /// # Safety
 /// `to` has `bytes` bytes; `written` may be null.
@@ -112,7 +112,7 @@ unsafe fn get(field: Field<'_>, to: *mut c_void, bytes: usize, written: *mut usi
     if bytes != 0 && bytes < field.len() || bytes == 0 && written.is_null() {
         return Err(CUBLAS_STATUS_INVALID_VALUE);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if bytes != 0 {
             field.as_ptr().copy_to(to.cast(), field.len());
@@ -135,7 +135,7 @@ fn choose(problem: &Problem, desc: &Desc, workspace_bytes: u64) -> cublasLtMatmu
     cublasLtMatmulAlgo_t { data: [ALGORITHM, problem.fingerprint(desc), needs, 0, 0, 0, 0, 0] }
 }
 
-/// Fills the workspace, so that another who uses it at the same time notices.
+/// Overwrites the workspace, so that concurrent use by another operation shows.
 fn use_workspace(address: usize, bytes: usize) -> Result<(), CUresult> {
     if bytes > 0 {
         memory::find_mapped(address, bytes).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
@@ -324,7 +324,7 @@ entries_of! {
         let mut problem = problem(&desc, [a_layout, b_layout, c_layout, d_layout])?;
         let algo = match algo.as_ref() {
             Some(algo) => *algo,
-            // It chooses one itself.
+            // Without an algorithm, the library chooses one itself.
             None => {
                 capture::refuse_unsafe_call().map_err(of)?;
                 choose(&problem, &desc, workspace_bytes as u64)

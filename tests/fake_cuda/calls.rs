@@ -1,4 +1,4 @@
-//! What every call goes through: it is counted, fails if a test wants it to, and is traced.
+//! The entry of every call: it is counted, fails if a test asks for it, and is traced.
 
 use std::{
     env,
@@ -16,24 +16,24 @@ use crate::{context, errors, stream, trace};
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
-/// Whether there are rules.
+/// Whether any rules exist.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
 /// Which calls fail, and how.
 struct Rule {
-    /// Calls of this function; of any function without one.
+    /// The function whose calls fail; `None` for any function.
     function: Option<String>,
-    /// Which of them, from 1; each with 0.
+    /// Which of its calls fails, from 1; 0 for each call.
     nth: u64,
     seen: u64,
     code: CUresult,
 }
 
-/// What the functions of one library answer.
+/// The status type of one library.
 pub(crate) trait Status: Copy + Debug {
     const SUCCESS: Self;
 
-    /// The answer of a call that fails with the driver's code.
+    /// Returns the status of a call that fails with the driver's code.
     fn of(code: CUresult) -> Self;
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Adds to the call's line in the trace.
+    /// Appends to the call's line in the trace.
     pub(crate) fn note(&mut self, note: impl FnOnce() -> String) {
         if let Some(notes) = &mut self.notes {
             notes.push(' ');
@@ -100,7 +100,7 @@ pub(crate) fn run<S: Status>(function: &str, body: impl FnOnce(&mut Call) -> Res
     result.err().unwrap_or(S::SUCCESS)
 }
 
-/// The code that the call is to fail with. One that ruins a context does so.
+/// Returns the code that the call must fail with, if any. A code that ruins contexts does so.
 fn injected(function: &str) -> Option<CUresult> {
     if !ARMED.load(Ordering::Acquire) {
         return None;
@@ -123,7 +123,7 @@ fn injected(function: &str) -> Option<CUresult> {
     Some(code)
 }
 
-/// The failures that the environment sets.
+/// Adds the failures that the environment asks for.
 fn from_environment() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -141,7 +141,7 @@ fn from_environment() {
     });
 }
 
-/// Makes calls fail from now on: of one function or of any, the nth or (with 0) each.
+/// Makes calls of one function or of any fail: the nth from now on or, with 0, each.
 pub(crate) fn fail(function: Option<String>, nth: u64, code: CUresult) {
     RULES.lock().push(Rule { function, nth, seen: 0, code });
     ARMED.store(true, Ordering::Release);
@@ -152,26 +152,26 @@ pub(crate) fn forget_failures() {
     ARMED.store(false, Ordering::Release);
 }
 
-/// How many calls there have been.
+/// Returns the number of calls so far.
 pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Defines functions of the C interface of the driver. After the arguments comes the name of the [`Call`].
+/// Defines functions of the driver's C interface. The name of the [`Call`] follows the arguments.
 macro_rules! entries {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $body:block)*) => {
         $crate::calls::entries_of! { cudarc::driver::sys::CUresult, $(fn $name($($arg: $type),*) |$call| $body)* }
     };
 }
 
-/// Defines functions of a C interface that answer a status.
+/// Defines functions of a C interface that return a status.
 macro_rules! entries_of {
     ($status:ty, $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $body:block)*) => {$(
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $status {
             $crate::calls::run(stringify!($name), |$call| {
-                // SAFETY: as CUDA demands it, each pointer is good for what the function reads or writes there.
-                // Pointers that programs get wrong in practice are checked by the function itself.
+                // SAFETY: as CUDA requires, each pointer is valid for what the function reads or writes there.
+                // Functions check the pointers that programs get wrong in practice.
                 #[allow(unused_unsafe)]
                 unsafe { $body }
             })

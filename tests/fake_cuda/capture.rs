@@ -1,4 +1,4 @@
-//! Captures of streams into graphs, and what is forbidden meanwhile. See the CUDA programming guide, "Creating a graph
+//! Captures of streams into graphs, and the calls that they forbid. See the CUDA programming guide, "Creating a graph
 //! using stream capture", and `cuThreadExchangeStreamCaptureMode`.
 
 use std::{
@@ -26,7 +26,7 @@ thread_local! {
     static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Whose unsafe calls a capture forbids, or which captures a thread's unsafe calls respect.
+/// The threads whose unsafe calls a capture forbids, or the captures that a thread's unsafe calls respect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Global,
@@ -49,7 +49,7 @@ pub(crate) struct Capture {
     mode: Mode,
     thread: ThreadId,
     context: Arc<Context>,
-    /// The stream that it began on.
+    /// The stream on which it began.
     origin: Handle,
     state: Mutex<State>,
 }
@@ -57,13 +57,13 @@ pub(crate) struct Capture {
 #[derive(Default)]
 struct State {
     nodes: Vec<Node>,
-    /// The streams that take part, and the nodes that each one's next is behind.
+    /// The streams that take part, each with the nodes that its next node depends on.
     streams: BTreeMap<Handle, (Arc<Stream>, Vec<usize>)>,
     invalidated: bool,
 }
 
 impl State {
-    /// The node and those before it, or those of several.
+    /// Returns nodes and all their ancestors.
     fn ancestors(&self, of: &[usize]) -> BTreeSet<usize> {
         let mut ancestors = BTreeSet::new();
         let mut open = of.to_vec();
@@ -75,7 +75,7 @@ impl State {
         ancestors
     }
 
-    /// Whether all that was captured leads back to the stream.
+    /// Returns whether all captured work joins the stream again.
     fn is_joined_in(&self, origin: Handle) -> bool {
         let reached = self.streams.get(&origin).map(|(_, frontier)| self.ancestors(frontier)).unwrap_or_default();
         self.streams.values().all(|(_, frontier)| frontier.iter().all(|node| reached.contains(node)))
@@ -92,7 +92,7 @@ impl Capture {
         if state.invalidated { Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) } else { Ok(state) }
     }
 
-    /// Adds a node behind what the stream has captured.
+    /// Adds a node after everything that the stream has captured.
     pub(crate) fn add(&self, stream: &Stream, what: &str, work: Work) -> Result<(), CUresult> {
         let mut state = self.valid()?;
         let node = state.nodes.len();
@@ -103,12 +103,12 @@ impl Capture {
         Ok(())
     }
 
-    /// The nodes that the stream's next is behind.
+    /// Returns the nodes that the stream's next node depends on.
     pub(crate) fn frontier(&self, stream: &Stream) -> Result<Vec<usize>, CUresult> {
         Ok(self.valid()?.streams.get(&stream.handle).map(|(_, frontier)| frontier.clone()).unwrap_or_default())
     }
 
-    /// Puts the stream's next node behind these, and makes the stream take part.
+    /// Makes the stream's next node depend on these, and the stream part of the capture.
     pub(crate) fn join(self: &Arc<Self>, stream: &Arc<Stream>, behind: &[usize]) -> Result<(), CUresult> {
         if stream.context.handle != self.context.handle {
             self.invalidate();
@@ -123,7 +123,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Lets the streams go and returns what was captured.
+    /// Releases the streams and returns the captured nodes.
     fn end(self: &Arc<Self>) -> Result<Vec<Node>, CUresult> {
         ACTIVE.lock().retain(|active| !Arc::ptr_eq(active, self));
         let mut state = self.state.lock();
@@ -131,7 +131,7 @@ impl Capture {
             *stream.capture.lock() = None;
         }
         let joined = state.is_joined_in(self.origin);
-        // Events that were recorded within it are good for nothing from here on.
+        // Events that were recorded within the capture become invalid.
         let invalidated = std::mem::replace(&mut state.invalidated, true);
         if invalidated {
             return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -143,19 +143,19 @@ impl Capture {
     }
 }
 
-/// The capture that a stream takes part in.
+/// Returns the capture that a stream takes part in.
 pub(crate) fn of(stream: &Stream) -> Option<Arc<Capture>> {
     stream.capture.lock().clone()
 }
 
-/// Invalidates the captures that `which` holds for, and refuses the call if there are any.
+/// Invalidates the captures for which `which` holds, and rejects the call if there are any.
 fn refuse(which: impl Fn(&Capture) -> bool, code: CUresult) -> Result<(), CUresult> {
     let conflicting: Vec<_> = ACTIVE.lock().iter().filter(|capture| which(capture)).cloned().collect();
     conflicting.iter().for_each(|capture| capture.invalidate());
     if conflicting.is_empty() { Ok(()) } else { Err(code) }
 }
 
-/// Refuses a call that captures forbid: one that might wait for the device.
+/// Rejects a call that captures forbid because it might wait for the device.
 pub(crate) fn refuse_unsafe_call() -> Result<(), CUresult> {
     let (mode, thread) = (THREAD_MODE.get(), thread::current().id());
     let forbids = |capture: &Capture| match mode {
@@ -166,7 +166,7 @@ pub(crate) fn refuse_unsafe_call() -> Result<(), CUresult> {
     refuse(forbids, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Refuses to wait for a stream, or to ask how far it is, while it captures.
+/// Rejects waits for a stream, and queries of it, while it captures.
 pub(crate) fn refuse_waiting(stream: &Stream) -> Result<(), CUresult> {
     if let Some(capture) = of(stream) {
         capture.invalidate();
@@ -176,12 +176,12 @@ pub(crate) fn refuse_waiting(stream: &Stream) -> Result<(), CUresult> {
     refuse_unsafe_call()
 }
 
-/// Refuses to wait for a context of which a stream captures.
+/// Rejects waits for a context while one of its streams captures.
 pub(crate) fn refuse_synchronizing(context: &Context) -> Result<(), CUresult> {
     refuse(|capture| capture.context.handle == context.handle, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Refuses the use of the legacy stream while a stream that it would wait for captures.
+/// Rejects use of the legacy stream while a stream captures that it would wait for.
 pub(crate) fn refuse_implicit(stream: &Stream) -> Result<(), CUresult> {
     let waits = |capture: &Capture| {
         let mut streams = capture.state.lock().streams.values().map(|(stream, _)| stream.clone()).collect::<Vec<_>>();

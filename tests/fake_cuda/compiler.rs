@@ -1,4 +1,4 @@
-//! The host's C++ compiler. What it made of the same files before is taken from the cache.
+//! The host's C++ compiler. Its results are cached by the contents of the files.
 
 use std::{fs, io, path::Path, process, process::Command, sync::OnceLock};
 
@@ -9,7 +9,7 @@ use crate::settings::settings;
 /// A file of a program: its name and its contents.
 pub(crate) type File = (String, Vec<u8>);
 
-/// As the tests of the kernels' numerics have them, with more optimization.
+/// The flags of the kernels' numerical tests, with more optimisation.
 const FLAGS: [&str; 9] = [
     "-std=c++17",
     "-O2",
@@ -25,7 +25,7 @@ const FLAGS: [&str; 9] = [
 pub(crate) enum Failure {
     /// The program is wrong: the compiler's messages.
     Program(String),
-    /// There is no compiler, or it could not do its work.
+    /// There is no compiler, or it could not run.
     System(String),
 }
 
@@ -33,7 +33,7 @@ fn system(what: &str) -> impl FnOnce(io::Error) -> Failure + '_ {
     move |error| Failure::System(format!("{what}: {error}"))
 }
 
-/// Compiles the first file, which may include the others by name, to a shared library.
+/// Compiles the first file, which may include the others by name, into a shared library.
 pub(crate) fn compile(files: &[File], flags: &[String]) -> Result<Vec<u8>, Failure> {
     let cache = &settings().cache;
     let key = key(files, flags).map_err(Failure::System)?;
@@ -49,7 +49,7 @@ pub(crate) fn compile(files: &[File], flags: &[String]) -> Result<Vec<u8>, Failu
         fs::create_dir_all(parent).and_then(|()| fs::write(&path, contents)).map_err(system(name))?;
     }
     let compiled = run(folder.path(), &files[0].0, flags)?;
-    // It gets its name in one step, so that another process never reads half of it.
+    // The file is renamed into place, so that other processes never read half of it.
     let finished = folder.path().join("finished");
     fs::write(&finished, &compiled).and_then(|()| fs::rename(&finished, &library)).map_err(system("the cache"))?;
     Ok(compiled)
@@ -70,7 +70,7 @@ fn run(folder: &Path, main: &str, flags: &[String]) -> Result<Vec<u8>, Failure> 
     fs::read(folder.join("library")).map_err(|error| Failure::System(format!("c++ made nothing: {error}")))
 }
 
-/// What the library depends on.
+/// Returns the cache key: a hash of everything that the library depends on.
 fn key(files: &[File], flags: &[String]) -> Result<String, String> {
     let mut hash = Sha256::new();
     let mut add = |bytes: &[u8]| {

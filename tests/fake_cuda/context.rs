@@ -1,4 +1,4 @@
-//! Contexts: each device has its primary one. An error that ruins it is answered by every call from then on.
+//! Contexts: each device has its primary one. After an error that ruins a context, every call returns that error.
 
 use std::{
     cell::RefCell,
@@ -23,13 +23,13 @@ static CONTEXTS: Table<Context> = Table::new(Kind::Context);
 pub(crate) struct Context {
     pub handle: Handle,
     pub device: usize,
-    /// The code of the error that ruined it, or 0.
+    /// The code of the error that ruined it; 0 if it is usable.
     ruined: AtomicU32,
     destroyed: AtomicBool,
 }
 
 impl Context {
-    /// Whether it can be used.
+    /// Checks that it is usable.
     pub(crate) fn check(&self) -> Result<(), CUresult> {
         if self.destroyed.load(Ordering::Acquire) {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -40,7 +40,7 @@ impl Context {
         }
     }
 
-    /// Ruins it; the first error stays.
+    /// Ruins it, unless it is ruined already: the first error is kept.
     pub(crate) fn poison(&self, code: CUresult) {
         let _ = self.ruined.compare_exchange(0, code as u32, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -54,12 +54,12 @@ pub(crate) struct Primary {
 }
 
 impl Primary {
-    /// Takes everything that it holds away.
+    /// Frees everything that it holds.
     fn destroy(&mut self) {
         self.retained = 0;
         let Some(context) = self.context.take() else { return };
         context.destroyed.store(true, Ordering::Release);
-        // It was in the table for as long as it was the device's.
+        // The table holds it for as long as it is the device's.
         let _ = CONTEXTS.remove(context.handle);
         stream::destroy_all(&context);
         event::destroy_all(&context);
@@ -78,7 +78,7 @@ fn current_handle() -> Handle {
     CURRENT.with_borrow(|stack| stack.last().map_or(0, |context| context.handle))
 }
 
-/// The calling thread's context, if it can be used.
+/// Returns the calling thread's context, if it is usable.
 pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
     device::check_initialized()?;
     let context = CURRENT.with_borrow(|stack| stack.last().cloned()).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
@@ -151,7 +151,7 @@ entries! {
         Ok(())
     }
 
-    // Its flags choose how the host waits, which the stand-in does in one way alone.
+    // The flags choose how the host waits; the stand-in has only one way.
     fn cuDevicePrimaryCtxSetFlags_v2(ordinal: i32, flags: u32) |call| {
         call.note(|| format!("device={ordinal} flags={flags}"));
         primary(ordinal)?;

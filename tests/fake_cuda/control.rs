@@ -1,4 +1,4 @@
-//! What tests in the same process may ask for, beside CUDA's own functions.
+//! Functions for tests in the same process, in addition to CUDA's.
 
 use std::ffi::{CStr, c_char};
 
@@ -6,29 +6,29 @@ use parking_lot::Mutex;
 
 use crate::{calls, errors, trace};
 
-/// The trace that was taken and did not fit.
+/// A trace that was taken but did not fit the caller's buffer.
 static TAKEN: Mutex<Option<String>> = Mutex::new(None);
 
-/// The number of calls so far, of all functions but these.
+/// Returns the number of calls so far of all functions except these.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_calls() -> u64 {
     calls::count()
 }
 
-/// Makes the nth call from now on, from 1, answer `code`; each call with 0. A code that ruins contexts ruins the
-/// current one. Libraries beside the driver answer that they failed. Returns whether the code is known.
+/// Makes the nth call from now on, from 1, return `code`; with 0, each call. A code that ruins contexts ruins the
+/// current one. Libraries other than the driver return their general failure. Returns whether the code is known.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_fail(nth: u64, code: u32) -> bool {
     fail(None, nth, code)
 }
 
-/// As [`fake_cuda_fail`], for the calls of one function.
+/// Same as [`fake_cuda_fail`], for the calls of one function.
 ///
 /// # Safety
 /// `function` is a C string.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fake_cuda_fail_calls(function: *const c_char, nth: u64, code: u32) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let function = unsafe { CStr::from_ptr(function) };
     fail(Some(function.to_string_lossy().into_owned()), nth, code)
 }
@@ -41,21 +41,21 @@ fn fail(function: Option<String>, nth: u64, code: u32) -> bool {
     known.is_some()
 }
 
-/// Makes no call fail any more.
+/// Ends all injected failures.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_fail_none() {
     calls::forget_failures();
 }
 
-/// Logs calls from now on, and forgets those before.
+/// Starts a new log of calls.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_trace_begin() {
     *TAKEN.lock() = None;
     trace::begin();
 }
 
-/// Stops the log. Returns its length in bytes, and copies it to `text` if `capacity` is at least that; otherwise the
-/// next call gets it.
+/// Ends the log. Returns its length in bytes, and copies it to `text` if `capacity` suffices. Otherwise the next call
+/// returns it.
 ///
 /// # Safety
 /// `text` has `capacity` bytes.
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn fake_cuda_trace_take(text: *mut c_char, capacity
     let log = taken.get_or_insert_with(trace::take);
     let length = log.len();
     if length <= capacity {
-        // SAFETY: the caller's promise; the log is not in that memory.
+        // SAFETY: guaranteed by the caller; the log does not overlap that memory.
         unsafe { log.as_ptr().copy_to_nonoverlapping(text.cast(), length) };
         *taken = None;
     }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-// As in convolution.rs. `x` is what the forward direction reads and the other writes.
+// Same as in convolution.rs. `x` is the forward direction's input and the backward direction's output.
 struct Problem {
     float *x, *w, *y;
     const float *z, *bias;
@@ -23,7 +23,7 @@ struct Problem {
 #define FASTEST
 #endif
 
-// Rounds to the 10 bits of fraction that TF32 has, to nearest, ties to even.
+// Rounds to TF32's 10 bits of fraction, to nearest, ties to even.
 static float shorten(float value) {
     if (value != value) return value;
     unsigned bits;
@@ -40,7 +40,7 @@ static const float* rounded(const float* from, long long count, long long rounds
     return kept.data();
 }
 
-// The outputs along an axis that an element of the kernel reads the image for.
+// Computes the range of outputs along an axis for which an element of the kernel reads the image.
 static void reached(const Problem& p, int axis, long long offset, long long& from, long long& to) {
     long long stride = p.strides[axis];
     from = offset >= 0 ? 0 : (-offset + stride - 1) / stride;
@@ -56,7 +56,7 @@ static float weight(const Problem& p, const float* kernel, long long row, long l
     return kernel[row * p.kernel[1] + column];
 }
 
-// Outputs that are computed at once share what they read.
+// Number of outputs that are computed together, so that they share their reads.
 const int BLOCK = 4;
 
 FASTEST static void add_row(float* const sums[BLOCK], const float weights[BLOCK], const float* x, long long stride,
@@ -125,7 +125,7 @@ static void forward_of(const Problem& p, const float* x, const float* w) {
 
 extern "C" __attribute__((visibility("default"))) void forward(const Problem* problem) {
     Problem p = *problem;
-    // A convolution of single elements sees each image as one row.
+    // A convolution of single elements treats each image as one row.
     bool is_pointwise = p.kernel[0] * p.kernel[1] == 1 && p.strides[0] * p.strides[1] == 1 && !(p.pads[0] | p.pads[1]);
     if (is_pointwise) {
         p.size[1] *= p.size[0], p.out[1] *= p.out[0];

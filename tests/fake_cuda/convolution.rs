@@ -1,4 +1,4 @@
-//! Convolutions: what they need is checked here, and `convolution.cpp` computes them.
+//! Convolutions: checks their arguments; `convolution.cpp` computes them.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -22,14 +22,14 @@ use crate::{
 
 const FMA_MATH: u32 = 3;
 
-/// Which way a convolution goes.
+/// The direction of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
     Forward,
     BackwardData,
 }
 
-/// What a convolution is, without its memory.
+/// A convolution's parameters, without its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub direction: Direction,
@@ -39,11 +39,11 @@ pub(crate) struct Shape {
     moves: Moves,
     groups: i64,
     math: u32,
-    /// Of images, filter and bias.
+    /// Type of images, filter and bias.
     pub data_type: u32,
 }
 
-/// As in `convolution.cpp`.
+/// Same as in `convolution.cpp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Problem {
@@ -71,7 +71,7 @@ pub(crate) struct Problem {
 }
 
 impl Shape {
-    /// Checks that the convolution is one that cuDNN computes. `x` and `y` are those of the forward direction.
+    /// Checks that cuDNN supports the convolution. `x` and `y` are those of the forward direction.
     pub(crate) fn new(
         direction: Direction,
         x: &Dense,
@@ -101,14 +101,14 @@ impl Shape {
         Ok(Self { direction, x: x.dims, w: w.dims, y: y.dims, moves: *moves, groups, math, data_type })
     }
 
-    /// What algorithms are chosen for.
+    /// Returns a hash of everything that the choice of an algorithm depends on.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         self.hash(&mut hash);
         hash.finish()
     }
 
-    /// Whether the kernel is 3 x 3 and moves by single steps.
+    /// Returns whether the kernel is 3 x 3 with strides of 1.
     pub(crate) fn is_plain_3x3(&self) -> bool {
         self.w[2..] == [3, 3] && self.moves.strides == [1, 1] && self.moves.dilations == [1, 1]
     }
@@ -117,20 +117,20 @@ impl Shape {
         if self.data_type == F32 { 4 } else { 2 }
     }
 
-    /// Bytes of all images on the side of `x`.
+    /// Returns the bytes of all images of `x`.
     pub(crate) fn image_bytes(&self) -> usize {
         self.element_bytes() * self.x.iter().product::<i64>() as usize
     }
 
-    /// Bytes of a dense tensor of all kernels.
+    /// Returns the bytes of all kernels, as a dense tensor.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.element_bytes() * self.w.iter().product::<i64>() as usize
     }
 
-    /// The convolution with no bias and no activation. `x` and `y` are those of the forward direction.
+    /// Returns the convolution without bias and activation. `x` and `y` are those of the forward direction.
     pub(crate) fn problem(&self, [x, w, y]: [u64; 3], alpha: f32, beta: f32) -> Problem {
         let axes = |dims: [i64; 4]| [dims[2], dims[3]];
-        // Without tensor cores there is no TF32, and FMA forbids it. All other kinds of mathematics use it.
+        // Without tensor cores there is no TF32, and FMA math forbids it. All other math types use it.
         let rounds = self.data_type == F32 && settings().capability.0 >= 8 && self.math != FMA_MATH;
         Problem {
             x,
@@ -157,7 +157,7 @@ impl Shape {
         }
     }
 
-    /// Computes; memory that is not there is an illegal address.
+    /// Computes the convolution. Memory that is not allocated is an illegal address.
     pub(crate) fn run(&self, problem: &Problem) -> Result<(), CUresult> {
         let count = |dims: &[i64; 4]| dims.iter().product::<i64>();
         let mut touched = vec![(problem.x, count(&self.x)), (problem.w, count(&self.w)), (problem.y, count(&self.y))];
@@ -176,7 +176,7 @@ impl Shape {
             Direction::Forward => library.forward,
             Direction::BackwardData => library.backward,
         };
-        // SAFETY: all of the memory is there.
+        // SAFETY: all of the memory was checked above.
         unsafe {
             match self.data_type {
                 F16 => self.by_way_of_floats::<f16>(compute, problem),
@@ -187,17 +187,17 @@ impl Shape {
         Ok(())
     }
 
-    /// Computes in fp32 what is read and written in 16 bits.
+    /// Computes a convolution of 16-bit types in fp32.
     ///
     /// # Safety
-    /// The problem's memory is there.
+    /// The problem's memory is allocated.
     unsafe fn by_way_of_floats<T: Number>(&self, compute: Compute, problem: &Problem) {
         let count = |dims: &[i64; 4]| dims.iter().product::<i64>() as usize;
         let read = |address: u64, elements: usize| -> Vec<f32> {
             if address == 0 {
                 return Vec::new();
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let elements = unsafe { std::slice::from_raw_parts(address as *const T, elements) };
             elements.iter().map(|&element| element.to_float()).collect()
         };
@@ -219,7 +219,7 @@ impl Shape {
             Direction::Forward => (&y, problem.y),
             Direction::BackwardData => (&x, problem.x),
         };
-        // SAFETY: the numbers live until it returns; the results' own memory is there.
+        // SAFETY: the numbers live until it returns, and the memory of the results is allocated.
         unsafe {
             compute(&floats);
             for (place, &number) in results.iter().enumerate() {
@@ -259,7 +259,7 @@ struct Library {
     backward: Compute,
 }
 
-/// Compiles what computes, once.
+/// Compiles `convolution.cpp`, once.
 pub(crate) fn prepare() -> Result<(), cudnnStatus_t> {
     library().map(|_| ()).map_err(|error| {
         eprintln!("fake_cuda: convolution.cpp: {error}");
@@ -276,7 +276,7 @@ fn library() -> Result<&'static Library, &'static str> {
         })?;
         let open = Shared::open(&bytes).and_then(|it| Ok((it.function(c"forward")?, it.function(c"backward")?, it)));
         let (forward, backward, shared) = open.map_err(|code| format!("{code:?}"))?;
-        // SAFETY: the type that convolution.cpp defines them with.
+        // SAFETY: this is the type with which convolution.cpp defines them.
         let of = |function: *mut _| unsafe { std::mem::transmute::<*mut std::ffi::c_void, Compute>(function) };
         Ok(Library { forward: of(forward), backward: of(backward), _shared: shared })
     });

@@ -1,5 +1,5 @@
-//! cuDNN's convolutions: the choice of an algorithm, its workspace, and the computation. The choice waits for the
-//! device, and so does the first call of an algorithm, which loads its kernels; captures forbid both.
+//! cuDNN's convolutions: the choice of an algorithm, its workspace, and the computation. Choosing waits for the device,
+//! and so does the first call of an algorithm, which loads its kernels. Captures forbid both.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -27,7 +27,7 @@ use crate::{
 const RELU: u32 = 1;
 const IDENTITY: u32 = 5;
 
-/// What an algorithm needs; none where it does not compute this.
+/// Returns the workspace that an algorithm needs; `None` if it does not support the shape.
 fn forward_workspace(shape: &Shape, algo: u32) -> Option<usize> {
     match algo {
         // Implicit GEMM, and the same with precomputed indices.
@@ -59,7 +59,7 @@ fn math_of(convolved: Handle) -> Result<cudnnMathType_t, cudnnStatus_t> {
     Ok(all[convolution(convolved)?.0.math as usize])
 }
 
-/// Fills the workspace, so that another who uses it at the same time notices, and computes.
+/// Computes, after overwriting the workspace, so that concurrent use by another operation shows.
 fn run(
     call: &mut Call,
     handle: Handle,
@@ -68,7 +68,7 @@ fn run(
     algo: u32,
     (workspace, workspace_bytes): (u64, usize),
 ) -> Result<(), cudnnStatus_t> {
-    /// Of which the kernels are loaded.
+    /// The shapes and algorithms whose kernels are loaded.
     static LOADED: Mutex<BTreeSet<(u64, u32)>> = Mutex::new(BTreeSet::new());
     let on = stream_of(handle)?;
     call.note(|| format!("{} algo={algo} {}", name(on.handle), memory::name(problem.y as usize)));
@@ -89,7 +89,7 @@ fn run(
     let work = move || {
         if needs > 0 {
             memory::find_mapped(workspace as usize, needs).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
-            // SAFETY: the range is there.
+            // SAFETY: the range was checked above.
             unsafe { (workspace as *mut u8).write_bytes(0xff, needs) };
         }
         shape.run(&problem)
@@ -118,7 +118,7 @@ entries_of! {
             return Err(CUDNN_STATUS_BAD_PARAM);
         }
         use ForwardAlgo::*;
-        // The fastest first; those that cannot compute it last.
+        // The fastest first; those that do not support the shape last.
         let order = [
             CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
             CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
@@ -209,9 +209,9 @@ entries_of! {
         if !fits || alpha.is_null() || alpha2.is_null() || z_data == 0 {
             return Err(CUDNN_STATUS_BAD_PARAM);
         }
-        // Without an activation there is one algorithm.
+        // Without an activation, only one algorithm is supported.
         let is_known = activated.mode == RELU || activated.mode == IDENTITY && algo == 1;
-        // The documentation's list of types for this call does not have BF16.
+        // The documentation does not list BF16 for this call.
         if !is_known || activated.propagates_nan || shape.data_type == BF16 || bias.data_type != shape.data_type {
             return Err(CUDNN_STATUS_NOT_SUPPORTED);
         }
@@ -241,7 +241,7 @@ entries_of! {
         use BackwardAlgo::*;
         use cudnnDeterminism_t::*;
         let mut rows = vec![
-            // It adds up in no order.
+            // It sums in no fixed order.
             (CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, CUDNN_NON_DETERMINISTIC),
             (CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_DETERMINISTIC),
         ];

@@ -1,4 +1,4 @@
-//! Copies and memsets. Ranges of device memory are checked when they are asked for, and once more when they run.
+//! Copies and memsets. Ranges of device memory are checked when they are issued, and again when they run.
 
 use std::{ffi::c_void, sync::Arc};
 
@@ -16,14 +16,14 @@ use crate::{
 #[derive(Clone)]
 enum Side {
     Device(usize),
-    /// Memory of the host, pinned or not.
+    /// Host memory, pinned or not.
     Host(usize),
-    /// What memory of the host held when the copy was asked for.
+    /// The contents of host memory when the copy was issued.
     Staged(Arc<[u8]>),
 }
 
 impl Side {
-    /// Whether all of the bytes are there. Memory of the host that CUDA does not know cannot be checked.
+    /// Checks that all of the bytes are allocated. Host memory that CUDA does not know cannot be checked.
     fn check(&self, bytes: usize) -> Result<(), CUresult> {
         match self {
             Self::Device(address) => memory::find_mapped(*address, bytes).map(|_| ()),
@@ -49,18 +49,18 @@ impl Side {
     }
 }
 
-/// Work that copies; memory that is gone when it runs is an illegal address.
+/// Returns the work of a copy. Memory that is freed when it runs is an illegal address.
 fn copying(to: Side, from: Side, bytes: usize) -> Work {
     Arc::new(move || {
         to.check(bytes).and(from.check(bytes)).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
-        // SAFETY: both ranges are there. They may overlap.
+        // SAFETY: both ranges were checked above. They may overlap.
         unsafe { std::ptr::copy(from.address() as *const u8, to.address() as *mut u8, bytes) };
         Ok(())
     })
 }
 
-/// Issues a copy. With pageable memory it behaves as the real one: what is read is read before the call returns, and
-/// what is written is written then.
+/// Issues a copy. Pageable memory behaves as with the real driver: a source is read before the call returns, and a
+/// destination is written before it returns. Captured copies read and write when their graph runs.
 fn copy(stream: &Arc<Stream>, to: Side, from: Side, bytes: usize) -> Result<(), CUresult> {
     if bytes == 0 {
         return Ok(());
@@ -70,7 +70,7 @@ fn copy(stream: &Arc<Stream>, to: Side, from: Side, bytes: usize) -> Result<(), 
     let captures = capture::of(stream).is_some();
     let waits = to.is_pageable() && !captures;
     let from = if from.is_pageable() && !captures {
-        // SAFETY: the program says that it has as many bytes there.
+        // SAFETY: the calling program guarantees the size of its memory.
         Side::Staged(unsafe { std::slice::from_raw_parts(from.address() as *const u8, bytes) }.into())
     } else {
         from
@@ -90,14 +90,14 @@ fn copy_now(to: Side, from: Side, bytes: usize) -> Result<(), CUresult> {
     stream.context.check()
 }
 
-/// The stream of calls that wait, if captures let them.
+/// Returns the stream of calls that wait, unless a capture forbids it.
 fn legacy() -> Result<Arc<Stream>, CUresult> {
     context::current()?;
     capture::refuse_unsafe_call()?;
     stream::get(0)
 }
 
-/// Issues a memset of `count` times the bytes of `value`.
+/// Issues a memset of `count` copies of the bytes of `value`.
 fn fill(stream: &Arc<Stream>, to: usize, value: &[u8], count: usize) -> Result<(), CUresult> {
     let bytes = count.checked_mul(value.len()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     if bytes == 0 {
@@ -113,7 +113,7 @@ fn fill(stream: &Arc<Stream>, to: usize, value: &[u8], count: usize) -> Result<(
         "memset",
         Arc::new(move || {
             memory::find_mapped(to, bytes).map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
-            // SAFETY: the range is there.
+            // SAFETY: the range was checked above.
             let range = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, bytes) };
             match *value {
                 [byte] => range.fill(byte),
@@ -131,7 +131,7 @@ fn fill_now(to: usize, value: &[u8], count: usize) -> Result<(), CUresult> {
     stream.context.check()
 }
 
-/// Either side of a copy that finds out what its addresses are.
+/// Returns a side of a copy whose kind of memory follows from the address.
 fn unified(address: CUdeviceptr) -> Side {
     match memory::find(address as usize) {
         Some(piece) if piece.what.is_device() => Side::Device(address as usize),
@@ -143,7 +143,7 @@ fn device(address: CUdeviceptr) -> Side {
     Side::Device(address as usize)
 }
 
-/// What traces say of a copy.
+/// Returns the text of a copy in traces.
 fn note(to: usize, from: usize, bytes: usize) -> String {
     let side = |address| match memory::find(address) {
         Some(_) => memory::name(address),

@@ -1,5 +1,5 @@
-//! cuDNN's version, and its handles, which belong to a stream. `descriptors` are what its calls are told, and
-//! `convolve` is what it computes.
+//! cuDNN's version, and its handles, each with its stream. `descriptors` describe what its calls work on, and
+//! `convolve` computes.
 
 use std::sync::Arc;
 
@@ -35,12 +35,12 @@ impl Status for cudnnStatus_t {
     }
 }
 
-/// cuDNN's word for an answer of the driver's.
+/// Returns cuDNN's status for a code of the driver.
 pub(crate) fn of(code: CUresult) -> cudnnStatus_t {
     Status::of(code)
 }
 
-/// The stream that a handle's work goes to.
+/// Returns the stream to which a handle's work is issued.
 pub(crate) fn stream_of(handle: Handle) -> Result<Arc<Stream>, cudnnStatus_t> {
     let on = *HANDLES.get(handle).map_err(of)?.lock();
     stream::get(on).map_err(of)

@@ -1,5 +1,5 @@
-//! What cuDNN is told of tensors, filters, convolutions and activations. Descriptions that were created and not set are
-//! refused where they are used.
+//! cuDNN's descriptors of tensors, filters, convolutions and activations. Descriptors that were created but not set are
+//! rejected where they are used.
 
 use cudarc::cudnn::sys::cudnnStatus_t::{self, *};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ pub(crate) const F32: u32 = 0;
 pub(crate) const F16: u32 = 2;
 pub(crate) const BF16: u32 = 9;
 const NCHW: u32 = 0;
-/// Elements of a tensor, at most.
+/// Maximum elements of a tensor.
 const ELEMENTS_MAX: i64 = i32::MAX as i64;
 
 /// Dims of a dense tensor: images, channels, height, width; of a filter: outputs, inputs, height, width.
@@ -24,18 +24,18 @@ pub(crate) struct Dense {
     pub dims: [i64; 4],
 }
 
-/// A convolution, along height and width.
+/// The parameters of a convolution, along height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Moves {
     pub pads: [i64; 2],
     pub strides: [i64; 2],
     pub dilations: [i64; 2],
-    /// 0: the filter is turned around; 1: it is not.
+    /// 0: convolution, with the filter flipped; 1: cross-correlation.
     pub mode: u32,
     pub compute_type: u32,
 }
 
-/// A convolution with what is set apart.
+/// A convolution with the attributes that have setters of their own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Convolution {
     pub moves: Option<Moves>,
@@ -62,7 +62,7 @@ pub(crate) fn filter(handle: Handle) -> Result<Dense, cudnnStatus_t> {
     FILTERS.get(handle).map_err(of)?.lock().ok_or(CUDNN_STATUS_BAD_PARAM)
 }
 
-/// A convolution that was set.
+/// Returns a convolution that was set.
 pub(crate) fn convolution(handle: Handle) -> Result<(Convolution, Moves), cudnnStatus_t> {
     let described = *CONVOLUTIONS.get(handle).map_err(of)?.lock();
     Ok((described, described.moves.ok_or(CUDNN_STATUS_BAD_PARAM)?))

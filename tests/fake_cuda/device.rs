@@ -1,4 +1,4 @@
-//! The devices and what they say of themselves: an H100, by default.
+//! The devices and their properties: an H100, by default.
 
 use std::{
     ffi::{c_char, c_int},
@@ -16,7 +16,7 @@ use crate::{calls::entries, context::Primary, settings::settings};
 const DRIVER_VERSION: c_int = 13000;
 pub(crate) const MOST_THREADS: u32 = 1024;
 const MULTIPROCESSORS: i32 = 132;
-/// Shared memory of a block, without and with a kernel's consent.
+/// Shared memory of a block, without and with a kernel's opt-in.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
 pub(crate) const MOST_SHARED_BYTES: u32 = 227 << 10;
 
@@ -38,8 +38,8 @@ pub(crate) fn get(ordinal: c_int) -> Result<&'static Device, CUresult> {
     usize::try_from(ordinal).ok().and_then(|place| devices.get(place)).ok_or(CUDA_ERROR_INVALID_DEVICE)
 }
 
-/// Those that programs ask for. Any other is 0, memory pools among them: memory that is shared with other processes
-/// cannot come from a pool.
+/// Returns the attributes that programs ask for. All others are 0, including support of memory pools: memory that is
+/// shared with other processes cannot come from a pool.
 fn attribute(attribute: u32, ordinal: i32) -> i32 {
     let is = |one: CUdevice_attribute_enum| one as u32 == attribute;
     let values = [
@@ -74,14 +74,14 @@ fn attribute(attribute: u32, ordinal: i32) -> i32 {
     values.into_iter().find(|(name, _)| is(*name)).map_or(0, |(_, value)| value)
 }
 
-/// Copies a C string and cuts it off where it does not fit.
+/// Copies a C string, truncated to the capacity.
 ///
 /// # Safety
 /// `to` has `capacity` bytes.
 unsafe fn copy_text(text: &str, to: *mut c_char, capacity: c_int) -> Result<(), CUresult> {
     let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let length = text.len().min(capacity - 1);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         text.as_ptr().copy_to_nonoverlapping(to.cast(), length);
         *to.add(length) = 0;
@@ -98,7 +98,7 @@ fn uuid(ordinal: c_int) -> CUuuid {
     CUuuid { bytes }
 }
 
-/// The identifier as the driver's tools write it.
+/// Returns the identifier as the driver's tools write it.
 pub(crate) fn uuid_text(ordinal: c_int) -> String {
     let hex: Vec<String> = uuid(ordinal).bytes.iter().map(|&byte| format!("{:02x}", byte as u8)).collect();
     let part = |range: std::ops::Range<usize>| hex[range].concat();

@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUresult::{self, *};
 
 use crate::calls::entries;
 
-/// The codes that the stand-in knows, answered by itself or injected.
+/// The codes that the stand-in knows, whether it returns them itself or they are injected.
 const KNOWN: [CUresult; 45] = [
     CUDA_SUCCESS,
     CUDA_ERROR_INVALID_VALUE,
@@ -59,12 +59,12 @@ const KNOWN: [CUresult; 45] = [
     CUDA_ERROR_UNKNOWN,
 ];
 
-/// The code of that number, if the stand-in knows it.
+/// Returns the code of a number, if the stand-in knows it.
 pub(crate) fn known(code: u32) -> Option<CUresult> {
     KNOWN.into_iter().find(|known| *known as u32 == code)
 }
 
-/// Whether the error leaves its context unusable.
+/// Returns whether the error leaves its context unusable.
 pub(crate) fn is_sticky(code: CUresult) -> bool {
     let number = code as u32;
     let (first, last) = (CUDA_ERROR_HARDWARE_STACK_ERROR as u32, CUDA_ERROR_LAUNCH_FAILED as u32);
@@ -75,7 +75,7 @@ pub(crate) fn is_sticky(code: CUresult) -> bool {
         )
 }
 
-/// Name and description of a code.
+/// Returns the name and description of a code.
 fn texts(code: u32) -> Option<&'static (CString, CString)> {
     static TEXTS: OnceLock<BTreeMap<u32, (CString, CString)>> = OnceLock::new();
     let texts = TEXTS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Events. One that was never recorded counts as complete; recording it again replaces its position.
+//! Events. An event that was never recorded counts as complete. Recording it again replaces its position.
 
 use std::{sync::Arc, time::Instant};
 
@@ -28,12 +28,12 @@ struct Event {
 #[derive(Clone)]
 enum Recorded {
     Never,
-    /// On a stream; the time is when the stream came by.
+    /// On a stream; the time is when the stream reached it.
     Stream {
         position: Position,
         time: Arc<Mutex<Option<Instant>>>,
     },
-    /// Within a capture, behind these nodes.
+    /// Within a capture, after these nodes.
     Captured {
         capture: Arc<Capture>,
         behind: Vec<usize>,
@@ -41,7 +41,7 @@ enum Recorded {
 }
 
 impl Event {
-    /// Where it was recorded. An error if that is within a capture, where the host must not ask.
+    /// Returns where it was recorded; an error if that is within a capture, because the host must not query it then.
     fn position(&self) -> Result<Option<Position>, CUresult> {
         match &*self.recorded.lock() {
             Recorded::Never => Ok(None),
@@ -74,7 +74,7 @@ impl Event {
         Ok(())
     }
 
-    /// When a stream came by it.
+    /// Returns when a stream reached it.
     fn time(&self) -> Result<Instant, CUresult> {
         if self.flags & DISABLE_TIMING != 0 {
             return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -98,7 +98,7 @@ fn wait(stream: &Arc<Stream>, event: &Event) -> Result<(), CUresult> {
             }
             capture.join(stream, &behind)
         }
-        // The real driver may let an event pass that was never recorded; a graph cannot rely on that.
+        // The real driver may accept an event that was never recorded, but a graph cannot rely on that.
         (Some(capture), _) => {
             capture.invalidate();
             Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)

@@ -1,5 +1,5 @@
-//! Graphs: what was captured, and executables made of it. Nodes run one after another in the order of the capture,
-//! which respects what each is behind.
+//! Graphs from captures, and executables of them. Nodes run one after another in the order of the capture, which
+//! respects their dependencies.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ static EXECS: Table<Exec> = Table::new(Kind::Exec);
 
 #[derive(Clone)]
 pub(crate) struct Node {
-    /// For traces.
+    /// Its name in traces.
     pub what: String,
     pub work: Work,
-    /// The nodes that run before it.
+    /// The nodes that it depends on.
     pub behind: Vec<usize>,
 }
 
@@ -38,11 +38,11 @@ struct Graph {
 struct Exec {
     context: Arc<Context>,
     work: Work,
-    /// Behind its last launch: launches of one executable run one after another, on any streams.
+    /// The position after its last launch: launches of one executable run one after another, on any streams.
     last: Mutex<Option<Position>>,
 }
 
-/// A graph of nodes; returns its handle.
+/// Creates a graph of nodes; returns its handle.
 pub(crate) fn create(context: Arc<Context>, nodes: Vec<Node>) -> Handle {
     GRAPHS.insert(Graph { context, nodes })
 }
@@ -100,7 +100,7 @@ entries! {
     fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize) |call| {
         call.note(|| name(graph));
         let graph = GRAPHS.get(graph)?;
-        // The nodes themselves have no handles: there is nothing to do with them.
+        // Nodes have no handles, because nothing here works on single nodes.
         if !nodes.is_null() {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }

@@ -1,5 +1,5 @@
-// Part of every compiled kernel library: a launch that touches memory which is not there returns, instead of ending the
-// process. The driver's handler of the signal calls guard_leave.
+// Part of every compiled kernel library. A launch that accesses memory that is not allocated returns, instead of ending
+// the process: the driver's signal handler calls guard_leave.
 static thread_local sigjmp_buf guard_return;
 
 EXPORTED const char* guarded_launch(const char* name, const unsigned grid[3], const unsigned block[3],

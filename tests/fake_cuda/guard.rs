@@ -1,18 +1,18 @@
-//! What a kernel does to memory that is not there: the launch ends with an error, as on a GPU. Elsewhere the process
-//! ends, as it would without the stand-in.
+//! A kernel that accesses memory that is not allocated ends its launch with an error, as on a GPU. Elsewhere such an
+//! access ends the process, as it would without the stand-in.
 
 use std::{cell::Cell, mem, ptr, sync::Once};
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Leaves the launch in progress for where it began (`guard.h`).
+/// Leaves the launch in progress and returns to where it began (`guard.h`).
 pub(crate) type Leave = unsafe extern "C" fn();
 
 thread_local! {
     static LEAVE: Cell<Option<Leave>> = const { Cell::new(None) };
 }
 
-/// Runs a launch, which `leave` can leave.
+/// Runs a launch that `leave` can end.
 pub(crate) fn guarded<T>(leave: Leave, launch: impl FnOnce() -> T) -> T {
     install();
     LEAVE.set(Some(leave));
@@ -21,7 +21,7 @@ pub(crate) fn guarded<T>(leave: Leave, launch: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The handlers before.
+/// The previous signal handlers.
 static mut BEFORE: [mem::MaybeUninit<libc::sigaction>; 2] = [mem::MaybeUninit::uninit(); 2];
 const SIGNALS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
@@ -33,8 +33,8 @@ fn install() {
             let mut action: libc::sigaction = unsafe { mem::zeroed() };
             action.sa_sigaction = handle as Handler as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            // SAFETY: the handler does nothing that a handler must not do. BEFORE is written here alone,
-            // and read by the handler alone.
+            // SAFETY: the handler does only what signal handlers may do. BEFORE is written only here, and read only by
+            // the handler.
             unsafe { libc::sigaction(signal, &action, ptr::addr_of_mut!(BEFORE[place]).cast()) };
         }
     });
@@ -46,14 +46,14 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         unsafe { leave() };
     }
     let place = usize::from(signal == libc::SIGBUS);
-    // SAFETY: it was filled when this handler was put in its place.
+    // SAFETY: it was filled when this handler was installed.
     let before = unsafe { ptr::addr_of!(BEFORE[place]).read().assume_init() };
     if before.sa_sigaction == libc::SIG_DFL || before.sa_sigaction == libc::SIG_IGN {
-        // The instruction runs again, and the signal ends the process.
+        // The instruction runs again, and the signal then ends the process.
         // SAFETY: the default is a valid handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }
-    // SAFETY: what was installed before takes these arguments, or fewer.
+    // SAFETY: the previous handler takes these arguments, or fewer.
     unsafe { mem::transmute::<usize, Handler>(before.sa_sigaction)(signal, info, context) }
 }

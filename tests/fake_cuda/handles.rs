@@ -1,14 +1,14 @@
-//! Handles of objects. They are numbers, not addresses, and never used twice, so a destroyed one is always recognised.
+//! Handles of objects. They are numbers, not addresses, and never reused, so a destroyed handle is always recognised.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use cudarc::driver::sys::CUresult;
 use parking_lot::Mutex;
 
-/// Any of the pointers to opaque structs of the C interfaces.
+/// Any pointer to an opaque struct of the C interfaces.
 pub(crate) type Handle = usize;
 
-/// The kinds of objects, as traces call them.
+/// The kinds of objects, as named in traces.
 const KINDS: [&str; 18] = [
     "none",
     "context",
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     DnnActivation,
 }
 
-/// What traces call a handle: the kind and the number in the order of creation.
+/// Returns the name of a handle in traces: its kind and its number in the order of creation.
 pub(crate) fn name(handle: Handle) -> String {
     match handle {
         0 => "0".to_owned(),
@@ -109,12 +109,12 @@ impl<T> Table<T> {
         self.objects.lock().live.remove(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The live objects that `which` holds for, oldest first.
+    /// Returns the live objects for which `which` holds, oldest first.
     pub(crate) fn all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.objects.lock().live.values().filter(|object| which(object)).cloned().collect()
     }
 
-    /// Removes the objects that `which` holds for.
+    /// Removes the objects for which `which` holds.
     pub(crate) fn remove_all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut removed = Vec::new();
         self.objects.lock().live.retain(|_, object| {

@@ -1,5 +1,5 @@
-//! What the fake NVRTC makes, and modules are loaded from: a shared library of the host with a header, as bytes
-//! ("cubin") or as text ("PTX"). Neither comes with its length when a module is loaded, so both say it themselves.
+//! The output of the stand-in's NVRTC, from which modules are loaded: a shared library for the host with a header, as
+//! bytes ("cubin") or as text ("PTX"). Loading a module passes no length, so both formats contain it.
 
 use std::ffi::CStr;
 
@@ -14,7 +14,7 @@ const PTX_MAGIC: &str = "// fake cuda ptx\n";
 #[repr(C)]
 struct Header {
     magic: [u8; 16],
-    /// Ten times the compute capability that it is for.
+    /// Ten times the compute capability that it was compiled for.
     architecture: u64,
     bytes: u64,
 }
@@ -24,7 +24,7 @@ pub(crate) fn cubin(library: &[u8], architecture: u32) -> Vec<u8> {
     [MAGIC.as_slice(), lengths.as_flattened(), library].concat()
 }
 
-/// With the zero byte at its end.
+/// Encodes a library as PTX, with a terminating zero byte.
 pub(crate) fn ptx(library: &[u8], architecture: u32) -> Vec<u8> {
     let mut text = format!("{PTX_MAGIC}.target sm_{architecture}\n// ");
     text.reserve(2 * library.len() + 1);
@@ -37,7 +37,7 @@ pub(crate) fn ptx(library: &[u8], architecture: u32) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The library in an image.
+/// Returns the library in an image.
 ///
 /// # Safety
 /// `image` is what [`cubin`] or [`ptx`] made, or a C string.
@@ -45,10 +45,10 @@ pub(crate) unsafe fn read(image: *const u8) -> Result<Vec<u8>, CUresult> {
     if image.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: the caller's promise. A C string ends where it differs from the magic, at the latest.
+    // SAFETY: guaranteed by the caller. A C string ends where it differs from the magic, at the latest.
     let is_cubin = MAGIC.iter().enumerate().all(|(place, byte)| unsafe { image.add(place).read() } == *byte);
     if is_cubin {
-        // SAFETY: the header is there, and the bytes that it speaks of.
+        // SAFETY: a cubin has a header and the bytes that it declares.
         let (header, library) = unsafe {
             let header = image.cast::<Header>().read_unaligned();
             (header, std::slice::from_raw_parts(image.add(size_of::<Header>()), header.bytes as usize))
@@ -56,7 +56,7 @@ pub(crate) unsafe fn read(image: *const u8) -> Result<Vec<u8>, CUresult> {
         check_architecture(header.architecture, true)?;
         return Ok(library.to_vec());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_str().map_err(|_| CUDA_ERROR_INVALID_IMAGE)?;
     let (target, digits) = text
         .strip_prefix(PTX_MAGIC)
@@ -68,7 +68,8 @@ pub(crate) unsafe fn read(image: *const u8) -> Result<Vec<u8>, CUresult> {
     digits.as_bytes().chunks(2).map(byte).collect::<Option<_>>().ok_or(CUDA_ERROR_INVALID_PTX)
 }
 
-/// A cubin runs on devices of its own generation that are not older; PTX on all that are not older.
+/// Checks the architecture: a cubin runs on devices of its own generation that are not older, PTX on all that are not
+/// older.
 fn check_architecture(architecture: u64, same_generation: bool) -> Result<(), CUresult> {
     let (major, minor) = settings().capability;
     let device = (major * 10 + minor) as u64;

@@ -1,5 +1,5 @@
 //! Libraries of kernels, as the host prelude exports them: a list of kernels with the sizes of their arguments, and a
-//! function that runs one over a grid.
+//! function that runs a kernel over a grid.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
@@ -45,7 +45,7 @@ pub(crate) struct Kernel {
 pub(crate) struct Arguments {
     /// Each begins at a multiple of 16 bytes.
     storage: Vec<u128>,
-    /// Where each begins in the storage.
+    /// Index of each in the storage.
     places: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Library {
         let list = library.function(c"kernels")?;
         let launch = library.function(c"guarded_launch")?;
         let leave = library.function(c"guard_leave")?;
-        // SAFETY: these are the types that the prelude and the guard define them with.
+        // SAFETY: these are the types with which the prelude and the guard define them.
         unsafe {
             let list: List = std::mem::transmute(list);
             let launch: Launch = std::mem::transmute(launch);
@@ -65,7 +65,7 @@ impl Library {
         }
     }
 
-    /// Runs a kernel. Its grid, its blocks and its arguments are as checked before.
+    /// Runs a kernel. The grid, blocks and arguments must have been checked.
     pub(crate) fn run(
         &self,
         kernel: &Kernel,
@@ -74,7 +74,7 @@ impl Library {
         arguments: &Arguments,
     ) -> Result<(), CUresult> {
         let pointers = arguments.pointers();
-        // SAFETY: the arguments have the kernel's sizes. What the kernel does with them is its own matter, as on a GPU.
+        // SAFETY: the arguments have the kernel's sizes. The kernel's own accesses are not checked here, as on a GPU.
         let broken = guard::guarded(self.leave, || unsafe {
             (self.launch)(kernel.name.as_ptr(), grid.as_ptr(), block.as_ptr(), pointers.as_ptr())
         });
@@ -94,7 +94,7 @@ impl Library {
 /// It is the prelude's list.
 unsafe fn read(mut entry: *const Entry) -> Vec<Kernel> {
     let mut kernels = Vec::new();
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: guaranteed by the caller, here and below.
     while let Some(found) = unsafe { entry.as_ref() } {
         // SAFETY: a kernel without arguments may have no table.
         let sizes = match found.arguments {
@@ -111,28 +111,28 @@ unsafe fn read(mut entry: *const Entry) -> Vec<Kernel> {
 }
 
 impl Arguments {
-    /// Copies the arguments that the pointers lead to.
+    /// Copies the arguments that the pointers point to.
     ///
     /// # Safety
     /// `from` has a pointer for each size, to as many bytes or null.
     pub(crate) unsafe fn copy(from: *const *mut c_void, sizes: &[usize]) -> Result<Self, CUresult> {
         let mut arguments = Self { storage: Vec::new(), places: Vec::new() };
         for (place, size) in sizes.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let argument = if from.is_null() { ptr::null_mut() } else { unsafe { *from.add(place) } };
             if argument.is_null() {
                 return Err(CUDA_ERROR_INVALID_VALUE);
             }
             let begin = arguments.storage.len();
             arguments.storage.resize(begin + size.div_ceil(16), 0);
-            // SAFETY: the storage has just got room for it.
+            // SAFETY: the storage has just been extended by its size.
             unsafe { ptr::copy(argument.cast::<u8>(), arguments.storage[begin..].as_mut_ptr().cast(), *size) };
             arguments.places.push(begin);
         }
         Ok(arguments)
     }
 
-    /// Kernels take their arguments by value, so they never write to them.
+    /// Returns pointers to the arguments. Kernels take them by value, so they never write to them.
     fn pointers(&self) -> Vec<*mut c_void> {
         self.places.iter().map(|place| self.storage[*place..].as_ptr().cast_mut().cast()).collect()
     }

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-// As in matmul.rs: element (i, j) of a batch is at i * row_stride + j * column_stride + batch * batch_stride.
+// Same as in matmul.rs: element (i, j) of a batch is at i * row_stride + j * column_stride + batch * batch_stride.
 struct Matrix {
     void* data;
     long long type, row_stride, column_stride, batch_stride;
@@ -34,7 +34,7 @@ static float float_of(unsigned bits) {
     return value;
 }
 
-// Drops the last bits of the fraction; rounds to nearest, ties to even.
+// Drops the last `bits` bits of the fraction, rounding to nearest, ties to even.
 static float shorten(float value, int bits) {
     if (value != value) return value;
     unsigned whole = bits_of(value), half = (1u << (bits - 1)) - 1;
@@ -75,7 +75,7 @@ static void store(const Matrix& matrix, long long i, long long j, long long batc
 static float activated(float value, long long activation) {
     switch (activation) {
         case RELU: return value > 0 ? value : 0;
-        // The approximation by tanh, as cuBLASLt has it.
+        // cuBLASLt's GELU is the approximation by tanh.
         case GELU: return 0.5f * value * (1 + tanhf(0.7978845608f * (value + 0.044715f * value * value * value)));
         default: return value;
     }

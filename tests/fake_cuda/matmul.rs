@@ -1,4 +1,4 @@
-//! Products of matrices: what they need is checked here, and `matmul.cpp` computes them.
+//! Matrix products: checks their arguments; `matmul.cpp` computes them.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -46,11 +46,11 @@ pub(crate) struct Desc {
     pub epilogue: u32,
     pub bias: u64,
     pub bias_batch_stride: i64,
-    /// -1 for that of D.
+    /// -1 for the type of D.
     pub bias_type: i32,
 }
 
-/// As in `matmul.cpp`, strides in elements.
+/// Same as in `matmul.cpp`, with strides in elements.
 #[derive(Clone, Copy, Debug, Hash)]
 #[repr(C)]
 pub(crate) struct Matrix {
@@ -61,7 +61,7 @@ pub(crate) struct Matrix {
     batch_stride: i64,
 }
 
-/// As in `matmul.cpp`.
+/// Same as in `matmul.cpp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Problem {
@@ -85,7 +85,7 @@ impl Layout {
         if data_type == i64::from(F32) { 4 } else { 2 }
     }
 
-    /// The matrix, transposed if that is wanted, with its rows and columns.
+    /// Returns the matrix, transposed if asked for, with its rows and columns.
     fn matrix(&self, transpose: u32) -> Result<(Matrix, i64, i64), cublasStatus_t> {
         let number = |number: u64| i64::try_from(number).ok().filter(|number| (1..1 << 31).contains(number));
         let (rows, columns) = number(self.rows).zip(number(self.columns)).ok_or(CUBLAS_STATUS_INVALID_VALUE)?;
@@ -107,7 +107,7 @@ impl Layout {
 }
 
 impl Matrix {
-    /// Whether its memory is there.
+    /// Checks that its memory is allocated.
     fn check(&self, rows: i64, columns: i64, batches: i64) -> Result<(), CUresult> {
         let last = [(rows, self.row_stride), (columns, self.column_stride), (batches, self.batch_stride)];
         let last = last.into_iter().try_fold(0_i64, |sum, (count, stride)| {
@@ -120,7 +120,7 @@ impl Matrix {
 }
 
 impl Problem {
-    /// Checks that the product is one that cuBLASLt computes, and says how.
+    /// Checks that cuBLASLt supports the product, and describes it.
     pub(crate) fn new(desc: &Desc, a: &Layout, b: &Layout, c: &Layout, d: &Layout) -> Result<Self, cublasStatus_t> {
         let rounding = rounding(desc, a)?;
         let of_types = (a.data_type, b.data_type, c.data_type, d.data_type);
@@ -173,7 +173,7 @@ impl Problem {
         })
     }
 
-    /// What an algorithm is for: the shapes, the types and the epilogue, not the places.
+    /// Returns a hash of what an algorithm is chosen for: the shapes, the types and the epilogue, not the addresses.
     pub(crate) fn fingerprint(&self, desc: &Desc) -> u64 {
         let mut hash = DefaultHasher::new();
         for matrix in [&self.a, &self.b, &self.c, &self.d] {
@@ -183,7 +183,7 @@ impl Problem {
         hash.finish()
     }
 
-    /// Computes the product; memory that is not there is an illegal address.
+    /// Computes the product. Memory that is not allocated is an illegal address.
     pub(crate) fn run(&self) -> Result<(), CUresult> {
         self.a.check(self.m, self.k, self.batches)?;
         self.b.check(self.k, self.n, self.batches)?;
@@ -195,7 +195,7 @@ impl Problem {
             self.bias.check(self.m, 1, self.batches)?;
         }
         let compute = library().map_err(|_| CUDA_ERROR_LAUNCH_FAILED)?.matmul;
-        // SAFETY: all of the memory is there.
+        // SAFETY: all of the memory was checked above.
         unsafe { compute(self) };
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Problem {
 
 const COMPUTE_TF32: u32 = 77;
 
-/// How inputs are rounded, as `matmul.cpp` counts it. Only `float` inputs are rounded.
+/// Returns how inputs are rounded, as a number of `matmul.cpp`. Only `float` inputs are rounded.
 fn rounding(desc: &Desc, a: &Layout) -> Result<i64, cublasStatus_t> {
     match (desc.compute, a.data_type) {
         (68 | 69, _) => Ok(0),
@@ -214,7 +214,7 @@ fn rounding(desc: &Desc, a: &Layout) -> Result<i64, cublasStatus_t> {
     }
 }
 
-/// Whether there is a bias, and the activation as `matmul.cpp` counts it.
+/// Returns whether there is a bias, and the activation as a number of `matmul.cpp`.
 fn epilogue(epilogue: u32) -> Result<(bool, i64), cublasStatus_t> {
     match epilogue {
         1 => Ok((false, 0)),
@@ -232,7 +232,7 @@ struct Library {
     matmul: unsafe extern "C" fn(*const Problem),
 }
 
-/// Compiles what computes, once.
+/// Compiles `matmul.cpp`, once.
 pub(crate) fn prepare() -> Result<(), cublasStatus_t> {
     library().map(|_| ()).map_err(|error| {
         eprintln!("fake_cuda: matmul.cpp: {error}");
@@ -249,7 +249,7 @@ fn library() -> Result<&'static Library, &'static str> {
         })?;
         let open = Shared::open(&bytes).and_then(|shared| Ok((shared.function(c"matmul")?, shared)));
         let (matmul, shared) = open.map_err(|code| format!("{code:?}"))?;
-        // SAFETY: the type that matmul.cpp defines it with.
+        // SAFETY: this is the type with which matmul.cpp defines it.
         Ok(Library {
             matmul: unsafe { std::mem::transmute::<*mut _, unsafe extern "C" fn(*const Problem)>(matmul) },
             _shared: shared,

@@ -15,29 +15,29 @@ use crate::{
     settings::settings,
 };
 
-/// CUDA's alignment. What lies between a piece's end and the next multiple is checked.
+/// CUDA's alignment. The bytes between a piece's end and the next multiple are checked for writes.
 const ALIGNMENT_BYTES: usize = 256;
-/// What new memory and the tails of pieces hold: floats that are not numbers.
+/// The initial byte of new memory and of the tails of pieces; as floats these are NaN.
 const FRESH: u8 = 0xff;
 
 static PIECES: Mutex<BTreeMap<usize, Arc<Piece>>> = Mutex::new(BTreeMap::new());
 
-/// A piece of memory that CUDA knows.
+/// A piece of memory known to CUDA.
 pub(crate) struct Piece {
     pub address: usize,
     pub bytes: usize,
     pub what: What,
     pub context: Arc<Context>,
-    /// In the order of creation, among memory of the kind; for traces.
+    /// Its number in the order of creation among memory of its kind, for traces.
     number: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Device,
-    /// Memory of another process, or of this one a second time.
+    /// Memory of another process, or memory of this process mapped a second time.
     Imported,
-    /// Pinned memory of the host, with the flags it was allocated with.
+    /// Pinned host memory, with the flags that it was allocated with.
     Host {
         flags: u32,
     },
@@ -52,7 +52,7 @@ impl What {
         matches!(self, Self::Device | Self::Imported)
     }
 
-    /// Whether kernels may use it.
+    /// Returns whether kernels may use it.
     pub(crate) fn is_mapped(self) -> bool {
         match self {
             Self::Device | Self::Imported => true,
@@ -60,7 +60,7 @@ impl What {
         }
     }
 
-    /// Whether it was given out by this process.
+    /// Returns whether this process allocated it.
     fn is_own(self) -> bool {
         matches!(self, Self::Device | Self::Host { .. })
     }
@@ -79,24 +79,24 @@ impl Piece {
         self.address + self.bytes
     }
 
-    /// Whether nothing was written behind its end.
+    /// Returns whether nothing was written beyond its end.
     fn is_intact(&self) -> bool {
         let tail = self.bytes.next_multiple_of(ALIGNMENT_BYTES) - self.bytes;
-        // SAFETY: own memory is given out in whole pages, so the tail is mapped.
+        // SAFETY: own memory is allocated in whole pages, so the tail is mapped.
         !self.what.is_own()
             || unsafe { std::slice::from_raw_parts(self.end() as *const u8, tail) }.iter().all(|byte| *byte == FRESH)
     }
 }
 
-/// Gives out memory, of which it fills what lies behind its end.
+/// Allocates memory and fills the tail beyond its end.
 pub(crate) fn allocate(context: Arc<Context>, bytes: usize, what: What) -> Result<Arc<Piece>, CUresult> {
     let address = arena().map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-    // SAFETY: memory is given out in whole pages.
+    // SAFETY: memory is allocated in whole pages.
     unsafe { ((address + bytes) as *mut u8).write_bytes(FRESH, bytes.next_multiple_of(ALIGNMENT_BYTES) - bytes) };
     Ok(add(context, address, bytes, what))
 }
 
-/// Makes memory known; returns it.
+/// Registers memory, and returns it.
 pub(crate) fn add(context: Arc<Context>, address: usize, bytes: usize, what: What) -> Arc<Piece> {
     static NUMBERS: Mutex<BTreeMap<&str, usize>> = Mutex::new(BTreeMap::new());
     let number = {
@@ -110,7 +110,7 @@ pub(crate) fn add(context: Arc<Context>, address: usize, bytes: usize, what: Wha
     piece
 }
 
-/// Forgets memory that begins at `address` and that `which` holds for.
+/// Unregisters the memory that begins at `address` and for which `which` holds.
 pub(crate) fn remove(address: usize, which: impl Fn(What) -> bool) -> Result<Arc<Piece>, CUresult> {
     let mut pieces = PIECES.lock();
     match pieces.get(&address) {
@@ -119,26 +119,26 @@ pub(crate) fn remove(address: usize, which: impl Fn(What) -> bool) -> Result<Arc
     }
 }
 
-/// The memory that an address is in.
+/// Returns the memory that contains an address.
 pub(crate) fn find(address: usize) -> Option<Arc<Piece>> {
     let pieces = PIECES.lock();
     let (_, piece) = pieces.range(..=address).next_back()?;
     (address < piece.end()).then(|| piece.clone())
 }
 
-/// The memory that all of these bytes are in.
+/// Returns the memory that contains all of these bytes.
 pub(crate) fn find_range(address: usize, bytes: usize) -> Result<Arc<Piece>, CUresult> {
     let piece = find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let fits = address.checked_add(bytes).is_some_and(|end| end <= piece.end());
     fits.then_some(piece).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// The memory that all of these bytes are in, if the device may use it.
+/// Returns the memory that contains all of these bytes, if the device may use it.
 pub(crate) fn find_mapped(address: usize, bytes: usize) -> Result<Arc<Piece>, CUresult> {
     find_range(address, bytes).and_then(|piece| piece.what.is_mapped().then_some(piece).ok_or(CUDA_ERROR_INVALID_VALUE))
 }
 
-/// What traces call an address.
+/// Returns the name of an address in traces.
 pub(crate) fn name(address: usize) -> String {
     match find(address) {
         None => "unknown".to_owned(),
@@ -147,7 +147,7 @@ pub(crate) fn name(address: usize) -> String {
     }
 }
 
-/// Whether nothing was written behind the end of any memory. Says which it was.
+/// Checks that nothing was written beyond the end of any memory. Prints which memory was.
 pub(crate) fn check_ends() -> Result<(), CUresult> {
     match PIECES.lock().values().find(|piece| !piece.is_intact()) {
         Some(piece) => {
@@ -158,7 +158,7 @@ pub(crate) fn check_ends() -> Result<(), CUresult> {
     }
 }
 
-/// Takes all memory of a context back.
+/// Frees all memory of a context.
 pub(crate) fn free_all(context: &Context) {
     let mut freed = Vec::new();
     PIECES.lock().retain(|_, piece| {
@@ -179,13 +179,13 @@ pub(crate) fn give_back(piece: &Piece) {
     }
 }
 
-/// The bytes that a device has given out.
+/// Returns the bytes allocated on a device.
 fn used_bytes(device: usize) -> usize {
     let pieces = PIECES.lock();
     pieces.values().filter(|piece| piece.what == What::Device && piece.context.device == device).map(|p| p.bytes).sum()
 }
 
-/// CUDA's handle of memory between processes holds 64 bytes of its own choice.
+/// CUDA's handle of shared memory: 64 bytes whose contents the driver chooses.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IpcHandle {
@@ -270,7 +270,7 @@ entries! {
         let context = context::current()?;
         capture::refuse_unsafe_call()?;
         let bytes = handle.shared.bytes as usize;
-        // The only flag there is enables access between devices.
+        // The only flag enables access between devices.
         if flags > 1 || bytes == 0 || bytes > settings().memory_bytes {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

@@ -22,7 +22,7 @@ use crate::{
     stream,
 };
 
-/// What the stand-in says of every kernel's registers.
+/// The number of registers that the stand-in reports for every kernel.
 const REGISTERS: c_int = 32;
 const MOST_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
@@ -33,7 +33,7 @@ static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
 struct Module {
     context: Arc<Context>,
     library: Arc<Library>,
-    /// The functions that were asked for.
+    /// The functions that were looked up.
     functions: Mutex<BTreeMap<usize, Handle>>,
 }
 
@@ -41,7 +41,7 @@ struct Function {
     context: Arc<Context>,
     library: Arc<Library>,
     kernel: Kernel,
-    /// Dynamic shared memory that a launch may ask for.
+    /// Maximum dynamic shared memory of a launch.
     shared_bytes: Mutex<u32>,
 }
 
@@ -73,7 +73,7 @@ fn load(library: &[u8]) -> Result<Handle, CUresult> {
 
 fn forget_functions(module: &Module) {
     for function in module.functions.lock().values() {
-        // It is in the table for as long as its module is loaded.
+        // The table holds it for as long as its module is loaded.
         let _ = FUNCTIONS.remove(*function);
     }
 }
@@ -164,7 +164,7 @@ entries! {
                 let bytes = u32::try_from(value).ok().filter(|bytes| *bytes <= MOST_SHARED_BYTES);
                 *function.shared_bytes.lock() = bytes.ok_or(CUDA_ERROR_INVALID_VALUE)?;
             }
-            // How a multiprocessor's memory is divided, which changes no result.
+            // How a multiprocessor's memory is divided has no effect on results.
             _ if attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as u32 => {}
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         }
@@ -193,7 +193,7 @@ entries! {
         if function.context.handle != stream.context.handle {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
-        // Arguments in one piece of memory.
+        // Arguments in one buffer are not supported.
         if !extra.is_null() {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }

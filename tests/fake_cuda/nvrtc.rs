@@ -1,5 +1,5 @@
-//! NVRTC: compiles kernels for the host. The prelude of the device that a program includes is replaced by that of the
-//! host (`kernels/prelude`), which gives the same words a meaning in C++ and exports the table of kernels.
+//! NVRTC: compiles kernels for the host. The device's prelude that a program includes is replaced by the host's
+//! (`kernels/prelude`), which defines the same words in C++ and exports the table of kernels.
 
 use std::{
     ffi::{CStr, CString, c_char, c_int},
@@ -19,7 +19,8 @@ use crate::{
 
 /// The oldest architecture that CUDA 13 compiles for.
 const OLDEST: u32 = 75;
-/// What programs include, or are compiled with; the host's has been read before.
+/// The prelude that programs include or are compiled with. An empty file takes its place, because the host's prelude is
+/// included before.
 const DEVICE_PRELUDE: &str = "device.cuh";
 
 static PROGRAMS: Table<Program> = Table::new(Kind::Program);
@@ -38,14 +39,14 @@ struct Compiled {
     ptx: Vec<u8>,
 }
 
-/// What the options say to the host's compiler.
+/// The options, translated for the host's compiler.
 struct Options {
     architecture: u32,
     flags: Vec<String>,
 }
 
 impl Options {
-    /// Reads options; the error is what is wrong with one.
+    /// Reads options; the error says what is wrong with one.
     fn read<'a>(options: impl Iterator<Item = &'a str>, headers: &[File]) -> Result<Self, (nvrtcResult, String)> {
         let mut read = Self { architecture: OLDEST, flags: Vec::new() };
         for option in options {
@@ -71,7 +72,7 @@ impl Options {
                 "--define-macro" => read.flags.push(format!("-D{value}")),
                 "--undefine-macro" => read.flags.push(format!("-U{value}")),
                 "--include-path" => read.flags.push(format!("-I{value}")),
-                // How the device's code is made, which has no meaning on the host.
+                // Options of device code that have no meaning on the host.
                 "-default-device"
                 | "--device-as-default-execution-space"
                 | "--use_fast_math"
@@ -109,7 +110,7 @@ impl Options {
 }
 
 impl Program {
-    /// What the compiler reads: a file that includes the prelude, the program and the guard; and these.
+    /// Returns the files to compile. The main file includes the prelude, the program and the guard; the others follow.
     fn files(&self) -> Result<Vec<File>, String> {
         let prelude = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join("prelude");
         let main = format!(
@@ -156,7 +157,7 @@ impl Program {
     }
 }
 
-/// The files of the prelude, in an order of their own.
+/// Returns the files of the prelude, sorted.
 fn read_folder(folder: &Path) -> std::io::Result<Vec<File>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -178,17 +179,17 @@ unsafe fn strings(strings: *const *const c_char, count: c_int) -> Result<Vec<Str
     if count > 0 && strings.is_null() {
         return Err(NVRTC_ERROR_INVALID_INPUT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let string = |place| unsafe { CStr::from_ptr(*strings.add(place)) };
     Ok((0..count).map(|place| string(place).to_string_lossy().into_owned()).collect())
 }
 
-/// A program and what was made of it so far.
+/// Returns a program and its results so far.
 fn get(program: Handle) -> Result<std::sync::Arc<Program>, nvrtcResult> {
     PROGRAMS.get(program).map_err(|_| NVRTC_ERROR_INVALID_PROGRAM)
 }
 
-/// Gives out what compiling made, if it made anything.
+/// Copies the result of compiling, if there is one.
 ///
 /// # Safety
 /// `to` has room for it.
@@ -196,7 +197,7 @@ unsafe fn copy_out(made: &[u8], to: *mut c_char) -> Result<(), nvrtcResult> {
     if made.is_empty() {
         return Err(NVRTC_ERROR_INVALID_PROGRAM);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { made.as_ptr().copy_to_nonoverlapping(to.cast(), made.len()) };
     Ok(())
 }
@@ -226,7 +227,7 @@ entries_of! {
             .map(|(name, text)| (name, text.into_bytes()))
             .collect();
         let file = if file.is_null() { c"default_program" } else { CStr::from_ptr(file) }.to_string_lossy();
-        // The program's files lie in one folder, and nothing is written anywhere else.
+        // All files of a program lie in one folder, and names must not lead out of it.
         let inside = |name: &str| !name.is_empty() && Path::new(name).components().all(|part| {
             matches!(part, std::path::Component::Normal(_))
         });
@@ -287,12 +288,12 @@ entries_of! {
         let program = program.as_mut().ok_or(NVRTC_ERROR_INVALID_PROGRAM)?;
         call.note(|| name(*program));
         PROGRAMS.remove(*program).map_err(|_| NVRTC_ERROR_INVALID_PROGRAM)?;
-        // cudarc hands over a pointer to what it holds by value, so it is left as it is.
+        // cudarc passes a pointer to its own copy of the handle, so the handle there is left as it is.
         Ok(())
     }
 }
 
-/// The name of a result.
+/// Returns the name of a result.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvrtcGetErrorString(result: u32) -> *const c_char {
     let names = [

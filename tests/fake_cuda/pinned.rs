@@ -1,4 +1,4 @@
-//! Memory of the host that the device reaches. The device sees it at the host's address, as on any 64-bit system.
+//! Host memory that the device can access. The device uses the host's addresses, as on any 64-bit system.
 
 use std::ffi::c_void;
 

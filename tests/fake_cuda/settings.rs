@@ -1,4 +1,4 @@
-//! What the environment sets.
+//! Settings from the environment.
 
 use std::{env, path::PathBuf, str::FromStr, sync::OnceLock};
 

@@ -1,4 +1,4 @@
-//! Shared libraries that are loaded from their bytes.
+//! Shared libraries that are loaded from bytes.
 
 use std::{
     ffi::{CStr, CString, c_void},
@@ -11,28 +11,28 @@ use cudarc::driver::sys::{CUresult, CUresult::*};
 
 pub(crate) struct Shared {
     handle: *mut c_void,
-    /// Stays open: the loader goes by paths, and another library's file would get this one's.
+    /// Kept open: the loader identifies libraries by path, and another library's file would get the same path.
     _file: File,
 }
 
-// SAFETY: the handle is only used to find functions and to close the library, which any thread may do.
+// SAFETY: the handle is only used to look up functions and to close the library, which any thread may do.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Loads a library that the host's compiler made.
+    /// Loads a library that the host's compiler created.
     pub(crate) fn open(bytes: &[u8]) -> Result<Self, CUresult> {
         // SAFETY: the name is a C string.
         let file = unsafe { libc::memfd_create(c"library".as_ptr(), libc::MFD_CLOEXEC) };
         if file < 0 {
             return Err(CUDA_ERROR_OPERATING_SYSTEM);
         }
-        // SAFETY: the file has just been made, and is closed with this value.
+        // SAFETY: the file has just been created, and is closed when this value is dropped.
         let mut written = unsafe { File::from_raw_fd(file) };
         written.write_all(bytes).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
         let path = CString::new(format!("/proc/self/fd/{file}")).expect("it has no zero bytes");
-        // SAFETY: what the compiler made of programs does no more at its start than to list its kernels.
+        // SAFETY: the initialisers of these libraries only list their kernels.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             // SAFETY: it is a C string after a failure.
@@ -42,7 +42,7 @@ impl Shared {
         Ok(Self { handle, _file: written })
     }
 
-    /// The address of a function. It is good for as long as the library is open.
+    /// Returns the address of a function, which is valid while the library is open.
     pub(crate) fn function(&self, name: &CStr) -> Result<*mut c_void, CUresult> {
         // SAFETY: the library is open.
         let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
@@ -52,7 +52,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the users of its functions hold this value.
+        // SAFETY: all users of its functions hold this value, so none is left.
         unsafe { libc::dlclose(self.handle) };
     }
 }

@@ -1,5 +1,5 @@
-//! Streams. Each is a thread that runs its work in order: a kernel is native code that may wait for the host, and only
-//! threads let others go on meanwhile. What is in which order is up to the program then, as on a GPU.
+//! Streams. Each is a thread that runs its work in order, because a kernel is native code that may wait for the host.
+//! Order between streams is up to the program, as on a GPU.
 
 use std::{
     cell::Cell,
@@ -22,15 +22,15 @@ use crate::{
 pub(crate) const LEAST_PRIORITY: i32 = 0;
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 const NON_BLOCKING: u32 = 1;
-/// A block's registers and shared memory lie on the stack of its stream's thread.
+/// Stack size of a stream's thread, which holds a block's registers and shared memory.
 const STACK_BYTES: usize = 16 << 20;
 const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
-/// The default streams by context: the legacy one, and one of each thread that asks for it.
+/// The default streams of each context: the legacy one, and one for each thread that asks for it.
 static DEFAULTS: Mutex<Defaults> = Mutex::new(BTreeMap::new());
-/// Streams that were destroyed before their work was done.
+/// Streams that were destroyed before their work had ended.
 static DESTROYED: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -39,7 +39,7 @@ thread_local! {
 
 type Defaults = BTreeMap<(Handle, Option<u64>), Arc<Stream>>;
 
-/// What a stream runs, once or (in graphs) again and again. An error ruins the context.
+/// Work of a stream, which runs once or, in graphs, repeatedly. An error ruins the context.
 pub(crate) type Work = Arc<dyn Fn() -> Result<(), CUresult> + Send + Sync>;
 
 pub(crate) struct Stream {
@@ -47,7 +47,7 @@ pub(crate) struct Stream {
     pub context: Arc<Context>,
     flags: u32,
     priority: i32,
-    /// The capture that it takes part in.
+    /// The capture that it takes part in, if any.
     pub capture: Mutex<Option<Arc<Capture>>>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -62,7 +62,7 @@ struct Queue {
     closed: bool,
 }
 
-/// What has been issued to a stream up to a point.
+/// A position on a stream: everything issued before it.
 #[derive(Clone)]
 pub(crate) struct Position {
     stream: Arc<Stream>,
@@ -79,7 +79,7 @@ impl Position {
         self.stream.changed.wait_while(&mut queue, |queue| queue.completed < self.at);
     }
 
-    /// The context of the stream.
+    /// Returns the context of the stream.
     pub(crate) fn context(&self) -> &Context {
         &self.stream.context
     }
@@ -95,7 +95,7 @@ impl Stream {
         self.handle == LEGACY
     }
 
-    /// Whether it and the legacy stream wait for each other.
+    /// Returns whether it and the legacy stream wait for each other.
     pub(crate) fn is_blocking(&self) -> bool {
         self.flags & NON_BLOCKING == 0
     }
@@ -104,7 +104,7 @@ impl Stream {
         Position { stream: self.clone(), at: self.queue.lock().issued }
     }
 
-    /// Adds work behind what was issued, whatever captures there are. Returns the position behind it.
+    /// Adds work after everything issued, whether or not a capture is active. Returns the position after it.
     fn enqueue(self: &Arc<Self>, work: Work) -> Position {
         let mut queue = self.queue.lock();
         queue.works.push_back(work);
@@ -122,7 +122,7 @@ impl Stream {
         Position { stream: self.clone(), at: queue.issued }
     }
 
-    /// Makes work from here on wait for a position.
+    /// Makes all further work wait for a position.
     pub(crate) fn wait_for(self: &Arc<Self>, position: Position) {
         if !position.is_complete() {
             self.enqueue(Arc::new(move || {
@@ -132,7 +132,7 @@ impl Stream {
         }
     }
 
-    /// Adds work in the order that the legacy stream demands. The stream is not capturing.
+    /// Adds work in the order that the legacy stream requires. The stream must not be capturing.
     pub(crate) fn enqueue_in_order(self: &Arc<Self>, work: Work) -> Position {
         if self.is_legacy() {
             let others = all_of(&self.context).into_iter().filter(|other| other.is_blocking() && !other.is_legacy());
@@ -164,19 +164,19 @@ impl Stream {
         }
     }
 
-    /// Lets its thread end once the work is done.
+    /// Makes its thread end once all work is done.
     fn close(&self) {
         self.queue.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
-/// Whether the calling thread is a stream's: a function of the host that runs there makes no calls.
+/// Returns whether the calling thread is a stream's. Host functions that run there must not call CUDA.
 pub(crate) fn is_worker() -> bool {
     IS_WORKER.get()
 }
 
-/// The stream of a handle.
+/// Returns the stream of a handle.
 pub(crate) fn get(handle: Handle) -> Result<Arc<Stream>, CUresult> {
     let context = context::current()?;
     let thread = match handle {
@@ -204,7 +204,7 @@ fn thread_number(thread: ThreadId) -> u64 {
     place as u64
 }
 
-/// Issues work to a stream, or to the graph that it captures.
+/// Issues work to a stream, or adds it to the stream's capture.
 pub(crate) fn issue(stream: &Arc<Stream>, what: &str, work: Work) -> Result<(), CUresult> {
     if let Some(capture) = capture::of(stream) {
         return capture.add(stream, what, work);
@@ -214,7 +214,7 @@ pub(crate) fn issue(stream: &Arc<Stream>, what: &str, work: Work) -> Result<(), 
     Ok(())
 }
 
-/// The streams of a context that may have work.
+/// Returns the streams of a context that may have work.
 fn all_of(context: &Context) -> Vec<Arc<Stream>> {
     let mut streams = STREAMS.all(|stream| stream.context.handle == context.handle);
     let mut destroyed = DESTROYED.lock();
@@ -316,7 +316,7 @@ entries! {
         let function = function.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let data = data as usize;
         issue(&stream, "host function", Arc::new(move || {
-            // SAFETY: the program keeps the data for as long as the function may run.
+            // SAFETY: the program keeps the data until the function has run.
             unsafe { function(data as *mut c_void) };
             Ok(())
         }))

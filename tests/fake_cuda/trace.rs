@@ -1,5 +1,5 @@
-//! The log of calls. Each thread has its own lines, so that threads do not wait for each other; they are put together
-//! by the order in which calls ended.
+//! The log of calls. Each thread has its own lines, so that threads do not wait for each other. They are merged in the
+//! order in which calls ended.
 
 use std::{
     cell::OnceCell,
@@ -26,18 +26,18 @@ thread_local! {
     static OWN: OnceCell<Lines> = const { OnceCell::new() };
 }
 
-/// Whether calls are logged: a test wants it, or the environment.
+/// Returns whether calls are logged, because a test or the environment asks for it.
 pub(crate) fn is_on() -> bool {
     file().is_some() || ON.load(Ordering::Relaxed)
 }
 
-/// The file that the environment names. It is written when the process ends.
+/// Returns the file that the environment names. It is written when the process ends.
 fn file() -> Option<&'static PathBuf> {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let file = FILE.get_or_init(|| {
         let file = env::var_os("FAKE_CUDA_TRACE").map(PathBuf::from);
         if file.is_some() {
-            // SAFETY: the function stays loaded: libraries of CUDA are never closed by what uses them.
+            // SAFETY: the function stays loaded, because users of CUDA's libraries never close them.
             unsafe { libc::atexit(write_file) };
         }
         file
@@ -64,7 +64,7 @@ pub(crate) fn add(line: String) {
     });
 }
 
-/// Forgets what was logged, and logs from now on.
+/// Starts a new log.
 pub(crate) fn begin() {
     take();
     ON.store(true, Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(crate) fn end() {
     ON.store(false, Ordering::Relaxed);
 }
 
-/// What was logged, a line a call: the thread's number and the call.
+/// Returns the log, with one line for each call: the thread's number and the call.
 pub(crate) fn take() -> String {
     let mut lines: Vec<(u64, usize, String)> = Vec::new();
     for (thread, own) in THREADS.lock().iter().enumerate() {

@@ -29,7 +29,7 @@ fn a_replay_reads_parameters_when_it_runs() {
         stream.begin_capture(MODE).unwrap();
         let mut arguments = [argument(&mut from), argument(&mut to), argument(&mut at), argument(&mut count)];
         rig.launch(&stream, "scale", &mut arguments).unwrap();
-        // A capture has the arguments of its time, as a launch has.
+        // Like a launch, a capture copies the values of its arguments.
         (from, to, at, count) = (0, 0, 0, 0);
         assert_eq!((from, to, at, count), (0, 0, 0, 0));
         let graph = stream.end_capture(NO_FLAGS).unwrap().unwrap();
@@ -82,7 +82,7 @@ fn a_graph_runs_in_the_order_of_its_stream_and_never_beside_itself() {
         rig.append(&first, &list, 2).unwrap();
         let graph = first.end_capture(NO_FLAGS).unwrap().unwrap();
         graph.launch().unwrap();
-        // SAFETY: both exist.
+        // SAFETY: both handles are valid.
         unsafe { result::graph::launch(graph.cu_graph_exec(), second.cu_stream()) }.unwrap();
         rig.append(&first, &list, 3).unwrap();
         while list.list().is_empty() {
@@ -97,7 +97,7 @@ fn a_graph_runs_in_the_order_of_its_stream_and_never_beside_itself() {
     });
 }
 
-/// What is forbidden while a stream captures, and the answer.
+/// A call that is forbidden while a stream captures, and its status.
 type Forbidden = (&'static str, fn(&Rig, &CudaStream) -> Result<(), CUresult>, CUresult);
 
 const FORBIDDEN: [Forbidden; 8] = [
@@ -151,7 +151,7 @@ fn what_is_forbidden_in_a_capture_invalidates_it() {
             let more = rig.append(&stream, &list, 2);
             assert_eq!(code(more), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED), "{what}");
             assert_eq!(code(stream.end_capture(NO_FLAGS)), Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED), "{what}");
-            // The stream is good again.
+            // The stream is usable again.
             rig.append(&stream, &list, 3).unwrap();
             stream.synchronize().unwrap();
         }
@@ -187,7 +187,7 @@ fn a_capture_ends_where_it_began() {
     });
 }
 
-/// Whether a capture in this mode on another thread forbids a call.
+/// Returns whether a capture in this mode on another thread forbids a call.
 fn forbids_others(rig: &Rig, stream: &Arc<CudaStream>, mode: CUstreamCaptureMode) -> bool {
     stream.begin_capture(mode).unwrap();
     let context = &rig.context;

@@ -32,7 +32,7 @@ fn without_a_device_the_driver_says_so() {
 fn a_thread_without_a_context_is_refused() {
     on_fake_cuda(|| {
         let mut memory = 0;
-        // SAFETY: the calls are checked.
+        // SAFETY: the stand-in checks the calls.
         unsafe {
             assert_eq!(sys::cuMemAlloc_v2(&mut memory, 16), CUDA_ERROR_NOT_INITIALIZED);
             result::init().unwrap();

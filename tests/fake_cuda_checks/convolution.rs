@@ -1,4 +1,4 @@
-//! Convolutions, against a plain reference.
+//! Convolutions, compared with a plain reference.
 
 use cudarc::{
     cudnn::{

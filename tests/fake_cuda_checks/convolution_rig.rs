@@ -1,4 +1,4 @@
-//! A convolution that is ready to run, and a plain reference of it.
+//! A convolution that is ready to run, and a plain reference for it.
 
 use std::{ffi::c_void, ptr};
 
@@ -57,7 +57,7 @@ impl Case {
         [self.x[0], self.kernels[0], along(0), along(1)]
     }
 
-    /// Calls `with` for all places of `x`, `w` and `y` that belong together.
+    /// Calls `with` for all indices of `x`, `w` and `y` that are multiplied and summed.
     fn walk(&self, mut with: impl FnMut(usize, usize, usize)) {
         let ([images, channels, height, width], [_, inputs, rows, columns]) = (self.x, self.w());
         let [_, outputs, down, across] = self.y();
@@ -86,13 +86,13 @@ fn count(dims: [usize; 4]) -> usize {
     dims.iter().product()
 }
 
-/// Numbers that differ from each other, between -1 and 1.
+/// Returns different numbers between -1 and 1.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|place| ((place * 37 + seed * 101) % 211) as f32 / 105.5 - 1.0).collect()
 }
 
 pub(crate) fn upload(numbers: &[f32]) -> CUdeviceptr {
-    // SAFETY: the memory is as long as the copy.
+    // SAFETY: the memory has the size of the copy.
     unsafe {
         let memory = result::malloc_sync(4 * numbers.len()).unwrap();
         result::memcpy_htod_sync(memory, numbers).unwrap();
@@ -110,7 +110,7 @@ pub(crate) fn tensor(dims: [usize; 4]) -> sys::cudnnTensorDescriptor_t {
     tensor
 }
 
-/// What follows in the fused call.
+/// The bias, sum and activation of the fused call.
 #[derive(Clone, Copy)]
 pub(crate) struct Ending {
     pub mode: cudnnActivationMode_t,
@@ -167,11 +167,11 @@ impl Convolution {
         Self { case, handle, x, w, y, moves, values, memory, workspace, workspace_bytes: WORKSPACE_BYTES }
     }
 
-    /// The forward algorithms that compute it, with their workspaces.
+    /// Returns the forward algorithms that support it, with their workspaces.
     pub(crate) fn algorithms(&self) -> Result<Vec<(cudnnConvolutionFwdAlgo_t, usize)>, cudnnStatus_t> {
         let mut ranked: Vec<sys::cudnnConvolutionFwdAlgoPerf_t> = Vec::with_capacity(8);
         let mut count = 0;
-        // SAFETY: there is room for eight, of which `count` are filled.
+        // SAFETY: there is room for eight, and `count` of them are filled.
         unsafe {
             let Self { handle, x, w, y, moves, .. } = *self;
             let to = ranked.as_mut_ptr();
@@ -186,7 +186,7 @@ impl Convolution {
     pub(crate) fn forward(&self, algo: cudnnConvolutionFwdAlgo_t) -> Answer {
         let (&Self { handle, x, w, y, moves, .. }, [x_data, w_data, y_data]) = (self, self.memory);
         let Case { alpha, beta, .. } = self.case;
-        // SAFETY: all of these exist, and the memory is as long as it is said to be.
+        // SAFETY: all of these are valid, and the memory has the given size.
         answer(unsafe {
             dnn::convolution_forward(
                 handle,
@@ -229,7 +229,7 @@ impl Convolution {
         })
     }
 
-    /// The fused call, with `y` for `z`, and the bias.
+    /// Makes the fused call, with `y` as `z`, and the bias.
     pub(crate) fn fused(&self, algo: cudnnConvolutionFwdAlgo_t, ending: Ending) -> (Answer, Vec<f32>) {
         let (&Self { handle, x, w, y, moves, .. }, [x_data, w_data, y_data]) = (self, self.memory);
         let bias = numbers(count(ending.bias), 7);
@@ -262,15 +262,15 @@ impl Convolution {
         (called, bias)
     }
 
-    /// What a tensor holds: x, w or y.
+    /// Returns the elements of a tensor: x, w or y.
     pub(crate) fn holds(&self, place: usize) -> Vec<f32> {
         let mut numbers = vec![0.0_f32; self.values[place].len()];
-        // SAFETY: the memory is as long as the copy.
+        // SAFETY: the memory has the size of the copy.
         unsafe { result::memcpy_dtoh_sync(&mut numbers, self.memory[place]) }.unwrap();
         numbers
     }
 
-    /// The sums of the forward direction, or of the other.
+    /// Returns the reference's sums in the forward direction or the other.
     pub(crate) fn sums(&self, is_forward: bool) -> Vec<f64> {
         let [x, w, y] = &self.values;
         let mut sums = vec![0.0; if is_forward { y.len() } else { x.len() }];

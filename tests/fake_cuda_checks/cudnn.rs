@@ -17,7 +17,7 @@ fn a_handle_belongs_to_a_stream() {
         let cudnn = std::sync::Arc::get_mut(&mut cudnn).unwrap();
         // SAFETY: nothing is computed.
         unsafe { cudnn.set_stream(streams[1].clone()) }.unwrap();
-        // SAFETY: handles are checked.
+        // SAFETY: the stand-in checks handles.
         unsafe {
             let handle = result::create_handle().unwrap();
             result::set_stream(handle, streams[1].cu_stream().cast()).unwrap();

@@ -1,4 +1,4 @@
-//! Errors: injected ones, those that ruin a context, and what a trace shows.
+//! Errors: injected ones, those that ruin a context, and the contents of a trace.
 
 use cudarc::driver::{
     CudaContext, DriverError, result,
@@ -11,10 +11,10 @@ use crate::{
     rig::{Rig, Word, Words, argument, on_fake_cuda},
 };
 
-/// A small program with a bit of everything.
+/// A small program that uses a little of everything.
 fn program(rig: &Rig) -> Result<Vec<u32>, DriverError> {
     let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP;
-    // SAFETY: all is freed after the stream is done with it, or never.
+    // SAFETY: everything is freed after the stream's work on it has ended, or never.
     unsafe {
         let (stream, other) = (
             result::stream::create(result::stream::StreamKind::NonBlocking)?,
@@ -81,7 +81,7 @@ fn calls_of_one_function_fail() {
     });
 }
 
-/// Every call of a ruined context answers this.
+/// Checks that every call in a ruined context returns this code.
 fn assert_ruined(rig: &Rig, code: sys::CUresult) {
     let ruined = Err(DriverError(code));
     // SAFETY: handles and addresses are checked.
@@ -95,12 +95,12 @@ fn assert_ruined(rig: &Rig, code: sys::CUresult) {
     }
 }
 
-/// Launches a kernel that writes a byte at `offset` of a buffer of 100 bytes, which is good, and then one at the
-/// offset that `wrong` gives. The second ruins the context.
+/// Launches a kernel that writes a byte inside a buffer of 100 bytes, and then one that writes at the offset that
+/// `wrong` returns. The second ruins the context.
 fn ruins(wrong: impl FnOnce(CUdeviceptr) -> i64) {
     let rig = Rig::new();
     let stream = rig.stream();
-    // SAFETY: the kernel writes where it must not, which is the point.
+    // SAFETY: the kernel writes where it must not, which is what is tested.
     let memory = unsafe { result::malloc_sync(100) }.unwrap();
     let poke = |mut offset: i64| {
         let mut place = memory;
@@ -138,7 +138,7 @@ fn a_kernel_that_writes_to_null_ruins_its_context() {
 fn a_kernel_that_writes_to_freed_memory_ruins_its_context() {
     on_fake_cuda(|| {
         ruins(|memory| {
-            // SAFETY: what is freed is used, which is the point.
+            // SAFETY: freed memory is used, which is what is tested.
             unsafe {
                 let other = result::malloc_sync(100).unwrap();
                 result::free_sync(other).unwrap();
@@ -162,7 +162,7 @@ fn work_behind_an_error_does_not_run() {
         let before = calls();
         let waited = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| stream.synchronize());
-            // It asks for the current context, sets it, and waits.
+            // The other thread gets the current context, sets it, and waits.
             while calls() < before + 3 {
                 std::hint::spin_loop();
             }
@@ -202,7 +202,7 @@ fn a_ruined_device_leaves_others_alone() {
         good.append(&own, &list, 1).unwrap();
         own.synchronize().unwrap();
         assert_eq!(list.list(), [1]);
-        // SAFETY: the memory is there, and nothing else uses it.
+        // SAFETY: the memory is allocated, and nothing else uses it.
         let other = unsafe { result::memset_d8_async(list.device(), 0, 4, stream.cu_stream()) };
         assert_eq!(other, Err(DriverError(CUDA_ERROR_LAUNCH_FAILED)), "its streams answer its error");
     });
@@ -274,7 +274,7 @@ fn a_trace_shows_every_call() {
         let before = calls();
         let trace = traced(|| {
             program(&rig).unwrap();
-            // SAFETY: an address is checked.
+            // SAFETY: the stand-in checks the address.
             assert!(unsafe { result::free_sync(4) }.is_err());
         });
         assert_eq!(trace.lines().count() as u64, calls() - before, "a line a call");

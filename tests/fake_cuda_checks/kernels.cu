@@ -18,14 +18,14 @@ KERNEL(wait_for_host, 32, const volatile unsigned* word) {
     }
 }
 
-// Adds a value to a list: its first word is its length.
+// Appends a value to a list, whose first word is its length.
 KERNEL(append, 32, unsigned* list, unsigned value) {
     EACH {
         if (TID == 0) list[++list[0]] = value;
     }
 }
 
-// Writes a byte, wherever that is.
+// Writes a byte at any address.
 KERNEL(poke, 32, char* place, long long offset) {
     EACH {
         if (TID == 0) place[offset] = 1;

@@ -1,5 +1,5 @@
-//! The stand-in for CUDA's libraries, driven through cudarc as the server drives them. Each test runs in a process of
-//! its own, which finds the stand-in in place of the libraries.
+//! Checks of the stand-in for CUDA's libraries, called through cudarc as the server does. Each test runs in its own
+//! process, which finds the stand-in in place of the libraries.
 
 #[path = "../common/fake_control.rs"]
 mod fake_control;

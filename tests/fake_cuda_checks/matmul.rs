@@ -1,4 +1,4 @@
-//! Products of matrices, against a plain reference.
+//! Matrix products, compared with a plain reference.
 
 use std::{ffi::c_void, ptr};
 
@@ -20,7 +20,7 @@ use crate::{
     rig::{Rig, on_fake_cuda},
 };
 
-/// A product as the tests describe it; A is m x k and B is k x n once they are transposed.
+/// A product as the tests describe it. After transposition A is m x k and B is k x n.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     m: usize,
@@ -52,7 +52,7 @@ const PLAIN: Case = Case {
     beta: 0.0,
 };
 
-/// Rows and columns as they lie in memory, with two unused elements behind each column (or row).
+/// Rows and columns as stored, with two unused elements after each column (or row).
 struct Operand {
     rows: usize,
     columns: usize,
@@ -91,7 +91,7 @@ impl Operand {
     }
 }
 
-/// What a number is after it was stored as a type.
+/// Returns a number as it is after being stored as a type.
 fn stored(number: f32, of: cudaDataType_t) -> f32 {
     match of {
         CUDA_R_16F => f16::from_f32(number).to_f32(),
@@ -117,14 +117,14 @@ fn numbers_of(bytes: &[u8], of: cudaDataType_t) -> Vec<f32> {
     }
 }
 
-/// Numbers that differ from each other, between -1 and 1.
+/// Returns different numbers between -1 and 1.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|place| ((place * 37 + seed * 101) % 211) as f32 / 105.5 - 1.0).collect()
 }
 
 fn upload(numbers: &[f32], of: cudaDataType_t) -> CUdeviceptr {
     let bytes = bytes_of(numbers, of);
-    // SAFETY: the memory is as long as the copy.
+    // SAFETY: the memory has the size of the copy.
     unsafe {
         let memory = result::malloc_sync(bytes.len()).unwrap();
         result::memcpy_htod_sync(memory, &bytes).unwrap();
@@ -184,7 +184,7 @@ impl Product {
     fn choose(&self, bytes: u64) -> Result<cublasLtMatmulAlgo_t, cublasStatus_t> {
         let preference = blas::create_matmul_pref().unwrap();
         let [a, b, c, d] = self.layouts;
-        // SAFETY: all of these exist.
+        // SAFETY: all of these are valid.
         unsafe {
             let attribute = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             blas::set_matmul_pref_attribute(preference, attribute, ptr::from_ref(&bytes).cast(), 8).unwrap();
@@ -197,7 +197,7 @@ impl Product {
     fn issue(&self, stream: &CudaStream, algo: *const cublasLtMatmulAlgo_t) -> Result<(), cublasStatus_t> {
         let ([a, b, c, d], [al, bl, cl, dl]) = (self.memory, self.layouts);
         let (alpha, beta) = (self.case.alpha, self.case.beta);
-        // SAFETY: all of these exist, and the memory is as long as its layout says.
+        // SAFETY: all of these are valid, and the memory has the size of its layout.
         let result = unsafe {
             blas::matmul(
                 self.handle,
@@ -221,16 +221,16 @@ impl Product {
         result.map_err(|error| error.0)
     }
 
-    /// What D holds.
+    /// Returns the elements of D.
     fn result(&self) -> Vec<f32> {
         let of = self.case.types.1;
         let mut bytes = bytes_of(&self.values[3], of);
-        // SAFETY: the memory is as long as the copy.
+        // SAFETY: the memory has the size of the copy.
         unsafe { result::memcpy_dtoh_sync(&mut bytes, self.memory[3]) }.unwrap();
         numbers_of(&bytes, of)
     }
 
-    /// What D should hold; what is between its columns stays.
+    /// Returns the expected elements of D. Those between its columns are unchanged.
     fn reference(&self) -> Vec<f32> {
         let Case { m, n, k, batches, types, .. } = self.case;
         let [a, b, c, d] = &self.operands;

@@ -1,4 +1,4 @@
-//! Memory: what is written is read, and what is out of range is refused.
+//! Memory: what was written is read, and accesses out of range are rejected.
 
 use std::{ffi::c_void, process::Command, sync::atomic::Ordering};
 
@@ -35,7 +35,7 @@ fn new_memory_holds_no_zeros() {
     on_fake_cuda(|| {
         let rig = Rig::new();
         let stream = rig.stream();
-        // SAFETY: what it holds is what the test looks at.
+        // SAFETY: the test only looks at what the memory holds.
         let fresh = unsafe { stream.alloc::<f32>(64) }.unwrap();
         assert!(
             stream.clone_dtoh(&fresh).unwrap().iter().all(|number| number.is_nan()),
@@ -49,7 +49,7 @@ fn ranges_that_are_not_allocated_are_refused() {
     on_fake_cuda(|| {
         let _rig = Rig::new();
         let bytes = [0_u8; 128];
-        // SAFETY: the host's side is as long as the copies; the device's side is checked.
+        // SAFETY: the host's memory has the size of the copies; the stand-in checks the device's.
         unsafe {
             let memory = result::malloc_sync(100).unwrap();
             let to = |address, count| sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), count);
@@ -119,7 +119,7 @@ fn pageable_memory_is_read_at_the_call_and_pinned_memory_when_the_copy_runs() {
         let held = Word::new();
         let (mut pageable, pinned) = ([1_u32], Words::new(1));
         pinned.at(0).store(1, Ordering::Release);
-        // SAFETY: the memory of both sides is there until the stream is done.
+        // SAFETY: the memory of both sides lives until the stream's work has ended.
         unsafe {
             let (first, second) = (result::malloc_sync(4).unwrap(), result::malloc_sync(4).unwrap());
             rig.hold(&stream, &held);
@@ -171,7 +171,7 @@ fn memory_of_the_program_is_pinned_by_registering_it() {
         let rig = Rig::new();
         let mut list = [0_u32; 4];
         let host = list.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the list outlives what is done with it.
+        // SAFETY: the list outlives all work on it.
         unsafe {
             let mut device = 0;
             assert_eq!(sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0), CUDA_ERROR_INVALID_VALUE);
@@ -195,7 +195,7 @@ fn addresses_say_what_they_are() {
     on_fake_cuda(|| {
         let _rig = Rig::new();
         let words = Words::new(4);
-        // SAFETY: the places are of the attributes' types.
+        // SAFETY: the destinations have the attributes' types.
         unsafe {
             let memory = result::malloc_sync(100).unwrap();
             let (mut base, mut bytes) = (0, 0);
@@ -224,7 +224,7 @@ fn copies_between_devices_name_the_context_of_each() {
         let (to, from) = (second.device_ptr(&streams[1]).0, first.device_ptr(&streams[0]).0);
         let copy = |to_context: usize, from_context: usize| {
             let (to_context, from_context) = (contexts[to_context].cu_ctx(), contexts[from_context].cu_ctx());
-            // SAFETY: the memory is there until the copy is done.
+            // SAFETY: the memory lives until the copy has ended.
             unsafe { sys::cuMemcpyPeerAsync(to, to_context, from, from_context, 16, streams[1].cu_stream()) }
         };
         assert_eq!(copy(0, 1), CUDA_ERROR_INVALID_CONTEXT, "the other way round");
@@ -234,7 +234,7 @@ fn copies_between_devices_name_the_context_of_each() {
     });
 }
 
-/// Tells the child of [`memory_is_shared_between_processes`] where the memory is.
+/// Environment variable that passes the handle to the child of [`memory_is_shared_between_processes`].
 const HANDLE: &str = "FAKE_CUDA_TEST_HANDLE";
 
 #[test]
@@ -253,7 +253,7 @@ fn memory_is_shared_between_processes() {
         let shared = stream.clone_htod(&[1_u32, 2, 3]).unwrap();
         stream.synchronize().unwrap();
         let address = shared.device_ptr(&stream).0;
-        // SAFETY: the memory is there.
+        // SAFETY: the memory is allocated.
         assert_eq!(unsafe { sys::cuIpcGetMemHandle(&mut handle, address) }, CUDA_SUCCESS);
         let text: String = handle.reserved.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
         let mut other: Command = command(&std::env::current_exe().unwrap());
@@ -265,13 +265,13 @@ fn memory_is_shared_between_processes() {
         assert_eq!(stream.clone_dtoh(&shared).unwrap(), [1, 20, 3], "the same process may open it, too");
         handle.reserved[8] ^= 1;
         let mut opened = 0;
-        // SAFETY: a handle is checked.
+        // SAFETY: the stand-in checks the handle.
         let result = unsafe { sys::cuIpcOpenMemHandle_v2(&mut opened, handle, 1) };
         assert_eq!(result, CUDA_ERROR_INVALID_VALUE, "a handle that no process gave");
     });
 }
 
-/// Opens shared memory, finds what was written, and changes the second word.
+/// Opens shared memory, checks what was written, and changes the second word.
 fn write_over(handle: CUipcMemHandle) {
     let mut words = [0_u32; 3];
     // SAFETY: the memory has three words.

@@ -1,4 +1,4 @@
-//! NVRTC, and modules of what it makes.
+//! NVRTC, and modules that are loaded from its results.
 
 use cudarc::{
     driver::{CudaContext, sys::CUresult::*},

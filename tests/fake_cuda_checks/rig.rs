@@ -1,4 +1,4 @@
-//! What the tests share: a context, compiled kernels, and memory that the host and the device see.
+//! Shared parts of the tests: a context, compiled kernels, and memory that both the host and the device access.
 
 use std::{
     ffi::{CStr, CString, c_void},
@@ -37,10 +37,10 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn new() -> Self {
         let context = CudaContext::new(0).expect("a context");
-        // SAFETY: the tests order what they do by themselves.
+        // SAFETY: the tests order their work themselves.
         unsafe { context.disable_event_tracking() };
         let cubin = compile(KERNELS, &["--gpu-architecture=sm_90"]).expect("the kernels compile");
-        // SAFETY: the bytes are what NVRTC made.
+        // SAFETY: the bytes come from NVRTC.
         let module = unsafe { result::module::load_data(cubin.as_ptr().cast()) }.expect("the module loads");
         Self { context, module }
     }
@@ -73,7 +73,7 @@ impl Rig {
     ) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
         let name = CString::new(kernel).expect("a name without zero bytes");
-        // SAFETY: the tests give kernels the arguments that they take, and wait before they free them.
+        // SAFETY: the tests pass kernels the arguments that they take, and wait before freeing them.
         unsafe {
             let function = result::module::get_function(self.module(), name)?;
             launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), 0, stream.cu_stream(), arguments)
@@ -117,7 +117,7 @@ pub(crate) fn compile(source: &CStr, options: &[&str]) -> Result<Vec<u8>, (nvrtc
     }
 }
 
-/// Words in pinned memory that the device sees.
+/// Words in pinned memory that the device accesses.
 pub(crate) struct Words {
     host: *mut c_void,
     count: usize,
@@ -125,7 +125,7 @@ pub(crate) struct Words {
 
 impl Words {
     pub(crate) fn new(count: usize) -> Self {
-        // SAFETY: plain memory, which is zero at first; freed with this value.
+        // SAFETY: plain memory, which the stand-in returns zeroed; it is freed with this value.
         let host = unsafe { result::malloc_host(4 * count, HOST_FLAGS) }.expect("pinned memory");
         Self { host, count }
     }
@@ -140,11 +140,11 @@ impl Words {
 
     pub(crate) fn at(&self, place: usize) -> &AtomicU32 {
         assert!(place < self.count, "the word exists");
-        // SAFETY: there are that many words, which the host and kernels share.
+        // SAFETY: there are that many words, which only the host and kernels of these tests access.
         unsafe { AtomicU32::from_ptr(self.host.cast::<u32>().add(place)) }
     }
 
-    /// The values of a list: the first word is its length.
+    /// Returns the values of a list, whose first word is its length.
     pub(crate) fn list(&self) -> Vec<u32> {
         (1..=self.at(0).load(Ordering::Acquire) as usize).map(|place| self.at(place).load(Ordering::Acquire)).collect()
     }

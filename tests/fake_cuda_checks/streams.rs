@@ -42,7 +42,7 @@ fn a_stream_runs_in_order() {
     });
 }
 
-/// What the host does, in an order.
+/// A step of the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     LaunchOnFirst,
@@ -51,7 +51,7 @@ enum Step {
     LaunchOnSecond,
 }
 
-/// All orders of these.
+/// Returns all permutations of these steps.
 fn orders(steps: &[Step]) -> Vec<Vec<Step>> {
     if steps.is_empty() {
         return vec![Vec::new()];
@@ -91,7 +91,7 @@ fn a_wait_orders_streams_only_if_it_comes_after_the_record_and_before_the_work()
                 second.synchronize().unwrap();
             }
             if !ordered {
-                // Work that nothing holds up gets done.
+                // Work that does not wait runs.
                 while list.list().is_empty() {
                     std::hint::spin_loop();
                 }
@@ -151,7 +151,7 @@ fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
         let rig = Rig::new();
         let legacy = rig.context.default_stream();
         let apart = rig.stream();
-        // As any stream that is not created without blocking.
+        // A blocking stream, the default kind.
         let blocking = rig.context.per_thread_stream();
         let (word, list) = (Word::new(), Words::new(8));
         rig.hold(&blocking, &word);
@@ -167,10 +167,10 @@ fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
     });
 }
 
-/// Adds one to the number, and makes a call, which is not allowed there.
+/// Adds one to the number, and calls CUDA, which is not allowed there.
 unsafe extern "C" fn on_the_stream(data: *mut c_void) {
     let mut memory = 0;
-    // SAFETY: the data is the test's, which waits for the stream.
+    // SAFETY: the data belongs to the test, which waits for the stream.
     unsafe {
         let refused = sys::cuMemAlloc_v2(&mut memory, 16) == CUDA_ERROR_NOT_PERMITTED;
         (*data.cast::<AtomicU32>()).fetch_add(if refused { 1 } else { 100 }, Ordering::Relaxed);
@@ -233,7 +233,7 @@ fn times_are_of_events_that_keep_them() {
 fn destroyed_handles_are_refused() {
     on_fake_cuda(|| {
         let rig = Rig::new();
-        // SAFETY: handles are checked.
+        // SAFETY: the stand-in checks handles.
         unsafe {
             let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
             let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
