@@ -1,4 +1,4 @@
-//! Clients that do not read what they asked for.
+//! Clients that do not read their responses.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ async fn serves_others(server: &Server) {
     }
 }
 
-/// Cuts all connections off.
+/// Closes all connections, and checks that no request and no reply is left.
 async fn leaves_nothing(server: Server) {
     let Server { grpc, pool, .. } = server;
     grpc.shutdown(Duration::ZERO, Duration::ZERO).await;
@@ -47,7 +47,7 @@ async fn answers_that_a_client_does_not_take_are_bounded() {
         (0..64).flat_map(|number: u32| frame(&request("repeat", &number.to_string(), &[65_536.0; 16]))).collect();
     let call = post(MODEL_STREAM_INFER, RawBody::silent_after(requests));
     let _response = soon(peer.call(call)).await.expect("a response");
-    // Requests behind those that fill the backlog are not begun: how many are depends on the machine.
+    // Requests after those that fill the backlog do not begin. How many there are depends on the machine.
     let all_pause = || {
         let read = server.pool.stats().snapshot();
         read.replies_paused > 0 && read.tasks_running == 0 && read.waiting_reply_bytes >= limits.stream_bytes as u64

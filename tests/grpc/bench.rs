@@ -1,4 +1,4 @@
-//! The benchmark's client against the server.
+//! The benchmark's gRPC client, run against the server.
 
 use std::{sync::Arc, time::Duration};
 

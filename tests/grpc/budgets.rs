@@ -1,4 +1,4 @@
-//! What clients may hold together, and how those that want more are refused.
+//! The budgets of all clients together, and the errors of requests that exceed them.
 
 use paternoster::{
     budget::{Budget, Budgets},
@@ -14,12 +14,12 @@ use crate::support::{
 
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// A request with this many numbers, in raw form.
+/// Returns a request with this many numbers, in raw form.
 fn large(model: &str, numbers: usize) -> ModelInferRequest {
     request(model, "", &vec![1.0; numbers])
 }
 
-/// A request with this many numbers in typed contents, which take time to decode.
+/// Returns a request with this many numbers in typed contents, which take time to decode.
 fn typed(model: &str, numbers: usize) -> ModelInferRequest {
     let contents = InferTensorContents { fp32_contents: vec![2.0; numbers], ..InferTensorContents::default() };
     let input = InferInputTensor {
@@ -83,7 +83,7 @@ async fn a_message_that_can_never_fit_is_refused_by_its_declared_length() {
 async fn what_decoding_builds_counts() {
     let server = Server::start_within(bytes(8 << 20), |_| {}).await;
     let mut peer = RawConnection::open(server.address()).await;
-    // 200 KiB, which become ten times that: empty strings of typed contents.
+    // 200 KiB that grow tenfold when decoded: empty strings of typed contents.
     let strings = length_prefixed(0x2a, &length_prefixed(0x2a, &[0x42, 0].repeat(100 << 10)));
     let response = soon(peer.call(post(MODEL_INFER, RawBody::whole(framed(&strings))))).await.expect("a response");
     assert_eq!(grpc_status(&response), Some("8"));
@@ -148,7 +148,7 @@ async fn methods_that_carry_no_data_take_no_large_message() {
     assert_eq!(ending(response).await.status.as_deref(), Some("3"), "too many parameters");
 }
 
-/// Runs a test on a runtime with one blocking thread, which it holds until the test lets go.
+/// Runs a test on a runtime whose only blocking thread is occupied until the test releases it.
 fn with_held_workers(test: impl AsyncFnOnce(Server, std::sync::mpsc::Sender<()>)) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -219,7 +219,7 @@ fn requests_of_a_stream_keep_their_order_behind_a_large_one() {
     });
 }
 
-/// A field of bytes: its tag, its length and what it holds.
+/// Encodes a field of bytes: its tag, its length and its contents.
 fn length_prefixed(tag: u8, value: &[u8]) -> Vec<u8> {
     let mut field = vec![tag];
     prost::encode_length_delimiter(value.len(), &mut field).expect("memory");

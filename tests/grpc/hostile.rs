@@ -1,4 +1,4 @@
-//! Peers that mean harm or are broken.
+//! Peers that are malicious or broken.
 
 use std::{fs, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::support::{
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
-/// The process's address space in bytes.
+/// Returns the size of the process's address space in bytes.
 fn address_space() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages: u64 = statm.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number");
@@ -44,7 +44,7 @@ async fn declared_lengths_cost_nothing() {
     }
     serves(&server).await;
     for (_, peer) in &mut peers {
-        // The server has read the half message by the time it answers what came after it.
+        // The server has read the half message by the time it answers the request that follows it.
         soon(peer.call(post("/", RawBody::whole(vec![0; 5])))).await.expect("a response");
     }
     let grown = address_space().saturating_sub(before);
@@ -60,7 +60,7 @@ async fn peers_that_say_nothing_or_something_else_are_let_go() {
         let mut stream = TcpStream::connect(server.address()).await.expect("a connection");
         stream.write_all(opening).await.expect("sent");
         let mut answer = Vec::new();
-        // The server closes; whether by a last packet or a reset does not matter.
+        // The server closes the connection, with a FIN or a reset.
         let _ = soon(stream.read_to_end(&mut answer)).await;
         assert!(answer.is_empty(), "nothing is said to a peer that does not speak HTTP/2");
     }
@@ -135,7 +135,7 @@ async fn huge_headers_are_refused() {
 async fn empty_entries_are_counted_before_anything_is_built() {
     let server = Server::start(|_| {}).await;
     let mut peer = RawConnection::open(server.address()).await;
-    // Two bytes an entry, of which a message would make hundreds.
+    // Two bytes for each entry, which would become hundreds in the parsed message.
     for (field, tag) in [("parameters", 0x22), ("inputs", 0x2a), ("outputs", 0x32), ("raw_input_contents", 0x3a)] {
         let message = [tag, 0].repeat(1 << 20);
         let response = soon(peer.call(post(MODEL_INFER, RawBody::whole(framed(&message))))).await.expect("a response");

@@ -1,4 +1,4 @@
-//! HTTP beside gRPC: the same models, budgets and counts.
+//! The HTTP protocol next to gRPC: the same models, budgets and counters.
 
 use std::{net::Shutdown, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::support::{Server, eventually, models::Models, request, row, soon};
 
-/// A request of one row, to be sent as it is.
+/// Returns the bytes of a request of one row.
 fn posted(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
@@ -105,7 +105,7 @@ async fn events_that_a_client_does_not_take_are_bounded_and_its_leaving_ends_the
     };
     eventually("the model pauses", pauses).await;
     assert_eq!(server.pool.in_flight(), 1, "it has not ended");
-    // Beside what the system's and the connection's buffers take.
+    // In addition to what the buffers of the system and the connection hold.
     let waiting = server.pool.stats().snapshot().waiting_reply_bytes;
     assert!(waiting < 1 << 20, "{waiting} bytes wait");
     drop(stream);

@@ -53,7 +53,7 @@ async fn clients_that_send_different_shapes_do_not_wait_for_the_queue_delay() {
             let mut client = client.await;
             while let Ok(response) = client.model_infer(request("patient", "", values)).await {
                 assert_eq!(row(response.get_ref()), values, "an answer of its own shape");
-                // The test has ended where nobody listens.
+                // The test may have ended.
                 let _ = answers.send(values.len());
             }
         }
@@ -118,9 +118,9 @@ async fn a_deadline_that_passes_ends_the_request_and_counts_as_failed() {
     let server = Server::start(|_| {}).await;
     let version = server.repository.resolve("gated", "").expect("loaded");
     let failed = || version.handle().stats().snapshot().inference_stats.fail.count;
-    // Nothing counts a request whose deadline passes before the pool has it, as it may on a busy machine.
+    // A request is not counted if its deadline passes before the pool has it, as may happen on a busy machine.
     for deadline_ms in (0..8).map(|doubled| 50 << doubled) {
-        // tonic's client would end the call by its own clock; this one only tells the server.
+        // tonic's client would end the call by its own clock; this client only sends the deadline to the server.
         let mut connection = RawConnection::open(server.address()).await;
         let mut call = post(MODEL_INFER, RawBody::message(&request("gated", "", &[1.0])));
         call.headers_mut().insert("grpc-timeout", format!("{deadline_ms}m").parse().expect("ASCII"));

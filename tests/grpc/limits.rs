@@ -72,7 +72,7 @@ async fn calls_on_an_old_connection_may_end() {
     let answer = connection.sender.send_request(call);
     server.gate.await_run().await;
     let answer = tokio::spawn(answer);
-    // New calls fail once the client knows that it should go.
+    // New calls fail once the client has received GOAWAY.
     while soon(connection.call(post("/grpc.health.v1.Health/Check", RawBody::whole(vec![0; 5])))).await.is_ok() {}
     server.gate.let_pass(1);
     let response = soon(answer).await.expect("no panic").expect("a response");
@@ -108,7 +108,7 @@ async fn a_client_that_answers_no_ping_is_let_go() {
     let mut stream = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("preface and settings");
     let mut received = Vec::new();
-    // The server closes; whether by a last packet or a reset does not matter.
+    // The server closes the connection, with a FIN or a reset.
     let _ = soon(stream.read_to_end(&mut received)).await;
     let mut patient = server.client().await;
     soon(patient.server_live(ServerLiveRequest {})).await.expect("clients that answer stay");
@@ -129,7 +129,7 @@ async fn a_connection_too_many_is_told_to_go_away() {
     assert!(words.ends_with(b"too many connections"), "{words:?}");
     assert_eq!((places.used(), places.refused()), (1, 1));
 
-    // A client of HTTP/2 understands it.
+    // A client of HTTP/2 handles it.
     let connection = RawConnection::open(server.address()).await;
     soon(connection.task).await.expect("no panic").expect_err("it is told to go away");
     soon(first.server_live(ServerLiveRequest {})).await.expect("the first stays");
@@ -152,7 +152,7 @@ async fn a_connection_with_a_call_stays_however_long_it_takes() {
     let call = post("/inference.GRPCInferenceService/ModelInfer", RawBody::message(&request("gated", "", &[1.0])));
     let call = tokio::spawn(busy.sender.send_request(call));
     server.gate.await_run().await;
-    // One that came later and has no call is gone by now.
+    // Waits until a connection that was opened later and has no call has been closed.
     let idle = RawConnection::open(server.address()).await;
     soon(idle.task).await.expect("no panic").expect("the connection ends in order");
     assert!(!call.is_finished() && !busy.task.is_finished());
@@ -174,7 +174,7 @@ async fn an_idle_client_that_does_not_answer_is_cut_off() {
     .await;
     let mut stream = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("preface and settings");
-    // It never answers the ping that follows GOAWAY. The server closes; by a last packet or a reset does not matter.
+    // This client never answers the ping that follows GOAWAY. The server closes the connection, with a FIN or a reset.
     let _ = soon(stream.read_to_end(&mut Vec::new())).await;
     eventually("it holds no place", || server.budgets.grpc_connections.used() == 0).await;
 }

@@ -1,4 +1,4 @@
-//! The front ends over real sockets, with real threads and small programs behind it.
+//! The front ends over real sockets, with real threads and small programs behind them.
 
 mod backlog;
 mod bench;

@@ -1,4 +1,4 @@
-//! Everything about the server and its models but inference.
+//! All methods on the server and its models except inference.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The end of the server.
+//! Shutdown of the server.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ async fn what_outlasts_the_exit_timeout_is_cut() {
 async fn peers_that_say_nothing_do_not_hold_the_server_up() {
     let server = Server::start(|config| config.connection.handshake_timeout = A_MINUTE).await;
     let _silent = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
-    // Connections are accepted in turn, so the silent one is in by the time this one is.
+    // Connections are accepted in order, so the silent one has been accepted by the time this one is.
     soon(server.client().await.server_live(ServerLiveRequest {})).await.expect("OK");
     assert!(soon(server.grpc.shutdown(Duration::ZERO, A_MINUTE)).await, "everything finished in time");
 }
@@ -96,7 +96,7 @@ async fn a_dropped_server_is_gone() {
     soon(client.server_live(ServerLiveRequest {})).await.expect("OK");
     let address = server.address();
     drop(server.grpc);
-    // The port and the connections are closed by tasks of their own, in either order.
+    // Separate tasks close the port and the connections, in any order.
     soon(async { while tokio::net::TcpStream::connect(address).await.is_ok() {} }).await;
     soon(async { while client.server_live(ServerLiveRequest {}).await.is_ok() {} }).await;
 }

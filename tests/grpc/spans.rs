@@ -1,4 +1,4 @@
-//! Traced requests as spans: what a collector gets over OTLP, and the W3C trace context of clients.
+//! Traced requests as spans: what a collector receives over OTLP, and the W3C trace context of clients.
 
 use std::{
     collections::HashMap,
@@ -32,10 +32,10 @@ use crate::{
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Exports that may be answered at once.
+/// Number of exports that the collector may answer without waiting.
 const MANY: usize = 1000;
 
-/// A collector that answers exports as far as it has been allowed to.
+/// A collector that answers as many exports as it has permits for.
 struct Collector {
     address: SocketAddr,
     exports: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
@@ -82,7 +82,7 @@ impl Collector {
         scopes.flat_map(|spans| spans.spans.clone()).collect()
     }
 
-    /// Waits for the spans of so many requests, whose own are the last to come.
+    /// Waits for the spans of `requests` requests. A request's own span is the last to arrive.
     async fn requests(&self, requests: usize) -> Vec<Span> {
         let wait = async {
             loop {
@@ -124,7 +124,7 @@ async fn infer(client: &mut Client, id: &str, traceparent: &str) -> MetadataMap 
     soon(client.model_infer(asked)).await.expect("OK").metadata().clone()
 }
 
-/// The spans of a request by their names, each within the one that it belongs to; gives its own.
+/// Checks that each span of a request lies within its parent. Returns the request's own span, and the others by name.
 fn tree(spans: &[Span]) -> (Span, HashMap<String, Span>) {
     let root = spans.iter().find(|span| span.name == "InferRequest").expect("the request's").clone();
     let by_name: HashMap<String, Span> = spans.iter().map(|span| (span.name.clone(), span.clone())).collect();
@@ -209,13 +209,13 @@ async fn clients_decide_for_their_own_traces_and_the_rate_for_all_others() {
     let collector = Collector::start().await;
     let server = Server::start_traced(collector.options(3)).await;
     let mut client = server.client().await;
-    // None of these counts towards the rate.
+    // None of these requests counts towards the rate.
     for _ in 0..5 {
         let metadata = infer(&mut client, "not recorded", &parent("00")).await;
         assert!(metadata.get("traceresponse").is_none());
     }
     infer(&mut client, "recorded", &parent("01")).await;
-    // What is no context is no context: the rate decides.
+    // An invalid context is ignored, so the rate decides.
     let long = "0".repeat(4000);
     let malformed = ["00-x-y-01", "ff-", "00-00000000000000000000000000000000-0000000000000000-01", &long, "-", "00"];
     for (number, header) in malformed.into_iter().enumerate() {
@@ -274,7 +274,7 @@ async fn spans_beyond_the_queue_are_dropped_and_counted_and_requests_go_on() {
     let mut options = collector.options(1);
     options.otlp.max_queue_size = Some(8);
     options.otlp.max_export_batch_size = Some(1);
-    // The collector takes its time.
+    // The collector does not answer yet.
     let held = collector.allowed.acquire_many(MANY as u32).await.expect("it is open");
     let server = Server::start_traced(options).await;
     let mut client = server.client().await;
@@ -297,7 +297,7 @@ async fn spans_beyond_the_queue_are_dropped_and_counted_and_requests_go_on() {
 async fn without_a_collector_requests_go_on_and_their_spans_are_counted() {
     let collector = Collector::start().await;
     let mut options = collector.options(1);
-    // Nothing listens there: the port is that of a listener that is gone.
+    // Nothing listens on this port: its listener has been closed.
     let gone = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
     let address = gone.local_addr().expect("it is bound");
     drop(gone);

@@ -43,7 +43,7 @@ impl Stream {
         soon(self.answers.next()).await
     }
 
-    /// The next answer, which is no error: its id, its values and whether it is the last.
+    /// Returns the next response, which must be a success: its id, its values and whether it is the last.
     async fn success(&mut self) -> (String, Vec<f32>, bool) {
         let answer = self.next().await.expect("an answer").expect("no status");
         assert_eq!(answer.error_message, "", "no error in-band");
@@ -53,7 +53,7 @@ impl Stream {
         (response.id, values, last)
     }
 
-    /// Half-closes and gathers what is left.
+    /// Half-closes the stream and collects the remaining responses.
     async fn finish(mut self) -> Vec<Result<ModelStreamInferResponse, Status>> {
         drop(self.requests);
         let mut rest = Vec::new();
@@ -154,7 +154,7 @@ async fn with_triton_grpc_error_a_refusal_is_an_answer_and_the_stream_goes_on() 
     assert!(stream.finish().await.is_empty(), "the status is OK");
 }
 
-/// A stream whose failures end it (`triton_grpc_error`).
+/// Opens a stream that ends at the first error (`triton_grpc_error`).
 async fn errors_as_status(server: &Server) -> Stream {
     Stream::open_with(&mut server.client().await, |call| {
         call.metadata_mut().insert("triton_grpc_error", "true".parse().expect("ASCII"));
@@ -271,7 +271,7 @@ async fn the_deadline_of_a_stream_ends_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_that_passes_with_requests_pending_is_the_status_of_the_stream() {
     let server = Server::start(|_| {}).await;
-    // tonic's client would end the call by its own clock; this one only tells the server.
+    // tonic's client would end the call by its own clock; this client only sends the deadline to the server.
     let mut connection = RawConnection::open(server.address()).await;
     let message = frame(&request("gated", "", &[1.0]));
     let bodies = (0..40).map(|number| match number % 2 {
@@ -302,7 +302,7 @@ async fn no_more_requests_are_in_flight_than_the_bound_says() {
     }
     eventually("as many are in flight as may be", || server.pool.in_flight() == 3).await;
     for _ in 0..20 {
-        // All requests of the stream came before this call, so they had their chance to be read.
+        // All requests of the stream were sent before this call, so the server has had a chance to read them.
         soon(client.server_live(ServerLiveRequest {})).await.expect("OK");
         assert_eq!(server.pool.in_flight(), 3, "no more are read while none is answered");
     }
@@ -316,7 +316,7 @@ async fn a_client_that_never_reads_is_not_read_from() {
     let stream = Stream::open(&mut server.client().await).await;
     let identity = server.repository.resolve("identity", "").expect("loaded");
     let answered = || identity.handle().stats().snapshot().inference_stats.success.count;
-    // 24 MB in all, of which the client's windows take 2 MiB.
+    // 24 MB in total, of which the client's windows accept 2 MiB.
     for _ in 0..60 {
         stream.send(request("identity", "", &[1.0; 100_000]));
     }

@@ -1,4 +1,4 @@
-//! TLS and mutual TLS, with certificates made on the spot.
+//! TLS and mutual TLS, with certificates that are generated in the test.
 
 use std::{fs, path::PathBuf};
 
@@ -12,7 +12,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use crate::support::{Server, soon};
 
-/// An authority, and a certificate with its key that it signed, in PEM.
+/// A certificate authority, and a certificate with key that it signed, in PEM.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -95,7 +95,7 @@ async fn with_mutual_tls_only_clients_with_a_certificate_are_served() {
     let channel = connect(&server, with(clients.sign("client"))).await.expect("a connection");
     assert!(is_live(channel).await.expect("OK"));
     for (refused, what) in [(trusting(), "no certificate"), (with(authority.sign("client")), "another authority's")] {
-        // With TLS 1.3 the refusal may come after the client's own side of the handshake.
+        // With TLS 1.3 the rejection may arrive after the client has completed its side of the handshake.
         if let Ok(channel) = connect(&server, refused).await {
             is_live(channel).await.expect_err(what);
         }

@@ -1,4 +1,4 @@
-//! Traced requests over both protocols: which are traced, and what their traces say.
+//! Traced requests over both protocols: which requests are traced, and the contents of their traces.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::support::{Client, Server, eventually, request, soon};
 
 const TIMESTAMPS: TraceLevel = TraceLevel { timestamps: true, tensors: false };
 
-/// The head and the body of what HTTP answers to a request with these headers.
+/// Sends a request with these headers over HTTP, and returns the head and the body of the response.
 async fn post(server: &Server, path: &str, headers: &str, body: &str) -> (String, String) {
     let mut stream = TcpStream::connect(server.http.address()).await.expect("the server listens");
     let length = body.len();
@@ -53,7 +53,7 @@ fn to_file(folder: &TempDir, rate: u32) -> TraceOptions {
     }
 }
 
-/// The traces of a file by their ids: the name of the model, the request's id, and the points in its life in order.
+/// The traces of a file, by id: the model's name, the request's id, and its events in order.
 type Read = BTreeMap<u64, (String, String, Vec<String>)>;
 
 fn read(file: &Path) -> Read {
@@ -74,7 +74,7 @@ fn read(file: &Path) -> Read {
     traces
 }
 
-/// Waits for so many traces: the last of them may end just after its client has its answer.
+/// Waits until a file has this many traces. The last one may end just after its client has the response.
 async fn read_all(server: &Server, file: &Path, traces: usize) -> Read {
     let tracer = Arc::clone(&server.tracer);
     eventually("all traces are written", || {

@@ -1,10 +1,10 @@
-//! Arrays in memory as kernels see them.
+//! Arrays in memory, as kernels access them.
 
 use std::alloc::{Layout, alloc, dealloc};
 
 use half::{bf16, f16};
 
-/// What an array's elements are.
+/// The element type of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     F32,
@@ -49,11 +49,11 @@ impl Kind {
     }
 }
 
-/// What an output holds before a launch; every element type has it exactly.
+/// The value of outputs before a launch. Every element type represents it exactly.
 pub(crate) const UNTOUCHED: f64 = -7.0;
 
-/// An array that ends where its allocation ends, so that a sanitizer sees what lies beyond. Values go in and come out
-/// as doubles, rounded to the array's kind on the way in.
+/// An array that ends where its allocation ends, so that a sanitizer detects accesses beyond it. Values are read and
+/// written as doubles, rounded to the array's kind when written.
 pub(crate) struct Array {
     kind: Kind,
     count: usize,
@@ -64,12 +64,12 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    /// An array at an address that vector loads may use.
+    /// Creates an array at an address that allows vector loads.
     pub(crate) fn new(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
         Self::at(kind, values, 0)
     }
 
-    /// An array that begins one element after such an address.
+    /// Creates an array that begins one element after such an address.
     pub(crate) fn unaligned(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
         Self::at(kind, values, kind.bytes())
     }
@@ -86,7 +86,7 @@ impl Array {
         array
     }
 
-    /// An output of `count` elements.
+    /// Creates an output of `count` elements.
     pub(crate) fn untouched(kind: Kind, count: usize) -> Self {
         Self::new(kind, std::iter::repeat_n(UNTOUCHED, count))
     }
@@ -99,7 +99,7 @@ impl Array {
         self.allocation.wrapping_add(self.shift)
     }
 
-    /// The address of an element.
+    /// Returns the address of an element.
     pub(crate) fn element(&self, place: usize) -> *mut u8 {
         assert!(place <= self.count, "element {place} of {}", self.count);
         self.address().wrapping_add(place * self.kind.bytes())

@@ -9,13 +9,13 @@ use crate::{
     numbers::{assert_rows, live, uniform},
 };
 
-/// Sequences packed behind one another, with room for more tokens and sequences behind them.
+/// Packed sequences, with room for more tokens and sequences after them.
 struct Case {
     element: Kind,
     lengths: Vec<usize>,
     heads: usize,
     head_size: usize,
-    /// What the arrays hold, made from numbers between -1 and 1.
+    /// Computes the elements of the arrays from numbers between -1 and 1.
     values: fn(f64) -> f64,
     /// A sequence whose queries, keys and values are NaN.
     poisoned: Option<usize>,
@@ -43,7 +43,7 @@ impl Case {
     fn check(&self) {
         let hidden = self.heads * self.head_size;
         let room = self.tokens() + Self::SPARE_TOKENS;
-        // One product of queries, keys and values beside one another, as projections give it.
+        // Queries, keys and values side by side in one matrix, as projections compute them.
         let mut qkv: Vec<f64> = uniform(self.tokens(), room * 3 * hidden, 1.0).into_iter().map(self.values).collect();
         qkv[self.tokens() * 3 * hidden..].fill(f64::NAN);
         if let Some(sequence) = self.poisoned {
@@ -134,8 +134,8 @@ fn sequences_beyond_512_tokens() {
 
 #[test]
 fn scores_far_apart_neither_overflow_nor_vanish() {
-    // Scores reach thousands, so that most weights are zero and each tile may bring a much larger maximum. Whole
-    // numbers and a scale of 1/8 make them exact in fp32.
+    // Scores reach thousands, so that most weights are zero and each tile may have a much larger maximum. Whole numbers
+    // and a scale of 1/8 make them exact in fp32.
     Case {
         element: Kind::F32,
         lengths: vec![100, 1, 64],

@@ -12,12 +12,13 @@ use crate::{
 /// Rows of a slot table.
 const TABLE_ROWS: usize = 6;
 
-/// The rows of a table that the rows of the batch have. The second row has none; padding rows may have anything.
+/// The table's row for each row of the batch. The second row's is beyond the table; those of padding rows may be
+/// anything.
 const SLOTS: [f64; ROWS] = [5.0, TABLE_ROWS as f64, 2.0, 1e9, -1.0];
 const LEFT_SLOTS: [f64; ROWS] = [0.0, 1.0, 3.0, 1e9, -1.0];
 const RIGHT_SLOTS: [f64; ROWS] = [1.0, 1.0, 4.0, 1e9, -1.0];
 
-/// A cell's gates and their bias for one case, and whether its states lie in slot tables.
+/// A cell's gates and bias for one case, and whether its states lie in slot tables.
 struct Case {
     element: Kind,
     hidden: usize,
@@ -27,14 +28,15 @@ struct Case {
     launch: ([u32; 2], u32),
 }
 
-/// What a cell reads or writes: an array, and which of its rows belong to the live rows of the batch.
+/// A state that a cell reads or writes: an array, and the rows of it that belong to the live rows of the batch.
 struct State {
     array: Array,
     rows: [Option<usize>; LIVE],
 }
 
 impl Case {
-    /// Cases of each element type, width and launch for cells of `parts` gates; some have no bias, some have slots.
+    /// Checks cases of each element type, width and launch for cells of `parts` gates. Some have no bias, some have
+    /// slots.
     fn for_each(parts: usize, check: impl Fn(&Self)) {
         for element in Kind::ELEMENTS {
             for hidden in SIZES {
@@ -47,7 +49,7 @@ impl Case {
         }
     }
 
-    /// The gates of all live rows' units in the order of the batch, with their bias.
+    /// Returns the gates of all live rows' units in the order of the batch, with their bias.
     fn units<const PARTS: usize>(&self) -> Vec<[f64; PARTS]> {
         let (gates, bias) = (self.gates.values(), self.bias.as_ref().map(Array::values));
         let unit = |row: usize, unit: usize| {
@@ -69,7 +71,7 @@ impl Case {
         if self.in_slots { TABLE_ROWS } else { ROWS }
     }
 
-    /// A state of which only the rows that the live ones have are numbers.
+    /// Returns a state in which only the rows of live batch rows are numbers.
     fn state(&self, kind: Kind, seed: usize, slots: [f64; ROWS]) -> State {
         let rows = self.rows(slots);
         let values = uniform(seed, self.state_rows() * self.hidden, 2.0).into_iter().enumerate();
@@ -78,12 +80,12 @@ impl Case {
         State { array: Array::new(kind, values), rows }
     }
 
-    /// A state to be written.
+    /// Returns a state to be written.
     fn kept(&self, kind: Kind) -> State {
         State { array: Array::untouched(kind, self.state_rows() * self.hidden), rows: self.rows(SLOTS) }
     }
 
-    /// An output in the order of the batch.
+    /// Returns an output in the order of the batch.
     fn output(&self) -> State {
         let rows = self.rows(SLOTS);
         let rows = std::array::from_fn(|row| rows[row].map(|_| row));
@@ -102,7 +104,7 @@ impl Case {
         arguments.push(self.bias.as_ref().map_or(Null, Arg::Array));
         arguments.extend(states.iter().map(|state| Arg::Array(&state.array)));
         if kernel != "gru_reset" && !self.in_slots {
-            // h in the order of the batch is enough then.
+            // Without slots, h is written only in the order of the batch.
             arguments.pop();
             arguments.push(Null);
         }
@@ -110,7 +112,7 @@ impl Case {
         Library::of(self.element).launch(kernel, grid, threads, &arguments).expect("the launch keeps the rules");
     }
 
-    /// A state's values in the order of the batch, for the reference; NaN for a row that has none.
+    /// Returns a state's values in the order of the batch, for the reference; NaN for a row without a slot.
     fn values(&self, state: &State) -> Vec<f64> {
         let values = state.array.values();
         let row = |row: &Option<usize>| match row {
@@ -120,7 +122,7 @@ impl Case {
         state.rows.iter().flat_map(row).collect()
     }
 
-    /// Holds the rows that the live ones have to the reference, and all others to what they were.
+    /// Checks that the rows of live batch rows match the reference, and that all others are unchanged.
     fn assert(&self, kind: Kind, state: &State, expected: &[f64], what: &str) {
         let mut whole = vec![UNTOUCHED; state.array.values().len()];
         for (row, expected) in state.rows.iter().zip(expected.chunks(self.hidden)) {
@@ -131,7 +133,7 @@ impl Case {
         assert_close(kind, &state.array.values(), &whole, what);
     }
 
-    /// Holds both forms of h to the reference.
+    /// Checks both copies of h against the reference.
     fn assert_h(&self, h: &State, kept: &State, expected: &[f64], what: &str) {
         self.assert(self.element, h, expected, what);
         if self.in_slots {

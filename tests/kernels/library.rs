@@ -1,4 +1,4 @@
-//! The kernels as a library of the host: compiled once for an element type, opened, launched.
+//! The kernels as a host library: compiled once for an element type, loaded, launched.
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
@@ -13,20 +13,20 @@ use libloading::Library as Opened;
 
 use crate::array::{Array, Kind};
 
-/// Set in a process whose kernels are to be compiled with sanitizers (see `sanitized`).
+/// Environment variable of processes whose kernels are compiled with sanitizers (see `sanitized`).
 pub(crate) const SANITIZE: &str = "PATERNOSTER_SANITIZE_KERNELS";
 
 /// An argument of a launch.
 pub(crate) enum Arg<'a> {
     Array(&'a Array),
-    /// An array from one of its elements on.
+    /// An array, from one of its elements on.
     Inside(&'a Array, usize),
     Null,
     Int(i32),
     Float(f32),
 }
 
-/// How a kernel is described by the library; `host::Kernel` of `kernels/prelude/host.h`.
+/// The library's description of a kernel: `host::Kernel` of `kernels/prelude/host.h`.
 #[repr(C)]
 struct RawKernel {
     name: *const c_char,
@@ -56,7 +56,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The kernels of the repository for an element type.
+    /// Returns the repository's kernels for an element type.
     pub(crate) fn of(element: Kind) -> &'static Self {
         static LIBRARIES: [OnceLock<Library>; 3] = [const { OnceLock::new() }; 3];
         let (place, _) =
@@ -64,7 +64,7 @@ impl Library {
         LIBRARIES[place].get_or_init(|| Self::compile(element, &sources()).expect("the kernels compile"))
     }
 
-    /// Compiles and opens kernel files. The error is the compiler's.
+    /// Compiles and loads kernel files. The error is the compiler's message.
     pub(crate) fn compile(element: Kind, sources: &[PathBuf]) -> Result<Self, String> {
         let file = build(element, sources)?;
         // SAFETY: the library's initializers only fill its table.
@@ -79,7 +79,7 @@ impl Library {
         Ok(Self { launch, kernels, _opened: opened })
     }
 
-    /// Launches a kernel with blocks of `threads` threads. The error is what the library finds wrong.
+    /// Launches a kernel with blocks of `threads` threads. The error says which rule was broken.
     pub(crate) fn launch(&self, name: &str, grid: [u32; 2], threads: u32, arguments: &[Arg<'_>]) -> Result<(), String> {
         let mut bytes: Vec<Vec<u64>> = arguments.iter().map(Arg::words).collect();
         if let Some(kernel) = self.kernels.iter().find(|kernel| kernel.name == name) {
@@ -100,13 +100,13 @@ impl Library {
         if wrong.is_null() {
             return Ok(());
         }
-        // SAFETY: the message is a C string, which holds until this thread's next launch.
+        // SAFETY: the message is a C string, valid until this thread's next launch.
         Err(unsafe { CStr::from_ptr(wrong) }.to_string_lossy().into_owned())
     }
 }
 
 impl Arg<'_> {
-    /// The argument's memory, at least 8-byte aligned.
+    /// Returns the argument's memory, at least 8-byte aligned.
     fn words(&self) -> Vec<u64> {
         match self {
             Self::Array(array) => vec![array.address() as u64],
@@ -125,13 +125,13 @@ impl Arg<'_> {
     }
 }
 
-/// Reads the library's list.
+/// Reads the library's list of kernels.
 ///
 /// # Safety
-/// It is a list as `host.h` makes it.
+/// The pointer is to a list as `host.h` builds it.
 unsafe fn table(mut next: *const RawKernel) -> Vec<Kernel> {
     let mut kernels = Vec::new();
-    // SAFETY: as the caller promises; a null pointer ends the list.
+    // SAFETY: guaranteed by the caller; a null pointer ends the list.
     while let Some(raw) = unsafe { next.as_ref() } {
         // SAFETY: a name is a C string, and there is a size for each argument.
         let (name, sizes) = unsafe {
@@ -147,7 +147,7 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
 }
 
-/// The kernel files of the repository.
+/// Returns the kernel files of the repository.
 pub(crate) fn sources() -> Vec<PathBuf> {
     let entries = fs::read_dir(folder()).expect("the folder of the kernels");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
@@ -160,8 +160,8 @@ pub(crate) fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "c++".into())
 }
 
-/// Compiles kernel files into a shared library; returns its path. One that was made by the same compiler from the same
-/// files with the same options is used again.
+/// Compiles kernel files into a shared library and returns its path. A library that the same compiler built from the
+/// same files with the same options is reused.
 fn build(element: Kind, sources: &[PathBuf]) -> Result<PathBuf, String> {
     let prelude = folder().join("prelude");
     let element = match element {
@@ -176,7 +176,7 @@ fn build(element: Kind, sources: &[PathBuf]) -> Result<PathBuf, String> {
         options.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
     }
     let mut command = Command::new(compiler());
-    // What the sanitizers need in this process is not the compiler's.
+    // The sanitizers' runtime is preloaded for this process, not for the compiler.
     command.env_remove("LD_PRELOAD");
     command.args(options).arg(format!("-DELEMENT={element}"));
     command.arg("-include").arg(prelude.join("host.h")).args(["-x", "c++"]).args(sources);
@@ -192,7 +192,7 @@ fn build(element: Kind, sources: &[PathBuf]) -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let library = folder.join(format!("kernels-{element}-{:016x}.so", hash.finish()));
     if !library.exists() {
-        // Beside it, and renamed when complete: other processes may want the same one.
+        // Written next to it and renamed when complete, because other processes may build the same library.
         let scratch = tempfile::NamedTempFile::new_in(folder).map_err(|error| error.to_string())?;
         let done = command.arg("-o").arg(scratch.path()).output().map_err(|error| error.to_string())?;
         if !done.status.success() {

@@ -1,4 +1,4 @@
-//! The CUDA kernels' numerics, checked on the host: `kernels/*.cu` are compiled as C++ and compared with references in
+//! The CUDA kernels' numerics, checked on the host. `kernels/*.cu` are compiled as C++ and compared with references in
 //! double precision, for each element type, ragged sizes and launches, with padding rows full of NaN.
 
 mod array;

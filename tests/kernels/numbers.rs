@@ -1,4 +1,4 @@
-//! Inputs for kernels, and how close their outputs have to be.
+//! Inputs for kernels, and comparisons of their outputs with references.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -12,35 +12,36 @@ pub(crate) const SIZES: [usize; 8] = [1, 3, 31, 32, 33, 255, 257, 1000];
 pub(crate) const ROWS: usize = 5;
 pub(crate) const LIVE: usize = 3;
 
-/// Launches that do the same work: (blocks along x, along y, threads of a block).
+/// Launches that compute the same: (blocks along x and y, threads of a block).
 pub(crate) const LAUNCHES: [([u32; 2], u32); 3] = [([5, 1], 32), ([1, 1], 96), ([2, 3], 256)];
 
-/// Launches of kernels that reduce over a row, whose blocks have whole rows.
+/// Launches of kernels that reduce over a row, where a block takes whole rows.
 pub(crate) const ROW_LAUNCHES: [([u32; 2], u32); 3] = [([5, 1], 32), ([1, 1], 96), ([2, 1], 256)];
 
 pub(crate) fn generator(seed: usize) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed as u64)
 }
 
-/// Numbers between -limit and limit.
+/// Returns numbers between -limit and limit.
 pub(crate) fn uniform(seed: usize, count: usize, limit: f64) -> Vec<f64> {
     let mut generator = generator(seed);
     (0..count).map(|_| generator.random_range(-limit..limit)).collect()
 }
 
-/// A matrix of `ROWS` rows of numbers between -limit and limit; its padding rows are NaN.
+/// Returns a matrix of `ROWS` rows of numbers between -limit and limit, whose padding rows are NaN.
 pub(crate) fn padded(seed: usize, columns: usize, limit: f64) -> Vec<f64> {
     let mut values = uniform(seed, ROWS * columns, limit);
     values[LIVE * columns..].fill(f64::NAN);
     values
 }
 
-/// How many rows are live, as the parameter block holds it.
+/// Returns the number of live rows, as the parameter block holds it.
 pub(crate) fn live(count: usize) -> Array {
     Array::new(Kind::I32, [count as f64])
 }
 
-/// (relative, absolute): fp32 sums of a thousand terms, and for the half types the rounding of the result.
+/// Returns the relative and the absolute tolerance: for fp32 that of sums of a thousand terms, for the half types that
+/// of rounding the result.
 fn tolerance(kind: Kind) -> (f64, f64) {
     match kind {
         Kind::F32 => (1e-5, 2e-6),
@@ -50,7 +51,7 @@ fn tolerance(kind: Kind) -> (f64, f64) {
     }
 }
 
-/// Holds each output to the reference.
+/// Checks each output against the reference.
 pub(crate) fn assert_close(kind: Kind, got: &[f64], expected: &[f64], what: &str) {
     let (relative, absolute) = tolerance(kind);
     assert_eq!(got.len(), expected.len(), "elements of {what}");
@@ -60,7 +61,7 @@ pub(crate) fn assert_close(kind: Kind, got: &[f64], expected: &[f64], what: &str
     }
 }
 
-/// The live rows of an output against the reference; the padding rows are as they were.
+/// Checks the live rows of an output against the reference, and that the padding rows are unchanged.
 pub(crate) fn assert_rows(kind: Kind, output: &Array, expected: &[f64], what: &str) {
     let got = output.values();
     let (rows, padding) = got.split_at(expected.len());

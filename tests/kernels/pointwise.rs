@@ -11,7 +11,7 @@ use crate::{
     numbers::{LAUNCHES, LIVE, ROWS, SIZES, assert_rows, live, padded, sigmoid, uniform},
 };
 
-/// erf by its series of positive terms: 2/√π · exp(-x²) · Σ 2ⁿ x²ⁿ⁺¹ / (2n + 1)!!
+/// Computes erf by its series of positive terms: 2/√π · exp(-x²) · Σ 2ⁿ x²ⁿ⁺¹ / (2n + 1)!!
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..300 {
@@ -123,7 +123,7 @@ fn convert(element: Kind, kernel: &str, x: &Array, out: &Array) {
     Library::of(element).launch(kernel, [1, 4], 256, &arguments).expect("the launch keeps the rules");
 }
 
-/// Every number of 16 bits as a half type has it.
+/// Returns every 16-bit number as a value of a half type.
 fn every_half(element: Kind) -> Vec<f64> {
     let value = |bits: u16| match element {
         Kind::F16 => f16::from_bits(bits).to_f64(),
@@ -151,7 +151,7 @@ fn every_half_number_becomes_the_same_number_in_fp32() {
 #[test]
 fn conversion_to_a_half_type_rounds_to_the_nearest_and_ties_to_even() {
     for element in [Kind::F16, Kind::Bf16] {
-        // Beside each number, the point halfway to the next one, and what is just below and above that.
+        // For each number also the point halfway to the next one, and the values just below and above that point.
         let numbers: Vec<f64> = every_half(element)
             .windows(2)
             .filter(|pair| pair.iter().all(|number| number.is_finite()))

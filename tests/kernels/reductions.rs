@@ -9,7 +9,7 @@ use crate::{
     numbers::{LIVE, ROW_LAUNCHES, ROWS, SIZES, assert_close, assert_rows, live, padded, uniform},
 };
 
-/// Each element type, row width and launch.
+/// Runs a check for each element type, row width and launch.
 fn for_each(check: impl Fn(Kind, usize, ([u32; 2], u32))) {
     for element in Kind::ELEMENTS {
         for columns in SIZES {
@@ -50,7 +50,7 @@ fn softmax_of_ragged_rows() {
 fn softmax_neither_overflows_nor_divides_by_nothing() {
     for_each(|element, columns, launch| {
         let mut x = padded(columns, columns, 1e4);
-        // Rows of one value, and of infinities beside a number.
+        // Rows of one repeated value, and of infinities and one number.
         x[columns..2 * columns].fill(-1e4);
         x[2 * columns..3 * columns - 1].fill(f64::NEG_INFINITY);
         let x = Array::new(element, x);
@@ -95,7 +95,7 @@ impl Norm<'_> {
         Library::of(element).launch("layer_norm", grid, threads, &arguments).expect("the launch keeps the rules");
     }
 
-    /// The sums with the residual, and the normalised rows.
+    /// Returns the sums with the residual, and the normalised rows.
     fn expected(&self, columns: usize) -> (Vec<f64>, Vec<f64>) {
         let residual = self.residual.map_or(vec![0.0; ROWS * columns], Array::values);
         let (scale, bias) = (self.scale.values(), self.bias.map_or(vec![0.0; columns], Array::values));
@@ -201,7 +201,7 @@ fn argmax_takes_the_first_of_equals_and_tells_which_rows_are_done() {
     for_each(|element, columns, launch| {
         let mut x = padded(columns, columns, 5.0);
         let last = columns - 1;
-        // Row 0: the maximum at the end. Row 1: twice, far apart. Row 2: everywhere.
+        // Row 0: the maximum is last. Row 1: it occurs twice, far apart. Row 2: everywhere.
         x[last] = 9.0;
         x[columns + columns / 3] = 9.0;
         x[columns + last] = 9.0;
@@ -237,7 +237,7 @@ fn mean_pooling_is_over_each_sequences_own_tokens() {
     for length in lengths {
         offsets.push(offsets[offsets.len() - 1] + length as f64);
     }
-    // Behind the live sequences, the parameter block holds what an earlier task left.
+    // After the live sequences, the parameter block holds values of an earlier task.
     offsets.resize(sequences + 1, 1e9);
     for_each(|element, columns, (grid, threads)| {
         let mut x = uniform(columns, (tokens + 2) * columns, 1.0);

@@ -9,7 +9,7 @@ use crate::{
     numbers::{LAUNCHES, LIVE, ROWS, live},
 };
 
-/// Rows of a table, each element of which names its place; the last two are NaN.
+/// Rows of a table. Each element identifies its position; the last two rows are NaN.
 const TABLE_ROWS: usize = 9;
 
 fn table(columns: usize) -> Vec<f64> {
@@ -17,7 +17,7 @@ fn table(columns: usize) -> Vec<f64> {
     known.chain(std::iter::repeat_n(f64::NAN, 2 * columns)).collect()
 }
 
-/// What a gather of these rows gives: zeros for padding and for rows that the table does not have.
+/// Returns the expected result of a gather: zeros for padding and for rows beyond the table.
 fn gathered(rows: &[Option<usize>], columns: usize) -> Vec<f64> {
     let table = table(columns);
     let row = |row: &Option<usize>| match row {
@@ -28,11 +28,11 @@ fn gathered(rows: &[Option<usize>], columns: usize) -> Vec<f64> {
     rows.iter().flat_map(row).chain(padding).collect()
 }
 
-/// Words of a row, and words between two rows, in the batch and in tables whose rows may be shorter: with vectors, and
-/// without for either reason.
+/// Words of a row, and extra words between rows in the batch and in tables. Some widths allow vectors; others do not,
+/// because of either number.
 const WIDTHS: [(usize, usize); 9] = [(1, 0), (3, 0), (4, 0), (4, 4), (4, 3), (31, 1), (32, 0), (257, 0), (1000, 24)];
 
-/// Rows that begin every `stride` words; nothing is written between them.
+/// Returns rows that begin every `stride` words, with untouched words between them.
 fn spread(rows: &[f64], columns: usize, stride: usize) -> Vec<f64> {
     let gap = std::iter::repeat_n(UNTOUCHED, stride - columns);
     rows.chunks(columns).flat_map(|row| row.iter().copied().chain(gap.clone())).collect()
@@ -48,7 +48,7 @@ struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// Runs it for rows of several widths, from and to addresses that allow vectors and that do not.
+    /// Runs the kernel for rows of several widths, with addresses that allow vectors and with addresses that do not.
     fn check(&self) {
         let library = Library::of(Kind::F32);
         for (columns, gap) in WIDTHS {
@@ -88,7 +88,7 @@ impl Gather<'_> {
     }
 }
 
-/// An index far outside of every table, for padding rows: following it would be seen.
+/// An index far beyond every table, for padding rows: an access with it would be detected.
 const WILD: f64 = 1e9;
 
 fn gather<'a>(indices: [f64; ROWS], live: i32, expected: &'a [Option<usize>], faults: [f64; ROWS]) -> Gather<'a> {
@@ -128,7 +128,7 @@ fn entries_are_gathered_up_to_their_count_and_what_is_behind_them_is_zeros() {
     const MOST: usize = 3;
     type ByRow = [f64; ROWS];
     let rows = TABLE_ROWS as f64;
-    // The last entries of the table are NaN: a row that reads one too many shows it.
+    // The last entries of the table are NaN, so a row that reads one too many shows it.
     let cases: [(ByRow, ByRow, i32, ByRow); 4] = [
         ([4.0, 0.0, 6.0, 2.0, WILD], [3.0, 1.0, 1.0, 0.0, WILD], 4, [0.0; ROWS]),
         ([WILD; ROWS], [WILD; ROWS], 0, [0.0; ROWS]),
@@ -284,17 +284,17 @@ fn pieces_are_copied_to_their_places_and_no_more_than_there_are() {
     }
 }
 
-/// A list of places, of which each row has the one named, or none; and where it lies.
+/// Returns a list of places, one for each row or none, and a variable with the list's address.
 fn list_of(places: [Option<&Array>; ROWS]) -> (Array, Array) {
     const BEFORE: usize = 2;
     let own = places.map(|place| place.map_or(0.0, |array| array.address().addr() as f64));
-    // Those of other rows come first.
+    // Places of other rows come first.
     let list = Array::new(Kind::I64, std::iter::repeat_n(WILD, BEFORE).chain(own));
     let at = Array::new(Kind::I64, [list.address().addr() as f64]);
     (list, at)
 }
 
-/// The list's entry with the first of the places.
+/// Index of the first place in the list.
 const FIRST_PLACE: i32 = 2;
 
 #[test]
@@ -311,7 +311,7 @@ fn rows_are_gathered_from_places_of_their_own() {
             for (places, is_placed) in [(&at, true), (&none, false)] {
                 let out = Array::untouched(Kind::F32, ROWS * columns);
                 let faults = Array::zeros(Kind::I32, ROWS);
-                // A row that lies elsewhere needs no slot.
+                // A row with a place of its own needs no slot.
                 let slots = [3.0, if is_placed { WILD } else { 6.0 }, 0.0, WILD, WILD];
                 let arguments = [
                     Arg::Array(&live(LIVE)),

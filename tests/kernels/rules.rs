@@ -1,5 +1,5 @@
-//! What the host's vocabulary finds: kernels that break the rules of the device, launches that do not fit, and what
-//! the table and the documentation say.
+//! Errors that the host prelude detects: kernels that break the rules of the device, and launches that do not fit. Also
+//! checks the table of kernels and the documentation.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Kernels that the device would run wrong at times, and what is said of each.
+/// Kernels that would compute wrong results on the device at times, each with its error.
 const BROKEN: [(&str, &str); 6] = [
     (
         "SHARED(int, word, 64); EACH { word[TID] = TID; } EACH { out[TID] = word[63 - TID]; }",
@@ -86,7 +86,7 @@ fn sums_are_taken_in_the_devices_order() {
     library
         .launch("sum", [1, 1], 96, &[Arg::Array(&Array::new(Kind::F32, x.clone())), Arg::Array(&out)])
         .expect("runs");
-    // Within a warp, halves are added to halves; warps follow one another.
+    // Within a warp, lanes are added pairwise as a butterfly; then the warps are added in order.
     let warp = |lanes: &[f64]| {
         let mut lanes: Vec<f32> = lanes.iter().map(|&lane| lane as f32).collect();
         while lanes.len() > 1 {
@@ -112,7 +112,7 @@ fn a_launch_that_does_not_fit_is_refused_with_its_reason() {
     }
 }
 
-/// The names after `KERNEL(` in the kernel files.
+/// Returns the names after `KERNEL(` in the kernel files.
 fn declared() -> Vec<String> {
     let mut names = Vec::new();
     for file in sources() {

@@ -1,10 +1,10 @@
-//! The same tests with kernels that the sanitizers for addresses and undefined behaviour watch.
+//! The same tests, with kernels that are compiled with the sanitizers for addresses and undefined behaviour.
 
 use std::{path::Path, process::Command};
 
 use crate::library::{SANITIZE, compiler};
 
-/// Leaves the test out where the C++ compiler has no sanitizers.
+/// Environment variable that skips the test if the C++ compiler has no sanitizers.
 const WITHOUT: &str = "PATERNOSTER_NO_SANITIZER";
 
 #[test]
@@ -23,7 +23,7 @@ fn kernels_touch_nothing_but_their_arrays() {
         "'{}' has no AddressSanitizer; install it, or set {WITHOUT}=1 to leave this test out",
         compiler()
     );
-    // A library that is opened at run time needs the sanitizer's runtime to be there first.
+    // A library that is opened at run time needs the sanitizer's runtime to be loaded first.
     let tests = std::env::current_exe().expect("a test program knows its path");
     let done = Command::new(tests)
         .env(SANITIZE, "1")

@@ -1,8 +1,8 @@
-//! The OpenVINO engine: its programs and the pool's use of them, and that it gives what ONNX Runtime gives, network by
-//! network, model by model.
+//! The OpenVINO engine: its programs, the pool's use of them, and comparisons with ONNX Runtime, network by network and
+//! model by model.
 //!
-//! Needs the libraries of both engines: where `make` puts them, or in `ORT_DYLIB_PATH` and `OPENVINO_DYLIB_PATH`.
-//! Without them each test says so and passes.
+//! Needs the libraries of both engines, where `make` puts them, or in `ORT_DYLIB_PATH` and `OPENVINO_DYLIB_PATH`.
+//! Without them each test prints a note and passes.
 
 mod models;
 mod networks;

@@ -1,4 +1,4 @@
-//! Every example model through the pool: whole, cut into stages and made of cells, by both engines.
+//! Every example model on the pool, whole, cut into stages and made of cells, with both engines.
 
 use std::{ffi::OsString, fs, path::Path, sync::Arc};
 
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use crate::rig::{FP32, deviation, engines};
 
-/// Length of what varies in requests.
+/// Length of the varying axes in requests.
 const LENGTH: i64 = 5;
 
-/// Writes example models; a key for `model.yaml` is added to each.
+/// Writes example models, and adds a key to the `model.yaml` of each.
 fn written(names: &[&str], key: &str) -> TempDir {
     let root = tempfile::tempdir().expect("a folder");
     let words = ["models", "--quarter", "--only", &names.join(","), "--out"].map(OsString::from);
@@ -31,7 +31,7 @@ fn written(names: &[&str], key: &str) -> TempDir {
     root
 }
 
-/// Adds a key to a model's configuration, in the form that it has.
+/// Adds a key to a model's configuration, in the configuration's own format.
 fn add_key(directory: &Path, key: &str) {
     let (name, value) = key.split_once(": ").expect("a key and its value");
     let pbtxt = directory.join("config.pbtxt");
@@ -43,7 +43,8 @@ fn add_key(directory: &Path, key: &str) {
     fs::write(file, format!("{text}\n{line}")).expect("the folder takes it");
 }
 
-/// One request of the model's kind: every token another, frames of any numbers, a tree with two leaves at each node.
+/// Returns a request for a model: different tokens, frames of any numbers, or a tree with two children at each inner
+/// node.
 fn request(spec: &ModelSpec) -> InferRequest {
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| Some(tensor(spec, number, input))).collect();
     InferRequest::new(1, inputs)
@@ -54,7 +55,7 @@ fn tensor(spec: &ModelSpec, number: usize, input: &TensorSpec) -> InputTensor {
     let dims = input.dims.iter().map(|dim| if *dim < 0 { length } else { *dim });
     let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
     let count: i64 = shape.iter().product();
-    // Nodes 2 and 4 have the two before them as children.
+    // Nodes 2 and 4 have the two nodes before them as children.
     let children: [i32; 10] = [-1, -1, -1, -1, 0, 1, -1, -1, 2, 3];
     let data: Vec<u8> = (0..count)
         .flat_map(|place| match input.datatype {
@@ -71,7 +72,7 @@ fn tensor(spec: &ModelSpec, number: usize, input: &TensorSpec) -> InputTensor {
 
 type Answer = Result<(Arc<ModelSpec>, Vec<OutputTensor>), String>;
 
-/// What models answer to a request each, or why they do not load.
+/// Returns the answer of each model to a request, or why it does not load.
 async fn answers(engines: Engines, root: &TempDir, names: &[&str]) -> Vec<Answer> {
     let pool = Pool::start(&PoolOptions::default()).expect("threads start");
     let loader = Arc::new(PoolLoader::new(pool, engines));
@@ -91,7 +92,7 @@ async fn answers(engines: Engines, root: &TempDir, names: &[&str]) -> Vec<Answer
     answers
 }
 
-/// Checks that models answer the same by both engines.
+/// Checks that models answer the same with both engines.
 async fn check(names: &[&str], key: &str) {
     let (Some(one), Some(other)) = (engines(), engines()) else { return };
     let (plain, changed) = (written(names, "backend: onnxruntime"), written(names, key));
@@ -128,7 +129,7 @@ async fn models_of_cells() {
     check(&names, "engine: openvino").await;
 }
 
-/// The engine is the same for all stages, and what crosses between them is fp32.
+/// All stages use the same engine, and tensors between them are fp32.
 #[tokio::test]
 async fn stages() {
     let Some(engines) = engines() else { return };
@@ -142,7 +143,7 @@ async fn stages() {
     assert!(far <= FP32, "{far}");
 }
 
-/// A cell may run by another engine than the others.
+/// Cells of one model may use different engines.
 #[tokio::test]
 async fn cells_by_different_engines() {
     let Some(one) = engines() else { return };

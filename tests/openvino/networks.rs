@@ -1,5 +1,6 @@
-//! Every network of the zoo, by both engines. The last number is how far answers in BF16 may be from those in fp32, as
-//! a share of the largest: BF16 has 8 bits of fraction, and deep networks of random weights add up what that loses.
+//! Every network of the zoo, with both engines. The last number is the allowed difference between BF16 and fp32
+//! answers, as a fraction of the largest: BF16 has 8 bits of fraction, and deep networks of random weights accumulate
+//! the error.
 
 use paternoster::onnx::{
     weights::Seeded,
@@ -10,9 +11,9 @@ use crate::rig::Network;
 
 const QUARTER: Width = Width::QUARTER;
 
-/// What one product loses, or a few.
+/// Error of one product, or a few.
 const SHALLOW: f32 = 0.02;
-/// What a network of tens of layers loses.
+/// Error of a network with tens of layers.
 const DEEP: f32 = 0.1;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Programs on the pool: every datatype, shapes that are not known before, concurrent runs, runs that are told to stop.
+//! Programs on the pool: every datatype, shapes that are not known beforehand, concurrent runs, runs that are asked to
+//! stop.
 
 use std::{sync::Arc, thread};
 
@@ -67,7 +68,7 @@ fn fp32(values: &[f32]) -> Vec<u8> {
 async fn every_datatype_comes_back_as_it_went() {
     let Some(openvino) = openvino() else { return };
     let pool = pool();
-    // The others are refused.
+    // The other datatypes are refused.
     let refused = [DataType::Bytes, DataType::Fp64, DataType::Uint32, DataType::Uint64];
     for datatype in DataType::ALL.into_iter().filter(|datatype| !refused.contains(datatype)) {
         let size = datatype.size_bytes().expect("no strings");
@@ -75,7 +76,7 @@ async fn every_datatype_comes_back_as_it_went() {
         let model = zoo::identity_of(datatype, &dims).expect("the graph is sound");
         let tensor = |name: &str| TensorSpec::new(name, datatype, &[3]);
         let handle = bring_up(&pool, openvino, &model, spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]));
-        // 0 and 1 are the values of BOOL, and bits like any other for the rest; INT64 has 32 bits.
+        // BOOL has only the values 0 and 1; for the other types any bits would do. OpenVINO's INT64 has 32 bits.
         let data: Vec<u8> = (0..6 * size).map(|index| (index % size < 4 && index % 5 % 2 == 1) as u8).collect();
         let outputs = infer(&handle, vec![(&[2, 3], data.clone())]).await.expect("identity runs");
         assert_eq!(outputs[0].data, data, "{datatype}");
@@ -125,7 +126,7 @@ async fn shapes_that_the_specification_leaves_open_are_read_from_the_result() {
     }
 }
 
-/// Larger, smaller and as large as declared, in turn.
+/// Rows are wider than declared, narrower, and as declared, in turn.
 #[tokio::test]
 async fn rows_are_wider_or_narrower_than_declared() {
     let Some(openvino) = openvino() else { return };
@@ -184,7 +185,7 @@ fn programs_of_one_graph_share_it_and_precisions_do_not() {
     assert_ne!(origin(Precision::Ieee), origin(Precision::Bf16), "they do not compute the same");
 }
 
-/// Products one after the other, each a node: far more than a second of work.
+/// A chain of products, each a node: far more than a second of work.
 fn long() -> Model {
     let mut graph = Graph::new("long");
     let shape = [PortDim::from("batch"), PortDim::from(512)];
@@ -217,12 +218,12 @@ fn a_run_stops_when_it_is_told_to_and_the_next_is_as_good_as_before() {
     let expected: Bytes = run(1, &first).expect("nothing stops it");
     thread::scope(|scope| {
         let running = [&first, &second].map(|stop| scope.spawn(|| run(ROWS, stop)));
-        // One of them runs and the other waits for it.
+        // One of them is running and the other waits for it.
         for stop in [&second, &first] {
             stop.raise();
         }
         for (stop, running) in [&first, &second].into_iter().zip(running) {
-            // A signal that comes in the moment in which a run begins is not seen, but the next is.
+            // A signal at the very start of a run is missed, but the next one is not.
             while !running.is_finished() {
                 stop.raise();
                 thread::yield_now();

@@ -1,4 +1,4 @@
-//! What this engine does not run is refused by name when it is loaded.
+//! The engine rejects what it does not support by name, when the model is loaded.
 
 use paternoster::{
     engine::{Precision, ProgramPort, openvino::OpenVinoProgram},
@@ -14,7 +14,7 @@ fn port(name: &str, datatype: DataType) -> ProgramPort<'_> {
     ProgramPort { name, datatype }
 }
 
-/// Why a model is refused that is to have these tensors.
+/// Returns why a model with these tensors is refused.
 fn refusal(model: &Model, input: (&str, DataType), output: &str) -> Option<String> {
     let openvino = openvino()?;
     let (inputs, outputs) = ([port(input.0, input.1)], [port(output, FP32)]);

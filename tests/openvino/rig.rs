@@ -1,4 +1,4 @@
-//! Runs a graph by both engines, and compares.
+//! Runs a graph with both engines, and compares the answers.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -11,10 +11,10 @@ use paternoster::{
 
 use crate::{openvino::openvino, runtime::runtime};
 
-/// How far fp32 answers of the engines are from each other at most, as a share of the largest.
+/// Maximum difference between the engines' fp32 answers, as a fraction of the largest.
 pub(crate) const FP32: f32 = 1e-4;
 
-/// Both engines; `None` where one is not installed.
+/// Returns both engines; `None` if one is not installed.
 pub(crate) fn engines() -> Option<Engines> {
     let (runtime, openvino) = (runtime()?, openvino()?);
     Some(Engines { onnxruntime: Some(Ok(runtime.clone())), openvino: openvino.clone() })
@@ -24,7 +24,7 @@ pub(crate) fn sealed(model: &Model) -> SealedModel {
     SealedModel::new("model.onnx", model.to_bytes(), &ExternalFiles::None).expect("it can be opened")
 }
 
-/// A graph, the lengths of its axes that vary, and what whole numbers are below.
+/// A graph, the lengths of its varying axes, and the exclusive limit of its whole numbers.
 pub(crate) struct Network {
     name: &'static str,
     model: Model,
@@ -59,7 +59,7 @@ impl Network {
         port.dims.as_deref().unwrap_or_default().iter().enumerate().map(length).collect()
     }
 
-    /// Numbers that differ from each other; whole ones are valid indices, lengths and masks.
+    /// Returns different numbers; whole ones are valid indices, lengths and masks.
     fn elements(&self, input: usize, count: usize) -> Vec<u8> {
         let port = &self.inputs[input];
         let shortest = self.lengths.iter().map(|(_, length)| *length).min().unwrap_or(1);
@@ -106,7 +106,7 @@ impl Network {
         program.run(&batch).unwrap_or_else(|error| panic!("{}, {rows} rows: {error}", self.name)).outputs
     }
 
-    /// Runs one row and three by both engines, in fp32 and then, where the processor has units for it, in BF16.
+    /// Runs one row and three rows with both engines, in fp32 and, if the processor supports it, in BF16.
     pub(crate) fn check(&self, bf16: f32) {
         let Some(engines) = engines() else { return };
         let expected = self.program(&engines, OnnxEngine::OnnxRuntime, Precision::Ieee);
@@ -121,7 +121,7 @@ impl Network {
         for (precision, tolerance) in precisions {
             let program = self.program(&engines, OnnxEngine::OpenVino, precision);
             for (rows, expected) in &expected {
-                // Into memory of the pool's, where the shape is known, and into OpenVINO's own.
+                // Into the pool's memory, since the shapes are known, and into OpenVINO's own.
                 let known: Vec<_> = expected.iter().map(|output| Some(output.shape.clone())).collect();
                 for shapes in [&known, &unknown] {
                     let given = self.run(&*program, *rows, shapes);
@@ -146,7 +146,7 @@ impl Network {
     }
 }
 
-/// The largest difference of two outputs of fp32, as a share of the largest number of the second.
+/// Returns the largest difference between two fp32 outputs, as a fraction of the second's largest number.
 pub(crate) fn deviation(given: &[u8], expected: &[u8]) -> f32 {
     let numbers = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()

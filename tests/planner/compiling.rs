@@ -1,4 +1,4 @@
-//! Kernels are compiled ahead, on any thread.
+//! Kernels can be compiled in advance, on any thread.
 
 use std::thread;
 
@@ -11,7 +11,7 @@ use crate::{
     rig::{Case, card_with},
 };
 
-/// A generated kernel and a written one.
+/// Returns a graph that needs a generated kernel and a written one.
 fn softmax() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[5]);

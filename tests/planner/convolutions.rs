@@ -1,5 +1,5 @@
-//! Convolutions, pooling and what networks of them need beside, one by one and a few together, give what ONNX Runtime
-//! gives.
+//! Convolutions, pooling and the other operators of convolutional networks, one by one and in small groups, compute the
+//! same as ONNX Runtime.
 
 use paternoster::onnx::build::{Node, Value};
 
@@ -9,7 +9,7 @@ use crate::{
     rig::{Case, OnCard, floats},
 };
 
-/// The attributes of a convolution or a pool.
+/// Sets the attributes of a convolution or a pool.
 fn with<'g>(mut call: Node<'g>, ints: &[(&str, &[i64])]) -> Node<'g> {
     for (name, numbers) in ints {
         call = call.attr(name, *numbers);
@@ -18,14 +18,14 @@ fn with<'g>(mut call: Node<'g>, ints: &[(&str, &[i64])]) -> Node<'g> {
 }
 
 impl Draft {
-    /// A convolution with a bias; `weights` are `[outputs, inputs of a group, …]`.
+    /// Adds a convolution with a bias; `weights` are `[outputs, inputs of a group, …]`.
     fn conv(&mut self, x: &Value, weights: &[usize], groups: i64, ints: &[(&str, &[i64])]) -> Value {
         let number = self.next();
         let (w, b) = (self.numbers(&format!("w{number}"), weights), self.numbers(&format!("b{number}"), &weights[..1]));
         with(self.graph.op("Conv", &[x, &w, &b]).attr("group", groups), ints).value()
     }
 
-    /// A transposed convolution with a bias; `weights` are `[inputs, outputs of a group, …]`.
+    /// Adds a transposed convolution with a bias; `weights` are `[inputs, outputs of a group, …]`.
     fn spread(&mut self, x: &Value, weights: &[usize], groups: usize, ints: &[(&str, &[i64])]) -> Value {
         let number = self.next();
         let w = self.numbers(&format!("w{number}"), weights);
@@ -44,7 +44,7 @@ fn strides_dilations_and_pads_of_convolutions() {
             (&[("strides", &[2, 3][..])], [5, 4, 3]),
             (&[("dilations", &[3, 2])], [5, 3, 6]),
             (&[("pads", &[1, 2, 1, 2])], [5, 9, 11]),
-            // Three at the top, none at the right.
+            // Pads of three at the top and none at the right.
             (&[("pads", &[3, 1, 0, 2]), ("strides", &[2, 2])], [5, 5, 5]),
             (&[("pads", &[0, 0, 1, 1]), ("dilations", &[2, 1])], [5, 6, 8]),
         ] {
@@ -79,21 +79,21 @@ fn pads_that_follow_from_the_stride() {
     });
 }
 
-/// Convolutions of groups of channels, and of each channel alone.
+/// Returns convolutions of groups of channels, and of each channel separately.
 pub(crate) fn groups_of() -> Case {
     let mut draft = Draft::new();
     let (x, odd) = (draft.floats("x", &[6, 5, 7]), draft.floats("odd", &[6, 8, 8]));
     let pads: (&str, &[i64]) = ("pads", &[1, 1, 1, 1]);
     let two = draft.conv(&x, &[4, 3, 3, 3], 2, &[pads]);
     draft.give(&two, &[4, 5, 7]);
-    // Of each channel alone: one filter, two filters, a window that is too large for an expression.
+    // Depthwise: one filter for each channel, two filters, and a window too large for an expression.
     let alone = draft.conv(&x, &[6, 1, 3, 3], 6, &[pads, ("strides", &[2, 1])]);
     draft.give(&alone, &[6, 3, 7]);
     let doubled = draft.conv(&x, &[12, 1, 2, 3], 6, &[]);
     draft.give(&doubled, &[12, 4, 5]);
     let wide = draft.conv(&odd, &[6, 1, 8, 7], 6, &[("pads", &[4, 3, 3, 3])]);
     draft.give(&wide, &[6, 8, 8]);
-    // Behind what is computed: a few operators on numbers with a bias, and one that is stored before.
+    // Convolutions of computed values: of a few cheap operators, and of one whose result is stored first.
     for op in ["HardSwish", "Tanh"] {
         let y = draft.graph.op(op, &[&two]).value();
         let shifted = draft.conv(&y, &[4, 1, 3, 3], 4, &[("pads", &[2, 0, 1, 1]), ("strides", &[2, 1])]);
@@ -127,7 +127,7 @@ fn convolutions_along_one_axis_and_without_a_bias() {
         let w = draft.numbers("w", &[2, 4, 1]);
         let plain = draft.graph.op("Conv", &[&x, &w]).value();
         draft.give(&plain, &[2, 11]);
-        // An operand that is left out is empty.
+        // An omitted operand has an empty name.
         let skipped = draft.graph.op("Conv", &[&x, &w]).skip().value();
         let computed = draft.graph.op("Tanh", &[&skipped]).value();
         draft.give(&computed, &[2, 11]);
@@ -171,7 +171,7 @@ fn transposed_convolutions() {
     });
 }
 
-/// Whatever stands behind a convolution, in its call or not.
+/// Operators after a convolution, computed in its call or not.
 #[test]
 fn what_follows_convolutions() {
     with_card(|| {
@@ -184,7 +184,7 @@ fn what_follows_convolutions() {
             draft.give(&value, &dims);
             value
         };
-        // A sum of an input, of a convolution before, of one behind, of itself, and of three.
+        // Sums with an input, with an earlier convolution, with itself, and of three operands.
         let y = conv(&mut draft);
         let sum = draft.graph.op("Add", &[&other, &y]).value();
         op(&mut draft, "Relu", &[&sum]);
@@ -197,7 +197,7 @@ fn what_follows_convolutions() {
         let (first, second) = (conv(&mut draft), conv(&mut draft));
         let sum = draft.graph.op("Sum", &[&first, &second, &other]).value();
         op(&mut draft, "Relu", &[&sum]);
-        // What a convolution gives is given itself, too.
+        // The convolution is an output itself, too.
         let y = conv(&mut draft);
         draft.give(&y, &dims);
         let relu = op(&mut draft, "Relu", &[&y]);
@@ -211,7 +211,7 @@ fn what_follows_convolutions() {
     });
 }
 
-/// Pools with all of their attributes.
+/// Returns pools with all of their attributes.
 pub(crate) fn pools_of() -> Case {
     let mut draft = Draft::new();
     let (x, line) = (draft.floats("x", &[3, 7, 9]), draft.floats("line", &[2, 12]));
@@ -263,7 +263,8 @@ fn pools() {
     with_card(|| pools_of().check());
 }
 
-/// ONNX Runtime 1.23 divides by the whole window in operator sets before 19, and later releases as is done here.
+/// ONNX Runtime 1.23 divides by the whole window in operator sets before 19. Later releases compute the same as plans
+/// do.
 #[test]
 fn means_count_what_is_padded_and_nothing_beyond() {
     with_card(|| {

@@ -1,4 +1,4 @@
-//! Indices that their tables do not have.
+//! Indices beyond their tables.
 
 use paternoster::model::DataType;
 
@@ -34,7 +34,7 @@ fn a_row_with_an_index_beyond_its_table_is_noted_and_harms_no_other() {
     });
 }
 
-/// A single index a row needs no launch that clears faults before.
+/// With a single index for each row, plans have no launch that clears the faults first.
 #[test]
 fn a_fault_is_gone_with_the_next_launch() {
     with_card(|| {

@@ -1,4 +1,4 @@
-//! Networks of convolutions give what ONNX Runtime gives.
+//! Convolutional networks compute the same as ONNX Runtime.
 
 use paternoster::onnx::{
     Model,
@@ -8,7 +8,7 @@ use paternoster::onnx::{
 
 use crate::{fake_cuda::with_card, networks::network};
 
-/// A network with smaller images, where the stand-in would take long: its layers do not depend on their size.
+/// Returns a network with smaller images, to save time on the stand-in. Its layers do not depend on the size.
 pub(crate) fn of_side(mut model: Model, side: i64) -> Model {
     let graph = model.0.graph.as_mut().expect("a graph");
     for port in graph.input.iter_mut().chain(&mut graph.output) {
@@ -34,7 +34,7 @@ fn resnet() {
 #[test]
 fn vgg() {
     with_card(|| {
-        // Its dense layers hold its images to their size.
+        // Its dense layers require images of the full size.
         network(zoo::vgg19(Width::QUARTER), &[], 1).check_once();
     });
 }
@@ -66,7 +66,7 @@ fn linknet() {
 #[test]
 fn the_convolutions_of_a_speech_recogniser() {
     with_card(|| {
-        // Frames that the stride of time does not divide, and fewer than a window has.
+        // Frame counts that the time stride does not divide, and fewer than a window has.
         for frames in [9, 4] {
             let steps = (frames + 1) / 2;
             network(cells::deepspeech2::conv(Width::QUARTER), &[("frames", frames), ("steps", steps)], 1).check();

@@ -1,4 +1,4 @@
-//! What plans are loaded with, and what is refused then.
+//! Loading of plans, and what is rejected then.
 
 use std::{env, fs, os::unix::fs::symlink, path::Path};
 
@@ -17,7 +17,7 @@ use crate::{
     rig::{Case, OnCard, STREAM, card, floats},
 };
 
-/// `output0` `[3]` = `x` `[200]` times a matrix.
+/// Returns a graph with `output0` `[3]` = `x` `[200]` times a matrix.
 fn product() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[200]);
@@ -51,7 +51,8 @@ fn a_graph_without_a_batch_axis() {
     });
 }
 
-/// `output0` `[6, 8, 7]` = `x` `[4, 8, 7]` convolved, and `output1` `[4, 16, 14]` = that convolved in transposed form.
+/// Returns a graph with `output0` `[6, 8, 7]` = a convolution of `x` `[4, 8, 7]`, and `output1` `[4, 16, 14]` = a
+/// transposed convolution of that.
 fn convolutions() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[4, 8, 7]);
@@ -109,7 +110,7 @@ fn a_convolution_that_the_library_refuses_is_an_error_and_the_card_goes_on() {
     });
 }
 
-/// What one algorithm does not compute, the next may.
+/// If an algorithm does not support a convolution, the next is tried.
 #[test]
 fn an_algorithm_that_is_not_supported_after_all_is_followed_by_the_next() {
     with_fake_cuda(&[], || {
@@ -127,7 +128,7 @@ fn an_algorithm_that_is_not_supported_after_all_is_followed_by_the_next() {
     });
 }
 
-/// The calls of a launch are those of the capture alone, and sums are made in an order that is always the same.
+/// A launch makes only the calls of its capture, and sums are computed in a fixed order.
 #[test]
 fn transposed_convolutions_go_by_an_algorithm_that_always_gives_the_same() {
     with_fake_cuda(&[], || {
@@ -147,7 +148,7 @@ fn transposed_convolutions_go_by_an_algorithm_that_always_gives_the_same() {
     });
 }
 
-/// The loader's folders, without the libraries whose names begin so.
+/// Returns the loader's folders, without the libraries whose names begin with `name`.
 fn folders_without(name: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let command = fake_cuda::command(Path::new("none"));

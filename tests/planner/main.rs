@@ -1,6 +1,6 @@
-//! Plans of graphs for a card, on the libraries that stand in for CUDA's, against ONNX Runtime on the CPU.
+//! Plans of graphs for a card, on the libraries that stand in for CUDA's, compared with ONNX Runtime on the CPU.
 //!
-//! Each test runs in a process of its own that finds the stand-in (`common/fake_cuda.rs`).
+//! Each test runs in its own process, which finds the stand-in (`common/fake_cuda.rs`).
 
 mod compiling;
 mod convolutions;

@@ -1,4 +1,4 @@
-//! The example networks give what ONNX Runtime gives.
+//! The example networks compute the same as ONNX Runtime.
 
 use std::fmt::Debug;
 
@@ -13,7 +13,7 @@ use paternoster::{
 
 use crate::{fake_cuda::with_card, rig::Case};
 
-/// A network with these lengths for axes that vary, and so many tokens.
+/// Returns a network with these lengths of varying axes, and tokens below `tokens`.
 pub(crate) fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i64) -> Case {
     let model = model.expect("the graph is sound");
     let signature = Signature::from_bytes("network", &model.to_bytes()).expect("it can be read");
@@ -32,7 +32,7 @@ pub(crate) fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)]
     };
     let inputs: Vec<TensorSpec> = signature.inputs.iter().map(spec).collect();
     let outputs = signature.outputs.iter().map(spec).collect();
-    // Lengths are as long as what they are of, and masks are 0 or 1; the others are tokens.
+    // Lengths are at most those of their tensors, masks are 0 or 1, and all others are tokens.
     let below = |input: &TensorSpec| match input.name.as_str() {
         name if name.contains("mask") => 2,
         name if name.contains("length") => lengths.iter().map(|(_, length)| length + 1).min().unwrap_or(1),

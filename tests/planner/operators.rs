@@ -1,4 +1,4 @@
-//! Operators one by one and a few together give what ONNX Runtime gives.
+//! Operators, one by one and in small groups, compute the same as ONNX Runtime.
 
 use paternoster::{
     model::{DataType, TensorSpec},
@@ -28,7 +28,7 @@ impl Draft {
         [PortDim::from("batch")].into_iter().chain(dims.iter().map(|&length| length.into())).collect()
     }
 
-    /// An input of numbers, or of whole numbers below `most`.
+    /// Adds an input of numbers, or of whole numbers below `most`.
     pub(crate) fn input(&mut self, name: &str, datatype: DataType, dims: &[i64], most: i64) -> Value {
         self.inputs.push(TensorSpec::new(name, datatype, dims));
         self.most.push(most);
@@ -49,14 +49,14 @@ impl Draft {
         self.output(value, DataType::Fp32, dims);
     }
 
-    /// Constant numbers that differ.
+    /// Adds a constant of different numbers.
     pub(crate) fn numbers(&mut self, name: &str, dims: &[usize]) -> Value {
         let count: usize = dims.iter().product();
         let numbers: Vec<f32> = (0..count).map(|place| (place * 37 % 101) as f32 / 50.5 - 1.0).collect();
         self.graph.constant(name, dims, &numbers)
     }
 
-    /// A number that names may have.
+    /// Returns a number for unique names.
     pub(crate) fn next(&mut self) -> usize {
         self.named += 1;
         self.named
@@ -88,7 +88,7 @@ fn broadcasting() {
     });
 }
 
-/// Every function of numbers that needs no memory of a thread's own on a card.
+/// Returns every function of numbers that needs no thread-local memory on a card.
 pub(crate) fn numbers() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[33]);
@@ -120,7 +120,7 @@ fn functions_of_numbers() {
     with_card(|| numbers().check());
 }
 
-/// Functions of whole numbers and truth values.
+/// Returns functions of whole numbers and Booleans.
 pub(crate) fn whole_numbers() -> Case {
     let mut draft = Draft::new();
     let (x, y) = (draft.input("x", DataType::Int64, &[5], 9), draft.input("y", DataType::Int32, &[5], 7));
@@ -224,7 +224,7 @@ fn shapes_that_graphs_compute_from_shapes() {
         let wanted = draft.graph.op("Concat", &[&rows, &two, &entries, &half]).attr("axis", 0).value();
         let cut = draft.graph.op("Reshape", &[&x, &wanted]).value();
         draft.give(&cut, &[2, 4, 3]);
-        // All rows of all batches as one matrix, and back.
+        // Reshapes all rows of all batches to one matrix, and back.
         let merged = draft.graph.literal(&[-1_i64, 6]);
         let merged = draft.graph.op("Reshape", &[&x, &merged]).value();
         let weight = draft.numbers("weight", &[6, 5]);
@@ -312,7 +312,7 @@ fn attention_by_heads() {
     });
 }
 
-/// Reductions over all kinds of axes.
+/// Returns reductions over all kinds of axes.
 pub(crate) fn reductions_of() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[3, 40]);
@@ -359,7 +359,7 @@ fn reductions() {
     with_card(|| reductions_of().check());
 }
 
-/// Entries by index.
+/// Returns lookups of entries by index.
 pub(crate) fn lookups_of() -> Case {
     let mut draft = Draft::new();
     let (ids, small) = (draft.input("ids", DataType::Int64, &[3], 9), draft.input("id", DataType::Int32, &[], 9));
@@ -399,7 +399,7 @@ fn an_output_that_is_an_input_or_another_output() {
         let double = draft.graph.op("Add", &[&x, &x]).value();
         draft.give(&double, &[4]);
         draft.give(&double, &[4]);
-        // Each step doubles what a tree would compute.
+        // If shared values were computed twice, each step would double the work.
         let mut deep = double;
         for _ in 0..40 {
             let half = draft.graph.scalar(0.5_f32);

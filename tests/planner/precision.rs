@@ -1,4 +1,4 @@
-//! Plans in half precision and TF32 give what ONNX Runtime gives in fp32, as nearly as their fractions allow.
+//! Plans in half precision and TF32 compute the same as ONNX Runtime in fp32, within the precision of their fractions.
 
 use paternoster::{
     device::DeviceError,
@@ -18,7 +18,7 @@ use crate::{
     rig::{Case, card},
 };
 
-/// By precision, how far from fp32 answers may be, as a share of the largest of them.
+/// Maximum difference from fp32 answers for each precision, as a fraction of the largest.
 const TOLERANCES: [(Precision, f32); 3] = [(Precision::Tf32, 4e-3), (Precision::Fp16, 4e-3), (Precision::Bf16, 3e-2)];
 
 fn check(case: &Case) {
@@ -46,7 +46,7 @@ fn cells_of_sequences() {
 #[test]
 fn encoders() {
     with_card(|| {
-        // Twelve layers of random weights make more of a difference than trained ones.
+        // Twelve layers of random weights amplify differences more than trained ones.
         check_within(&network(zoo::bert_base(Width::QUARTER), &[("tokens", 5)], 30_522), 2.5);
         check(&network(zoo::minilm(Seeded::new(1)), &[("tokens", 4)], 30_522));
         check(&network(cells::transformer::encoder(Width::QUARTER), &[("source", 6)], 4_000));
@@ -67,8 +67,9 @@ fn networks_of_convolutions() {
     });
 }
 
-/// `output0` and `output1` = shares of scores that a mask shuts out in part, and in full, with the lowest number of
-/// fp32, in products; `output3` = whole numbers that are computed from what a kernel reads, too.
+/// Returns a graph with `output0` and `output1` = products of attention weights whose scores are masked in part and in
+/// full, with the lowest number of fp32; `output2` = a product of weights from whole numbers; `output3` = those whole
+/// numbers, which a kernel also reads.
 fn exact() -> Case {
     let mut draft = Draft::new();
     let (x, mask) = (draft.floats("x", &[40]), draft.input("mask", DataType::Int64, &[24], 2));
@@ -85,7 +86,7 @@ fn exact() -> Case {
         let product = draft.graph.op("MatMul", &[&shares, &back]).value();
         draft.give(&product, &[5]);
     }
-    // 1031 and 2062 are none of the numbers of BF16, and FP16 has only the second.
+    // BF16 has neither 1031 nor 2062, and FP16 has only the second.
     let places = draft.graph.op("Add", &[&shown, &one]).value();
     let places = draft.graph.op("Mul", &[&places, &many]).value();
     let turned = draft.graph.op("Softmax", &[&places]).value();
@@ -101,7 +102,7 @@ fn masks_stay_finite_and_whole_numbers_exact() {
     with_card(|| check(&exact()));
 }
 
-/// Half precision would be no use if tensors were fp32 in memory.
+/// Half precision would save nothing if tensors were fp32 in memory.
 #[test]
 fn what_lies_between_is_kept_in_half_types() {
     let case = network(zoo::minilm(Seeded::new(1)), &[("tokens", 4)], 30_522);

@@ -1,4 +1,4 @@
-//! Normalisation by known statistics, borders and other sizes give what ONNX Runtime gives.
+//! Normalisation by known statistics, padding and resizing compute the same as ONNX Runtime.
 
 use paternoster::{
     model::DataType,
@@ -8,7 +8,7 @@ use paternoster::{
 use crate::{fake_cuda::with_card, operators::Draft, rig::Case};
 
 impl Draft {
-    /// A batch normalisation of so many channels.
+    /// Adds a batch normalisation of `channels` channels.
     fn normal(&mut self, x: &Value, channels: usize) -> Value {
         let number = self.next();
         let mut vector = |what: &str, shift: f32| {
@@ -45,7 +45,7 @@ fn batch_normalisation() {
         let y = call.attr("strides", [2, 2]).value();
         let normal = draft.normal(&y, 6);
         draft.give(&normal, &[6, 10, 12]);
-        // What a second node reads keeps its weights.
+        // A convolution that a second node reads keeps its own weights.
         let w = draft.numbers("shared.w", &[3, 4, 1, 1]);
         let y = draft.graph.op("Conv", &[&x, &w]).value();
         let normal = draft.normal(&y, 3);
@@ -65,7 +65,7 @@ fn batch_normalisation() {
     });
 }
 
-/// Pads with numbers of their own, of either sign.
+/// Returns pads of different widths, positive and negative.
 pub(crate) fn pads_of() -> Case {
     let mut draft = Draft::new();
     let (x, whole) = (draft.floats("x", &[3, 4, 5]), draft.input("whole", DataType::Int64, &[4], 9));
@@ -81,7 +81,7 @@ pub(crate) fn pads_of() -> Case {
         let zeros = draft.graph.op("Pad", &[&x, &pads]).value();
         draft.give(&zeros, &dims);
     }
-    // Along an axis of which every place is the same.
+    // Along an axis of length 1.
     let (new, around) = (draft.graph.literal(&[1_i64]), draft.graph.literal(&[0_i64, 1, 0, 0, 0, 0, 2, 0, 0, 0]));
     let wide = draft.graph.op("Unsqueeze", &[&x, &new]).value();
     let y = draft.graph.op("Pad", &[&wide, &around, &value]).value();
@@ -97,13 +97,13 @@ fn pads() {
     with_card(|| pads_of().check());
 }
 
-/// A resize by factors.
+/// Adds a resize by factors.
 fn scaled(graph: &mut Graph, x: &Value, mode: &str, transformation: &str, scales: &Value) -> Value {
     let call = graph.op("Resize", &[x]).skip().with(scales).attr("mode", mode);
     call.attr("coordinate_transformation_mode", transformation).value()
 }
 
-/// Images that grow and shrink, by the nearest entry and by a mean.
+/// Returns images that grow and shrink, by the nearest entry and by interpolation.
 pub(crate) fn sizes_of() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[2, 4, 6]);
@@ -121,7 +121,7 @@ pub(crate) fn sizes_of() -> Case {
             }
         }
     }
-    // Sizes that a graph computes from shapes, as exporters write them.
+    // Sizes that the graph computes from shapes, as exporters write them.
     let shape = draft.graph.op("Shape", &[&x]).value();
     let (zero, two) = (draft.graph.literal(&[0_i64]), draft.graph.literal(&[2_i64]));
     let first = draft.graph.op("Slice", &[&shape, &zero, &two]).value();

@@ -1,4 +1,4 @@
-//! Runs a graph on the card and on the CPU, and compares.
+//! Runs a graph on the card and on the CPU, and compares the answers.
 
 use std::{rc::Rc, sync::Arc, thread, time::Instant};
 
@@ -18,7 +18,7 @@ use paternoster::{
 
 use crate::runtime::runtime;
 
-/// Within this of the CPU's answer, relative to the largest of a row's.
+/// Allowed difference from the CPU's answer, relative to the largest number of a row.
 const TOLERANCE: f32 = 1e-4;
 pub(crate) const STREAM: StreamId = StreamId(0);
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -44,9 +44,9 @@ pub(crate) struct Case {
     pub model: Model,
     pub inputs: Vec<TensorSpec>,
     pub outputs: Vec<TensorSpec>,
-    /// By input: whole numbers are from 0 to this, itself left out.
+    /// For each input, the exclusive limit of its whole numbers, which begin at 0.
     pub most: Vec<i64>,
-    /// Axis 0 of the graph's tensors is the batch.
+    /// Whether axis 0 of the graph's tensors is the batch.
     pub has_batch_axis: bool,
 }
 
@@ -67,7 +67,7 @@ impl Case {
         self.has_batch_axis.then_some(rows as i64).into_iter().chain(spec.dims.iter().copied()).collect()
     }
 
-    /// Numbers that differ from each other and from those of other seeds.
+    /// Returns numbers that differ from each other and from those of other seeds.
     pub(crate) fn elements(&self, input: usize, rows: usize, seed: usize) -> Elements {
         let spec = &self.inputs[input];
         let count = rows * count_of(spec);
@@ -84,7 +84,7 @@ impl Case {
             .collect()
     }
 
-    /// What ONNX Runtime answers, by output; `None` where it is not installed.
+    /// Returns ONNX Runtime's answer, by output.
     fn expected(&self, program: &OnnxProgram, rows: usize, inputs: &[Elements]) -> Vec<Elements> {
         let shapes: Vec<Vec<i64>> = self.inputs.iter().map(|spec| self.shape_of(spec, rows)).collect();
         let given: Vec<BatchInput<'_>> =
@@ -104,23 +104,24 @@ impl Case {
         execution.outputs.iter().map(|output| output.data.to_vec()).collect()
     }
 
-    /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with other values, with rows behind them that
-    /// hold NaN and ids that no table has, and compares with ONNX Runtime.
+    /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with different values, and compares with ONNX
+    /// Runtime. The padding rows hold NaN and ids beyond every table.
     pub(crate) fn check(&self) {
         self.check_batches(&[(1, 1), (3, 4), (1, 4), (8, 8), (3, 8)], &[1, 2], Precision::Ieee, TOLERANCE);
     }
 
-    /// As [`Self::check`], each graph once and full of rows as far as may be: for networks that take the stand-in long.
+    /// Same as [`Self::check`], but each graph runs once and as full as possible: for networks that are slow on the
+    /// stand-in.
     pub(crate) fn check_once(&self) {
         self.check_batches(&[(1, 1), (3, 4), (8, 8)], &[1], Precision::Ieee, TOLERANCE);
     }
 
-    /// Runs 3 rows in a graph for 4 in another precision, within a share of the largest of a row's.
+    /// Runs 3 rows in a graph for 4 in another precision. The tolerance is a fraction of a row's largest number.
     pub(crate) fn check_in(&self, precision: Precision, tolerance: f32) {
         self.check_batches(&[(3, 4)], &[1], precision, tolerance);
     }
 
-    /// Runs batches of so many rows in graphs for others, with values of these seeds.
+    /// Runs batches, each given as its rows and its graph's rows, with values of these seeds.
     fn check_batches(&self, batches: &[(usize, u32)], seeds: &[usize], precision: Precision, tolerance: f32) {
         let Some(runtime) = runtime() else { return };
         let (inputs, outputs): (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) =
@@ -173,7 +174,7 @@ fn compare(what: &str, datatype: DataType, answer: &[u8], expected: &[u8], toler
     }
 }
 
-/// A plan on a card, with buffers that its graphs copy from and to.
+/// A plan on a card, with the buffers that its graphs copy from and to.
 pub(crate) struct OnCard<'c> {
     case: &'c Case,
     loaded: Loaded,
@@ -203,12 +204,12 @@ impl<'c> OnCard<'c> {
         Self { case, loaded, workspace, prepared: Vec::new(), inputs, outputs, faults, rows, cuda }
     }
 
-    /// Prepares launches of so many rows.
+    /// Prepares launches of up to `rows` rows.
     pub(crate) fn prepare(&mut self, rows: u32) -> Result<Prepared, DeviceError> {
         self.loaded.prepare(&mut self.cuda, &self.workspace, rows)
     }
 
-    /// A graph for so many rows: the inputs come from buffers, the outputs go to others.
+    /// Captures a graph for `bucket` rows, which copies its inputs from buffers and its outputs to others.
     pub(crate) fn graph(&mut self, bucket: u32) -> CudaWork {
         let prepared = self.prepare(bucket).unwrap_or_else(|error| panic!("{error}"));
         let Self { case, workspace, inputs, outputs, faults, cuda, .. } = self;
@@ -234,7 +235,7 @@ impl<'c> OnCard<'c> {
         CudaWork { graph, parameters: Box::default() }
     }
 
-    /// Launches a graph with these rows, and rows of poison behind them; the outputs of the live rows.
+    /// Launches a graph with these rows, followed by rows of poison. Returns the outputs of the live rows.
     pub(crate) fn run(&mut self, graph: &CudaWork, rows: usize, bucket: u32, inputs: &[Elements]) -> Vec<Elements> {
         for ((spec, &buffer), data) in self.case.inputs.iter().zip(&self.inputs).zip(inputs) {
             let poison: Vec<u8> = match spec.datatype {
@@ -264,7 +265,7 @@ impl<'c> OnCard<'c> {
         outputs.collect()
     }
 
-    /// The faults of the rows of the last launch.
+    /// Returns the faults of the last launch's rows.
     pub(crate) fn faults(&mut self, rows: usize) -> Vec<u32> {
         let mut data = vec![0; rows * 4];
         self.cuda.download(self.faults, 0, &mut data).expect("the buffer is there");

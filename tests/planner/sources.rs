@@ -1,4 +1,4 @@
-//! The source of plans' kernels, as it is committed: `make kernels` compiles it for cards, which needs no GPU.
+//! The committed sources of plans' kernels, which `make kernels` compiles for cards without a GPU.
 
 use std::{env, fs, path::PathBuf};
 
@@ -9,7 +9,7 @@ use paternoster::{
 
 use crate::{convolutions, networks::network, operators, resampling, rig::Case};
 
-/// Writes the files in place of comparing with them.
+/// Environment variable that makes the test write the files instead of comparing them.
 const WRITE: &str = "WRITE_PLANS";
 
 #[test]

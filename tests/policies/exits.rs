@@ -1,5 +1,5 @@
-//! Rows that leave behind a stage: done with an early answer, or on to a later stage, whatever the others of their
-//! request and of their batch do.
+//! Rows that leave after a stage, done with an early answer or on to a later stage, independently of the other rows of
+//! their request and their batch.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ fn row_dims() -> [PortDim; 2] {
     ["batch".into(), (COLUMNS as i64).into()]
 }
 
-/// `h` = 2 `x`, `g` = `h` + 3, `y` = 10 `g`; behind `h` and `g` heads of their own (`early` = `h` + 1000, `late` = `g`
-/// + 2000) with the first column as the confidence.
+/// `h` = 2 `x`, `g` = `h` + 3, `y` = 10 `g`. After `h` and `g` there are heads (`early` = `h` + 1000, `late` = `g` +
+/// 2000) whose first column is the confidence.
 fn with_heads() -> Model {
     let mut graph = Graph::new("heads");
     let x = graph.input("x", DataType::Fp32, &row_dims());
@@ -55,8 +55,8 @@ fn through_heads(row: &[f32]) -> Vec<f32> {
     row.iter().map(answer).collect()
 }
 
-/// `h` = 2 `x`, `y` = 10 `h`, and between them a `check` = `h` + 5 that is all that the middle stage does: rows end
-/// with it if its first column says so, unless the second column of `h` makes them skip it.
+/// `h` = 2 `x`, `y` = 10 `h`, and between them a middle stage that only computes `check` = `h` + 5. Rows end there if
+/// its first column says so, unless the second column of `h` makes them skip the stage.
 fn with_a_skipped_stage() -> Model {
     let mut graph = Graph::new("skip");
     let x = graph.input("x", DataType::Fp32, &row_dims());
@@ -83,7 +83,8 @@ fn past_the_skipped_stage(row: &[f32]) -> Vec<f32> {
     row.iter().map(|x| if ends { 2.0 * x + 5.0 } else { 20.0 * x }).collect()
 }
 
-/// Requests of one to three rows of small whole numbers, so that answers are exact. The last column is the row's own.
+/// Returns requests of one to three rows of small whole numbers, so that answers are exact. The last column is
+/// different in each row.
 fn exchanges(answer: fn(&[f32]) -> Vec<f32>) -> Arc<Vec<Exchange>> {
     let mut noise = Noise::new(7);
     let mut number = 0.0_f32;
@@ -104,7 +105,7 @@ fn exchanges(answer: fn(&[f32]) -> Vec<f32>) -> Arc<Vec<Exchange>> {
     Arc::new(requests.collect())
 }
 
-/// Runs the requests under every policy; some rows are done before the last stage.
+/// Runs the requests under every policy. Some rows are done before the last stage.
 async fn under_every_policy(model: &Model, yaml: &str, answer: fn(&[f32]) -> Vec<f32>) {
     let Some(runtime) = runtime() else { return };
     let place = Place::new(model);

@@ -1,4 +1,4 @@
-//! Rows that fail a task: those that share it are answered, and only the bad ones fail.
+//! Rows that fail a task: rows that share it are answered, and only the bad ones fail.
 
 use std::sync::Arc;
 
@@ -16,13 +16,12 @@ use crate::{
 const REQUESTS: usize = 60;
 const TOKENS: usize = 4;
 const VOCABULARY: u32 = 32;
-/// A token that no table holds.
+/// A token beyond every table.
 const BAD_TOKEN: i64 = 1_000_000;
-/// Every so many requests one has a bad token.
+/// One of this many requests has a bad token.
 const BAD_EVERY: usize = 12;
 
-/// `shifted` = `ids` + 1, `found` = the entry (100, 101, …) of each in a table, `y` = 2 `found`. The second stage
-/// fails.
+/// `shifted` = `ids` + 1, `found` = each one's entry in a table (100, 101, …), `y` = 2 `found`. The second stage fails.
 fn lookup() -> Model {
     let dims: [PortDim; 2] = ["batch".into(), (TOKENS as i64).into()];
     let mut graph = Graph::new("lookup");

@@ -1,10 +1,10 @@
-//! Batched = unbatched: whatever a policy makes of requests that come and go at random (batches stretched, split,
-//! merged, padded, rows that leave early, tasks that fail), each answer is the one that its request gets alone from the
-//! whole model.
+//! Batched = unbatched. Whatever a policy does with requests that arrive and leave at random (batches stretched, split,
+//! merged, padded, rows that leave early, tasks that fail), each answer equals the one that the whole model gives for
+//! the request alone.
 //!
-//! Models are loaded from directories, as a server loads them, and run on ONNX Runtime: in `ORT_DYLIB_PATH` or where
-//! `make` puts it. Without it each test says so and passes. Nothing here depends on how long anything takes; when
-//! requests meet in a batch does, so what the policies did is asserted over many combinations.
+//! Models are loaded from directories, as a server loads them, and run on ONNX Runtime, from `ORT_DYLIB_PATH` or where
+//! `make` puts it. Without the library each test prints a note and passes. No test depends on how long anything takes.
+//! Which requests meet in a batch does, so the policies' actions are asserted over many combinations.
 
 mod exits;
 mod failures;
@@ -20,10 +20,10 @@ use policies::{Combination, combinations};
 use rig::Place;
 use runtime::runtime;
 
-/// Requests of a network, each submitted once under each combination.
+/// Number of requests of a network, each submitted once under each combination.
 const REQUESTS: usize = 40;
 
-/// Runs a network's requests under every policy, each on two of the ways to cut it; `turn` tells which.
+/// Runs a network's requests under every policy, each with two of the ways to cut it, chosen by `turn`.
 async fn batched_equals_unbatched(network: Network, turn: usize) {
     let Some(runtime) = runtime() else { return };
     let place = Place::new(&network.model);

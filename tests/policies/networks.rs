@@ -1,5 +1,5 @@
-//! The networks at a quarter of their width on small images and short texts, their requests, and what each request gets
-//! alone from the whole network.
+//! The networks at a quarter of their width, on small images and short texts, with requests and their answers from the
+//! whole network.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -20,13 +20,13 @@ use paternoster::{
 
 use crate::rig::{Exchange, Expected, Noise, tensor, values};
 
-/// Largest difference, in parts of an output's root mean square.
+/// Maximum difference, as a fraction of an output's root mean square.
 const TOLERANCE: f32 = 1e-4;
-/// Two rows differ somewhere by so many times the tolerance.
+/// Any two rows differ somewhere by at least this many times the tolerance.
 const DISTINCT: f32 = 100.0;
-/// Tokens of a text.
+/// Number of tokens of a text.
 const TOKENS: std::ops::Range<u32> = 4..21;
-/// Rows of a batch.
+/// Maximum rows of a batch.
 const MAX_BATCH: u32 = 8;
 
 /// A network under test.
@@ -38,9 +38,9 @@ pub(crate) struct Network {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Images of this side.
+    /// Square images with this side.
     Images(usize),
-    /// Texts that are padded to share a batch.
+    /// Texts, which are padded to share a batch.
     Texts,
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn linknet() -> Network {
     images("linknet", zoo::linknet(Width::QUARTER).expect("sound"), 32)
 }
 
-/// Its first dense layer takes an image of 7 × 7 from the convolutions; here it keeps the weights of as much as there
-/// is.
+/// Returns VGG-19. Its first dense layer expects an image of 7 × 7 from the convolutions; here it keeps only the
+/// weights for the smaller image.
 pub(crate) fn vgg19() -> Network {
     let (side, channels) = (64, 128);
     let mut model = zoo::vgg19(Width::QUARTER).expect("sound");
@@ -74,7 +74,7 @@ pub(crate) fn bert() -> Network {
     Network { name: "bert-base", model: zoo::bert_base(Width::QUARTER).expect("sound"), kind: Kind::Texts }
 }
 
-/// `None` where its weights are not there.
+/// Returns MiniLM; `None` if its weights are not available.
 pub(crate) fn minilm() -> Option<Network> {
     let checkpoint = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/minilm/model.safetensors");
     if !checkpoint.exists() {
@@ -85,7 +85,7 @@ pub(crate) fn minilm() -> Option<Network> {
     Some(Network { name: "minilm", model: zoo::minilm(checkpoint).expect("sound"), kind: Kind::Texts })
 }
 
-/// Declares images and masks of another side: convolutions take any.
+/// Declares images and masks with another side, which convolutions accept.
 fn images(name: &'static str, mut model: Model, side: usize) -> Network {
     use pb::{tensor_shape_proto::dimension::Value::DimValue, type_proto::Value::TensorType};
     let graph = model.0.graph.as_mut().expect("a graph");
@@ -98,12 +98,12 @@ fn images(name: &'static str, mut model: Model, side: usize) -> Network {
 }
 
 impl Network {
-    /// Whether texts of different lengths share a batch.
+    /// Returns whether texts of different lengths share a batch.
     pub(crate) fn is_padded(&self) -> bool {
         matches!(self.kind, Kind::Texts)
     }
 
-    /// A whole configuration around what it says of batching and stages.
+    /// Returns a whole configuration with this section on batching and stages.
     pub(crate) fn yaml(&self, batching: &str) -> String {
         let inputs = match self.kind {
             Kind::Images(_) => "",
@@ -116,7 +116,7 @@ impl Network {
         format!("max_batch_size: {MAX_BATCH}\n{inputs}{batching}")
     }
 
-    /// Requests with what each gets alone from the whole network; rows are distinct.
+    /// Returns requests with the whole network's answer to each alone. All rows are distinct.
     pub(crate) fn exchanges(&self, runtime: &Runtime, count: usize) -> Arc<Vec<Exchange>> {
         let whole = Whole::compile(runtime, &self.model);
         let mut noise = Noise::new(count as u64);
@@ -152,7 +152,7 @@ fn image_rows(noise: &mut Noise, rows: u32, side: usize) -> InputTensor {
     tensor(&[i64::from(rows), 3, side as i64, side as i64], &pixels)
 }
 
-/// Texts of one length, the last tokens of some of them masked.
+/// Returns texts of one length. The last tokens of some are masked.
 fn text_rows(noise: &mut Noise, rows: u32) -> Vec<InputTensor> {
     let tokens = TOKENS.start + noise.below(TOKENS.end - TOKENS.start);
     let shape = [i64::from(rows), i64::from(tokens)];
@@ -192,7 +192,7 @@ impl Whole {
 
     fn run(&self, rows: u32, inputs: &[InputTensor]) -> Vec<BatchOutput> {
         let buffers = BufferPool::new(1 << 20);
-        // Engines take inputs at aligned addresses.
+        // Engines expect inputs at aligned addresses.
         let aligned: Vec<_> = inputs
             .iter()
             .map(|input| {
@@ -225,7 +225,7 @@ fn set_tolerance(exchanges: &mut [Exchange], output: usize) {
     }
 }
 
-/// A row that came in another's place would show.
+/// Checks that rows are distinct, so that a row in another's place would show.
 fn assert_distinct(network: &str, exchanges: &[Exchange], output: usize) {
     let rows: Vec<&[f32]> = exchanges
         .iter()

@@ -4,12 +4,12 @@ use paternoster::onnx::cut::legal_cuts;
 
 use crate::networks::Network;
 
-/// Stages at most; tables say a time for each.
+/// Maximum stages; latency tables have a time for each.
 const MOST_STAGES: usize = 4;
 
-/// Batches take as long as single rows: it pays to join.
+/// Batches take as long as single rows, so joining pays.
 pub(crate) const JOINING_PAYS: fn(f64) -> f64 = |_| 1_000.0;
-/// Batches take much longer than their parts: it pays to split.
+/// Batches take much longer than their parts, so splitting pays.
 pub(crate) const SPLITTING_PAYS: fn(f64) -> f64 = |rows| 100.0 * rows * rows;
 
 /// One way to configure a network.
@@ -19,7 +19,7 @@ pub(crate) struct Combination {
     pub stages: String,
 }
 
-/// A policy as `model.yaml` has it, and the latencies that it starts from.
+/// A policy as in `model.yaml`, and the latencies that it starts from.
 pub(crate) struct PolicyText {
     pub name: &'static str,
     text: &'static str,
@@ -31,7 +31,7 @@ const fn policy(name: &'static str, text: &'static str) -> PolicyText {
     PolicyText { name, text, latency_us: None, padded_only: false }
 }
 
-/// Every policy. Times are long enough that none passes in a test, and latencies such that batches are stretched and
+/// Every policy. Timeouts are long enough that none passes in a test, and latencies such that batches are stretched and
 /// split.
 pub(crate) const POLICIES: [PolicyText; 14] = [
     policy("serial", "policy: serial"),
@@ -88,12 +88,12 @@ pub(crate) const POLICIES: [PolicyText; 14] = [
 ];
 
 impl PolicyText {
-    /// Whether it is for models that pad an axis.
+    /// Returns whether it is only for models that pad an axis.
     pub(crate) fn is_padded_only(&self) -> bool {
         self.padded_only
     }
 
-    /// The section `batching` of a model of this many stages.
+    /// Returns the section `batching` of a model with this many stages.
     pub(crate) fn batching(&self, stages: usize) -> String {
         let Some(latency_us) = self.latency_us else { return format!("batching: {{ {} }}\n", self.text) };
         let cells = (0..stages).flat_map(|stage| [1, 2, 4, 8].map(|rows| (stage, rows)));
@@ -106,8 +106,8 @@ impl PolicyText {
     }
 }
 
-/// Every policy on two of four ways to cut the network: not at all and in four stages, or in three and at a named
-/// tensor. Which of them changes from policy to policy, and with `turn` from network to network.
+/// Returns every policy with two of four ways to cut the network: whole and in four stages, or in three stages and at a
+/// named tensor. The choice alternates between policies and, by `turn`, between networks.
 pub(crate) fn combinations(network: &Network, turn: usize) -> Vec<Combination> {
     let middle = legal_cuts(&network.model).into_iter().find(|cut| cut.cost_before >= 0.5).expect("it can be cut");
     let cuts = |policy: usize| match (policy + turn) % 2 {

@@ -1,4 +1,4 @@
-//! Models on disk, a server's way to load them, and clients that send requests in bursts and give some of them up.
+//! Models on disk, loaded as a server does, and clients that send requests in bursts and cancel some of them.
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 
@@ -13,16 +13,16 @@ use paternoster::{
 };
 use tempfile::TempDir;
 
-/// Clients that submit at the same time.
+/// Number of clients that submit concurrently.
 const CLIENTS: usize = 3;
-/// Most requests that a client submits without a pause.
+/// Maximum requests that a client submits without a pause.
 const BURST: u32 = 6;
-/// Of 100 requests, how many are cancelled.
+/// Percentage of requests that are cancelled.
 const CANCELLED_PERCENT: u32 = 15;
-/// A pool that does not answer for so long has lost a request: its test fails instead of hanging.
+/// Time limit of waits. A pool that does not answer for so long has lost a request; the test fails instead of hanging.
 const NEVER_SO_LONG: Duration = Duration::from_secs(120);
 
-/// A repeatable stream of numbers.
+/// A repeatable sequence of pseudo-random numbers.
 pub(crate) struct Noise(u64);
 
 impl Noise {
@@ -39,26 +39,26 @@ impl Noise {
         self.next() % limit
     }
 
-    /// From −1 to 1.
+    /// Returns a number from −1 to 1.
     pub(crate) fn unit(&mut self) -> f32 {
         (self.below(20_001) as f32 - 10_000.0) / 10_000.0
     }
 }
 
-/// A request and what it gets.
+/// A request and its expected answer.
 pub(crate) struct Exchange {
     pub rows: u32,
     pub inputs: Vec<InputTensor>,
-    /// By output; `None`: it fails in the engine.
+    /// The expected outputs; `None` if the request fails in the engine.
     pub expected: Option<Vec<Expected>>,
 }
 
-/// One output that is expected.
+/// One expected output.
 #[derive(Clone)]
 pub(crate) struct Expected {
     pub shape: Dims,
     pub values: Vec<f32>,
-    /// Largest difference that is allowed.
+    /// Maximum allowed difference.
     pub tolerance: f32,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn values(data: &[u8]) -> Vec<f32> {
     data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
-/// A folder with one model's file, where it gets a directory for each configuration.
+/// A folder with one model's file, and a model directory for each configuration.
 pub(crate) struct Place {
     root: TempDir,
     program: PathBuf,
@@ -94,7 +94,7 @@ impl Place {
         Self { root, program }
     }
 
-    /// Loads the model as configured onto a pool of two lanes.
+    /// Loads the model with a configuration on a pool of two lanes.
     pub(crate) async fn serve(&self, runtime: &Runtime, yaml: &str, context: &str) -> Served {
         let repository = tempfile::tempdir_in(self.root.path()).expect("a folder");
         let version = repository.path().join("model/1");
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-/// A model that serves.
+/// A loaded model.
 pub(crate) struct Served {
     pool: Arc<Pool>,
     repository: Arc<Repository>,
@@ -128,8 +128,8 @@ pub(crate) struct Counts {
 }
 
 impl Served {
-    /// Lets clients submit the requests in a random order, in bursts of random sizes, and checks every answer. Some
-    /// requests are given up, at once or later.
+    /// Makes clients submit the requests in a random order, in bursts of random sizes, and checks every answer. Some
+    /// requests are cancelled, at once or later.
     pub(crate) async fn drive(&self, exchanges: &Arc<Vec<Exchange>>, seed: u64, context: &str) -> Counts {
         let mut noise = Noise::new(seed);
         let mut order: Vec<usize> = (0..exchanges.len()).collect();
@@ -162,7 +162,7 @@ impl Served {
         counts
     }
 
-    /// Unloads the model and ends the pool; what the policy did.
+    /// Unloads the model and stops the pool. Returns what the policy did.
     pub(crate) fn stop(self, context: &str) -> MetaCounters {
         let Self { pool, repository, handle } = self;
         pool.count_meta_operations();
@@ -237,7 +237,7 @@ impl Client {
             assert_eq!(output.shape, expected.shape, "{context}");
             let got = values(&output.data);
             assert_eq!(got.len(), expected.values.len(), "{context}");
-            // Not a number is no answer.
+            // NaN never counts as close.
             let wrong = got.iter().zip(&expected.values).position(|(got, expected_value)| {
                 let difference = (got - expected_value).abs();
                 difference.is_nan() || difference > expected.tolerance

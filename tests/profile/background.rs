@@ -1,4 +1,4 @@
-//! A model without a profile is measured while it serves, and switched to what its profile advises.
+//! A model without a profile is measured while it serves, and then switched to its profile's recommendations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ outputs: [ { name: y, dtype: FP32, dims: [tokens] } ]
 batching: { policy: auto }
 ";
 
-/// Adds eight to every number, one by one.
+/// Adds eight to every number, one at a time.
 fn eight_more() -> Model {
     let shape = [PortDim::from("batch"), PortDim::from("tokens")];
     let mut graph = Graph::new("eight_more");
@@ -53,7 +53,7 @@ async fn a_model_is_switched_under_load_and_no_request_fails() {
             let answer = served.answer(&[1.0, 2.0, 3.0]).await.expect("no request fails");
             assert_eq!(values(&answer), [9.0, 10.0, 11.0]);
             let Some(profile) = store.read(&key) else { continue };
-            // A busy machine may give times that are not believed: then it stays as it was.
+            // On a busy machine the measured times may be rejected as unreliable, and the model then stays as it was.
             if profile.doubt().is_some() {
                 break None;
             }

@@ -15,7 +15,7 @@ use crate::{
     runtime::runtime,
 };
 
-/// What the command prints about a model; `None` where there is no runtime.
+/// Returns the command's output for a model; `None` if ONNX Runtime is not installed.
 fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
     printed_of(place, model, json, 2)
 }
@@ -24,7 +24,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
     let args = ProfileArgs {
         model_repository: place.repository(),
         model: model.to_owned(),
-        // Ends earlier where all sizes are settled; a busy machine has time for each size at least.
+        // Ends earlier if all sizes are measured well enough. A busy machine has time for each size at least.
         budget_s: 10,
         profile_directory: Some(place.profiles()),
         plots: PlotArgs { svg: Some(plot(place)) },
@@ -102,7 +102,7 @@ fn lanes_are_measured_side_by_side() {
     let points = two["profile"]["side_by_side"].as_array().expect("it is a list");
     let rows: Vec<_> = points.iter().map(|point| point["rows"].as_u64()).collect();
     assert_eq!(rows, [Some(1), Some(2)]);
-    // Which of them does better here is the machine's affair.
+    // Which of them is faster depends on the machine.
     let serves_one_by_one = two["findings"]["preferred_side_by_side"] == 1;
     assert_eq!(two["choice"]["policy"] == "serial", serves_one_by_one, "{two}");
     assert_eq!(place.kept().len(), 2, "another number of lanes has another profile");

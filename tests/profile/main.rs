@@ -1,6 +1,7 @@
-//! Profiles of small models: measured, printed, kept, and served by.
+//! Profiles of small models: measured, printed, stored, and used for serving.
 //!
-//! Needs ONNX Runtime: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
+//! Needs ONNX Runtime, from `ORT_DYLIB_PATH` or where `make` puts it. Without the library each test prints a note and
+//! passes.
 
 mod background;
 mod command;

@@ -36,7 +36,7 @@ impl Place {
         self.root.path().join("profiles")
     }
 
-    /// Files in the directory for profiles.
+    /// Returns the files in the directory for profiles.
     pub(crate) fn kept(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.profiles()) else { return Vec::new() };
         entries.flatten().map(|entry| entry.path()).collect()
@@ -57,7 +57,7 @@ impl Place {
         self.serve_with(Arc::new(loader.with_background_profiles(limit))).await
     }
 
-    /// A loader that serves by the profiles of this place.
+    /// Creates a loader that uses the profiles of this place.
     pub(crate) fn loader(&self, runtime: &Runtime) -> (Arc<Pool>, Arc<PoolLoader>) {
         let pool = Pool::start(&PoolOptions::default()).expect("threads start");
         let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone()));
@@ -82,28 +82,28 @@ impl Place {
     }
 }
 
-/// A file's text.
+/// Returns a file's text.
 pub(crate) fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("it is there")
 }
 
-/// The model 'model' as it is served.
+/// The model 'model', loaded.
 pub(crate) struct Served {
     pub repository: Arc<Repository>,
 }
 
 impl Served {
-    /// What serves at this moment.
+    /// Returns the handle that serves at the moment.
     pub(crate) fn handle(&self) -> Arc<ModelHandle> {
         Arc::clone(self.repository.resolve("model", "").expect("it is loaded").handle())
     }
 
-    /// How many stages it has at this moment.
+    /// Returns its number of stages at the moment.
     pub(crate) fn stages(&self) -> usize {
         self.handle().stats().reading().stages.len().max(1)
     }
 
-    /// The answer to one row of numbers.
+    /// Returns the answer to one row of numbers.
     pub(crate) async fn answer(&self, row: &[f32]) -> Result<Response, InferError> {
         let shape = Dims::from_slice(&[1, row.len() as i64]);
         self.send(InputTensor { shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(row)) }).await
@@ -124,7 +124,7 @@ impl Served {
     }
 }
 
-/// The numbers of a response's first output.
+/// Returns the numbers of a response's first output.
 pub(crate) fn values(response: &Response) -> Vec<f32> {
     response.outputs[0].data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }

@@ -1,4 +1,4 @@
-//! Models that leave their stages or policy to the server are served as their profile advises.
+//! Models whose configuration leaves stages or policy to the server follow their profile's recommendations.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use paternoster::{
 
 use crate::{rig::Place, runtime::runtime};
 
-/// A profile of a model whose batches of eight take twice as long as a row alone, in 1, 2, 4 and 8 stages.
+/// Returns the profile of a model whose batches of eight take twice as long as a row alone, in 1, 2, 4 and 8 stages.
 fn profile() -> Profile {
     let point = |rows, us| Point { rows, length: 0, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
     let stage = |count: u64| vec![point(1, 8000 / count), point(8, 16000 / count)];
@@ -25,7 +25,7 @@ fn profile() -> Profile {
     Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts, side_by_side: Vec::new() }
 }
 
-/// Keeps the profile as that of the model as it is configured.
+/// Stores the profile as that of the model with its configuration.
 fn keep(place: &Place, yaml: &str) -> Option<()> {
     keep_as(place, yaml, &profile())
 }
@@ -83,7 +83,7 @@ async fn without_a_profile_the_model_is_served_whole() {
         assert_eq!(served.stages(), 1, "'{damaged}' is no profile");
         served.classify().await;
     }
-    // Another model is not served by it.
+    // The profile is not used for another model.
     place.add("model", yaml, &zoo::resnet50(Width::QUARTER).expect("it is sound"));
     let served = place.serve(runtime().expect("there is a runtime")).await;
     assert_eq!(served.stages(), 1);

@@ -1,4 +1,4 @@
-//! What a `tracing` subscriber sees of a measurement.
+//! The spans of a measurement that a `tracing` subscriber receives.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use crate::{rig::Place, runtime::runtime};
 /// A span's name and its fields.
 type Span = (String, HashMap<&'static str, String>);
 
-/// Every span as it was opened: the path of names to it, and its fields.
+/// Every span when it was opened: its path of names, and its fields.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<Span>>>);
 

@@ -1,4 +1,4 @@
-//! A server with a few small models, and clients of it.
+//! A server with a few small models, and its clients.
 
 pub(crate) mod models;
 pub(crate) mod raw;
@@ -37,13 +37,13 @@ use tonic::transport::{Channel, Endpoint};
 
 use models::{Gate, Models};
 
-/// Far longer than anything here takes: a test that would hang fails instead.
+/// Time limit of waits, far longer than anything here takes: a test that would hang fails instead.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client of the inference service.
 pub(crate) type Client = GrpcInferenceServiceClient<Channel>;
 
-/// A running server and what a test does with it.
+/// A running server, and the handles that tests use.
 pub(crate) struct Server {
     pub grpc: GrpcServer,
     pub http: HttpServer,
@@ -57,27 +57,27 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// All models loaded, and the given changes to the default configuration.
+    /// Starts a server with all models and a changed configuration.
     pub(crate) async fn start(change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_with(Models::all(), change).await
     }
 
-    /// The given models.
+    /// Starts a server with the given models.
     pub(crate) async fn start_with(models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_on(&PoolOptions::default(), models, change).await
     }
 
-    /// All models, and clients that hold no more than the given budgets.
+    /// Starts a server with all models and the given budgets for clients.
     pub(crate) async fn start_within(budgets: Budgets, change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_with_all(&PoolOptions::default(), Models::all(), budgets, TraceOptions::default(), change).await
     }
 
-    /// All models, whose requests are traced.
+    /// Starts a server with all models, whose requests are traced.
     pub(crate) async fn start_traced(traces: TraceOptions) -> Self {
         Self::start_with_all(&PoolOptions::default(), Models::all(), Budgets::default(), traces, |_| {}).await
     }
 
-    /// The given models on a pool of the given options.
+    /// Starts a server with the given models, on a pool with the given options.
     pub(crate) async fn start_on(options: &PoolOptions, models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_with_all(options, models, Budgets::default(), TraceOptions::default(), change).await
     }
@@ -127,19 +127,19 @@ impl Server {
     }
 }
 
-/// The process has one log.
+/// Returns the log, of which a process has only one.
 fn log() -> Logging {
     static LOG: OnceLock<Logging> = OnceLock::new();
     LOG.get_or_init(|| Logging::start(LogOptions { info: false, ..LogOptions::default() }).expect("no other log"))
         .clone()
 }
 
-/// Awaits something that must come.
+/// Awaits a future that must complete.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it comes in time")
 }
 
-/// Awaits a state that other threads bring about.
+/// Waits for a condition that other threads establish.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
@@ -149,7 +149,7 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what} in time"));
 }
 
-/// A request of one row for a model with one FP32 input.
+/// Returns a request of one row for a model with one FP32 input.
 pub(crate) fn request(model: &str, id: &str, row: &[f32]) -> ModelInferRequest {
     let data: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
     ModelInferRequest {
@@ -166,7 +166,7 @@ pub(crate) fn request(model: &str, id: &str, row: &[f32]) -> ModelInferRequest {
     }
 }
 
-/// The values of a response's only output.
+/// Returns the values of a response's only output.
 pub(crate) fn row(response: &ModelInferResponse) -> Vec<f32> {
     let [data] = response.raw_output_contents.as_slice() else { panic!("one output: {response:?}") };
     data.chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes"))).collect()

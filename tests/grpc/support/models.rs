@@ -1,4 +1,4 @@
-//! The models: identity, one behind a gate, a repeating one, and a broken one.
+//! The test models: identity, one behind a gate, a repeating one, and a broken one.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -14,37 +14,37 @@ use paternoster::{
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-/// Which models there are.
+/// The models of a server.
 pub(crate) struct Models {
     names: Vec<&'static str>,
     mode: ControlMode,
 }
 
 impl Models {
-    /// `identity`, `gated` and `repeat`, loaded at the start.
+    /// Returns `identity`, `gated` and `repeat`, loaded at the start.
     pub(crate) fn all() -> Self {
         Self { names: vec!["gated", "identity", "repeat"], mode: ControlMode::None }
     }
 
-    /// One more that fails to load.
+    /// Adds a model that fails to load.
     pub(crate) fn with_broken(mut self) -> Self {
         self.names.push("broken");
         self
     }
 
-    /// One more whose batches wait for an hour.
+    /// Adds a model whose batches wait for an hour.
     pub(crate) fn with_patient(mut self) -> Self {
         self.names.push("patient");
         self
     }
 
-    /// Nothing is loaded until a client says so.
+    /// Loads no model until a client asks for it.
     pub(crate) fn explicit(mut self) -> Self {
         self.mode = ControlMode::Explicit { startup: Vec::new() };
         self
     }
 
-    /// Starts a repository of these models on the pool; its directory lives as long as the folder.
+    /// Starts a repository of these models on the pool. Its directory is removed when the returned folder is dropped.
     pub(crate) async fn start(self, pool: &Arc<Pool>) -> (Arc<Repository>, Gate, TempDir) {
         let folder = TempDir::new().expect("a folder");
         for name in self.names {
@@ -84,19 +84,19 @@ fn configuration(name: &str) -> String {
     )
 }
 
-/// What a test does with the model `gated`: its runs stop at the gate.
+/// The test's ends of the gate at which runs of the model `gated` stop.
 pub(crate) struct Gate {
     begun: mpsc::UnboundedReceiver<()>,
     release: Sender<()>,
 }
 
 impl Gate {
-    /// Waits until a run stands at the gate.
+    /// Waits until a run reaches the gate.
     pub(crate) async fn await_run(&mut self) {
         super::soon(self.begun.recv()).await.expect("the model lives");
     }
 
-    /// Lets that many runs pass, now or when they come.
+    /// Lets that many runs pass, at once or as they arrive.
     pub(crate) fn let_pass(&self, runs: usize) {
         for _ in 0..runs {
             self.release.send(()).expect("the model lives");
@@ -128,7 +128,7 @@ impl Loader for TestLoader {
     }
 }
 
-/// Gives its input back.
+/// Returns its input.
 struct Identity {
     gate: Option<(mpsc::UnboundedSender<()>, Receiver<()>)>,
 }
@@ -136,7 +136,7 @@ struct Identity {
 impl Program for Identity {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
         if let Some((began, go_on)) = &self.gate {
-            // A test that has ended neither listens nor holds anything up.
+            // The test may have ended; runs are not held then.
             let _ = began.send(());
             let _ = go_on.recv();
         }

@@ -18,24 +18,24 @@ use tokio::{net::TcpStream, task::JoinHandle};
 
 use super::soon;
 
-/// A request's body: some bytes, and then its end or none.
+/// A request's body: some bytes, after which it ends or stays open.
 pub(crate) struct RawBody {
     bytes: Option<Bytes>,
     ends: bool,
 }
 
 impl RawBody {
-    /// These bytes and no more.
+    /// Returns a body of these bytes that ends after them.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
         Self { bytes: Some(bytes.into()), ends: true }
     }
 
-    /// One gRPC message and no more.
+    /// Returns a body of one gRPC message that ends after it.
     pub(crate) fn message(message: &impl Message) -> Self {
         Self::whole(frame(message))
     }
 
-    /// These bytes, and then silence.
+    /// Returns a body of these bytes that stays open without sending more.
     pub(crate) fn silent_after(bytes: impl Into<Bytes>) -> Self {
         Self { bytes: Some(bytes.into()), ends: false }
     }
@@ -54,13 +54,13 @@ impl Body for RawBody {
     }
 }
 
-/// An encoded message behind its prefix, uncompressed.
+/// Prepends the prefix to an encoded message, uncompressed.
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("a message that gRPC can carry");
     [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
-/// A connection; its task ends when the connection does.
+/// A connection, and the task that drives it until it is closed.
 pub(crate) struct RawConnection {
     pub sender: http2::SendRequest<RawBody>,
     pub task: JoinHandle<hyper::Result<()>>,
@@ -71,7 +71,7 @@ impl RawConnection {
         Self::with(address, &mut http2::Builder::new(TokioExecutor::new())).await
     }
 
-    /// A connection whose peer may send no more than this many bytes of each response before they are read.
+    /// Opens a connection whose peer may send at most this many bytes of each response before they are read.
     pub(crate) async fn with_window(address: SocketAddr, bytes: u32) -> Self {
         Self::with(address, http2::Builder::new(TokioExecutor::new()).initial_stream_window_size(bytes)).await
     }
@@ -89,12 +89,12 @@ impl RawConnection {
     }
 }
 
-/// A gRPC message with its prefix.
+/// Encodes a gRPC message with its prefix.
 pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
     framed(&message.encode_to_vec())
 }
 
-/// A gRPC request to any path.
+/// Returns a gRPC request to any path.
 pub(crate) fn post(path: &str, body: RawBody) -> Request<RawBody> {
     Request::post(format!("http://test{path}"))
         .header("content-type", "application/grpc")
@@ -106,11 +106,11 @@ pub(crate) fn post(path: &str, body: RawBody) -> Request<RawBody> {
 /// How a response ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
-    /// Bytes of its messages.
+    /// Total bytes of its messages.
     pub bytes: usize,
-    /// The status, wherever it was.
+    /// The status, from the headers or the trailers.
     pub status: Option<String>,
-    /// The status message as its header has it.
+    /// The status message as encoded in its header.
     pub message: Option<String>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) async fn ending(response: Response<Incoming>) -> Ending {
     Ending { bytes, status: text("grpc-status"), message: text("grpc-message") }
 }
 
-/// The status of a response without messages.
+/// Returns the status of a response without messages.
 pub(crate) fn grpc_status(response: &Response<Incoming>) -> Option<&str> {
     response.headers().get("grpc-status").and_then(|status| status.to_str().ok())
 }
