@@ -1,10 +1,10 @@
-//! Random buckets for models, and the check that tasks keep to them.
+//! Random buckets for models, and the check that tasks use them.
 
 use paternoster::batching::Task;
 
 use super::rng::Rng;
 
-/// A few sizes for batches of up to `most` rows. The largest is now and then smaller, but holds `least`.
+/// Returns a few sizes for batches of up to `most` rows. The largest is sometimes smaller, but at least `least`.
 pub(crate) fn draw(rng: &mut Rng, least: u32, most: u32) -> Box<[u32]> {
     let smaller = (0..rng.below(3)).map(|_| rng.within(1, u64::from(most)) as u32);
     let mut buckets: Vec<u32> = smaller.collect();
@@ -16,7 +16,7 @@ pub(crate) fn draw(rng: &mut Rng, least: u32, most: u32) -> Box<[u32]> {
     buckets.into()
 }
 
-/// A task runs in a size that there is and that holds its rows; in their own number where any size runs.
+/// Checks that a task's size is a bucket that holds its rows; without buckets, the size is the number of rows.
 pub(crate) fn check(task: &Task, buckets: &[u32]) -> Result<(), String> {
     let (rows, bucket) = (task.row_count(), task.bucket.rows);
     let is_right = if buckets.is_empty() { bucket == rows } else { bucket >= rows && buckets.contains(&bucket) };

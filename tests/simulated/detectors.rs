@@ -1,11 +1,12 @@
-//! Each detector is seen to catch the fault that it is there for.
+//! Each detector finds the fault that it is for.
 
 use super::{planted::Planted, random::play};
 
 /// Seeds tried for each fault. A fault shows only where its victim occurs, so a single run may pass.
 const TRIED: u64 = 60;
 
-/// Plays runs with a planted fault until it is found as the first of `by`. Whatever finds it before must be among them.
+/// Plays runs with a planted fault until it is found by the first of `by`. Any earlier finding must be by one of the
+/// others.
 #[track_caller]
 fn is_found(planted: Planted, by: &[&str]) {
     for found in (0..TRIED).filter_map(|seed| play(seed, Some(planted), 1).err()) {
@@ -17,7 +18,7 @@ fn is_found(planted: Planted, by: &[&str]) {
     panic!("{planted:?} was not found in {TRIED} runs");
 }
 
-/// What shows that rows are not where they should be.
+/// Findings that show that rows are not where they should be.
 const WRONG_ROWS: [&str; 4] = ["is answered with", "poisoned", "never written", "race"];
 
 #[test]

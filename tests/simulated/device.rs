@@ -26,41 +26,41 @@ const ROW_BYTES: usize = 8;
 pub(crate) struct InFlight {
     pub task: Task,
     pub operation: Operation,
-    /// The core was told of its end before the device was done (a planted fault).
+    /// Its end was reported to the core before the device had completed it (a planted fault).
     pub told: bool,
     ticket: Ticket,
-    /// Where the last stage writes.
+    /// The buffer that the last stage writes.
     reply: Option<BufferId>,
 }
 
-/// Memory of one pair of a boundary.
+/// The memory of one buffer pair of a boundary.
 #[derive(Clone, Debug)]
 struct Pair {
     buffer: BufferId,
     /// The batch that wrote it last.
     owner: Option<u64>,
-    /// By row: the task that wrote it last.
+    /// The task that wrote each row last.
     writers: Vec<Option<TaskId>>,
 }
 
-/// The device with what an executor keeps beside it.
+/// The device, with an executor's state about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Floor {
     pub sim: Sim,
     pub tasks: Vec<InFlight>,
-    /// Tasks that the device has ended and whose end the core is never told (a planted fault).
+    /// Tasks that the device has completed but whose end is never reported to the core (a planted fault).
     pub untold: Vec<InFlight>,
     planted: Option<Planted>,
-    /// By model and stage.
+    /// Indexed by model and stage.
     buckets: Vec<Vec<Box<[u32]>>>,
-    /// By model, boundary and pair.
+    /// Indexed by model, boundary and pair.
     pairs: Vec<Vec<Vec<Pair>>>,
-    /// Reply buffers that nobody uses.
+    /// Unused reply buffers.
     replies: Vec<BufferId>,
     most_rows: u32,
 }
 
-/// Rows of a task one by one: request, row within it, place in the batch.
+/// Returns the rows of a task one by one: the request, the row within it, and the place in the batch.
 pub(crate) fn rows_of(task: &Task) -> impl Iterator<Item = (ReqId, u32, u32)> + '_ {
     let of = |span: &RowSpan| {
         let span = *span;
@@ -92,7 +92,7 @@ impl Floor {
         Ok(Self { sim, buckets, tasks: Vec::new(), untold: Vec::new(), planted, pairs, replies: Vec::new(), most_rows })
     }
 
-    /// Enqueues a task: waits, poison over what another batch left, the launch, and a ticket for its end.
+    /// Enqueues a task: its waits, poison over another batch's rows, the launch, and a ticket for its end.
     pub(crate) fn launch(&mut self, task: Task, duration_ns: u64, fails: bool, rare: &mut Rare) -> Result<(), String> {
         let stream = StreamId(task.lane.0);
         for &other in &task.after {
@@ -159,7 +159,7 @@ impl Floor {
         self.sim.wait(stream, *ticket).map_err(|error| error.to_string())
     }
 
-    /// The lease that a planted fault makes of one.
+    /// Returns a lease as a planted fault changes it.
     fn misled(&self, task: &Task, lease: Lease, first_read: bool) -> Lease {
         let pairs = self.pairs[task.model.0 as usize][usize::from(lease.boundary)].len() as u16;
         match self.planted {
@@ -176,7 +176,7 @@ impl Floor {
         pair.ok_or_else(|| format!("{:?} names {lease:?}, which does not exist", task.id))
     }
 
-    /// Notes that a task writes rows of a pair; what another batch left there is poison from now on.
+    /// Records that a task writes rows of a pair. Rows that another batch left there become poison.
     fn claim(&mut self, task: &Task, lease: Lease, places: &[u32], rare: &mut Rare) -> Result<BufferId, String> {
         self.pair(task, lease)?;
         let pairs = &mut self.pairs[task.model.0 as usize][usize::from(lease.boundary)];
@@ -201,13 +201,13 @@ impl Floor {
         }
     }
 
-    /// Takes a task off its stream that the device has ended.
+    /// Removes a completed task from its stream.
     pub(crate) fn land(&mut self, operation: Operation) -> Result<InFlight, String> {
         let at = self.tasks.iter().position(|flight| flight.operation == operation);
         at.map(|at| self.tasks.remove(at)).ok_or_else(|| format!("{operation} is no task's"))
     }
 
-    /// What the host finds as the reply of a task's row, behind whatever stage the row ended.
+    /// Returns the reply that the host reads for a task's row, whichever stage the row ended at.
     pub(crate) fn reply(&self, flight: &InFlight, row: u32, place: u32) -> Result<u64, String> {
         let read = match (flight.reply, flight.task.writes) {
             (Some(buffer), _) => self.sim.read(buffer, row),
@@ -217,12 +217,12 @@ impl Floor {
         read.map_err(|error| format!("reply of {:?}: {error}", flight.task.id))
     }
 
-    /// The host has taken a task's replies.
+    /// Reuses a task's reply buffer once the host has taken the replies.
     pub(crate) fn recycle(&mut self, flight: InFlight) {
         self.replies.extend(flight.reply);
     }
 
-    /// Gives a lane's stream up with all that is on it. What its tasks had yet to write is poison.
+    /// Abandons a lane's stream with its tasks. Rows that they had yet to write become poison.
     pub(crate) fn give_up(&mut self, lane: LaneId) -> Result<Vec<InFlight>, String> {
         self.sim.give_up(StreamId(lane.0)).map_err(|error| error.to_string())?;
         let lost: Vec<InFlight> = self.tasks.extract_if(.., |flight| flight.task.lane == lane).collect();
@@ -239,7 +239,7 @@ impl Floor {
     }
 }
 
-/// Places as a range where they are one.
+/// Returns places as rows: a range if they are consecutive.
 fn named(places: &[u32]) -> Rows {
     match (places.first(), places.windows(2).all(|pair| pair[0] + 1 == pair[1])) {
         (Some(&first), true) => (first..first + places.len() as u32).into(),

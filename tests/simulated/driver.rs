@@ -1,4 +1,4 @@
-//! The driver: carries out what the core says, tells it what happened, and holds every end of a request to the oracle.
+//! The driver: executes the core's actions, reports events to it, and checks each request's end against the oracle.
 
 use paternoster::batching::{
     Action, Arrival, Core, Counters, End, Event, LaneId, ModelId, Next, Ns, ReqId, RowOutcome, RowSpan, Task,
@@ -15,24 +15,24 @@ use super::{
     tracker::Tracker,
 };
 
-/// Steps after which a run does not end any more.
+/// Maximum steps of a run; one that takes more would not end.
 const MOST_STEPS: u64 = 200_000;
 
-/// What the driver knows of a request.
+/// The driver's state of a request.
 #[derive(Clone, Debug, Default)]
 struct Known {
     live: bool,
     aboard: bool,
     cancelled: bool,
-    /// A task or lane that held it failed: what it left there may be lost.
+    /// Whether a task or lane that held it failed, so that its rows there may be lost.
     hurt: bool,
-    /// A task failed that held nothing else, or its lane was lost: that may end it.
+    /// Whether a task of it alone failed, or its lane was lost, so that it may end by that.
     failed_alone: bool,
-    /// Tasks before this one, launched ahead of one that failed, hold rows of it that count no more.
+    /// Rows of it in tasks before this one are void: those tasks were launched ahead of one that failed.
     void_before: u64,
-    /// Bits of the rows whose replies are there.
+    /// Bit mask of the rows whose replies have been computed.
     replied: u64,
-    /// By row: how often it repeated a stage.
+    /// How often each row repeated a stage.
     repeated: [u8; 16],
     responses: u32,
 }
@@ -40,7 +40,7 @@ struct Known {
 /// Decides which tasks the device fails.
 pub(crate) type Fails<'s> = Box<dyn FnMut(&mut Rng) -> bool + 's>;
 
-/// A core, its device and everything that is owed.
+/// A core, its device, and the state of all requests.
 pub(crate) struct Driver<'s> {
     pub scenario: &'s Scenario,
     pub floor: Floor,
@@ -49,16 +49,16 @@ pub(crate) struct Driver<'s> {
     pub live: Vec<ReqId>,
     pub rare: Rare,
     pub rng: Rng,
-    /// Tasks launched.
+    /// Number of launched tasks.
     launched: u64,
-    /// Whether the device fails the task that is launched next.
+    /// Decides whether the device fails the next task.
     fails: Fails<'s>,
     pub lanes_up: Vec<bool>,
     pub tracker: Tracker,
     core: Core,
     known: Vec<Known>,
     drained: Vec<ModelId>,
-    /// Requests that have left the core, and arrive there again.
+    /// Requests that have left the core and will arrive there again.
     moving: Vec<Arrival>,
     planted: Option<Planted>,
     counters: Vec<Counters>,
@@ -66,7 +66,7 @@ pub(crate) struct Driver<'s> {
 }
 
 impl<'s> Driver<'s> {
-    /// All models and lanes are up. Invariants are checked after each `check_every`-th step.
+    /// Starts all models and lanes. Invariants are checked after each `check_every`-th step.
     pub(crate) fn new(
         scenario: &'s Scenario,
         planted: Option<Planted>,
@@ -119,7 +119,7 @@ impl<'s> Driver<'s> {
         self.act(Event::Cancelled(req))
     }
 
-    /// Another device takes requests that wait.
+    /// Recalls waiting requests, as for another device.
     pub(crate) fn recall(&mut self) -> Result<(), String> {
         self.act(Event::Recall)?;
         self.rare.requests_moved += self.moving.len() as u64;
@@ -130,7 +130,7 @@ impl<'s> Driver<'s> {
         !self.moving.is_empty()
     }
 
-    /// Those requests come back.
+    /// Submits the recalled requests again.
     pub(crate) fn take_in(&mut self) -> Result<(), String> {
         let moving = std::mem::take(&mut self.moving);
         let is_given_up = |req: &ReqId| self.known[req.0 as usize].cancelled;
@@ -159,7 +159,7 @@ impl<'s> Driver<'s> {
         self.act(Event::LaneLost(lane))
     }
 
-    /// The device has ended a task.
+    /// Handles a task that the device has completed.
     pub(crate) fn ended(&mut self, completion: Completion) -> Result<(), String> {
         let flight = self.floor.land(completion.operation)?;
         let task = &flight.task;
@@ -194,7 +194,8 @@ impl<'s> Driver<'s> {
         self.act(Event::Completed { task, rows: &outcomes })
     }
 
-    /// A task that the scenario does not fail may fail only because a task before it has, or its lane was lost.
+    /// Checks a failure: a task that the scenario does not fail may fail only if an earlier task of its requests
+    /// failed, or their lane was lost.
     fn judge(&mut self, task: &Task, failure: &str) -> Result<(), String> {
         if failure.contains("planted") {
             return Ok(());
@@ -207,7 +208,7 @@ impl<'s> Driver<'s> {
         }
     }
 
-    /// Tells the core that a task has ended though it has not: a planted fault.
+    /// Reports a task's end to the core before it has ended: a planted fault.
     pub(crate) fn tell_early(&mut self) -> Result<(), String> {
         let models = &self.scenario.models;
         let decides = |task: &Task| models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)].decides;
@@ -218,7 +219,7 @@ impl<'s> Driver<'s> {
         self.act(Event::Completed { task, rows: &[] })
     }
 
-    /// Where the rows of a task go, after the replies of those that are done have been compared with the oracle.
+    /// Returns the outcomes of a task's rows, after comparing the replies of rows that are done with the oracle.
     fn outcomes(&mut self, flight: &InFlight) -> Result<Vec<RowOutcome>, String> {
         let InFlight { task, .. } = flight;
         let stage = &self.scenario.models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)];
@@ -269,8 +270,8 @@ impl<'s> Driver<'s> {
         Ok(outcomes)
     }
 
-    /// A task has failed, or is lost. If its requests do not end by that, they start again, and what was launched ahead
-    /// on them is void.
+    /// Handles a task that failed or is lost. Requests that do not end by it start again, and tasks that were launched
+    /// ahead for them are void.
     fn hurt(&mut self, task: &Task, ends_them: bool) {
         let stage = &self.scenario.models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)];
         let looks_ahead = self.scenario.lanes[usize::from(task.lane.0)].horizon_ns > 0;
@@ -286,7 +287,7 @@ impl<'s> Driver<'s> {
         }
     }
 
-    /// One step of the core, and what it asks for.
+    /// Runs one step of the core, and executes its actions.
     pub(crate) fn act(&mut self, event: Event<'_>) -> Result<(), String> {
         self.rare.steps += 1;
         if self.rare.steps > MOST_STEPS {
@@ -323,7 +324,7 @@ impl<'s> Driver<'s> {
         self.progress()
     }
 
-    /// With nothing on the device and no time to wait for, live requests would wait for ever.
+    /// Checks for deadlock: if nothing is on the device and no timer is set, live requests would wait forever.
     pub(crate) fn progress(&self) -> Result<(), String> {
         let stuck = self.floor.tasks.is_empty() && self.wake.is_none() && self.lanes_up.contains(&true);
         if stuck && self.live.len() > self.moving.len() {
@@ -425,7 +426,7 @@ impl<'s> Driver<'s> {
         Ok(())
     }
 
-    /// Everything is over: nothing is left, and the models drain.
+    /// Checks at the end that nothing is left, and that the models drain.
     pub(crate) fn end(mut self) -> Result<Rare, String> {
         if !self.live.is_empty() || !self.floor.tasks.is_empty() {
             return Err(format!("{} requests and {} tasks are left", self.live.len(), self.floor.tasks.len()));

@@ -22,16 +22,16 @@ use super::{
     scenario::{Model, Scenario},
 };
 
-/// Orders tried of one case at most; a case that has more is too large to be exhausted.
+/// Maximum orders of one case; a case that has more is too large to be exhausted.
 const MOST: u64 = 3_000_000;
 
-/// Steps between two checks of the invariants: a debug build's core checks states as small as these by itself.
+/// Steps between two checks of the invariants. In debug builds the core itself checks states as small as these.
 const CHECK_EVERY: u64 = if cfg!(debug_assertions) { u64::MAX } else { 1 };
 
-/// The choices of one run: those that are given, then the first of each.
+/// The choices of one run: the given ones, then always the first.
 #[derive(Debug, Default)]
 struct Choices {
-    /// What was chosen, and of how many.
+    /// Each choice made, and the number of alternatives.
     made: Vec<(u64, u64)>,
     at: usize,
 }
@@ -45,7 +45,7 @@ impl Choices {
         self.made[self.at - 1].0
     }
 
-    /// Moves on to the next run; false after the last.
+    /// Advances to the next run; returns false after the last.
     fn advance(&mut self) -> bool {
         self.at = 0;
         while let Some((chosen, of)) = self.made.pop() {
@@ -58,7 +58,7 @@ impl Choices {
     }
 }
 
-/// One thing that can happen next.
+/// An event that can happen next.
 #[derive(Clone, Copy, Debug)]
 enum Can {
     Arrive,
@@ -71,13 +71,13 @@ enum Can {
 struct Case {
     name: String,
     scenario: Scenario,
-    /// Whether one request is cancelled, any at any time.
+    /// Whether one request is cancelled: any request, at any time.
     cancel: bool,
-    /// Whether one task fails, any.
+    /// Whether one task fails: any task.
     fault: bool,
 }
 
-/// Plays one order of events. Tasks end at once; what varies is when the core learns of it.
+/// Plays one order of events. Tasks end at once; the order varies when the core receives their ends.
 fn play(case: &Case, choices: &RefCell<Choices>, planted: Option<Planted>) -> Result<Rare, String> {
     let scenario = &case.scenario;
     let mut may_fail = case.fault;
@@ -118,14 +118,14 @@ fn play(case: &Case, choices: &RefCell<Choices>, planted: Option<Planted>) -> Re
     }
 }
 
-/// Whether the oldest task of a lane may end next: all that it waited for have ended.
+/// Returns whether the oldest task of a lane may end next: every task that it waited for has ended.
 fn may_end(driver: &Driver<'_>, lane: u16) -> bool {
     let mut own = driver.floor.tasks.iter().filter(|flight| flight.task.lane.0 == lane);
     let running = |id| driver.floor.tasks.iter().any(|flight| flight.task.id == id);
     own.next().is_some_and(|oldest| !oldest.task.after.iter().any(|&id| running(id)))
 }
 
-/// Plays all orders of a case; how many there are, and what happened in them.
+/// Plays all orders of a case. Returns how many there are, and what happened in them.
 fn exhaust(case: &Case, planted: Option<Planted>) -> Result<(u64, Rare), String> {
     let choices = RefCell::new(Choices::default());
     let (mut orders, mut sum) = (0, Rare::default());
@@ -154,7 +154,7 @@ fn policies() -> [(&'static str, Policy); 4] {
     ]
 }
 
-/// Three requests of one row each, which make three batches at most.
+/// Returns a case of three requests of one row each, which form at most three batches.
 fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: bool) -> Case {
     let knobs = Knobs {
         max_batch_rows: 3,

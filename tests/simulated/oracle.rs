@@ -1,4 +1,4 @@
-//! The serial oracle: what each row of each request must come to, worked out without batches, lanes or buffers.
+//! The serial oracle: the result of each row of each request, computed without batches, lanes or buffers.
 
 use paternoster::{
     batching::{CellId, ModelId, Next, ReqId},
@@ -10,21 +10,21 @@ use super::{
     scenario::{Model, Scenario},
 };
 
-/// The program of a stage on the device.
+/// Returns the device's program of a stage.
 pub(crate) fn program(model: ModelId, stage: u16) -> u64 {
     u64::from(model.0) << 16 | u64::from(stage)
 }
 
-/// How a row's way ends.
+/// How a row ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WayEnd {
-    /// With this content as its reply, behind this stage.
+    /// With this reply, after this stage.
     Reply { stage: u16, content: u64 },
     /// It fails.
     Fails,
 }
 
-/// Where a row goes after a stage; repetitions apart, which change no content.
+/// Returns where a row goes after a stage, ignoring repetitions, which do not change its content.
 pub(crate) fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> Next {
     let Model { knobs, skip, .. } = &scenario.models[model.0 as usize];
     if !knobs.stages[usize::from(stage)].decides {
@@ -39,8 +39,8 @@ pub(crate) fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqI
     }
 }
 
-/// Whether a row fails every task of a stage that it is in. A stage that the next does not read fails nobody: on a lane
-/// that looks ahead the reply may be there before its task has ended.
+/// Returns whether a row fails every task of a stage that it is in. Stages whose output the next does not read never
+/// fail: on a lane that looks ahead, the reply may be computed before the task has ended.
 pub(crate) fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> bool {
     let stages = &scenario.models[model.0 as usize].knobs.stages;
     let is_read = stages.get(usize::from(stage) + 1).is_none_or(|next| next.reads.contains(&stage));
@@ -49,14 +49,14 @@ pub(crate) fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId
     own && is_read
 }
 
-/// Whether a row repeats a stage that it has run `before` times.
+/// Returns whether a row repeats a stage that it has repeated `before` times.
 pub(crate) fn repeats(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32, before: u8) -> bool {
     scenario.models[model.0 as usize].knobs.stages[usize::from(stage)].decides
         && before < 2
         && mix(scenario.seed ^ mix(!(req.0 << 20 | u64::from(row) << 8 | u64::from(stage)))) % 1000 < 60
 }
 
-/// The end of a row's way.
+/// Returns how a row ends.
 pub(crate) fn way_end(scenario: &Scenario, model: ModelId, req: ReqId, row: u32) -> WayEnd {
     let stages = &scenario.models[model.0 as usize].knobs.stages;
     let mut contents = [0; 8];

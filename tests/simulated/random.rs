@@ -1,4 +1,4 @@
-//! Random runs: a share of them in every test run, more by hand.
+//! Random runs: a few in every test run, more by hand.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,13 +19,13 @@ use super::{
     scenario::{REQUESTS, Scenario},
 };
 
-/// Runs in every test run.
+/// Number of runs in every test run.
 const SHARE: u64 = if cfg!(debug_assertions) { 200 } else { 2_000 };
 
-/// Steps between two checks of the invariants. The debug build's core checks small states after every step anyway.
+/// Steps between two checks of the invariants. In debug builds the core itself checks small states after every step.
 const CHECK_EVERY: u64 = 1;
 
-/// Plays the scenario of a seed, with a planted fault or none.
+/// Plays the scenario of a seed, with or without a planted fault.
 pub(crate) fn play(seed: u64, planted: Option<Planted>, check_every: u64) -> Result<Rare, String> {
     let scenario = Scenario::random(seed);
     let fails = Box::new(|rng: &mut Rng| rng.permille(scenario.faults));
@@ -36,7 +36,7 @@ pub(crate) fn play(seed: u64, planted: Option<Planted>, check_every: u64) -> Res
 struct Run<'s> {
     driver: Driver<'s>,
     arrived: usize,
-    /// When lost lanes come back.
+    /// When lost lanes return.
     back: Vec<(u64, LaneId)>,
     planted: Option<Planted>,
 }
@@ -63,17 +63,17 @@ impl Run<'_> {
         self.driver.end()
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     fn next(&self) -> Option<u64> {
         let arrival = self.driver.scenario.arrivals.get(self.arrived).map(|&(at, _)| at);
         let end = self.driver.floor.sim.next_end_ns();
         let back = self.back.iter().map(|&(at, _)| at).min();
-        // A wake that has passed while something else happened is due now.
+        // A wake-up whose time has passed meanwhile is due now.
         let next = [arrival, end, back, self.driver.wake].into_iter().flatten().min();
         next.map(|next| next.max(self.driver.now))
     }
 
-    /// Cancels, loses lanes, slows them down.
+    /// Cancels requests, loses lanes, slows them down.
     fn disturb(&mut self) -> Result<(), String> {
         let driver = &mut self.driver;
         if self.planted == Some(Planted::EarlyCompletion) && driver.rng.permille(200) {
@@ -115,7 +115,8 @@ impl Run<'_> {
     }
 }
 
-/// Plays seeds on as many threads as there are cores; the sum of what happened, or the first failure with its seed.
+/// Plays seeds on as many threads as there are cores. Returns the sum of what happened, or the first failure with its
+/// seed.
 fn play_all(seeds: std::ops::Range<u64>, check_every: u64) -> Result<Rare, String> {
     let (next, stop) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
     let sum = Mutex::new(Ok(Rare::default()));
@@ -154,7 +155,7 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Each rare thing must have happened `at_least` times, and the load must be what a run is defined by.
+/// Checks that each rare event has happened at least `at_least` times, and that each run has its defined load.
 fn judge(sum: &Rare, runs: u64, at_least: u64) {
     println!("{runs} runs\n{sum}");
     assert!(sum.requests >= runs * REQUESTS, "a run has {REQUESTS} requests");

@@ -1,10 +1,10 @@
-//! How often each rare thing happened.
+//! Counts of rare events.
 
 use std::fmt;
 
 macro_rules! rare {
     ($($name:ident: $says:literal,)+) => {
-        /// Counts of one run, or of many.
+        /// Counts of one run, or of several.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub(crate) struct Rare {
             $(pub(crate) $name: u64,)+

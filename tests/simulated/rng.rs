@@ -1,6 +1,6 @@
-//! The only source of chance: a seed and a counter.
+//! The only source of randomness: a seed and a counter.
 
-/// SplitMix64.
+/// A generator by SplitMix64.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -14,17 +14,17 @@ impl Rng {
         mix(self.0)
     }
 
-    /// From 0 to below `end`, which is at least 1.
+    /// Returns a number from 0 to below `end`, which must be at least 1.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// From `from` to `to`, both included.
+    /// Returns a number from `from` to `to`, both included.
     pub(crate) fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }
 
-    /// True so many times of a thousand.
+    /// Returns true with a probability in thousandths.
     pub(crate) fn permille(&mut self, of_thousand: u64) -> bool {
         self.below(1000) < of_thousand
     }
@@ -33,7 +33,7 @@ impl Rng {
         self.permille(500)
     }
 
-    /// Exponentially distributed around `mean`.
+    /// Returns an exponentially distributed number with mean `mean`.
     pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         let unit = ((self.next() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         (-unit.ln() * mean as f64) as u64

@@ -1,4 +1,4 @@
-//! A scenario: models, lanes and load, all from one seed.
+//! A scenario: models, lanes and load, all drawn from one seed.
 
 use paternoster::batching::{
     AdaptiveKnobs, Arrival, CostPoint, CostTable, DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LazyKnobs,
@@ -8,37 +8,37 @@ use paternoster::batching::{
 
 use super::{buckets, rng::Rng};
 
-/// Requests of a run that counts.
+/// Number of requests of a full run.
 pub(crate) const REQUESTS: u64 = 200;
 
-/// Rows of a request that its model takes.
+/// Maximum rows of a request.
 const MOST_ROWS: u32 = 4;
 
-/// One model and how long its stages really take.
+/// One model, and how long its stages really take.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub knobs: Knobs,
-    /// Rows may skip from the boundary of the first of these stages to the second.
+    /// Rows may skip from the first of these stages' boundary to the second stage.
     pub skip: Option<(u16, u16)>,
-    /// By stage: time of a launch, and of each row.
+    /// For each stage, the time of a launch and of each row.
     pub costs: Vec<(u64, u64)>,
 }
 
-/// Everything that a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub seed: u64,
     pub models: Vec<Model>,
     pub lanes: Vec<LaneKnobs>,
-    /// By time.
+    /// Sorted by time.
     pub arrivals: Vec<(u64, Arrival)>,
-    /// Of a thousand tasks, so many fail, whatever rows they have.
+    /// How many of a thousand tasks fail, whatever their rows.
     pub faults: u64,
-    /// Of a thousand rows, so many fail every task that they are in at one of their stages.
+    /// How many of a thousand rows fail every task that they are in at one of their stages.
     pub bad_rows: u64,
-    /// Of a thousand moments, so many lose a lane.
+    /// How many of a thousand moments lose a lane.
     pub lane_losses: u64,
-    /// Of a hundred requests, at least so many are cancelled.
+    /// Minimum percentage of cancelled requests.
     pub cancels: u64,
 }
 
@@ -60,7 +60,7 @@ impl Scenario {
         let (faults, cancels) = (rng.within(15, 60), rng.within(11, 25));
         let bad_rows = [0, 10, 40][(seed % 3) as usize];
         let mut models = models;
-        // What a jam takes is chosen by hand, without padding.
+        // The times of a jam are chosen by hand, without padding.
         models.iter_mut().filter(|_| !crowded).for_each(|model| give_buckets(rng, model));
         Self { seed, models, lanes, arrivals, faults, bad_rows, lane_losses, cancels }
     }
@@ -72,7 +72,7 @@ fn model(rng: &mut Rng) -> Model {
     if rng.permille(400) {
         stages.iter_mut().for_each(|stage| stage.decides = rng.permille(600));
     }
-    // What lies between the two ends of a skip is read by nobody behind it.
+    // No stage after a skip reads the boundaries that it passes over.
     let from = rng.below(u64::from(count) - 2) as u16;
     let skip = (stages[usize::from(from)].decides && rng.permille(700)).then_some((from, from + 2));
     if let Some((from, to)) = skip {
@@ -108,7 +108,7 @@ fn model(rng: &mut Rng) -> Model {
     Model { knobs, skip, costs }
 }
 
-/// Of a third of the models some stages run in a few sizes only.
+/// Gives buckets to some stages of a third of the models.
 fn give_buckets(rng: &mut Rng, model: &mut Model) {
     let is_chosen = rng.below(3) == 0;
     for stage in model.knobs.stages.iter_mut().filter(|_| is_chosen) {
@@ -118,7 +118,7 @@ fn give_buckets(rng: &mut Rng, model: &mut Model) {
     }
 }
 
-/// A model whose later stages are slower, so that batches jam before them while newcomers may still join.
+/// Returns a model whose later stages are slower, so that batches jam before them while newcomers may still join.
 fn jammed(rng: &mut Rng) -> Model {
     let mut model = model(rng);
     let load = LoadDiversity { paper: true, ..LoadDiversity::default() };
@@ -135,7 +135,7 @@ fn jammed(rng: &mut Rng) -> Model {
 
 fn table(rng: &mut Rng, costs: &[(u64, u64)], max_rows: u32) -> CostTable {
     let stages = costs.iter().map(|&(launch, row)| {
-        // Now and then larger batches are so slow that they are better split.
+        // Sometimes larger batches are so slow that splitting them is better.
         let bend = if rng.permille(400) { rng.within(1, 4) } else { 0 };
         let point = |rows: u32| {
             let took_ns = launch + row * u64::from(rows) + bend * u64::from(rows) * u64::from(rows) * row / 2;
@@ -213,7 +213,7 @@ fn diversity(rng: &mut Rng, whole: u64) -> DiversityKnobs {
 }
 
 fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> {
-    // Poisson at a share of what one lane does with half-filled batches, or bursts.
+    // Poisson arrivals at a fraction of one lane's throughput with half-filled batches, or bursts.
     let one_batch = |model: &Model| -> u64 {
         let rows = u64::from(model.knobs.max_batch_rows).div_ceil(2);
         model.costs.iter().map(|(launch, row)| launch + row * rows).sum()

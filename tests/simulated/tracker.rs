@@ -1,4 +1,4 @@
-//! Recognises rare things from outside the core: which requests travel together, who joined whom, what was split.
+//! Recognises rare events from outside the core: which requests share batches, which joined which, what was split.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use paternoster::batching::{End, LaneId, ModelId, ReqId, Task};
 
 use super::rare::Rare;
 
-/// A batch as its tasks show it.
+/// A batch, as far as its tasks show it.
 #[derive(Clone, Debug, Default)]
 struct Travelling {
     /// Requests that have not ended.
     members: Vec<ReqId>,
-    /// Those that joined under way and have not caught up.
+    /// Requests that joined a running batch and have not caught up.
     newcomers: Vec<Newcomers>,
-    /// Where its last task ran.
+    /// The lane of its last task.
     lane: Option<LaneId>,
-    /// It was split, and whether a new batch has been made since.
+    /// If it was split: whether a new batch has been formed since.
     split: Option<bool>,
 }
 
@@ -26,7 +26,7 @@ struct Newcomers {
     others_ended: bool,
 }
 
-/// The batches under way.
+/// The running batches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tracker {
     batches: BTreeMap<(ModelId, u64), Travelling>,
@@ -34,7 +34,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// A task was launched; `split` tells whether batches of its model were split in the same step.
+    /// Records a launch; `split` says whether batches of its model were split in the same step.
     pub(crate) fn launched(&mut self, task: &Task, split: bool, rare: &mut Rare) {
         let key = (task.model, task.batch);
         if !self.batches.contains_key(&key) {
@@ -70,7 +70,7 @@ impl Tracker {
         }
     }
 
-    /// A request has ended.
+    /// Records the end of a request.
     pub(crate) fn ended(&mut self, req: ReqId, end: End, rare: &mut Rare) {
         let Some(key) = self.of.remove(&req) else { return };
         let Some(batch) = self.batches.get_mut(&key) else { return };
@@ -93,7 +93,7 @@ impl Tracker {
         }
     }
 
-    /// A task failed or was lost: whether older rows wait for those in it.
+    /// Records that a task failed or was lost. Returns whether older rows wait for its rows.
     pub(crate) fn failed(&mut self, task: &Task) -> bool {
         let Some(batch) = self.batches.get_mut(&(task.model, task.batch)) else { return false };
         let inside = |req: &ReqId| task.rows.iter().any(|span| span.req == *req);
@@ -104,13 +104,13 @@ impl Tracker {
         awaited
     }
 
-    /// Requests that joined a batch under way and have yet to catch up, of one such group.
+    /// Returns one group of requests that joined a running batch and have yet to catch up.
     pub(crate) fn newcomers(&self) -> Option<&[ReqId]> {
         let mut groups = self.batches.values().flat_map(|batch| &batch.newcomers);
         groups.next_back().map(|group| group.live.as_slice())
     }
 
-    /// Whether a task runs newcomers of which none is left.
+    /// Returns whether a task runs newcomers that have all ended.
     pub(crate) fn is_void(&self, task: &Task) -> bool {
         let key = (task.model, task.batch);
         let old = self.batches.get(&key).is_some_and(|batch| !batch.members.is_empty());

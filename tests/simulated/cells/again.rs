@@ -1,22 +1,22 @@
-//! Nodes of failed tasks that are to run again: with whom they may.
+//! Nodes of failed tasks that must run again, and which of them may share a task.
 
 use std::collections::BTreeMap;
 
 use paternoster::batching::{ReqId, Task, TaskId};
 
-/// By request and node: the task that failed, and the most rows of the task in which it runs next.
+/// For each request and node, the failed task, and the maximum rows of the task in which it runs next.
 #[derive(Debug, Default)]
 pub(super) struct Again(BTreeMap<(u64, u32), (TaskId, usize)>);
 
 impl Again {
-    /// A task has failed of which these nodes count.
+    /// Records a failed task, of which these nodes count.
     pub(super) fn failed(&mut self, task: TaskId, nodes: &[(u64, u32)]) {
         let most = nodes.len().div_ceil(2);
         self.0.extend(nodes.iter().map(|node| (*node, (task, most))));
     }
 
-    /// Whether a task that is launched runs nodes again: all of them, then, of one task that failed, and half of its
-    /// rows at most.
+    /// Returns whether a launched task retries nodes. If it does, all its nodes must be of one failed task, and at most
+    /// half of that task's rows.
     pub(super) fn launched(&mut self, task: &Task) -> Result<bool, String> {
         let of = task.rows.iter().map(|row| self.0.remove(&(row.req.0, row.start)));
         let of: Vec<Option<(TaskId, usize)>> = of.collect();
@@ -32,7 +32,7 @@ impl Again {
         }
     }
 
-    /// A request has ended; whether nodes of it were to run again.
+    /// Records the end of a request. Returns whether any of its nodes had yet to run again.
     pub(super) fn ended(&mut self, req: ReqId) -> bool {
         let before = self.0.len();
         self.0.retain(|(own, _), _| *own != req.0);

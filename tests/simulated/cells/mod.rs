@@ -1,8 +1,8 @@
-//! Cellular batching in virtual time: the production core gives lanes tasks of nodes, whose values are hashes of what
-//! they read when they begin, written where their request keeps its state when they end. Every request is held to the
-//! same graph evaluated alone.
+//! Cellular batching in virtual time. The production core gives lanes tasks of nodes. A node's value is a hash of what
+//! it reads when its task begins, and is written to its request's state when the task ends. Every request is compared
+//! with the same graph evaluated alone.
 //!
-//! A `world` is drawn from a seed (models, lanes, requests, what fails), a `run` plays it.
+//! A `world` (models, lanes, requests, faults) is drawn from a seed, and a `run` plays it.
 
 mod again;
 mod run;
@@ -17,16 +17,16 @@ use run::Run;
 use slots::Planted;
 use world::World;
 
-/// Worlds in every test run.
+/// Number of worlds in every test run.
 const SHARE: u64 = if cfg!(debug_assertions) { 300 } else { 3_000 };
 
-/// What happened, that is rare.
+/// Counts of rare events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rare {
     pub requests: u64,
     pub tasks: u64,
     pub failed_tasks: u64,
-    /// Nodes of a subgraph went on on another lane.
+    /// Nodes of a subgraph continued on another lane.
     pub moved_lane: u64,
     /// Rows ran past the end of their loop, and were dropped.
     pub ran_past_the_end: u64,
@@ -36,31 +36,31 @@ pub(crate) struct Rare {
     pub task_of_nobody: u64,
     /// Lanes were lost while tasks were on them.
     pub lanes_lost: u64,
-    /// Requests that can never have room for their state.
+    /// Requests whose state can never fit.
     pub never_fits: u64,
-    /// Requests waited for room for their state while a lane had nothing to do.
+    /// Requests waited for room for their state while a lane was idle.
     pub waited_for_room: u64,
-    /// A task had nodes of one request twice.
+    /// A task had several nodes of one request.
     pub same_request_twice: u64,
     /// A task had nodes of several versions, or of several cells of one.
     pub shared_tasks: u64,
-    /// Requests came while others were merged, and waited for all of them.
+    /// Requests arrived while others were merged, and waited for all of them.
     pub waited_for_merged: u64,
-    /// Tasks were of nodes that had failed before.
+    /// Tasks retried nodes that had failed before.
     pub retries: u64,
-    /// Nodes were to run again when their request ended otherwise.
+    /// Requests ended for another reason while nodes of theirs had yet to run again.
     pub ended_before_retry: u64,
     /// Rows were launched ahead of one that failed.
     pub void_rows: u64,
-    /// Requests with a node that fails every task were found.
+    /// Requests with a node that fails every task were isolated.
     pub bad_nodes: u64,
     /// A task failed while another one of its requests was in flight.
     pub failed_with_more_in_flight: u64,
-    /// Sequences were over because nobody came.
+    /// Sequences ended because no request arrived in time.
     pub sequences_reclaimed: u64,
-    /// Sequences were begun again before their end.
+    /// Sequences started again before their end.
     pub sequences_superseded: u64,
-    /// Sequences began while all slots were held.
+    /// Sequences started while all slots were held.
     pub sequences_waited: u64,
     /// Requests waited behind a first one that did not complete.
     pub requests_orphaned: u64,
@@ -123,10 +123,10 @@ impl Rare {
     }
 }
 
-/// Plays the world of a seed, with a planted fault or none.
+/// Plays the world of a seed, with or without a planted fault.
 ///
 /// # Errors
-/// What is not as it should be.
+/// The first violation that is found.
 fn run(seed: u64, planted: Option<Planted>) -> Result<Rare, String> {
     Run::new(World::draw(&mut Rng::new(seed)), seed, planted).play()
 }
@@ -134,7 +134,7 @@ fn run(seed: u64, planted: Option<Planted>) -> Result<Rare, String> {
 /// Plays the world of a seed.
 ///
 /// # Panics
-/// When anything is not as it should be; with the seed.
+/// If any violation is found; the message has the seed.
 fn play(seed: u64) -> Rare {
     match run(seed, None) {
         Ok(rare) => rare,
@@ -142,7 +142,7 @@ fn play(seed: u64) -> Rare {
     }
 }
 
-/// Plays so many worlds, on all cores.
+/// Plays `runs` worlds, on all cores.
 fn play_all(runs: u64) -> Rare {
     let cores = thread::available_parallelism().map_or(1, NonZero::get) as u64;
     thread::scope(|scope| {
@@ -185,7 +185,8 @@ fn many_requests_through_cells_are_what_they_are_alone() {
     assert!(rarest.is_some_and(|(_, times)| times >= 1_000), "too rare: {rarest:?}");
 }
 
-/// Plays worlds with a planted fault until it is found, by nothing else than one of these.
+/// Plays worlds with a planted fault until it is found by the first of `by`. Any earlier finding must be by one of the
+/// others.
 #[track_caller]
 fn is_found(planted: Planted, by: &[&str]) {
     for found in (0..60).filter_map(|seed| run(seed, Some(planted)).err()) {

@@ -1,5 +1,5 @@
-//! What is known of a model's sequences apart from the core: which requests belong together, whose turn it is, what
-//! their state is, and who may hold a slot.
+//! The expected state of a model's sequences, kept independently of the core: which requests belong together, whose
+//! turn it is, what their state is, and which of them may hold a slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ struct Sequence {
     requests: Vec<u64>,
     live: BTreeSet<u64>,
     state: u64,
-    /// A later request is none of it.
+    /// Whether later requests do not belong to it.
     is_closed: bool,
-    /// Its first request ended without having completed.
+    /// Whether its first request ended without completing.
     is_broken: bool,
-    /// A row of it was launched, so that it has a slot.
+    /// Whether a row of it was launched, so that it has a slot.
     has_slot: bool,
     idle_since: u64,
 }
@@ -32,7 +32,7 @@ pub(super) struct Sequences {
     all: BTreeMap<SequenceNo, Sequence>,
     of: BTreeMap<u64, SequenceNo>,
     seen: BTreeSet<SequenceNo>,
-    /// What was rare.
+    /// Counts of rare events.
     pub reclaimed: u64,
     pub superseded: u64,
     pub orphans: u64,
@@ -54,7 +54,7 @@ impl Sequences {
         }
     }
 
-    /// The core says that a request, which has just arrived, is of a sequence.
+    /// Records that the core assigned a request that has just arrived to a sequence.
     pub(super) fn joined(
         &mut self,
         now: u64,
@@ -99,7 +99,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// A row of a request is launched.
+    /// Records the launch of a request's row.
     pub(super) fn launched(&mut self, req: u64) -> Result<(), String> {
         let Some(sequence) = self.of.get(&req).and_then(|number| self.all.get_mut(number)) else { return Ok(()) };
         if let Some(before) = sequence.live.iter().find(|other| **other < req) {
@@ -113,12 +113,12 @@ impl Sequences {
         Ok(())
     }
 
-    /// What a request reads of its sequence.
+    /// Returns the state that a request reads from its sequence.
     pub(super) fn state(&self, req: u64) -> u64 {
         self.of.get(&req).and_then(|number| self.all.get(number)).map_or(0, |sequence| sequence.state)
     }
 
-    /// A request has ended, with this state left if it completed.
+    /// Records the end of a request, with its state if it completed.
     pub(super) fn finished(
         &mut self,
         now: u64,
@@ -160,10 +160,10 @@ impl Sequences {
         Ok(())
     }
 
-    /// The core says that a sequence is over.
+    /// Records that the core ended a sequence.
     pub(super) fn over(&mut self, now: u64, number: SequenceNo) -> Result<(), String> {
         let sequence = self.all.remove(&number).ok_or_else(|| format!("{number:?} is over twice"))?;
-        // Those behind a first request that did not complete are refused next.
+        // Requests after a first one that did not complete are rejected next.
         if !sequence.is_broken && !sequence.live.is_empty() {
             return Err(format!("{number:?} is over with {:?} to go", sequence.live));
         }
@@ -182,7 +182,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Nothing is left once nobody has come for long.
+    /// Returns whether no sequence is left, as must be the case once no request has arrived for long.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.all.values().all(|sequence| sequence.is_broken && sequence.live.is_empty())
     }

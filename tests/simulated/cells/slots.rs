@@ -1,38 +1,38 @@
-//! Slots as a device sees them: a table of states for each segment of each version, written where tasks say, and read
-//! where their parents' children have written.
+//! Slots as a device uses them: a table of states for each segment of each version. Tasks say which slots are written;
+//! a node reads the slots that its children wrote.
 
 use std::collections::BTreeMap;
 
 use paternoster::batching::{RowSpan, Task};
 
-/// What goes wrong with the slots of a task between the core and the device.
+/// A fault planted in the slots of a task, between the core and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Planted {
     /// All requests of a version have the same slot.
     OneForAll,
     /// Two rows of a task name each other's slots.
     Swapped,
-    /// A request goes on in another slot than it began in.
+    /// A request continues in another slot than it began in.
     Moved,
     /// All nodes of a tree have the same slot.
     OneForATree,
-    /// A slot that the version does not have.
+    /// A slot beyond those of the version.
     Beyond,
-    /// A request that has ended gives its slot to the next while a row of it is in flight.
+    /// An ended request's slot is given to the next while a row of it is in flight.
     ReturnedEarly,
 }
 
-/// Who has which slots, and what is in them.
+/// The holders and contents of slots.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     planted: Option<Planted>,
-    /// By model and slot: the request that has it.
+    /// The request that holds a slot, keyed by model and slot.
     holders: BTreeMap<(usize, u32), u64>,
-    /// By request and place among its slots: 0 for a chain, the node for a tree.
+    /// A request's slots, keyed by request and place: 0 for a chain, the node for a tree.
     of_request: BTreeMap<(u64, u32), u32>,
-    /// By model, segment and slot.
+    /// Keyed by model, segment and slot.
     states: BTreeMap<(usize, usize, u32), u64>,
-    /// By model: a slot that was given back early. By request: that it was given.
+    /// For the fault `ReturnedEarly`: a slot for each model that was returned early, and the requests that got one.
     early: BTreeMap<usize, u32>,
     stolen: BTreeMap<u64, u32>,
 }
@@ -42,7 +42,7 @@ impl Slots {
         Self { planted, ..Self::default() }
     }
 
-    /// Plants the fault in a task of requests of these models.
+    /// Plants the fault in a task; `model` returns the model of a request.
     pub(super) fn plant(&mut self, task: &mut Task, model: impl Fn(u64) -> usize) {
         let id = task.id.0 as u32;
         match self.planted {
@@ -73,8 +73,8 @@ impl Slots {
         }
     }
 
-    /// A row is launched that has this place among its request's slots, of so many that its model has: it is the slot
-    /// that the request had there before, and nobody else's.
+    /// Records the launch of a row with this place among its request's slots, in a model with `all` slots. Checks that
+    /// it is the slot that the request had there before, and that no other request or place has it.
     pub(super) fn launched(&mut self, model: usize, all: u32, place: u32, row: &RowSpan) -> Result<(), String> {
         if row.slot >= all {
             return Err(format!("{row:?} names a slot beyond the {all} of model {model}"));
@@ -98,7 +98,7 @@ impl Slots {
         self.states.insert((model, segment, slot), state);
     }
 
-    /// What is in the slot that a request has at a place, which is to be what is known to have been written for it.
+    /// Returns the contents of a request's slot, and checks that they are what was last written for the request.
     pub(super) fn read(
         &self,
         model: usize,
@@ -115,14 +115,14 @@ impl Slots {
         }
     }
 
-    /// A request has ended while rows of it are in flight.
+    /// Records the end of a request that has rows in flight.
     pub(super) fn ended_in_flight(&mut self, model: usize, req: u64) {
         if let Some(&slot) = self.of_request.get(&(req, 0)) {
             self.early.insert(model, slot);
         }
     }
 
-    /// A request has ended, and no row of it is in flight: its slots are anybody's.
+    /// Frees the slots of a request that has ended and has no row in flight.
     pub(super) fn release(&mut self, model: usize, req: u64) {
         let places: Vec<u32> =
             self.of_request.range((req, 0)..=(req, u32::MAX)).map(|((_, place), _)| *place).collect();

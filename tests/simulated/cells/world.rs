@@ -1,4 +1,4 @@
-//! What a run is about: models of cells, lanes, requests.
+//! The parameters of a run: models of cells, lanes, requests.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,9 +23,9 @@ pub(super) struct World {
     pub models: Vec<Knobs>,
     pub lanes: Vec<LaneKnobs>,
     pub requests: Vec<Asked>,
-    /// Of a thousand tasks, whatever nodes they have.
+    /// How many of a thousand tasks fail, whatever their nodes.
     pub failing: u64,
-    /// Of a thousand times that a task begins.
+    /// How many of a thousand tasks lose their lane when they begin.
     pub losing_lanes: u64,
 }
 
@@ -35,29 +35,29 @@ pub(super) struct Asked {
     pub at: u64,
     pub model: usize,
     pub graph: Vec<Unfolded>,
-    /// By segment of steps: how many it really has; of loops fewer than they may have.
+    /// For each segment of steps, how many steps it really has: for loops fewer than the maximum.
     pub steps: Vec<u32>,
     pub cancelled_after: Option<u64>,
     pub expires_after: Option<u64>,
     pub boards_within: Option<u64>,
     pub sequence: Option<InSequence>,
-    /// A node that fails every task that it is in.
+    /// The node that fails every task that it is in, if any.
     pub bad: Option<u32>,
 }
 
 impl Asked {
-    /// Number of the first node of a segment.
+    /// Returns the number of a segment's first node.
     pub(super) fn first(&self, segment: usize) -> u32 {
         self.graph[..segment].iter().map(Unfolded::nodes).sum()
     }
 
-    /// The segment and the place in it of a node.
+    /// Returns a node's segment, and its place there.
     pub(super) fn place(&self, number: u32) -> (usize, u32) {
         let segment = (0..self.graph.len()).rfind(|&segment| self.first(segment) <= number).unwrap_or(0);
         (segment, number - self.first(segment))
     }
 
-    /// Whether a node reads, directly or through others of its type, what another leaves.
+    /// Returns whether a node reads another's output, directly or through other nodes of its type.
     pub(super) fn depends(&self, node: u32, on: u32) -> bool {
         let ((segment, node), (other, on)) = (self.place(node), self.place(on));
         match &self.graph[segment] {
@@ -76,7 +76,7 @@ impl Asked {
         }
     }
 
-    /// The cell that a node of this number is of, in a model of these.
+    /// Returns the cell of the node with this number, and its knobs.
     pub(super) fn cell<'a>(&self, number: u32, cellular: &'a CellularKnobs) -> (CellId, &'a CellKnobs) {
         let (segment, node) = self.place(number);
         let cell =
@@ -90,12 +90,12 @@ impl Asked {
     }
 }
 
-/// What a node makes of what it reads.
+/// Returns the value of a node, computed from what it reads.
 pub(super) fn value(segment: usize, node: u32, reads: &[u64]) -> u64 {
     reads.iter().fold(mix(segment as u64 * 1_000_003 + u64::from(node)), |value, read| mix(value ^ read.rotate_left(7)))
 }
 
-/// The value of a request that runs alone behind what its sequence left.
+/// Returns the value of a request that runs alone, starting from its sequence's state.
 pub(super) fn alone(req: u64, sequence: u64, asked: &Asked) -> u64 {
     let mut state = mix(req) ^ sequence;
     for (segment, unfolded) in asked.graph.iter().enumerate() {
@@ -111,7 +111,7 @@ pub(super) fn alone(req: u64, sequence: u64, asked: &Asked) -> u64 {
     state
 }
 
-/// The value of the last root of a tree whose leaves read `input`.
+/// Returns the value of the last root of a tree whose leaves read `input`.
 fn root(topology: &Topology, segment: usize, input: u64) -> u64 {
     let nodes = topology.nodes();
     let mut values: Vec<Option<u64>> = vec![None; nodes as usize];
@@ -157,7 +157,7 @@ impl World {
     }
 }
 
-/// Of a third of the models some cells run in a few sizes only.
+/// Gives buckets to some cells of a third of the models.
 fn give_buckets(rng: &mut Rng, model: &mut Knobs) {
     let is_chosen = rng.below(3) == 0;
     let Policy::Cellular(cellular) = &mut model.policy else { return };
@@ -185,7 +185,7 @@ fn model(rng: &mut Rng) -> Knobs {
             _ => SegmentKnobs::Steps { cell: cell(rng) },
         });
     }
-    // One type in two places.
+    // The same node type in two segments.
     if let (Some(SegmentKnobs::Steps { cell }), true) = (segments.first().cloned(), rng.permille(200)) {
         segments.push(SegmentKnobs::Steps { cell });
     }
@@ -237,14 +237,15 @@ fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
     Asked { at, model, graph, steps, cancelled_after, expires_after, boards_within, sequence, bad }
 }
 
-/// One of a few ids, so that sequences have several requests, and some begin again before they end.
+/// Draws one of a few ids, so that sequences have several requests, and some start again before they end.
 fn in_sequence(rng: &mut Rng) -> InSequence {
     let number = rng.within(1, 8);
     let id = if number < 6 { CorrelationId::Number(number) } else { CorrelationId::Text(number.to_string().into()) };
     InSequence { id, starts: rng.permille(300), ends: rng.permille(150) }
 }
 
-/// A graph whose children have lower or, in the other half of cases, higher numbers; some with several parents.
+/// Returns a graph whose children have lower numbers than their parents or, in half of the cases, higher ones. Some
+/// children have several parents.
 fn graph_of(rng: &mut Rng) -> Topology {
     let nodes = rng.within(1, 12);
     let turned = rng.coin();

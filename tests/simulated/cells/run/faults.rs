@@ -1,4 +1,4 @@
-//! What fails in a run: tasks by chance, tasks with a bad node, lanes.
+//! The faults of a run: tasks at random, tasks with a bad node, lanes.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use paternoster::batching::{Event, LaneId, RowSpan, Task};
 use super::{Due, Run};
 
 impl Run {
-    /// Whether a task fails: by chance, or because a node of it always does.
+    /// Returns whether a task fails, at random or because of a bad node.
     pub(super) fn fails(&mut self, task: &Task) -> bool {
         let is_bad = |row: &RowSpan| self.known[&row.req.0].asked.bad == Some(row.start);
         let bad = task.rows.iter().any(is_bad);
@@ -15,7 +15,7 @@ impl Run {
         self.rng.permille(self.world.failing) || bad
     }
 
-    /// A task has failed of which these nodes count: what it has not written, nobody reads.
+    /// Handles a failed task, of which these nodes count. Nothing may read what it has not written.
     pub(super) fn run_again(&mut self, task: &Task, nodes: &[RowSpan]) {
         if let ([row], 1) = (nodes, task.rows.len())
             && let Some(known) = self.known.get_mut(&row.req.0)
@@ -35,8 +35,8 @@ impl Run {
         }
     }
 
-    /// Whether the outcome of a row counts: what ran beyond the end of a loop, or for a request that has ended, does
-    /// not.
+    /// Returns whether the outcome of a row counts. Rows beyond the end of a loop, and rows of requests that have
+    /// ended, do not.
     pub(super) fn counts(&self, row: &RowSpan) -> bool {
         self.known[&row.req.0].end.is_none() && !self.is_past_the_end(row)
     }

@@ -1,4 +1,4 @@
-//! Plays a world: lanes take their tasks in order, nodes read when a task begins and write when it ends.
+//! Plays a world: lanes run their tasks in order, and nodes read when their task begins and write when it ends.
 
 mod faults;
 
@@ -27,7 +27,7 @@ use super::{
     world::{Asked, World, alone, last_root, value},
 };
 
-/// Something that will happen; of several at once, tasks end first.
+/// An event that will happen. Of simultaneous events, ends of tasks come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Ends(TaskId),
@@ -40,33 +40,33 @@ enum Due {
 /// A task on a lane.
 struct Flying {
     task: Task,
-    /// What its rows will write, once it has begun.
+    /// The values that its rows will write, once it has begun.
     writes: Option<Vec<u64>>,
-    /// Rows that were launched ahead of one that failed: what they give is dropped.
+    /// Rows that were launched ahead of one that failed, and whose values are dropped.
     void: BTreeSet<usize>,
 }
 
 /// A request that has arrived.
 struct Known {
     asked: Asked,
-    /// By segment: what its chain carries.
+    /// The state that each segment's chain carries.
     carried: Vec<Option<u64>>,
-    /// By segment and node of a tree.
+    /// Values of tree nodes, keyed by segment and node.
     nodes: BTreeMap<(usize, u32), u64>,
     /// Segments whose loop has ended.
     ended: BTreeSet<usize>,
-    /// Nodes in flight.
+    /// Number of nodes in flight.
     flying: u32,
     boarded: bool,
     last_lane: Option<LaneId>,
-    /// A lane with nodes of it was lost, or it has ended otherwise.
+    /// Whether a lane with nodes of it was lost, or it has ended otherwise.
     is_masked: bool,
-    /// A node of it failed alone, or was lost with its lane.
+    /// Whether a node of it failed alone, or was lost with its lane.
     may_fail: bool,
     end: Option<End>,
 }
 
-/// What a task writes: a chain's state, or a node of a tree.
+/// Where a task writes: a chain's state, or a node of a tree.
 type Written = (u64, usize, Option<u32>);
 
 pub(super) struct Run {
@@ -79,17 +79,17 @@ pub(super) struct Run {
     lanes: BTreeMap<u16, VecDeque<Flying>>,
     known: BTreeMap<u64, Known>,
     writing: BTreeSet<Written>,
-    /// By model: slots that requests hold.
+    /// Slots held by requests of each model.
     slots: Vec<u32>,
     tables: Slots,
-    /// By model: when those that are merged began to board.
+    /// When each model's merged requests began to board.
     merged_since: Vec<u64>,
-    /// By model, where it has any.
+    /// The sequences of each model that has any.
     sequences: Vec<Option<Sequences>>,
     again: Again,
-    /// Requests that have left the core, and arrive there again.
+    /// Requests that have left the core and will arrive there again.
     moving: Vec<Arrival>,
-    /// Those of them whose clients gave them up meanwhile.
+    /// Those of them that were cancelled meanwhile.
     given_up: BTreeSet<ReqId>,
     rare: Rare,
 }
@@ -148,7 +148,7 @@ impl Run {
     pub(super) fn play(mut self) -> Result<Rare, String> {
         while let Some(Reverse((at, due))) = self.due.pop() {
             if due == Due::Wake && self.wake != Some(at) {
-                // Nothing is due, but requests that are on their way arrive in the end.
+                // Nothing is due, but moving requests must arrive in the end.
                 self.move_requests()?;
                 continue;
             }
@@ -237,7 +237,7 @@ impl Run {
         Ok(())
     }
 
-    /// Another device takes requests that wait, and they come back at once or later.
+    /// Recalls waiting requests, as for another device, and submits them again at once or later.
     fn move_requests(&mut self) -> Result<(), String> {
         if self.rng.below(40) == 0 {
             self.act(Event::Recall)?;
@@ -262,13 +262,13 @@ impl Run {
         }
     }
 
-    /// Requests of a model that have boarded and not ended.
+    /// Returns the number of a model's requests that have boarded and not ended.
     fn aboard(&self, model: usize) -> usize {
         let is_aboard = |known: &&Known| known.asked.model == model && known.boarded && known.end.is_none();
         self.known.values().filter(is_aboard).count()
     }
 
-    /// Merged requests board together, and their replies leave together.
+    /// Checks that merged requests board together, and that their replies leave together.
     fn boards_merged(&mut self, req: u64, model: usize, most: usize) -> Result<(), String> {
         let aboard = self.aboard(model);
         if aboard == 0 {
@@ -341,7 +341,7 @@ impl Run {
         self.all_have_replied(&mut replied)
     }
 
-    /// Replies of merged requests leave together.
+    /// Checks that replies of merged requests leave together.
     fn all_have_replied(&self, models: &mut BTreeSet<usize>) -> Result<(), String> {
         for model in std::mem::take(models) {
             if self.merge_requests(model).is_some() && self.aboard(model) > 0 {
@@ -394,8 +394,8 @@ impl Run {
         if queue.len() == 1 { self.begin(lane) } else { Ok(()) }
     }
 
-    /// The rows of a task are nodes of its cell, or of cells of the same kind that others share with it; no more than
-    /// any of them takes.
+    /// Checks that the rows of a task are nodes of its cell, or of cells of the same kind that share it, and no more
+    /// than any of these cells allows.
     fn is_of_one_type(&mut self, task: &Task) -> Result<(), String> {
         let leader = self.cellular(task.model.0 as usize)?;
         let own = &leader.cells[usize::from(task.cell.0)];
@@ -430,7 +430,7 @@ impl Run {
         }
     }
 
-    /// The first task of a lane begins: its nodes read.
+    /// Begins the first task of a lane: its nodes read.
     fn begin(&mut self, lane: u16) -> Result<(), String> {
         let Some((task, void)) = self.lanes[&lane].front().map(|flying| (flying.task.clone(), flying.void.clone()))
         else {
@@ -438,7 +438,7 @@ impl Run {
         };
         let mut writes = Vec::with_capacity(task.rows.len());
         for (at, row) in task.rows.iter().enumerate() {
-            // What a failed task has not written is not there, but nobody looks at what is made of it.
+            // The values of a failed task were never written, but whatever is computed from them is dropped.
             let is_masked = self.known[&row.req.0].is_masked || void.contains(&at);
             writes.push(self.read(row).or_else(|broken| if is_masked { Ok(0) } else { Err(broken) })?);
         }
@@ -463,7 +463,7 @@ impl Run {
         (row.req.0, segment, is_tree.then_some(node))
     }
 
-    /// What a node makes of what is there when it begins.
+    /// Returns the value of a node, from what it reads when it begins.
     fn read(&self, row: &RowSpan) -> Result<u64, String> {
         let known = &self.known[&row.req.0];
         let (segment, node) = known.asked.place(row.start);
@@ -490,13 +490,13 @@ impl Run {
         }
     }
 
-    /// What the segments before have left.
+    /// Returns the output of the preceding segments.
     fn before(&self, row: &RowSpan, segment: usize) -> Result<u64, String> {
         let Some(last) = segment.checked_sub(1) else { return Ok(mix(row.req.0) ^ self.state(row.req.0)) };
         self.left_in_slot(row.req.0, last)?.ok_or_else(|| format!("{row:?} begins before segment {last} has ended"))
     }
 
-    /// What a segment has left that has run to its end, as it is in the slot of its last step or root.
+    /// Returns the output of a completed segment, as in the slot of its last step or root.
     fn left_in_slot(&self, req: u64, segment: usize) -> Result<Option<u64>, String> {
         let Some(left) = self.left(req, segment) else { return Ok(None) };
         let asked = &self.known[&req].asked;
@@ -507,13 +507,13 @@ impl Run {
         self.tables.read(asked.model, segment, req, place, left).map(Some)
     }
 
-    /// What its sequence has left for a request.
+    /// Returns the state that a request's sequence has left for it.
     fn state(&self, req: u64) -> u64 {
         let model = self.known[&req].asked.model;
         self.sequences[model].as_ref().map_or(0, |sequences| sequences.state(req))
     }
 
-    /// What a segment has left that has run to its end.
+    /// Returns the output of a completed segment.
     fn left(&self, req: u64, segment: usize) -> Option<u64> {
         let known = &self.known[&req];
         match &known.asked.graph[segment] {
@@ -525,10 +525,10 @@ impl Run {
         }
     }
 
-    /// The first task of its lane ends: its nodes write.
+    /// Ends the first task of its lane: its nodes write.
     fn land(&mut self, id: TaskId) -> Result<(), String> {
         let found = self.lanes.iter().find(|(_, queue)| queue.front().is_some_and(|flying| flying.task.id == id));
-        // Its lane was lost.
+        // Its lane has been lost.
         let Some(lane) = found.map(|(&lane, _)| lane) else { return Ok(()) };
         let Some(Flying { task, writes, void }) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
             return Ok(());
@@ -564,13 +564,13 @@ impl Run {
         }
     }
 
-    /// Whether an earlier step of a row's loop has turned out to be its last.
+    /// Returns whether an earlier step of a row's loop was its last.
     fn is_past_the_end(&self, row: &RowSpan) -> bool {
         let (_, segment, node) = self.written(row);
         node.is_none() && self.known[&row.req.0].ended.contains(&segment)
     }
 
-    /// The outcome of a row; that of a void one may be anything.
+    /// Writes a row's value and returns its outcome. The outcome of a void row may be anything.
     fn write(&mut self, row: &RowSpan, written: u64, is_lost: bool, is_void: bool) -> RowOutcome {
         let key = self.written(row);
         self.writing.remove(&key);
@@ -600,7 +600,7 @@ impl Run {
         RowOutcome { next: if is_early { Next::Done } else { Next::On }, emitted: false }
     }
 
-    /// A task's rows are no longer in flight: those of requests that have ended give back their slots.
+    /// Removes a task's rows from those in flight, and frees the slots of requests that have ended.
     fn release(&mut self, task: &Task) {
         for row in &task.rows {
             if let Some(known) = self.known.get_mut(&row.req.0) {
