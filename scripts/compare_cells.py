@@ -1,19 +1,21 @@
-"""Models by cells beside the same models batched otherwise: tables and plots of docs/benchmarks/cells.md.
+"""Models of cells compared with the same models batched otherwise: tables and plots of docs/benchmarks/cells.md.
 
     python scripts/compare_cells.py [--parts projection,closed,wmt15,…] [--seconds 4] [--rounds 3]
 
-- projection: the LSTM whose cell does all of a step beside the one whose inputs are multiplied ahead (`lstm-projected`).
-- closed: over gRPC, 32 clients with the lengths `closed-22`, beside the LSTM as one padded graph and the bare step of the cell at batch 32,
-  measured in the same run.
-- wmt15, wmt15-50, wmt15-100, fixed-24: in process, Poisson arrivals at parts of the peak that cells reach, against `window` with length
-  buckets of 1, 10 and 40 (BatchMaker, figures 7 to 9 and 11).
-- trees, trees-16: against merged graphs of 64 requests (figures 14 and 15); complete trees also against one graph written for their structure.
-- seq2seq: translation with largest batches of 512 and 256 in encoder and decoder, and of 256 in both; a quarter as wide; against one graph that
-  reads and writes a padded batch, with length buckets of 10 (figure 13).
+- projection: the LSTM whose cell computes all of a step, and the one whose inputs are multiplied beforehand
+  (`lstm-projected`).
+- closed: over gRPC, 32 clients with the lengths `closed-22`, compared with the LSTM as one padded graph, and with the
+  bare step of the cell at batch 32, measured in the same run.
+- wmt15, wmt15-50, wmt15-100, fixed-24: in process, Poisson arrivals at fractions of the cells' peak, compared with
+  `window` with length buckets of 1, 10 and 40 (BatchMaker, figures 7 to 9 and 11).
+- trees, trees-16: compared with merged graphs of 64 requests (figures 14 and 15); complete trees also with one graph
+  written for their structure.
+- seq2seq: translation with maximum batches of 512 and 256 in encoder and decoder, and of 256 in both, a quarter as
+  wide; compared with one graph that reads and writes a padded batch, with length buckets of 10 (figure 13).
 
-A run lasts a second more than `--seconds`, and some for its answers beforehand. Lines take turns, and of the `--rounds` of a line that with the
-median p90 (always waiting: throughput) is kept, since machines stand still now and then: all of it about an hour. What is above a line's
-own peak is left out. Commands are printed as they can be typed.
+A run takes a second longer than `--seconds`, and some time for its expected answers. Lines take turns. Of a line's
+`--rounds`, the one with the median p90 (always waiting: throughput) is kept, since machines stall now and then. All
+parts take about an hour. Loads above a line's own peak are left out. Commands are printed as they can be typed.
 """
 
 import argparse
@@ -29,26 +31,26 @@ from plots import write_lines
 from server import ROOT, Server, binary
 
 CLIENTS = 32
-#: Of `closed-22`.
+#: Mean length of `closed-22`.
 MEAN_LENGTH = 22
 LOADS = (0.25, 0.5, 0.75, 0.9)
-#: Rates up to so many times a line's own peak are measured.
+#: Loads are measured up to this multiple of a line's own peak.
 ABOVE_PEAK = 1.1
 IN_FLIGHT = 2 * BATCH
-#: Words that the models know, of which 0 is padding to the whole graph.
+#: Size of the models' vocabulary; token 0 is padding for the whole graph.
 WORDS = 2_000
-#: Different requests, each answered alone beforehand.
+#: Number of different requests, each answered alone beforehand.
 SAMPLES = 128
-#: Kept of a timeline: those of some seconds, with room.
+#: Events that a timeline keeps: those of some seconds, with a margin.
 EVENTS = 2_000_000
 TABLE = ROOT / "benches" / "tables" / "cpu-cells.csv"
 PLOTS = ROOT / "docs" / "benchmarks" / "cells"
 FIGURES = ("requests_per_s", "p50_ms", "p90_ms", "p99_ms")
 
-#: One line: its name, its model, and further words.
+#: One line of a plot: its name, its model, and further arguments.
 Line = namedtuple("Line", "name model words", defaults=[()])
-#: A part of open loops: the workload, its lines, the requests in flight at the peak, the loads, and of which load and
-#: lines timelines are drawn.
+#: A part of open loops: the workload, its lines, the requests in flight at the peak, the loads, and the load and lines
+#: of which timelines are drawn.
 Part = namedtuple("Part", "workload lines in_flight loads recorded", defaults=[IN_FLIGHT, LOADS, None])
 
 
@@ -67,7 +69,7 @@ OPEN = {
     "wmt15": Part("wmt15", (*LSTM, PROJECTED), recorded=(0.25, ("cells", "buckets of 10"))),
     "wmt15-50": Part("wmt15-50", LSTM),
     "wmt15-100": Part("wmt15-100", LSTM),
-    # All buckets are the same.
+    # All lengths are the same, so all buckets are too.
     "fixed-24": Part("fixed-24", (CELLS, buckets(10))),
     "trees": Part("trees", TREES, recorded=(0.5, ("cells", "merged"))),
     "trees-16": Part("trees-16", (*TREES, IDEAL)),
@@ -76,13 +78,13 @@ OPEN = {
 
 
 class Bench:
-    """Runs of `paternoster bench` with models of a folder."""
+    """Runs `paternoster bench` with the models of a folder."""
 
     def __init__(self, program, models, given):
         self.program, self.models, self.given = program, models, given
 
     def run(self, line, workload, *words):
-        """The figures of a line in this process."""
+        """Returns the figures of a line, in process."""
         place = ["--model-repository", self.models, "--cpu-lanes", 1]
         return self.figures(line, *place, "--workload", workload, *line.words, *words)
 
@@ -93,7 +95,8 @@ class Bench:
 
 
 def projection(bench, _):
-    """Both forms of the cell in turn: 32 always waiting, then at a quarter of what the first carried."""
+    """Measures both forms of the cell in turn: with 32 requests always waiting, then at a quarter of the first form's
+    throughput."""
     found = []
     for _ in range(bench.given.rounds):
         peaks = [bench.run(line, "closed-22", "--concurrency", CLIENTS) for line in (CELLS, PROJECTED)]
@@ -108,8 +111,8 @@ def projection(bench, _):
 
 
 def bare_step_ms(bench, scratch):
-    """Medians of the step at batch 1, 8 and 32."""
-    # A directory of its own: what is kept in another is not measured again.
+    """Returns median times of the step at batch 1, 8 and 32."""
+    # A new directory: a profile that is already stored would not be measured again.
     place = ["--model-repository", bench.models, "--model", "step", "--profile-directory", tempfile.mkdtemp(dir=scratch)]
     report = called(bench.program, "profile", *place, "--budget-s", 10, "--json")
     (stage,) = report["profile"]["cuts"][0]["stages"]
@@ -135,7 +138,7 @@ def closed(bench, scratch):
 
 
 def opened(bench, scratch, name, part):
-    """Peaks, and latencies at parts of the first line's; the table grows row by row."""
+    """Measures peaks, and latencies at fractions of the first line's peak. The table is rewritten after each row."""
     rows = []
 
     def took(load, line, runs, by):
@@ -166,7 +169,7 @@ def opened(bench, scratch, name, part):
 
 
 def keep(name, rows):
-    """Replaces the rows of a workload in the table."""
+    """Replaces a workload's rows in the table."""
     others = []
     if TABLE.exists():
         with TABLE.open() as file:
@@ -175,7 +178,7 @@ def keep(name, rows):
 
 
 def draw(name, rows):
-    """The p90 over the throughput, where requests do not always wait."""
+    """Draws the p90 over the throughput, without the runs in which requests always wait."""
     lines = {}
     for row in rows:
         if row["load"] != "always waiting":
@@ -184,7 +187,7 @@ def draw(name, rows):
 
 
 def record(bench, scratch, part, lines, rate):
-    """Plots of queueing, computing and sizes of tasks at one rate."""
+    """Draws queueing, computing and sizes of tasks at one rate."""
     files = [scratch / f"{line.name}.json" for line in lines]
     for line, file in zip(lines, files):
         bench.run(line, part.workload, "--rate", rate, "--timeline-file", file, "--timeline-events", EVENTS)
@@ -197,10 +200,10 @@ def main():
     loops = {"projection": projection, "closed": closed}
     parts = [*loops, *OPEN]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(parts), help="with commas")
+    parser.add_argument("--parts", default=",".join(parts), help="comma-separated parts")
     parser.add_argument("--seconds", type=float, default=4, help="measured time of each run")
-    parser.add_argument("--rounds", type=int, default=3, help="of each figure")
-    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each figure")
+    parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     asked = given.parts.split(",")
     unknown = [name for name in asked if name not in parts]

@@ -1,10 +1,12 @@
-"""`auto` beside the best `window` of a sweep, for the example models at three loads and at the peak: tables of docs/benchmarks/cpu.md.
+"""`auto` compared with the best `window` of a sweep, for the example models at three loads and at the peak: tables of
+docs/benchmarks/cpu.md.
 
     python scripts/compare_policies.py [--only minilm,…] [--rounds 7] [--seconds 2]
 
-Each model is profiled first, as `auto` chooses by its profile; then one `paternoster bench` sweeps `window` over largest batches, delays
-and length buckets at each load, and measures the best against `auto` in alternating rounds; another keeps 64 requests in flight. Commands are printed as they can be typed.
-The convolutional networks and BERT are a quarter as wide as published.
+Each model is profiled first, because `auto` chooses by its profile. Then one `paternoster bench` sweeps `window` over
+maximum batches, delays and length buckets at each load, and measures the best against `auto` in alternating rounds.
+Another keeps 64 requests in flight. Commands are printed as they can be typed. The convolutional networks and BERT are
+a quarter as wide as published.
 """
 
 import argparse
@@ -16,8 +18,8 @@ import fetch
 from comparing import called, rounded, shown, titled, write_table
 from server import ROOT, binary
 
-#: What is measured: the model, the lengths of its requests where they vary, and how often the seconds of the others a
-#: round takes.
+#: A measurement: the model, the workload of lengths where they vary, and by how much a round is longer than those of
+#: the others.
 Case = namedtuple("Case", "model workload longer", defaults=[None, 1])
 
 CASES = {
@@ -32,9 +34,9 @@ CASES = {
 }
 QUARTER_WIDE = ("bert-base", "mobilenet", "resnet50", "vgg19", "unet", "linknet")
 LOADS = "0.25,0.6,0.9"
-#: Batches of which T(n) is told in the table.
+#: The batch size n of the T(n) in the table.
 TOGETHER = 8
-#: What stands beside `auto` where requests always wait: padded to the longest that waits, and to buckets.
+#: Policies compared with `auto` when requests always wait: padding to the longest that waits, and to buckets.
 WINDOWS = ("window, max_batch_size: 32", "window: { bucket_width: 10 }, max_batch_size: 32")
 IN_FLIGHT = 64
 TABLE = ROOT / "benches" / "tables" / "cpu-policies.csv"
@@ -42,7 +44,7 @@ PEAKS = ROOT / "benches" / "tables" / "cpu-peaks.csv"
 
 
 def write_models(program, folder):
-    """The models of all cases in one repository."""
+    """Writes the models of all cases into one repository."""
     models = {case.model for case in CASES.values()}
     called(program, "models", "--out", folder, "--only", ",".join(sorted(models & set(QUARTER_WIDE))), "--quarter")
     rest = ",".join(sorted(models - set(QUARTER_WIDE)))
@@ -50,13 +52,13 @@ def write_models(program, folder):
 
 
 def times_ms(report):
-    """T(1) and T(n)/n of a profile's whole model, at the middle length."""
+    """Returns T(1) and T(n)/n of a profile's whole model, at the middle length."""
     found = report["findings"]
     return found["alone_ns"] / 1e6, found["together_row_ns"] / 1e6
 
 
 def compare(program, models, profiles, name, case, given):
-    """The rows of the table for one case."""
+    """Returns the table's rows for one case."""
     common = ["--model-repository", models, "--model", case.model, "--profile-directory", profiles, "--json"]
     report = called(program, "profile", *common, "--budget-s", 20)
     alone_ms, together_ms = times_ms(report)
@@ -90,7 +92,7 @@ def compare(program, models, profiles, name, case, given):
 
 
 def peaks(program, name, common, lengths_vary):
-    """The rows of the table of peaks for one case."""
+    """Returns the rows of one case in the table of peaks."""
     words = [*common, "--concurrency", IN_FLIGHT, "--rounds", 3, "--warm-up-seconds", 1, "--seconds", 4]
     for policy in (*WINDOWS[: 1 + lengths_vary], "auto"):
         words += ["--policy", policy]
@@ -129,10 +131,10 @@ def show_peaks(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", help="cases, or their beginnings, with semicolons")
+    parser.add_argument("--only", default="", help="names of cases, or their beginnings, separated by semicolons")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=2)
-    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     rows, peak_rows = [], []
     with tempfile.TemporaryDirectory() as scratch:

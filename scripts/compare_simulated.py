@@ -1,12 +1,13 @@
-"""What the simulator says beside what is measured on this machine, for the same recorded arrivals and lengths: a table of
-docs/benchmarks/cpu.md.
+"""The simulator's predictions compared with measurements on this machine, for the same recorded arrivals and lengths: a
+table of docs/benchmarks/cpu.md.
 
     python scripts/compare_simulated.py [--rounds 5] [--seconds 10]
 
-Of each model a profile, and in each round for each load a trace that `paternoster bench` plays on the model, and `paternoster simulate` on
-the profile, twice: with what a quiet run of its own told of the device beforehand (scatter, idle lanes, and what a request spends
-outside of tasks), and with the device as fast at each moment as it was in the measured run. Of the rounds the medians count. One lane
-each: lanes that share cores are slower than the simulator's.
+Each model is profiled. In each round and for each load, a trace is played by `paternoster bench` on the model, and by
+`paternoster simulate` on the profile, twice: once with the device's behaviour as measured in a quiet run beforehand
+(scatter, idle lanes, and the time that a request spends outside of tasks), and once with a device that is as fast at
+each moment as in the measured run. The table has the medians of the rounds. There is one lane each, because lanes that
+share cores are slower than the simulator's.
 """
 
 import argparse
@@ -22,15 +23,16 @@ from comparing import called
 from server import binary
 
 LOADS = (0.25, 0.6, 0.9)
-#: Of each case: the policies, and what the simulator is to take for them. `auto` knows the profile's times from the
-#: start, as a simulated policy does.
+#: For each case: the policies, and the policy that the simulator runs for each. `auto` knows the profile's times from
+#: the start, as a simulated policy does.
 COMPARED = {
     "minilm, glue-short": {"window": "window", "auto": "diversity: { input: true, operator: true }"},
     "resnet50": {"window": "window", "auto": "diversity: { operator: true }"},
 }
-#: glue-short of docs/benchmarks/README.md.
+#: The workload glue-short of docs/benchmarks/README.md.
 LENGTHS = {"mu": 2.4, "sigma": 0.6, "least": 3, "most": 128}
-#: The run that tells how the device behaves, and the quantiles of what requests spend outside of the core.
+#: Load of the run that measures the device's behaviour, and the quantiles of the time that requests spend outside of
+#: the core.
 QUIET_LOAD = 0.25
 PARTS = np.linspace(0, 1, 101)
 FIGURES = ("mean_ms", "p99_ms")
@@ -38,7 +40,7 @@ ONE_LANE = ["--cpu-lanes", 1]
 
 
 class Pair:
-    """A model that is measured, and the profile that is simulated in its place."""
+    """A model that is measured, and the profile that is simulated instead."""
 
     def __init__(self, program, scratch, case, seconds):
         self.program, self.seconds = program, seconds
@@ -55,12 +57,12 @@ class Pair:
         self.front_us = np.quantile(outside_us(self.quiet, self.requests), PARTS)
 
     def write_trace(self, rate, seed):
-        """Poisson arrivals and lengths; how many there are."""
+        """Writes Poisson arrivals and lengths; returns how many there are."""
         rng = np.random.default_rng(seed)
         arrivals = np.cumsum(rng.exponential(1 / rate, int(rate * self.seconds)))
         lengths = np.exp(rng.normal(LENGTHS["mu"], LENGTHS["sigma"], len(arrivals)))
         lengths = np.clip(np.rint(lengths), LENGTHS["least"], LENGTHS["most"]).astype(int)
-        # A model without lengths does not look at them.
+        # A model without lengths ignores them.
         self.trace.write_text("".join(f"{at:.6f},{length}\n" for at, length in zip(arrivals, lengths)))
         return len(arrivals)
 
@@ -76,7 +78,7 @@ class Pair:
         return run
 
     def compare(self, rate, policy, simulated, seed):
-        """What was measured, foretold and replayed for one trace."""
+        """Returns the measured, predicted and replayed figures of one trace."""
         requests = self.write_trace(rate, seed)
         measured = self.measure(policy, self.timeline)
         foretold = self.simulate(simulated, requests, "--recorded", self.quiet)
@@ -84,8 +86,8 @@ class Pair:
 
 
 def outside_us(timeline, requests):
-    """What each request of a run took beyond its time in the core. The last of the timeline are those of the run, in the order in
-    which they were sent; those before were tried alone."""
+    """Returns the time that each request of a run spent outside of the core. The last requests of the timeline are
+    those of the run, in the order in which they were sent; those before were answered alone."""
     with requests.open(newline="") as file:
         sent = sorted((float(row["sent_s"]), float(row["latency_us"])) for row in csv.DictReader(file))
     begun, ended = {}, {}
@@ -120,10 +122,10 @@ def compare(pair, name, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", help="models, or their beginnings, with semicolons")
+    parser.add_argument("--only", default="", help="names of models, or their beginnings, separated by semicolons")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10, help="measured time of each run")
-    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)

@@ -1,18 +1,20 @@
-"""Requests a second beside a Triton, or without one beside exact lengths: tables and the plot of docs/benchmarks/triton.md.
+"""Requests a second compared with a Triton server, or without one with batches of exact lengths: tables and the plot of
+docs/benchmarks/triton.md.
 
     python scripts/compare_triton.py [--peer host:port] [--server host:port] [--only minilm,…] [--rounds 5] [--seconds 4]
     python scripts/compare_triton.py --write-peer DIR [--instances 1]
 
-The second writes the repository that the peer has to serve (`tritonserver --model-repository DIR`): the same weights under the same names,
-with dynamic batching, and requests of one length sharing a batch, since Triton does not pad. Without `--peer` a Paternoster serves that
-repository in its place, once with two instances and once with one, and says so: what is compared then is how requests share batches, not
-the server.
+The second form writes the repository that the peer has to serve (`tritonserver --model-repository DIR`): the same
+weights under the same names, with dynamic batching. Only requests of one length share a batch, since Triton does not
+pad. Without `--peer`, Paternoster serves that repository instead, once with two instances and once with one, and the
+output says so. The comparison is then one of how requests share batches, not of servers.
 
-Beside it are measured, in alternating rounds with the same requests: the models as they come, where texts of different lengths may share a
-batch and the LSTM is one of cells; and with `policy: auto` and a profile of this machine. `--server` is measured instead where it is given.
-Every answer of every server is compared, while timing, with what the first server answered to that request alone. The last column has no
-server at all: the cheapest token of `paternoster profile`, run again and again in one lane that has all threads, with as many rows as are
-in flight or fewer.
+In alternating rounds with the same requests, the script also measures the models as they come, where texts of different
+lengths may share a batch and the LSTM is one of cells, and with `policy: auto` and a profile of this machine. With
+`--server`, that server is measured in place of these two. During the measurement every answer of every server is
+compared with the first server's answer to that request alone. The last column has no server at all: it is the rate of a
+loop over the cheapest run of `paternoster profile`, in one lane that has all threads, with at most as many rows as
+requests are in flight.
 """
 
 import argparse
@@ -39,16 +41,16 @@ CASES = {
 }
 QUICK_IN_FLIGHT = (1, 4)
 QUICK_SAMPLES = 8
-#: Models for which a profile changes how they are served.
+#: Models that are served differently with a profile.
 PROFILED = ("minilm",)
 AUTO = "batching: { policy: auto }\n"
-#: Models whose batches without a server are measured, and the model whose runs those are.
+#: Models that are also measured without a server, and the model whose runs are measured for each.
 BARE_MODELS = {"lstm": "step", "minilm": "minilm"}
 AS_IT_COMES, WITH_A_PROFILE = "as it comes", "with a profile"
-#: What takes the place of a peer, and how many instances of each model it has: batches in flight at once. The first
-#: has as many as the server has lanes, and is the faster one.
+#: Servers that stand in for the peer, and the instances of each model: batches in flight at once. The first has as many
+#: as the server has lanes, and is the faster one.
 STAND_INS = {"exact lengths": 2, "exact lengths, one instance": 1}
-#: What the peer is told of each model: its largest batch and its tensors.
+#: The peer's configuration of each model: its largest batch and its tensors.
 PEER_MODELS = {
     "identity": (64, 'input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 }'),
     "lstm": (BATCH, 'input { name: "tokens" data_type: TYPE_INT64 dims: -1 } output { name: "hidden" data_type: TYPE_FP32 dims: HIDDEN }'),
@@ -63,13 +65,13 @@ PLOT = ROOT / "docs" / "benchmarks" / "exact-lengths.svg"
 
 
 def write_models(program, folder, quick):
-    """The models as they come; the quick LSTM is a quarter as wide."""
+    """Writes the models as they come; the quick LSTM is a quarter as wide."""
     called(program, "models", "--out", folder, "--only", "identity,minilm", "--minilm", fetch.minilm())
     called(program, "models", "--out", folder, "--only", "lstm", *(["--quarter"] if quick else []))
 
 
 def write_peer(models, folder, instances):
-    """The repository of the peer, made of the models as they come."""
+    """Writes the peer's repository, from the models as they come."""
     hidden = hidden_size(models / "lstm")
     for name, (rows, tensors) in PEER_MODELS.items():
         (folder / name / "1").mkdir(parents=True)
@@ -81,7 +83,7 @@ def write_peer(models, folder, instances):
 
 
 def link_profiled(models, folder):
-    """The same models, to be served by their profiles."""
+    """Links the models that are served by their profiles into a folder."""
     for name in PROFILED:
         (folder / name).mkdir(parents=True)
         (folder / name / "1").symlink_to(models / name / "1")
@@ -89,17 +91,17 @@ def link_profiled(models, folder):
 
 
 class Comparison:
-    """One run of the script, with everything that it writes in a scratch folder."""
+    """One run of the script. It writes everything into a scratch folder."""
 
     def __init__(self, given, scratch):
         self.given, self.scratch = given, scratch
         self.models = scratch / "models"
-        #: {name: (address, models that it has)}; the first is what the others are compared with.
+        #: {name: (address, its models)}. The others are compared with the first.
         self.servers = {}
         write_models(given.binary, self.models, given.quick)
 
     def start(self, stack):
-        """Starts what is not given."""
+        """Starts the servers that were not given as arguments."""
         given = self.given
         if given.peer:
             self.servers[peer_name(given.peer)] = (given.peer, set(PEER_MODELS))
@@ -118,17 +120,17 @@ class Comparison:
             self.serve(stack, WITH_A_PROFILE, "profiled", set(PROFILED), "--profile-directory", self.scratch / "profiles")
 
     def serve(self, stack, name, folder, has, *flags):
-        # A directory of its own: what is kept of earlier measurements must not change how models come.
+        # A separate directory: profiles of earlier measurements must not change how models are served.
         flags = flags or ("--profile-directory", self.scratch / f"{folder}-profiles")
         server = stack.enter_context(Server(self.scratch / folder, *flags, program=self.given.binary))
         self.servers[name] = (server.grpc, has)
 
     def cases(self):
-        """The cases that are asked for and say anything."""
+        """Returns the cases that were asked for and whose result means something."""
         asked = tuple(self.given.only.split(";"))
         chosen = {name: case for name, case in CASES.items() if name.startswith(asked)}
         if not self.given.peer and not self.given.server:
-            # Nothing of it can be padded: both would be the same server.
+            # This model has nothing to pad, so both servers would do the same.
             chosen.pop("identity", None)
         if self.given.quick:
             return {name: case._replace(in_flight=QUICK_IN_FLIGHT) for name, case in chosen.items()}
@@ -140,7 +142,8 @@ class Comparison:
         return called(self.given.binary, "profile", *place, "--budget-s", budget, "--json", *flags)["profile"]
 
     def bare_token_ns(self, model):
-        """Nanoseconds a token of the model's runs on all cores, by rows; of each number of rows at its cheapest length."""
+        """Returns nanoseconds a token of the model's runs on all cores, by rows: for each number of rows that of its
+        cheapest length."""
         if model not in BARE_MODELS:
             return {}
         folder, name = self.models, BARE_MODELS[model]
@@ -155,7 +158,8 @@ class Comparison:
         return cheapest
 
     def measure(self, name, case, bare):
-        """The rows of one case: each server in each round, and what a bare loop would give with as many rows as are in flight or fewer."""
+        """Returns the rows of one case: each server in each round, and the rate of a loop without a server, with at
+        most as many rows as requests are in flight."""
         given = self.given
         servers = {server: address for server, (address, has) in self.servers.items() if case.model in has}
         rows, mean_length = bench_servers(given.binary, servers, name, case, given)
@@ -167,7 +171,7 @@ class Comparison:
 
 
 def peer_name(address):
-    """What a peer says that it is."""
+    """Returns the name and version that a peer reports."""
     try:
         with triton.InferenceServerClient(address) as client:
             told = client.get_server_metadata()
@@ -177,7 +181,7 @@ def peer_name(address):
 
 
 def draw(path, rows, names):
-    """Requests a second of each server in terms of the first's."""
+    """Draws the requests a second of each server relative to the first's."""
     groups, beside = list(dict.fromkeys((row["case"], row["in_flight"]) for row in rows)), ratios(rows, names[0])
     series = {names[0]: [1.0] * len(groups)}
     for name in names[1:]:
@@ -191,15 +195,15 @@ def draw(path, rows, names):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", metavar="HOST:PORT", help="gRPC address of a server that has the models of --write-peer")
-    parser.add_argument("--server", metavar="HOST:PORT", help="a Paternoster that serves already, in place of those that are started")
+    parser.add_argument("--server", metavar="HOST:PORT", help="a running Paternoster, measured in place of started ones")
     parser.add_argument("--write-peer", metavar="DIR", type=Path, help="write the peer's repository, and measure nothing")
-    parser.add_argument("--instances", type=int, default=1, help="of each model in that repository")
-    parser.add_argument("--only", default="", help="cases, or their beginnings, with semicolons")
+    parser.add_argument("--instances", type=int, default=1, help="instances of each model in that repository")
+    parser.add_argument("--only", default="", help="names of cases, or their beginnings, separated by semicolons")
     timing_arguments(parser)
-    parser.add_argument("--quick", action="store_true", help="small models, few requests: figures that say nothing, for tests")
+    parser.add_argument("--quick", action="store_true", help="small models and few requests, for tests")
     parser.add_argument("--csv", type=Path, default=TABLE)
     parser.add_argument("--svg", type=Path, default=PLOT)
-    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.seconds, given.warm_up, given.samples = 2, 0.2, 0, QUICK_SAMPLES

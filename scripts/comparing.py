@@ -1,4 +1,5 @@
-"""What the comparisons share: runs of the program, servers beside each other, tables, and what was measured on."""
+"""Shared parts of the comparisons: runs of the program, servers measured side by side, tables, and facts about the
+machine."""
 
 import csv
 import json
@@ -9,15 +10,16 @@ import statistics
 import subprocess
 from collections import namedtuple
 
-#: What servers are asked: the model, the lengths of its requests where they vary, and how many are in flight.
+#: The requests to servers: the model, the workload of lengths where they vary, and the numbers of requests in flight.
 Case = namedtuple("Case", "model workload in_flight")
-#: Kept of each round of a server.
+#: Columns that are kept of each round.
 FIGURES = ("requests", "requests_per_s", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "wrong", "failed")
 BARE = "bare loop, one lane"
 
 
 def called(program, *words):
-    """What the program prints, parsed where it is JSON; its errors are shown. Prints the command as it can be typed."""
+    """Runs the program and returns its output, parsed if it is JSON. Prints the command as it can be typed, and the
+    program's errors."""
     words = [str(word) for word in words]
     print(f"paternoster {shlex.join(words)}", flush=True)
     done = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True, check=True)
@@ -25,12 +27,12 @@ def called(program, *words):
 
 
 def rounded(row):
-    """The same row with numbers of four digits."""
+    """Returns the row with numbers rounded to four digits."""
     return {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
 
 
 def write_table(path, rows):
-    """Writes rows, which have the same keys, as CSV."""
+    """Writes rows, which must have the same keys, as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
@@ -38,19 +40,19 @@ def write_table(path, rows):
 
 
 def shown(*values):
-    """Prints a row of a table as Markdown has it."""
+    """Prints a row of a Markdown table."""
     print("| " + " | ".join(str(value) for value in values) + " |", flush=True)
 
 
 def titled(*titles):
-    """Prints what a table begins with."""
+    """Prints the head of a Markdown table."""
     print()
     shown(*titles)
     shown(*("---" for _ in titles))
 
 
 def machine_facts(program):
-    """Lines that say what figures of this machine were measured on, and how busy it is now."""
+    """Returns lines that describe the machine that figures were measured on, and its load at the moment."""
     with open("/proc/cpuinfo") as file:
         facts = dict(line.split(":", 1) for line in file if ":" in line)
     named = {name.strip(): value.strip() for name, value in facts.items()}
@@ -65,16 +67,16 @@ def machine_facts(program):
 
 
 def timing_arguments(parser):
-    """How often and how long servers are measured beside each other."""
+    """Adds the arguments that say how often and how long servers are measured side by side."""
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4, help="measured time of each server in a round")
-    parser.add_argument("--warm-up", type=float, default=2, help="seconds before them that are not counted")
+    parser.add_argument("--warm-up", type=float, default=2, help="seconds before that, which are not counted")
     parser.add_argument("--samples", type=int, default=128, help="different requests, each answered alone beforehand")
 
 
 def bench_servers(program, servers, name, case, timing):
-    """Sends the same requests to all servers, {name: address}, in alternating rounds. Returns a row for each round of each server, and the
-    mean length of the requests, where they have lengths."""
+    """Sends the same requests to all servers, {name: address}, in alternating rounds. Returns a row for each round of
+    each server, and the mean length of the requests, if they have lengths."""
     words = [word for address in servers.values() for word in ("--url", address)]
     words += ["--model", case.model, *(["--workload", case.workload] if case.workload else [])]
     words += ["--concurrency", ",".join(map(str, case.in_flight)), "--samples", timing.samples, "--rounds", timing.rounds]
@@ -89,13 +91,13 @@ def bench_servers(program, servers, name, case, timing):
 
 
 def bare_row(like, in_flight, rate):
-    """What a case without a server gives, in requests a second."""
+    """Returns the row of a case without a server, at a rate in requests a second."""
     common = {"machine": like["machine"], "case": like["case"], "in_flight": in_flight, "server": BARE, "round": ""}
     return rounded(common | dict.fromkeys(FIGURES, "") | {"requests_per_s": rate})
 
 
 def medians(rows, figure):
-    """{(case, in flight, server): median over the rounds}."""
+    """Returns {(case, in flight, server): median over the rounds}."""
     groups = {}
     for row in rows:
         if row[figure] != "":
@@ -104,7 +106,8 @@ def medians(rows, figure):
 
 
 def ratios(rows, first):
-    """{(case, in flight, server): requests a second to the first server's of the same round, round by round}."""
+    """Returns {(case, in flight, server): ratios}: in each round, the requests a second relative to the first server's
+    in the same round."""
     rates = {(row["case"], row["in_flight"], row["server"], row["round"]): float(row["requests_per_s"]) for row in rows}
     found = {}
     for (case, in_flight, server, number), rate in rates.items():
@@ -115,7 +118,8 @@ def ratios(rows, first):
 
 
 def show_servers(rows, names):
-    """Prints medians of the rounds, server beside server; of the ratios to the first server also the least and the greatest."""
+    """Prints a table with a column for each server: medians of the rounds, and the median, least and greatest ratio to
+    the first server."""
     rates, halves, slowest = (medians(rows, figure) for figure in ("requests_per_s", "p50_ms", "p99_ms"))
     beside, has_bare = ratios(rows, names[0]), any(row["server"] == BARE for row in rows)
     titles = [f"{name}: requests/s; p50, p99" for name in names] + [f"{name} / {names[0]}" for name in names[1:]]

@@ -1,7 +1,8 @@
-"""A server in a root file system of its own, as in a container: not root, no privileges to gain, a read-only root, a
-process namespace, and only the given folders from outside. The network is this machine's, for clients from outside.
+"""A server in its own root file system, as in a container: not root, no privileges to gain, a read-only root, a process
+namespace, and only the given folders from outside. It uses this machine's network, so that clients can reach it.
 
-Needs root, and a mount namespace that is the caller's own (`enter_mount_namespace`), so that mounts end with it.
+Needs root, and a mount namespace that belongs to the caller alone (`enter_mount_namespace`), so that mounts end with
+it.
 """
 
 import os
@@ -16,14 +17,14 @@ import fetch
 from fetch import CACHE, Unavailable, made_from, replacing, run
 from server import Server
 
-#: The longest that a server may live, should the process that started it be killed.
+#: Maximum lifetime of a server whose parent process was killed, in seconds.
 MOST_SECONDS = 600
-#: As containers have it.
+#: The PATH of containers.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IN_NAMESPACE = "PATERNOSTER_MOUNT_NAMESPACE"
 
-#: $1 is the root, $2 user:group, then pairs of a source and a target up to "--", then the words to run. A source
-#: "tmpfs" is empty and writable; any other is mounted read-only.
+#: $1 is the root, $2 user:group, then pairs of a source and a target up to "--", then the command to run. The source
+#: "tmpfs" is an empty writable folder; any other is mounted read-only.
 ENTER = """set -eu
 root=$1 user=$2
 shift 2
@@ -43,12 +44,12 @@ shift
 exec setpriv --no-new-privs chroot --userspec="$user" "$root" /usr/bin/env -i "$@"
 """
 
-#: What Debian's slim images leave out of each package.
+#: Folders that Debian's slim images leave out of each package.
 SLIM = ["doc/*", "man/*", "locale/*", "info/*", "groff/*", "lintian/*"]
 
 
 def enter_mount_namespace():
-    """Goes on in a mount namespace of its own; starts the calling script again for that."""
+    """Moves the script into a new mount namespace, by starting it again there."""
     if os.environ.get(IN_NAMESPACE):
         return
     if not fetch.is_root():
@@ -62,8 +63,8 @@ def enter_mount_namespace():
 
 
 def debian(suite, target):
-    """Unpacks a minimal Debian, without what slim images leave out, into a folder. Debian's mirrors hold the newest
-    packages of a suite alone, so it is no exact version; apt checks their signatures."""
+    """Unpacks a minimal Debian into a folder, without what slim images leave out. Debian's mirrors have only the newest
+    packages of a suite, so this is no exact version; apt checks their signatures."""
     folder = CACHE / f"debian-{suite}"
     note = f"minbase {suite} {platform.machine()} without {' '.join(SLIM)}\n"
     if not made_from(folder, note):
@@ -78,8 +79,8 @@ def debian(suite, target):
 
 
 class Contained(Server):
-    """A server in a root file system. `command` are its words, `variables` its environment; `mounts` maps folders in
-    the root to what is mounted there: a folder outside, or "tmpfs"."""
+    """A server in a root file system. `command` are its arguments, `variables` its environment. `mounts` maps folders
+    in the root to what is mounted there: a folder outside, or "tmpfs"."""
 
     def __init__(self, root, user, command, variables, mounts, log):
         super().__init__(root, program=shutil.which("timeout"), log=log)
@@ -99,14 +100,14 @@ class Contained(Server):
 
     @property
     def pid(self):
-        """The server's own process: the last of the chain that `command` starts."""
+        """Returns the id of the server's own process: the last of the chain that `command` starts."""
         pid = self.process.pid
         while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             (pid,) = map(int, children)
         return pid
 
     def inside(self, *command, timeout_s=30):
-        """Runs a command where the server runs and as its user; returns (status, output)."""
+        """Runs a command in the server's root and as its user; returns (status, output)."""
         user, group = self.user.split(":")
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--root", "--wd=/"]
         enter += [f"--setuid={user}", f"--setgid={group}", "env", "-i", f"PATH={PATH}"]

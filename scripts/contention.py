@@ -1,12 +1,12 @@
-"""Counts how often threads find a lock taken, by the place in the code: a table of docs/benchmarks/scaling.md.
+"""Counts how often threads wait for locks, by the place in the code: a table of docs/benchmarks/scaling.md.
 
     CARGO_PROFILE_RELEASE_STRIP=none cargo build --release
     sudo python scripts/contention.py [--threads 2,4,8] [--seconds 5]
 
-A lock that is free costs one instruction at the place itself; only a thread that finds it taken calls the lock's slow path, in parking_lot
-or in the standard library. The kernel stops at the first instruction of these functions (uprobes) and writes down who called, so that the
-program is the released one, without a counter in it. A stop costs about a microsecond, which makes contention a little likelier, not rarer.
-Needs root, Linux with uprobes, and a program with its symbols.
+Taking a free lock is one instruction at the place itself. Only a thread that finds the lock taken calls the lock's slow
+path, in parking_lot or in the standard library. The kernel traps the first instruction of these functions (uprobes) and
+records the caller, so the measured program is the released one, without counters. A trap takes about a microsecond,
+which makes contention slightly more likely, never less. Needs root, Linux with uprobes, and a program with symbols.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from compare_triton import write_models
 from comparing import Case, called, machine_facts, shown, titled
 from server import Server, binary
 
-#: Slow paths: what a thread calls that finds a lock taken.
+#: Names of the slow paths: functions that a thread calls if it finds a lock taken.
 SLOW = re.compile(r"(?:RawMutex|RawRwLock)(?:<_>)?::lock_(?:\w+_)?slow$|futex::\w+>?::\w+_contended$")
-#: A thread, and the address that it returns to.
+#: An event: the thread, and the return address.
 EVENT = re.compile(r"-(\d+) +\[\d+\].* ret=(0x[0-9a-f]+)")
-#: Methods of traits, and those in another module than their type.
+#: Demangled names of methods: those of traits, and those in another module than their type.
 METHODS = (re.compile(r"<(.+) as .+>::(\w+)$"), re.compile(r".*<impl (?:.+ for )?(.+)>::(\w+)$"))
 GROUP = "paternoster"
 ASKED = {
@@ -37,17 +37,17 @@ ASKED = {
     "minilm, glue-short": Case("minilm", "glue-short", 32),
     "lstm, closed-22": Case("lstm", "closed-22", 32),
 }
-#: Between two looks at what the kernel wrote, in seconds.
+#: Seconds between two reads of the kernel's events.
 LOOK_S = 0.05
-#: Places that are shown by themselves.
+#: Number of places that the table shows.
 MOST = 6
 
-#: A function of the program: where it begins in the file's memory image, and its name.
+#: A function of the program: its address in the file's memory image, and its name.
 Symbol = namedtuple("Symbol", "at name")
 
 
 def symbols(program):
-    """The functions of a program, by where they begin."""
+    """Returns the functions of a program, sorted by address."""
     listed = subprocess.run(["nm", "--demangle", "--defined-only", program], stdout=subprocess.PIPE, text=True, check=True)
     split = (line.split(" ", 2) for line in listed.stdout.splitlines())
     found = sorted(Symbol(int(at, 16), name) for at, kind, name in split if kind in "tT")
@@ -57,14 +57,14 @@ def symbols(program):
 
 
 def segments(program):
-    """(address in memory, offset in the file, size) of what is loaded of a program."""
+    """Returns (address in memory, offset in the file, size) of each loaded segment of a program."""
     listed = subprocess.run(["readelf", "--program-headers", "--wide", program], stdout=subprocess.PIPE, text=True, check=True)
     loads = (line.split() for line in listed.stdout.splitlines() if line.split()[:1] == ["LOAD"])
     return [(int(load[2], 16), int(load[1], 16), int(load[4], 16)) for load in loads]
 
 
 def append(file, line):
-    """Adds a line to a file that cannot be searched, as Python's own appending would have it."""
+    """Appends a line to a file of tracefs, which is not seekable as Python's own append mode requires."""
     opened = os.open(file, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(opened, f"{line}\n".encode())
@@ -73,7 +73,7 @@ def append(file, line):
 
 
 def read_events(pipe, counted, ended):
-    """Counts events by thread and address until `ended` is set and none is left to read."""
+    """Counts events by thread and address, until `ended` is set and all events have been read."""
     opened = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     rest = b""
     try:
@@ -91,7 +91,7 @@ def read_events(pipe, counted, ended):
 
 
 class Probes:
-    """The slow paths of a program as events of the kernel."""
+    """The slow paths of a program, as events of the kernel."""
 
     def __init__(self, tracing, program):
         self.tracing, self.program = tracing, Path(program).resolve()
@@ -100,13 +100,13 @@ class Probes:
 
     @contextmanager
     def set(self):
-        """Sets a probe on each slow path, and takes them off again."""
+        """Sets a probe on each slow path during the block."""
         events = self.tracing / "uprobe_events"
         slow = sorted({symbol.at for symbol in self.known if SLOW.search(symbol.name)})
         if not slow:
             sys.exit(f"'{self.program}' has none of the functions in which threads wait for locks")
         for number, at in enumerate(slow):
-            # At the first instruction the stack has the address that is returned to.
+            # At the first instruction the return address is on top of the stack.
             line = f"p:{GROUP}/slow{number} {self.program}:{self.in_file(at):#x} ret=+0($stack):x64"
             append(events, line)
         try:
@@ -123,8 +123,10 @@ class Probes:
 
     @contextmanager
     def counting(self, pid):
-        """Counts while the block runs: gives a Counter of the functions that waited, which is whole when the block has ended."""
+        """Counts waits during the block. Yields a Counter by waiting function, which is complete when the block has
+        ended."""
         counted, base = Counter(), self.base(pid)
+        # An instance of its own: other traces on this machine keep their buffers and settings.
         own = self.tracing / "instances" / f"{GROUP}-{os.getpid()}"
         own.mkdir()
         try:
@@ -141,7 +143,7 @@ class Probes:
                 ended.set()
                 reader.join()
             lost = sum(self.lost(per_cpu) for per_cpu in (own / "per_cpu").iterdir())
-            # The program is also the client.
+            # The load's client is the same program, so its threads hit the probes too.
             for (thread, address), times in returned.items():
                 if thread in threads:
                     counted[self.name(int(address, 16) - base)] += times
@@ -152,7 +154,7 @@ class Probes:
             own.rmdir()
 
     def base(self, pid):
-        """Where the program was put in a process."""
+        """Returns the address at which a process has loaded the program."""
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             if line.endswith(str(self.program)):
                 memory = next(memory for memory, offset, _ in self.segments if offset == int(line.split()[2], 16))
@@ -165,7 +167,7 @@ class Probes:
         return int(found[1])
 
     def name(self, at):
-        """The type and the function that have an address."""
+        """Returns the type and the name of the function that contains an address."""
         name = self.known[bisect.bisect_right(self.starts, at) - 1].name
         method = next(filter(None, (form.match(name) for form in METHODS)), None)
         if method:
@@ -174,7 +176,7 @@ class Probes:
 
 
 def load(program, server, case, seconds):
-    """Keeps requests in flight for some time; how many were answered."""
+    """Keeps requests in flight for some time. Returns how many were answered."""
     words = ["--url", server.grpc, "--model", case.model, *(["--workload", case.workload] if case.workload else [])]
     words += ["--concurrency", case.in_flight, "--rounds", 1, "--warm-up-seconds", 0, "--seconds", seconds, "--json"]
     return called(program, "bench", *words)["loads"][0]["policies"][0]["total"]["requests"]
@@ -182,11 +184,11 @@ def load(program, server, case, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", default="2,4,8", help="threads of the front end, and lanes, with commas")
+    parser.add_argument("--threads", default="2,4,8", help="comma-separated numbers of front-end threads and lanes")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--tracing", type=Path, default=Path("/sys/kernel/tracing"), help="where tracefs is mounted")
-    parser.add_argument("--quick", action="store_true", help="an LSTM of a quarter of the width")
-    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--quick", action="store_true", help="use an LSTM of a quarter of the width")
+    parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     if not os.access(given.tracing / "uprobe_events", os.W_OK):
         sys.exit(f"'{given.tracing}/uprobe_events' cannot be written, expected root and `mount -t tracefs none {given.tracing}`")
@@ -209,7 +211,7 @@ def main():
 
 
 def show(rows):
-    """Waits for locks for each thousand requests, and where most of them were."""
+    """Prints the waits for locks in each thousand requests, and where most of them were."""
     titled("requests", "threads and lanes", "shards", "answered", "waits for a lock in 1,000", "most of them in")
     for name, threads, shards, answered, counted in rows:
         rate = 1000 / max(answered, 1)

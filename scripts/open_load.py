@@ -1,7 +1,7 @@
-"""Repositories for the policies, and an open Poisson load on them: what the tests and the timelines of the docs share.
+"""Repositories for the policies, and an open Poisson load on them, for the tests and for the timelines of the docs.
 
-The load is open: requests are sent at times drawn beforehand, whether or not earlier ones have been answered, as a crowd
-of independent clients would send them.
+The load is open: requests are sent at times drawn beforehand, whether or not earlier ones have been answered, like
+those of many independent clients.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ import tritonclient.grpc.aio as triton_aio
 from server import binary
 from tritonclient.utils import InferenceServerException
 
-#: The networks that a generated repository holds, a quarter as wide as published, and the sentence encoder.
+#: The networks of a generated repository, a quarter as wide as published, and the sentence encoder.
 NETWORKS = ("resnet50", "vgg19", "unet")
 MINILM = "minilm"
-#: Side of the pictures that a network takes.
+#: Side of each network's images.
 SIDES = {"resnet50": 224, "vgg19": 224, "unet": 256}
 OUTPUTS = {"resnet50": "logits", "vgg19": "logits", "unet": "mask", MINILM: "sentence_embedding"}
 MINILM_TENSORS = """
@@ -33,30 +33,30 @@ outputs:
   - { name: sentence_embedding, dtype: FP32, dims: [384] }
 """
 
-#: One model of a repository: the network that it runs, and the part of its model.yaml that says how it is batched.
+#: One model of a repository: its network, and the section of its model.yaml on batching.
 Served = namedtuple("Served", "network batching max_batch_size", defaults=[8])
-#: Requests of one model: when each is sent, in seconds, and which of the samples it carries.
+#: Requests of one model: when each is sent, in seconds, and the index of its sample.
 Stream = namedtuple("Stream", "model samples times choices")
-#: What became of one request. `answer` is None where it failed, and `error` says why.
+#: How one request ended. `answer` is None if it failed, and `error` has the reason.
 Answered = namedtuple("Answered", "model choice due_s done_s latency_s answer error")
 
-#: A table that says of a CPU what is true of devices with operator diversity: the decoder takes few rows at a time
-#: better than many. What is measured corrects it, but not before batches have been split.
+#: A latency table that claims of a CPU what is true of devices with operator diversity: that the decoder is faster with
+#: few rows at a time. Measurements correct it, but not before batches have been split.
 UNET_LATENCIES = [
     *({"stage": 0, "rows": rows, "latency_us": 20_000 + 5_000 * rows} for rows in (1, 8)),
     *({"stage": stage, "rows": rows, "latency_us": 20_000 * rows**2} for stage in (1, 2) for rows in (1, 2, 4, 8)),
 ]
-#: Between two looks at a server under load, in seconds.
+#: Seconds between two calls of `watch` under load.
 WATCH_S = 0.02
 WHOLE = "batching: { policy: serial }"
 WINDOW = "batching: { policy: window, window: { max_queue_delay_us: 0 } }"
-#: How the networks are served in the scenarios of the documentation, as model.yaml says it.
+#: The policies of the documentation's scenarios, as sections of model.yaml.
 POLICIES = {
     "minilm": """
 stages: 3
 batching: { policy: diversity, diversity: { input: false, load: true } }
 """,
-    # Joins wherever it may, whatever the machine's other work makes of the times.
+    # Joins wherever it may, even if other work on the machine distorts the measured times.
     "minilm-paper": """
 stages: 3
 batching: { policy: diversity, diversity: { input: false, load: { mode: paper } } }
@@ -85,13 +85,13 @@ batching:
 
 
 def program():
-    """The built server; PATERNOSTER names another one than cargo's release build."""
+    """Returns the built server: the one that PATERNOSTER names, or cargo's release build."""
     return Path(os.environ.get("PATERNOSTER") or binary())
 
 
 def write_networks(builder, folder, minilm, networks=NETWORKS):
-    """Has `builder`, the server's program, generate the networks once, for `write_repository` to link to. `minilm` is the
-    checkpoint's directory."""
+    """Generates the networks once with `builder`, the server's program, for `write_repository` to link to. `minilm` is
+    the checkpoint's directory."""
     quarter = ["--only", ",".join(networks), "--quarter"]
     for choice in (quarter, ["--only", MINILM, "--minilm", minilm]):
         command = [builder, "models", "--out", folder, *choice]
@@ -102,7 +102,7 @@ def write_networks(builder, folder, minilm, networks=NETWORKS):
 
 
 def write_repository(folder, networks, models):
-    """Writes a repository of `models`, a mapping from name to `Served`, over programs from `write_networks`."""
+    """Writes a repository of `models`, a mapping from name to `Served`, with programs from `write_networks`."""
     for name, served in models.items():
         own = Path(folder) / name
         own.mkdir(parents=True)
@@ -120,12 +120,13 @@ def tensor(name, values, datatype):
 
 
 def lengths(random, count):
-    """Lengths of sentences as short as those of GLUE."""
+    """Returns lengths of sentences as short as GLUE's."""
     return np.clip(random.lognormal(2.4, 0.6, count).astype(int), 3, 128)
 
 
 def samples(network, count, seed):
-    """Requests that differ by far more than rounding: lists of inputs, each used as often as wanted."""
+    """Returns samples that differ by far more than rounding: lists of inputs, each of which may be sent any number of
+    times."""
     random = np.random.default_rng(seed)
     if network == MINILM:
         return [sentence(random, length) for length in lengths(random, count)]
@@ -138,13 +139,15 @@ def sentence(random, length):
 
 
 def picture(random, side):
-    """Noise over large patches of colour: networks with random weights tell patches apart, noise alone hardly."""
+    """Returns an image of noise over large patches of colour: networks with random weights distinguish patches, but
+    hardly noise alone."""
     patches = random.normal(0, 2, (1, 3, 4, 4)).repeat(side // 4, axis=2).repeat(side // 4, axis=3)
     return (patches + random.normal(0, 0.3, patches.shape)).astype(np.float32)
 
 
 def poisson(model, requests, rate, count, seed):
-    """A stream of `count` requests, `rate` a second on average. The seed fixes the samples, and the times but for the rate."""
+    """Returns a stream of `count` requests, `rate` a second on average. The seed fixes the samples, and the times up to
+    the rate."""
     random = np.random.default_rng(seed)
     times = np.cumsum(random.exponential(1 / rate, count))
     return Stream(model, requests, times, random.integers(0, len(requests), count))
@@ -161,7 +164,8 @@ async def send(client, model, requests, choice, due_s, began):
 
 
 async def send_at(client, stream, began):
-    """Sends the requests of a stream, each at its time. Latencies count from there, so a late client hides nothing."""
+    """Sends the requests of a stream, each at its time. Latencies count from that time, so a client that is late hides
+    nothing."""
     running = []
     for due_s, choice in zip(stream.times, stream.choices):
         await asyncio.sleep(max(0.0, began + due_s - time.perf_counter()))
@@ -170,13 +174,13 @@ async def send_at(client, stream, began):
 
 
 def at_once(model, requests, count, seed):
-    """A stream of `count` requests that are all sent at the beginning. The seed fixes the samples."""
+    """Returns a stream of `count` requests that are all sent at the start. The seed fixes the samples."""
     return Stream(model, requests, np.zeros(count), np.random.default_rng(seed).integers(0, len(requests), count))
 
 
 def run(address, streams, watch=None):
-    """Sends several streams at once; returns what became of every request, stream by stream. The function `watch` is called
-    again and again while the load goes on."""
+    """Sends several streams at once; returns how every request ended, stream by stream. The function `watch` is called
+    repeatedly under load."""
 
     async def keep_watching():
         while True:
@@ -199,7 +203,7 @@ def run(address, streams, watch=None):
 
 
 def peak(address, model, requests, count, in_flight=16):
-    """Requests a second where `in_flight` of them are always under way."""
+    """Returns requests a second while `in_flight` of them are always in flight."""
 
     async def closed():
         async with triton_aio.InferenceServerClient(address) as client:
@@ -217,6 +221,6 @@ def peak(address, model, requests, count, in_flight=16):
 
 
 def answers_alone(address, model, network, requests):
-    """The answers to all samples, asked one at a time."""
+    """Returns the answers to all samples, sent one at a time."""
     with triton.InferenceServerClient(address) as client:
         return [client.infer(model, one).as_numpy(OUTPUTS[network]) for one in requests]

@@ -1,14 +1,16 @@
-"""How the server uses cores and memory: servers with different flags beside each other, tables of docs/benchmarks/scaling.md.
+"""How the server uses cores and memory: servers with different flags side by side, tables of
+docs/benchmarks/scaling.md.
 
     python scripts/scaling.py [--parts lanes,shards,pages] [--rounds 5] [--seconds 4]
 
-- lanes: one lane for each core, on a thread of its own; one lane that has all threads; and as it is without flags, a lane for each core and
-  threads that all lanes share.
-- shards: one scheduler for all lanes, and one for each.
-- pages: memory in small pages, and in huge ones where the two allocators in the process (mimalloc for the server, the C library's for ONNX
-  Runtime) can be made to ask for them; and how much of it became huge.
+- lanes: one lane for each core, each on a thread of its own; one lane that has all threads; and the default, a lane for
+  each core and threads that all lanes share.
+- shards: one scheduler for all lanes, and one for each lane.
+- pages: memory in small pages and in huge ones, where the process's two allocators (mimalloc for the server, the C
+  library's for ONNX Runtime) can be set to ask for them; and how much of the memory became huge pages.
 
-Servers of a part run at the same time, and are asked in alternating rounds. Contended locks are counted by scripts/contention.py.
+The servers of a part run at the same time and are measured in alternating rounds. Contended locks are counted by
+scripts/contention.py.
 """
 
 import argparse
@@ -27,14 +29,14 @@ from server import ROOT, Server, binary
 CORES = len(os.sched_getaffinity(0))
 ENCODER = {name: Case("minilm", name.split(", ")[1], (8, 32)) for name in ("minilm, glue-short", "minilm, glue-pair")}
 LSTM = {"lstm, closed-22": Case("lstm", "closed-22", (32,))}
-#: One of each kind: what the front end counts for, what the engine does, and what is scheduled most.
+#: One case of each kind: dominated by the front end, by the engine, and by scheduling.
 EACH = {"identity": Case("identity", None, (8, 64)), "minilm, glue-short": Case("minilm", "glue-short", (32,)), **LSTM}
 MIMALLOC = {"MIMALLOC_ALLOW_LARGE_OS_PAGES": "1", "MIMALLOC_ALLOW_THP": "2"}
 GLIBC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
-#: What a server is started with.
+#: The flags and the environment of a server.
 Setting = namedtuple("Setting", "flags environment", defaults=[{}])
-#: The servers of a part by their names, and what they are asked; the others are compared with the first.
+#: The servers of a part by name, and their cases. The others are compared with the first.
 Part = namedtuple("Part", "settings cases")
 
 PARTS = {
@@ -64,16 +66,17 @@ TABLES = ROOT / "benches" / "tables"
 
 
 def huge_mib(server):
-    """Resident memory of a server in huge pages, and all of it."""
+    """Returns a server's resident memory in huge pages, and in total, in MiB."""
     sizes = dict(line.split(":") for line in Path(f"/proc/{server.pid}/smaps_rollup").read_text().splitlines()[1:])
     return [int(sizes[name].split()[0]) / 1024 for name in ("AnonHugePages", "Rss")]
 
 
 def measure(name, part, models, given):
-    """Prints the table of a part, and keeps each round of it."""
+    """Prints the table of a part, and writes every round to a file."""
     with ExitStack() as stack:
         servers = {}
         for setting, (flags, environment) in part.settings.items():
+            # Each server has a directory of its own, so that none is served by another's profile.
             profiles = tempfile.mkdtemp(dir=models.parent)
             server = Server(models, *flags, "--profile-directory", profiles, program=given.binary, environment=environment)
             servers[setting] = stack.enter_context(server)
@@ -89,11 +92,11 @@ def measure(name, part, models, given):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS), help="with commas")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated parts")
     timing_arguments(parser)
-    parser.add_argument("--quick", action="store_true", help="an LSTM of a quarter of the width")
-    parser.add_argument("--tables", type=Path, default=TABLES, help="folder for every round")
-    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--quick", action="store_true", help="use an LSTM of a quarter of the width")
+    parser.add_argument("--tables", type=Path, default=TABLES, help="folder for the tables of all rounds")
+    parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     asked = given.parts.split(",")
     unknown = [name for name in asked if name not in PARTS]

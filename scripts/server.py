@@ -1,5 +1,5 @@
 """A running server, for scripts and tests: starts the built program on free ports of the loopback address, waits until
-its health endpoint answers, and stops it as an operator would. The standard library suffices.
+its health endpoint answers, and stops it as an operator would. Needs only the standard library.
 
     with Server(repository) as server:
         client = tritonclient.grpc.InferenceServerClient(server.grpc)
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
-#: Ports are looked for below the range that Linux hands to outgoing connections.
+#: Candidate ports, below the range that Linux assigns to outgoing connections.
 PORTS = range(20000, 32000)
 PR_SET_PDEATHSIG = 1
 #: Records of level error in the server's log forms, and panics.
@@ -30,23 +30,24 @@ COMPLAINT = re.compile(r"^E\d{4} |\bERROR\b|panicked at")
 
 
 class ServerFailed(Exception):
-    """The server did not start, or ended by itself; the message holds the end of its log."""
+    """The server did not start, or ended by itself. The message has the end of its log."""
 
 
 def target_directory():
-    """Where cargo puts what it builds."""
+    """Returns cargo's target directory."""
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--offline"]
     metadata = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     return Path(json.loads(metadata)["target_directory"])
 
 
 def binary(profile="release"):
-    """Where cargo puts the program in a profile ("release", or "debug" for cargo's dev profile)."""
+    """Returns the path of the program in a profile ("release", or "debug" for cargo's dev profile)."""
     return target_directory() / profile / "paternoster"
 
 
 def free_ports(count):
-    """Ports that nobody listens on now; somebody may take one before the server does, which `Server` survives."""
+    """Returns ports that nothing listens on at the moment. Another process may take one before the server does;
+    `Server` then tries others."""
     held = []
     try:
         while len(held) < count:
@@ -71,8 +72,8 @@ def end_with_parent(parent):
 
 
 def launch(parent, *command):
-    """Becomes a program that ends with its parent. `Popen`'s preexec_fn would run in a fork of the caller, for which gRPC's
-    fork handlers wait for its threads, at times without end."""
+    """Replaces this process by a program that ends with its parent. `Popen`'s preexec_fn would run in a fork of the
+    caller, where gRPC's fork handlers wait for its threads, sometimes forever."""
     end_with_parent(int(parent))
     os.execv(command[0], command)
 
@@ -81,14 +82,14 @@ class Server:
     """One server process. `grpc`, `http` and `metrics` are its addresses, as host:port."""
 
     def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None, directory=None, tls=None):
-        # A place in an object store is no path: its slashes count.
+        # A URL of an object store must not become a Path, which would merge its slashes.
         self.repository = str(repository)
         self.flags = [str(flag) for flag in flags]
         self.program = Path(program or os.environ.get("PATERNOSTER") or binary()).absolute()
         self.library = library or os.environ.get("ORT_DYLIB_PATH") or ROOT / ".cache/onnxruntime/libonnxruntime.so"
         self.environment = environment or {}
         self.directory = directory
-        #: An ssl.SSLContext where HTTP is served over TLS.
+        #: An ssl.SSLContext if HTTP is served over TLS.
         self.tls = tls
         self.log = Path(log) if log else Path(tempfile.mkstemp(prefix="paternoster-", suffix=".log")[1])
         self.keep_log = log is not None
@@ -122,8 +123,8 @@ class Server:
         return self.process.pid
 
     def start(self, until="ready", timeout_s=120):
-        """Starts the process and returns when it is "ready", "settled" (every model was tried) where models are known to
-        be broken, "live" where they are still loading, or "started" where there is no repository."""
+        """Starts the process and returns when it is "ready"; "settled" (every model has been tried) if some models are
+        known to be broken; "live" if models may still be loading; or "started" if there is no repository."""
         for attempt in range(3):
             self.ports = free_ports(3)
             self.launch()
@@ -141,12 +142,12 @@ class Server:
         raise AssertionError("the loop returns or raises")
 
     def command(self):
-        """The words that start the server, where it is built."""
+        """Returns the command that starts the server."""
         library = ["--onnxruntime-library", self.library]
         return [self.program, "serve", "--model-repository", self.repository, *library, *self.where(), *self.flags]
 
     def where(self):
-        """The flags that say where it listens."""
+        """Returns the flags with its addresses."""
         grpc, http, metrics = self.ports
         return [
             "--grpc-address", HOST, "--grpc-port", grpc, "--http-address", HOST, "--http-port", http,
@@ -155,7 +156,7 @@ class Server:
 
     def launch(self):
         with open(self.log, "wb") as log:
-            # A session of its own: an interrupt from the keyboard is for the script, which then stops the server.
+            # A new session: a keyboard interrupt goes to the script only, which then stops the server.
             self.process = subprocess.Popen(
                 [sys.executable, "-S", __file__, str(os.getpid()), *(str(part) for part in self.command())],
                 stdin=subprocess.DEVNULL,
@@ -173,7 +174,7 @@ class Server:
             status = self.process.poll()
             if status is not None:
                 raise ServerFailed(f"the server ended with status {status} before it was {until}\n{self.log_tail()}")
-            # The metrics have a port of their own, which opens a moment later.
+            # The metrics' port is separate, and opens a moment later.
             if self.get(path)[0] == 200 and self.get("/metrics", port="metrics")[0] == 200:
                 if until != "settled" or not self.is_loading():
                     return
@@ -182,13 +183,14 @@ class Server:
             time.sleep(0.02)
 
     def is_loading(self):
-        """Whether models are still being loaded."""
+        """Returns whether models are still being loaded."""
         request = urllib.request.Request(f"http://{self.http}/v2/repository/index", data=b"{}")
         with urllib.request.urlopen(request, timeout=10) as answer:
             return any(model.get("state") == "LOADING" for model in json.load(answer))
 
     def get(self, path, port="http", timeout_s=10, headers=None):
-        """GET on the HTTP or the metrics port; returns (status, body), or (None, reason) where nobody answers."""
+        """Sends a GET to the HTTP or the metrics port; returns (status, body), or (None, reason) if there is no
+        answer."""
         tls = self.tls if port == "http" else None
         url = f"{'https' if tls else 'http'}://{getattr(self, port)}{path}"
         request = urllib.request.Request(url, headers=headers or {})
@@ -202,7 +204,7 @@ class Server:
             return None, str(failure).encode()
 
     def stop(self, timeout_s=45):
-        """Sends SIGTERM and returns the exit status; a server that does not end is killed (status -9)."""
+        """Sends SIGTERM and returns the exit status. A server that does not end is killed (status -9)."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -215,12 +217,12 @@ class Server:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def complaints(self):
-        """Lines of the log that speak of an error or a panic."""
+        """Returns the log's lines with an error or a panic."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if COMPLAINT.search(line)]
 
     def memory_bytes(self):
-        """Resident memory of the process."""
+        """Returns the resident memory of the process."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
