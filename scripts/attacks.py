@@ -1,9 +1,11 @@
-"""Attacks on a running server by hostile clients, broken models and a vanishing repository, and what each costs others.
+"""Attacks on a running server by hostile clients, broken models and a vanishing repository, and their cost for other
+clients.
 
     python scripts/attacks.py [NAME...] [--program PATH] [--csv FILE]
 
-Each attack prints figures beside what an unhurt server gives. Nothing is asserted; docs/reliability.md has the figures of
-two versions side by side. The server listens on loopback and ends with the script. Linux: memory is read from /proc.
+Each attack prints its figures, and those of a server that is not attacked. Nothing is asserted; docs/reliability.md
+compares the figures of two versions. The server listens on loopback and ends with the script. Linux only: memory is
+read from /proc.
 """
 
 import argparse
@@ -34,11 +36,11 @@ from server import Server, binary, end_with_parent  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
 MB = 1e6
-#: Patience of a bystander's request, in seconds; what takes longer counts as failed.
+#: Time limit of a bystander's request, in seconds; one that takes longer counts as failed.
 PATIENCE_S = 5
-#: Between two requests of a bystander, in seconds.
+#: Seconds between two requests of a bystander.
 EVERY_S = 0.01
-#: How long an attack that has no end of its own lasts, in seconds.
+#: Length of attacks that do not end by themselves, in seconds.
 LASTS_S = 10
 BAD_TOKEN = 10**9
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -59,9 +61,10 @@ def attack(function):
 
 
 def ask_on(parent, address, model, until, answers):
-    """A client of its own process, a small request every 10 ms: milliseconds from when each was due, None where it failed.
+    """A client in its own process that sends a small request every 10 ms. Reports the milliseconds from when each was
+    due; None if it failed.
 
-    Times count from when a request was due, so that one that stalls the client makes those after it late.
+    Times count from when a request was due, so a request that stalls the client makes the following ones late too.
     """
     end_with_parent(parent)
     row = triton.InferInput("INPUT0", [1, 16], "FP32")
@@ -82,12 +85,12 @@ def ask_on(parent, address, model, until, answers):
 
 @contextmanager
 def bystander(server, model="identity"):
-    """Runs a bystander during the block; yields a list that holds its times in the end."""
+    """Runs a bystander during the block; yields a list that has its times after the block."""
     context = multiprocessing.get_context("spawn")
     until, answers, times = context.Event(), context.Queue(), []
     process = context.Process(target=ask_on, args=(os.getpid(), server.grpc, model, until, answers), daemon=True)
     process.start()
-    # The other process takes a moment to come up.
+    # The other process takes a moment to start.
     time.sleep(1.5)
     try:
         yield times
@@ -106,7 +109,7 @@ def suffered(times):
 
 @contextmanager
 def memory_of(server):
-    """Watches resident memory during the block; yields a function that gives the growth to its peak, in MB."""
+    """Samples resident memory during the block; yields a function that returns the growth to its peak, in MB."""
     before, peak, over = server.memory_bytes(), [0], threading.Event()
 
     def watch():
@@ -123,7 +126,7 @@ def memory_of(server):
 
 
 def raw_call(server, method, message, timeout=60, compression=None):
-    """Sends bytes as they are; the status code's name."""
+    """Sends bytes unchanged; returns the name of the status code."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server.grpc, options=options) as channel:
         try:
@@ -169,7 +172,7 @@ def bad_token(given):
 
 @attack
 def bad_row(given):
-    """One request in 64 fails inside of a graph; how large the batches of the others are."""
+    """One request in 64 fails within a graph; measures how large the other requests' batches are."""
     with given.serve(given.lookup) as server:
         for share, what in ((0, "none bad"), (64, "1 of 64 bad")):
             ended, room = Counter(), threading.Semaphore(64)
@@ -197,12 +200,12 @@ def bad_row(given):
 
 
 def empty_inputs(megabytes):
-    """A request of that many megabytes of inputs without a name, of two bytes each."""
+    """Returns a request of that many megabytes of unnamed inputs, two bytes each."""
     return text(1, "identity") + b"\x2a\x00" * int(megabytes * MB / 2)
 
 
 def typed_floats(megabytes):
-    """An ordinary request with typed contents."""
+    """Returns an ordinary request with typed contents."""
     values = np.ones(int(megabytes * MB / 4), "<f4").tobytes()
     rows = varint(len(values) // 64) + varint(16)
     contents = text(5, text(6, values))
@@ -211,7 +214,7 @@ def typed_floats(megabytes):
 
 @attack
 def small_messages(given):
-    """Messages that cost more than their size, and large honest ones, beside a client of small requests."""
+    """Messages that cost more than their size, and large honest ones, next to a client with small requests."""
     for what, message, compression in (
         ("10 MB of empty inputs", empty_inputs(10), None),
         ("40 MB of empty inputs", empty_inputs(40), None),
@@ -226,7 +229,8 @@ def small_messages(given):
 
 @attack
 def endless_runs(given):
-    """Two clients with a deadline of a second start a model that never ends; when another model answers after that."""
+    """Two clients with a deadline of a second start a model that never ends; measures when another model answers after
+    that."""
     with given.serve(given.plain) as server, triton.InferenceServerClient(server.grpc) as client:
         row = triton.InferInput("INPUT0", [1, 16], "FP32")
         row.set_data_from_numpy(np.ones((1, 16), np.float32))
@@ -243,7 +247,7 @@ def endless_runs(given):
 
 @attack
 def closed_window(given):
-    """64 requests of 65,536 answers each, whose client never reads."""
+    """64 requests of 65,536 responses each, whose client never reads."""
     with given.serve(given.plain) as server, memory_of(server) as grown:
         request = attack_models.repeat_request(65_536)
         over = threading.Event()
@@ -264,7 +268,7 @@ def closed_window(given):
 
 @attack
 def external_weights(given):
-    """Weights beside the model and outside of its directory, with a decoy in the working directory."""
+    """External weights inside and outside of the model's directory, with a decoy in the working directory."""
     for what, (repository, model, expected) in attack_models.external(given.folder).items():
         started = given.server(repository)
         started.start(until="settled")
@@ -285,7 +289,8 @@ def external_weights(given):
 
 @attack
 def hostile_models(given):
-    """Small models that crash or hold the loader, sent over the API; whether the server lives and loads another."""
+    """Small models, sent over the API, that crash or block the loader; checks whether the server lives and loads
+    another."""
     for what, graph in attack_models.hostile().items():
         repository = given.empty()
         started = given.server(repository, "--model-control-mode=explicit").start()
@@ -293,7 +298,7 @@ def hostile_models(given):
         sending = [threading.Thread(target=raw_call, args=(started, LOAD, one, 30), daemon=True) for one in messages]
         for thread in sending:
             thread.start()
-        # The attack is under way; every figure below counts from here.
+        # The attack has begun; all figures below count from here.
         time.sleep(1)
         began = time.monotonic()
         code = raw_call(started, LOAD, attack_models.load_request("honest", attack_models.honest()), 30)
@@ -305,7 +310,7 @@ def hostile_models(given):
 
 @attack
 def vanished_repository(given):
-    """The repository's directory is away for two polls; whether the models are served meanwhile."""
+    """The repository's directory is gone for two polls; checks whether the models are served meanwhile."""
     repository = given.folder / "vanishing"
     shutil.copytree(given.plain, repository)
     with given.serve(repository, "--model-control-mode=poll", "--repository-poll-secs=1") as server:
@@ -321,7 +326,7 @@ def vanished_repository(given):
 
 
 class Given:
-    """What attacks share: the program, a folder, and generated repositories."""
+    """Shared state of the attacks: the program, a folder, and generated repositories."""
 
     def __init__(self, program, folder):
         self.program, self.folder = program, Path(folder)
@@ -346,7 +351,7 @@ class Given:
 
     @contextmanager
     def serve(self, repository, *flags):
-        """A server for the block. An attack may have ended it, which shows in the figures."""
+        """Runs a server during the block. An attack may end it, which shows in the figures."""
         started = self.server(repository, *flags).start()
         try:
             yield started
@@ -356,9 +361,9 @@ class Given:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which attacks: {', '.join(ATTACKS)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"attacks to run: {', '.join(ATTACKS)}")
     parser.add_argument("--program", type=Path, help="the server's binary; default: cargo's release build")
-    parser.add_argument("--csv", type=Path, help="where the figures are written")
+    parser.add_argument("--csv", type=Path, help="write the figures to this file")
     given = parser.parse_args()
     unknown = set(given.names) - set(ATTACKS)
     if unknown:
@@ -366,7 +371,7 @@ def main():
 
     figures = []
     with tempfile.TemporaryDirectory(prefix="paternoster-attacks-") as folder:
-        # Relative paths of a model must not find anything here but the decoy.
+        # Relative paths in a model must find nothing here but the decoy.
         os.chdir(attack_models.decoy(Path(folder)))
         shared = Given((given.program or binary()).resolve(), folder)
         for name in given.names or ATTACKS:

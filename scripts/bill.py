@@ -1,9 +1,9 @@
-"""Bills of materials, in CycloneDX, of what holds ONNX Runtime's library beside the program: the Debian package and the
-image. The image's build runs this file alone, so the standard library suffices.
+"""Bills of materials, in CycloneDX, of the packages that contain ONNX Runtime's library besides the program: the Debian
+package and the image. The image's build runs this file on its own, so it needs only the standard library.
 
     python bill.py BILL WHEEL TARGET
 
-BILL is the program's, as cargo-cyclonedx writes it; WHEEL is the one that the library is taken out of.
+BILL is the program's bill, as cargo-cyclonedx writes it; WHEEL is the wheel that the library is taken from.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ LIBRARY = "onnxruntime"
 
 
 def with_library(text, version, digest):
-    """The program's bill, given as text, with the library of a wheel of this version and SHA-256."""
-    # It names the program by the folder that it was built in.
+    """Returns the program's bill, given as text, with the library of a wheel of this version and SHA-256 added."""
+    # The bill contains the path of the folder that the program was built in.
     bill = json.loads(re.sub(r"path\+file://[^#\"]*#", "", text))
     purl = f"pkg:pypi/{LIBRARY}@{version}"
     bill["components"].append(

@@ -1,5 +1,5 @@
-"""The pages of docs as a book, in target/book. Links that leave docs become the names of what they led to, since a book has
-nothing but its pages. Started by `make book`; the first time cargo compiles mdbook for it.
+"""The pages of docs as a book, in target/book. Links that lead out of docs are replaced by their text, since the book
+has only the pages of docs. Started by `make book`; the first time, cargo compiles mdbook for it.
 """
 
 import re
@@ -16,7 +16,7 @@ OUT = ROOT / "target" / "book"
 
 
 def within(page):
-    """The text of a page, without links that leave docs."""
+    """Returns the text of a page, without links that lead out of docs."""
 
     def kept(link):
         target = link[1].partition("#")[0]

@@ -1,4 +1,5 @@
-"""Models for comparisons with cells: the same weights as one graph, the LSTM's bare step, and translation with other batches."""
+"""Models for comparisons with cells: the same weights as one graph, the LSTM's bare step, and translation with other
+maximum batches."""
 
 import sys
 
@@ -12,7 +13,7 @@ import onnx_bytes as onnx  # noqa: E402
 
 #: Largest batch of the whole graphs.
 BATCH = 64
-#: Leaves of the tree whose structure one graph is written for.
+#: Leaves of the trees that one graph is written for.
 LEAVES = 16
 
 PADDED_YAML = f"""max_batch_size: {BATCH}
@@ -40,7 +41,7 @@ batching: {{ policy: window }}
 
 
 def lengths(tokens):
-    """Nodes that count each row's tokens above 0, as INT32."""
+    """Returns nodes that count each row's tokens above 0, as INT32."""
     return [
         onnx.node("Greater", [tokens, "zero"], ["is_word"]),
         onnx.node("Cast", ["is_word"], ["words_of"], to=onnx.ELEMENT["INT32"]),
@@ -49,9 +50,10 @@ def lengths(tokens):
 
 
 def lstm(weights, tokens, last):
-    """Nodes that run ONNX's own operator over [batch, length] tokens, told each row's `lengths`, and what it leaves: h, c or both."""
+    """Returns nodes that run ONNX's own operator over [batch, length] tokens with each row's `lengths`, and return h, c
+    or both."""
     hidden = weights["lstm.bias"].size // 4
-    # The cell has the gates i, f, g, o side by side, the operator i, o, f, c above one another.
+    # The cell has the gates i, f, g, o side by side; the operator has i, o, f, c stacked.
     order = np.concatenate([np.arange(gate * hidden, (gate + 1) * hidden) for gate in (0, 3, 1, 2)])
     gates = weights["lstm.weight"][:, order].T
     bias = np.concatenate([weights["lstm.bias"][order], np.zeros(4 * hidden, np.float32)])
@@ -73,7 +75,7 @@ def lstm(weights, tokens, last):
 
 
 def whole_lstm(folder):
-    """The LSTM over tokens of which those of 0 are padding."""
+    """Returns the LSTM over tokens, where token 0 is padding."""
     weights = cells_reference.read_weights(str(folder / "1" / "step.onnx"))
     (counting, few), (running, own) = lengths("tokens"), lstm(weights, "tokens", ["hidden"])
     inputs = [onnx.port("tokens", "INT64", ("batch", "length"))]
@@ -82,14 +84,16 @@ def whole_lstm(folder):
 
 
 def gated(gates, names, tanhs):
-    """Nodes that split sums into gates and squash them: by `Tanh` those named in `tanhs`."""
+    """Returns nodes that split sums into gates and apply an activation: `Tanh` to those named in `tanhs`, `Sigmoid` to
+    the others."""
     split = onnx.node("Split", [gates, f"parts{len(names)}"], [f"{name}_sum" for name in names], axis=1)
     squash = (onnx.node("Tanh" if name in tanhs else "Sigmoid", [f"{name}_sum"], [name]) for name in names)
     return [split, *squash]
 
 
 def whole_tree(folder):
-    """The tree LSTM over complete trees of LEAVES leaves, level by level, all of a batch at once; whatever `children` says."""
+    """Returns the tree LSTM over complete trees of LEAVES leaves, level by level, for a whole batch at once. It ignores
+    `children`."""
     leaf, inner = (cells_reference.read_weights(str(folder / "1" / f"{name}.onnx")) for name in ("leaf", "node"))
     hidden = leaf["leaf.bias"].size // 3
     nodes = [
@@ -108,7 +112,7 @@ def whole_tree(folder):
         at = f"{level}."
         names = [at + gate for gate in ("i", "left", "right", "o", "u")]
         nodes += [
-            # Two children stand side by side.
+            # The two children are side by side.
             onnx.node("Reshape", [f"h{below}", "pairs"], [at + "joined"]),
             onnx.node("Gemm", [at + "joined", "node.weight", "node.bias"], [at + "sums"]),
             *gated(at + "sums", names, [at + "u"]),
@@ -138,7 +142,8 @@ def whole_tree(folder):
 
 
 def leaves_of_complete(leaves, first=0):
-    """The numbers of a complete tree's leaves from left to right, each node before its left part and that before its right one."""
+    """Returns the numbers of a complete tree's leaves from left to right. Nodes are numbered before their left subtree,
+    and that before the right one."""
     if leaves == 1:
         return [first]
     half = leaves // 2
@@ -146,7 +151,8 @@ def leaves_of_complete(leaves, first=0):
 
 
 def whole_translation(folder):
-    """Reads all of a padded batch, then writes until the last of it has ended: how many words each has written, and their sum."""
+    """Returns a graph that reads a padded batch, then writes until its last row has ended: outputs how many words each
+    row has written, and their sum."""
     encoder, decoder = (cells_reference.read_weights(str(folder / "1" / f"{name}.onnx")) for name in ("encoder", "decoder"))
     hidden = decoder["lstm.bias"].size // 4
     (counting, few), (reading, own) = lengths("source"), lstm(encoder, "source", ["h", "c"])
@@ -162,7 +168,7 @@ def whole_translation(folder):
         onnx.node("Mul", ["o", "squashed"], ["h_out"]),
         onnx.node("Gemm", ["h_out", "projection.weight", "projection.bias"], ["scores"]),
         onnx.node("ArgMax", ["scores"], ["token_out"], axis=1, keepdims=0),
-        # A row that has ended writes nothing more, but is computed for as long as any other writes.
+        # A row that has ended writes no more words, but is computed until all rows have ended.
         onnx.node("Add", ["count_in", "writes_in"], ["count_out"]),
         onnx.node("Mul", ["token_out", "writes_in"], ["written"]),
         onnx.node("Add", ["sum_in", "written"], ["sum_out"]),
@@ -204,7 +210,7 @@ def whole_translation(folder):
         *(onnx.constant(name, decoder[name]) for name in ("projection.weight", "projection.bias")),
         onnx.constant("parts4", np.full(4, hidden)),
         onnx.constant("spare", np.int64(cells_reference.SPARE_STEPS)),
-        # Also the number of those that write at first: each one.
+        # Also the initial number of rows that write: all of them.
         onnx.constant("start", np.int64(cells_reference.START)),
         onnx.constant("end", np.int64(cells_reference.END)),
     ]
@@ -213,7 +219,7 @@ def whole_translation(folder):
 
 
 def hidden_size(lstm):
-    """That of the LSTM in a model's folder."""
+    """Returns the hidden size of the LSTM in a model's folder."""
     return cells_reference.read_weights(str(lstm / "1" / "step.onnx"))["lstm.bias"].size // 4
 
 
@@ -224,12 +230,13 @@ def write_model(folder, name, yaml, graph, hidden):
 
 
 def write_step(lstm, folder):
-    """The LSTM's bare step as a model of its own."""
+    """Writes the LSTM's bare step as a model of its own."""
     write_model(folder, "step", STEP_YAML, (lstm / "1" / "step.onnx").read_bytes(), hidden_size(lstm))
 
 
 def write_whole(folder):
-    """Beside the models `lstm`, `tree-lstm` and `seq2seq` of a folder: each as one graph, and the LSTM's bare step as a model."""
+    """Adds to the models `lstm`, `tree-lstm` and `seq2seq` of a folder: each as one graph, and the LSTM's bare step as
+    a model."""
     write_step(folder / "lstm", folder)
     made = (
         ("lstm-padded", PADDED_YAML, whole_lstm(folder / "lstm")),
@@ -241,7 +248,8 @@ def write_whole(folder):
 
 
 def write_models(program, folder):
-    """Cells; each as one graph; the LSTM's bare step; and translation, a quarter as wide, with other batches."""
+    """Writes the models of cells, each also as one graph, the LSTM's bare step, and translation, a quarter as wide,
+    with other maximum batches."""
     called(program, "models", "--out", folder, "--only", "lstm,lstm-projected,tree-lstm")
     called(program, "models", "--out", folder, "--only", "seq2seq", "--quarter")
     write_whole(folder)

@@ -1,8 +1,8 @@
-"""Circles of imports among the files of a folder of src, other than between a module and its own parts.
+"""Finds cycles of imports among the files of a folder of src, except between a module and its own parts.
 
     python scripts/check_imports.py batching executor
 
-Each circle is printed with the imports that make it; the exit code is 1 if there is any.
+Each cycle is printed with the imports that form it; the exit code is 1 if there is any.
 """
 
 import re
@@ -16,13 +16,13 @@ INLINE_TESTS = "#[cfg(test)]\nmod tests {"
 
 
 def module_of(file):
-    """The module path of a file, as a tuple of names."""
+    """Returns the module path of a file, as a tuple of names."""
     parts = file.relative_to(SOURCE).with_suffix("").parts
     return parts[:-1] if parts[-1] == "mod" else parts
 
 
 def leaves(tree, prefix=()):
-    """The paths of a use tree."""
+    """Returns the paths of a use tree."""
     head, brace, rest = tree.partition("{")
     names = [name for name in re.sub(r"\s+as\s+\w+|\s", "", head).split("::") if name]
     if not brace:
@@ -41,7 +41,7 @@ def leaves(tree, prefix=()):
 
 
 def absolute(path, module):
-    """A path seen from a module, without its first word."""
+    """Resolves a path in a module, without its first word."""
     if path[0] == "crate":
         return path[1:]
     if path[0] == "self":
@@ -51,7 +51,7 @@ def absolute(path, module):
 
 
 def imports(folder):
-    """Which files of a folder import which others."""
+    """Returns which files of a folder import which others."""
     files = [file for file in (SOURCE / folder).rglob("*.rs") if "tests" not in file.with_suffix("").parts]
     modules = {module_of(file): file for file in files}
     graph = defaultdict(set)
@@ -69,7 +69,7 @@ def imports(folder):
 
 
 def reachable(graph, start):
-    """The modules that a module imports, by however many steps."""
+    """Returns the modules that a module imports, directly or indirectly."""
     found, open_ends = set(), [start]
     while open_ends:
         for target in graph[open_ends.pop()] - found:
@@ -79,7 +79,7 @@ def reachable(graph, start):
 
 
 def main(folders):
-    """Prints the circles; returns how many imports take part in one."""
+    """Prints the cycles; returns how many imports are part of one."""
     count = 0
     for folder in folders:
         graph = imports(folder)

@@ -1,6 +1,7 @@
-"""Compiles every CUDA kernel (kernels/*.cu) with NVRTC, for each architecture and element type, and examples of what
-plans of graphs generate (tests/data/plans/*.cu, fp32), and prints what a kernel needs there: registers of a thread, shared memory of a block. A kernel that does not compile, that spills registers or
-that keeps an array of a thread in memory fails the check. Needs no GPU.
+"""Compiles every CUDA kernel (kernels/*.cu) with NVRTC, for each architecture and element type, and examples of the
+kernels that plans generate (tests/data/plans/*.cu, fp32). Prints each kernel's registers for a thread and shared memory
+for a block. A kernel that does not compile, spills registers, or keeps a thread's array in memory fails the check.
+Needs no GPU.
 
     python3 scripts/check_kernels.py
 """
@@ -19,11 +20,11 @@ KERNELS = fetch.ROOT / "kernels"
 PLANS = fetch.ROOT / "tests" / "data" / "plans"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 ELEMENTS = ("f32", "f16", "bf16")
-#: In-memory headers. The first is read before each program.
+#: In-memory headers. The first is included before each program.
 HEADERS = ("device.cuh", "portable.h")
 OPTIONS = (
     "--std=c++17",
-    # Lambdas need no annotation then.
+    # Lambdas then need no annotation.
     "--device-as-default-execution-space",
     f"--pre-include={HEADERS[0]}",
     "--ptxas-options=-v",
@@ -31,7 +32,7 @@ OPTIONS = (
     "--ptxas-options=-Werror",
 )
 
-#: Programs that must be refused: a check that cannot fail says nothing.
+#: Programs that must be refused, since a check that cannot fail proves nothing.
 INDEXES = """
 KERNEL(planted, 32, float* x, int last) {
     float values[8];
@@ -55,7 +56,7 @@ PLANTED = {
     "is no C++": "KERNEL(planted, 32, float* x) { x[0] = nothing; }",
 }
 
-#: What one kernel needs.
+#: The resources of one kernel.
 Needs = namedtuple("Needs", "registers shared_bytes")
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?(?P<stack>\d+) bytes stack frame.*?"
@@ -65,14 +66,14 @@ ENTRY = re.compile(
 
 
 class Refused(Exception):
-    """A program was not compiled; the message is the compiler's log."""
+    """A program did not compile; the message is the compiler's log."""
 
 
 class Compiler:
-    """NVRTC, opened from a folder."""
+    """NVRTC, loaded from a folder."""
 
     def __init__(self, folder):
-        # It finds its builtins only if they are open already.
+        # NVRTC finds its builtins only if they are loaded already.
         (builtins,) = folder.glob("libnvrtc-builtins.so.*")
         (library,) = folder.glob("libnvrtc.so.*")
         ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
@@ -85,7 +86,7 @@ class Compiler:
             raise Refused(self._nvrtc.nvrtcGetErrorString(status).decode())
 
     def compile(self, name, source, architecture, element):
-        """Compiles a program to machine code; returns what each of its kernels needs, by name."""
+        """Compiles a program to machine code; returns the resources of each of its kernels, by name."""
         program = ctypes.c_void_p()
         self._check(
             self._nvrtc.nvrtcCreateProgram(
@@ -181,7 +182,7 @@ def main():
                 failed += 1
                 print(f"{file.name} for {architecture}, {element}: refused\n{found}")
                 continue
-            # Generated kernels have numbers, and need no line each.
+            # Generated kernels are numbered, and not listed one by one.
             for name, need in found.items() if file.parent == KERNELS else ():
                 needs[name][architecture, element] = need
     if not failed:

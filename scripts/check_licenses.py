@@ -1,5 +1,5 @@
-"""Licences and sources of the crates that the program is made of, against deploy/licenses/deny.toml. A part of `make
-lint`. Where cargo-deny cannot be had, that is said; with CI set in the environment it is a failure.
+"""Checks the licences and sources of the program's crates against deploy/licenses/deny.toml. Part of `make lint`. If
+cargo-deny is not available, the check says so; with CI set in the environment, that is a failure.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 from fetch import ROOT, Unavailable, say
 from package_tools import cargo_deny
 
-#: Not the advisories: their database is in no package registry.
+#: Advisories are left out, because no package registry has their database.
 CHECKS = ("licenses", "bans", "sources")
 
 

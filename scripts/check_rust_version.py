@@ -1,5 +1,5 @@
-"""Whether Cargo.toml's rust-version is the newest that any crate in the lock file asks for, and no image builds with an
-older Rust. A part of `make lint`.
+"""Checks that Cargo.toml's rust-version is the newest that any crate in the lock file requires, and that no image
+builds with an older Rust. Part of `make lint`.
 """
 
 import json
@@ -13,7 +13,7 @@ DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 
 
 def number(version):
-    """A version as numbers: "1.95" and "1.95.0" are the same."""
+    """Returns a version as numbers: "1.95" and "1.95.0" are equal."""
     parts = [int(part) for part in version.split(".")]
     return tuple(parts + [0] * (3 - len(parts)))
 

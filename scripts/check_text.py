@@ -1,10 +1,10 @@
-"""What people read: lines of at most 120 columns, words that the project does not use (scripts/words.txt), spelling, and
-links. A part of `make lint`.
+"""Checks prose: lines of at most 120 columns, words that the project does not use (scripts/words.txt), spelling, and
+links. Part of `make lint`.
 
     python3 scripts/check_text.py [FOLDER]
 
-Each fault is printed as file:line with what was expected; the exit code is 1 if there is any. Where the spelling
-checker cannot be had, that is said; with CI set in the environment it is a failure.
+Each fault is printed as file:line with what was expected; the exit code is 1 if there is any. If the spelling checker
+is not available, the check says so; with CI set in the environment, that is a failure.
 """
 
 import os
@@ -17,9 +17,9 @@ from fetch import ROOT, Unavailable, say
 from package_tools import typos
 
 WIDTH = 120
-#: What has prose in it: comments of these, and pages.
+#: Patterns of comments, by file suffix. Pages are prose too.
 COMMENTS = {".rs": r"//[/!]?(?: |$)", ".cu": r"//(?: |$)", ".h": r"//(?: |$)", ".py": r"#:?(?: |$)"}
-#: Recorded to the byte, or generated.
+#: Folders of recorded or generated files.
 NOT_PROSE = ("tests/corpus/", "tests/data/", "proptest-regressions/", "proto/")
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 ANCHOR = re.compile(r'<a id="([^"]+)">')
@@ -29,7 +29,7 @@ FENCE = re.compile(r"^ *(?:```|~~~)")
 
 
 def tracked(folder):
-    """The files that git has, or would have if all were added."""
+    """Returns the files that git tracks, or would track if all were added."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE).stdout.decode()
     files = (folder / name for name in sorted(set(listed.split("\0"))) if name and not name.startswith(NOT_PROSE))
@@ -37,7 +37,7 @@ def tracked(folder):
 
 
 def prose(file):
-    """The lines of a file that are prose, with their numbers: comments, or a page's text without its code."""
+    """Yields the lines of a file that are prose, with their numbers: comments, or a page's text without its code."""
     if file.suffix != ".md" and file.suffix not in COMMENTS:
         return
     lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
@@ -54,7 +54,7 @@ def prose(file):
 
 
 def is_unbreakable(line):
-    """Whether a line cannot be wrapped: rows of tables, pictures, lone links and addresses, code."""
+    """Returns whether a line cannot be wrapped: rows of tables, pictures, lone links and addresses, code."""
     text = line.lstrip("/!#: ")
     is_code = line.startswith("    ") and line.lstrip()[:2] not in ("- ", "* ", "//", "# ")
     return text.startswith(("|", "![", "http")) or LONE_LINK.fullmatch(text) is not None or is_code
@@ -68,7 +68,7 @@ def check_lines(files, _):
 
 
 def unused_words(folder):
-    """Pairs of a pattern and what to write instead."""
+    """Returns pairs of a pattern and what to write instead."""
     lines = (folder / "scripts" / "words.txt").read_text(encoding="utf-8").splitlines()
     pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
     return [(re.compile(rf"\b{re.escape(word.strip())}\b", re.IGNORECASE), better.strip()) for word, better in pairs]
@@ -84,7 +84,8 @@ def check_words(files, folder):
 
 
 def anchors(page):
-    """The anchors that a page's headings have, as GitHub and mdBook make them, and those that it sets itself."""
+    """Returns the anchors of a page's headings, as GitHub and mdBook generate them, and those that the page sets
+    itself."""
     seen = {}
     for _, line in prose(page):
         yield from ANCHOR.findall(line)
@@ -110,7 +111,7 @@ def check_links(files, folder):
 
 
 def check_summary(_, folder):
-    """Whether the book has every page of docs."""
+    """Checks that the book has every page of docs."""
     docs = folder / "docs"
     summary = docs / "SUMMARY.md"
     listed = {(docs / target).resolve() for target in LINK.findall(summary.read_text(encoding="utf-8"))}

@@ -1,4 +1,4 @@
-"""The demonstration: serves a real sentence encoder, asks it which sentences mean the same, and says how to go on.
+"""The demonstration: serves a real sentence encoder, asks it which sentences mean the same, and suggests next steps.
 
 Started by `make demo`, which has fetched and built everything before.
 """
@@ -42,7 +42,7 @@ def say(text=""):
 
 
 def requests_of(encodings):
-    """The two inputs of the model for sentences of one padded length."""
+    """Returns the model's two inputs for sentences of one padded length."""
     inputs = []
     for name, rows in (("input_ids", "ids"), ("attention_mask", "attention_mask")):
         values = np.array([getattr(encoding, rows) for encoding in encodings], dtype=np.int64)
@@ -57,7 +57,7 @@ def embed(client, encodings):
 
 
 def one_length(tokenizer, sentences):
-    """Encodes sentences padded to the longest among them, as a batch wants them."""
+    """Encodes sentences as a batch, padded to the longest."""
     tokenizer.enable_padding()
     encodings = tokenizer.encode_batch(sentences)
     tokenizer.no_padding()
@@ -102,7 +102,7 @@ def show_times(server, client, tokenizer, batch_limit):
 
 
 def show_stream(client):
-    """Sends one request to the decoupled model and prints its responses as they come."""
+    """Sends one request to the decoupled model and prints its responses as they arrive."""
     metadata = client.get_model_metadata(REPEAT)
     (described,) = metadata.inputs
     shape = [1 if size < 0 else size for size in described.shape]
@@ -200,7 +200,7 @@ def main():
     except ServerFailed as failure:
         say(f"\n{failure}")
     except Exception as failure:
-        # Not by its representation, which says nothing of an error of the server.
+        # Not repr(), which contains no message for errors of the server.
         reason = f"{type(failure).__name__}: {failure}"
         say(f"\nthe demonstration failed: {reason}\nthe end of the server's log:\n{server.log_tail()}")
     return status

@@ -1,4 +1,4 @@
-"""Reads the Dockerfile: its stages with their instructions, arguments put in."""
+"""Reads the Dockerfile: its stages with their instructions, with arguments substituted."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def instructions(text):
-    """The instructions of a Dockerfile, without comments, continued lines joined."""
+    """Yields the instructions of a Dockerfile, without comments, continued lines joined."""
     text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
     for line in text.splitlines():
         if line.strip():
@@ -27,8 +27,8 @@ def instructions(text):
 
 
 def stages(text, **given):
-    """The stages in order. `given` are build arguments, which go before the defaults; only those before the first stage
-    are known to FROM, as in Docker."""
+    """Returns the stages in order. `given` are build arguments, which override the defaults. Only those before the
+    first stage are known to FROM, as in Docker."""
     arguments, found = {}, []
     for instruction in instructions(text):
         if instruction.name == "ARG" and not found:
@@ -43,11 +43,11 @@ def stages(text, **given):
 
 
 def environment(stage):
-    """What ENV sets."""
+    """Returns the variables that ENV sets."""
     words = [word for one in stage.instructions if one.name == "ENV" for word in shlex.split(one.arguments)]
     return dict(word.split("=", 1) for word in words)
 
 
 def last(stage, name):
-    """The arguments of the last instruction of this name."""
+    """Returns the arguments of the last instruction of this name."""
     return [one.arguments for one in stage.instructions if one.name == name][-1]

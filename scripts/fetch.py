@@ -1,12 +1,12 @@
-"""Fetches what the demo and the tests need beside Rust: a virtual environment, the libraries of ONNX Runtime and
-OpenVINO, the weights of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and what
-deploy/ is checked with: Helm, promtool, hadolint, the schemas of Kubernetes and the clients of what extends it.
+"""Fetches what the demo and the tests need besides Rust: a virtual environment, the libraries of ONNX Runtime and
+OpenVINO, the weights of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and the
+tools that check deploy/: Helm, promtool, hadolint, schemas of Kubernetes and clients of its extensions.
 
     python3 scripts/fetch.py venv runtime minilm nvrtc
 
-Everything lands in .venv and .cache, both ignored by git. Each piece is put together in a temporary folder and moved
-into place when complete, with a note of its pins: a run that was cut off is repeated, a finished one is not. The
-standard library suffices.
+Everything is stored in .venv and .cache, which git ignores. Each piece is built in a temporary folder and moved into
+place when complete, with a note of its pins. An interrupted run is therefore repeated, and a finished one is not. Needs
+only the standard library.
 """
 
 import argparse
@@ -30,12 +30,12 @@ CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 OLDEST_PYTHON = (3, 9)
-#: Name of the file that says which pins a folder was made from.
+#: Name of the file that records the pins of a folder.
 NOTE = ".pins"
 
 
 class Unavailable(Exception):
-    """This piece cannot be had on this machine; the message is the reason, for a person to read."""
+    """A piece is not available on this machine; the message is the reason."""
 
 
 def say(text):
@@ -43,7 +43,7 @@ def say(text):
 
 
 def run(command, **options):
-    """Runs a command quietly; on failure raises `Unavailable` with the end of what it printed."""
+    """Runs a command quietly; on failure raises `Unavailable` with the end of its output."""
     done = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
     )
@@ -58,7 +58,7 @@ def is_root():
 
 
 def made_from(folder, note):
-    """Whether `folder` is complete and was made from these pins."""
+    """Returns whether `folder` is complete and was made from these pins."""
     try:
         return (folder / NOTE).read_text() == note
     except OSError:
@@ -67,7 +67,7 @@ def made_from(folder, note):
 
 @contextlib.contextmanager
 def replacing(folder, note):
-    """Yields an empty folder that takes the place of `folder` if the block ends well."""
+    """Yields an empty folder that replaces `folder` if the block succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -96,13 +96,13 @@ def venv_python():
 
 
 def venv():
-    """The environment of the Python layer in .venv; returns its interpreter."""
+    """Creates the virtual environment of the Python tests in .venv; returns its interpreter."""
     check_python()
     note = f"{sys.version}\n{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()}\n"
     if made_from(VENV, note):
         return venv_python()
     say(f"python environment for {platform.python_version()} in {VENV.name}")
-    # Scripts in an environment name its path, so it is made where it stays, and noted when complete.
+    # Scripts in an environment contain its path, so it is created in place, and its pins are noted when it is complete.
     create_venv()
     install_requirements()
     (VENV / NOTE).write_text(note)
@@ -143,7 +143,7 @@ def pip(*arguments):
 
 
 def apt_get(*arguments, **options):
-    """Runs apt-get; brings the package lists up to date once if the first try fails and this is root."""
+    """Runs apt-get; updates the package lists once if the first try fails and this is root."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     try:
         return run(["apt-get", "-q", *arguments], env=environment, **options)
@@ -155,7 +155,7 @@ def apt_get(*arguments, **options):
 
 
 def debian_program(program, package):
-    """A program of a Debian package: installed where there is none and that is possible; returns its path."""
+    """Returns the path of a program of a Debian package, which is installed if it is missing and that is possible."""
     if not shutil.which(program):
         install = f"apt-get install -y {package}"
         if shutil.which("apt-get") is None or not is_root():
@@ -166,22 +166,22 @@ def debian_program(program, package):
 
 
 def cpp():
-    """The C++ compiler."""
+    """Returns the C++ compiler."""
     return debian_program(os.environ.get("CXX", "c++"), "g++")
 
 
 def openssl():
-    """The program that makes certificates for tests."""
+    """Returns the program that creates certificates for tests."""
     return debian_program("openssl", "openssl")
 
 
 def curl():
-    """The program that the documentation shows requests with."""
+    """Returns the program with which the documentation shows requests."""
     return debian_program("curl", "curl")
 
 
 def chromium():
-    """A browser without a window, which shows the server's page."""
+    """Returns a headless browser, which renders the server's page."""
     return debian_program("chromium", "chromium")
 
 
@@ -189,7 +189,7 @@ def chromium():
 
 
 def build_for_here(wheel):
-    """The (platform tag, SHA-256) of a wheel for this machine."""
+    """Returns the (platform tag, SHA-256) of a wheel for this machine."""
     if sys.platform != "linux":
         raise Unavailable(f"{wheel.name} is pinned for Linux, this is {sys.platform}")
     machine = "any" if "any" in wheel.platforms else platform.machine()
@@ -230,19 +230,19 @@ def take(archive, name, target):
 
 
 def one_member(archive, start, end=""):
-    """The name of the only member that begins and ends so."""
+    """Returns the name of the only member with this start and end."""
     found = [name for name in archive.namelist() if name.startswith(start) and name.endswith(end)]
     if len(found) != 1:
         raise Unavailable(f"expected one '{start}*{end}' in {archive.filename}, got {found}")
     return found[0]
 
 
-#: Travel with ONNX Runtime's library.
+#: Notices that accompany ONNX Runtime's library.
 RUNTIME_NOTICES = ("LICENSE", "ThirdPartyNotices.txt")
 
 
 def runtime():
-    """ONNX Runtime's shared library; returns its path."""
+    """Fetches ONNX Runtime's shared library; returns its path."""
     folder = CACHE / "onnxruntime"
     library = folder / "libonnxruntime.so"
     note = note_of(pins.ONNXRUNTIME) + " ".join(RUNTIME_NOTICES)
@@ -250,14 +250,14 @@ def runtime():
         with opened(pins.ONNXRUNTIME) as archive, replacing(folder, note) as fresh:
             member = one_member(archive, "onnxruntime/capi/libonnxruntime.so")
             take(archive, member, fresh / Path(member).name)
-            # The library names itself by its version; programs look for the name without one.
+            # The library's file name has its version; programs look for the name without one.
             (fresh / library.name).symlink_to(Path(member).name)
             for text in RUNTIME_NOTICES:
                 take(archive, one_member(archive, f"onnxruntime/{text}"), fresh / text)
     return library
 
 
-#: How the names of the libraries begin that a server needs of OpenVINO: not those of other devices and formats.
+#: Prefixes of the OpenVINO libraries that a server needs, without those of other devices and formats.
 OPENVINO_LIBRARIES = (
     "libopenvino_c.so.", "libopenvino.so.", "libopenvino_onnx_frontend.so.", "libopenvino_intel_cpu_plugin.so",
     "libopenvino_arm_cpu_plugin.so", "libtbb.so.", "libtbbbind_", "libhwloc.so.",
@@ -265,7 +265,7 @@ OPENVINO_LIBRARIES = (
 
 
 def openvino():
-    """The folder with OpenVINO's libraries, of which the server loads libopenvino_c; returns the path of that."""
+    """Fetches OpenVINO's libraries; returns the path of libopenvino_c, which the server loads."""
     folder = CACHE / "openvino"
     library = folder / "libopenvino_c.so"
     note = note_of(pins.OPENVINO) + " ".join(OPENVINO_LIBRARIES)
@@ -293,7 +293,7 @@ def beside(binary):
 
 
 def minilm():
-    """The folder with the weights and the tokenizer of all-MiniLM-L6-v2."""
+    """Fetches the weights and the tokenizer of all-MiniLM-L6-v2; returns their folder."""
     folder = CACHE / "minilm"
     note = note_of(pins.MINILM)
     if not made_from(folder, note):
@@ -306,7 +306,8 @@ def minilm():
 
 
 def kubernetes_schemas():
-    """The folder with one folder for each pinned release of Kubernetes, of JSON schemas that allow no unknown field."""
+    """Fetches JSON schemas that allow no unknown field; returns a folder with one folder for each pinned release of
+    Kubernetes."""
     folder = CACHE / "kubernetes-schemas"
     note = note_of(pins.KUBERNETES_SCHEMAS) + " ".join(pins.KUBERNETES_RELEASES)
     if not made_from(folder, note):
@@ -322,7 +323,7 @@ def kubernetes_schemas():
 
 
 def extension_clients():
-    """The folder with the classes of the clients of KEDA, the Prometheus operator and KServe, as source text."""
+    """Fetches the client classes of KEDA, the Prometheus operator and KServe, as source text; returns their folder."""
     folder = CACHE / "extension-clients"
     note = note_of(*pins.EXTENSION_CLIENTS)
     if not made_from(folder, note):
@@ -336,7 +337,7 @@ def extension_clients():
 
 
 def nvrtc():
-    """The folder with CUDA's run-time compiler, libnvrtc.so.13, and libnvrtc-builtins, which it needs."""
+    """Fetches CUDA's run-time compiler, libnvrtc.so.13, and libnvrtc-builtins, which it needs; returns their folder."""
     folder = CACHE / "nvrtc"
     note = note_of(pins.NVRTC)
     if not made_from(folder, note):
@@ -352,7 +353,7 @@ def nvrtc():
 
 
 def perf_analyzer():
-    """Triton's load generator; returns a small program that starts it with its libraries."""
+    """Fetches Triton's load generator; returns a small program that starts it with its libraries."""
     folder = CACHE / "perf_analyzer"
     starter = CACHE / "bin" / "perf_analyzer"
     note = note_of(pins.PERF_ANALYZER, pins.CUDART) + pins.LIBB64_PACKAGE
@@ -376,7 +377,7 @@ def perf_analyzer():
 
 
 def take_libb64(folder):
-    """Puts libb64 into `folder` unless the system has it; root is not needed, an unpacked package suffices."""
+    """Puts libb64 into `folder` unless the system has it. An unpacked package suffices, so root is not needed."""
     with contextlib.suppress(OSError):
         ctypes.CDLL(pins.LIBB64_LIBRARY)
         return
@@ -392,7 +393,7 @@ def take_libb64(folder):
 
 
 def hadolint():
-    """The linter of Dockerfiles; returns the program."""
+    """Fetches the linter of Dockerfiles; returns the program."""
     folder = CACHE / "hadolint"
     note = note_of(pins.HADOLINT)
     if not made_from(folder, note):
@@ -401,12 +402,12 @@ def hadolint():
     return folder / "hadolint"
 
 
-#: GOTOOLCHAIN=local: a Go that is too old says so, instead of fetching another one.
+#: GOTOOLCHAIN=local: a Go that is too old fails, instead of downloading another.
 GO_SETTINGS = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
 
 
 def go_compiler():
-    """Go's own program, which is not fetched."""
+    """Returns Go's own program, which is not fetched."""
     found = shutil.which("go")
     if found is None:
         raise Unavailable("it is built by Go, which is not installed")
@@ -414,13 +415,13 @@ def go_compiler():
 
 
 def go(*arguments, **settings):
-    """Runs Go, with settings from its environment."""
+    """Runs Go with these settings in its environment."""
     directory = settings.pop("cwd")
     return run([go_compiler(), *arguments], env={**os.environ, **GO_SETTINGS, **settings}, cwd=directory)
 
 
 def go_module(pin, scratch):
-    """Downloads a pinned module, whose sum has to be the pinned one; returns its folder."""
+    """Downloads a pinned module and checks its sum; returns its folder."""
     module = f"{pin.module}@{pin.version}"
     given = json.loads(go("mod", "download", "-json", module, cwd=scratch))
     if given["Sum"] != pin.sum:
@@ -429,12 +430,12 @@ def go_module(pin, scratch):
 
 
 def node():
-    """The program that runs JavaScript."""
+    """Returns the program that runs JavaScript."""
     return debian_program("node", "nodejs")
 
 
 def go_program(pin):
-    """A program built by Go, where Go is present; returns a link to it."""
+    """Builds a program with Go, if Go is installed; returns a link to it."""
     program = CACHE / "bin" / f"{pin.name}-{pin.version}"
     link = CACHE / "bin" / pin.name
     if not program.exists():
@@ -452,17 +453,17 @@ def go_program(pin):
 
 
 def grpcurl():
-    """The grpcurl program."""
+    """Builds grpcurl; returns the program."""
     return go_program(pins.GRPCURL)
 
 
 def helm():
-    """The Helm program, which renders the chart."""
+    """Builds Helm, which renders the chart; returns the program."""
     return go_program(pins.HELM)
 
 
 def promtool():
-    """Prometheus' checker of rules."""
+    """Builds Prometheus' checker of rules; returns the program."""
     return go_program(pins.PROMTOOL)
 
 
@@ -484,7 +485,7 @@ PIECES = {
     "curl": curl,
     "chromium": chromium,
 }
-#: What the tests can do without, outside CI.
+#: Pieces without which tests can run, outside CI.
 OPTIONAL = {
     "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients", "openssl",
     "curl", "chromium",

@@ -1,5 +1,5 @@
-"""The tables of docs/benchmarks that hold simulated figures, written from benches/tables by `figures.py`. A table
-stands between `<!-- table NAME -->` and `<!-- end -->`; what stands around it is written by hand.
+"""The tables of docs/benchmarks with simulated figures, generated from benches/tables by `figures.py`. A table is
+between `<!-- table NAME -->` and `<!-- end -->`; the text around it is written by hand.
 """
 
 import csv
@@ -8,7 +8,7 @@ import re
 from server import ROOT
 
 TABLES = ROOT / "benches" / "tables"
-#: By name, the function that gives a table's lines, each a list of cells.
+#: The functions that return tables, by name: lists of lines, each a list of cells.
 WRITERS = {}
 BETWEEN = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -48,7 +48,8 @@ def rows_of(figure):
 
 
 def one(rows, column, **where):
-    """A figure of the only row where columns, numbers by their value, are these; none where there is no such row."""
+    """Returns a figure of the only row with these values of columns, which are compared as numbers where possible; None
+    if there is no such row."""
     for row in rows:
         if all(same(row[key], value) for key, value in where.items()):
             return float(row[column]) if row[column] else None
@@ -60,7 +61,7 @@ def same(cell, value):
 
 
 def of(value, digits=3):
-    """A number with so many digits that count, never fewer than its whole ones."""
+    """Formats a number with `digits` significant digits, but never fewer than its integer part has."""
     if value is None:
         return "–"
     whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
@@ -69,7 +70,7 @@ def of(value, digits=3):
 
 
 def percent(value):
-    """A part in per cent, with a digit behind the point below ten."""
+    """Formats a fraction in per cent, with one decimal below ten."""
     if value is None:
         return "–"
     return f"{100 * value:.1f}".removesuffix(".0") if value < 0.0995 else f"{100 * value:.0f}"
@@ -98,7 +99,8 @@ def figure_12():
 
 @table("lazybatching-12-gain")
 def gains():
-    """How many times LazyB's mean that of the best of some windows is: on average over the rates, most and least."""
+    """Returns the ratios of the best window's mean latency to LazyB's: on average over the rates, the greatest and the
+    least."""
     rows = rows_of("lazybatching-12")
     rates = (16, 64, 256, 500, 750, 1000)
     windows = (5, 25, 55, 95)
@@ -318,7 +320,8 @@ def adaptive_2():
 
 
 def over_rates(figure, named, rates, column="p90_ms", more=()):
-    """A line of each run and policy: a figure at each rate, others in brackets, and the most completed a second."""
+    """Returns a line for each run and policy: a figure at each rate, others in brackets, and the maximum completed a
+    second."""
     rows = rows_of(figure)
     found = []
     for title, run, policy in named:

@@ -1,5 +1,5 @@
-"""The papers' figures in docs/benchmarks: runs `paternoster simulate` for each, and keeps its plots and tables, those of
-the pages too (`figure_tables.py`). Started by `make figures`.
+"""The papers' figures in docs/benchmarks: runs `paternoster simulate` for each, and keeps its plots and tables,
+including those of the pages (`figure_tables.py`). Started by `make figures`.
 
     python scripts/figures.py [--only lazybatching-12,…] [--binary target/release/paternoster] [--list]
 
@@ -20,16 +20,16 @@ import figure_tables
 from figure_tables import TABLES
 from server import ROOT, binary
 
-#: One run: its arguments, the plots that are kept, by the simulator's name for them, and figures that only --json has.
+#: One run: its arguments, the plots to keep, by the simulator's name for them, and figures that only --json has.
 Run = namedtuple("Run", "arguments plots more", defaults=[{}, ()])
 
 PAGES = ROOT / "docs" / "benchmarks"
-#: Objective within which the mean latency is to stay at a peak (DVABatch section 8.1).
+#: Mean latency that a peak load must not exceed (DVABatch section 8.1).
 PEAK_MS = 200
 
 
 def graph_b(delay_ms, more=""):
-    """Graph batching with a window (LazyBatching section VI)."""
+    """Returns graph batching with a window (LazyBatching section VI)."""
     return f"GraphB({delay_ms})=window: {{ max_queue_delay_us: {delay_ms * 1000} }}{more}"
 
 
@@ -90,7 +90,7 @@ def lazybatching():
 
 # ## DVABatch
 
-#: Of each model: stages (section 8.7), what DVABatch does, and the delay of DelayBatch that carries the highest load.
+#: For each model: stages (section 8.7), DVABatch's policy, and the delay of DelayBatch that carries the highest load.
 Served = namedtuple("Served", "stages policy delay_us")
 
 DVA_MODELS = {
@@ -103,8 +103,8 @@ DVA_MODELS = {
 }
 TITAN = options(table="titan-rtx", boundary_us=5, objective_ms=PEAK_MS)
 DELAYS_US = (1000, 5000, 20_000, 50_000, 100_000)
-#: A peak is a load at which a queue of ten full batches empties: at many others a short queue stays short, and a long
-#: one grows. At 0.05 below what a policy carries that takes 12,800 requests; more than twice as many are not counted.
+#: A peak is a load at which a queue of ten full batches drains: at many others, a short queue stays short and a long
+#: one grows. At 0.05 below a policy's peak, draining takes 12,800 requests; more than twice as many are not counted.
 FULL_QUEUE = options(backlog=640, warm_up=30_000, requests=40_000, seeds=1)
 
 
@@ -138,7 +138,7 @@ def dvabatch():
             + options(load=loads(0.85, 1.1, 0.05))
             + policies(zero, *(delay_batch(us, f"DelayBatch({us / 1000:g} ms)") for us in DELAYS_US))
         )
-        # The mean rate of a stepping load is the harmonic one: the last step is 6.2 times as high.
+        # The mean rate of a stepping load is the harmonic mean; the last step is 6.2 times as high.
         figures["dvabatch-15", model] = Run(
             of_model
             + options(arrivals="stepped", load="0.4" if "bert" in model else "0.25", requests=32_000, seeds=5)
@@ -194,7 +194,7 @@ def dvabatch():
 
 # ## Adaptive batching
 
-#: Queue delay in ms with which 99 of 100 requests just stay within a deadline of 100 ms.
+#: Queue delay in ms with which 99 of 100 requests just meet a deadline of 100 ms.
 MAX_BATCH_MS = {"bert-base": 85, "vgg19": 35, "resnet": 80, "resnet101": 65}
 
 
@@ -216,20 +216,20 @@ def adaptive():
 
 # ## BatchMaker
 
-#: Scheduling and gathering take 65 us a task (section 7.3); a lane is given work of 1.25 ms ahead, five steps of 250
-#: us.
+#: Scheduling and gathering take 65 us for each task (section 7.3). A lane is given up to 1.25 ms of work ahead, five
+#: steps of 250 us.
 V100 = options(table="v100", boundary_us=65, horizon_us=1250)
-#: As many requests as the paper draws.
+#: The number of requests that the paper draws.
 DRAWN = options(requests=100_000, seeds=2)
 CELLULAR = "BatchMaker=cellular"
-#: On trees: as in section 4.4, where inner nodes wait for all leaves, as by default, and as TensorFlow Fold and DyNet
-#: merge requests.
+#: Trees: as in section 4.4, where inner nodes wait for all leaves; by default; and as TensorFlow Fold and DyNet merge
+#: requests.
 MERGED = "Merging=cellular: { merge_requests: 64, frontier: false }"
 ON_TREES = ("BatchMaker=cellular: { frontier: false }", "frontier=cellular", MERGED)
 
 
 def padding(width):
-    """Graph batching in buckets of lengths, as MXNet and TensorFlow do it (section 7.1)."""
+    """Returns graph batching in buckets of lengths, as MXNet and TensorFlow do it (section 7.1)."""
     return f"Padding({width})=window, queueing: {{ bucket_width: {width} }}"
 
 
@@ -281,14 +281,15 @@ def batchmaker():
     return figures
 
 
-#: By figure and run. The table of a figure has the rows of all its runs.
+#: All runs, keyed by figure and run. A figure's table has the rows of all its runs.
 RUNS = {**lazybatching(), **dvabatch(), **adaptive(), **batchmaker()}
-#: Of these figures the peaks are kept and not each load.
+#: Figures of which only the peaks are kept, not each load.
 PEAKS = ("dvabatch-delay", "dvabatch-17", "dvabatch-20-peaks")
 
 
 def peaks(name, rows):
-    """Of each policy, the highest load up to which the mean latency stays within PEAK_MS; none where it never does."""
+    """Returns for each policy the highest load up to which the mean latency stays within PEAK_MS; None if it never
+    does."""
     carried = {}
     for row in sorted(rows, key=lambda row: float(row["load"])):
         highest, is_over = carried.get(row["policy"], ({"load": "", "rate": ""}, False))
@@ -300,7 +301,7 @@ def peaks(name, rows):
 
 
 def short(value):
-    """A figure with five digits; a word as it is."""
+    """Formats a figure with five digits; leaves words unchanged."""
     try:
         return f"{float(value):.5g}"
     except ValueError:
@@ -342,9 +343,9 @@ def keep(figure, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", help="names of figures, or their beginnings, with commas")
-    parser.add_argument("--binary", default=binary(), help="the program")
-    parser.add_argument("--list", action="store_true", help="name the figures, run none")
+    parser.add_argument("--only", default="", help="names of figures, or their beginnings, separated by commas")
+    parser.add_argument("--binary", default=binary(), help="the simulator's binary")
+    parser.add_argument("--list", action="store_true", help="list the figures and run none")
     given = parser.parse_args()
     figures = list(dict.fromkeys(figure for figure, _ in RUNS))
     for figure in figures:

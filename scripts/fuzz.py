@@ -1,11 +1,11 @@
-"""Fuzzing of everything that reads what comes from outside. Started by `make fuzz`.
+"""Fuzzes everything that parses input from outside. Started by `make fuzz`.
 
     python3 scripts/fuzz.py [target …] [--seconds 60] [--jobs 2] [--max-len 4096]
     python3 scripts/fuzz.py --replay target file
 
-The targets in tests/fuzz are built once, instrumented for libFuzzer (stable Rust suffices), and each runs for the given
-time over the seeds in tests/corpus and over what earlier runs found, which is kept, minimised, in the target directory.
-A finding ends with status 1, the input's path, and the command that replays it.
+The targets in tests/fuzz are built once, instrumented for libFuzzer (stable Rust suffices). Each runs for the given
+time over the seeds in tests/corpus and the findings of earlier runs, which are kept, minimised, in the target
+directory. On a finding the script ends with status 1, and prints the input's path and the command that replays it.
 """
 
 import argparse
@@ -24,22 +24,22 @@ from server import ROOT, target_directory
 
 CRATE = ROOT / "tests" / "fuzz"
 SEEDS = ROOT / "tests" / "corpus"
-#: What cargo-fuzz gives the compiler, without a sanitizer: coverage by counters, and the operands of comparisons.
+#: cargo-fuzz's compiler flags, without a sanitizer: coverage counters, and the operands of comparisons.
 COVERAGE = ["-Cpasses=sancov-module"] + [
     f"-Cllvm-args=-sanitizer-coverage-{option}"
     for option in ("level=4", "inline-8bit-counters", "pc-table", "trace-compares")
 ]
-#: Memory of a target, and time of one input.
+#: Memory limit of a target, and time limit of one input.
 MEMORY_MB, INPUT_S = 1024, 10
-#: Words of the sources that inputs are written in, beside those of the seeds.
+#: Files whose words are added to those of the seeds, by target.
 VOCABULARY = {"pbtxt": "proto/model_config.proto", "json": "proto/model_config.proto", "yaml": "docs/model-configuration.md"}
 WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_.-]{2,30}")
-#: Bounds the time that the fuzzer spends on trying words.
+#: Limits the time that the fuzzer spends on trying words.
 MOST_WORDS = 1000
-#: Ways in which libFuzzer names an input that it stopped at.
+#: libFuzzer's file name prefixes of inputs on which it stopped.
 FINDING = ("crash-", "timeout-", "oom-", "leak-")
 
-#: What one target did: its findings' paths, and libFuzzer's last figures by name.
+#: The result of one target: its findings' paths, and libFuzzer's last figures by name.
 Outcome = namedtuple("Outcome", "target status findings figures log")
 
 
@@ -51,7 +51,7 @@ def build(out):
     """Builds all targets; returns the folder of their programs."""
     version = subprocess.run(["rustc", "-vV"], check=True, stdout=subprocess.PIPE, text=True).stdout
     host = re.search(r"^host: (.*)$", version, re.MULTILINE).group(1)
-    # With a target named, build scripts and macros are built without the flags: they have no libFuzzer to report to.
+    # With an explicit target, build scripts and macros are built without the flags: they are not linked with libFuzzer.
     command = ["cargo", "build", "--release", "--manifest-path", CRATE / "Cargo.toml", "--target", host]
     environment = {**os.environ, "CARGO_TARGET_DIR": str(out), "RUSTFLAGS": " ".join(COVERAGE)}
     subprocess.run([str(part) for part in command], cwd=ROOT, env=environment, check=True)
@@ -59,7 +59,7 @@ def build(out):
 
 
 def dictionary(target, path):
-    """Writes the words that inputs of a target are made of, in libFuzzer's form."""
+    """Writes the dictionary of a target's words, in libFuzzer's format."""
     sources = [*sorted((SEEDS / target).iterdir())]
     if target in VOCABULARY:
         sources.append(ROOT / VOCABULARY[target])
@@ -81,10 +81,11 @@ class Run:
         return [str(part) for part in (self.program, *self.limits, *arguments)]
 
     def start(self, command, seconds):
-        """Runs a command with its output in the log; returns its status. What a body leaves in the temporary folder goes."""
+        """Runs a command with its output in the log; returns its status. Files that bodies leave in the temporary
+        folder are removed."""
         with tempfile.TemporaryDirectory() as scratch, open(self.log, "ab") as log:
             environment = {**os.environ, "TMPDIR": scratch, "RUST_BACKTRACE": "1"}
-            # The fuzzer ends by itself; one that does not is a fault of its own.
+            # The fuzzer ends by itself; a timeout is a fault of its own.
             done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=seconds + 300)
         return done.returncode
 
@@ -110,7 +111,7 @@ class Run:
         return Outcome(self.target, status, new, {**figures, "covered": covered[-1] if covered else "0"}, log)
 
     def keep_small(self):
-        """Keeps of the corpus what covers something that neither the seeds nor a smaller input do."""
+        """Keeps only inputs of the corpus that cover something that neither the seeds nor a smaller input cover."""
         with tempfile.TemporaryDirectory(dir=self.corpus.parent) as scratch:
             small = Path(scratch) / "small"
             small.mkdir()
@@ -126,7 +127,7 @@ class Run:
 
 
 def report(outcome):
-    """Prints what one target did; returns whether it passed."""
+    """Prints the result of one target; returns whether it passed."""
     figures = outcome.figures
     count = lambda name: int(figures.get(name, 0))  # noqa: E731
     state = "ok" if outcome.status == 0 else "FOUND"
@@ -143,15 +144,15 @@ def report(outcome):
     for path in outcome.findings:
         print(f"    input: {path}")
         print(f"    replay: python3 scripts/fuzz.py --replay {outcome.target} {path}")
-        print(f"    when it is mended, keep it: cp {path} tests/corpus/{outcome.target}/")
+        print(f"    once it is fixed, keep it: cp {path} tests/corpus/{outcome.target}/")
     return False
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("targets", nargs="*", metavar="target", help=f"one of {', '.join(all_targets())}; all by default")
-    parser.add_argument("--seconds", type=int, default=60, help="time of each target")
-    parser.add_argument("--jobs", type=int, default=2, help="targets that run at the same time")
+    parser.add_argument("--seconds", type=int, default=60, help="time for each target")
+    parser.add_argument("--jobs", type=int, default=2, help="targets that run concurrently")
     parser.add_argument("--max-len", type=int, default=4096, help="longest input, in bytes")
     parser.add_argument("--replay", nargs=2, metavar=("target", "file"), help="run one input and show what happens")
     given = parser.parse_args()

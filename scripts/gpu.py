@@ -1,13 +1,13 @@
-"""The tests and the benchmarks of CUDA cards, on a card. Started by `make gpu-test` where there is a card and Rust, by `make gpu-kit`
-where neither the card nor its libraries are.
+"""The tests and benchmarks of CUDA cards, on a card. Started by `make gpu-test` on a machine with a card and Rust, by
+`make gpu-kit` on one with neither a card nor its libraries.
 
     python3 scripts/gpu.py test                 builds the programs and runs them
     python3 scripts/gpu.py kit DIR              builds the programs, and puts all that they need into a directory
     python3 scripts/gpu.py run DIR [--out DIR]  runs what such a directory has, and writes logs and a report
 
-The kit runs on machines with a driver, CUDA's libraries and Python, nothing else: it makes its models itself. Tests that need the
-stand-in (errors on demand, counted calls) say so and are passed over. `run --quick` takes small networks and short runs, to see
-that all of it works.
+The kit runs on machines with only a driver, CUDA's libraries and Python: it generates its models itself. Tests that
+need the stand-in (injected errors, counted calls) print a note and are skipped. `run --quick` uses small networks and
+short runs, to check that everything works.
 """
 
 import argparse
@@ -25,22 +25,23 @@ import fetch
 from server import ROOT
 
 SUITES = ("device", "planner", "cards")
-#: What serves models under load, and what times their plans alone.
+#: The program that serves models under load, and the one that times their plans alone.
 SERVER, TIMES = "paternoster", "times"
 RUNTIME = "libonnxruntime.so"
-#: Release code with its checks, without what makes release builds slow. Times are those of releases.
+#: A cargo profile of release code with its checks, without the settings that make release builds slow. Timings are
+#: those of releases.
 PROFILE = "kit"
 ARCHIVE = "programs.tar.xz"
-#: What a kit may take, so that it travels to machines that are lent.
+#: Maximum size of a kit, so that it can be copied to remote machines.
 BYTES_MAX = 60 << 20
 QUERY = "--query-gpu=name,driver_version,memory.total,power.limit"
-#: A suite, the times, and a model under load, at most; and all of them.
+#: Time limits in seconds: of a suite, of the timings, of a model under load, and of everything.
 SECONDS = 150
 SECONDS_OF_TIMES = 200
 SECONDS_UNDER_LOAD = 90
 SECONDS_IN_ALL = 470
 POLICIES = ["--policy", "window: { max_queue_delay_us: 0 }", "--policy", "diversity"]
-#: What is served under load, and how. Cells have one policy; others are compared with a window.
+#: The models served under load, with their arguments. Cells have one policy; the others are compared with a window.
 UNDER_LOAD = {
     "lstm": ["--workload", "wmt15", "--concurrency", "64,512"],
     "seq2seq": ["--workload", "wmt15", "--concurrency", "64,512"],
@@ -52,7 +53,7 @@ BRIEFLY = {"lstm": ["--length", "3", "--concurrency", "4"], "resnet50": ["--conc
 
 
 def built():
-    """The programs, by name."""
+    """Builds the programs; returns them by name."""
     command = ["cargo", "test", "--no-run", "--profile", PROFILE, "--message-format", "json"]
     for suite in SUITES:
         command += ["--test", suite]
@@ -71,7 +72,7 @@ def built():
 
 def kit(directory):
     directory.mkdir(parents=True, exist_ok=True)
-    # The programs have most of their code in common, so together they pack well.
+    # The programs share most of their code, so they compress well together.
     with tarfile.open(directory / ARCHIVE, "w:xz", preset=6) as archive, tempfile.TemporaryDirectory() as folder:
         for name, program in sorted(built().items()):
             lean = Path(folder) / name
@@ -87,13 +88,13 @@ def kit(directory):
 
 
 def libraries():
-    """Folders of CUDA's libraries in the wheels of this Python."""
+    """Returns the folders of CUDA's libraries in the wheels of this Python."""
     places = [Path(place) / "nvidia" for place in sys.path if (Path(place) / "nvidia").is_dir()]
     return [str(folder) for place in places for folder in sorted(place.glob("*/lib"))]
 
 
 def card():
-    """Name, driver, memory and limit of power of the first card."""
+    """Returns name, driver, memory and power limit of the first card."""
     try:
         told = subprocess.run(["nvidia-smi", QUERY, "--format=csv,noheader"], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -103,8 +104,8 @@ def card():
 
 
 def ran(command, environment, log, seconds, until):
-    """Runs a program; returns its exit status (none where it was not done in time) and what it said, which `log` keeps.
-    `until` is when all must be done."""
+    """Runs a program; returns its exit status (None if it ran out of time) and its output, which is also written to
+    `log`. `until` is when everything must have ended."""
     seconds = max(1, min(seconds, until - time.monotonic()))
     try:
         done = subprocess.run(
@@ -119,7 +120,7 @@ def ran(command, environment, log, seconds, until):
 
 
 def tested(program, environment, log, until):
-    """Runs a suite, one test after the other; returns its closing line."""
+    """Runs a suite, one test after the other; returns its status, its closing line and the failed tests."""
     status, text = ran([program, "--test-threads=1"], environment, log, SECONDS, until)
     closing = [line for line in text.splitlines() if line.startswith("test result:")]
     failed = [line.split()[1] for line in text.splitlines() if line.startswith("test ") and line.endswith("FAILED")]
@@ -127,7 +128,7 @@ def tested(program, environment, log, until):
 
 
 def under_load(programs, environment, out, quick, until):
-    """Serves example models on the card under load; returns each one's figures, or why there are none."""
+    """Serves example models on the card under load; returns the figures of each, or the error."""
     loads = BRIEFLY if quick else UNDER_LOAD
     lasting = ["0.2", "0", "1"] if quick else ["3", "1", "2"]
     figures = {}
@@ -153,7 +154,7 @@ def under_load(programs, environment, out, quick, until):
 
 
 def run(programs, out, quick=False):
-    """Runs suites and benchmarks on the card; returns whether all pass."""
+    """Runs suites and benchmarks on the card; returns whether all passed."""
     until = time.monotonic() + SECONDS_IN_ALL
     out.mkdir(parents=True, exist_ok=True)
     paths = [*libraries(), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
@@ -176,7 +177,7 @@ def run(programs, out, quick=False):
 
 
 def unpacked(directory, into):
-    """The programs of a kit, by name."""
+    """Unpacks the programs of a kit; returns them by name."""
     with tarfile.open(directory / ARCHIVE) as archive:
         archive.extractall(into, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return {file.name: file for file in into.iterdir()}

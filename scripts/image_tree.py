@@ -1,10 +1,11 @@
-"""Assembles what the image for CPUs holds, by the Dockerfile's own instructions but without a container builder, and
-runs the server in it as the container would run.
+"""Assembles the contents of the image for CPUs, by the Dockerfile's own instructions but without a container builder,
+and runs the server in it as a container would.
 
     .venv/bin/python scripts/image_tree.py [--keep FILE.tar.gz]
 
-Each stage runs in a root of its own. Where a stage begins with a builder's image (rust, python) this machine stands in
-for it, if it is of the same Debian and has the same version; the final one begins with Debian itself. Needs root.
+Each stage runs in its own root. If a stage begins with a builder's image (rust, python), this machine takes its place,
+provided that it has the same Debian and the same version of the program. The final stage begins with Debian itself.
+Needs root.
 """
 
 import argparse
@@ -29,17 +30,17 @@ from fetch import CACHE, ROOT, Unavailable, build_for_here, run, say
 from server import target_directory
 
 DOCKER = ROOT / "deploy" / "docker"
-#: Debian's names of its versions.
+#: Names of Debian's versions.
 SUITES = {"12": "bookworm", "13": "trixie"}
 IMAGE = re.compile(r"(?:.*/)?(?P<name>[\w-]+):(?P<version>[\d.]+)(?P<rest>.*)")
-#: What tells the version of the program that a builder's image is named after.
+#: Commands that print the version of the program that a builder's image is named after.
 TELLS_VERSION = {"rust": ["rustc", "--version"], "python": ["python", "--version"]}
-#: The exit status that says that this machine cannot do it.
+#: The exit status on machines that cannot run this.
 LEFT_OUT = 77
 
 
 def stand_in(image):
-    """Holds this machine against a builder's image that it stands in for: its Debian, and the program's version."""
+    """Compares this machine with the builder's image that it replaces: its Debian, and the program's version."""
     tag = IMAGE.fullmatch(image)
     if tag is None or tag["name"] not in TELLS_VERSION:
         raise Unavailable(f"this machine cannot stand in for {image}")
@@ -57,7 +58,7 @@ def stand_in(image):
 
 
 class Build:
-    """A build of one target of the Dockerfile in a scratch folder, which has to be a file system of its own."""
+    """A build of one target of the Dockerfile in a scratch folder, which must be a separate file system."""
 
     def __init__(self, scratch, **arguments):
         self.scratch = scratch
@@ -68,18 +69,18 @@ class Build:
         self.copy_context()
 
     def copy_context(self):
-        """What a builder is sent: what the ignore file lets through."""
+        """Copies the build context: the files that the ignore file does not exclude."""
         ignored, *kept = (DOCKER / "Dockerfile.dockerignore").read_text().split()
         if ignored != "*" or not all(one.startswith("!") for one in kept):
             raise package_checks.Wrong("Dockerfile.dockerignore: expected '*', then what is not ignored")
         for one in (Path(one[1:]) for one in kept):
             target = self.context / one
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Times are kept: cargo goes by them.
+            # File times are kept, because cargo compares them.
             run(["cp", "-a", ROOT / one, target])
 
     def root(self, stage):
-        """The root of a stage, after its instructions."""
+        """Returns the root of a stage, after its instructions."""
         if stage not in self.roots:
             folder = self.scratch / f"stage-{len(self.roots)}"
             self.roots[stage] = folder
@@ -94,14 +95,14 @@ class Build:
         return self.roots[stage]
 
     def lineage(self, name):
-        """The image that a stage (None: the last one) comes to begin with, and the stages from there to it."""
+        """Returns the base image of a stage (None: the last one), and the stages from there to it."""
         stages = [self.by_name[name] if name else self.stages[-1]]
         while stages[0].base in self.by_name:
             stages.insert(0, self.by_name[stages[0].base])
         return stages[0].base, stages
 
     def overlay(self, folder):
-        """Mounts this machine's root, with changes kept apart."""
+        """Mounts this machine's root, with changes in a separate layer."""
         layers = {name: self.scratch / f"{folder.name}-{name}" for name in ("upper", "work")}
         for layer in [folder, *layers.values()]:
             layer.mkdir()
@@ -140,8 +141,8 @@ class Build:
                     place.chmod(int(mode[0], 8))
 
     def execute(self, folder, work, mounts, command):
-        """Runs a command as RUN does. The cache of the program's own target folder is this checkout's, so that crates
-        are not compiled twice; others are kept in .cache/image."""
+        """Runs a command as RUN does. The cache of the program's target folder is that of this checkout, so that crates
+        are not compiled twice; other caches are kept in .cache/image."""
         bound = []
         for mount in mounts:
             target = dict(part.split("=", 1) for part in mount.split(","))["target"]
@@ -161,8 +162,9 @@ class Build:
 
 @contextlib.contextmanager
 def scratch_folder():
-    """A folder in memory, since overlays want their changes outside of the root that they lie over. In the end it is
-    unmounted with all that is mounted in it; nothing in it is ever deleted file by file, as /dev may be there."""
+    """Yields a folder in memory, because an overlay's changes must lie outside of the root that it covers. At the end
+    it is unmounted with everything mounted in it. No file in it is ever deleted one by one, because /dev may be mounted
+    there."""
     folder = Path(tempfile.mkdtemp(prefix="image-"))
     run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", folder])
     try:
@@ -173,12 +175,13 @@ def scratch_folder():
 
 
 def inside(root, path):
-    """A path in a root."""
+    """Returns a path in a root."""
     return root / path.lstrip("/")
 
 
 def container(build, root, models, log):
-    """The server of an image, as `docker run --read-only` starts it with the folders that docs/deploy.md names."""
+    """Returns the server of an image, run as `docker run --read-only` would with the folders that docs/deploy.md
+    names."""
     final = build.stages[-1]
     words = json.loads(dockerfile.last(final, "ENTRYPOINT")) + json.loads(dockerfile.last(final, "CMD"))
     mounts = {"/tmp": "tmpfs", "/var/cache/paternoster": "tmpfs", "/models": models}
@@ -186,7 +189,7 @@ def container(build, root, models, log):
 
 
 def check_bill(root):
-    """Holds the image's bill of materials against the crates that are locked, and the library that is pinned."""
+    """Compares the image's bill of materials with the locked crates and the pinned library."""
     made = json.loads((inside(root, "/usr/share/doc/paternoster") / bill.NAME).read_text())
     found = {(one["name"], one["version"]) for one in made["components"]}
     locked = set(re.findall(r'^name = "(.+)"\nversion = "(.+)"$', (ROOT / "Cargo.lock").read_text(), re.MULTILINE))
@@ -202,7 +205,7 @@ def check_bill(root):
 
 
 def check(build, root, scratch):
-    """Serves models in the image; raises where anything is not as it should be."""
+    """Serves models in the image; raises if anything is wrong."""
     check_bill(root)
     models = package_checks.identity(inside(root, "/usr/local/bin/paternoster"), scratch / "models")
     with container(build, root, models, scratch / "server.log") as server:
@@ -216,7 +219,7 @@ def check(build, root, scratch):
 
 
 def packed(root, target):
-    """Packs a root as a layer is: a tar with gzip; returns its size."""
+    """Packs a root like a layer, as a gzipped tar; returns its size."""
     tar = ["tar", "--one-file-system", "--sort=name", "--numeric-owner", "--mtime=@0", "-C", root, "-c", "."]
     with gzip.open(target, "wb", compresslevel=6) as sink, subprocess.Popen(tar, stdout=subprocess.PIPE) as packing:
         shutil.copyfileobj(packing.stdout, sink)
@@ -227,7 +230,7 @@ def packed(root, target):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="FILE.tar.gz", help="where the packed root is left")
+    parser.add_argument("--keep", type=Path, metavar="FILE.tar.gz", help="write the packed root to this file")
     keep = parser.parse_args().keep
     try:
         enter_mount_namespace()

@@ -1,5 +1,5 @@
-"""Kubernetes' API server without a cluster: etcd and kube-apiserver, built by Go, on the loopback address. Nothing runs
-what is created there; the API defaults, validates and admits it as in a cluster.
+"""Kubernetes' API server without a cluster: etcd and kube-apiserver, built by Go, on the loopback address. Created
+objects do not run; the API defaults, validates and admits them as in a cluster.
 
     with ApiServer(folder) as api:
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "models"}})
@@ -30,7 +30,8 @@ VERSION_OF_PROGRAMS = "k8s.io/component-base/version"
 
 
 def programs():
-    """The folder with the built programs. Building takes minutes, and 5 GB of disk for as long."""
+    """Returns the folder with the programs, which are built if necessary. Building takes minutes, and temporarily 5 GB
+    of disk."""
     folder = CACHE / "kubernetes"
     note = f"{pins.KUBERNETES} {pins.KUBERNETES_LIBRARIES}\n"
     if not made_from(folder, note):
@@ -42,15 +43,15 @@ def programs():
             named = {"gitVersion": pins.KUBERNETES.version, "gitMajor": major, "gitMinor": minor}
             flags = " ".join(["-s -w", *(f"-X {VERSION_OF_PROGRAMS}.{name}={value}" for name, value in named.items())])
             for name, package in PROGRAMS.items():
-                # Nothing else needs what is compiled for them.
+                # A separate build cache, which is removed: nothing else needs what is compiled for these programs.
                 apart = {"GOCACHE": str(Path(scratch) / "cache"), "GOTMPDIR": scratch, "CGO_ENABLED": "0"}
                 go("build", "-trimpath", "-ldflags", flags, "-o", fresh / name, package, cwd=scratch, **apart)
     return folder
 
 
 def write_module(source, folder):
-    """Writes a module that the programs can be built of. That of Kubernetes replaces its own libraries by folders of its
-    repository, which the published module does not have; here they are the published ones."""
+    """Writes a module from which the programs can be built. Kubernetes' own module replaces its libraries by folders of
+    its repository, which the published module does not contain; this one uses the published libraries."""
     given = (source / "go.mod").read_text()
     libraries = re.findall(r"^\t(k8s\.io/[\w-]+) => \./staging/", given, re.MULTILINE)
     if not libraries:
@@ -63,7 +64,7 @@ def write_module(source, folder):
 
 
 def resource_definitions():
-    """The folder with the definitions of the kinds that extend Kubernetes."""
+    """Returns the folder with the definitions of the kinds that extend Kubernetes."""
     folder = CACHE / "resource-definitions"
     note = f"{pins.RESOURCE_DEFINITIONS}\n"
     if not made_from(folder, note):
@@ -77,7 +78,7 @@ def resource_definitions():
 
 
 class Refused(Exception):
-    """The API refuses an object; the message is what it said, `status` its HTTP status."""
+    """The API rejected an object. The message is the API's, `status` its HTTP status."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -85,7 +86,7 @@ class Refused(Exception):
 
 
 class ApiServer:
-    """The programs, running. What they write lies in a folder."""
+    """The running programs. All their files are in one folder."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -135,7 +136,7 @@ class ApiServer:
             ))  # fmt: skip
 
     def stop(self):
-        # The API server first: it waits for its store.
+        # The API server ends first, because it waits for its store.
         while self.running:
             process = self.running.pop()
             process.terminate()
@@ -146,7 +147,7 @@ class ApiServer:
                 process.wait()
 
     def wait(self, path, timeout_s=120):
-        """Waits until a path answers, and so for the server's start, or for a kind that was defined."""
+        """Waits until a path answers: for the server's start, or for a kind that was defined."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -163,10 +164,10 @@ class ApiServer:
         return "\n".join([f"{name}:", *lines[-10:]])
 
     def ask(self, path, body=None, kind="application/json"):
-        """GET, or POST of a body; what came as JSON, or as text."""
+        """Sends a GET, or a POST of a body; returns the response as JSON, or as text."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "application/json"}
         request = urllib.request.Request(self.address + path, body, headers)
-        # The API server makes its own certificate; before that it does not listen.
+        # The API server creates its own certificate, and does not listen before that.
         try:
             trusted = ssl.create_default_context(cafile=self.folder / "apiserver.crt")
         except ssl.SSLError as unfinished:
@@ -182,7 +183,7 @@ class ApiServer:
             raise Refused(refusal.code, json.loads(text)["message"] if with_message else text) from None
 
     def define(self, file):
-        """Adds the kinds of a file of definitions, and waits until they are served."""
+        """Defines the kinds of a file, and waits until they are served."""
         added = self.ask("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", file.read_bytes(), "application/yaml")
         spec = added["spec"]
         for version in spec["versions"]:
@@ -190,7 +191,8 @@ class ApiServer:
                 self.wait(f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}")
 
     def create(self, manifest, namespace=None, dry_run=False):
-        """Creates an object, or does all but keep it; raises `Refused` for one that is wrong, or has unknown fields."""
+        """Creates an object, or with `dry_run` only validates it. Raises `Refused` if it is invalid or has unknown
+        fields."""
         base = ("/apis/" if "/" in manifest["apiVersion"] else "/api/") + manifest["apiVersion"]
         resource = self.resource(base, manifest["kind"])
         namespace = manifest["metadata"].get("namespace", namespace)
@@ -199,7 +201,7 @@ class ApiServer:
         return self.ask(f"{base}{within}/{resource['name']}{asked}", json.dumps(manifest).encode())
 
     def resource(self, base, kind):
-        """How the API calls a kind: by the name in its paths, and whether it belongs to a namespace."""
+        """Returns a kind's name in the API's paths, and whether it belongs to a namespace."""
         if base not in self.kinds:
             listed = self.ask(base)["resources"]
             self.kinds[base] = {one["kind"]: one for one in listed if "/" not in one["name"]}

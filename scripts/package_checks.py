@@ -1,4 +1,4 @@
-"""What every package is asked: whether its server answers, and whether it is confined."""
+"""Checks of every package: that its server answers, and that it is confined."""
 
 import subprocess
 
@@ -8,18 +8,18 @@ import tritonclient.http
 
 
 class Wrong(Exception):
-    """A package does not do what it should; the message says what was seen and what was expected."""
+    """A package is wrong; the message says what was found and what was expected."""
 
 
 def identity(program, folder):
-    """Makes a repository with one model, which returns what it is given."""
+    """Writes a repository with one model, which returns its input."""
     command = [program, "models", "--out", folder, "--only", "identity"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return folder
 
 
 def infer(server):
-    """One inference by each protocol, from outside."""
+    """Runs one inference over each protocol, from outside."""
     given = np.arange(32, dtype=np.float32).reshape(2, 16)
     for triton, address in ((tritonclient.grpc, server.grpc), (tritonclient.http, server.http)):
         with triton.InferenceServerClient(address) as client:
@@ -31,7 +31,8 @@ def infer(server):
 
 
 def is_confined(server, user):
-    """Whether a contained server is the given user, has no capabilities, and writes to nothing but its own folders."""
+    """Checks that a contained server runs as the given user, has no capabilities, and can write only to its own
+    folders."""
     status = dict(line.split(":", 1) for line in server.inside("cat", "/proc/1/status")[1].splitlines())
     seen = {name: status[name].split()[0] for name in ("Uid", "CapEff", "NoNewPrivs")}
     expected = {"Uid": user, "CapEff": "0" * 16, "NoNewPrivs": "1"}

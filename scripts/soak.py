@@ -1,12 +1,12 @@
-"""A soak: random clients against a server over the models for tests, for as long as one likes. Started by `make soak`.
+"""A soak test: random clients against a server with the test models, for any length of time. Started by `make soak`.
 
     .venv/bin/python scripts/soak.py [--minutes 60] [--clients 12] [--seed 1]
 
-Clients send plain and batched requests, cells, sequences and streams, and do what clients should not: wrong shapes,
-tokens and names, cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are
-reloaded and unloaded meanwhile. In the end the server's counters are compared with what clients saw, per model; nothing
-may be pending, and as many files be open as in the beginning. Resident memory is printed, with its slope over the
-second half, and judged by the reader.
+Clients send plain and batched requests, cells, sequences and streams, and misbehave: wrong shapes, tokens and names,
+cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are reloaded and
+unloaded meanwhile. At the end the server's counters are compared with the clients' records, for each model; nothing may
+be pending, and as many files must be open as at the start. Resident memory is printed with its slope over the second
+half, for the reader to judge.
 """
 
 import argparse
@@ -33,28 +33,29 @@ from tritonclient.utils import InferenceServerException  # noqa: E402
 
 SET = ("identity", "scale", "addsub", "padded", "lookup", "total", "repeat", "variable")
 CELLS = ("lstm",)
-#: Reloaded and unloaded meanwhile: their counters begin again with each version that is loaded.
+#: Models that are reloaded or unloaded during the run. Their counters start again with each version that is loaded.
 RELOADED, UNLOADED = "scale", "variable"
-#: Statuses of requests that were refused before they were counted.
+#: Statuses of requests that were rejected before they were counted.
 REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND")
-#: The model of sequences: the scheduler notices that one was idle for too long, and counts its next request as failed.
+#: The model of sequences. The scheduler ends a sequence that is idle for too long, and counts its next request as
+#: failed.
 SEQUENCES = "total"
 #: Statuses after which a client cannot know whether its request was counted.
 UNKNOWN = ("CANCELLED", "DEADLINE_EXCEEDED")
-#: A token that no vocabulary has.
+#: A token beyond every vocabulary.
 BAD_TOKEN = 10**9
 SAMPLE_S, REPORT_S = 2, 60
-#: What is known of the request's end: counted as a success, as a failure, or one of the two, or not at all.
+#: How a request must have been counted: as a success, as a failure, as one of the two, or not at all.
 SUCCESS, FAILURE, EITHER = "success", "failure", "either"
 
 
 def connected(server):
-    """A client with a connection of its own: by default those of one process share one."""
+    """Returns a client with its own connection: by default, clients of one process share one."""
     return triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)])
 
 
 class Tally:
-    """What clients saw: ends by model, and what should not have been."""
+    """The clients' record: how requests ended, by model, and what was wrong."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -63,7 +64,7 @@ class Tally:
         self.faults = Counter()
 
     def end(self, model, status, may=()):
-        """Counts a request's end; a status other than OK must be one of `may`."""
+        """Counts the end of a request; a status other than OK must be one of `may`."""
         with self.lock:
             self.statuses[f"{model} {status}"] += 1
             if status in UNKNOWN:
@@ -79,7 +80,7 @@ class Tally:
 
 
 class Client:
-    """One client with a connection of its own, until `until` is set."""
+    """One client with its own connection. Runs until `until` is set."""
 
     def __init__(self, server, tally, samples, seed, until):
         self.server, self.tally, self.samples, self.until = server, tally, samples, until
@@ -104,7 +105,7 @@ class Client:
         self.client.close()
 
     def infer(self, model, inputs, may=(), **options):
-        """The answer, or None where the status is another than OK."""
+        """Returns the answer; None if the status is not OK."""
         try:
             answer = self.client.infer(model, inputs, **options)
         except InferenceServerException as failure:
@@ -135,14 +136,14 @@ class Client:
             self.right(answer, value[np.newaxis], name)
 
     def sequence(self):
-        """A sum over some requests; one in four is left open, and its slot is taken back."""
+        """Runs a sequence that sums some requests. One in four is left open, and its slot is reclaimed."""
         self.sequences += 1
         number, length, expected = self.seed * 10**6 + self.sequences, self.rng.randint(1, 8), 0
         abandoned = self.rng.random() < 0.25
         for step in range(length):
             value = self.rng.randrange(100)
             flags = {"sequence_start": step == 0, "sequence_end": step == length - 1 and not abandoned}
-            # One that was idle for too long, on a busy machine, is over.
+            # On a busy machine the sequence may have been idle for too long, and has ended then.
             may = REFUSED if step > 0 else ()
             inputs = [tensor("INPUT0", np.array([[value]], np.int64))]
             answer = self.infer(SEQUENCES, inputs, may, sequence_id=number, **flags)
@@ -152,7 +153,7 @@ class Client:
             self.right(answer, [[expected]])
 
     def ask_stream(self, count, slow):
-        """Asks a decoupled model for `count` answers on a stream of its own; returns how many came."""
+        """Requests `count` responses of a decoupled model on a stream of its own; returns how many arrived."""
         answers = queue.Queue(maxsize=1 if slow else 0)
         with connected(self.server) as own:
             own.start_stream(lambda result, error: answers.put((result, error)))
@@ -185,7 +186,7 @@ class Client:
         self.ask_stream(5_000, slow=True)
 
     def wrong(self):
-        """What is refused, and what fails in the engine."""
+        """Sends requests that are rejected, and requests that fail in the engine."""
         act = self.rng.randrange(4)
         if act == 0:
             self.infer("addsub", [tensor("INPUT0", rows(1)[:, :8]), tensor("INPUT1", rows(1))], REFUSED)
@@ -218,7 +219,7 @@ class Client:
         self.infer("padded", [tensor("INPUT0", sent)], UNKNOWN, client_timeout=self.rng.choice([0.0005, 0.002, 0.01]))
 
     def reloaded(self):
-        """A reload loses no request; a model that is unloaded refuses them."""
+        """Sends requests during reloads and unloads. A reload loses no request; an unloaded model rejects them."""
         sent = rows(1, self.rng.randrange(10**6))
         self.right(self.infer(RELOADED, [tensor("INPUT0", sent)]), sent * 2)
         self.infer(UNLOADED, [tensor("INPUT0", np.array([[1, 2]], np.int64))], ("NOT_FOUND", "UNAVAILABLE"))
@@ -229,7 +230,7 @@ class Client:
 
 
 def drain(answers, drained):
-    """Takes what still comes, so that the stream's thread does not wait for room."""
+    """Takes the remaining responses, so that the stream's thread does not block on a full queue."""
     while not drained.is_set():
         try:
             answers.get(timeout=0.1)
@@ -238,7 +239,7 @@ def drain(answers, drained):
 
 
 def repeats(count):
-    """A request for `count` answers: the first number says how many."""
+    """Returns a request for `count` responses: its first number says how many."""
     values = rows(1)
     values[0, 0] = count
     return values
@@ -257,7 +258,7 @@ def keep_reloading(server, tally, until):
 
 
 def open_files(server):
-    """What the server has open, by kind."""
+    """Returns the number of files that the server has open, by kind."""
     kinds = Counter()
     for entry in Path(f"/proc/{server.pid}/fd").iterdir():
         try:
@@ -272,13 +273,13 @@ def total(kinds):
 
 
 def slope_mb_per_hour(samples):
-    """Least squares over (second, bytes)."""
+    """Returns the slope of (second, bytes) by least squares."""
     seconds, sizes = np.array(samples, dtype=float).T
     return np.polyfit(seconds, sizes, 1)[0] * 3600 / 1e6
 
 
 def check_model(client, page, model, ends):
-    """What the counters of a model contradict: clients, or each other."""
+    """Returns the contradictions between a model's counters and the clients' records, or among the counters."""
     counted = statistics(client, model)
     wrong = []
 
@@ -301,7 +302,7 @@ def check_model(client, page, model, ends):
 
 
 def soak(server, given, samples):
-    """Runs the clients; returns what they saw and (second, resident bytes)."""
+    """Runs the clients; returns their record, and a list of (second, resident bytes)."""
     tally, until = Tally(), threading.Event()
     clients = [Client(server, tally, samples, given.seed * 1000 + number, until) for number in range(given.clients)]
     threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
@@ -344,7 +345,7 @@ def main():
         samples = {model: answered(cells_reference.load(repository / model), rng) for model in CELLS}
         flags = ("--model-control-mode=explicit", "--load-model=*")
         with Server(repository, *flags, program=program, log=Path(scratch) / "log") as server:
-            # What is opened once, with the first connection, is there before the count.
+            # Files that are opened once, with the first connection, must be open before the count.
             with connected(server) as client:
                 client.get_inference_statistics()
             before = open_files(server)
@@ -354,7 +355,7 @@ def main():
 
 
 def forget_soon(config):
-    """Gives sequences that are left open little time, and room for all clients."""
+    """Configures a short idle time for sequences that are left open, and slots for all clients."""
     text = config.read_text()
     for old, new in (("60000000", "5000000"), ("max_candidate_sequences: 4", "max_candidate_sequences: 64")):
         assert old in text, f"{old} is not in {config}"
@@ -368,7 +369,7 @@ def answered(reference, rng, count=20):
 
 
 def report(server, tally, memory, before):
-    """Prints what was seen; returns the exit status."""
+    """Prints the results; returns the exit status."""
     for what, count in sorted(tally.statuses.items()):
         print(f"  {what:<36} {count:9}")
     wrong = [f"{fault} ({count} times)" for fault, count in sorted(tally.faults.items())]

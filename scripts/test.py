@@ -1,9 +1,9 @@
-"""The whole test suite: cargo test, the CUDA kernels through their compiler, real clients against the built server;
-then a summary of what ran and what did not, and why. Started by `make test`.
+"""The whole test suite: cargo test, the CUDA kernels with their compiler, and real clients against the built server;
+then a summary of what ran, what did not, and why. Started by `make test`.
 
     python3 scripts/test.py [--only rust|kernels|python] [-- arguments for pytest]
 
-With CI set in the environment nothing may be left out: what cannot be fetched is then a failure.
+With CI set in the environment nothing may be left out: a piece that cannot be fetched is then a failure.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from collections import namedtuple
 import fetch
 from server import ROOT, binary
 
-#: What one layer did: its name, whether it passed, the runner's own count, and lines that say what it left out.
+#: The result of one layer: its name, whether it passed, the runner's own count, and lines about what it left out.
 Outcome = namedtuple("Outcome", "layer passed count left_out")
 
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
@@ -56,9 +56,9 @@ def rust(environment):
     openvino = fetched("openvino", left_out)
     if openvino:
         environment = {**environment, "OPENVINO_DYLIB_PATH": str(openvino)}
-    # The tests look for it where it is put.
+    # Tests find it at its place; its path is not needed here.
     fetched("minilm", left_out)
-    # Tests of CUDA's kernels compile them for the host.
+    # Tests of CUDA kernels compile them for the host.
     if not fetched("cpp", left_out):
         return Outcome("cargo test", False, "did not run", left_out)
     status, lines = shown(["cargo", "test", "--no-fail-fast"], environment)
@@ -83,7 +83,7 @@ def python(environment, arguments):
     pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
     if not all(pieces.values()):
         return Outcome("python clients", True, "did not run", left_out)
-    # The server without the feature `tools` is kept under a name of its own, since cargo gives both the same.
+    # The server without the feature `tools` is copied under another name, because cargo gives both the same.
     lean = binary("debug").with_name("paternoster-lean")
     for choice in (["--no-default-features"], []):
         status, _ = shown(["cargo", "build", "--bin", "paternoster", *choice], environment)
@@ -92,7 +92,7 @@ def python(environment, arguments):
         if choice:
             shutil.copy2(binary("debug"), lean)
     for name in sorted(fetch.OPTIONAL):
-        # Here for its progress lines; the tests that need it say so where it cannot be had.
+        # Fetched here to show its progress; tests that need it report if it is not available.
         fetched(name, [])
     openvino = fetched("openvino", left_out)
     if openvino:

@@ -1,9 +1,10 @@
-"""The timelines of docs/policies.md: serves a network under each policy, sends an open Poisson load, fetches the
-recording, and draws the part of it that shows best what the policy is for. Started by `make timelines`.
+"""The timelines in docs/policies.md: serves a network under each policy, sends an open Poisson load, fetches the
+recording, and draws the part that best shows what the policy is for. Started by `make timelines`.
 
     python scripts/timelines.py [--only lazy-resnet50,…] [--out docs/timelines]
 
-The times in the drawings are those of the machine that ran it; what can be seen in them is the same everywhere.
+The times in the drawings are those of the machine that ran the script; the effects that they show are the same
+everywhere.
 """
 
 import argparse
@@ -19,17 +20,17 @@ import open_load
 from open_load import POLICIES, WHOLE, WINDOW, Served
 from server import ROOT, Server
 
-#: One drawing: its models, the share of the peak at which requests come, how many there are of each model, how many of
-#: them are to be drawn, what should happen to the batch that is drawn, and flags of the server.
+#: One drawing: its models, the load as a fraction of the peak, the number of requests of each model, the number of
+#: requests to draw, what should happen to the drawn batch, and the server's flags.
 Scenario = namedtuple("Scenario", "models load requests drawn shows flags", defaults=[()])
-#: One request: from when to when, in ms after the first event, the process of its model, and the names of its spans.
+#: One request: its begin and end in ms after the first event, the process of its model, and the names of its spans.
 Journey = namedtuple("Journey", "begin_ms end_ms process names")
 
 SCENARIOS = {
     "serial-minilm": Scenario({"minilm": Served("minilm", WHOLE)}, 0.8, 60, 8, ()),
     "window-minilm": Scenario({"minilm": Served("minilm", WINDOW)}, 0.8, 60, 12, ()),
     "adaptive-vgg19": Scenario({"vgg19": Served("vgg19", POLICIES["vgg19"])}, 0.8, 40, 12, ()),
-    # With equation 2 for a predictor, newcomers are pushed wherever the slack allows it, gain or no gain.
+    # With equation 2 as the predictor, newcomers are pushed wherever the slack allows it, whether or not it helps.
     "lazy-resnet50": Scenario(
         {"resnet50": Served("resnet50", POLICIES["resnet50-equation-2"])}, 0.7, 120, 5, ("stretch", "merge")
     ),
@@ -50,7 +51,7 @@ SCENARIOS = {
 }
 SAMPLES = 16
 MOST_BYTES = 100_000
-#: What a span's name tells of its batch.
+#: The number of the batch in a span's name.
 BATCH = re.compile(r"· batch (\d+)")
 SHARED = re.compile(r" ([2-9]|\d{2,}) rows")
 
@@ -74,7 +75,7 @@ def record(scenario, networks, folder):
 
 
 def journeys(recorded):
-    """What each request went through, in the order of their first spans."""
+    """Returns the journey of each request, in the order of their first spans."""
     lanes = {
         event["pid"]
         for event in recorded["traceEvents"]
@@ -95,7 +96,7 @@ def journeys(recorded):
 
 
 def batches(some):
-    """The requests of each batch."""
+    """Returns the requests of each batch."""
     aboard = {}
     for journey in some:
         for number in {match[1] for match in map(BATCH.search, journey.names) if match}:
@@ -104,8 +105,8 @@ def batches(some):
 
 
 def best_part(recorded, scenario, begun_ms):
-    """The part, in ms, that shows best what is wanted: the life of one batch to which all of it happened, or as many requests
-    as are to be drawn."""
+    """Returns the part, in ms, that best shows the scenario: the life of one batch to which all of it happened, or as
+    many requests as should be drawn."""
     under_load = [journey for journey in journeys(recorded) if journey.begin_ms >= begun_ms]
     if scenario.shows:
         lives = [aboard for aboard in batches(under_load).values() if happened(aboard, scenario.shows)]
@@ -124,7 +125,7 @@ def happened(aboard, shows):
 
 
 def shared(some):
-    """How many of these requests shared a task."""
+    """Returns how many of these requests shared a task."""
     return sum(any(SHARED.search(name) for name in journey.names) for journey in some)
 
 
@@ -141,7 +142,7 @@ def draw(recording, part, target):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="names of drawings, with commas")
+    parser.add_argument("--only", default=",".join(SCENARIOS), help="names of drawings, separated by commas")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "timelines")
     given = parser.parse_args()
 
