@@ -1,4 +1,5 @@
-"""The models and requests of scripts/attacks.py, each made of bytes: what a hostile client or a careless owner may bring."""
+"""The models and requests of scripts/attacks.py, each built from bytes: what a hostile client or a careless owner may
+send."""
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -6,12 +7,12 @@ from onnx_bytes import ELEMENT, constant, graph, model, node, number, port, scal
 from repository_on_disk import config, write_model
 from tritonclient.grpc import service_pb2
 
-#: What the weights beside a model are, and what anybody else's file of the same name holds.
+#: The value of a model's own external weights, and that of other files with the same name.
 OWN, DECOY = 3.0, 5.0
-#: Depth of nested conditions that holds a loader.
+#: Depth of nested conditions that blocks a loader.
 NESTED = 26
 ROW = ("batch", 16)
-#: Batches as large as the clients of the attack fill them.
+#: Batching with batches as large as the attack's clients can fill.
 BATCHES = "dynamic_batching { preferred_batch_size: [64] max_queue_delay_microseconds: 100000 }"
 PORTS = [port("INPUT0", "FP32", ROW)], [port("OUTPUT0", "FP32", ROW)]
 
@@ -23,14 +24,14 @@ def given(name, values, datatype):
 
 
 def cell_inputs(name, rng, token=None):
-    """A request of one of the example models of cells; a `token` is put in place of its second one."""
+    """Returns a request for one of the example models of cells. A given `token` replaces its second token."""
     length = int(rng.integers(4, 12))
     tokens = rng.integers(3, 200, (1, length))
     if token is not None:
         tokens[0, 1] = token
     if name != "tree-lstm":
         return [given("source" if name == "seq2seq" else "tokens", tokens, "INT64")]
-    # A chain: node i joins the one before it and a leaf.
+    # A chain: node i has the previous node and a leaf as children.
     leaves = np.full((length, 2), -1, np.int32)
     joins = np.array([[length + i - 1 if i else 0, i + 1] for i in range(length - 1)], np.int32)
     children = np.concatenate([leaves, joins])[np.newaxis]
@@ -39,14 +40,15 @@ def cell_inputs(name, rng, token=None):
 
 
 def repeat_request(count):
-    """A request of that many answers, as bytes of the message."""
+    """Returns the bytes of a request for that many responses."""
     row = service_pb2.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="FP32", shape=[1, 16])
     raw = np.full(16, count, "<f4").tobytes()
     return service_pb2.ModelInferRequest(model_name="repeat", inputs=[row], raw_input_contents=[raw]).SerializeToString()
 
 
 def lookup(folder):
-    """A table looked up with the sum of two inputs, which nobody can check before the graph has run."""
+    """Writes a model that looks up the sum of two inputs in a table, which nothing can check before the graph has
+    run."""
     graph = model(
         [node("Add", ["INPUT0", "INPUT1"], ["index"]), node("Gather", ["table", "index"], ["OUTPUT0"])],
         [port("INPUT0", "INT64", ("batch", 1)), port("INPUT1", "INT64", ("batch", 1))],
@@ -67,7 +69,7 @@ def lookup_inputs(bad):
 
 
 def outside(name, location):
-    """An FP32 initializer of 16 elements whose bytes are in a file."""
+    """Returns an FP32 initializer of 16 elements whose bytes are in a file."""
     entries = [text(13, text(1, "location") + text(2, location)), text(13, text(1, "length") + text(2, "64"))]
     return number(1, 16) + number(2, ELEMENT["FP32"]) + text(8, name) + b"".join(entries) + number(14, 1)
 
@@ -81,7 +83,7 @@ def sixteen(value):
 
 
 def decoy(folder):
-    """A working directory that holds weights under the name that models use."""
+    """Creates a working directory with weights under the name that models use."""
     elsewhere = folder / "working-directory"
     elsewhere.mkdir()
     (elsewhere / "weights.bin").write_bytes(sixteen(DECOY))
@@ -90,7 +92,7 @@ def decoy(folder):
 
 
 def external(folder):
-    """(repository, model, the only right answer) by what is tried."""
+    """Returns (repository, model, the only right answer) by what is tried."""
     cases = {}
     for what, location, own in (
         ("weights beside the model", "weights.bin", True),
@@ -113,7 +115,7 @@ def external(folder):
 
 
 def calls_itself():
-    """A function whose only node is a call of the function."""
+    """Returns a function whose only node is a call of itself."""
     own = node("f", ["x"], ["y"]) + text(7, "own")
     function = text(1, "f") + text(4, "x") + text(5, "y") + text(7, own) + text(9, text(1, "own") + number(2, 1))
     function += text(10, "own")
@@ -122,7 +124,7 @@ def calls_itself():
 
 
 def nested_conditions():
-    """Conditions inside of conditions, on a flag that depends on the input. The engine's work doubles with each."""
+    """Returns nested conditions on a flag that depends on the input. The engine's work doubles with each level."""
     inner = leaf(NESTED)
     for depth in reversed(range(NESTED)):
         inner = body(node("If", ["flag"], [f"r{depth}"], then_branch=inner, else_branch=leaf(depth)), f"r{depth}")
@@ -143,7 +145,7 @@ def leaf(depth):
 
 
 def hostile():
-    """Graphs by what is wrong with them."""
+    """Returns graphs by what is wrong with them."""
     return {"a function that calls itself": calls_itself(), f"{NESTED} nested conditions": nested_conditions()}
 
 
@@ -152,7 +154,7 @@ def honest():
 
 
 def load_request(name, graph):
-    """RepositoryModelLoad with the model's file, as bytes of the message."""
+    """Returns the bytes of a RepositoryModelLoad with the model's file."""
     described = '{"backend": "onnxruntime"}'
     parameters = {"config": text(3, described), "file:1/model.onnx": text(4, graph)}
     entries = b"".join(text(3, text(1, key) + text(2, value)) for key, value in parameters.items())

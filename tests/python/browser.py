@@ -1,4 +1,5 @@
-"""A headless Chromium, driven by the DevTools protocol over a pipe, so that neither a driver nor a port is needed."""
+"""A headless Chromium, controlled by the DevTools protocol over a pipe, so that neither a driver nor a port is
+needed."""
 
 import base64
 import fcntl
@@ -9,12 +10,12 @@ import subprocess
 import tempfile
 import time
 
-#: Chromium's own numbers for the pipe: it reads commands from the first and writes answers to the second.
+#: Chromium's file descriptors for the pipe: it reads commands from the first and writes answers to the second.
 READS, WRITES = 3, 4
 
 
 def pipe():
-    """Two ends whose numbers are none of those that the browser's own get."""
+    """Returns a pipe whose file descriptors differ from those that the browser's own ends get."""
     ends = os.pipe()
     high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:
@@ -23,7 +24,7 @@ def pipe():
 
 
 class Browser:
-    """One page. `complaints` gathers what its console, its scripts and its policy complained about."""
+    """One page. `complaints` collects the complaints of its console, its scripts and its policy."""
 
     def __init__(self, program):
         self.profile = tempfile.TemporaryDirectory(prefix="paternoster-browser-")
@@ -34,7 +35,7 @@ class Browser:
         ]  # fmt: skip
         if os.geteuid() == 0:
             flags.append("--no-sandbox")
-        # A shell gives the pipe its numbers: a file that is passed on keeps the number that it has.
+        # A shell assigns the descriptors, because subprocess passes files on under the descriptors that they have.
         shell = f'exec "$0" "$@" {READS}<&{to_browser} {WRITES}>&{from_browser}'
         self.process = subprocess.Popen(
             ["bash", "-c", shell, str(program), *flags, "about:blank"],
@@ -67,7 +68,7 @@ class Browser:
         self.profile.cleanup()
 
     def message(self, deadline):
-        """The next message of the browser."""
+        """Returns the next message of the browser."""
         while b"\0" not in self.received:
             left = deadline - time.monotonic()
             assert left > 0 and select.select([self.answers], [], [], left)[0], "the browser does not answer"
@@ -106,7 +107,7 @@ class Browser:
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        # What is asked later must not be answered by the page before.
+        # Later commands must not be answered by the previous page.
         self.value("window.isOld = true")
         failure = self.ask("Page.navigate", url=url).get("errorText")
         assert not failure, f"{url}: {failure}"
@@ -115,12 +116,12 @@ class Browser:
             assert time.monotonic() < deadline, f"{url} is not loaded"
 
     def value(self, expression):
-        """The value of an expression in the page."""
+        """Returns the value of an expression in the page."""
         result = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, f"{expression}: {result['exceptionDetails']}"
         return result["result"].get("value")
 
     def screenshot(self, whole=False):
-        """The window, or all of the page, as the bytes of a PNG."""
+        """Returns a PNG of the window, or of the whole page."""
         taken = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(taken["data"])

@@ -1,12 +1,12 @@
 """The example models made of cells, computed with NumPy alone from the weights in their files.
 
-An independent second opinion on what `paternoster models` writes: another language, double precision, and one request at a time from
-its first token to its last, with plain loops and recursion. There are no tasks, no batches, no padding and no masks here, and no graph
-is followed: of the files only the weights are read, by their names.
+An independent second implementation of the models that `paternoster models` writes: in another language, in double
+precision, one request at a time from its first token to its last, with plain loops and recursion. It has no tasks, no
+batches, no padding and no masks, and follows no graph: only the weights are read from the files, by name.
 
-Every model is a function of its directory and the request's inputs; `load` gives it a common form, with random requests. Decoders
-give `Decoded`: the tokens, and by how much the likeliest token led at the closest step; an engine that rounds otherwise may choose
-another token where that is next to nothing.
+Every model is a function of its directory and the request's inputs; `load` gives all of them a common interface, with
+random requests. Decoders return `Decoded`: the tokens, and the likeliest token's lead at the closest step. An engine
+that rounds differently may choose another token where the lead is next to nothing.
 
     python cells_reference.py model_repository/seq2seq 17 4 230
 """
@@ -22,9 +22,9 @@ import numpy as np
 
 START = 1
 END = 2
-#: Steps that a decoder may take beyond the length of what it decodes.
+#: Steps that a decoder may take beyond the length of its source.
 SPARE_STEPS = 20
-#: TensorProto.DataType -> the type of its elements.
+#: TensorProto.DataType -> NumPy's type of its elements.
 ELEMENTS = {1: "<f4", 6: "<i4", 7: "<i8", 9: "?"}
 HEAD = 64
 LAYERS = 2
@@ -37,7 +37,8 @@ Decoded = namedtuple("Decoded", "tokens lead")
 
 
 def fields(message):
-    """(field number, value) of a protobuf message: numbers as they are, texts and messages as views of their bytes."""
+    """Yields (field number, value) of a protobuf message: numbers as they are, texts and messages as views of their
+    bytes."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -61,7 +62,7 @@ def _varint(message, at):
 
 @functools.lru_cache(maxsize=16)
 def read_weights(path):
-    """The initializers of an ONNX file: {name: array in the file's own precision}."""
+    """Returns the initializers of an ONNX file: {name: array in the file's own precision}."""
     tensors = {}
     graphs = [value for number, value in fields(memoryview(Path(path).read_bytes())) if number == 7]
     for initializer in (value for graph in graphs for number, value in fields(graph) if number == 5):
@@ -80,7 +81,7 @@ def read_weights(path):
 
 
 class Cell:
-    """The weights of one cell, in double precision; names begin with the scope."""
+    """The weights of one cell, in double precision. Their names begin with the scope."""
 
     def __init__(self, folder, name):
         self.tensors = read_weights(str(Path(folder) / "1" / f"{name}.onnx"))
@@ -98,7 +99,7 @@ class Cell:
         return self.converted[name]
 
     def embed(self, tokens):
-        """Vectors of tokens; the table is not converted as a whole."""
+        """Returns the vectors of tokens, without converting the whole table."""
         return self.tensors["embedding.weight"][tokens].astype(np.float64)
 
     def dense(self, name, x):
@@ -118,14 +119,14 @@ def softmax(x):
 
 
 def lstm_step(cell, name, x, h, c):
-    """(h, c) after one step."""
+    """Returns (h, c) after one step."""
     i, f, g, o = np.split(cell.dense(name, np.concatenate([x, h])), 4)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c), c
 
 
 def lstm_states(cell, xs):
-    """h after each step, and the last c."""
+    """Returns h after each step, and the last c."""
     hidden = len(cell["lstm.bias"]) // 4
     h = c = np.zeros(hidden)
     states = []
@@ -147,7 +148,7 @@ def gru_states(cell, xs):
 
 
 def backwards(states, cell, xs):
-    """What `states` gives of xs read from the last to the first, in the order of xs."""
+    """Returns `states` of xs read from the last to the first, in the order of xs."""
     return states(cell, xs[::-1])[::-1]
 
 
@@ -156,7 +157,8 @@ def attend(cell, h, memory):
 
 
 def decode(most, step):
-    """Feeds `step`, which gives the scores that follow a token, with its own tokens from the start token to the end token."""
+    """Feeds `step`, which returns the scores that follow a token, with its own tokens, from the start token to the end
+    token."""
     tokens, lead, token = [], math.inf, START
     while len(tokens) < most and token != END:
         scores = step(token)
@@ -178,7 +180,7 @@ def lstm(folder, tokens):
 
 
 def lstm_projected(folder, tokens):
-    """The same of its two cells, joined to one again."""
+    """Same as `lstm`, from the model's two cells, joined to one again."""
     project, step = Cell(folder, "project"), Cell(folder, "step")
     weight = np.concatenate([project["input.weight"], step["state.weight"]])
     project.converted |= {"lstm.weight": weight, "lstm.bias": project["input.bias"]}
@@ -187,7 +189,7 @@ def lstm_projected(folder, tokens):
 
 
 def seq2seq(folder, source):
-    """INT64 [n] -> Decoded; `seq2seq-stream` gives the same tokens one by one."""
+    """INT64 [n] -> Decoded; `seq2seq-stream` returns the same tokens one by one."""
     encoder, decoder = Cell(folder, "encoder"), Cell(folder, "decoder")
     states, c = lstm_states(encoder, encoder.embed(source))
     state = states[-1], c
@@ -201,7 +203,7 @@ def seq2seq(folder, source):
 
 
 def tree_lstm(folder, tokens, children):
-    """INT64 [n] and INT32 [n, 2] with -1 for no child -> h of the last node that is nobody's child, float64 [hidden]."""
+    """INT64 [n] and INT32 [n, 2] with -1 for no child -> h of the last node that has no parent, float64 [hidden]."""
     leaf, node = Cell(folder, "leaf"), Cell(folder, "node")
 
     @functools.lru_cache(maxsize=None)
@@ -211,7 +213,7 @@ def tree_lstm(folder, tokens, children):
             i, o, u = np.split(leaf.dense("leaf", leaf.embed(tokens[number])), 3)
             c = sigmoid(i) * np.tanh(u)
             return sigmoid(o) * np.tanh(c), c
-        # A node with a single child has zeros for the other.
+        # A missing second child counts as zeros.
         states = [state(child) for child in own]
         states += [(np.zeros_like(states[0][0]),) * 2] * (2 - len(states))
         (h_left, c_left), (h_right, c_right) = states
@@ -287,7 +289,7 @@ def transformer(folder, source):
         x = _normalise(layer, "attended", x + layer.dense("attention", attended))
         x = _feed_forward(layer, x)
     memory = [[encoder.dense(f"memory_{part}_{layer}", x) for part in ("keys", "values")] for layer in range(LAYERS)]
-    # By layer: the keys and values of every token so far.
+    # For each layer, the keys and values of every token so far.
     past = [([], []) for _ in range(LAYERS)]
     places = decoder["positions.weight"]
 
@@ -332,11 +334,11 @@ def _feed_forward(layer, x):
 
 # Requests ------------------------------------------------------------------------------------------------------------
 
-#: Tokens that every model knows, at any width; those below are the marks of start and end.
+#: Tokens in every model's vocabulary, at any width; lower ones mark start and end.
 TOKENS = range(3, 2000)
-#: Longest input of a random request, and most leaves of a random tree.
+#: Maximum length of a random request's input, and maximum leaves of a random tree.
 LONGEST = 32
-#: Scores of other engines differ by a hundredth of this.
+#: Minimum lead of random requests: scores of other engines differ by a hundredth of this.
 LEAST_LEAD = 1e-4
 
 
@@ -349,7 +351,7 @@ def random_frames(width):
 
 
 def random_children(rng, leaves):
-    """INT32 [2 · leaves - 1, 2]: a binary tree whose nodes are parted at random; the root comes first."""
+    """INT32 [2 · leaves - 1, 2]: a binary tree that is split at random; the root comes first."""
     children = []
 
     def add(leaves):
@@ -369,7 +371,7 @@ def random_tree(rng):
     return rng.integers(TOKENS.start, TOKENS.stop, len(children)), children
 
 
-#: By the model's name: how it is computed, its inputs and its output by name, and how its input is drawn.
+#: A model: the function that computes it, its inputs and its output by name, and the function that draws its input.
 Kind = namedtuple("Kind", "compute inputs output draw")
 MODELS = {
     "lstm": Kind(lstm, ["tokens"], "hidden", random_tokens),
@@ -396,7 +398,7 @@ class Model:
         return self.kind.compute(self.folder, *(request[name] for name in self.kind.inputs))
 
     def request(self, rng):
-        """A random request whose answer does not hang on how an engine rounds."""
+        """Returns a random request whose answer does not depend on how an engine rounds."""
         while True:
             drawn = self.kind.draw(rng)
             request = dict(zip(self.kind.inputs, drawn if isinstance(drawn, tuple) else (drawn,)))
@@ -410,7 +412,7 @@ class Model:
 
 
 def load(folder):
-    """The model of a directory that `paternoster models` has written."""
+    """Returns the model of a directory that `paternoster models` has written."""
     return Model(folder)
 
 

@@ -1,4 +1,4 @@
-"""Certificates that tests make."""
+"""Certificates for tests."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import fetch
 from conftest import fetched
 
-#: For openssl: what an authority's certificate says, and those that it signs.
+#: openssl's configuration: the extensions of an authority's certificate, and of those that it signs.
 EXTENSIONS = """
 [req]
 distinguished_name = name
@@ -22,7 +22,7 @@ subjectAltName = IP:127.0.0.1, DNS:localhost
 
 
 class Certificates:
-    """An authority, and certificates that it signed, as PEM files made by openssl."""
+    """A certificate authority, and certificates that it signed, as PEM files created by openssl."""
 
     def __init__(self, folder):
         self.openssl = fetched(fetch.openssl)
@@ -34,7 +34,7 @@ class Certificates:
         return str(self.folder / name)
 
     def make(self, name, extensions, *arguments):
-        """The files of a certificate and its key."""
+        """Creates a certificate with key; returns their files."""
         certificate, key = self.file(f"{name}.pem"), self.file(f"{name}.key")
         command = [
             self.openssl, "req", "-x509", "-config", self.file("openssl.cnf"), "-extensions", extensions, "-days", "2",

@@ -1,4 +1,4 @@
-"""Small things that tests with tritonclient and with other clients share."""
+"""Small helpers that tests with tritonclient and with other clients share."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-#: A row that the 16 wide models take.
+#: A row for models with rows of 16 numbers.
 ROW = np.arange(16, dtype=np.float32)
 
 
@@ -24,13 +24,13 @@ def tensor(name, values, datatype=None):
 
 
 def rows(count, start=0):
-    """`count` rows of 16 numbers, all different."""
+    """Returns `count` rows of 16 numbers, all different."""
     return np.arange(start, start + count * 16, dtype=np.float32).reshape(count, 16)
 
 
 def ask_all(server, model, requests, cancel_every=None):
-    """Sends all of these inputs at once, and cancels every `cancel_every`-th request. Returns (result, error) by number, and
-    the model's statistics."""
+    """Sends all of these inputs at once, and cancels every `cancel_every`-th request. Returns (result, error) by index,
+    and the model's statistics."""
     answers, all_there = {}, threading.Event()
 
     def take(number):
@@ -52,7 +52,7 @@ def ask_all(server, model, requests, cancel_every=None):
 
 @contextmanager
 def refused(code, *facts):
-    """The block is refused with a gRPC status of this name whose message names the facts."""
+    """Checks that the block fails with a gRPC status of this name, and that the message contains the facts."""
     with pytest.raises(InferenceServerException) as caught:
         yield
     assert caught.value.status() == f"StatusCode.{code}", caught.value
@@ -61,7 +61,7 @@ def refused(code, *facts):
 
 
 def eventually(what, condition, timeout_s=20):
-    """Waits for something that another process will do; returns its first true value."""
+    """Waits for something that another process does; returns the first true value of `condition`."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -72,9 +72,9 @@ def eventually(what, condition, timeout_s=20):
 
 
 def expires(client, model, inputs, count):
-    """Lets the deadline of a request pass in the server: until `count`, which it moves, has moved.
+    """Makes the deadline of a request pass in the server: repeats until `count`, which that changes, has changed.
 
-    A deadline that passes before the request has left the client is counted by nobody; the next is twice as long.
+    A deadline that passes before the request has left the client is not counted, so the next one is twice as long.
     """
     before, deadline_s = count(), 0.2
     for _ in range(6):
@@ -90,7 +90,7 @@ def expires(client, model, inputs, count):
 
 
 def statistics(client, model):
-    """The counts of one model: a flat dictionary, and batch sizes under "batches"."""
+    """Returns the counts of one model: a flat dictionary, with batch sizes under "batches"."""
     (stats,) = client.get_inference_statistics(model).model_stats
     counts = {"inference": stats.inference_count, "execution": stats.execution_count}
     for field in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"):
@@ -102,21 +102,21 @@ def statistics(client, model):
 
 
 def change(before, after):
-    """What was added between two results of `statistics`; batch sizes that did not change are left out."""
+    """Returns the differences between two results of `statistics`; batch sizes that did not change are left out."""
     added = {key: after[key] - before[key] for key in after if key != "batches"}
     sizes = {size: count - before["batches"].get(size, 0) for size, count in after["batches"].items()}
     return {**added, "batches": {size: count for size, count in sizes.items() if count}}
 
 
 def scrape(server):
-    """The metrics page."""
+    """Returns the metrics page."""
     status, page = server.get("/metrics", port="metrics")
     assert status == 200, page
     return page.decode()
 
 
 def on_page(page, name, **labels):
-    """One value of a metrics page; labels not given are not compared. Several matching series are added up."""
+    """Returns one value of a metrics page. Only the given labels are compared; several matching series are added up."""
     found = [
         float(line.rsplit(" ", 1)[1])
         for line in page.splitlines()
@@ -127,12 +127,12 @@ def on_page(page, name, **labels):
 
 
 def metric(server, name, **labels):
-    """One value of the metrics page as it is now."""
+    """Returns one value of the current metrics page."""
     return on_page(scrape(server), name, **labels)
 
 
 def pending(server, model):
-    """Requests of a model that wait for execution."""
+    """Returns the number of a model's requests that wait for execution."""
     return metric(server, "nv_inference_pending_request_count", model=model)
 
 
@@ -141,7 +141,7 @@ def raw_channel(server):
 
 
 def output(command, timeout=300, **options):
-    """What a client program writes, which has to end well."""
+    """Returns the output of a client program, which must succeed."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout, **options)
     assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""Servers and clients for the tests. One server over the test repository lives as long as the session; tests that need
+"""Servers and clients for the tests. One server over the test repository runs for the whole session. Tests that need
 other flags or models start their own, which takes a fraction of a second."""
 
 import os
@@ -18,13 +18,13 @@ import tritonclient.grpc as triton  # noqa: E402
 from manifests import Schemas  # noqa: E402
 from server import Server, binary, target_directory  # noqa: E402
 
-#: What runs where it is named alone: `make kube-test` builds an API server first, which takes minutes.
+#: Runs only if it is named explicitly: `make kube-test` builds an API server first, which takes minutes.
 collect_ignore = ["test_api_server.py"]
 
-#: Tests add (heading, lines) that the end of the run prints.
+#: (heading, lines) that tests add, printed at the end of the run.
 NOTES = []
 
-#: What a stand-in for CUDA is found as.
+#: Names under which the stand-in for CUDA is found.
 CUDA_LIBRARIES = (
     "libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.13", "libcublasLt.so", "libcublasLt.so.13", "libcudnn.so",
     "libcudnn.so.9", "libnvidia-ml.so.1",
@@ -43,7 +43,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def fetched(piece):
-    """A piece that the tests can do without, outside CI."""
+    """Fetches a piece. Outside CI the test is skipped without it."""
     try:
         return piece()
     except fetch.Unavailable as reason:
@@ -54,19 +54,19 @@ def fetched(piece):
 
 @pytest.fixture(scope="session")
 def helm():
-    """The program that renders the chart."""
+    """Returns the program that renders the chart."""
     return fetched(fetch.helm)
 
 
 @pytest.fixture(scope="session")
 def schemas():
-    """What manifests are held against."""
+    """Returns the schemas that manifests are checked against."""
     return Schemas(fetched(fetch.kubernetes_schemas), fetched(fetch.extension_clients))
 
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory):
-    """The environment of a server that finds the stand-in."""
+    """Returns the environment of a server that finds the stand-in."""
     if shutil.which("c++") is None:
         assert not os.environ.get("CI"), "the stand-in for CUDA compiles kernels with c++, which is not installed"
         pytest.skip("the stand-in for CUDA compiles kernels with c++, which is not installed")
@@ -86,7 +86,7 @@ def stand_in(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def program():
-    """The built server; PATERNOSTER names another one than cargo's dev build."""
+    """Returns the built server: the one that PATERNOSTER names, or cargo's dev build."""
     built = Path(os.environ.get("PATERNOSTER") or binary("debug"))
     assert built.exists(), f"build the server first: {built} is not there"
     return built
@@ -94,7 +94,7 @@ def program():
 
 @pytest.fixture(scope="session")
 def made_models(program, tmp_path_factory):
-    """Makes models with the server's own builder: a function of the set's name that returns the repository."""
+    """Builds models with the server's own builder: returns a function from a set's name to its repository."""
 
     def make(which, *choice, folder=None):
         folder = folder or tmp_path_factory.mktemp("models") / which
@@ -108,11 +108,11 @@ def made_models(program, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def test_models(made_models):
-    """The models for tests, and the sentence encoder."""
+    """Returns the repository of the models for tests and the sentence encoder."""
     folder = made_models("tests")
     made_models("examples", "--only", "minilm", "--minilm", fetch.minilm(), folder=folder)
     if "FAKE_CUDA_CACHE" in os.environ:
-        # What a load tries on a card, the stand-in computes on the CPU.
+        # Trial runs of a load on a card are computed by the stand-in on the CPU.
         with (folder / "minilm" / "model.yaml").open("a") as config:
             config.write("instance: { lengths: { tokens: [16, 64] } }\n")
     return folder
@@ -120,7 +120,7 @@ def test_models(made_models):
 
 @contextmanager
 def serving(repository, *flags, program):
-    """A server whose log speaks of no errors in the end."""
+    """Runs a server, and checks at the end that its log has no errors."""
     with Server(repository, *flags, program=program) as running:
         yield running
         complaints = running.complaints()
@@ -135,7 +135,7 @@ def session_server(program, test_models):
 
 @pytest.fixture
 def server(session_server):
-    """The server of the session, which must have survived every test."""
+    """Returns the session's server, which must have survived every test."""
     yield session_server
     assert session_server.process.poll() is None, f"the server has ended\n{session_server.log_tail()}"
 
@@ -148,7 +148,7 @@ def client(server):
 
 @pytest.fixture
 def start(program):
-    """Starts servers of a test's own; each must end with status 0 when the test is over."""
+    """Returns a function that starts a test's own servers; each must end with status 0 after the test."""
     running = []
 
     def start_one(repository, *flags, until="ready", directory=None, environment=None):
@@ -165,7 +165,7 @@ def start(program):
 
 @pytest.fixture
 def explicit(start, tmp_path):
-    """A server in explicit mode over an empty repository of the test's own: (server, repository, client)."""
+    """Starts a server in explicit mode over an empty repository of the test's own: (server, repository, client)."""
     repository = tmp_path / "repository"
     repository.mkdir()
     running = start(repository, "--model-control-mode=explicit")

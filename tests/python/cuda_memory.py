@@ -1,5 +1,5 @@
-"""A client's memory on a CUDA card, over the driver's own interface: tritonclient's helpers need bindings of CUDA's runtime, which
-does not run on the stand-in."""
+"""A client's memory on a CUDA card, over the driver's own interface: tritonclient's helpers need bindings of CUDA's
+runtime, which does not run on the stand-in."""
 
 import base64
 import ctypes
@@ -10,7 +10,7 @@ HANDLE_BYTES = 64
 
 
 class Driver:
-    """The driver of a card, as the client's process has it."""
+    """The driver of a card, in the client's process."""
 
     def __init__(self, library, device=0):
         self.library = ctypes.CDLL(library)
@@ -25,7 +25,7 @@ class Driver:
 
 
 class Region:
-    """Memory of a card that another process may open."""
+    """Memory on a card that another process may open."""
 
     def __init__(self, driver, size):
         self.driver, self.size = driver, size
@@ -33,7 +33,7 @@ class Region:
         driver.call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(size))
 
     def raw_handle(self):
-        """The driver's handle, in base64, as clients send it."""
+        """Returns the driver's handle in base64, as clients send it."""
         handle = ctypes.create_string_buffer(HANDLE_BYTES)
         self.driver.call("cuIpcGetMemHandle", handle, self.address)
         return base64.b64encode(handle.raw)

@@ -1,12 +1,13 @@
-"""JSON schemas of kinds that extend Kubernetes, made of the classes of their Python clients. The classes are read as
-source text and not run: clients have dependencies, and only their fields are wanted. Unknown fields are refused."""
+"""JSON schemas of kinds that extend Kubernetes, derived from the classes of their Python clients. The classes are read
+as source text and not run, because the clients have dependencies and only their fields are needed. Unknown fields are
+rejected."""
 
 import ast
 import re
 from functools import lru_cache
 
 META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
-#: Where the class of each kind lives.
+#: The module of each kind's class.
 KINDS = {
     "ScaledObject": ("cloudcoil/models/keda/v1alpha1.py", "ScaledObject"),
     "ServiceMonitor": ("cloudcoil/models/prometheus_operator/v1.py", "ServiceMonitor"),
@@ -28,12 +29,12 @@ def reference(name):
 
 
 def kubernetes(name):
-    """A type of Kubernetes' own."""
+    """Returns the schema of one of Kubernetes' own types."""
     return {"$ref": f"/api/_definitions.json#/$defs/{name}"}
 
 
 def of_annotation(node):
-    """The schema of a type as pydantic's classes write it: Optional[List[Trigger]]."""
+    """Returns the schema of a type as pydantic's classes write it: Optional[List[Trigger]]."""
     if isinstance(node, ast.Name):
         return SCALARS.get(node.id) or reference(node.id)
     if isinstance(node, ast.Attribute):
@@ -55,7 +56,7 @@ def of_annotation(node):
 
 
 def alias(node):
-    """The name that a field has in a manifest, where the class names it otherwise."""
+    """Returns the name of a field in a manifest, if the class names it otherwise."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call):
             return next((one.value.value for one in call.keywords if one.arg == "alias"), None)
@@ -77,7 +78,7 @@ def of_pydantic(node):
 
 
 def of_text(text, known):
-    """The schema of a type as OpenAPI's classes write it: list[V1Container]."""
+    """Returns the schema of a type as OpenAPI's classes write it: list[V1Container]."""
     inner = re.fullmatch(r"list\[(.*)\]|dict\(str, (.*)\)", text)
     if inner and inner[1]:
         return {"type": "array", "items": of_text(inner[1], known)}
@@ -87,12 +88,12 @@ def of_text(text, known):
         return SCALARS[text] if text in SCALARS else reference(text)
     if text == "V1ObjectMeta":
         return kubernetes(META)
-    # Kubernetes' own types are V1…; types of other extensions are not looked into.
+    # Kubernetes' own types are V1…; types of other extensions are accepted unchecked.
     return kubernetes(f"io.k8s.api.core.v1.{text[2:]}") if re.match(r"V1[A-Z]", text) else {}
 
 
 def of_openapi(node, known):
-    """Which fields are required is in the code of these classes, and left out."""
+    """Returns the schema of a class. Required fields are left out, because these classes have them only in code."""
     tables = {one.targets[0].id: one.value for one in node.body if isinstance(one, ast.Assign)}
     types, names = (ast.literal_eval(tables[table]) for table in ("openapi_types", "attribute_map"))
     properties = {names[field]: of_text(text, known) for field, text in types.items()}
@@ -101,7 +102,7 @@ def of_openapi(node, known):
 
 @lru_cache(maxsize=None)
 def schema_of(clients, kind):
-    """The schema of a kind, from the folder of the clients' sources."""
+    """Returns the schema of a kind, from the folder of the clients' sources."""
     pattern, root = KINDS[kind]
     trees = [ast.parse(path.read_text()) for path in sorted(clients.glob(pattern))]
     classes = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}

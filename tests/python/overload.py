@@ -2,9 +2,10 @@
 
     python tests/python/overload.py [--seconds 60] [--clients 64]
 
-Wrong answers and errors other than UNAVAILABLE end it with status 1. How fast surplus is refused and how much the
-server's memory grows is printed, and judged by the reader. The time of a refusal is taken twice: in the server, from the
-complete request to its refusal; and at the client, where it holds the sending of 4 MB on a machine that both share.
+Wrong answers and errors other than UNAVAILABLE end it with status 1. How fast surplus requests are rejected and how
+much the server's memory grows is printed, for the reader to judge. The time of a rejection is measured twice: in the
+server, from the complete request to its rejection; and at the client, where it includes sending 4 MB on a machine that
+both share.
 """
 
 import argparse
@@ -31,18 +32,18 @@ from tritonclient.utils import InferenceServerException  # noqa: E402
 WIDTH = 1 << 20
 MODEL = "large"
 FACTOR = 3.0
-#: Rows that cannot be told apart would hide a swapped answer.
+#: The configuration. Rows are distinct, because equal rows would hide a swapped answer.
 SETTINGS = """
 instance_group [ { count: 1 kind: KIND_CPU } ]
 dynamic_batching { default_queue_policy { max_queue_size: 32 } }
 """
 WARM_UP_S = 10
-#: Seconds, one look each, that the first and the last figure of memory are taken over.
+#: Number of samples, one a second, that the first and the last figure of memory are computed from.
 SAMPLES = 5
 
 
 def keep_asking(address, number, seconds, ready, results):
-    """One client; a process each, as threads would share one interpreter's lock."""
+    """Runs one client. Each is a process, because threads would share one interpreter's lock."""
     sent = np.random.default_rng(number).uniform(1, 2, (1, WIDTH)).astype(np.float32)
     expected = sent * np.float32(FACTOR)
     counts, refusals_ms = Counter(), []
@@ -84,7 +85,7 @@ def main():
 
 
 def load(server, given):
-    """Runs the clients; returns their counts, the times of refusals, and (second, resident bytes) of the server."""
+    """Runs the clients; returns their counts, the times of rejections, and (second, resident bytes) of the server."""
     print(f"{given.clients} clients for {given.seconds} s, 4 MB each, one lane, queue of 32", flush=True)
     context = multiprocessing.get_context("spawn")
     results, ready = context.Queue(), context.Barrier(given.clients + 1)
@@ -118,7 +119,7 @@ def report(given, counts, refusals_ms, memory):
         print(f"  refused, at the client     p50 {p50:.1f} ms, p99 {p99:.1f} ms, sending 4 MB included")
     settled = [size for second, size in memory if second >= WARM_UP_S]
     if len(settled) > 2 * SAMPLES:
-        # What is in flight at one moment moves by the size of requests; medians of a few seconds move less.
+        # Memory at one moment varies by the size of requests; medians of a few seconds vary less.
         first, last = np.median(settled[:SAMPLES]) / 1e6, np.median(settled[-SAMPLES:]) / 1e6
         print(f"  resident memory            {first:.0f} MB after {WARM_UP_S} s, {last - first:+.1f} MB until the end")
         print(f"  most resident memory       {max(settled) / 1e6:.0f} MB")
@@ -126,7 +127,7 @@ def report(given, counts, refusals_ms, memory):
 
 
 def report_server(server):
-    """The server's own figures: the bucket of its histogram of refusals that holds the 99th percentile."""
+    """Prints the server's own figure: the bucket of its histogram of rejections that contains the 99th percentile."""
     with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
         text = answer.read().decode()
     bucket = re.compile(r'^paternoster_rejection_seconds_bucket\{le="([^"]+)"\} (\d+)$', re.MULTILINE)

@@ -1,7 +1,7 @@
-"""Where answers differ from the recorded ones of Triton 2.51 on purpose.
+"""Answers that differ on purpose from the recorded ones of Triton 2.51.
 
-The same tables, for readers, are in docs/protocol.md. A case that is listed as different and is not fails the test,
-so that the lists stay true.
+docs/protocol.md has the same tables for readers. A case that is listed as different and is not fails the test, so that
+the lists stay true.
 """
 
 #: case -> (status code here, reason)
@@ -23,13 +23,13 @@ STATUS = {
     ),
 }
 
-#: case -> reason why the answer's content differs while its status is the same
+#: case -> reason why the answer's content differs although its status is the same
 CONTENT = {
     "stats.after_client_deadline": "an expired request leaves the queue or the batch and counts as failed, not as a success",
     "model_config.decoupled": "the model stands in for one of Triton's Python backend, which is not there",
 }
 
-#: case -> reason why the message names other facts
+#: case -> reason why the message contains other facts
 MESSAGE = {
     "infer.batch0": "a batch of 0 is refused as such; Triton's expected size belongs to a batch of 1",
     "infer.negative_dim": "a batch of -1 is refused as such; Triton's expected size comes from an overflow",

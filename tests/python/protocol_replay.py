@@ -1,4 +1,4 @@
-"""Sends the recorded requests and brings the answers into the form in which the record keeps them."""
+"""Sends the recorded requests and converts the answers to the record's form."""
 
 import json
 import re
@@ -14,18 +14,18 @@ RECORD = Path(__file__).resolve().parent.parent / "data" / "protocol-cases.json"
 QUOTED = re.compile(r"'([^']*)'")
 SHAPE = re.compile(r"\[-?\d[-\d,]*\]")
 SIZES = re.compile(r"[Ee]xpected (\d+), got (\d+)")
-#: What names the request in front of a message.
+#: The prefix of a message that names the request.
 PREFIX = re.compile(r"\[request id: [^\]]*\] ")
 PATIENCE_S = 60
 
 
 def cases():
-    """All recorded cases by name."""
+    """Returns all recorded cases by name."""
     return json.loads(RECORD.read_text())["cases"]
 
 
 class Answer:
-    """What one case led to: the name of a status code, the message, and what came back."""
+    """The result of one case: the name of a status code, the message, and the response."""
 
     def __init__(self, code, message="", content=None):
         self.code = code
@@ -46,13 +46,13 @@ def asked(call):
 
 
 def message_names(rpc):
-    """Request and response messages of a method."""
+    """Returns the request and response messages of a method."""
     method = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name[rpc]
     return getattr(service_pb2, method.input_type.name), getattr(service_pb2, method.output_type.name)
 
 
 def call(channel, rpc, request, **options):
-    """One unary call with a request in JSON form; returns the response message."""
+    """Makes one unary call with a request in JSON form; returns the response message."""
     sent, received = message_names(rpc)
     method = channel.unary_unary(
         f"{SERVICE}/{rpc}", request_serializer=sent.SerializeToString, response_deserializer=received.FromString
@@ -61,8 +61,8 @@ def call(channel, rpc, request, **options):
 
 
 def stream(channel, requests):
-    """One ModelStreamInfer call. A request is sent when the one before has been answered, so that the order of
-    answers says nothing about timing; the record's spacing in time stands for the same."""
+    """Makes one ModelStreamInfer call. A request is sent when the previous one has been answered, so that the order of
+    answers does not depend on timing. The record spaced its requests in time for the same purpose."""
     answered = threading.Semaphore(0)
 
     def sending():
@@ -84,7 +84,7 @@ def stream(channel, requests):
 
 
 def replay(channel, case, compressed=False):
-    """Sends the request of a recorded case as it is."""
+    """Sends the request of a recorded case unchanged."""
     rpc, request = case["rpc"], case["request"]
     if rpc == "ModelStreamInfer":
         return asked(lambda: stream(channel, request))
@@ -96,7 +96,7 @@ def replay(channel, case, compressed=False):
 
 
 def infer_digest(response):
-    """A response as the record shortens it."""
+    """Returns a response in the record's shortened form."""
     return {
         "id": response.id,
         "outputs": [output.name for output in response.outputs],
@@ -131,7 +131,7 @@ def index_digest(response, absent=()):
 
 
 def same_content(case, content):
-    """Compares an answer with the record; returns the differences as text, "" for none."""
+    """Compares an answer with the record; returns the differences as text, "" if there are none."""
     recorded, rpc = case.get("resp"), case.get("rpc")
     if recorded is None:
         return ""
@@ -161,8 +161,8 @@ def same_stream(recorded, found):
     return told
 
 
-#: What a configuration says about the model; the rest (pinned memory, instances' counts) are hints to Triton's own
-#: machinery, which each server fills as it works.
+#: The fields of a configuration that describe the model. The rest (pinned memory, instances' counts) are hints to
+#: Triton's own machinery, which each server fills in by itself.
 CONFIG_FACTS = ("name", "backend", "platform", "max_batch_size", "input", "output", "default_model_filename", "version_policy")
 
 
@@ -174,13 +174,14 @@ def same_config(recorded, found):
 
 
 def prefix(message):
-    """How a message names its request in front; "" where it does not."""
+    """Returns the prefix of a message that names its request; "" if it has none."""
     named = PREFIX.match(message)
     return named.group() if named else ""
 
 
 def missing_facts(recorded, found):
-    """What the recorded message names (models, tensors, shapes, sizes) and the other one does not."""
+    """Returns the facts (models, tensors, shapes, sizes) that the recorded message contains and the other one does
+    not."""
     if recorded.startswith("onnx runtime error") or recorded.startswith("load failed"):
         return []
     named = set(QUOTED.findall(recorded)) | set(SHAPE.findall(recorded)) | {size for pair in SIZES.findall(recorded) for size in pair}

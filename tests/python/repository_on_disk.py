@@ -4,8 +4,8 @@ from pathlib import Path
 
 
 def config(name, inputs, outputs=None, max_batch_size=8, extra=""):
-    """A config.pbtxt. `inputs` and `outputs` map names to (datatype, dims without the batch); outputs default to the
-    inputs with INPUT replaced by OUTPUT."""
+    """Returns a config.pbtxt. `inputs` and `outputs` map names to (datatype, dims without the batch); outputs default
+    to the inputs with INPUT replaced by OUTPUT."""
     outputs = outputs or {port.replace("INPUT", "OUTPUT"): described for port, described in inputs.items()}
     lines = [f'name: "{name}"', 'backend: "onnxruntime"', f"max_batch_size: {max_batch_size}"]
     for kind, ports in (("input", inputs), ("output", outputs)):
@@ -16,7 +16,7 @@ def config(name, inputs, outputs=None, max_batch_size=8, extra=""):
 
 
 def write_model(repository, name, graph, text=None, version=1):
-    """Writes one version of a model: its graph as bytes and, where given, its config.pbtxt."""
+    """Writes one version of a model: its graph as bytes and, if given, its config.pbtxt."""
     folder = Path(repository) / name / str(version)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.onnx").write_bytes(graph)

@@ -1,7 +1,7 @@
-"""Kubernetes' own API server takes the manifests of deploy/, and refuses broken ones. Each is created as a dry run:
-defaulted, validated and admitted, but not kept. Kinds that extend Kubernetes are those of their projects' definitions.
+"""Kubernetes' own API server accepts the manifests of deploy/, and rejects broken ones. Each is created as a dry run:
+defaulted, validated and admitted, but not stored. Kinds that extend Kubernetes come from their projects' definitions.
 
-`make kube-test` runs this; other runs leave it out, since the first one builds the API server.
+`make kube-test` runs this; other runs leave it out, because the first run builds the API server.
 """
 
 import copy
@@ -25,7 +25,7 @@ def api(tmp_path_factory):
         enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
         for name, labels in ((NAMESPACE, {}), (RESTRICTED, enforced)):
             running.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-            # A controller makes it in a cluster. The chart's own is not kept by a dry run.
+            # A controller creates it in a cluster. The chart's own account is not stored by a dry run.
             for account in ["default"] + (["demo-paternoster"] if name == RESTRICTED else []):
                 running.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}, name)
         for file in sorted(definitions.glob("*.yaml")):
@@ -35,7 +35,7 @@ def api(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rendered(helm):
-    """A function of a values file's name: what the chart makes of it."""
+    """Returns a function from a values file's name to the rendered chart."""
     return lambda name: render(helm, CHART / "ci" / f"{name}-values.yaml")
 
 
@@ -65,7 +65,7 @@ def test_it_takes_what_is_for_kserve(api, path):
 
 
 def pod_of(manifests):
-    """The pod that a controller would make of the deployment."""
+    """Returns the pod that a controller would create for the deployment."""
     template = copy.deepcopy(only(manifests, "Deployment")["spec"]["template"])
     template["metadata"]["name"] = "pod"
     return {"apiVersion": "v1", "kind": "Pod", **template}
@@ -85,7 +85,7 @@ def test_pods_meet_the_restricted_standard(api, rendered, name):
 
 
 def put(path, value):
-    """A change of a manifest: a value at a path of keys."""
+    """Returns a change to a manifest that sets a value at a path of keys."""
 
     def change(manifest):
         *folders, last = path

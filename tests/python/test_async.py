@@ -1,4 +1,4 @@
-"""Many requests at once: callbacks, asyncio, streams, decoupled models."""
+"""Concurrent requests: callbacks, asyncio, streams, decoupled models."""
 
 import asyncio
 import queue
@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 
 def repeats(count):
-    """A request for `count` responses of the decoupled model: INPUT0[0, 0] says how many."""
+    """Returns a request for `count` responses of the decoupled model: INPUT0[0, 0] is the count."""
     values = ROW.copy()
     values[0] = count
     return values
@@ -66,7 +66,7 @@ def test_asyncio_client_streams(server):
 
 @contextmanager
 def stream(server, **options):
-    """An open stream: (client, queue of (result, error))."""
+    """Opens a stream: (client, queue of (result, error))."""
     answers = queue.Queue()
     with triton.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)), **options)

@@ -1,5 +1,5 @@
-"""Models of cells on a CUDA card that a stand-in for CUDA's libraries plays: what NumPy makes of each request alone, real clients are
-answered. And a server without a card, which refuses what asks for one."""
+"""Models of cells on a CUDA card that the stand-in for CUDA's libraries plays. Real clients must get NumPy's answer to
+each request alone. A server without a card rejects models that ask for one."""
 
 import json
 import os
@@ -19,13 +19,13 @@ from test_cells import TOLERANCE, inputs_of
 from tritonclient.utils import InferenceServerException
 
 REQUESTS = 80
-#: One in so many requests is cancelled.
+#: One of this many requests is cancelled.
 CANCELLED = 20
-#: These run on cards.
+#: Models that run on cards.
 ON_CARDS = ("lstm", "lstm-projected", "seq2seq", "tree-lstm", "gnmt", "las", "deepspeech2", "transformer")
-#: This too, whose requests are of sequences.
+#: A further one, whose requests belong to sequences.
 SEQUENCES = "lstm-sequence"
-#: What they are prepared for there: few lengths, whose kernels are compiled sooner.
+#: The lengths that they are prepared for there: few, so that compiling their kernels takes less time.
 LENGTHS = {
     "lstm-projected": {"steps": [LONGEST]},
     "gnmt": {"memory": [9, LONGEST]},
@@ -129,7 +129,7 @@ def test_a_request_that_is_too_long_for_the_card_is_refused_with_the_limit(serve
 
 
 def asking_for_a_card(repository, folder):
-    """A repository with one model, which asks for a card."""
+    """Writes a repository with one model, which asks for a card."""
     shutil.copytree(repository / "lstm", folder / "lstm")
     config = folder / "lstm" / "model.yaml"
     config.write_text(config.read_text() + "\ninstance: { devices: [cuda] }\n")

@@ -1,4 +1,4 @@
-"""What holds of the server on the CPU holds with a CUDA card, on which all models are that can be: the same tests once more, with a
+"""The server behaves the same with a CUDA card, on which all models run that can: the same tests again, with the
 stand-in for CUDA's libraries."""
 
 import os

@@ -1,5 +1,5 @@
-"""A model with an operator that has no plan for cards, on a server with a card that a stand-in for CUDA's libraries plays: ONNX
-Runtime's CUDA provider would run it, which the CPU build of the library does not have."""
+"""A model with an operator that has no plan for cards, on a server with a card that the stand-in for CUDA's libraries
+plays. ONNX Runtime's CUDA provider would run it, but the CPU build of the library does not have that provider."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""Models with padded axes on a CUDA card that a stand-in for CUDA's libraries plays: the sentence encoder, whole and cut into stages,
-against NumPy's computation from the same weights."""
+"""Models with padded axes on a CUDA card that the stand-in for CUDA's libraries plays: the sentence encoder, whole and
+cut into stages, compared with NumPy's computation from the same weights."""
 
 import subprocess
 
@@ -15,10 +15,10 @@ LONGEST = 20
 REQUESTS = 24
 STAGED = "stages: 3\nbatching: { policy: diversity }\n"
 LENGTHS = f"lengths: {{ tokens: [6, 11, {LONGEST}] }}"
-#: One alone, for which kernels are compiled sooner.
+#: A single length, so that compiling the kernels takes less time.
 LENGTH = f"lengths: {{ tokens: [{LONGEST}] }}"
-#: The model as it is, in stages that newcomers join, and in half precision: what `instance` and all else say, and how
-#: far answers may be from NumPy's.
+#: The model whole, in stages that newcomers join, and in half precision: the sections `instance` and the rest of the
+#: configuration, and the allowed difference from NumPy's answers.
 FORMS = {
     "whole": (LENGTHS, "", 1e-4),
     "staged": (LENGTHS, STAGED, 1e-4),

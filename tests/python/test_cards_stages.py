@@ -1,5 +1,5 @@
-"""Models that are whole or cut into stages on a CUDA card that a stand-in for CUDA's libraries plays: what NumPy makes of each row
-alone, real clients are answered."""
+"""Models that are whole or cut into stages, on a CUDA card that the stand-in for CUDA's libraries plays. Real clients
+must get NumPy's answer to each row alone."""
 
 from pathlib import Path
 
@@ -12,16 +12,16 @@ from conftest import Server
 
 WIDTH = 8
 REQUESTS = 60
-#: One in so many requests is cancelled.
+#: One of this many requests is cancelled.
 CANCELLED = 15
 TOLERANCE = 1e-5
-#: Rows whose largest value behind the first layer reaches this leave there.
+#: Rows whose largest value after the first layer reaches this leave there.
 CONFIDENT = 2.0
 POLICIES = ("serial", "window", "lazy", "diversity", "adaptive")
 
 
 class Net:
-    """Three layers, of which the last reads what the first left, too; confident rows are answered by the first."""
+    """Three layers, of which the last also reads the first's output. Confident rows are answered by the first layer."""
 
     def __init__(self):
         rng = np.random.default_rng(3)
@@ -86,7 +86,7 @@ def test_rows_on_a_card_are_what_they_are_alone(server, model):
 
 
 def convolution():
-    """y = max(0, x convolved), images [2, 6, 6] to [3, 6, 6]; and what it must be."""
+    """y = max(0, x convolved), images [2, 6, 6] to [3, 6, 6]; also returns the expected result."""
     weights = np.random.default_rng(7).normal(size=(3, 2, 3, 3)).astype(np.float32)
     nodes = [onnx.node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), onnx.node("Relu", ["c"], ["y"])]
     ports = [onnx.port("x", "FP32", ("batch", 2, 6, 6))], [onnx.port("y", "FP32", ("batch", 3, 6, 6))]

@@ -1,5 +1,5 @@
-"""Recurrent and decoding models, quarter-wide, served live: random requests that arrive at random are what NumPy makes of each alone, and
-whoever goes away leaves nothing behind. Counts are judged, never times."""
+"""Recurrent and decoding models, a quarter as wide, on a live server. Random requests at random times get NumPy's
+answer to each alone, and clients that disconnect leave nothing behind. Only counts are asserted, never times."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from conftest import serving
 from tritonclient.utils import InferenceServerException
 
 REQUESTS = 1_000
-#: One in so many requests is cancelled.
+#: One of this many requests is cancelled.
 CANCELLED = 20
 TOLERANCE = 1e-4
 MODELS = ("lstm", "lstm-projected", "seq2seq", "tree-lstm", "gnmt", "deepspeech2", "las", "transformer")
@@ -66,7 +66,7 @@ def test_requests_of_any_length_are_what_they_are_alone(server, repository, mode
         return take
 
     for number in range(REQUESTS):
-        # At most 64 at once; they leave at random.
+        # At most 64 at once; they end in random order.
         done.acquire()
         choice, cancelled = int(rng.integers(len(distinct))), number % CANCELLED == 0
         call = client.async_infer(model, inputs_of(distinct[choice]), answers(number, choice, cancelled))
@@ -86,7 +86,7 @@ def test_requests_of_any_length_are_what_they_are_alone(server, repository, mode
 
 
 def answers_to(client, model, requests):
-    """What requests that leave at once are answered, in their order."""
+    """Sends requests at once; returns their answers in order."""
     answered = queue.Queue()
 
     def take(number):
@@ -115,7 +115,7 @@ def test_models_with_the_same_cells_share_tasks(program, repository, tmp_path):
         shutil.copytree(repository / "lstm", folder / name)
     reference = cells_reference.load(repository / "lstm")
     requests = [{"tokens": np.full(length, length, np.int64)} for length in range(20, 36)]
-    # Runs as long as it takes the others to come and go, so that they meet it.
+    # Runs until the other requests have come and gone, so that they share its tasks.
     endless = {"tokens": np.full(100_000, 7, np.int64)}
     recording = tmp_path / "timeline.json"
     with (
@@ -146,7 +146,7 @@ def test_models_with_the_same_cells_share_tasks(program, repository, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(program, repository, tmp_path_factory):
-    """Models of cells as one graph each, which are measured beside them."""
+    """Starts a server with models of cells, and with each of them as one graph, for comparison."""
     folder = tmp_path_factory.mktemp("whole")
     for name in ("lstm", "tree-lstm", "seq2seq"):
         (folder / name).symlink_to(repository / name)
@@ -156,7 +156,8 @@ def whole(program, repository, tmp_path_factory):
 
 
 def complete_tree(leaves):
-    """The children of a complete tree's nodes, each node before its left part and that before its right one."""
+    """Returns the children of a complete tree's nodes. Nodes are numbered before their left subtree, and that before
+    the right one."""
     if leaves == 1:
         return [[-1, -1]]
     half = complete_tree(leaves // 2)
@@ -201,15 +202,15 @@ def test_a_graph_that_is_none_is_the_senders_fault(server, model, request_, reas
     assert reason in refused.value.message()
 
 
-#: Good clients, and the requests of each.
+#: Number of good clients, and of the requests of each.
 GOOD, EACH = 6, 25
-#: A token that no table has.
+#: A token beyond every table.
 NO_TOKEN = 10**9
 
 
 @pytest.fixture(scope="module")
 def crowded(program, repository, tmp_path_factory):
-    """Models of cells that have little else in common, two of which share their cells."""
+    """Starts a server with different models of cells, two of which share their cells."""
     folder = tmp_path_factory.mktemp("crowded")
     command = [program, "models", "--out", folder, "--only", "lstm-sequence", "--quarter"]
     subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
@@ -225,7 +226,7 @@ def crowded(program, repository, tmp_path_factory):
 
 
 def alone(number):
-    """A sequence of one request, for a model that has any."""
+    """Returns the options of a sequence of one request, for models with sequences."""
     return {"sequence_id": number, "sequence_start": True, "sequence_end": True}
 
 
@@ -246,12 +247,12 @@ def test_a_token_that_is_none_fails_its_sender_alone(crowded, repository, model,
     distinct = [reference.request(rng) for _ in range(12)]
     expected = [reference.answer(request) for request in distinct]
     bad = copy.deepcopy(max(distinct, key=lambda request: request[reference.kind.inputs[0]].size))
-    # Leaves of a tree read their tokens, and the last node of a random one is a leaf.
+    # Only leaves of a tree read their tokens, and the last node of a random one is a leaf.
     bad[reference.kind.inputs[0]][-1] = NO_TOKEN
     flags = (lambda number: alone(number)) if model == "lstm-sequence" else (lambda number: {})
     outcomes, good_are_done = queue.Queue(), threading.Event()
 
-    # Those of the model whose cells are the same share its tasks.
+    # Requests of the model with the same cells share its tasks.
     def ask_well(number):
         asked = "lstm-again" if model == "lstm" and number % 2 else model
         with triton.InferenceServerClient(crowded.grpc) as client:
@@ -293,7 +294,7 @@ def test_a_token_that_is_none_fails_its_sender_alone(crowded, repository, model,
 
 
 def streamed(server, request, take):
-    """Tokens as they come, until `take` has enough."""
+    """Collects tokens as they arrive, until there are `take`."""
     answers = queue.Queue()
     with triton.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))

@@ -1,5 +1,5 @@
-"""The NumPy reference of the models made of cells: that it reads files as they are, computes what the papers say, and that the models
-tell apart what the server must not mix up."""
+"""The NumPy reference for the models made of cells: it reads files correctly, computes what the papers describe, and
+the models distinguish what the server must not mix up."""
 
 import math
 
@@ -37,13 +37,13 @@ def test_weights_are_read_from_a_file_as_they_stand_in_it(tmp_path):
 
 
 class Given(dict):
-    """A cell of these weights."""
+    """A cell with these weights."""
 
     dense = reference.Cell.dense
 
 
 def test_a_step_of_an_lstm_is_that_of_the_textbook():
-    # Of i, f, g, o each hangs on the input, on the state, or on the bias alone.
+    # Each of i, f, g, o depends on the input, on the state, or on the bias alone.
     weights = Given({"lstm.weight": np.array([[1.0, 0, 2, 0], [0, 3, 0, 0]]), "lstm.bias": np.array([0, 0, 0, -1.0])})
     h, c = reference.lstm_step(weights, "lstm", np.array([0.5]), np.array([0.25]), np.array([2.0]))
     kept = 2 / (1 + math.exp(-0.75))
@@ -108,7 +108,7 @@ def test_the_likeliest_token_leads_by_more_than_rounding(name, decoded):
 
 
 def tree(shape):
-    """Children of a tree in nested pairs, the root first."""
+    """Returns the children of a tree given as nested pairs, the root first."""
     children = []
 
     def add(node):

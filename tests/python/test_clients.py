@@ -1,5 +1,5 @@
-"""The clients of clients/, each in its language, against the example repository: what they print, and that a server
-without the models makes them fail."""
+"""The clients of clients/, each in its language, against the example repository: their output, and that they fail on a
+server without the models."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def javascript(_):
     return [fetched(fetch.node), CLIENTS / "javascript" / "client.mjs"]
 
 
-#: How each is started, and by which protocol it asks.
+#: How each is started, and the address of its protocol.
 LANGUAGES = {"python": (python, "{grpc}"), "rust": (rust, "http://{grpc}"), "go": (go, "{http}"), "javascript": (javascript, "{http}")}
 
 

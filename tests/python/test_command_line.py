@@ -1,4 +1,4 @@
-"""What the program says of itself: its version, and what shells complete."""
+"""The program's version, and the completions of shells."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import fetch
 import pytest
 from conftest import fetched
 
-#: Lets bash complete a line, as it would at the prompt: the script, then the words.
+#: Makes bash complete a line as at the prompt. The arguments are the script, then the words.
 COMPLETE = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -54,7 +54,7 @@ def test_without_an_engine_the_version_says_what_is_missing(program, tmp_path):
 
 
 def completed(program, tmp_path, line):
-    """What bash offers at the end of a line."""
+    """Returns the completions that bash offers at the end of a line."""
     script = tmp_path / "paternoster.bash"
     script.write_text(called(program, "completions", "bash"))
     command = ["bash", "-c", COMPLETE, "complete", script, *shlex.split(line.replace("|", "''"))]

@@ -1,5 +1,6 @@
-"""The comparison with a Triton, quickly and with small models: its tables are whole and every answer is right. Of its speeds nothing is
-judged. A second server of this kind takes Triton's place, over the repository that the script writes for a Triton."""
+"""The comparison with Triton, in a quick form with small models: its tables are complete and every answer is right.
+Speeds are not asserted. A second server of this project takes Triton's place, with the repository that the script
+writes for Triton."""
 
 import csv
 import os
@@ -17,7 +18,7 @@ ROUNDS = 2
 
 @pytest.fixture(scope="module")
 def compare(program, tmp_path_factory):
-    """Runs the script: (exit status, what it printed, its complaints)."""
+    """Returns a function that runs the script: (exit status, output, error output)."""
 
     def run(*words):
         command = [sys.executable, SCRIPT, "--binary", program, "--quick", *words]
@@ -30,7 +31,7 @@ def compare(program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def peer(compare, program, tmp_path_factory):
-    """A server in Triton's place."""
+    """Starts a server in Triton's place."""
     repository = tmp_path_factory.mktemp("peer")
     status, _, complaints = compare("--write-peer", repository)
     assert status == 0, complaints
@@ -44,7 +45,8 @@ def table(path):
 
 
 def check(rows, servers_of, in_flight=("1", "4")):
-    """Each server has each round of each case, without an error, and some have a bare loop beside them."""
+    """Checks that each server has each round of each case, without errors, and that some cases have a row without a
+    server."""
     for case, servers in servers_of.items():
         for number in in_flight:
             own = [row for row in rows if row["case"] == case and row["in_flight"] == number]

@@ -1,5 +1,5 @@
-"""Tensors in memory of a CUDA card that clients share, on a stand-in for CUDA's libraries: a model on that card reads and writes them
-there, a model on the CPU through a copy."""
+"""Tensors in memory of a CUDA card that clients share, on the stand-in for CUDA's libraries. A model on that card reads
+and writes them in place, a model on the CPU through a copy."""
 
 import base64
 import subprocess
@@ -21,9 +21,9 @@ WIDTH = 8
 ROWS = 4
 ROW_BYTES = 4 * WIDTH
 BYTES = ROWS * ROW_BYTES
-#: Where the client of other processes finds its helpers.
+#: Where clients in other processes find their helpers.
 HERE = Path(__file__).resolve().parent
-#: Where models run.
+#: The devices on which models run.
 PLACES = ("on-card", "on-cpu")
 
 
@@ -40,7 +40,7 @@ def sums():
 
 
 def lookup():
-    """word = table[id], whose ids are checked before the request is admitted."""
+    """word = table[id]; ids are checked before the request is admitted."""
     table = np.arange(10 * WIDTH, dtype=np.float32).reshape(10, WIDTH)
     nodes = [onnx.node("Gather", ["table", "id"], ["word"])]
     ports = [onnx.port("id", "INT64", ("batch",))], [onnx.port("word", "FP32", ("batch", WIDTH))]
@@ -83,7 +83,7 @@ def driver(stand_in):
 
 @pytest.fixture
 def region(client, driver):
-    """Makes regions and registers them."""
+    """Returns a function that creates and registers regions."""
     made = []
 
     def create(name, size=BYTES):
@@ -167,7 +167,7 @@ def test_inputs_and_outputs_lie_in_one_region(client, region, model):
     outputs = [into_region("total", "all", offset=2 * BYTES), into_region("twice", "all", offset=3 * BYTES)]
     client.infer(model, inputs, outputs=outputs)
     np.testing.assert_array_equal(shared.read(np.float32, (2, ROWS, WIDTH), 2 * BYTES), [x + y, 2 * (x + y)])
-    # In place of what was read, and one row further on.
+    # Over the input's own rows, and one row further on.
     for offset in (0, ROW_BYTES):
         shared.write(x), shared.write(y, BYTES)
         client.infer(model, inputs, outputs=[into_region("total", "all", offset=offset)])
@@ -274,7 +274,7 @@ def test_clients_of_other_processes_come_and_die(session, client, region, driver
         arguments = [str(HERE), session.grpc, stand_in["LD_LIBRARY_PATH"] + "/libcuda.so.1", f"dead-{number}"]
         subprocess.run([sys.executable, "-c", DYING, *arguments], check=True, timeout=120)
     for model in PLACES:
-        # Its process is gone; the server has the memory still.
+        # The process has ended, but the server still holds the memory.
         for number in range(2):
             asked = [from_region("x", f"dead-{number}", 2 * ROW_BYTES, shape=(2, WIDTH)), tensor("y", y)]
             found = client.infer(model, asked).as_numpy("total")

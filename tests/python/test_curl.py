@@ -1,4 +1,4 @@
-"""curl: every command that README and docs/ show is run as it is written there."""
+"""curl: every command in README and docs/ is run as written."""
 
 import json
 import re
@@ -9,12 +9,13 @@ import pytest
 from conftest import ROOT, fetched
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: Programs that blocks start beside curl; here a server runs already.
+#: Programs that blocks start in addition to curl; here a server runs already.
 STARTS = ("make ", "paternoster ")
 
 
 def indented(page):
-    """The indented blocks of a page, which commands are written in: the number of the first line, and the text."""
+    """Yields the indented blocks of a page, in which commands are written: the number of the first line, and the
+    text."""
     block, first = [], 0
     for number, line in enumerate([*page.read_text().splitlines(), "end"], start=1):
         if line.startswith("    "):
@@ -29,7 +30,7 @@ def indented(page):
 
 
 def blocks():
-    """The blocks with curl, each with where it is."""
+    """Returns the blocks with curl, each with its location."""
     for page in PAGES:
         for number, text in indented(page):
             lines = [line for line in text.replace("\\\n", "").splitlines() if not line.startswith(STARTS)]
@@ -39,14 +40,15 @@ def blocks():
 
 @pytest.fixture
 def usual_ports(start, test_models, tmp_path):
-    """A function that runs commands where the usual ports lead to a server of the test's, and the folder it does so in."""
+    """Returns a function that runs commands such that the usual ports lead to the test's server, and the folder in
+    which it runs them."""
     fetched(fetch.curl)
     running = start(
         test_models, "--model-control-mode=explicit", "--load-model=*", f"--timeline-file={tmp_path / 'timeline.json'}"
     )
     ports = {8000: running.http, 8002: running.metrics}
     options = [f'connect-to = "localhost:{port}:{address}"' for port, address in ports.items()]
-    # An answer that is an error fails the command.
+    # An error response makes the command fail.
     (tmp_path / ".curlrc").write_text("\n".join([*options, "fail-with-body", "silent", "show-error"]) + "\n")
     folder = tmp_path / "work"
     folder.mkdir()

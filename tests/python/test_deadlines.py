@@ -1,4 +1,4 @@
-"""Requests that end early: deadlines, cancellation, queue timeouts, full queues. Each leaves its trace in the counters."""
+"""Requests that end early: deadlines, cancellation, queue timeouts, full queues. Each shows in the counters."""
 
 import queue
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import tritonclient.grpc as triton
 from clients import ROW, change, eventually, expires, metric, pending, refused, rows, statistics, tensor
 from tritonclient.utils import InferenceServerException
 
-#: About a second of work; and one that ends only when nobody waits for it any more. One instance each.
+#: A model with about a second of work, and one that ends only when no client waits for it any more. One instance each.
 SLOW = "slow"
 RUNAWAY = "runaway"
 
@@ -19,9 +19,9 @@ def failures(server, model, reason):
 
 @contextmanager
 def busy(server, client, model):
-    """Keeps the one instance of a model at work and one full batch waiting behind it; yields once both are there, and takes
-    both back at the end."""
-    # What an earlier test gave up may still be running.
+    """Keeps the only instance of a model busy and one full batch waiting behind it. Yields once both are there, and
+    cancels both at the end."""
+    # Tasks that an earlier test cancelled may still be running.
     eventually("lanes at rest", lambda: metric(server, "paternoster_tasks_running") == 0)
     answers = queue.Queue()
 
@@ -62,7 +62,7 @@ def test_a_deadline_ends_a_waiting_request_which_then_never_runs(server, client)
         with refused("DEADLINE_EXCEEDED"):
             client.infer(SLOW, [tensor("INPUT0", rows(3))], client_timeout=0.1)
         eventually("an empty place in the queue", lambda: pending(server, SLOW) <= 1)
-    # A request after it on the same instance shows that its turn is over.
+    # A later request on the same instance shows that its turn is over.
     client.infer(SLOW, [tensor("INPUT0", rows(1))])
     assert 3 not in statistics(client, SLOW)["batches"]
 
@@ -96,7 +96,7 @@ def test_closing_a_connection_cancels_what_was_in_flight(server, client):
 
 @pytest.fixture
 def short_queue(start, made_models):
-    """A server with slow models, one of them with a queue of two places."""
+    """Starts a server with slow models, one of them with a queue of two places."""
     running = start(made_models("replay"), "--model-control-mode=explicit", "--load-model=slow_q")
     with triton.InferenceServerClient(running.grpc) as connected:
         yield running, connected

@@ -1,4 +1,4 @@
-"""`make demo` shows what it says, in a checkout of the test's own that has what the targets before it make."""
+"""`make demo` prints what it promises, in a checkout of the test's own that has the results of its prerequisites."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import demo
 import pytest
 from conftest import ROOT
 
-#: Sentences that mean the same follow each other.
+#: Sentences with the same meaning are adjacent.
 PAIRS = list(zip(demo.SENTENCES[::2], demo.SENTENCES[1::2]))
 
 
@@ -23,15 +23,15 @@ def checkout(tmp_path, test_models):
     (folder / ".cache").mkdir()
     for name in ("minilm", "onnxruntime"):
         (folder / ".cache" / name).symlink_to(ROOT / ".cache" / name)
-    # Its models, the sentence encoder and 'repeat', are among those of the tests.
+    # Its models, the sentence encoder and 'repeat', are among the test models.
     (folder / "model_repository").symlink_to(test_models)
     return folder
 
 
 def make_demo(checkout, program):
-    # What this run's make tells others of its kind is not for that one.
+    # This run's make passes variables to other makes, which the inner one must not get.
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
-    # The models are there, and with them what they are built by.
+    # The models exist already, and so does the program that builds them.
     command = ["make", "--old-file=models", "demo"]
     environment = {**own, "PATERNOSTER": str(program)}
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)

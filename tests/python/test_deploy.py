@@ -1,4 +1,4 @@
-"""Dashboard, alerts and autoscalers ask for series that the server has: names and labels are held against the metrics
+"""Dashboard, alerts and autoscalers query series that the server has: names and labels are compared with the metrics
 page of a running server."""
 
 import json
@@ -20,7 +20,7 @@ ADAPTER = DEPLOY / "prometheus" / "adapter.yaml"
 OPERATIONS = DEPLOY.parent / "docs" / "operations.md"
 DASHBOARD = DEPLOY / "grafana" / "paternoster.json"
 
-#: Prometheus' own series, and the labels that it gives to all series of a target.
+#: Prometheus' own series, and the labels that it adds to all series of a target.
 OF_PROMETHEUS = {"up"}
 OF_TARGETS = {"namespace", "pod", "service", "job", "instance"}
 
@@ -28,7 +28,7 @@ SERIES = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
 SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*\{([^}]*)\}")
-#: A name that is no function: no parenthesis follows. Nor is it the exponent of a number.
+#: A name that is not a function (no parenthesis follows) and not the exponent of a number.
 NAME = re.compile(r"(?<![\w.])[a-zA-Z_:][\w:]*(?![\w:]*\s*\()")
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 WORDS = {"and", "or", "unless", "bool", "offset"}
@@ -45,7 +45,7 @@ class Page:
                 of_name.setdefault(label, set()).add(value)
 
     def faults(self, expression):
-        """What a PromQL expression asks for that the page does not have."""
+        """Returns what a PromQL expression queries that the page does not have."""
         plain = re.sub(r"\[[^\]]*\]", "", expression)
         found = []
         for name, matchers in SELECTOR.findall(plain):
@@ -58,19 +58,19 @@ class Page:
         return found + [f"by ({label})" for label in sorted(grouped - known)]
 
     def may_match(self, name, label, operator, value):
-        """Whether a label matcher can hold: Prometheus gives the label, or the server does, with this value."""
+        """Returns whether a label matcher can hold: Prometheus adds the label, or the server has it with this value."""
         if label in OF_TARGETS:
             return True
         values = self.labels.get(name, {}).get(label)
         wanted = set(value.split("|") if "~" in operator else [value])
-        # A variable of the dashboard may be any value.
+        # A variable of the dashboard may have any value.
         return values is not None and (value.startswith("$") or wanted <= values)
 
 
 @pytest.fixture(scope="module")
 def page(program, made_models, stand_in, tmp_path_factory):
-    """The metrics pages of a server with a model of several stages, and of one with a card: some families come with
-    those only."""
+    """Returns the metrics pages of a server with a model of several stages, and of one with a card: some families exist
+    only with those."""
     networks = made_models("examples", "--only", "minilm", "--minilm", fetch.minilm())
     staged = {"staged": Served("minilm", "stages: 2\nbatching: { policy: diversity }")}
     repository = open_load.write_repository(tmp_path_factory.mktemp("staged"), networks, staged)

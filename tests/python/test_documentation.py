@@ -1,4 +1,4 @@
-"""The programs that README and docs/ show run as they are written there, and what they name exists."""
+"""The programs in README and docs/ run as written, and what they name exists."""
 
 import contextlib
 import io
@@ -11,9 +11,9 @@ import tritonclient.grpc as triton
 from conftest import ROOT, serving
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: Where the programs look for a server: the usual port.
+#: The address at which the programs expect a server: the usual port.
 USUAL = "localhost:8001"
-#: Models that the programs ask, besides the identity.
+#: Models that the programs use, besides the identity.
 CELLS = "lstm,seq2seq,tree-lstm,lstm-sequence"
 
 
@@ -27,13 +27,13 @@ def server(program, tmp_path_factory):
 
 
 def programs(page):
-    """The blocks of Python of a page, without their indentation."""
+    """Returns the Python blocks of a page, without their indentation."""
     for indent, text in re.findall(r"^( *)```python\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
         yield re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
 
 
 def run(text, names, address):
-    """Runs a program in its page's namespace; returns what it prints."""
+    """Runs a program in its page's namespace; returns its output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(text.replace(USUAL, address), "the page", "exec"), names)

@@ -1,4 +1,4 @@
-"""Models that do not end by themselves: they harm nobody but those that ask them."""
+"""Models that do not end by themselves: they affect only their own clients."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -7,9 +7,9 @@ import pytest
 import tritonclient.grpc as triton
 from clients import ROW, eventually, metric, refused, tensor
 
-#: Two models of one loop each that never ends.
+#: Two models, each with a loop that never ends.
 ENDLESS = ("runaway", "endless")
-#: More than anything here needs, and less than any limit on a task's time.
+#: Time limit of waits: more than anything here needs, and less than any limit on a task's time.
 GENEROUS_S = 300
 
 
@@ -40,7 +40,7 @@ def ask(server, model, **options):
 
 
 def ask_endless(server, code, *facts, **options):
-    """Asks both endless models at the same time, which must be refused."""
+    """Sends requests to both endless models at the same time, which must fail."""
 
     def refuse(model):
         with refused(code, *facts):
@@ -58,7 +58,7 @@ def test_endless_runs_end_with_their_clients_deadlines(serve):
     server, client = serve("--task-time-limit-secs=0")
     for turn in range(1, 4):
         ask_endless(server, "DEADLINE_EXCEEDED", client_timeout=1)
-        # Both lanes are free again, though no limit on a task's time would ever free them.
+        # Both lanes are free again, although no limit on a task's time would free them.
         client.infer("identity", [tensor("INPUT0", [ROW])], client_timeout=GENEROUS_S)
         eventually("counted expiries", lambda: failures(server, "CANCELED") == 2 * turn)
     assert failures(server, "BACKEND") == 0

@@ -1,4 +1,4 @@
-"""Models that OpenVINO runs beside those of ONNX Runtime, and a server that does not find it."""
+"""Models that OpenVINO runs next to those of ONNX Runtime, and a server that does not find OpenVINO."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def library():
 
 @pytest.fixture
 def connected(start, tmp_path):
-    """Starts a server over models and connects to it: a function of the flags."""
+    """Returns a function from flags to (server, client): it starts a server over the test's models."""
     clients = []
 
     def connect(*flags, until="ready"):

@@ -1,4 +1,5 @@
-"""What `make gpu-kit` runs on a card, but for the suites that cargo runs: briefly, on the stand-in for CUDA's libraries."""
+"""What `make gpu-kit` runs on a card, except the suites that cargo runs: in a quick form, on the stand-in for CUDA's
+libraries."""
 
 import json
 import os
@@ -10,7 +11,7 @@ from server import ROOT
 
 
 def executable(name, *command):
-    """What cargo has built under a name."""
+    """Returns the program that cargo has built under a name."""
     told = subprocess.run(
         ["cargo", "build", *command, "--message-format", "json"], cwd=ROOT, check=True, capture_output=True, timeout=1200
     )

@@ -1,4 +1,4 @@
-"""grpcurl, which asks a server for its methods and calls them."""
+"""grpcurl, which lists a server's methods by reflection and calls them."""
 
 import json
 

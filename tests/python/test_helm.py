@@ -1,5 +1,5 @@
-"""The Helm chart: it renders with every set of values that it comes with, Kubernetes takes what it renders, and values
-that make no sense are refused."""
+"""The Helm chart: it renders with every set of values that it contains, Kubernetes accepts the result, and invalid
+values are rejected."""
 
 import copy
 import re
@@ -10,14 +10,14 @@ import yaml
 from manifests import CHART, NEWEST, OLDEST, WITHOUT_SCHEMA, Refused, container, only, render
 
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
-#: Volumes of images came to Kubernetes after the oldest release that the chart allows.
+#: Image volumes were added to Kubernetes after the oldest release that the chart allows.
 RELEASES = [(one, release) for one in VALUES for release in (OLDEST, NEWEST) if release == NEWEST or "image" not in one.name]
 PVC = "modelRepository.pvc.claimName=models"
 
 
 @pytest.fixture(scope="module")
 def rendered(helm):
-    """A function of a values file's name: what the chart makes of it."""
+    """Returns a function from a values file's name to the rendered chart."""
     made = {}
 
     def of(name):
@@ -90,7 +90,7 @@ def test_values_without_sense_are_refused(helm, settings, fact):
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
 def test_pods_have_as_long_to_end_as_the_server_takes(rendered, values):
-    """Drain delay, exit timeout, and the 6 s that the process takes after them at most."""
+    """Drain delay, exit timeout, and at most 6 s that the process takes after them."""
     manifests = rendered(values.stem.removesuffix("-values"))
     arguments = dict(one.split("=", 1) for one in container(manifests)["args"][1:])
     takes = int(arguments["--drain-delay-secs"]) + int(arguments["--exit-timeout-secs"]) + 6
@@ -142,7 +142,7 @@ def test_a_server_over_an_object_store_has_its_credentials_and_a_place_for_model
 
 
 def test_only_the_readiness_probe_waits_for_models(rendered):
-    """Ports are open while models load: a pod that takes long to load them is not restarted for it."""
+    """Ports are open while models load, so a pod that takes long to load them is not restarted for it."""
     probes = {"startup": "/v2/health/live", "liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
     assert {probe: container(rendered("pvc"))[f"{probe}Probe"]["httpGet"]["path"] for probe in probes} == probes
 

@@ -1,4 +1,5 @@
-"""Model files made to harm the server: it refuses them by name, keeps serving the others, and survives a start over them."""
+"""Model files built to harm the server: it rejects them by name, keeps serving the others, and survives a start with
+them."""
 
 import json
 
@@ -43,7 +44,7 @@ def test_a_server_starts_and_polls_over_hostile_files(start, tmp_path):
 
 
 def test_a_model_that_takes_all_memory_is_refused_with_the_limit(start, tmp_path):
-    """Constants are folded when a model is opened: 200 bytes of file become 4 GiB."""
+    """Constants are folded when a model is opened, so 200 bytes of file become 4 GiB."""
     dims = ("batch", 16)
     nodes = [node("Expand", ["one", "size"], ["big"]), node("ReduceMax", ["big"], ["top"], keepdims=0)]
     greedy = model(

@@ -1,4 +1,4 @@
-"""The protocol over HTTP, with Triton's own HTTP clients, beside gRPC."""
+"""The protocol over HTTP, with Triton's own HTTP clients, next to gRPC."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ import tritonclient.utils.shared_memory as shm
 from clients import ROW, eventually, metric, rows, tensor
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
-#: Values that lie at the ends of each datatype; four of them are what the models take.
+#: Values at the limits of each datatype; the models take four of them.
 VALUES = {
     "BOOL": [True, False, False, True],
     "UINT8": [0, 1, 254, 255],
@@ -50,7 +50,7 @@ def as_bytes(one):
 
 
 def refused(status, *facts):
-    """The block is refused with an HTTP status; the message names the facts."""
+    """Checks that the block fails with an HTTP status, and that the message contains the facts."""
 
     class Refused:
         def __enter__(self):
@@ -235,7 +235,7 @@ def test_log_and_trace_settings(http):
 
 
 def posted(server, path, body, headers=()):
-    """Status and text of a request as curl or a script sends it."""
+    """Returns status and text of a request as curl or a script sends it."""
     with socket.create_connection(server.http.split(":"), timeout=60) as connection:
         lines = "".join(f"{line}\r\n" for line in headers)
         head = f"POST {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"

@@ -1,4 +1,5 @@
-"""The images: their Dockerfile is linted, names what is there, and its parts do here what they do in a container."""
+"""The images: their Dockerfile passes its linter and refers to existing files, and its parts work here as in a
+container."""
 
 import hashlib
 import json
@@ -49,7 +50,7 @@ def test_the_linter_finds_faults(hadolint, tmp_path):
 
 
 def test_what_is_copied_is_there_and_not_ignored(instructions):
-    """The build context holds what the ignore file lets through, and that is all that is copied."""
+    """The build context has the files that the ignore file does not exclude, and all of them are copied."""
     ignored, *kept = (DOCKER / "Dockerfile.dockerignore").read_text().split()
     assert ignored == "*"
     kept = [one.removeprefix("!") for one in kept]
@@ -69,7 +70,7 @@ def test_what_is_copied_is_there_and_not_ignored(instructions):
 
 
 def test_the_library_is_the_one_of_the_tests():
-    """The image takes its wheel by the hashes that are pinned for the tests."""
+    """The image installs its wheel by the hashes that are pinned for the tests."""
     text = (DOCKER / "onnxruntime.txt").read_text()
     assert f"onnxruntime=={pins.ONNXRUNTIME.version} " in text
     wanted = {digest for _, digest in pins.ONNXRUNTIME.platforms.values()}
@@ -163,7 +164,7 @@ def test_the_health_check_names_the_default_ports(helm, instructions):
 
 
 def test_the_binary_takes_tritonservers_arguments_under_its_name(program, tmp_path):
-    """The image has a link of that name."""
+    """The image has a link with tritonserver's name."""
     link = tmp_path / "tritonserver"
     link.symlink_to(program)
     nowhere = tmp_path / "nowhere"

@@ -1,4 +1,5 @@
-"""Tokens that no embedding has are refused before they are admitted, by name and place; every token that ONNX Runtime takes is served."""
+"""Tokens beyond an embedding are rejected before they are admitted, by name and place; every token that ONNX Runtime
+accepts is served."""
 
 import re
 import subprocess
@@ -11,7 +12,7 @@ from clients import refused, statistics, tensor
 from conftest import serving
 from tritonclient.utils import InferenceServerException
 
-#: Models of cells, with the input that holds their tokens.
+#: Models of cells, with the input that has their tokens.
 MODELS = {"lstm": "tokens", "seq2seq": "source", "tree-lstm": "tokens"}
 
 
@@ -30,7 +31,7 @@ def cells(program, repository):
 
 
 def range_of(refuse):
-    """(least, most) that a refusal names, and the whole of its message."""
+    """Returns (least, most) from a rejection, and its whole message."""
     with pytest.raises(InferenceServerException) as caught:
         refuse()
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT", caught.value
@@ -44,7 +45,7 @@ def range_of(refuse):
 def test_a_token_that_no_table_has_is_refused_by_its_place(cells, repository, model, name):
     request = cells_reference.load(repository / model).request(np.random.default_rng(3))
     if model == "tree-lstm":
-        # Two leaves below a root, which reads no token of its own.
+        # A root, which reads no token of its own, with two leaves.
         request = {"tokens": np.array([10**9, 5, 7]), "children": np.array([[1, 2], [-1, -1], [-1, -1]], np.int32)}
     place = len(request[name]) - 1
 
@@ -62,7 +63,7 @@ def test_a_token_that_no_table_has_is_refused_by_its_place(cells, repository, mo
         ask(least - 1)
     after = statistics(cells, model)
     assert (after["fail"], after["success"]) == (before["fail"], before["success"]), "what is refused counts nowhere"
-    # Counted from the end, -1 is the last one.
+    # Negative tokens count from the end, so -1 is the last one.
     one, other = ask(most), ask(-1)
     for output in one.get_response().outputs:
         np.testing.assert_array_equal(one.as_numpy(output.name), other.as_numpy(output.name))

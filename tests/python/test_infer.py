@@ -1,4 +1,4 @@
-"""One request, one answer: tensors of every kind, options, refusals."""
+"""One request, one answer: tensors of every datatype, options, rejections."""
 
 import grpc
 import numpy as np
@@ -75,7 +75,7 @@ def test_headers_and_unknown_parameters_pass(client):
 
 @pytest.fixture(scope="module")
 def typed(program, tmp_path_factory):
-    """A server with one identity model of each datatype, rows of any length."""
+    """Starts a server with one identity model of each datatype, with rows of any length."""
     from server import Server
 
     repository = tmp_path_factory.mktemp("typed")
@@ -89,7 +89,7 @@ def typed(program, tmp_path_factory):
 
 
 def examples(datatype):
-    """Two rows with the limits of the type among them."""
+    """Returns two rows that include the limits of the type."""
     if datatype == "BOOL":
         return np.array([[True, False, True], [False, False, True]])
     if datatype == "BYTES":
@@ -166,7 +166,7 @@ def test_a_batch_above_the_limit_is_refused(client):
 
 
 def test_reserved_parameters_are_refused(server):
-    """tritonclient refuses them itself, so the request is made by hand."""
+    """tritonclient rejects them itself, so the request is built by hand."""
     request = service_pb2.ModelInferRequest(model_name="identity", raw_input_contents=[ROW.tobytes()])
     request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 16])
     request.parameters["triton_secret"].int64_param = 1

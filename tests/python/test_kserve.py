@@ -1,5 +1,5 @@
-"""KServe: the runtimes' arguments start a server that answers where KServe looks for it, and so do the arguments that
-KServe's own Triton runtimes have."""
+"""KServe: the runtimes' arguments start a server that answers where KServe expects it, and so do the arguments of
+KServe's own Triton runtimes."""
 
 import copy
 
@@ -11,9 +11,9 @@ from manifests import CHART, DEPLOY, read
 FOLDER = DEPLOY / "kserve"
 RUNTIMES = {one["metadata"]["name"]: one for path in FOLDER.glob("paternoster-*.yaml") for one in read(path)}
 SERVICES = [one for path in sorted(FOLDER.glob("inferenceservice-*.yaml")) for one in read(path)]
-#: What Kubernetes gives a pod to end, where nothing else is said; a serving runtime cannot say it.
+#: Kubernetes' default grace period of a pod; a serving runtime cannot change it.
 DEFAULT_GRACE_S = 30
-#: Arguments of the Triton runtimes of KServe, and of its ModelMesh, which keeps many models in one server.
+#: Arguments of the Triton runtimes of KServe, and of its ModelMesh, which loads many models into one server.
 TRITON = {
     "kserve": ["tritonserver", "--model-store=/mnt/models", "--grpc-port=9000", "--http-port=8080", "--allow-grpc=true",
                "--allow-http=true"],
@@ -29,7 +29,7 @@ def server_of(runtime):
 
 @pytest.fixture
 def run(start, made_models):
-    """Starts a server by KServe's arguments, on ports of its own and with models of the test's."""
+    """Starts a server with KServe's arguments, on its own ports and with the test's models."""
     repository = made_models("tests", "--only", "identity")
 
     def run_with(arguments):
@@ -76,7 +76,7 @@ def test_what_a_service_adds_goes_before_the_runtimes_arguments(run):
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_protocol_has_the_port_that_is_exposed(runtime):
-    """A serverless predictor gets its requests at the one port of the container."""
+    """A serverless predictor receives its requests at the only port of the container."""
     spec = RUNTIMES[runtime]["spec"]
     arguments = dict(one.split("=") for one in server_of(runtime)["args"][1:])
     (port,) = server_of(runtime)["ports"]
@@ -96,7 +96,7 @@ def test_a_runtime_ends_within_the_time_that_its_pod_has(runtime):
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_only_its_own_format_is_selected_automatically(runtime):
-    """Models of the formats "onnx" and "triton" stay with the runtime that they have."""
+    """Models of the formats "onnx" and "triton" keep their existing runtime."""
     formats = RUNTIMES[runtime]["spec"]["supportedModelFormats"]
     assert [one["name"] for one in formats if one.get("autoSelect")] == ["paternoster"]
     assert {"onnx", "triton"} <= {one["name"] for one in formats}

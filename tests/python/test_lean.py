@@ -1,4 +1,5 @@
-"""The server that is built without the feature `tools`: it serves, and says of what is left out why it is missing."""
+"""The server built without the feature `tools`: it serves, and explains for each part that is left out why it is
+missing."""
 
 import os
 import subprocess

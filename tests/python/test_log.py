@@ -1,4 +1,4 @@
-"""What the log's lines say of the model or the request that they are about, in each of its forms."""
+"""The fields of log records about their model or request, in each of the log's forms."""
 
 import json
 import re
@@ -15,15 +15,15 @@ from tritonclient.utils import InferenceServerException
 
 FORMS = ["default", "ISO8601", "json"]
 
-#: Text of a client that would be a field, a record and a colour if it were taken as it is.
+#: A client's text that would become a field, a record and a colour if it were not escaped.
 FORGED = 'x" model="other" rows=9\nE1231 23:59:59.000000 1 forged.rs:1] the scheduler panicked\x1b[31m'
 
-#: What begins a record in each form that is no JSON.
+#: The start of a record in each form other than JSON.
 RECORD = re.compile(r"^(?:[IWE]\d{4} |\d{4}-\d\d-\d\dT)")
 
 
 def failing():
-    """A model that adds its inputs, which fails where their lengths do not fit."""
+    """Returns a model that adds its inputs, and fails if their lengths do not match."""
     ports = [port("INPUT0", "FP32", ["batch", "n"]), port("INPUT1", "FP32", ["batch", "m"])]
     return model([node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"])], ports, [port("OUTPUT0", "FP32", ["batch", "k"])])
 
@@ -36,7 +36,8 @@ def models(tmp_path):
 
 
 def records(server, form, message):
-    """The records of a message, each as a dictionary; what is no record may only go on with the one before."""
+    """Returns the records of a message, each as a dictionary. A line that is no record must continue the previous
+    one."""
     found = []
     for line in server.log.read_text().splitlines():
         if form == "json":
@@ -54,7 +55,7 @@ def records(server, form, message):
 
 
 def fields(text):
-    """Fields of a line as a reader of `name=value` takes them: a name that comes twice is an error."""
+    """Returns the fields of a line as a reader of `name=value` parses them: a duplicate name is an error."""
     found = {}
     for name, quoted, plain in re.findall(r' (\w+)=(?:"((?:[^"\\]|\\.)*)"|(\S+))', text):
         assert name not in found, f"{name} comes twice: {text}"
@@ -68,7 +69,7 @@ def unescaped(match):
 
 
 def one(server, form, message, **about):
-    """The one record of a message that has these fields, once it is written."""
+    """Returns the only record of a message with these fields, once it is written."""
 
     def matching():
         written = records(server, form, message)
@@ -108,7 +109,7 @@ def test_a_line_about_a_request_says_which_request_it_is_about(program, models, 
 
 
 def stream(client, name, inputs, request_id):
-    """One request over a stream, which has to fail."""
+    """Sends one request over a stream, which must fail."""
     came = []
     client.start_stream(lambda result, error: came.append(error))
     client.async_stream_infer(name, inputs, request_id=request_id)

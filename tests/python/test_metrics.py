@@ -1,5 +1,5 @@
-"""Families of the machine, of cards and of loads, scraped from a real server; the cards are those of a stand-in for
-CUDA and NVML (`tests/fake_cuda`)."""
+"""Metric families of the machine, of cards and of loads, scraped from a real server. The cards are those of the
+stand-in for CUDA and NVML (`tests/fake_cuda`)."""
 
 import os
 import re
@@ -33,12 +33,12 @@ def models(tmp_path):
 
 
 def families(server):
-    """Types of all families by their names."""
+    """Returns the types of all families by name."""
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", scrape(server), re.MULTILINE))
 
 
 def of_card(server, uuid):
-    """The samples of one card by the names of their families."""
+    """Returns the samples of one card by family name."""
     found = re.findall(rf'^(\w+)\{{gpu_uuid="{uuid}"\}} (\S+)$', scrape(server), re.MULTILINE)
     return {name: float(value) for name, value in found}
 
@@ -67,7 +67,7 @@ def test_each_card_says_what_it_knows(program, models, stand_in):
         assert first["nv_gpu_memory_used_bytes"] * 4 == first["nv_gpu_memory_total_bytes"] == 4 << 30
         assert (first["nv_gpu_power_usage"], first["nv_gpu_power_limit"]) == (120.501, 700)
         energy = [of_card(server, FIRST)["nv_energy_consumption"] for _ in range(3)]
-        # Each reading of either card adds 1.5 J to what the stand-in has taken.
+        # Each reading of either card adds 1.5 J to the stand-in's counter.
         assert [round(later - earlier, 6) for earlier, later in zip(energy, energy[1:])] == [3, 3]
         assert energy[0] < 100, "counted from the server's start, not the driver's"
 

@@ -1,4 +1,4 @@
-"""The sentence encoder, against a NumPy computation from the same weights."""
+"""The sentence encoder, compared with a NumPy computation from the same weights."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,7 +22,7 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module")
 def tokens():
-    """The sentences' token ids, unpadded."""
+    """Returns the sentences' token ids, unpadded."""
     tokenizer = Tokenizer.from_file(str(fetch.minilm() / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -35,7 +35,7 @@ def expected(tokens):
 
 
 def padded(some):
-    """(input_ids, attention_mask) of sentences padded to the longest."""
+    """Returns (input_ids, attention_mask) of sentences padded to the longest."""
     longest = max(map(len, some))
     ids = np.array([one + [0] * (longest - len(one)) for one in some], np.int64)
     mask = np.array([[1] * len(one) + [0] * (longest - len(one)) for one in some], np.int64)

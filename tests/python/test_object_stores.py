@@ -1,5 +1,5 @@
-"""Model repositories in object stores: models come from them as from directories, each object is fetched once, and
-neither a store that fails nor one with strange keys harms what is served."""
+"""Model repositories in object stores: models load from them as from directories, each object is fetched once, and
+neither a failing store nor one with strange keys affects models that are served."""
 
 import json
 
@@ -23,7 +23,7 @@ EXPLICIT = ["--model-control-mode=explicit"]
 
 @pytest.fixture(params=["s3", "gs", "as"])
 def store(request, tmp_path):
-    """A store of each kind."""
+    """Starts a store of each kind."""
     made = {"s3": S3, "gs": lambda: Google(tmp_path), "as": Azure}[request.param]()
     yield made
     made.close()
@@ -31,7 +31,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 def s3():
-    """What is the same for all stores is tested on this one."""
+    """Starts the store for tests whose subject is the same for all stores."""
     made = S3()
     yield made
     made.close()
@@ -39,7 +39,8 @@ def s3():
 
 @pytest.fixture
 def serve(start, tmp_path):
-    """Starts a server over stores, which sees no credentials but theirs and whose temporary files can be looked at."""
+    """Returns a function that starts a server over stores. It has only their credentials, and a folder of its own for
+    temporary files."""
     (tmp_path / "tmp").mkdir()
 
     def start_one(*stores, flags=(), environment=None, until="ready", locations=None):
@@ -57,14 +58,14 @@ def settings_of(folder):
 
 
 def upload(store, name, factor, version=1, configured=True):
-    """Puts a model that multiplies into a store."""
+    """Uploads a model that multiplies."""
     if configured:
         store.put(f"models/{name}/config.pbtxt", config(name, PORTS).encode())
     store.put(f"models/{name}/{version}/model.onnx", scale(factor))
 
 
 def factor(client, model):
-    """What a model multiplies with."""
+    """Returns the factor with which a model multiplies."""
     return client.infer(model, [tensor("INPUT0", np.ones((1, 16), np.float32))]).as_numpy("OUTPUT0")[0, 0]
 
 
@@ -120,7 +121,7 @@ def test_explicit_loads_fetch_their_model_alone(store, serve):
     with connected(server) as client:
         store.requests.take()
         assert index(client) == {"wanted": ("", "", ""), "other": ("", "", "")}
-        # A listing whose connection breaks is asked for again, so how many there are is not told here.
+        # A listing whose connection breaks is repeated, so the number of listings is not asserted.
         assert store.requests.take()[0] == {}, "the index fetches nothing"
         client.load_model("wanted")
         assert factor(client, "wanted") == 2
@@ -144,7 +145,7 @@ def test_a_model_that_is_being_uploaded_is_loaded_once_it_is_whole(s3, serve):
     uploaded = []
 
     def upload_more(key):
-        """The rest of the model comes while the server fetches what is there."""
+        """The rest of the model arrives while the server fetches the existing objects."""
         if key == "models/late/1/model.onnx" and not uploaded:
             uploaded.append(key)
             upload(s3, "late", 5, version=2, configured=False)

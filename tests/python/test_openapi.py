@@ -1,9 +1,9 @@
-"""The server does what its OpenAPI description says: schemathesis draws requests from the description that the server
-serves, some that fit it and some that do not, and checks every answer against it.
+"""The server matches its OpenAPI description: schemathesis draws requests from the description that the server serves,
+valid and invalid ones, and checks every response against it.
 
-It checks that each status is documented for its operation, with the content type and the schema that came, that a
-request is refused if it does not fit and is not if it does, and that methods which are not described are 405. The
-schema of an error has a reason that is not empty. What is left out, schemathesis.toml names with the reason.
+It checks that each status is documented for its operation, with the response's content type and schema; that a request
+is rejected if and only if it does not fit; and that undocumented methods return 405. The schema of an error has a
+reason that is not empty. schemathesis.toml lists what is left out, with the reasons.
 """
 
 import json
@@ -18,7 +18,7 @@ import tritonclient.grpc as triton
 from clients import statistics
 
 HERE = Path(__file__).resolve().parent
-#: The models that openapi_hooks.py asks.
+#: The models that openapi_hooks.py uses.
 ASKED = ("addsub", "identity", "repeat", "strings")
 
 if sys.version_info < (3, 11):
@@ -27,7 +27,7 @@ if sys.version_info < (3, 11):
 
 @pytest.fixture
 def described(start, test_models, tmp_path):
-    """A server with everything on that the description speaks of, and the number of operations described."""
+    """Starts a server with every feature in the description; also returns the number of operations."""
     running = start(
         test_models, "--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true",
         f"--trace-file={tmp_path / 'traces.json'}", f"--timeline-file={tmp_path / 'timeline.json'}",
@@ -35,7 +35,7 @@ def described(start, test_models, tmp_path):
     status, page = running.get("/v2/openapi.json")
     assert status == 200
     paths = json.loads(page)["paths"]
-    # The path of the description itself was just asked; schemathesis leaves it out.
+    # The path of the description itself has just been requested; schemathesis leaves it out.
     paths.pop("/v2/openapi.json")
     operations = [method for path in paths.values() for method in path if method != "parameters"]
     yield running, len(operations)
@@ -44,13 +44,13 @@ def described(start, test_models, tmp_path):
 
 
 def hold_against_description(server, operations, folder, *flags, models_are_there):
-    """Runs schemathesis, which has to ask every operation and to find nothing; returns how many requests it sent."""
+    """Runs schemathesis, which must call every operation and find nothing; returns how many requests it sent."""
     command = [
         Path(sys.executable).parent / "schemathesis", "--config-file", HERE / "schemathesis.toml",
         "run", f"http://{server.http}/v2/openapi.json", "--phases=coverage,fuzzing", "--no-color", *flags,
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(HERE), "OPENAPI_MODELS_ARE_THERE": "1" if models_are_there else ""}
-    # What it keeps between runs lies in the folder, so that no run depends on another.
+    # Its state is in the test's folder, so that no run depends on another.
     run = subprocess.run(
         [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
@@ -70,7 +70,7 @@ def test_models_that_are_there(described, tmp_path):
 
 
 def test_names_of_whatever_is_drawn(described, tmp_path):
-    """Names of models are drawn too, and percent-encoded. No model has them, so that nothing has to be accepted."""
+    """Model names are drawn too, and percent-encoded. No model has these names, so no request must be accepted."""
     server, operations = described
     flags = ["--max-examples=10", "--exclude-checks=positive_data_acceptance"]
     assert hold_against_description(server, operations, tmp_path, *flags, models_are_there=False) > 20 * operations

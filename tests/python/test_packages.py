@@ -1,4 +1,4 @@
-"""The packages, as far as that can be seen without building them: their metadata, the service, the lists of licences.
+"""The packages, as far as can be checked without building them: their metadata, the service, the lists of licences.
 `make package-test` installs them."""
 
 import re
@@ -17,7 +17,7 @@ LICENSES = DEPLOY / "licenses"
 
 @pytest.fixture(scope="module")
 def metadata(tmp_path_factory):
-    """The metadata that the wheel will have."""
+    """Returns the metadata that the wheel will have."""
     maturin = fetched(package_tools.maturin)
     folder = tmp_path_factory.mktemp("metadata")
     command = [maturin, "pep517", "write-dist-info", "--metadata-directory", folder]
@@ -37,7 +37,7 @@ def test_the_wheel_has_the_crates_version_and_asks_for_a_runtime_that_the_server
 
 @pytest.fixture
 def unit(tmp_path):
-    """The service, with a program that is there on machines that have not installed it."""
+    """Returns the service, with a program that exists on machines that have not installed it."""
     text = (DEBIAN / "service").read_text()
     assert "ExecStart=/usr/bin/paternoster serve " in text
     file = tmp_path / "paternoster.service"
@@ -59,7 +59,7 @@ def test_systemd_understands_every_line_of_the_service(unit):
 
 
 def test_the_service_is_exposed_to_little(unit):
-    """systemd's own measure, of 0 to 10: 1.6 here, 9.6 without any of the settings."""
+    """systemd's own score, from 0 to 10: 1.6 here, 9.6 without any of the settings."""
     confined, said = analyze("security", "--offline=true", "--threshold=20", unit)
     assert confined == 0, said
     unit.write_text("[Service]\nExecStart=/bin/true\n")
@@ -71,7 +71,7 @@ def test_the_service_waits_as_long_as_the_server_may_take_to_end(program):
     defaults = re.findall(r"--(?:exit-timeout|drain-delay)-secs <SECONDS>.*?\[default: (\d+)\]", help_of_serve, re.DOTALL)
     assert len(defaults) == 2
     (waits,) = re.findall(r"^TimeoutStopSec=(\d+)$", (DEBIAN / "service").read_text(), re.MULTILINE)
-    # 1 s for the last scrape, 5 s for running programs.
+    # 1 s for the last scrape and 5 s for running programs.
     assert int(waits) >= sum(map(int, defaults)) + 6
 
 

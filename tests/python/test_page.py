@@ -1,4 +1,4 @@
-"""The page for people, in a real browser: what it shows, that it follows what happens, and that it trusts no name."""
+"""The server's page, in a real browser: what it shows, that it follows changes, and that it trusts no name."""
 
 import json
 import threading
@@ -14,12 +14,12 @@ from onnx_bytes import identity
 from repository_on_disk import config, write_model
 from server import Server
 
-#: A directory's name, and so a model's, that would run as a script if it were taken for markup.
+#: A directory's and therefore a model's name that would run as a script if it were inserted as markup.
 HOSTILE = '<img src=x onerror="window.broken=1">'
 PORTS = {"INPUT0": ("FP32", [16])}
 WAITS = 'document.querySelector("#status").textContent'
 
-#: Contrast of each element's own text with what is behind it (WCAG 2.2, relative luminance), the least first.
+#: Contrast of each element's own text with its background (WCAG 2.2, relative luminance), the lowest first.
 CONTRASTS = """
 (() => {
   const parsed = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -66,7 +66,7 @@ def browser():
 
 @pytest.fixture
 def busy(page_server):
-    """Requests of two models, one after the other, as long as a test runs."""
+    """Sends requests to two models, one after the other, for as long as a test runs."""
     over, failures = threading.Event(), []
 
     def ask():
@@ -96,7 +96,7 @@ def opened(browser, server, **window):
 
 
 def cells(browser):
-    """The rows of the table of models, as the texts of their cells."""
+    """Returns the rows of the table of models, as the texts of their cells."""
     texts = "(row) => [...row.children].map((cell) => cell.textContent)"
     rows = browser.value(f"[...document.querySelectorAll('#models tr')].map({texts})")
     return {row[0]: row for row in rows}

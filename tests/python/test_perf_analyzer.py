@@ -1,8 +1,7 @@
 """perf_analyzer, Triton's load generator: every way in which it sends tensors, and its figures.
 
-A run of a counted number of requests is exact: perf_analyzer exports what each was sent and answered, and the server's
-counts have to agree. Figures are read from its CSV file and shown at the end of the tests; how fast anything is, is not
-asserted.
+A run with a fixed number of requests is exact: perf_analyzer exports each request and its response, and the server's
+counts must agree. Figures are read from its CSV file and printed at the end of the tests. Speeds are not asserted.
 """
 
 import csv
@@ -19,9 +18,9 @@ from clients import ROW, change, output, statistics
 from conftest import NOTES, fetched
 from server import Server
 
-#: Requests of a counted run. perf_analyzer reports after a second at the earliest, however few they are.
+#: Requests of a counted run. perf_analyzer reports after a second at the earliest, even for few requests.
 COUNT = 60
-#: A counted run takes a few seconds.
+#: Time limit of a counted run, which takes a few seconds.
 SECONDS = 60
 STARTS_MAX = 3
 #: Columns of the CSV file whose sum is the mean latency of a request, in microseconds.
@@ -50,7 +49,7 @@ FIGURES = []
 
 @pytest.fixture(scope="module", autouse=True)
 def figures():
-    """Shows at the end of the tests what was measured."""
+    """Prints the figures at the end of the tests."""
     yield
     NOTES.append(("perf_analyzer, development build", FIGURES))
 
@@ -63,11 +62,11 @@ class Analyzer:
         self.server = server
         self.csv = folder / "figures.csv"
         self.export = folder / "requests.json"
-        #: How often it was started for the last run. Each time it sends all requests.
+        #: How often it was started for the last run. Each start sends all requests.
         self.starts = 0
 
     def run(self, model, protocol, *flags):
-        """The text that it prints, and the rows of its CSV file."""
+        """Runs it; returns its output, and the rows of its CSV file."""
         http = f"https://{self.server.http}" if self.server.tls else self.server.http
         address = {"http": http, "grpc": self.server.grpc}[protocol]
         files = ["-f", self.csv, "--profile-export-file", self.export]
@@ -81,8 +80,8 @@ class Analyzer:
         return text, rows
 
     def ended(self, command):
-        """What it prints. A short run whose requests are all answered sometimes does not end, or leaves its export empty:
-        it is started again then."""
+        """Returns its output. A short run whose requests are all answered sometimes does not end, or leaves its export
+        empty; it is then started again."""
         is_counted = any("--request-count" in str(part) for part in command)
         for self.starts in range(1, STARTS_MAX + 1):
             self.export.unlink(missing_ok=True)
@@ -95,13 +94,13 @@ class Analyzer:
         raise AssertionError(f"{command} was started {STARTS_MAX} times and did not end well")
 
     def requests(self):
-        """What was sent and answered: the requests of the only run that was exported."""
+        """Returns the requests of the only exported run, with their responses."""
         (run,) = json.loads(self.export.read_text())["experiments"]
         return run["requests"]
 
 
 def is_sound(row):
-    """Whether the figures of a row fit together."""
+    """Returns whether the figures of a row are consistent."""
     assert float(row["Inferences/Second"]) > 0
     percentiles = [int(row[name]) for name in PERCENTILES]
     assert 0 < percentiles[0] and percentiles == sorted(percentiles), row
@@ -110,7 +109,8 @@ def is_sound(row):
 
 
 def shown(model, protocol, flags, row):
-    """A line for people. Of a counted run perf_analyzer divides the count by a whole second, which says nothing."""
+    """Returns a line for the summary. For a counted run, perf_analyzer divides the count by a whole second, so its
+    throughput means nothing."""
     flags = " ".join(flag for flag in map(str, flags) if "/" not in flag)
     rate = "counted" if "--request-count" in flags else f"{float(row['Inferences/Second']):.0f} inferences/s"
     latencies = f"p50 {row['p50 latency']:>6} µs, p99 {row['p99 latency']:>6} µs"
@@ -132,11 +132,12 @@ def test_every_way_to_send_tensors(analyzer, client, way):
     requests = analyzer.requests()
     assert len(requests) == COUNT and all(len(one["response_timestamps"]) == 1 for one in requests)
     if "shared-memory" in way:
-        # The export has what is in the messages. What is in the regions other tests compare; these are given back.
+        # The export has the contents of messages. The contents of regions are compared in other tests; here they must
+        # be unregistered.
         assert not client.get_system_shared_memory_status().regions
         return
     for one in requests:
-        # Of the rows of a request, which are alike, the export has the first; of those of an answer all.
+        # The export has the first row of a request, whose rows are equal, and all rows of a response.
         sent, (answer,) = one["request_inputs"], one["response_outputs"]
         left, right = (np.array([sent[name]] * 3, np.float32).ravel() for name in ("INPUT0", "INPUT1"))
         assert left.size == 3 * ROW.size
@@ -164,7 +165,7 @@ def test_a_decoupled_model_answers_each_request_on_the_stream_as_often_as_it_ask
     flags = ["--streaming", "--input-data", data, f"--request-count={COUNT}", "--concurrency-range=4"]
     text, (row,) = analyzer.run("repeat", "grpc", *flags)
     assert "Detected decoupled model" in text
-    # The empty one that says that there is no other counts too.
+    # The empty final response counts too.
     assert float(row["Response Throughput"]) > float(row["Inferences/Second"])
     added = change(before, statistics(client, "repeat"))
     assert (added["success"], added["fail"]) == (analyzer.starts * COUNT, 0)
@@ -177,7 +178,7 @@ def test_a_decoupled_model_answers_each_request_on_the_stream_as_often_as_it_ask
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_sequences(analyzer, client, protocol):
     before = statistics(client, "total")
-    # As many sequences at once as may hold state.
+    # As many concurrent sequences as may hold state.
     flags = [f"--request-count={COUNT}", "--concurrency-range=4", "--sequence-length=5"]
     analyzer.run("total", protocol, *flags)
     added = change(before, statistics(client, "total"))
@@ -203,7 +204,7 @@ def test_a_rate_of_requests(analyzer, client):
 
 @pytest.fixture(scope="module")
 def secured(program, test_models, tmp_path_factory):
-    """A server that asks for certificates of clients on both ports, and what makes them."""
+    """Starts a server that requires client certificates on both ports; also returns what creates them."""
     certificates = Certificates(tmp_path_factory.mktemp("certificates"))
     certificate, key = certificates.sign("server")
     flags = [
@@ -250,7 +251,7 @@ def test_it_asks_for_traces(start, test_models, tmp_path, protocol):
     assert [one["model_name"] for one in found] == ["identity"] * 5 * analyzer.starts
 
 
-#: The server's side of perf_analyzer's report for one concurrency.
+#: The server-side part of perf_analyzer's report for one concurrency.
 SERVER_SIDE = re.compile(
     r"Request concurrency: (\d+)\n.*?Throughput: ([\d.]+) infer/sec.*?"
     r"Server:\s*\n\s*Inference count: (\d+)\s*\n\s*Execution count: (\d+)\s*\n\s*Successful request count: (\d+)\s*\n"
@@ -264,7 +265,7 @@ def test_its_figures_of_windows_add_up(analyzer, client, request):
     steps = "1:64" if request.config.getoption("--full-range") else "1:64:21"
     expected = list(range(1, 65, 1 if steps == "1:64" else 21))
     before = statistics(client, "identity")
-    # Few and short windows, any of them good enough: the figures have to add up, not to be stable.
+    # Few and short windows, any of them good enough: the figures must add up, not be stable.
     windows = ["-p", "300", "-r", "3", "--stability-percentage", "1000"]
     report, rows = analyzer.run("identity", "grpc", "--concurrency-range", steps, *windows)
     measured = [tuple(map(float, found)) for found in SERVER_SIDE.findall(report)]

@@ -1,5 +1,5 @@
-"""Networks under each policy, served live under an open Poisson load: every answer is right, and what the policy is for
-happens. Counts are judged, never times."""
+"""Networks under each policy, on a live server under an open Poisson load: every answer is right, and the policy's
+effect occurs. Only counts are asserted, never times."""
 
 import json
 from collections import Counter
@@ -11,27 +11,27 @@ import pytest
 from clients import metric, on_page, scrape
 from open_load import OUTPUTS, WHOLE, Served
 
-#: Of the largest element of all answers.
+#: Allowed difference, as a fraction of the largest element of all answers.
 TOLERANCE = 1e-4
 SAMPLES = 12
-#: Share of the measured peak at which requests come.
+#: The load, as a fraction of the measured peak.
 LOAD = 0.8
 
 MODELS = {
     "minilm": Served("minilm", open_load.POLICIES["minilm-paper"]),
-    # The paper's predictor pushes wherever the slack allows it, so that it does not hang on this machine's times.
+    # The paper's predictor pushes wherever the slack allows it, so the effect does not depend on this machine's times.
     "resnet50": Served("resnet50", open_load.POLICIES["resnet50-equation-2"]),
     "vgg19": Served("vgg19", open_load.POLICIES["vgg19"]),
     "unet": Served("unet", open_load.POLICIES["unet-latencies"]),
 }
-#: Models that share the device, of which one is to have three times as much of it.
+#: Models that share the device; one should get three times as much of it.
 WEIGHTS = {"heavy": 3, "light": 1}
 SHARING = {
     "heavy": Served("minilm", f"stages: 2\nbatching: {{ policy: diversity, weight: {WEIGHTS['heavy']} }}"),
-    # Small batches: shares are only as fine as tasks are short.
+    # Small batches, because shares are only as fine as tasks are short.
     "light": Served("vgg19", f"stages: 2\nbatching: {{ policy: adaptive, weight: {WEIGHTS['light']} }}", 2),
 }
-#: How many requests of each are sent at once.
+#: The number of requests of each that are sent at once.
 SHARED = {"heavy": 600, "light": 120}
 REQUESTS = {"minilm": 200, "resnet50": 150, "vgg19": 100, "unet": 40}
 
@@ -43,7 +43,7 @@ def networks(program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def samples():
-    """A dozen requests for each network."""
+    """Returns a dozen requests for each network."""
     made = {}
 
     def of(network):
@@ -54,7 +54,8 @@ def samples():
 
 @pytest.fixture
 def serve(start, networks, tmp_path):
-    """Starts a server over these models, and beside each network the same whole and under `serial`."""
+    """Returns a function that starts a server with these models, and with each network also whole and under
+    `serial`."""
 
     def serve_models(models, *flags):
         alone = {f"{served.network}-whole": Served(served.network, WHOLE) for served in models.values()}
@@ -65,7 +66,7 @@ def serve(start, networks, tmp_path):
 
 
 def right_answers(server, network, requests):
-    """What the whole network answers, one request at a time, and by how much an answer may differ from that."""
+    """Returns the whole network's answers, one request at a time, and the allowed difference from them."""
     expected = open_load.answers_alone(server.grpc, f"{network}-whole", network, requests)
     allowed = TOLERANCE * max(np.abs(one).max() for one in expected)
     apart = min(np.abs(one - other).max() for at, one in enumerate(expected) for other in expected[:at])
@@ -81,7 +82,7 @@ def assert_all_right(answered, network, expected, allowed):
 
 
 def under_load(server, model, requests):
-    """Serves an open load on one model, and checks every answer."""
+    """Sends an open load to one model, and checks every answer."""
     expected, allowed = right_answers(server, model, requests)
     count = REQUESTS[model]
     rate = LOAD * open_load.peak(server.grpc, model, requests, count // 3)
@@ -95,7 +96,7 @@ def happened(server, model, what):
 
 
 def assert_every_stage_ran_every_row(server, model, stages):
-    """Rows of all stages are as many as requests were asked: those of the peak and those of the load."""
+    """Checks that each stage ran as many rows as requests were sent: those of the peak and those of the load."""
     asked = metric(server, "nv_inference_request_success", model=model)
     for stage in range(stages):
         assert metric(server, "paternoster_stage_tasks_total", model=model, stage=stage) > 0
@@ -103,7 +104,7 @@ def assert_every_stage_ran_every_row(server, model, stages):
 
 
 def kinds(recorded):
-    """How often each thing that happens to a batch is on a timeline, by the names of its spans."""
+    """Returns how often each event of batches is on a timeline, by the names of its spans."""
     spans = [event["name"] for event in recorded["traceEvents"] if event["ph"] == "X"]
     return Counter(what for name in spans for what in ("stretch", "merge", "split") if what in name.split())
 
@@ -149,7 +150,7 @@ def test_unet_is_split_under_diversity(serve, samples):
 
 
 def test_two_models_share_the_device_by_their_weights(serve, samples):
-    """One lane, and requests of both that wait for it: each has its share of the lane's time, so neither starves."""
+    """One lane, with requests of both waiting for it: each gets its share of the lane's time, so neither starves."""
     server = serve(SHARING, "--cpu-lanes", "1")
     right, streams, pages = {}, [], []
     for name, served in SHARING.items():
@@ -162,7 +163,8 @@ def test_two_models_share_the_device_by_their_weights(serve, samples):
 
     had, tasks = Counter(), Counter()
     for page, later in zip(pages, pages[1:]):
-        # Requests of both waited at both ends, and all came at the beginning: so they did in between.
+        # Requests of both waited at the start and at the end of this interval. All arrived at the start, so they also
+        # waited in between.
         if all(on_page(one, "nv_inference_pending_request_count", model=name) > 0 for one in (page, later) for name in SHARING):
             for name in SHARING:
                 had[name] += added(page, later, "paternoster_stage_run_seconds_total", name)

@@ -1,8 +1,9 @@
-"""Replays what was measured on Triton 2.51, case by case: status codes must be the same, answers must say the same, and
-refusals must name the same facts. Exceptions are listed in protocol_differences.py and checked as strictly.
+"""Replays what was recorded from Triton 2.51, case by case: status codes must be the same, answers must have the same
+content, and rejections must contain the same facts. Exceptions are listed in protocol_differences.py and checked as
+strictly.
 
-Cases with a recorded request are sent as they are. The others are scripted below; where the measurement waited for some
-time, the script waits for the state that was meant.
+Cases with a recorded request are sent unchanged. The others are scripted below. Where the measurement waited for some
+time, the script waits for the intended state.
 """
 
 import queue
@@ -35,7 +36,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 def health_check(channel, service):
-    """Check with a hand-written request: field 1 is the service's name."""
+    """Sends a Check with a hand-written request: field 1 is the service's name."""
     request = b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
     return asked(lambda: channel.unary_unary(f"{HEALTH}/Check")(request, timeout=10).hex())
 
@@ -47,7 +48,7 @@ def repository(made_models):
 
 @pytest.fixture(scope="module")
 def tally():
-    """Counts how the cases compare, and tells it at the end of the run."""
+    """Counts how the cases compare, and reports it at the end of the run."""
     counts = Counter()
     yield counts
     lines = [f"{counts[kind]:4} {kind}" for kind in ("same", "listed differences", "different")]
@@ -56,7 +57,8 @@ def tally():
 
 @pytest.fixture(scope="module")
 def measured(program, repository):
-    """A server in mode none over the models of the measurement, one of which is broken: (server, channel, client)."""
+    """Starts a server in mode none with the models of the measurement, one of which is broken: (server, channel,
+    client)."""
     from server import Server
 
     running = Server(repository, program=program)
@@ -84,7 +86,7 @@ def watch(channel):
 
 
 def reflect(channel):
-    """Asks for the list of services: field 7, empty."""
+    """Requests the list of services: field 7, empty."""
 
     def services():
         answers = channel.stream_stream(REFLECTION)(iter([b"\x3a\x00"]), timeout=10)
@@ -123,7 +125,7 @@ def expired_request(client):
 
 
 def scripted(name, server, channel, client):
-    """The answer to a case without a recorded request, or None where the name is unknown."""
+    """Returns the answer to a case without a recorded request; None if the name is unknown."""
     scripts = {
         "health_v1.check_model": lambda: health_check(channel, "identity_onnx"),
         "health_v1.check_nope": lambda: health_check(channel, "nope"),
@@ -141,16 +143,16 @@ def scripted(name, server, channel, client):
     return scripts[name]() if name in scripts else None
 
 
-#: How often the cases of a full queue are tried before a machine is called too busy for them.
+#: Attempts at the cases of a full queue before the machine is called too busy for them.
 TRIES = 20
 
 
 @pytest.fixture(scope="module")
 def queued(measured):
-    """The cases of a full queue: slow_q runs one request, two wait, and two more come.
+    """The cases of a full queue: slow_q runs one request, two wait, and two more arrive.
 
-    They mean something only while the first request runs, about a second. Where a busy machine takes longer to send the
-    others, they are sent again.
+    They are valid only while the first request runs, about a second. If a busy machine takes longer to send the others,
+    they are sent again.
     """
     server, _, client = measured
     for _ in range(TRIES):
@@ -162,7 +164,7 @@ def queued(measured):
 
 
 def full_queue(server, client):
-    """Answers by request; None where the first ended too early for the queue to be full."""
+    """Returns answers by request; None if the first ended too early for the queue to be full."""
     ended, order = queue.Queue(), []
 
     def ask(name):
@@ -175,7 +177,8 @@ def full_queue(server, client):
         client.async_infer("slow_q", [tensor("INPUT0", [ROW])], told, request_id=name)
 
     def waiting(count):
-        """Whether so many requests wait behind the running one, or it has ended, so that they never will."""
+        """Returns whether that many requests wait behind the running one. Also true if it has ended, so that they never
+        will."""
         return pending(server, "slow_q") == count or not ended.empty()
 
     executed = on_lanes(server)
@@ -196,7 +199,7 @@ def full_queue(server, client):
 
 
 def on_lanes(server):
-    """Tasks that have been given to lanes."""
+    """Returns the number of tasks that have been given to lanes."""
     return metric(server, "paternoster_tasks_total")
 
 
@@ -205,7 +208,7 @@ def on_lanes(server):
 
 @pytest.fixture(scope="module")
 def by_request(program, repository):
-    """All cases of a second server in explicit mode, in the order of the measurement."""
+    """Returns all cases of a second server in explicit mode, in the order of the measurement."""
     from server import Server
 
     with Server(repository, "--model-control-mode=explicit", program=program) as running:
@@ -248,8 +251,8 @@ def explicit_script(server, channel, client):
 
 
 def unload_under_load(server, channel, client, index):
-    """Unloads slow_onnx while two requests of it, about a second each, are under way; the answers meanwhile, or None
-    where both ended before all had been asked."""
+    """Unloads slow_onnx during two requests to it, about a second each. Returns the answers of other requests
+    meanwhile; None if both ended before all of these had been sent."""
     answers, ended, executed = {}, queue.Queue(), on_lanes(server)
 
     def ask(name):
@@ -289,7 +292,7 @@ def unload_under_load(server, channel, client, index):
 
 
 def answer_to(name, request):
-    """The answer to a case, from whichever server the case is about."""
+    """Returns the answer to a case, from the server that the case is about."""
     if name.startswith("explicit."):
         return request.getfixturevalue("by_request")[name]
     if name.startswith("queue."):

@@ -1,4 +1,5 @@
-"""What cannot be served, and says so: files that are no models, graphs whose outputs are no tensors, outputs of any size."""
+"""What the server cannot serve, with clear errors: files that are no models, graphs whose outputs are no tensors,
+outputs of any size."""
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -10,19 +11,19 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d" * 3
 
 
 def maps(name):
-    """A port that is a sequence of maps from INT64 to FP32."""
+    """Returns a port that is a sequence of maps from INT64 to FP32."""
     value = text(1, number(1, ELEMENT["FP32"]))
     of_maps = text(5, number(1, ELEMENT["INT64"]) + text(2, value))
     return text(1, name) + text(2, text(4, text(1, of_maps)))
 
 
 def shapeless(name):
-    """An FP32 port that does not say its shape."""
+    """Returns an FP32 port without a shape."""
     return text(1, name) + text(2, text(1, number(1, ELEMENT["FP32"])))
 
 
 def zipmapped():
-    """A classifier as converters of scikit-learn models write it."""
+    """Returns a classifier as converters of scikit-learn models write it."""
     nodes = [
         node("Identity", ["scores"], ["probabilities"]),
         node("ZipMap", ["probabilities"], ["output_probability"], classlabels_int64s=[0, 1])
@@ -32,7 +33,7 @@ def zipmapped():
 
 
 def total():
-    """y = the sum of x, a scalar, whose shape the graph does not declare."""
+    """y = the sum of x, a scalar whose shape the graph does not declare."""
     return model([node("ReduceSum", ["x"], ["y"], keepdims=0)], [port("x", "FP32", (3,))], [shapeless("y")])
 
 
@@ -55,7 +56,7 @@ def test_what_cannot_be_served_says_what_was_found_and_what_to_do(start, tmp_pat
 
 
 def test_outputs_as_large_as_a_file_says_are_refused_and_the_server_goes_on(start, tmp_path):
-    """Each output is declared as large as no memory is; a graph makes as many numbers as it is asked for."""
+    """Each output is declared larger than any memory; one graph makes as many numbers as a request asks for."""
     for name, length in (("large", 10**11), ("huge", 2**50)):
         graph = model([node("Identity", ["x"], ["y"])], [port("x", "FP32", ("batch", "n"))], [port("y", "FP32", ("batch", "n"))])
         write_model(tmp_path, name, graph, config(name, {"x": ("FP32", [-1])}, {"y": ("FP32", [length])}))

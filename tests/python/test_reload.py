@@ -1,4 +1,4 @@
-"""A model changes its weights again and again while clients use it."""
+"""A model changes its weights repeatedly while clients use it."""
 
 import json
 import threading
@@ -15,8 +15,8 @@ SETTINGS = json.dumps({"backend": "onnxruntime", "max_batch_size": 16, "dynamic_
 
 
 def test_every_answer_under_reload_is_one_versions_own(explicit):
-    """Version k multiplies by k. An answer mixed from two versions, or an error, would show; and as the versions are
-    exchanged at one moment, no client sees an old one after a new one."""
+    """Version k multiplies by k. An answer mixed from two versions, or an error, would show. Versions are exchanged
+    atomically, so no client gets an old one after a new one."""
     server, _, operator = explicit
     operator.load_model("times", config=SETTINGS, files={"file:1/model.onnx": scale(1)})
     over = threading.Event()
@@ -40,7 +40,7 @@ def test_every_answer_under_reload_is_one_versions_own(explicit):
         try:
             for version in range(2, RELOADS + 2):
                 operator.load_model("times", config=SETTINGS, files={"file:1/model.onnx": scale(version)})
-                # Each client may still be told what it had asked before; one that is told more asked the new version.
+                # Each client may still get the answer to one earlier request; a second answer is of the new version.
                 enough = sum(progress) + CLIENTS + 1
                 eventually("an answer of the new version", lambda count=enough: sum(progress) >= count)
         finally:

@@ -1,4 +1,4 @@
-"""Models that come and go by request: index, load, unload, overrides; many models at once."""
+"""Models that are loaded and unloaded by request: index, load, unload, overrides; many models at once."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def index(client):
 
 
 def factor(client, model, version=""):
-    """What a scale model multiplies with."""
+    """Returns the factor with which a scale model multiplies."""
     return client.infer(model, [tensor("INPUT0", np.ones((1, 16), np.float32))], model_version=version).as_numpy("OUTPUT0")[0, 0]
 
 
@@ -210,7 +210,7 @@ def test_poll_mode_follows_the_directory(start, tmp_path):
     server = start(tmp_path, "--model-control-mode=poll", "--repository-poll-secs=1")
     with triton.InferenceServerClient(server.grpc) as client:
         assert factor(client, "times") == 2
-        # Moved into place, as a deployment does, so that a half-written file is never seen.
+        # Moved into place, as deployments do, so that the server never sees a half-written file.
         fresh = write_model(tmp_path / ".next", "times", scale(5), version=2) / "2"
         os.rename(fresh, tmp_path / "times" / "2")
         eventually("the new version", lambda: factor(client, "times") == 5)
@@ -233,7 +233,7 @@ def warnings_of(server):
 
 @pytest.fixture
 def polled(start, tmp_path):
-    """A server in poll mode that serves version 1 of a model: (server, repository, client)."""
+    """Starts a server in poll mode that serves version 1 of a model: (server, repository, client)."""
     repository = tmp_path / "repository"
     write_model(repository, "times", scale(2), config("times", PORTS))
     running = start(repository, "--model-control-mode=poll", "--repository-poll-secs=1")

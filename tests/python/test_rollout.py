@@ -1,5 +1,5 @@
-"""A rollout under load: the server that the chart starts is replaced by a new one, as Kubernetes does it, and no
-request fails."""
+"""A rollout under load: the server that the chart starts is replaced by a new one as Kubernetes does it, and no request
+fails."""
 
 import asyncio
 import threading
@@ -14,14 +14,14 @@ from manifests import CHART, container, render
 from server import HOST
 
 CLIENTS = 8
-#: What the container has from the chart's arguments, and a test from its own server.
+#: Arguments that the container gets from the chart, and a test from its own server.
 OF_THE_CONTAINER = ("--model-repository", "--grpc-port", "--http-port", "--metrics-port", "--profile-directory")
-#: Seconds of drain delay: within them the old server's end has to be noticed, which takes milliseconds.
+#: Seconds of drain delay. The old server's end must be noticed within them, which takes milliseconds.
 DRAIN_DELAY_S = 10
 
 
 class Service:
-    """A Kubernetes service: connections go on to the endpoint that it has at that moment, and stay there."""
+    """A Kubernetes service: connections are forwarded to the current endpoint, and stay with it."""
 
     def __init__(self):
         self.endpoint = None
@@ -70,7 +70,8 @@ class Service:
 
 
 class Load:
-    """Clients that ask one after the other: half keep their connection, half open a new one for each request."""
+    """Clients that send requests one after the other. Half keep their connection, half open a new one for each
+    request."""
 
     def __init__(self, address):
         self.address = address
@@ -96,14 +97,15 @@ class Load:
                     return
                 if not keeps:
                     client.close()
-                    # gRPC keeps a connection for all channels of one address and options, unless they differ.
+                    # gRPC shares a connection between all channels with the same address and options, so the options
+                    # must differ.
                     options = [("grpc.use_local_subchannel_pool", 1), ("paternoster.nth", self.answered[number])]
                     client = triton.InferenceServerClient(self.address, channel_args=options)
         finally:
             client.close()
 
     def progress(self):
-        """Waits until each client has had an answer that it asked for after this call."""
+        """Waits until each client has received an answer to a request that it sent after this call."""
         enough = [count + 2 for count in self.answered]
         eventually(
             "an answer to each client",
@@ -114,7 +116,7 @@ class Load:
 
 @pytest.fixture
 def chart_flags(helm):
-    """The arguments of the chart's container, but for where it listens and what it reads."""
+    """Returns the arguments of the chart's container, except its addresses and its repository."""
     settings = [f"server.drainDelaySecs={DRAIN_DELAY_S}"]
     command, *flags = container(render(helm, CHART / "ci" / "pvc-values.yaml", settings=settings))["args"]
     assert command == "serve" and f"--drain-delay-secs={DRAIN_DELAY_S}" in flags
@@ -129,10 +131,10 @@ def test_no_request_fails_while_the_server_is_replaced(start, made_models, chart
         asking = [pool.submit(load.keep_asking, number) for number in range(CLIENTS)]
         try:
             load.progress()
-            # No pod more than asked for is missing at any time (maxUnavailable: 0): the new one is ready first.
+            # No pod may be missing at any time (maxUnavailable: 0), so the new one is ready first.
             new = start(repository, *chart_flags, "--drain-delay-secs=0")
             old.process.terminate()
-            # The old one says that it wants no more traffic, and serves on until that has been noticed.
+            # The old server reports that it wants no more traffic, and keeps serving until that has been noticed.
             eventually("readiness is off", lambda: old.get("/v2/health/ready")[0] == 400)
             assert old.get("/v2/health/live")[0] == 200
             before = service.connections
@@ -140,7 +142,7 @@ def test_no_request_fails_while_the_server_is_replaced(start, made_models, chart
             assert service.connections > before, "new connections still reach the old server"
             assert new.get("/v2/health/ready")[0] == 200
             service.endpoint = new.grpc
-            # Connections that are kept are told to go away, and come back to the new one.
+            # Kept connections receive GOAWAY, and reconnect to the new server.
             assert old.process.wait(timeout=60) == 0, old.log_tail()
             load.progress()
         finally:

@@ -1,5 +1,5 @@
-"""How the server scales: tables are whole and every answer is right. Of speeds nothing is judged. The count of waits for locks needs root,
-and a kernel that sets probes in programs."""
+"""How the server scales: tables are complete and every answer is right. Speeds are not asserted. Counting waits for
+locks needs root, and a kernel with probes in programs."""
 
 import csv
 import os
@@ -17,7 +17,7 @@ TRACING = [Path("/sys/kernel/tracing"), *(Path(line.split()[1]) for line in open
 
 @pytest.fixture(scope="module")
 def tracing():
-    """Where probes are set."""
+    """Returns the folder in which probes are set."""
     writable = [folder for folder in TRACING if os.access(folder / "uprobe_events", os.W_OK)]
     if not writable or not shutil.which("nm"):
         pytest.skip("counting waits for locks needs root, tracefs with uprobes, and nm")

@@ -1,4 +1,4 @@
-"""TLS and client certificates over HTTP and gRPC, and groups of calls that ask for a key, with Triton's own clients."""
+"""TLS and client certificates over HTTP and gRPC, and groups of calls that require a key, with Triton's own clients."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ from server import Server
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-#: Every group but health.
+#: Every group except health.
 GROUPS = "metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging"
 HEALTH_METHODS = {"ServerLive", "ServerReady", "ModelReady"}
 
@@ -39,7 +39,8 @@ def served_files(certificates):
 
 
 def context(certificates, certified_by=None):
-    """What a client of the standard library needs to trust the server, and to show a certificate."""
+    """Returns an SSL context with which a client of the standard library trusts the server, and presents a
+    certificate."""
     trusting = ssl.create_default_context(cafile=certificates.authority)
     if certified_by:
         trusting.load_cert_chain(*certified_by)
@@ -48,7 +49,7 @@ def context(certificates, certified_by=None):
 
 @pytest.fixture(scope="module", params=["one-sided", "mutual"])
 def secured(request, program, tmp_path_factory, certificates, served_files):
-    """A server over TLS on both ports, without and with certificates of clients: (server, is mutual)."""
+    """Starts a server with TLS on both ports, without and with client certificates: (server, is mutual)."""
     is_mutual = request.param == "mutual"
     repository = tmp_path_factory.mktemp("secured")
     write_model(repository, "identity", identity(), config("identity", {"INPUT0": ("FP32", [16])}))
@@ -140,7 +141,7 @@ def test_a_certificate_that_cannot_be_used_ends_the_start_and_is_named(program, 
 
 @pytest.fixture(scope="module")
 def locked(program, tmp_path_factory):
-    """A server whose groups all ask for a key, but for health."""
+    """Starts a server on which all groups except health require a key."""
     repository = tmp_path_factory.mktemp("locked")
     write_model(repository, "identity", identity(), config("identity", {"INPUT0": ("FP32", [16])}))
     flags = [f"--grpc-restricted-protocol={GROUPS}:key=secret", f"--http-restricted-api={GROUPS}:key=secret"]
@@ -149,7 +150,7 @@ def locked(program, tmp_path_factory):
 
 
 def asked(server, method, path):
-    """The status of a request without a key."""
+    """Returns the status of a request without a key."""
     body = b"{}" if method == "POST" else None
     request = urllib.request.Request(f"http://{server.http}{path}", method=method, data=body)
     try:

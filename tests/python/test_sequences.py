@@ -1,5 +1,5 @@
-"""Stateful models: requests of one sequence_id share state that nobody else sees, and whatever happens to clients, slots come back. Counts are
-judged, never times."""
+"""Stateful models: requests of one sequence_id share state that no other request sees, and slots are reclaimed whatever
+happens to clients. Only counts are asserted, never times."""
 
 import queue
 import random
@@ -15,11 +15,11 @@ from conftest import serving
 from tritonclient.utils import InferenceServerException
 
 NOT_STARTED = "must specify the START flag on the first request of the sequence"
-#: Of the crowd that comes at once.
+#: Number and length of sequences that start at once.
 SEQUENCES, LENGTH = 500, 8
 
 
-#: What a warm-up sample gives the model "total": its input, a control and its state.
+#: Inputs of a warm-up sample for the model "total": its input, a control and its state.
 WARM = {"INPUT0": "INT64", "START": "INT32", "total": "INT64"}
 
 
@@ -33,7 +33,7 @@ def sample(name, batch_size, inputs):
 
 
 def variant(repository, made, name, model, *changes):
-    """A model with another name and configuration."""
+    """Writes a model with another name and configuration."""
     folder = repository / name
     shutil.copytree(made / model, folder)
     config = folder / "config.pbtxt"
@@ -89,7 +89,7 @@ def number(value):
 
 
 def add(client, model, sequence, value, start=False, end=False, **more):
-    """Adds to a sequence's sum; returns it, and what the model was told of the request's place."""
+    """Adds to a sequence's sum; returns the sum, and the control inputs that the model got."""
     flags = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
     result = client.infer(model, number(value), **flags, **more)
     return result.as_numpy("OUTPUT0").item(), result.as_numpy("is_first").item(), result.as_numpy("is_last").item()
@@ -179,7 +179,7 @@ def test_a_slot_is_held_until_the_sequences_end(server, client):
 
 def test_an_idle_sequence_gives_its_slot_to_who_waits(client):
     add(client, "hasty", 1, 5, start=True)
-    # It has the only slot until it has been idle for too long.
+    # It holds the only slot until it has been idle for too long.
     assert add(client, "hasty", 2, 9, start=True)[0] == 9
     with refused("INVALID_ARGUMENT", "sequence 1", NOT_STARTED):
         add(client, "hasty", 1, 1)
@@ -224,7 +224,7 @@ def test_requests_of_a_stream_are_answered_in_order(server):
 
 
 def test_a_crowd_of_sequences_gets_right_sums_while_clients_vanish(server):
-    """500 sequences at once over 64 slots: one in ten goes away in the middle, one in ten begins again."""
+    """500 concurrent sequences over 64 slots: one in ten disconnects in the middle, one in ten starts again."""
     outcomes = queue.Queue()
 
     def sequence(id_):
@@ -263,7 +263,7 @@ def test_a_crowd_of_sequences_gets_right_sums_while_clients_vanish(server):
     assert not wrong, wrong[:5]
     assert told.count("vanished") > SEQUENCES // 20
     eventually("nothing waits", lambda: pending(server, "crowd") == 0)
-    # All slots are there: as many new sequences as that run beside one another, none waiting for an old one.
+    # All slots are free: as many new sequences run concurrently, none of them waiting for an old one.
     with triton.InferenceServerClient(server.grpc) as client:
         for id_ in range(1, 65):
             assert add(client, "crowd", id_, id_, start=True)[0] == id_

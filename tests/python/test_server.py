@@ -207,7 +207,7 @@ def test_the_log_is_no_more_verbose_than_there_are_levels(client):
 
 @pytest.fixture
 def empty(start, tmp_path):
-    """Starts servers without models with flags of a test's own."""
+    """Returns a function that starts servers without models, with a test's own flags."""
     return lambda *flags: start(tmp_path, "--model-control-mode=explicit", *flags)
 
 

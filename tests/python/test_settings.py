@@ -1,4 +1,5 @@
-"""Flags of tritonserver that change what models do and what metrics show, and the hook of its test suites."""
+"""Flags of tritonserver that change the behaviour of models and the contents of metrics, and the hook of its test
+suites."""
 
 import queue
 

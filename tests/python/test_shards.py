@@ -1,4 +1,4 @@
-"""The CPU cut into several devices: each has a scheduler of its own, and clients notice nothing of it."""
+"""The CPU split into several devices: each has its own scheduler, and clients do not notice."""
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ def server(program, made_models):
 
 
 def of_all_clients(server, work):
-    """What `work` gives for each of many clients that come at once."""
+    """Returns the results of `work` for many concurrent clients."""
 
     def one(number):
         with triton.InferenceServerClient(server.grpc) as client:

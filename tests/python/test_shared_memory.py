@@ -15,7 +15,7 @@ BYTES = rows(4).nbytes
 
 @pytest.fixture
 def region():
-    """Creates regions; they are gone after the test."""
+    """Returns a function that creates regions, which are removed after the test."""
     made = []
 
     def create(name, size):
@@ -31,7 +31,7 @@ def region():
 
 @pytest.fixture
 def registered(client, region):
-    """Two regions, "in" with four rows and "out", registered with the server."""
+    """Registers two regions with the server, "in" with four rows and "out"."""
     (source, source_key), (sink, sink_key) = region("in", BYTES), region("out", BYTES)
     shm.set_shared_memory_region(source, [rows(4)])
     client.register_system_shared_memory("in", source_key, BYTES)
@@ -116,7 +116,7 @@ def test_a_sparse_region_of_4_tib_is_refused_and_the_server_goes_on(client):
         client.register_system_shared_memory("sparse", key, size)
         with refused("RESOURCE_EXHAUSTED", "sparse"):
             client.infer("variable", [from_region("sparse", size, shape=(1, size // 8), datatype="INT64")])
-        # A tensor of its own size is read from anywhere in the file.
+        # A tensor of ordinary size can be read at any offset in the file.
         answer = client.infer("identity", [from_region("sparse", BYTES, offset=size - BYTES)])
         np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), np.zeros((4, 16), np.float32))
     finally:

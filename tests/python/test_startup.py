@@ -1,5 +1,5 @@
-"""What clients and probes see while a server loads its models. One of them has a configuration that nobody can open
-before the test lets them."""
+"""What clients and probes see while a server loads its models. One model has a configuration file that the server
+cannot open before the test releases it."""
 
 import fcntl
 import json
@@ -14,16 +14,17 @@ from repository_on_disk import config, write_model
 from server import Server
 
 PORTS = {"INPUT0": ("FP32", [16])}
-#: fcntl's command that chooses the signal for the holder of a lease; Python has no name for it.
+#: fcntl's command that selects the signal for the holder of a lease; Python has no name for it.
 F_SETSIG = 10
 
 
 class HeldFile:
-    """A file that others wait to open until it is released: a lease, which Linux keeps for 45 s once somebody waits."""
+    """A file that other processes cannot open until it is released: a lease, which Linux breaks 45 s after a process
+    begins to wait for it."""
 
     def __init__(self, path):
         self.file = os.open(path, os.O_RDWR | os.O_CREAT)
-        # By default the holder gets a signal that ends it; this one is ignored.
+        # By default the holder gets a signal that would end it; this one is ignored.
         fcntl.fcntl(self.file, F_SETSIG, signal.SIGURG)
         fcntl.fcntl(self.file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 
@@ -34,7 +35,7 @@ class HeldFile:
 
 @pytest.fixture
 def held(tmp_path):
-    """A repository of two models, of which one waits for its configuration: (repository, configuration)."""
+    """Writes a repository of two models, one of which waits for its configuration: (repository, configuration)."""
     write_model(tmp_path, "early", identity(), config("early", PORTS))
     configuration = HeldFile(write_model(tmp_path, "late", identity()) / "config.pbtxt")
     yield tmp_path, configuration
@@ -98,7 +99,7 @@ def test_clients_load_nothing_before_the_models_of_the_start_are_loaded(start, h
 
 
 def test_a_server_that_is_told_to_end_while_it_loads_ends_in_order(start, held):
-    """Its drain delay is for load balancers, which never saw it ready."""
+    """The drain delay is skipped, since load balancers have never seen the server ready."""
     repository, _ = held
     server = start(repository, "--drain-delay-secs=3600", until="live")
     server.process.send_signal(signal.SIGTERM)

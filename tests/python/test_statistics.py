@@ -44,7 +44,7 @@ def test_queue_and_compute_fit_into_the_request(client):
 
 
 def test_counts_equal_the_clients_under_load(server, client):
-    """32 clients at once: batches form, and still every row is counted once."""
+    """32 concurrent clients: batches form, and yet every row is counted once."""
     before = statistics(client, "scale")
 
     def ask(number):
@@ -66,8 +66,8 @@ def test_counts_equal_the_clients_under_load(server, client):
 
 
 def test_a_request_that_fails_in_the_engine_is_counted_alone(start, test_models):
-    """The lookup fails for an index outside its table, whoever shares its batch. A server of its own, as the failure is
-    an error in the log."""
+    """The lookup fails for an index beyond its table, whichever requests share its batch. The test has its own server,
+    because the failure is an error in the log."""
     server = start(test_models, "--model-control-mode=explicit", "--load-model=lookup")
     with triton.InferenceServerClient(server.grpc) as client, ThreadPoolExecutor(8) as pool:
 

@@ -1,4 +1,4 @@
-"""The checks of what people read find what they are for, and nothing else."""
+"""The checks of prose find the faults that they are for, and nothing else."""
 
 import subprocess
 
@@ -19,7 +19,7 @@ RIGHT = """# A page
 
 @pytest.fixture
 def folder(tmp_path):
-    """A repository with two pages of docs, all of which are right."""
+    """Writes a repository with two pages of docs, both without faults."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / "docs").mkdir()
     (tmp_path / "scripts").mkdir()

@@ -1,4 +1,4 @@
-"""Traces of requests as Triton's tools read them, and the settings as its clients change them."""
+"""Traces of requests as Triton's tools read them, and trace settings as its clients change them."""
 
 import json
 import threading
@@ -24,13 +24,13 @@ OFF = {
     "trace_mode": "triton",
 }
 
-#: Pairs of timestamps of a frontend that Triton's summary takes apart: all of it, its beginning, its end.
+#: Pairs of a frontend's timestamps that Triton's summary uses: all of it, its beginning, its end.
 FRONTENDS = {
     "GRPC": [("WAITREAD_START", "SEND_END"), ("WAITREAD_START", "WAITREAD_END"), ("SEND_START", "SEND_END")],
     "HTTP": [("RECV_START", "SEND_END"), ("RECV_START", "RECV_END"), ("SEND_START", "SEND_END")],
 }
 
-#: Pairs that it takes apart whatever the frontend is.
+#: Pairs that it uses whatever the frontend.
 HANDLER = [
     ("REQUEST_START", "REQUEST_END"),
     ("QUEUE_START", "COMPUTE_START"),
@@ -49,7 +49,7 @@ def models(tmp_path):
 
 
 def grouped(objects):
-    """Objects by their ids, merged as Triton's summary merges them: (model, version), and timestamps by name."""
+    """Returns objects by id, merged as Triton's summary merges them: (model, version), and timestamps by name."""
     traces = {}
     for one in sorted(objects, key=lambda one: one.get("id", -1)):
         trace = traces.setdefault(one["id"], {"timestamps": {}})
@@ -59,7 +59,7 @@ def grouped(objects):
 
 
 def summed(traces, frontend):
-    """Time between the pairs of each trace of a frontend; none may be negative or absent."""
+    """Returns the time between the pairs of each trace of a frontend; none may be negative or missing."""
     pairs = [(f"{frontend}_{start}", f"{frontend}_{end}") for start, end in FRONTENDS[frontend]] + HANDLER
     of_frontend = [one for one in traces.values() if any(name.startswith(frontend) for name in one["timestamps"])]
     for one in of_frontend:
@@ -120,7 +120,7 @@ def test_numbered_files_hold_as_many_traces_as_the_frequency_says(program, model
 
 
 def identities(inputs):
-    """Each output is the input of its number."""
+    """Returns a model in which each output equals the input with the same index."""
     pairs = [(name, name.replace("INPUT", "OUTPUT"), kind, ("batch", *dims)) for name, (kind, dims) in inputs.items()]
     return model(
         [node("Identity", [given], [made]) for given, made, _, _ in pairs],
@@ -130,7 +130,7 @@ def identities(inputs):
 
 
 def array_of(traced):
-    """The elements of a traced tensor, as Triton's summary makes them."""
+    """Returns the elements of a traced tensor, as Triton's summary reads them."""
     types = {"FP32": np.float32, "BOOL": bool, "INT64": np.int64, "BYTES": np.object_}
     if traced["dtype"] == "BYTES":
         values = json.loads(f"[{traced['data']}]")
@@ -169,7 +169,7 @@ def test_the_level_tensors_holds_inputs_and_outputs(program, models, tmp_path):
 
 
 def over(client, protocol):
-    """Reading and changing settings by a client; both give name → value as HTTP shows it."""
+    """Returns functions that read and change settings with a client; both return name → value in HTTP's form."""
 
     def plain(answer):
         if protocol == "http":
@@ -225,7 +225,7 @@ def test_the_file_cannot_be_named_by_a_client(client):
 
 @contextmanager
 def collector():
-    """A collector: its URL, and (path, content type, body) of each export."""
+    """Starts a collector: its URL, and (path, content type, body) of each export."""
     exports = []
 
     class Export(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Weights that lie in files beside the model: found in every layout, wherever the server was started, and nowhere else."""
+"""Weights in separate files: found in every layout, wherever the server was started, and nowhere else."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from repository_on_disk import config, write_model
 
 PORTS = {"INPUT0": ("FP32", [16])}
 SETTINGS = json.dumps({"backend": "onnxruntime", "max_batch_size": 4})
-#: Enough elements for the weights to be given to the engine beside the graph, and few enough to be put into it.
+#: Enough elements for the weights to be given to the engine separately, and few enough to be put into the graph.
 WIDTHS = {"large": 65536, "small": 16}
 
 
@@ -22,7 +22,7 @@ def factors(factor, width=16):
 
 
 def apart(location="model.onnx.data", width=16, offset=None, length=None):
-    """OUTPUT0 = INPUT0 · the numbers in another file."""
+    """OUTPUT0 = INPUT0 · the numbers in a separate file."""
     return scale_by(external("factor", [width], location, offset, length), width)
 
 
@@ -34,7 +34,7 @@ def factor(client, model, width=16, version=""):
 
 @pytest.fixture
 def elsewhere(start, tmp_path):
-    """A server in explicit mode whose working directory holds files of the names that the models use."""
+    """Starts a server in explicit mode whose working directory has files with the names that the models use."""
     repository, working = tmp_path / "repository", tmp_path / "working"
     repository.mkdir()
     working.mkdir()
@@ -56,7 +56,7 @@ def test_weights_come_from_beside_the_model(elsewhere, name, width):
 
 
 def test_each_version_has_its_own_weights(elsewhere):
-    """The graphs are the same byte for byte."""
+    """The graphs are identical byte for byte."""
     repository, client = elsewhere
     text = config("apart", PORTS, extra="version_policy: { all { } }")
     for version in (1, 2):
@@ -81,7 +81,7 @@ def test_a_directory_may_bear_the_models_name(elsewhere):
 
 
 def test_links_within_the_version_are_followed(elsewhere):
-    """As a volume mount or a download cache lays files out."""
+    """Volume mounts and download caches lay files out like this."""
     repository, client = elsewhere
     folder = write_model(repository, "apart", apart(), config("apart", PORTS)) / "1"
     (folder / "blobs").mkdir()
@@ -124,7 +124,7 @@ def test_a_load_request_brings_its_own_weights(elsewhere):
         files = {"file:1/model.onnx": apart("w/model.onnx.data"), "file:1/w/model.onnx.data": factors(version)}
         client.load_model("sent", config=SETTINGS, files=files)
         assert factor(client, "sent") == version
-    # A directory of the same name lends no file to what came by request.
+    # A directory of the same name gives no files to a model that came by request.
     write_model(repository, "here", apart(), config("here", PORTS))
     (repository / "here" / "1" / "model.onnx.data").write_bytes(factors(2))
     with refused("INVALID_ARGUMENT", "model.onnx.data"):
@@ -143,7 +143,7 @@ def test_a_changed_weights_file_is_noticed(start, tmp_path):
 
 
 def test_weights_come_from_beside_the_model_on_a_card(program, stand_in, tmp_path):
-    """On a stand-in for CUDA's libraries; the second model's file is too short."""
+    """On the stand-in for CUDA's libraries. The second model's file is too short."""
     width = WIDTHS["large"]
     for name, size in (("apart", width), ("cut-off", width - 1)):
         folder = tmp_path / name / "1"
