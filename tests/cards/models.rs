@@ -158,6 +158,7 @@ impl Form {
         (spec, cells.into())
     }
 
+    /// Builds the cells, segments and programs of a form.
     fn unfolding(self, max_rows: u32) -> (Unfolding, Vec<Arc<dyn Program>>) {
         let cell = |name: &str, inputs: Vec<TensorSpec>, priority| CellSpec {
             name: name.to_owned(),

@@ -65,6 +65,7 @@ impl Options {
                         let log = format!("error: could not open source file \"{value}\"\n");
                         return Err((NVRTC_ERROR_COMPILATION, log));
                     }
+                    // The main file includes the host's prelude in its place.
                     if value != DEVICE_PRELUDE {
                         read.flags.push(format!("-include{value}"));
                     }

@@ -107,6 +107,7 @@ impl Floor {
             places = (0..rows).collect();
         }
         let read_at = named(&places);
+        // Swapped only after the rows to read were named, so that the task writes other rows than it read.
         if self.planted == Some(Planted::SwappedRows) && rows > 1 && task.writes.is_some() {
             places.swap(0, 1);
         }
@@ -131,6 +132,7 @@ impl Floor {
         let mut work = Work::new(program(task.model, task.cell.0), duration_ns, task.reads.len().max(1) as u32);
         work.fails = fails;
         if task.reads.is_empty() {
+            // A task without reads is one of the first stage: its rows come from the requests.
             work.sources.extend(rows_of(&task).map(|(req, row, _)| Source::External(external(req.0, u64::from(row)))));
         } else {
             let fan_in = task.reads.len() as u16;

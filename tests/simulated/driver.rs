@@ -228,6 +228,7 @@ impl<'s> Driver<'s> {
         for (index, (req, row, place)) in (0..).zip(rows_of(task)) {
             let known = &mut self.known[req.0 as usize];
             let mut outcome = RowOutcome { next: Next::On, emitted: false };
+            // The core ignores the outcomes of other rows.
             if known.live && task.id.0 >= known.void_before {
                 let before = &mut known.repeated[row as usize];
                 if repeats(self.scenario, task.model, task.cell.0, req, row, *before) {
@@ -264,6 +265,7 @@ impl<'s> Driver<'s> {
         if self.planted == Some(Planted::ShiftedOutcomes) {
             outcomes.rotate_left(1);
         }
+        // Where rows can only go on, an executor reports no outcomes.
         if !stage.decides && !last {
             outcomes.clear();
         }

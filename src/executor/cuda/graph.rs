@@ -300,7 +300,8 @@ impl Loader<'_> {
         largest: u32,
     ) -> Result<OnLane, DeviceError> {
         let mut workspace = weights.reserve(self.card, stream, largest)?;
-        // Reserving a workspace may run trials, which write to memory that the stream's tasks may use.
+        // Preparing a size below may run products and convolutions once. That writes to memory that earlier tasks of
+        // the stream may still use.
         self.card.drain(stream)?;
         let sections = self.sections(around, largest)?;
         let mut graphs = Vec::with_capacity(sizes.len());

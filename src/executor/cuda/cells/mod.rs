@@ -258,6 +258,7 @@ impl Layout {
                 ReadFrom::Own { table } => (SLOTS, None, tables[table].place()),
                 ReadFrom::Child { table, list } => (list, None, tables[table].place()),
                 ReadFrom::Span { pool, list, reading } => {
+                    // A whole span is gathered up to each row's own length; a single entry has none.
                     let axis = input.axis.filter(|_| reading == Reading::Whole);
                     (list, axis.map(|axis| cell.count(axis)), pools[pool].place())
                 }
@@ -285,6 +286,7 @@ impl Layout {
         let brought = cell.inputs.iter().filter(|input| input.ring.is_some());
         Around {
             lists: cell.lists,
+            // At most one start value is copied for each input of a row.
             pieces: if has_own { cell.inputs.len() } else { 0 },
             gathers: gathers.collect(),
             scatters: kept.chain(appended).chain(fetched).collect(),

@@ -43,12 +43,15 @@ impl Version for Stages {
         let rows = task.row_count() as usize;
         let mut parameters = Parameters::new(&self.stages[number].around, task.bucket.rows, rows);
         let first = section.first_row as i32;
+        // Rings span all sections, so a task's rows are numbered from its section's first row.
         (0..rows).for_each(|row| parameters.name(HOST_ROWS, row, first + row as i32));
         let mut accesses = Vec::new();
         for &boundary in &layout.reads {
             let lease = task.reads.iter().find(|lease| lease.boundary == boundary);
             let lease = *lease.ok_or_else(|| format!("the batch keeps nothing at boundary {boundary}"))?;
             let named = self.named(task, lease, &mut parameters, layout.reads(boundary))?;
+            // The core assumes that earlier tasks ran. If one failed before its launch, these rows hold another batch's
+            // data.
             self.check_written(task, lease, &named)?;
             let named: Rows = Rows::List(named.into());
             let tensors = &self.boundaries[usize::from(boundary)].tensors;
@@ -64,6 +67,8 @@ impl Version for Stages {
             let ReadFrom::Request(number) = input.from else { continue };
             let to = section.brought[ring].bytes_mut();
             let places = |payload: &Payload| payload.on_card.as_ref()?.input(number).map(ImportedSlice::address);
+            // Rows that lie on the card keep their row of the ring, unused, so one list of row numbers serves all
+            // inputs.
             place(job, &mut parameters, Ring::Brought(ring), input.row_bytes.pitch(), places);
             ring += 1;
             self.bring(job, number, input, lengths, to).ok_or_else(|| {

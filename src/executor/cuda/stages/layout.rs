@@ -109,6 +109,7 @@ impl Layout {
     fn stage(&mut self, spec: &ModelSpec, cut: &Stages, number: usize) -> Result<StageLayout, String> {
         let stage = &cut.stages[number];
         let lengths = stage.program.on_card().map(CardProgram::lengths).ok_or("has no plan for CUDA cards")?;
+        // A row keeps its lengths from stage to stage, and its pitch at each boundary is that of the longest.
         if number > 0 && lengths != self.lengths {
             return Err("is made for other lengths than the stages before it".to_owned());
         }
@@ -137,6 +138,7 @@ impl Layout {
         reads.dedup();
         let outputs = stage.outputs.iter();
         let outputs = outputs.map(|output| {
+            // An output that answers several of the model's outputs has no single place on the card to be written to.
             let reply = match output.replies[..] {
                 [reply] => Some(reply),
                 _ => None,
@@ -146,6 +148,7 @@ impl Layout {
         });
         let outputs: Vec<Output> = outputs.collect::<Result<_, _>>()?;
         for exit in &stage.exits {
+            // The poller reads the value of an exit as one FP32 for each row.
             let (name, bytes) = (&stage.outputs[exit.value].tensor.name, outputs[exit.value].row_bytes.pitch());
             if bytes != size_of::<f32>() {
                 return Err(format!("decides by '{name}', which has {bytes} bytes a row, expected one FP32"));

@@ -148,7 +148,7 @@ impl Run {
     pub(super) fn play(mut self) -> Result<Rare, String> {
         while let Some(Reverse((at, due))) = self.due.pop() {
             if due == Due::Wake && self.wake != Some(at) {
-                // Nothing is due, but moving requests must arrive in the end.
+                // This wake-up was replaced by another. Moving requests must still arrive, even if nothing else is due.
                 self.move_requests()?;
                 continue;
             }
