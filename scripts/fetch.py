@@ -195,7 +195,7 @@ def build_for_here(wheel):
     machine = "any" if "any" in wheel.platforms else platform.machine()
     if machine not in wheel.platforms:
         known = ", ".join(sorted(wheel.platforms))
-        raise Unavailable(f"{wheel.name} {wheel.version} is there for {known} only, this machine is {machine}")
+        raise Unavailable(f"{wheel.name} {wheel.version} is available only for {known}, this machine is {machine}")
     return wheel.platforms[machine]
 
 

@@ -77,7 +77,7 @@ def wheel(scratch):
         raise Wrong(f"ONNX Runtime has written {left} into the user's home")
     run([*pip, "uninstall", "--yes", "paternoster"])
     if program.exists():
-        raise Wrong(f"{program} is there after the wheel was uninstalled")
+        raise Wrong(f"{program} still exists after the wheel was uninstalled")
     return f"{package.name}, {megabytes(package)}"
 
 

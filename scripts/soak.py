@@ -323,7 +323,7 @@ def soak(server, given, samples):
     for thread in threads:
         thread.join(120)
         if thread.is_alive():
-            tally.fault("a client waits for ever")
+            tally.fault("a client waits forever")
     return tally, memory
 
 

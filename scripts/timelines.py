@@ -111,7 +111,7 @@ def best_part(recorded, scenario, begun_ms):
     if scenario.shows:
         lives = [aboard for aboard in batches(under_load).values() if happened(aboard, scenario.shows)]
         if not lives:
-            raise SystemExit(f"no batch knew all of {', '.join(scenario.shows)}; run it again")
+            raise SystemExit(f"no batch had all of {', '.join(scenario.shows)}; run it again")
         aboard = min(lives, key=lambda aboard: abs(len(aboard) - scenario.drawn))
         return min(one.begin_ms for one in aboard), max(one.end_ms for one in aboard)
     groups = [under_load[at : at + scenario.drawn] for at in range(len(under_load) - scenario.drawn + 1)]

@@ -311,7 +311,7 @@ fn programs_of_one_graph_are_of_one_origin_and_runs_stop_alone() {
     lane.clear();
     assert!(runs(&one, &lane));
     drop(one);
-    assert!(runs(&two, &lane), "the session is there for as long as anybody has it");
+    assert!(runs(&two, &lane), "the session lives as long as any handle");
 }
 
 #[tokio::test]

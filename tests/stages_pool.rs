@@ -345,7 +345,7 @@ async fn a_stage_past_its_time_keeps_its_version_from_being_ready_until_it_retur
     assert!(!hanging.is_responsive() && healthy.is_responsive());
     assert_eq!(values(&submit(&healthy, &[1.0, 1.0]).await.expect("a lane is left")), [112.0, 112.0]);
     gate.let_pass(2);
-    assert_eq!(values(&late.await.expect("what it made after all is its answer")), [112.0, 112.0]);
+    assert_eq!(values(&late.await.expect("its late result is its answer")), [112.0, 112.0]);
     while !hanging.is_responsive() {
         changes.changed().await.expect("the pool lives");
     }

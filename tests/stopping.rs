@@ -186,7 +186,7 @@ async fn a_run_that_anybody_waits_for_goes_on() {
     model.await_run();
     let (leaves, stays) = (model.submit(1.0), model.submit(DEAF));
     model.release.send(()).expect("the run waits");
-    first_run.await.expect("it was let go on");
+    first_run.await.expect("it was released");
     assert_eq!(model.await_run(), 2, "those that waited run together");
     drop(leaves);
     model.release.send(()).expect("the run waits");
@@ -271,7 +271,7 @@ async fn a_lane_is_stuck_while_a_task_past_its_time_has_not_returned() {
     assert!(other.handle.is_responsive());
     other.answers().await;
     model.release.send(()).expect("the run waits");
-    assert_eq!(first(&response.await.expect("what it made after all is its answer")), DEAF);
+    assert_eq!(first(&response.await.expect("its late result is its answer")), DEAF);
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     assert!(model.handle.is_responsive());
     assert_eq!(counts(&pool), LaneCounts { overdue: 1, ..LaneCounts::default() });

@@ -96,7 +96,7 @@ fn work_is_told_that_it_panicked() {
     let (mut work, sees) = Witness::new();
     work.panics = true;
     cpu.launch(STREAM, &[], work).expect("the launch is right");
-    let (_, outcome) = sees.recv_timeout(PATIENCE).expect("every launch is told its end");
+    let (_, outcome) = sees.recv_timeout(PATIENCE).expect("every launch reports its end");
     assert_eq!(outcome, Err(WorkFailure::Panicked("as planted".to_owned())));
 }
 
@@ -185,7 +185,7 @@ fn after_a_launch_in_the_calling_thread_the_streams_thread_takes_over() {
         }));
         cpu.launch_here(STREAM, &[], here).expect("the launch is right");
         assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "the next waits until this one is done");
-        let (thread, outcome) = saw.recv_timeout(PATIENCE).expect("every launch is told its end");
+        let (thread, outcome) = saw.recv_timeout(PATIENCE).expect("every launch reports its end");
         assert_eq!(outcome, Ok(()));
         assert!(turn > 0 || thread == thread::current().id(), "a stream that never ran is idle");
         let (thread, outcome) = sees.recv_timeout(PATIENCE).expect("the stream's thread runs it");

@@ -291,7 +291,7 @@ impl Harness for OnCpu {
             if let Some(outcome) = self.ended.get(&tag) {
                 return outcome.clone();
             }
-            let (tag, outcome) = self.ends.1.recv_timeout(PATIENCE).expect("every launch is told its end");
+            let (tag, outcome) = self.ends.1.recv_timeout(PATIENCE).expect("every launch reports its end");
             assert!(self.ended.insert(tag, outcome).is_none(), "a launch is told its end once");
         }
     }

@@ -84,7 +84,7 @@ impl OnCuda {
     /// Waits until the device is lost, and returns the reason.
     pub(crate) fn loss(&mut self) -> String {
         loop {
-            match self.ends.recv_timeout(PATIENCE).expect("a loss is told") {
+            match self.ends.recv_timeout(PATIENCE).expect("a loss is reported") {
                 Ok(operation) => drop(self.ended.insert(operation, Ok(()))),
                 Err(reason) => return reason,
             }
@@ -218,7 +218,7 @@ impl Harness for OnCuda {
             if let Some(outcome) = self.ended.get(&operation) {
                 return outcome.clone();
             }
-            let ended = self.ends.recv_timeout(PATIENCE).expect("every launch is told its end");
+            let ended = self.ends.recv_timeout(PATIENCE).expect("every launch reports its end");
             let ended = ended.expect("the device is there");
             assert!(self.ended.insert(ended, Ok(())).is_none(), "a launch is told its end once");
         }

@@ -10,7 +10,7 @@ fn buffer(rows: u32, row_bytes: usize) -> Arc<RowBuffer> {
 
 fn written(rows: u32, row_bytes: usize) -> Arc<RowBuffer> {
     let buffer = buffer(rows, row_bytes);
-    buffer.write(0..rows).expect("nobody holds a row").commit();
+    buffer.write(0..rows).expect("no other access holds a row").commit();
     buffer
 }
 
@@ -18,7 +18,7 @@ fn written(rows: u32, row_bytes: usize) -> Arc<RowBuffer> {
 fn consecutive_rows_are_one_aligned_piece_of_memory() {
     let buffer = buffer(4, 6);
     for row in 0..4 {
-        let mut rows = buffer.write(row..row + 1).expect("nobody holds the row");
+        let mut rows = buffer.write(row..row + 1).expect("no other access holds the row");
         rows.fill(row as u8);
         rows.commit();
     }
@@ -48,7 +48,7 @@ fn disjoint_rows_are_written_beside_each_other() {
 #[test]
 fn a_row_that_is_written_is_nobody_elses() {
     let buffer = written(4, 8);
-    let held = buffer.write(1..3).expect("nobody holds a row");
+    let held = buffer.write(1..3).expect("no other access holds a row");
     let conflict =
         |wanted, wanted_for| Some(RowError::Conflict { wanted, wanted_for, held: 1..3, held_by: AccessKind::Write });
     assert_eq!(buffer.read(2..4).err(), conflict(2..4, AccessKind::Read));
@@ -62,7 +62,7 @@ fn a_row_that_is_written_is_nobody_elses() {
 #[test]
 fn a_row_that_is_read_is_not_written() {
     let buffer = written(4, 8);
-    let first = buffer.read(0..2).expect("nobody writes");
+    let first = buffer.read(0..2).expect("there is no other writer");
     let second = buffer.read(0..2).expect("readers share");
     drop(first);
     let conflict = buffer.write(1..2).err();
@@ -76,11 +76,11 @@ fn a_row_that_is_read_is_not_written() {
 #[test]
 fn rows_hold_nothing_until_their_writer_commits() {
     let buffer = written(3, 8);
-    drop(buffer.write(1..2).expect("nobody holds a row"));
+    drop(buffer.write(1..2).expect("no other access holds a row"));
     assert_eq!(buffer.read(0..3).err(), Some(RowError::NotWritten { row: 1 }));
     assert_eq!(buffer.update(1..2).err(), Some(RowError::NotWritten { row: 1 }));
     assert!(buffer.read(2..3).is_ok());
-    buffer.write(1..2).expect("nobody holds a row").commit();
+    buffer.write(1..2).expect("no other access holds a row").commit();
     assert!(buffer.update(0..3).is_ok());
 }
 
@@ -112,7 +112,7 @@ fn a_buffer_beyond_all_memory_is_refused() {
 fn memory_returns_to_the_pool_with_the_last_guard() {
     let pool = BufferPool::new(1 << 20);
     let buffer = RowBuffer::new(&pool, 4, 32).expect("a small buffer");
-    buffer.write(0..4).expect("nobody holds a row").commit();
+    buffer.write(0..4).expect("no other access holds a row").commit();
     let response = bytes::Bytes::from_owner(buffer.read(1..2).expect("the rows are written"));
     drop(buffer);
     assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (128, 0), "a response shares it");
@@ -124,7 +124,7 @@ fn memory_returns_to_the_pool_with_the_last_guard() {
 fn a_kept_buffer_tells_its_next_owner_nothing() {
     let pool = BufferPool::new(1 << 20);
     let buffer = RowBuffer::new(&pool, 4, 32).expect("a small buffer");
-    buffer.write(0..4).expect("nobody holds a row").commit();
+    buffer.write(0..4).expect("no other access holds a row").commit();
     drop(buffer);
     let next = RowBuffer::new(&pool, 4, 32).expect("a small buffer");
     assert_eq!(pool.retained_bytes(), 0, "the memory is the same");

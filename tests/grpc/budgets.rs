@@ -161,7 +161,7 @@ fn with_held_workers(test: impl AsyncFnOnce(Server, std::sync::mpsc::Sender<()>)
         let (release, released) = std::sync::mpsc::channel::<()>();
         let held = tokio::task::spawn_blocking(move || released.recv());
         test(server, release).await;
-        soon(held).await.expect("no panic").expect("the test let go");
+        soon(held).await.expect("no panic").expect("the test has released it");
     });
 }
 

@@ -60,7 +60,7 @@ async fn a_model_whose_task_hangs_is_not_ready_until_it_comes_back() {
     let entry = index.iter().find(|entry| entry.name == "gated").expect("it is in the index");
     assert_eq!((entry.state, entry.reason.as_str()), ("UNAVAILABLE", "a task has not ended within 100ms"));
     server.gate.let_pass(1);
-    soon(late).await.expect("what its run made after all is its answer");
+    soon(late).await.expect("its late result is its answer");
     let third = soon(updates.next()).await.expect("an update").expect("no status");
     assert_eq!(third.status(), ServingStatus::Serving);
     assert_eq!(server.repository.is_ready("gated", ""), Ok(true));

@@ -131,7 +131,7 @@ async fn a_connection_too_many_is_told_to_go_away() {
 
     // A client of HTTP/2 handles it.
     let connection = RawConnection::open(server.address()).await;
-    soon(connection.task).await.expect("no panic").expect_err("it is told to go away");
+    soon(connection.task).await.expect("no panic").expect_err("it receives GOAWAY");
     soon(first.server_live(ServerLiveRequest {})).await.expect("the first stays");
     drop(first);
     eventually("its place is free", || places.used() == 0).await;

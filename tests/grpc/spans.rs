@@ -160,7 +160,7 @@ async fn a_request_over_grpc_is_a_tree_of_spans_within_that_of_its_client() {
     let (root, by_name) = tree(&spans);
 
     assert_eq!((hex(&root.trace_id), hex(&root.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
-    let told = metadata.get("traceresponse").expect("the client is told").to_str().expect("ASCII").to_owned();
+    let told = metadata.get("traceresponse").expect("the response has the header").to_str().expect("ASCII").to_owned();
     assert_eq!(told, format!("00-{TRACE}-{}-01", hex(&root.span_id)));
     assert_eq!(attribute(&root.attributes, "rpc.system").as_deref(), Some("grpc"));
     let of_transport = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"];

@@ -48,7 +48,7 @@ def fetched(piece):
         return piece()
     except fetch.Unavailable as reason:
         if os.environ.get("CI"):
-            pytest.fail(f"in CI this has to be there: {reason}")
+            pytest.fail(f"CI requires this: {reason}")
         pytest.skip(str(reason).splitlines()[0])
 
 
@@ -124,7 +124,7 @@ def serving(repository, *flags, program):
     with Server(repository, *flags, program=program) as running:
         yield running
         complaints = running.complaints()
-    assert complaints == [], "the server's log speaks of errors"
+    assert complaints == [], "the server's log has errors"
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def server(program, repository, stand_in):
     with Server(repository, "--device=cuda", program=program, environment=stand_in) as running:
         yield running
         complaints = running.complaints()
-    assert complaints == [], "the server's log speaks of errors"
+    assert complaints == [], "the server's log has errors"
 
 
 def test_models_are_where_their_cells_run(server):

@@ -42,7 +42,7 @@ def server(program, stand_in, tmp_path_factory):
     with Server(folder, *flags, program=program, environment=stand_in) as running:
         yield running
         complaints = running.complaints()
-    assert complaints == [], "the server's log speaks of errors"
+    assert complaints == [], "the server's log has errors"
 
 
 def inputs_of(ids):

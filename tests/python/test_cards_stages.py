@@ -65,7 +65,7 @@ def server(program, stand_in, tmp_path_factory):
     with Server(folder, "--device=cuda", program=program, environment=stand_in) as running:
         yield running
         complaints = running.complaints()
-    assert complaints == [], "the server's log speaks of errors"
+    assert complaints == [], "the server's log has errors"
 
 
 @pytest.mark.parametrize("model", ["whole", *POLICIES])

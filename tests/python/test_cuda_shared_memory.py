@@ -64,7 +64,7 @@ def session(program, repository, stand_in):
     with Server(repository, "--device=cuda", "--allow-client-shm=true", program=program, environment=stand_in) as running:
         yield running
         complaints = running.complaints()
-    assert complaints == [], "the server's log speaks of errors"
+    assert complaints == [], "the server's log has errors"
 
 
 @pytest.fixture

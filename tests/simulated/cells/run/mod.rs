@@ -170,7 +170,7 @@ impl Run {
             self.move_requests()?;
         }
         if let Some((req, _)) = self.known.iter().find(|(_, known)| known.end.is_none()) {
-            return Err(format!("request {req} waits for ever"));
+            return Err(format!("request {req} waits forever"));
         }
         for sequences in self.sequences.iter().flatten() {
             if !sequences.is_empty() {
