@@ -1,4 +1,4 @@
-// The kernels' vocabulary on the device: what NVRTC reads before each kernel file (--pre-include). It includes no CUDA
+// The kernels' vocabulary on the device, which NVRTC reads before each kernel file (--pre-include). It includes no CUDA
 // header. host.h gives every word here the same meaning on the host; README.md explains them.
 #pragma once
 
@@ -39,7 +39,7 @@ DEVICE void from_float(float wide, f16& value) { asm("cvt.rn.f16.f32 %0, %1;" : 
 DEVICE void from_float(float wide, bf16& value) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(value.bits) : "f"(wide)); }
 #endif
 
-// What a block reduces: how two values become one.
+// The operators of block reductions, on two values.
 struct Add {
     static __device__ __forceinline__ float of(float a, float b) { return a + b; }
 };
@@ -58,7 +58,7 @@ template <class Op, class T> __device__ T block_reduce(T value) {
         value = Op::of(value, __shfl_xor_sync(0xffffffffu, value, distance));
     }
     if (THREADS == 32) return value;
-    __syncthreads();  // of_warp may still be read for the reduction before.
+    __syncthreads();  // The previous reduction may still read of_warp.
     if (TID % 32 == 0) of_warp[TID / 32] = value;
     __syncthreads();
     T result = of_warp[0];
@@ -70,7 +70,7 @@ template <class Op, class T> __device__ T block_reduce(T value) {
 #define BLOCK_MAX(reg) block_reduce<Larger>((reg)())
 #define BLOCK_MIN(reg) block_reduce<Smaller>((reg)())
 
-// Stores a number that the host polls, after everything that this thread has seen written.
+// Stores a number that the host polls, after all writes that this thread has observed.
 DEVICE void store_for_host(unsigned long long* word, unsigned long long value) {
     asm volatile("fence.acq_rel.sys; st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }

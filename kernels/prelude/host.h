@@ -1,7 +1,7 @@
-// The kernels' vocabulary on the host: a block's threads run one after another, between barriers, and sums are taken in
-// the device's order. A kernel file that is compiled as C++ with `-include host.h` becomes part of a library whose
-// entries are `kernels` and `launch`. Broken rules are reported by `launch`: shared memory that is read before it is
-// written or without a barrier, an index beyond it, a register outside of EACH.
+// The kernels' vocabulary on the host. A block's threads run one after another, between barriers, and sums are computed
+// in the device's order. A kernel file that is compiled as C++ with `-include host.h` becomes part of a library whose
+// entries are `kernels` and `launch`. `launch` reports broken rules: shared memory that is read before it is written or
+// without a barrier, an index beyond it, a register outside of EACH.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 #define DEVICE static inline
 #define EXPORTED extern "C" __attribute__((visibility("default"), weak))
-// State of a launch: one for each thread that launches, and each library has its own.
+// State of a launch: one for each launching thread, and separate in each library.
 #define OF_LAUNCH inline thread_local __attribute__((visibility("hidden")))
 
 namespace host {
@@ -28,14 +28,14 @@ OF_LAUNCH host::Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 #define TID (int(threadIdx.x))
 #define THREADS (int(blockDim.x))
-// After the loop, TID is no thread's.
+// After the loop, TID belongs to no thread.
 #define EACH for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x)
 #define SYNC (++host::interval)
 #define SHARED(type, name, count) host::Shared<type, count> name
 
 namespace host {
 
-// Barriers part the time of a block into intervals, counted from 1.
+// Barriers divide the run of a block into intervals, counted from 1.
 OF_LAUNCH unsigned interval;
 // The first rule that the running launch broke.
 OF_LAUNCH const char* broken;
@@ -46,7 +46,7 @@ inline void breaks(const char* rule) {
 
 inline bool in_each() { return threadIdx.x < blockDim.x; }
 
-// Shared memory that knows who touched each of its elements, and in which interval.
+// Shared memory that records which thread accessed each of its elements, and in which interval.
 template <class T, int COUNT> class Shared {
     static constexpr int SEVERAL = -2;
 
@@ -97,7 +97,7 @@ public:
 
 }  // namespace host
 
-// A value of each thread. Its bytes are ones at first, so that floats are NaN.
+// A value of each thread. Its bits are initially ones, so that floats are NaN.
 template <class T> struct Reg {
     T values[host::MOST_THREADS];
 
@@ -122,7 +122,7 @@ struct Smaller {
     static int of(int a, int b) { return a < b ? a : b; }
 };
 
-// As block_reduce of device.cuh: a butterfly within each warp, then the warps in their order.
+// Same as block_reduce of device.cuh: a butterfly within each warp, then the warps in their order.
 template <class Op, class T> T reduce(const Reg<T>& reg) {
     if (in_each()) breaks("a block reduces within EACH");
     T result = {};
@@ -182,7 +182,7 @@ DEVICE void from_float(float wide, f16& value) {
     } else if (bits >= float_bits(65536.0f)) {
         half = 0x7c00;
     } else if (bits < float_bits(0x1p-14f)) {
-        // The last place of 0.5 is the least number above zero of the narrow type: the addition rounds.
+        // The last bit of 0.5 is the smallest number above zero of the narrow type, so the addition rounds.
         half = float_bits(bits_float(bits) + 0.5f) - float_bits(0.5f);
     } else {
         half = (bits + 0xfffu + (bits >> 13 & 1) - (112u << 23)) >> 13;
@@ -196,8 +196,8 @@ DEVICE void store_for_host(unsigned long long* word, unsigned long long value) {
 
 namespace host {
 
-// A kernel as the library describes it. `sizes` are of its arguments, in bytes; a driver's launch gets their addresses
-// without sizes.
+// The library's description of a kernel. `sizes` are those of its arguments, in bytes: a driver's launch gets their
+// addresses without sizes.
 struct Kernel {
     const char* name;
     unsigned most_threads;
@@ -240,11 +240,11 @@ struct Entry : Kernel {
     static const host::Entry kernel_##name(#name, threads, name);  \
     static void name(__VA_ARGS__)
 
-// The library's kernels, as a list.
+// Returns the library's kernels, as a list.
 EXPORTED const host::Kernel* kernels() { return host::first_kernel; }
 
-// Runs a kernel over a grid, block after block. Returns null, or what was wrong, which is valid until the next launch
-// of this thread.
+// Runs a kernel over a grid, block after block. Returns null, or the error, which is valid until the next launch of
+// this thread.
 EXPORTED const char* launch(const char* name, const unsigned grid[3], const unsigned block[3], void** arguments) {
     static thread_local char wrong[200];
     const host::Kernel* kernel = host::first_kernel;

@@ -1,5 +1,5 @@
-// What is written once for device and host: the element type, its conversions, vectors of 16 bytes, and the rule for
-// padding rows. device.cuh and host.h end with it.
+// Shared by device and host: the element type, its conversions, vectors of 16 bytes, and the rule for padding rows.
+// device.cuh and host.h end with it.
 #pragma once
 
 typedef float f32;
@@ -26,7 +26,7 @@ DEVICE void from_float(float wide, bf16& value) {
 }
 #endif
 
-// The elements of a vector of 16 bytes, which one instruction loads.
+// The number of elements in a vector of 16 bytes, which one instruction loads.
 constexpr int PACK = 16 / sizeof(element);
 
 template <class T, int N> struct alignas(N * sizeof(T)) Pack {
@@ -53,7 +53,7 @@ template <int N, class T> DEVICE void store(const float (&from)[N], T* to) {
     *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-// Whether packs may be read from and written to all of these arrays; null is.
+// Returns whether packs may be read from and written to all of these arrays; true for null.
 template <class... T> DEVICE bool aligned(const T*... arrays) {
     return ((reinterpret_cast<u64>(arrays) % (PACK * sizeof(T)) == 0) && ...);
 }
@@ -77,8 +77,9 @@ template <int N> struct Width {
     static constexpr int count = N;
 };
 
-// Runs `work(column, Width)` over this block's share of a row's columns: a pack at a time where the columns are packs
-// and every array of the kernel is aligned, else one. blockIdx.y runs over pieces of a row. Used within EACH.
+// Runs `work(column, Width)` over this block's share of a row's columns: a pack at a time if rows consist of whole
+// packs and every array of the kernel is aligned, otherwise one column at a time. blockIdx.y runs over pieces of a row.
+// Used within EACH.
 template <class Work> DEVICE void for_columns(int columns, bool arrays_aligned, Work work) {
     int first = blockIdx.y * THREADS + TID, step = gridDim.y * THREADS;
     if (arrays_aligned && columns % PACK == 0) {
@@ -88,26 +89,26 @@ template <class Work> DEVICE void for_columns(int columns, bool arrays_aligned, 
     }
 }
 
-// Whether this is the first vector of a row that for_columns gives a thread, in a block that has whole rows.
+// Returns whether this is the first vector of a row that for_columns gives a thread, in a block that has whole rows.
 template <int N> DEVICE bool first_vector(int column) { return column < THREADS * N; }
 
-// The rows that hold data. The rest of a launch's rows are padding. A count beyond the launch's is not believed, so
-// that nothing out of bounds is touched whatever the parameter block says.
+// Returns the number of rows that hold data. The rest of a launch's rows are padding. A count beyond the launch's rows
+// is limited, so that nothing out of bounds is accessed whatever the parameter block says.
 DEVICE int live_rows(const int* live, int rows) {
     int count = *live;
     return count < 0 ? 0 : count < rows ? count : rows;
 }
 
-// The row of a state's table that belongs to a row of the batch: its slot, or, where the state lies in the order of the
-// batch (no slots), its own number. -1 for a slot that the table does not have.
+// Returns the row of a state's table for a row of the batch: its slot or, if the state lies in the order of the batch
+// (no slots), its own number; -1 for a slot beyond the table.
 DEVICE int state_row(const int* slots, int row, int table_rows) {
     if (!slots) return row;
     int slot = slots[row];
     return slot >= 0 && slot < table_rows ? slot : -1;
 }
 
-// Runs `work(row, state, unit, Width)` over the units of each live row of a cell, as for_columns does: `state` is the
-// row of the state's table. blockIdx.x runs over rows. Rows without a state are left out.
+// Runs `work(row, state, unit, Width)` over the units of each live row of a cell, like for_columns: `state` is the row
+// of the state's table. blockIdx.x runs over rows. Rows without a state are skipped.
 template <class Work>
 DEVICE void for_units(const int* live, int rows, int hidden, const int* slots, int table_rows, bool arrays_aligned,
                       Work work) {
@@ -121,7 +122,7 @@ DEVICE void for_units(const int* live, int rows, int hidden, const int* slots, i
     }
 }
 
-// Runs `work(place, column, Width)` over the elements of the live rows of a matrix: `place` is the element's own.
+// Runs `work(place, column, Width)` over the elements of the live rows of a matrix: `place` is the element's index.
 template <class Work>
 DEVICE void for_elements(const int* live, int rows, int columns, bool arrays_aligned, Work work) {
     for_units(live, rows, columns, nullptr, rows, arrays_aligned, [&](int row, int, int column, auto width) {
@@ -129,7 +130,7 @@ DEVICE void for_elements(const int* live, int rows, int columns, bool arrays_ali
     });
 }
 
-// The place of a sequence's first token, or of the end of the last sequence, within `tokens`.
+// Returns the index of a sequence's first token, or of the end of the last sequence, limited to `tokens`.
 DEVICE int offset_of(const int* offsets, int sequence, int tokens) {
     int offset = offsets[sequence];
     return offset < 0 ? 0 : offset < tokens ? offset : tokens;

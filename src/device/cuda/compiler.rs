@@ -135,7 +135,7 @@ impl Compiler {
         if let Some(path) = &kept
             && let Err(error) = keep(path, &binary)
         {
-            warn!(%error, path = %path.display(), "a compiled kernel is not kept");
+            warn!(%error, path = %path.display(), "cannot cache a compiled kernel");
         }
         Ok(binary)
     }
