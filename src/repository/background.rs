@@ -1,4 +1,4 @@
-//! Profiles versions that serve, one at a time, and loads them again where their profile advises something else.
+//! Profiles versions while they serve, one at a time, and reloads them if the profile advises something else.
 
 use std::{
     path::PathBuf,
@@ -12,15 +12,16 @@ use super::{
 };
 
 impl Control {
-    /// Profiles a version that serves without a profile when its turn comes, and switches the model in `directory`
-    /// over. `request` is what the version was loaded from. Does nothing if the version is unloaded meanwhile.
+    /// Profiles a version that serves without a profile when its turn comes, and reloads the model in `directory` if
+    /// that changes how it is served. `request` is what the version was loaded from. Does nothing if the version is
+    /// unloaded meanwhile.
     pub(super) fn profile_later(
         self: &Arc<Self>,
         directory: PathBuf,
         version: Weak<ModelVersion>,
         request: LoadRequest,
     ) {
-        // Whatever waits for its turn keeps no repository alive.
+        // Weak, so that queued profiles do not keep a dropped repository alive.
         let (control, turns, loader) = (Arc::downgrade(self), self.profiling.clone(), self.loader.clone());
         let (asked, profiled_version) = (control.clone(), version.clone());
         let is_wanted = move || asked.upgrade().is_some_and(|control| control.serves(&profiled_version));
@@ -32,7 +33,7 @@ impl Control {
                 Ok(false) => return,
                 Ok(true) => {}
                 Err(reason) => {
-                    tracing::warn!(model = name, reason, "is served on without a profile");
+                    tracing::warn!(model = name, reason, "profiling failed; serving without a profile");
                     return;
                 }
             }
@@ -42,14 +43,15 @@ impl Control {
         });
     }
 
-    /// Whether requests still come to a version; those in flight may keep one that was unloaded.
+    /// Returns whether new requests reach a version. Its pointer alone does not tell: requests in flight keep an
+    /// unloaded version alive.
     fn serves(&self, version: &Weak<ModelVersion>) -> bool {
         let serving = self.serving.load();
         let mut versions = serving.models.values().flat_map(|versions| &versions.ready);
         versions.any(|serving| std::ptr::eq(Arc::as_ptr(serving), version.as_ptr()))
     }
 
-    /// Loads a model again, unless the version that was profiled serves no more.
+    /// Reloads a model, unless the profiled version no longer serves.
     async fn switch(self: &Arc<Self>, name: &str, directory: PathBuf, version: &Weak<ModelVersion>) {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
@@ -57,7 +59,7 @@ impl Control {
             return;
         }
         if let Err(fault) = self.load_source(name, Source::of_directory(directory)).await {
-            tracing::warn!(model = name, %fault, "is served on as before it was profiled");
+            tracing::warn!(model = name, %fault, "reload with the new profile failed; the model is served as before");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Small files that are read whole, within a bound.
+//! Reads small files whole, within a bound.
 
 use std::{
     fs::{self, File},
@@ -9,10 +9,11 @@ use std::{
 /// Reads a whole file of at most `limit` bytes.
 ///
 /// # Errors
-/// Names the file where it is no regular file, is longer, or cannot be read.
+/// Fails if the path is not a regular file, the file is longer than `limit`, or it cannot be read. The message names
+/// the path.
 pub(super) fn read_up_to(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
     let fail = |fault: std::io::Error| format!("cannot read {}: {fault}", path.display());
-    // A device or a pipe would never end.
+    // Reading a device or a pipe might never end.
     if !fs::metadata(path).map_err(fail)?.is_file() {
         return Err(format!("cannot read {}: not a file", path.display()));
     }

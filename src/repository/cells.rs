@@ -1,4 +1,4 @@
-//! Compiles the cells of a version whose requests unfold, and tries them with one small request.
+//! Compiles the cells of a version whose requests unfold, and runs one small example request through them.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -22,17 +22,17 @@ use crate::{
     onnx::{Port, PortDim, Signature},
 };
 
-/// Length of what varies in the example.
+/// Length of every varying dimension of the example.
 const EXAMPLE_LENGTH: i64 = 2;
 
-/// Most bytes of the example.
+/// Most bytes of the example's inputs.
 const MAX_EXAMPLE_BYTES: usize = 1 << 30;
 
-/// Compiles the cells, tells the core of them in `request.knobs`, and runs an example request through them.
+/// Compiles the cells, stores their parameters for the core in `request.knobs`, and runs an example request.
 ///
 /// # Errors
-/// When a program cannot be read or compiled, the segments do not fit the cells, or the example fails; with the cell or
-/// segment.
+/// Names the cell or segment if a program cannot be read or compiled, or if the segments do not fit the cells. Also
+/// fails if the example request fails.
 pub(super) fn compile(
     pool: &Pool,
     opener: &Opener<'_>,
@@ -47,6 +47,7 @@ pub(super) fn compile(
         let (ports, axes) = ports.map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
         graphs.push((ports, axes, opener.open(program, graph, &StageRequest::default())?));
     }
+    // Segments can only be resolved against the inputs and outputs of all cells.
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, ..)| ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
     let all_axes: Vec<&[String]> = graphs.iter().map(|(_, axes, _)| &axes[..]).collect();
@@ -73,13 +74,14 @@ pub(super) fn compile(
     }
     let programs = StagePrograms::from(programs);
     plans.explain(&request.spec, &programs);
+    // A request that unfolds finds mistakes that no single program shows, such as a state of the wrong shape.
     let tried = pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[] });
     tried.map_err(|fault| format!("an example request failed: {fault}"))?;
     Ok(programs)
 }
 
-/// Returns the inputs and outputs of a cell's program, without the batch, and the names of the axes that vary, by
-/// symbol.
+/// Returns the inputs and outputs of a cell's program without the batch axis, and the names of its varying axes; a
+/// tensor's symbols are indices into these names.
 pub(super) fn ports(signature: &Signature) -> Result<(CellPorts, Vec<String>), String> {
     let mut axes = Vec::new();
     let inputs = signature.inputs.iter().map(|port| tensor(port, &mut axes, true)).collect::<Result<_, String>>()?;
@@ -87,12 +89,13 @@ pub(super) fn ports(signature: &Signature) -> Result<(CellPorts, Vec<String>), S
     Ok((CellPorts { inputs, outputs }, axes))
 }
 
-/// A tensor of a cell. An input's axes that vary are among `axes` from then on; one without a name has the input's.
+/// Returns a tensor of a cell. Varying axes of inputs are added to `axes`; an axis without a name is named after its
+/// input. Only axes that an input has can be followed to outputs.
 fn tensor(port: &Port, axes: &mut Vec<String>, is_input: bool) -> Result<TensorSpec, String> {
     let name = &port.name;
     let datatype = port.datatype.filter(|datatype| *datatype != DataType::Bytes);
     let datatype = datatype.ok_or_else(|| format!("'{name}' is {}, expected numbers", port.type_name))?;
-    let dims = port.dims.as_ref().ok_or_else(|| format!("'{name}' does not say how many dimensions it has"))?;
+    let dims = port.dims.as_ref().ok_or_else(|| format!("'{name}' has an unknown number of dimensions"))?;
     let rest = match dims.split_first() {
         None => return Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
         Some((PortDim::Fixed(length), _)) => {
@@ -123,7 +126,7 @@ fn tensor(port: &Port, axes: &mut Vec<String>, is_input: bool) -> Result<TensorS
     Ok(if symbols.iter().any(Option::is_some) { TensorSpec { symbols, ..spec } } else { spec })
 }
 
-/// A request of zeros: everything that varies is short, and a tree is one node with as many leaves as it can have.
+/// Builds a request of zeros with short varying dimensions. A tree is one root with as many leaves as it may have.
 fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTensor>>, String> {
     let mut trees = unfolding.segments.iter().filter_map(|segment| match segment.nodes {
         Nodes::Tree { children, max_nodes } => Some((children, max_nodes)),
@@ -143,7 +146,7 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
         left -= bytes;
         let mut data = vec![0; bytes];
         if tree.is_some_and(|(table, _)| table == number) {
-            // Node 0 has the others as children.
+            // Node 0 has all others as children.
             let children = (0..(bytes / size) as i64).map(|at| if at + 1 < length { at + 1 } else { -1 });
             for (element, child) in data.chunks_exact_mut(size).zip(children) {
                 element.copy_from_slice(&child.to_le_bytes()[..size]);

@@ -1,4 +1,4 @@
-//! Measures a version's programs by every engine of the CPU, beside each other.
+//! Measures the programs of a version with every CPU engine, side by side.
 
 use std::{
     sync::Arc,
@@ -16,13 +16,13 @@ use crate::{
     profile::{EnginePoint, EngineTable, EngineTimes, Halt, Size, row_buckets},
 };
 
-/// Largest batch that is compared, and lengths of padded axes.
+/// Largest batch to compare, and the lengths of padded axes.
 const MOST_ROWS: u32 = 64;
 const LENGTHS: [u32; 2] = [16, 64];
 
 /// One program to compare.
 struct Subject {
-    /// Its cell, if it is one of several.
+    /// Name of its cell, for a model of cells.
     cell: Option<String>,
     program: CellProgram,
     model: SealedModel,
@@ -30,7 +30,7 @@ struct Subject {
     sizes: Vec<Size>,
 }
 
-/// What runs a program, and the times that it took.
+/// An engine with its precision, the program that it compiled, and the times of its runs.
 struct Candidate {
     engine: OnnxEngine,
     precision: Precision,
@@ -39,12 +39,15 @@ struct Candidate {
 }
 
 impl PoolLoader {
-    /// Measures the programs of a version by ONNX Runtime and by OpenVINO, by that in the half types of the processor
-    /// too: the same requests in alternating rounds, one run at a time, apart from the lanes; at these sizes, or at
-    /// powers of two where none are given. `before_size` is called before each.
+    /// Measures the programs of a version with ONNX Runtime and OpenVINO, and with OpenVINO in BF16 and FP16 where the
+    /// processor supports them.
+    ///
+    /// All candidates run the same requests in alternating rounds, one run at a time, outside the lanes. `sizes`
+    /// defaults to powers of two; `budget` is shared by all sizes. `before_size` is called with the cell, or "whole",
+    /// before each size.
     ///
     /// # Errors
-    /// When a program cannot be read or ONNX Runtime does not run it: there is nothing to compare with.
+    /// Fails if a program cannot be read, or if ONNX Runtime, the baseline, cannot run it.
     pub fn compare_engines(
         &self,
         request: &LoadRequest,
@@ -98,7 +101,7 @@ impl PoolLoader {
     }
 }
 
-/// The programs of a version: one, or those of its cells.
+/// Returns the programs of a version: one, or those of its cells.
 fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, String> {
     let open = |program: &CellProgram| opener.open(program, program.read()?, &StageRequest::default());
     let Some(unfold) = &request.unfold else {
@@ -124,7 +127,8 @@ fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<Size> {
     rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| Size { rows, length })).collect()
 }
 
-/// Runs one size by every candidate in turn until the time is over, three times at least. One that fails is out.
+/// Runs one size with every candidate in turn until `share` is used up, at least three times. A candidate that fails is
+/// excluded.
 fn measure(
     candidates: &mut [Candidate],
     subject: &Subject,
@@ -137,7 +141,7 @@ fn measure(
     let mut deviations = vec![0.0; candidates.len()];
     for (own, deviation) in candidates.iter_mut().zip(&mut deviations) {
         let Ok(program) = &own.program else { continue };
-        // The first run of a size sets things up.
+        // The first run of a size allocates and tunes; it is not timed, and its outputs give the deviation.
         match run(&**program, subject, size, inputs) {
             Ok(outputs) => match &expected {
                 None => expected = Some(outputs),
@@ -151,6 +155,7 @@ fn measure(
     }
     let mut took: Vec<Vec<Ns>> = vec![Vec::new(); candidates.len()];
     let began = Instant::now();
+    // In turn rather than one after another, so that a change of the machine's speed affects all candidates alike.
     while began.elapsed() < share || took[0].len() < LEAST_ROUNDS {
         for (own, took) in candidates.iter_mut().zip(&mut took) {
             let Ok(program) = &own.program else { continue };
@@ -201,8 +206,8 @@ fn run(
     program.run(&batch).map(|execution| execution.outputs).map_err(|error| error.0)
 }
 
-/// The largest difference between outputs of fp32, as a share of the largest number of each that is expected. Whole
-/// numbers that differ count as 1.
+/// Returns the largest difference between FP32 outputs, as a share of the largest expected value of that output. An
+/// output of another datatype or shape counts as 0 if equal and as 1 otherwise.
 fn deviation_of(subject: &Subject, given: &[BatchOutput], expected: &[BatchOutput]) -> f64 {
     let numbers = |output: &BatchOutput| -> Vec<f64> {
         output

@@ -1,4 +1,4 @@
-//! Loading and unloading: runs the blocking work on loader threads and publishes what comes of it.
+//! Loading and unloading: runs the blocking work on loader threads and publishes the results.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -35,7 +35,8 @@ use super::{
 };
 use crate::observe::RepositoryStats;
 
-/// What loads, unloads and polls share. The table is the truth; `serving` is the part of it that requests read.
+/// State shared by loads, unloads and polls. `table` is authoritative; `serving` is the snapshot of it that requests
+/// read.
 pub(super) struct Control {
     pub(super) options: Options,
     pub(super) places: Places,
@@ -43,37 +44,37 @@ pub(super) struct Control {
     pub(super) table: Mutex<Table>,
     pub(super) serving: ArcSwap<Serving>,
     pub(super) changes: watch::Sender<u64>,
-    /// One load or unload of a model at a time.
+    /// Serializes the loads and unloads of each model, by name.
     pub(super) gates: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Bounds the loader threads.
+    /// Limits the number of loader threads.
     pub(super) loads: Arc<Semaphore>,
-    /// Configurations that load requests gave in place of the directory's, by model.
+    /// Configurations that load requests gave in place of the directory's own, by model.
     pub(super) kept: Mutex<HashMap<String, Kept>>,
-    /// Whether every repository could be read at least once.
+    /// Whether every repository has been readable at least once.
     pub(super) opened: AtomicBool,
     pub(super) stats: Arc<RepositoryStats>,
-    /// Hints that were warned about, by model and key.
+    /// Hints that were logged, by model and key, so that each is logged once.
     pub(super) warned: Mutex<BTreeSet<(String, String)>>,
-    /// One profile at a time.
+    /// Serializes profiles that are measured in the background.
     pub(super) profiling: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A configuration that a load request gave. It holds for later loads until an unload, as long as the directory is not
-/// changed: of both, the later one counts.
+/// A configuration from a load request. It applies to later loads until an unload, unless the directory changes: the
+/// later of the two wins.
 pub(super) struct Kept {
     config: (pb::ModelConfig, Origin),
-    /// The directory at that load.
+    /// The directory's fingerprint at that load.
     print: Fingerprint,
 }
 
-/// Who wants a model loaded.
+/// Why a model is to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// What named it.
+    /// It was named by the command line or a client.
     Named,
-    /// Its directory was there at the start.
+    /// Its directory existed at startup.
     Start,
-    /// Its directory came or changed while the server served.
+    /// Its directory appeared or changed while the server was running.
     Poll,
 }
 
@@ -82,19 +83,19 @@ pub(super) struct Source {
     directory: Option<PathBuf>,
     overrides: Overrides,
     config: Option<(pb::ModelConfig, Origin)>,
-    /// Whether readiness counts the model even if no version of it can be tried.
+    /// Whether readiness waits for the model even if none of its versions can be tried.
     asked: bool,
-    /// Whether the directory is known not to be a model's: then only the reason is wanted.
+    /// Whether the directory is known not to hold a model: the load then only records the reason.
     is_stray: bool,
 }
 
 impl Source {
-    /// A model as its directory has it.
+    /// A model exactly as its directory has it.
     pub(super) fn of_directory(directory: PathBuf) -> Self {
         Self { directory: Some(directory), overrides: Overrides::default(), config: None, asked: true, is_stray: false }
     }
 
-    /// The directory, if all of the model comes from there.
+    /// Returns the directory if everything of the model comes from it.
     fn only_directory(&self) -> Option<PathBuf> {
         let as_it_is = self.config.is_none() && self.overrides.versions().is_none();
         self.directory.clone().filter(|_| as_it_is)
@@ -104,12 +105,12 @@ impl Source {
 /// A version that was loaded.
 struct Loaded {
     version: Arc<ModelVersion>,
-    /// What it was loaded from, if it may gain from being profiled.
+    /// What it was loaded from, if profiling it may pay.
     unprofiled: Option<LoadRequest>,
 }
 
 impl Control {
-    /// Loads the named models, or all that were found, in parallel.
+    /// Loads the named models, or all models in `found`, in parallel.
     pub(super) async fn load_all(self: &Arc<Self>, names: Option<Vec<String>>, found: BTreeMap<String, Found>) {
         let demand = if names.is_some() { Demand::Named } else { Demand::Start };
         let names: BTreeSet<String> = match names {
@@ -124,8 +125,8 @@ impl Control {
         while loads.join_next().await.is_some() {}
     }
 
-    /// Loads what a look at the repositories found under a name. Whether it was there to be loaded: a store may not
-    /// give what it has listed.
+    /// Loads what a scan or poll found under a name. Returns false if the model could not be brought to disk, since a
+    /// store may fail to deliver what it listed.
     pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
@@ -149,14 +150,15 @@ impl Control {
             Ok(None) => self.refuse(name, "no repository has a model directory of that name".to_owned(), true),
         };
         if let Err(fault) = outcome {
-            tracing::error!(model = name, %fault, "the model is not served as its repository has it");
+            tracing::error!(model = name, %fault, "load failed; the model is not served as its repository has it");
         }
         was_brought
     }
 
-    /// The folder of a model on the disk, for which copies of models that are not loaded may have to go.
+    /// Returns the local directory of a model. Fetching it may remove copies of models that are not loaded.
     async fn bring(self: &Arc<Self>, directory: &Path) -> Result<PathBuf, String> {
         let control = self.clone();
+        // Waiting for another model's gate could deadlock: its holder may itself be waiting for room.
         let let_go: LetGo = Arc::new(move |name| {
             let turn = control.gate(name).try_lock_owned().ok()?;
             (!control.table.lock().needs(name)).then_some(turn)
@@ -164,7 +166,7 @@ impl Control {
         self.places.bring(directory, &let_go).await
     }
 
-    /// Whether a directory is a model's, or cannot be told not to be one.
+    /// Returns whether a directory holds a model. A directory that cannot be read counts as one.
     async fn holds_model(&self, directory: &Path) -> bool {
         let (directory, config_name) = (directory.to_owned(), self.options.config_name.clone());
         let look = move || {
@@ -188,7 +190,7 @@ impl Control {
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;
         let directory = match self.places.find(name).await {
             Ok(Some(Found::At(directory))) => Some(directory),
-            // Where files come with the request, nothing has to be on the disk.
+            // If files came with the request, no directory is needed.
             _ if overrides.versions().is_some() => None,
             Ok(Some(Found::Twice(first, second))) => {
                 return Err(ControlError::NoPlace { name: name.to_owned(), reason: duplicate(&first, &second) });
@@ -196,6 +198,7 @@ impl Control {
             Ok(None) => return Err(unknown()),
             Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
         };
+        // Everything above only reads, so that bad requests do not wait behind a slow load of the same model.
         let gate = self.gate(name);
         let _turn = gate.lock().await;
         if self.table.lock().is_closed() {
@@ -209,11 +212,13 @@ impl Control {
                 Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
             },
         };
+        // A load with files is complete by itself, so a configuration kept from an earlier request no longer applies.
         if overrides.versions().is_some() {
             self.load_source(name, Source { directory, overrides, config, asked: true, is_stray: false }).await?;
             self.kept.lock().remove(name);
             return Ok(());
         }
+        // Taken before the load: a change during the load then counts as a change after it.
         let print = self.print(directory.as_deref()).await;
         let config = config.or_else(|| self.kept(name, print.as_ref()));
         let source = Source { directory, overrides, config: config.clone(), asked: true, is_stray: false };
@@ -226,13 +231,13 @@ impl Control {
         Ok(())
     }
 
-    /// What a model's directory looks like; `None` where it cannot be looked at.
+    /// Returns the fingerprint of a model's directory; `None` if it cannot be read.
     async fn print(&self, directory: Option<&Path>) -> Option<Fingerprint> {
         let directory = directory?.to_owned();
         blocking(move || Fingerprint::of(&directory)).await.ok()?.ok()
     }
 
-    /// The configuration that an earlier load request gave, unless the directory was changed since.
+    /// Returns the configuration from an earlier load request, unless the directory has changed since.
     fn kept(&self, name: &str, print: Option<&Fingerprint>) -> Option<(pb::ModelConfig, Origin)> {
         let kept = self.kept.lock();
         let holds = |kept: &&Kept| print.is_none_or(|print| *print == kept.print);
@@ -266,6 +271,7 @@ impl Control {
             let load = self.clone().load_version(plan.clone(), version);
             loads.spawn(async move { (version, load.await) });
         }
+        // A version whose task is cancelled or panics leaves this default behind.
         let mut results: BTreeMap<i64, Result<Arc<ModelVersion>, String>> =
             versions.into_iter().map(|version| (version, Err("the load was interrupted".to_owned()))).collect();
         let mut unprofiled = Vec::new();
@@ -283,11 +289,12 @@ impl Control {
         });
         let failures: Vec<String> = failures.collect();
         let closed = self.table.lock().is_closed();
+        // The table drops the results of a load that finishes after shutdown.
         self.change(|table| table.finish(name, results.into_iter().collect(), &plan.available)).await;
         match (closed, failures.as_slice()) {
             (true, _) => Err(ControlError::ShuttingDown),
             (false, []) => {
-                tracing::info!(model = name, versions = ?plan.versions, "loaded");
+                tracing::info!(model = name, versions = ?plan.versions, "model loaded");
                 for (version, request) in unprofiled {
                     if let Some(directory) = &directory {
                         self.profile_later(directory.clone(), version, request);
@@ -299,7 +306,7 @@ impl Control {
         }
     }
 
-    /// Unloads a model; nothing happens for one that was never loaded.
+    /// Unloads a model. Does nothing for a model that was never loaded.
     pub(super) async fn unload(self: &Arc<Self>, name: &str) {
         if !self.table.lock().knows(name) {
             return;
@@ -309,29 +316,29 @@ impl Control {
         self.kept.lock().remove(name);
         self.change(|table| table.unload(name)).await;
         self.places.touch(name).await;
-        tracing::info!(model = name, "unloaded");
+        tracing::info!(model = name, "model unloaded");
     }
 
-    /// Lets go of everything for good.
+    /// Unloads everything permanently and returns the versions to drop.
     pub(super) fn close(&self) -> Retired {
         let retired = self.table.lock().close();
         self.publish();
         retired
     }
 
-    /// Notes which models are to be loaded at the start.
+    /// Marks the models to load at startup.
     pub(super) fn begin_start<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         self.table.lock().begin_start(names);
         self.publish();
     }
 
-    /// Notes that every model of the start was tried.
+    /// Marks the end of startup: a load of every startup model was tried.
     pub(super) fn end_start(&self) {
         self.table.lock().end_start();
         self.publish();
     }
 
-    /// Notes that every repository could be read.
+    /// Marks that every repository has been readable, and notifies on the first call.
     pub(super) fn open(&self) {
         if !self.opened.swap(true, Ordering::Relaxed) {
             self.changes.send_modify(|count| *count += 1);
@@ -344,18 +351,19 @@ impl Control {
         Err(ControlError::LoadFailed { name: name.to_owned(), reason })
     }
 
-    /// Changes the table, publishes it, and drops what retired on a thread that may block.
+    /// Changes the table, publishes it, and drops retired versions on a thread that may block.
     async fn change(&self, change: impl FnOnce(&mut Table) -> Retired) {
         let retired = change(&mut self.table.lock());
         self.publish();
         if !retired.is_empty() {
-            // A caller that waits for an unload finds the memory free, unless requests still hold the version.
+            // Waiting for the drop means that when an unload returns, the memory is free unless requests still hold the
+            // version.
             drop(tokio::task::spawn_blocking(move || drop(retired)).await);
         }
     }
 
     fn publish(&self) {
-        // Built and stored under the lock, so that of two changes the later one stays.
+        // Built and stored under the lock, so that the newer of two concurrent changes is published last.
         let table = self.table.lock();
         let old = self.serving.swap(Arc::new(table.serving()));
         drop(table);
@@ -363,7 +371,7 @@ impl Control {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Loads one version when a loader thread is free.
+    /// Loads one version once a loader thread is free.
     async fn load_version(self: Arc<Self>, plan: Arc<Plan>, version: i64) -> Result<Loaded, String> {
         let permit = self.loads.clone().acquire_owned().await.map_err(|fault| fault.to_string())?;
         let work = move || {
@@ -376,7 +384,7 @@ impl Control {
 
     pub(super) fn gate(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut gates = self.gates.lock();
-        // Gates that nobody waits at are not kept, so that invented names leave nothing behind.
+        // Gates that nothing holds or waits for are dropped, so that requests for invented names leave nothing behind.
         gates.retain(|_, gate| Arc::strong_count(gate) > 1);
         gates.entry(name.to_owned()).or_default().clone()
     }
@@ -385,13 +393,13 @@ impl Control {
         let mut warned = self.warned.lock();
         for hint in &plan.hints {
             if warned.insert((name.to_owned(), hint.key.clone())) {
-                tracing::warn!(model = name, key = %hint.key, reason = %hint.text, "has no effect");
+                tracing::warn!(model = name, key = %hint.key, reason = %hint.text, "configuration key has no effect");
             }
         }
     }
 }
 
-/// Why a name that is in two repositories is served from neither; as Triton says it, with the places.
+/// Returns why a name in two repositories is served from neither, in Triton's words with the directories added.
 fn duplicate(first: &Path, second: &Path) -> String {
     format!("model appears in two or more repositories: {} and {}", first.display(), second.display())
 }
@@ -403,6 +411,7 @@ fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded
     let request = plan.request(version, loader)?;
     span.record("engine", request.engine.name()).record("placement", display(&request.placement));
     let config = request.config.clone();
+    // Warm-up requests have run by the time a version is profiled.
     let unprofiled = loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), ..request.clone() });
     let handle = loader.load(request)?;
     handle.stats().loaded_in(began.elapsed());

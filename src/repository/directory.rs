@@ -1,4 +1,4 @@
-//! What a model directory holds: its versions, whether it is a model's at all, and whether it changed.
+//! Reads a model directory: its versions, whether it holds a model, and a fingerprint that shows changes.
 
 use std::{
     collections::BTreeMap,
@@ -12,15 +12,16 @@ use super::{
     stores::Object,
 };
 
-/// More files than this in one model directory are not looked at for changes.
+/// Most files and directories of a model directory that are checked for changes.
 const MAX_FILES: usize = 10_000;
-/// Deeper than this they are not looked at either.
+/// Deepest level of subdirectories that is checked.
 const MAX_DEPTH: usize = 8;
 
-/// Version numbers of a model directory, ascending. Directories with other names, leading zeros included, do not count.
+/// Returns the version numbers of a model directory, ascending. Directories with other names, including those with
+/// leading zeros, are ignored.
 ///
 /// # Errors
-/// When the directory, or an entry of it, cannot be looked at: a part of the versions is no list of them.
+/// Fails if the directory or one of its entries cannot be read, since an incomplete list could unload versions.
 pub(super) fn versions(model: &Path) -> io::Result<Vec<i64>> {
     let mut versions = Vec::new();
     for entry in fs::read_dir(model)? {
@@ -38,17 +39,17 @@ pub(super) fn versions(model: &Path) -> io::Result<Vec<i64>> {
     Ok(versions)
 }
 
-/// The version a directory's name stands for.
+/// Returns the version that a directory's name denotes.
 pub(super) fn version_number(name: &str) -> Option<i64> {
     let plain = !name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit());
     name.parse().ok().filter(|version| plain && *version > 0)
 }
 
-/// Whether a directory is a model's: it has a configuration, or a version with a file (or directory)
-/// `model.<something>`. Triton knows a model without a configuration by the same sign.
+/// Returns whether a directory holds a model: it has a configuration, or a version with a file or directory
+/// `model.<something>`. Triton recognizes a model without a configuration in the same way.
 ///
 /// # Errors
-/// When that cannot be looked at.
+/// Fails if the directory cannot be read.
 pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::Result<bool> {
     for configuration in configurations {
         if configuration.try_exists()? {
@@ -65,14 +66,15 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
     Ok(false)
 }
 
-/// What a model looks like from outside: equal as long as no file was added, removed, replaced or written.
+/// What a model looks like from outside. Two fingerprints are equal if no file was added, removed, replaced or written
+/// in between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fingerprint {
     /// Of a directory.
     Files(BTreeMap<PathBuf, Mark>),
     /// Of a model in a store.
     Objects(Vec<Object>),
-    /// Of a model in a store that cannot be a directory: why.
+    /// Of a model in a store that cannot become a directory, with the reason.
     Fault(String),
 }
 
@@ -86,28 +88,28 @@ impl Default for Fingerprint {
 pub(super) struct Mark {
     bytes: u64,
     modified: Option<SystemTime>,
-    /// Tells a file apart from one that was moved into its place.
+    /// Distinguishes a file from another one moved into its place.
     identity: Identity,
 }
 
 impl Fingerprint {
-    /// Looks at a model directory.
+    /// Takes the fingerprint of a model directory.
     ///
     /// # Errors
-    /// When the directory, or a part of it, cannot be looked at. What this process is not allowed to read is a part
-    /// like any other, as long as it stays so.
+    /// Fails if the directory or a part of it cannot be read. Files that this process may not read are left out
+    /// instead, so that they do not block the model.
     pub(super) fn of(model: &Path) -> io::Result<Self> {
         let mut marks = BTreeMap::new();
         add(&mut marks, fs::read_dir(model)?, Path::new(""), 0)?;
         Ok(Self::Files(marks))
     }
 
-    /// Of the objects of a model in a store.
+    /// Returns the fingerprint of a model in a store, from its objects.
     pub(super) fn of_objects(objects: Vec<Object>) -> Self {
         Self::Objects(objects)
     }
 
-    /// Of a model in a store that cannot be a directory.
+    /// Returns the fingerprint of a model in a store that cannot become a directory.
     pub(super) fn of_fault(reason: &str) -> Self {
         Self::Fault(reason.to_owned())
     }
@@ -116,7 +118,7 @@ impl Fingerprint {
 fn add(marks: &mut BTreeMap<PathBuf, Mark>, entries: fs::ReadDir, relative: &Path, depth: usize) -> io::Result<()> {
     for entry in entries {
         let entry = entry?;
-        // Links are followed: a volume mount is updated by moving a link.
+        // Follows links: Kubernetes updates a volume mount by moving a link.
         let (path, name) = (entry.path(), relative.join(entry.file_name()));
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
@@ -143,15 +145,15 @@ fn add(marks: &mut BTreeMap<PathBuf, Mark>, entries: fs::ReadDir, relative: &Pat
 
 #[cfg(test)]
 impl Fingerprint {
-    /// One that differs from that of another text.
+    /// A fingerprint that differs from that of any other text.
     pub(super) fn of_text(text: &str) -> Self {
         let mark = Mark { bytes: 0, modified: None, identity: Identity::default() };
         Self::Files(BTreeMap::from([(PathBuf::from(text), mark)]))
     }
 }
 
-/// Whether a fault lies in what is on the disk (a link to nowhere or in a circle, a file that is not for this process),
-/// rather than in the disk or the process just now.
+/// Returns whether an error is caused by what is on disk (a dangling or circular link, a file that this process may not
+/// read) rather than by a temporary failure of the disk or process.
 fn is_lasting(fault: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     matches!(fault.kind(), NotFound | NotADirectory | PermissionDenied) || fault.raw_os_error() == Some(libc::ELOOP)

@@ -1,51 +1,51 @@
-//! Why the repository cannot start, resolve or load.
+//! Why the repository cannot start, resolve a version or load a model.
 
 use std::{io, path::PathBuf};
 
-/// Why there is no repository to serve from.
+/// Why a repository cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No repository was named.
+    /// No repository was given.
     #[error("no model repository given")]
     NoRepository,
     /// A directory or a store cannot be read.
     #[error("cannot read the model repository {}: {source}", path.display())]
     Unreadable {
-        /// The directory or the store's location.
+        /// The directory, or the location of the store.
         path: PathBuf,
-        /// What the system or the store says.
+        /// The error of the operating system or the store.
         source: io::Error,
     },
-    /// What was given has no form of a repository in an object store.
+    /// A location in an object store has an unknown form.
     #[error("{0}")]
     Location(String),
-    /// The credential file of object stores cannot be used.
+    /// The credential file for object stores cannot be used.
     #[error("{0}")]
     Credentials(String),
-    /// The client of an object store cannot be made.
+    /// The client of an object store cannot be created.
     #[error("cannot open the model repository {location}: {reason}")]
     Store {
-        /// Where the repository is.
+        /// Location of the repository.
         location: String,
-        /// Why; without a secret.
+        /// The reason, without secrets.
         reason: String,
     },
-    /// The folder for models of object stores cannot be used.
+    /// The cache directory for models from object stores cannot be used.
     #[error("cannot use the folder for fetched models (--repository-cache-directory): {0}")]
     Cache(io::Error),
 }
 
-/// Why a request has no model version.
+/// Why a request has no version to run on.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ResolveError {
-    /// Nothing of that name was ever loaded. NOT_FOUND.
+    /// No model of that name was ever loaded. NOT_FOUND.
     #[error("Request for unknown model: '{name}' is not found")]
     UnknownModel {
-        /// As the request has it.
+        /// The model, as the request names it.
         name: String,
     },
-    /// The server is starting and the model is still being loaded. UNAVAILABLE, in Triton's words for a server that
-    /// initializes.
+    /// The server is starting and the model is still being loaded. UNAVAILABLE, with Triton's wording for a server that
+    /// is not ready.
     #[error("Server not ready: model '{name}' is still being loaded")]
     Loading {
         /// The model.
@@ -57,39 +57,40 @@ pub enum ResolveError {
         /// The model.
         name: String,
     },
-    /// The model has no such version, and never had. NOT_FOUND.
+    /// The model does not have this version and never had it. NOT_FOUND.
     #[error("Request for unknown model: '{name}' version {version} is not found")]
     UnknownVersion {
         /// The model.
         name: String,
-        /// The version asked for.
+        /// The requested version.
         version: i64,
     },
-    /// The model has this version, or had it, but it does not serve: it loads, failed to, or was unloaded. UNAVAILABLE.
+    /// The model has or had this version, but it does not serve: it is loading, failed to load or was unloaded.
+    /// UNAVAILABLE.
     #[error("Request for unknown model: '{name}' version {version} is not at ready state")]
     UnreadyVersion {
         /// The model.
         name: String,
-        /// The version asked for.
+        /// The requested version.
         version: i64,
     },
-    /// The version is not a whole number above 0. INVALID_ARGUMENT.
+    /// The version is not an integer above 0. INVALID_ARGUMENT.
     #[error(
         "failed to get model version from specified version string '{given}', version should be an integral value > 0"
     )]
     BadVersion {
-        /// As the request has it.
+        /// The version, as the request has it.
         given: String,
     },
 }
 
-/// Why a load or unload was refused or failed.
+/// Why a load or unload was rejected or failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ControlError {
-    /// Clients do not decide in this control mode. UNAVAILABLE.
+    /// The model control mode does not let clients load and unload. UNAVAILABLE.
     #[error("explicit model load / unload is not allowed if the model control mode is not explicit")]
     NotExplicit,
-    /// The server is starting. UNAVAILABLE, in Triton's words.
+    /// The server is starting. UNAVAILABLE, with Triton's wording.
     #[error("Server not ready: its models are still being loaded")]
     NotReady,
     /// The server is shutting down. UNAVAILABLE.
@@ -106,7 +107,7 @@ pub enum ControlError {
     BadConfig {
         /// The model.
         name: String,
-        /// Place and fault.
+        /// Where the fault is, and what it is.
         reason: String,
     },
     /// Files came without the `config` parameter. INTERNAL.
@@ -118,12 +119,13 @@ pub enum ControlError {
         /// The model.
         name: String,
     },
-    /// Where the model lies cannot be said: a repository cannot be read, or two have a model of that name. INTERNAL.
+    /// The directory of the model is not known: a repository cannot be read, or two have a model of that name.
+    /// INTERNAL.
     #[error("failed to load '{name}', failed to poll from model repository: {reason}")]
     NoPlace {
         /// The model.
         name: String,
-        /// The directories and why.
+        /// The directories and the reason.
         reason: String,
     },
     /// A file override cannot be used. INVALID_ARGUMENT.
@@ -131,7 +133,7 @@ pub enum ControlError {
     BadOverride {
         /// The model.
         name: String,
-        /// Which one, and why.
+        /// The file and the reason.
         reason: String,
     },
     /// The model, or a version of it, failed to load. INVALID_ARGUMENT.
@@ -139,7 +141,7 @@ pub enum ControlError {
     LoadFailed {
         /// The model.
         name: String,
-        /// Each version that failed, and why.
+        /// Each failed version with its reason.
         reason: String,
     },
 }

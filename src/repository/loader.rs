@@ -1,4 +1,5 @@
-//! What the repository asks of the part that compiles and runs models.
+//! The [`Loader`] trait, which the repository calls to compile and start versions, and the [`LoadRequest`] that it
+//! passes.
 
 use std::{
     fs,
@@ -24,30 +25,31 @@ use crate::{
     onnx::{ExternalFiles, Signature},
 };
 
-/// Compiles versions and brings them up. Called on loader threads, where blocking is fine; several at once.
+/// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.
 pub trait Loader: Send + Sync {
-    /// Compiles a version, warms it up, and brings it up in the pool.
+    /// Compiles a version, runs its warm-up requests, and starts it in the pool.
     ///
     /// # Errors
-    /// With the reason, naming the operator or file at fault.
+    /// Returns the reason, which names the operator or file at fault.
     fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String>;
 
-    /// Reads what an ONNX program takes and gives: from `bytes` where there are any, else from the file.
+    /// Reads the inputs and outputs of an ONNX program: from `bytes` if given, else from the file.
     ///
     /// # Errors
-    /// With the reason, naming the file.
+    /// Returns the reason, which names the file.
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String>;
 
-    /// Whether a version that was loaded so may gain from [`Self::profile`].
+    /// Returns whether a version loaded from this request may gain from [`Self::profile`].
     fn may_profile(&self, _request: &LoadRequest) -> bool {
         false
     }
 
-    /// Profiles a version that serves, unless there is a profile of it: for seconds, on the calling thread. Ends soon
-    /// once `is_wanted` says no. Whether the version, loaded again, would be served otherwise than it was loaded.
+    /// Profiles a version while it serves, unless a profile of it exists. Blocks the calling thread for seconds, and
+    /// returns early once `is_wanted` returns false. Returns whether a reload would now stage or batch the version
+    /// differently.
     ///
     /// # Errors
-    /// When it cannot be measured or its profile not be kept; with the reason.
+    /// Returns the reason if the version cannot be measured or its profile cannot be stored.
     fn profile(&self, _request: &LoadRequest, _is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
         Ok(false)
     }
@@ -56,44 +58,44 @@ pub trait Loader: Send + Sync {
 /// One version to load.
 #[derive(Clone, Debug)]
 pub struct LoadRequest {
-    /// What it takes and gives.
+    /// Inputs, outputs and largest batch.
     pub spec: ModelSpec,
-    /// How it batches.
+    /// Batching policy, queueing and priorities.
     pub knobs: Knobs,
-    /// How its graph is to be cut; `knobs` has one stage until that is done.
+    /// How the graph is cut into stages. `knobs` describes one stage until the cut is made.
     pub stages: StageRequest,
-    /// How its requests unfold into cells, if they do; `knobs` know neither cells nor segments until the programs are
-    /// read.
+    /// How requests unfold into cells, for a model of cells. `knobs` has neither cells nor segments until the programs
+    /// are read.
     pub unfold: Option<UnfoldRequest>,
-    /// The programs of the cells, in their order.
+    /// The programs of the cells, in the order of the configuration.
     pub cells: Vec<CellProgram>,
-    /// What of policy and stages a profile decides, if there is one.
+    /// Which of policy and stages the profile decides, if there is one.
     pub automatic: Automatic,
-    /// How long its tasks may run, where it says so; zero: as long as they like.
+    /// Longest time that one task may run, zero for no limit; `None` uses the pool's limit.
     pub task_time_limit: Option<Duration>,
-    /// What runs it.
+    /// The engine that runs it.
     pub engine: EngineKind,
-    /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none. Of a model of
+    /// The program's file. It exists unless `override_bytes` replaces it or the engine needs no file. For a model of
     /// cells, the version's directory.
     pub program: PathBuf,
-    /// The program itself, where a load request brought it.
+    /// The program's content, if the load request carried it.
     pub override_bytes: Option<Bytes>,
-    /// Where the program's weights may lie that are not in its own file.
+    /// Where weights outside the program's own file may be.
     pub external: ExternalFiles,
     /// Requests to run before the version is ready.
     pub warmup: Vec<WarmupSample>,
-    /// The devices that it is to live on.
+    /// The devices that the version runs on.
     pub placement: Placement,
-    /// The lengths of padded axes that it is prepared for on cards.
+    /// Lengths of the padded axes for which plans for CUDA cards are prepared.
     pub lengths: PreparedLengths,
-    /// What its products and convolutions are computed with, where its device and engine leave a choice.
+    /// Number format for matrix products and convolutions, where device and engine leave a choice.
     pub precision: Precision,
-    /// The complete configuration.
+    /// The complete configuration, after auto-completion.
     pub config: Arc<pb::ModelConfig>,
 }
 
 impl LoadRequest {
-    /// The program of a model that is not made of cells.
+    /// Returns the program of a model that is not made of cells.
     pub(super) fn whole_program(&self) -> CellProgram {
         let Self { program, override_bytes, external, precision, .. } = self;
         let engine = match self.engine {
@@ -104,33 +106,33 @@ impl LoadRequest {
         CellProgram { file: program.clone(), bytes, external, engine, precision: *precision }
     }
 
-    /// The number of stages, where the configuration decides it.
+    /// Returns the number of stages if the configuration decides it, and `None` if the profile does.
     pub fn fixed_stages(&self) -> Option<u16> {
         let says_one = self.automatic.is_any() && !self.automatic.stages;
         (says_one || self.stages.cuts != StageCuts::Whole).then(|| self.stages.count())
     }
 }
 
-/// The program of a cell, or of a whole model.
+/// The program of one cell, or of a whole model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellProgram {
-    /// Its file; it exists unless `bytes` stand for it.
+    /// Its file, which exists unless `bytes` replaces it.
     pub file: PathBuf,
-    /// The program itself, where a load request brought it.
+    /// The program's content, if the load request carried it.
     pub bytes: Option<Bytes>,
-    /// Where its weights may lie that are not in its own file.
+    /// Where weights outside the program's own file may be.
     pub external: ExternalFiles,
-    /// What runs it on the CPU.
+    /// The engine that runs it on the CPU.
     pub engine: OnnxEngine,
-    /// What that computes with, where it has a choice.
+    /// Number format that the engine computes in, where it has a choice.
     pub precision: Precision,
 }
 
 impl CellProgram {
-    /// The program's file.
+    /// Reads the program's content.
     ///
     /// # Errors
-    /// When it cannot be read; with its name.
+    /// Returns the reason, with the file's name, if it cannot be read.
     pub(super) fn read(&self) -> Result<Bytes, String> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.clone()),
@@ -141,17 +143,17 @@ impl CellProgram {
     }
 }
 
-/// Which engine runs a model.
+/// The engine of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
-    /// One for ONNX graphs.
+    /// An engine for ONNX graphs.
     Onnx(OnnxEngine),
-    /// The built-in model with many responses to one request.
+    /// The built-in model that sends several responses to one request.
     Repeat,
 }
 
 impl EngineKind {
-    /// Its name as a backend of Triton, or as the platform of a built-in model.
+    /// Returns its name: a Triton backend, or the platform of a built-in model.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Onnx(engine) => engine.name(),
@@ -160,17 +162,17 @@ impl EngineKind {
     }
 }
 
-/// A request that runs `count` times before its version is ready.
+/// A warm-up request, which runs `count` times before its version is ready.
 #[derive(Clone, Debug)]
 pub struct WarmupSample {
     /// Its name in the configuration.
     pub name: String,
-    /// How often it runs, at least once.
+    /// How often it runs; at least once.
     pub count: u32,
-    /// Inputs in the order of the specification; `None` for optional ones left out.
+    /// Inputs in the order of the specification; `None` for an optional input that the sample leaves out.
     pub inputs: Vec<Option<InputTensor>>,
-    /// By name, what inputs of the program read that are not the model's (states and controls of sequences): one row
-    /// each, without the batch.
+    /// Inputs of the program that are not inputs of the model (states and controls of sequences), by name. Each is one
+    /// row without the batch axis.
     pub program_inputs: Vec<(String, InputTensor)>,
     /// Rows of the batch; 1 for models without a batch axis.
     pub rows: u32,

@@ -1,6 +1,7 @@
-//! What poll mode saw, and what follows from it. Pure: looks come as data, those that failed too.
+//! Decides in poll mode what to load and unload, from what each poll of the repositories saw. Pure: polls arrive as
+//! data, failed ones too.
 //!
-//! A look that failed says nothing. What it was about stays as the look before it saw it, and is looked at again.
+//! A poll that failed proves nothing. What it could not read counts as unchanged and is read again by the next poll.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,84 +14,85 @@ use super::{
     scan::{Found, Listing, Scan, merge},
 };
 
-/// One look at everything.
+/// What one poll of all repositories saw.
 #[derive(Debug, Default)]
 pub(super) struct Look {
     pub(super) scan: Scan,
-    /// The model directories of the scan.
+    /// Fingerprints of the model directories of the scan.
     pub(super) prints: BTreeMap<PathBuf, io::Result<Fingerprint>>,
 }
 
-/// What a look saw of one name.
+/// What a poll saw of one model name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sight {
     found: Found,
     print: Fingerprint,
 }
 
-/// What was seen and what was acted on.
+/// What the last poll saw, and what has been acted on.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// Repositories as they were last seen, in the order of the command line.
     roots: Vec<(PathBuf, Listing)>,
     last: BTreeMap<String, Sight>,
     acted: BTreeMap<String, Sight>,
-    /// Why directories could not be looked at the last time.
+    /// Why directories could not be read by the last poll.
     faults: BTreeMap<PathBuf, String>,
     is_complete: bool,
 }
 
-/// What a look asks for.
+/// What to do after a poll.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) load: BTreeMap<String, Found>,
     pub(super) unload: BTreeSet<String>,
-    /// Something changed since the last look.
+    /// Whether something changed since the last poll.
     pub(super) unsettled: bool,
-    /// Directories that could not be looked at.
+    /// Number of directories that could not be read.
     pub(super) failed: usize,
-    /// Those of them that could be before, or failed for another reason.
+    /// Those that could be read before, or that failed for another reason.
     pub(super) warnings: Vec<(PathBuf, String)>,
-    /// Directories that can be looked at again.
+    /// Directories that can be read again.
     pub(super) recovered: Vec<PathBuf>,
 }
 
 impl Looks {
-    /// The look at the start: asks at once for whatever there is.
+    /// Judges the poll at startup: everything found is loaded at once.
     pub(super) fn first(&mut self, look: Look) -> Verdict {
         let (current, faults) = self.see(look);
         self.last.clone_from(&current);
         self.judge(current, faults)
     }
 
-    /// A later look: asks for what two looks in a row saw the same.
+    /// Judges a later poll: a change is acted on once two polls in a row saw the same.
     pub(super) fn again(&mut self, look: Look) -> Verdict {
         let (current, faults) = self.see(look);
         self.judge(current, faults)
     }
 
-    /// Whether every repository was seen at least once.
+    /// Returns whether the last poll had a listing of every repository.
     pub(super) fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Notes that a store did not give a model as it was seen: the next look asks for it again. One that cannot be a
-    /// directory waits for a change.
+    /// Makes the next poll load a model again, because a store did not deliver it as listed. A model that cannot be a
+    /// directory waits for a change instead.
     pub(super) fn try_again(&mut self, name: &str) {
         let acted = self.acted.get_mut(name).filter(|sight| !matches!(sight.print, Fingerprint::Fault(_)));
         if let Some(sight) = acted {
-            // It is still known as a model that is unloaded when it is gone.
+            // The entry stays, so that the model is unloaded once it is gone.
             sight.print = Fingerprint::default();
         }
     }
 
-    /// What there is now, as far as it could be seen and otherwise as it was, and what could not be seen.
+    /// Returns the current models, with the last known state where a poll failed, and the reasons of the failures.
     fn see(&mut self, look: Look) -> (BTreeMap<String, Sight>, BTreeMap<PathBuf, String>) {
         let Look { scan, mut prints } = look;
         let mut faults = BTreeMap::new();
         let number = scan.len();
         let mut roots = Vec::with_capacity(number);
         for (root, listed) in scan {
+            // A repository that could not be read keeps its last listing, so that an outage unloads nothing.
             let known = self.roots.iter().find(|(path, _)| *path == root).map(|(_, listing)| listing);
             match accept(&root, listed, known, &mut faults) {
                 Ok(listing) => roots.push((root, listing)),
@@ -132,6 +134,7 @@ impl Looks {
         verdict.warnings = news.map(|(path, reason)| (path.clone(), reason.clone())).collect();
         verdict.recovered = self.faults.keys().filter(|path| !faults.contains_key(*path)).cloned().collect();
         self.faults = faults;
+        // A change must be seen twice, so that a model that is still being copied is left alone.
         for (name, sight) in &current {
             if self.acted.get(name) == Some(sight) {
                 continue;
@@ -143,6 +146,7 @@ impl Looks {
                 verdict.unsettled = true;
             }
         }
+        // A model must also be missing twice before it is unloaded.
         let gone = self.acted.keys().filter(|name| !current.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
             if self.last.contains_key(&name) {
@@ -157,8 +161,8 @@ impl Looks {
     }
 }
 
-/// A repository as it is to be taken to be, `known` being what was seen of it before. Notes its entries that could not
-/// be looked at; those that were models stay models, and at the first look they may be.
+/// Returns a repository's listing as it is to be trusted, given the last one in `known`. Entries that could not be read
+/// go into `faults`; they stay models if they were models before, or if this is the first listing.
 fn accept(
     root: &Path,
     listed: io::Result<Listing>,
@@ -167,9 +171,9 @@ fn accept(
 ) -> Result<Listing, String> {
     let mut listing = listed.map_err(|fault| fault.to_string())?;
     let is_empty = listing.models.is_empty() && listing.unclear.is_empty();
-    // Where a volume was unmounted, its mount point is left: an empty directory of the file system around it.
+    // An unmounted volume leaves its mount point: an empty directory on the surrounding file system.
     if is_empty && known.is_some_and(|known| known.is_elsewhere_than(&listing)) {
-        return Err("it is empty and on another device than before, as if a volume was unmounted".to_owned());
+        return Err("it is empty and on another device than before, as after an unmounted volume".to_owned());
     }
     for (name, reason) in listing.unclear.clone() {
         if known.is_none_or(|known| known.models.contains_key(&name)) {
@@ -181,7 +185,7 @@ fn accept(
 }
 
 impl Listing {
-    /// Whether this one holds models and is on another device than a later one.
+    /// Returns whether this listing has models and is on another device than a later one.
     fn is_elsewhere_than(&self, later: &Self) -> bool {
         !self.models.is_empty() && self.identity.device != later.identity.device
     }
@@ -199,7 +203,7 @@ mod tests {
         Listing { identity: Identity { device, inode: 1 }, models: models.collect(), ..Listing::default() }
     }
 
-    /// A look at one repository: its models and the texts that their directories are told apart by.
+    /// A poll of one repository: its models, and texts that stand for the contents of their directories.
     fn look(models: &[(&str, &str)]) -> Look {
         let names: Vec<&str> = models.iter().map(|(name, _)| *name).collect();
         let prints = models.iter().map(|(name, text)| (Path::new(ROOT).join(name), Ok(Fingerprint::of_text(text))));
@@ -210,7 +214,7 @@ mod tests {
         Look { scan: vec![(ROOT.into(), Err(kind.into()))], prints: BTreeMap::new() }
     }
 
-    /// What was seen of two models and acted on.
+    /// Looks that have seen and acted on two models.
     fn settled() -> Looks {
         let mut looks = Looks::default();
         let first = looks.first(look(&[("a", "x"), ("b", "x")]));
@@ -293,7 +297,7 @@ mod tests {
     fn a_model_that_cannot_be_looked_at_stays_as_it_is() {
         let mut looks = settled();
         for _ in 0..3 {
-            // Its directory cannot be read, then not even told to be one.
+            // Its directory cannot be read, and then cannot even be recognized as a directory.
             let mut unread = look(&[("a", "y"), ("b", "x")]);
             unread.prints.insert(Path::new(ROOT).join("b"), Err(io::ErrorKind::Other.into()));
             looks.again(unread);

@@ -1,11 +1,11 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
-//! [`config`] turns texts and graph signatures into one checked configuration; `places` knows where repositories are,
-//! of which those in object stores are mirrored by `stores`; `scan` and `directory` look at the disk, `looks` says what
-//! follows;
-//! `prepare` joins both into [`LoadRequest`]s; `startup`, `control` and `polling` run loads; `table` holds every state
-//! and `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
-//! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
+//! [`config`] turns configuration texts and graph signatures into one checked configuration. `places` lists the
+//! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `looks`
+//! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
+//! `polling` run. `table` holds the state of every version, and `serving` the snapshot of it that requests read. The
+//! [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool.
+//! This module must not know the wire protocol or how requests are batched.
 
 mod background;
 mod blocking;

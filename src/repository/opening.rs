@@ -1,4 +1,4 @@
-//! From a program's bytes to a model that the engine may open, and to what runs it.
+//! Reads and checks a program's model, and compiles it by the program's engine.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::{
     onnx::SealedModel,
 };
 
-/// Opens programs: first in a process of their own, where that is asked for, then here.
+/// Opens and compiles programs. Where isolation is configured, a separate process opens each program first.
 pub(super) struct Opener<'a> {
     pub engines: &'a Engines,
     pub isolation: Option<&'a Isolation>,
 }
 
 impl Opener<'_> {
-    /// Finds and checks all that a program is made of; `graph` is its own file's content.
+    /// Checks a program's model and finds the files of its weights. `graph` is the content of the program's own file.
     ///
     /// # Errors
-    /// When its engine is missing, it is no model, takes more than it may, or needs a file that is not where it may
-    /// lie; with the reason.
+    /// Returns the reason if the engine is missing, the content is not an ONNX model or exceeds a limit, a file of its
+    /// weights is outside the allowed directory, or the separate process fails.
     pub(super) fn open(
         &self,
         program: &CellProgram,
@@ -29,6 +29,7 @@ impl Opener<'_> {
         stages: &StageRequest,
     ) -> Result<SealedModel, String> {
         let library = self.engines.path(program.engine).map_err(|error| error.to_string())?;
+        // First, so that a model that crashes a parser or an engine never reaches this process.
         if let Some(isolation) = self.isolation.filter(|isolation| isolation.covers(program)) {
             isolation.try_open(library, program, &graph, stages)?;
         }
@@ -36,10 +37,10 @@ impl Opener<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Compiles a program's model, or a stage of it, by the program's engine.
+    /// Compiles a program's model, or one stage of it, by the program's engine.
     ///
     /// # Errors
-    /// When the engine refuses it, or it lacks a tensor that is named.
+    /// Fails if the engine rejects the model, or the model lacks one of the named tensors.
     pub(super) fn compile(
         &self,
         program: &CellProgram,

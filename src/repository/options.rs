@@ -1,39 +1,39 @@
-//! How a repository is run.
+//! Options of a repository.
 
 use std::{path::PathBuf, time::Duration};
 
-/// What the command line says of the repository.
+/// What the command line configures of the repository.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directories that hold model directories, and locations in object stores (`--model-repository`).
     pub repositories: Vec<PathBuf>,
-    /// Where models of object stores are kept; a temporary folder where not given (`--repository-cache-directory`).
+    /// Directory for copies of models from object stores; `None` uses a temporary one (`--repository-cache-directory`).
     pub cache_directory: Option<PathBuf>,
-    /// Most bytes that they may take there together (`--repository-cache-max-bytes`).
+    /// Limit on the total size of those copies, in bytes (`--repository-cache-max-bytes`).
     pub cache_max_bytes: Option<u64>,
-    /// Who decides what is loaded.
+    /// What decides which models are loaded (`--model-control-mode`).
     pub mode: ControlMode,
     /// Whether [`super::Repository::ready`] waits for every model that should be loaded (`--strict-readiness`).
     pub strict_readiness: bool,
-    /// Whether missing configuration is completed from the graph (off: `--disable-auto-complete-config`).
+    /// Whether missing configuration is completed from the graph; `--disable-auto-complete-config` turns it off.
     pub auto_complete: bool,
-    /// Largest batch of models that can batch and do not say; 0: they do not batch
+    /// Largest batch of models that can batch and do not configure it; with 0 they do not batch
     /// (`--backend-config=default-max-batch-size`).
     pub default_max_batch_size: i32,
-    /// Whether the server has CUDA cards, so that instances whose place is left to it may be there.
+    /// Whether the server has CUDA cards, so that instances of kind `KIND_AUTO` may use them.
     pub has_cards: bool,
-    /// Name of the configuration to take, `configs/<name>.pbtxt`, where a model has it (`--model-config-name`).
+    /// Name of the configuration `configs/<name>.pbtxt` to prefer in models that have it (`--model-config-name`).
     pub config_name: Option<String>,
-    /// Whether a repository that cannot be read does not keep the others from being served; the server does not count
-    /// as live until it can be (`--exit-on-error=false`).
+    /// Whether the server starts although a repository cannot be read; it is not live until it can be
+    /// (`--exit-on-error=false`).
     pub start_unreadable: bool,
     /// Most versions that load at the same time; 0 counts as 1 (`--model-load-thread-count`).
     pub load_threads: usize,
 }
 
 impl Options {
-    /// Returns the options of a repository in one directory from which models are loaded on request. Tests and
-    /// benchmarks change what they need.
+    /// Returns the options of a single directory whose models are loaded on request. Tests and benchmarks change the
+    /// fields that they need.
     pub fn on_request(repository: PathBuf) -> Self {
         Self {
             repositories: vec![repository],
@@ -54,16 +54,16 @@ impl Options {
 /// Triton's `--model-control-mode`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMode {
-    /// Everything is loaded at the start, and nothing afterwards.
+    /// Every model is loaded at startup, and nothing afterwards.
     None,
-    /// Everything is loaded, and the directories are looked through for changes.
+    /// Every model is loaded, and the repositories are polled for changes.
     Poll {
-        /// Time between two looks.
+        /// Time between two polls.
         period: Duration,
     },
-    /// Clients load and unload.
+    /// Clients load and unload models.
     Explicit {
-        /// Models to load at the start; `*` for all.
+        /// Models to load at startup; `*` for all.
         startup: Vec<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! What a load request brings along: a configuration and files that stand in for the directory's.
+//! The overrides of a load request: a configuration and files that replace those of the model directory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,19 +13,19 @@ use crate::onnx::ExternalFiles;
 /// Overrides of one load request.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// The `config` parameter: a model configuration in JSON, in place of the directory's own.
+    /// The `config` parameter: a model configuration in JSON, which replaces the directory's own.
     pub config_json: Option<String>,
-    /// The `file:<version>/<file>` parameters by `<version>/<file>`. With any of them no version comes from the disk.
+    /// The `file:<version>/<file>` parameters by `<version>/<file>`. If there are any, no version is read from disk.
     pub files: BTreeMap<String, Bytes>,
 }
 
 impl Overrides {
-    /// Whether files come without the configuration that they need.
+    /// Returns whether files came without the configuration that they need.
     pub(super) fn lack_config(&self) -> bool {
         self.config_json.is_none() && !self.files.is_empty()
     }
 
-    /// Checks paths.
+    /// Checks that every path is `<version>/<file>` within the model's directory.
     pub(super) fn check(&self) -> Result<(), String> {
         match self.files.keys().find(|path| split(path).is_none()) {
             Some(path) => Err(format!("expected '<version>/<file>' within the model's directory, but found '{path}'")),
@@ -33,27 +33,28 @@ impl Overrides {
         }
     }
 
-    /// Versions that files are given for, ascending; `None` without any file.
+    /// Returns the versions that files were given for, ascending; `None` without files.
     pub(super) fn versions(&self) -> Option<Vec<i64>> {
         let versions: BTreeSet<i64> =
             self.files.keys().filter_map(|path| split(path)).map(|(version, _)| version).collect();
         (!versions.is_empty()).then(|| versions.into_iter().collect())
     }
 
-    /// A program of a version and the files beside it, if files are given at all: then nothing comes from the disk.
+    /// Returns a program of a version and the files beside it, or `None` if no files were given. With files, nothing is
+    /// read from disk.
     ///
     /// # Errors
-    /// When files are given, but not this one.
+    /// Fails if files were given, but not this one.
     pub(super) fn program(&self, version: i64, filename: &str) -> Result<Option<(Bytes, ExternalFiles)>, String> {
         if self.files.is_empty() {
             return Ok(None);
         }
         let missing = || {
-            let brought: Vec<&str> = self.files.keys().map(String::as_str).collect();
-            format!("no override file '{version}/{filename}': the request brought {brought:?}")
+            let given: Vec<&str> = self.files.keys().map(String::as_str).collect();
+            format!("no override file '{version}/{filename}': the request has {given:?}")
         };
         let program = self.files.get(&format!("{version}/{filename}")).ok_or_else(missing)?;
-        // Locations are relative to the program's own directory.
+        // Locations in a graph are relative to the directory of its file.
         let folder = filename.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
         let beside = self.files.iter().filter_map(|(path, bytes)| {
             let (number, file) = split(path)?;

@@ -146,7 +146,7 @@ async fn loads_and_unloads_of_one_model_run_one_after_another() {
         tasks.spawn(async move { load(&repository, "a").await.unwrap() });
     }
     until(&repository, |repository| states(repository).iter().any(|entry| entry[2] == "LOADING")).await;
-    // Whatever a second load of `a` could do meanwhile, these loads did after it.
+    // These loads finish after anything that a second load of `a` could do meanwhile.
     for name in ["b", "c", "d"] {
         load(&repository, name).await.unwrap();
     }
@@ -186,7 +186,7 @@ async fn no_more_versions_load_at_once_than_there_are_loader_threads() {
     until(&repository, |repository| states(repository).iter().all(|entry| entry[2] == "LOADING")).await;
     let began = loader.clone();
     tokio::task::spawn_blocking(move || began.until_at_once(4)).await.unwrap();
-    // Other work for the threads that block, so that a load which does not wait for its turn has begun by now.
+    // Other work for the blocking threads, so that a load that does not wait for its turn has begun by now.
     for _ in 0..20 {
         load(&repository, "nope").await.unwrap_err();
     }
@@ -271,7 +271,7 @@ async fn file_overrides_stand_in_for_the_directory() {
     }
     let refusal = repository.load("m", overrides("{}", &[("7/other", "x")])).await.unwrap_err();
     assert!(
-        refusal.to_string().contains("no override file '7/model.onnx': the request brought [\"7/other\"]"),
+        refusal.to_string().contains("no override file '7/model.onnx': the request has [\"7/other\"]"),
         "{refusal}"
     );
     assert_eq!(repository.ready_versions("m"), [7], "what served goes on serving");

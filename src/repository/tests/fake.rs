@@ -1,4 +1,4 @@
-//! Test helpers: a repository directory, a loader whose loads can be held, and waiting for a state.
+//! Test helpers: a repository directory, a loader that can hold loads, and waiting for a state.
 
 use std::{
     collections::BTreeMap,
@@ -27,10 +27,10 @@ use crate::{
     },
 };
 
-/// A program file of this content does not load.
+/// Content of a program file that does not load.
 pub(super) const GARBAGE: &str = "garbage";
 
-/// Held by this name, profiles wait.
+/// Name to hold that makes profiles wait.
 pub(super) const PROFILES: &str = "(profiles)";
 
 #[derive(Debug)]
@@ -42,32 +42,32 @@ impl Program for NoProgram {
     }
 }
 
-/// The pool of all tests; none of them runs anything on it.
+/// The pool of all tests; nothing runs on it.
 fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::start(&PoolOptions::default()).unwrap());
     Arc::new(POOL.bring_up(spec, knobs, Arc::new(NoProgram)).expect("the CPU has room"))
 }
 
-/// Every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].
+/// A loader in which every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].
 #[derive(Default)]
 pub(super) struct FakeLoader {
     pub(super) requests: Mutex<Vec<LoadRequest>>,
-    /// Models whose loads wait until their name is taken out.
+    /// Models whose loads wait until their name is removed.
     held: Mutex<Vec<String>>,
     released: Condvar,
     running: Mutex<BTreeMap<String, usize>>,
     began: Condvar,
     pub(super) most_at_once: AtomicUsize,
     pub(super) most_of_one_version: AtomicUsize,
-    /// How many loads are followed by a profile that advises something else.
+    /// Number of loads that are followed by a profile with different advice.
     pub(super) advises: AtomicUsize,
-    /// Profiles of these models go on until they are not wanted.
+    /// Models whose profiles run until they are no longer wanted.
     pub(super) endless: Mutex<Vec<String>>,
     pub(super) given_up: AtomicUsize,
 }
 
 impl FakeLoader {
-    /// Waits until so many loads have run at once; holds the thread.
+    /// Blocks until this many loads have run concurrently.
     pub(super) fn until_at_once(&self, count: usize) {
         let mut running = self.running.lock();
         while self.most_at_once.load(Ordering::SeqCst) < count {
@@ -88,7 +88,7 @@ impl FakeLoader {
     fn until_released(&self, name: &str) -> Result<(), String> {
         let mut held = self.held.lock();
         while held.iter().any(|held| held == name) {
-            // A test that failed meanwhile releases nothing, and its runtime waits for this thread.
+            // A failed test releases nothing, and its runtime waits for this thread.
             if self.released.wait_for(&mut held, Duration::from_secs(20)).timed_out() {
                 return Err("never released".to_owned());
             }
@@ -155,7 +155,7 @@ impl Loader for FakeLoader {
     }
 }
 
-/// A model repository in a directory of its own.
+/// A model repository in a temporary directory.
 pub(super) struct Directory {
     root: TempDir,
 }
@@ -169,7 +169,7 @@ impl Directory {
         self.root.path().to_owned()
     }
 
-    /// Writes a file, with the directories around it.
+    /// Writes a file and creates its parent directories.
     pub(super) fn write(&self, path: &str, text: &str) -> &Self {
         let path = self.root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -177,7 +177,7 @@ impl Directory {
         self
     }
 
-    /// A model of one version, completed from its graph.
+    /// Adds a model of one version, completed from its graph.
     pub(super) fn model(&self, name: &str) -> &Self {
         self.write(&format!("{name}/1/model.onnx"), "good")
     }
@@ -205,7 +205,7 @@ pub(super) async fn start(directory: &Directory, mode: ControlMode) -> (Arc<Repo
     (repository, loader)
 }
 
-/// A repository in poll mode whose looks the test takes itself.
+/// Opens a repository in poll mode in which the test itself polls.
 pub(super) async fn polled(options: Options, loader: Arc<FakeLoader>) -> (Arc<Repository>, Looks) {
     let repository = Repository::start(options, loader.clone()).await.unwrap();
     let mut looks = Looks::default();
@@ -222,7 +222,7 @@ pub(super) async fn load(repository: &Repository, name: &str) -> Result<(), Stri
     repository.load(name, Overrides::default()).await.map_err(|fault| fault.to_string())
 }
 
-/// The index as lines of name, version, state and reason.
+/// Returns the index as rows of name, version, state and reason.
 pub(super) async fn index(repository: &Repository) -> Vec<[String; 4]> {
     repository.index(false).await.into_iter().map(line).collect()
 }
@@ -236,7 +236,7 @@ fn line(entry: IndexEntry) -> [String; 4] {
     [entry.name, entry.version, entry.state.to_owned(), entry.reason]
 }
 
-/// Waits, change by change, until a condition holds.
+/// Waits, one change at a time, until a condition holds.
 pub(super) async fn until(repository: &Repository, holds: impl Fn(&Repository) -> bool) {
     let mut changes = repository.changes();
     let waiting = async {

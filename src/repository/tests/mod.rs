@@ -1,4 +1,4 @@
-//! The repository against real directories and a loader that loads nothing.
+//! Tests of the repository with real directories and a fake loader.
 
 mod background;
 mod control;

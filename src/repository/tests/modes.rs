@@ -1,4 +1,4 @@
-//! What is loaded without being asked for: at the start and when directories change.
+//! What is loaded without a request: at startup and when directories change.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -122,7 +122,7 @@ async fn linked_model_and_version_directories_are_followed() {
     assert_eq!(repository.ready_versions("m"), [5]);
 }
 
-/// A repository in poll mode over one directory, its loader, and looks that the test takes itself.
+/// A repository in poll mode over one directory, its loader, and looks for the test's own polls.
 async fn polled(directory: &Directory) -> (Arc<Repository>, Arc<FakeLoader>, Looks) {
     let loader = Arc::new(FakeLoader::default());
     let mode = ControlMode::Poll { period: Duration::from_secs(3600) };

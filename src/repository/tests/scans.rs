@@ -1,4 +1,4 @@
-//! Looks at the disk that fail, and what lies there beside the models.
+//! Scans that fail, and entries of repositories that are not models.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::repository::{ControlMode, Options, Repository, looks::Looks, polling}
 
 const POLL: ControlMode = ControlMode::Poll { period: Duration::from_secs(3600) };
 
-/// Looks as often as a change needs to be acted on, and once more.
+/// Polls as often as a change needs to be acted on, and once more.
 async fn settle(repository: &Repository, looks: &mut Looks) {
     for _ in 0..3 {
         polling::look_again(&repository.control, looks).await;

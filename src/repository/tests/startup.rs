@@ -1,4 +1,4 @@
-//! What a repository says while the models of the start are being loaded.
+//! What a repository returns while the startup models are being loaded.
 
 use std::{sync::Arc, time::Duration};
 
