@@ -1,7 +1,7 @@
-//! Where models come from: directories, and stores that are mirrored into directories.
+//! Where models are: local directories, and object stores that are mirrored into directories.
 //!
-//! To all others a repository in a store is a directory of the name `s3://bucket/path`, and a model of it
-//! `s3://bucket/path/model`. [`Places::bring`] gives the folder where the model is on the disk.
+//! The rest of the repository treats a repository in a store as a directory named `s3://bucket/path`, and its models as
+//! directories named `s3://bucket/path/model`. [`Places::bring`] returns the local directory of such a model.
 
 use std::{
     collections::BTreeMap,
@@ -31,11 +31,11 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Opens the folder for fetched models, where there are stores, and the client of each. A repository that is given
-    /// twice is one. Neither directories nor stores are asked for anything yet.
+    /// Opens the cache for fetched models, if there are stores, and a client for each store. Duplicates are dropped.
+    /// Neither directories nor stores are read yet.
     ///
     /// # Errors
-    /// When there is no repository, or a store's location, its credentials or the folder cannot be used.
+    /// Fails if there is no repository, or if a store's location, its credentials or the cache cannot be used.
     pub(super) fn open(options: &Options) -> Result<Self, StartError> {
         if options.repositories.is_empty() {
             return Err(StartError::NoRepository);
@@ -63,10 +63,11 @@ impl Places {
         Ok(Self { directories, stores, cache: Some(cache) })
     }
 
-    /// Looks which models there are: directories first, then stores, each in the order of the command line.
+    /// Lists the models of all repositories: directories first, then stores, each in the order of the command line. A
+    /// repository that cannot be read has its error in the result.
     ///
     /// # Errors
-    /// When the look was interrupted.
+    /// Returns the message of a panic in the scan.
     pub(super) async fn scan(&self) -> Result<Scan, String> {
         let directories = self.directories.clone();
         let mut scan = blocking(move || scan::scan(&directories)).await?;
@@ -81,10 +82,10 @@ impl Places {
         Ok(scan)
     }
 
-    /// As [`Self::scan`], and how each model looks.
+    /// As [`Self::scan`], with the fingerprint of each model.
     ///
     /// # Errors
-    /// When the look was interrupted.
+    /// As [`Self::scan`].
     pub(super) async fn look(&self) -> Result<Look, String> {
         let directories = self.directories.clone();
         let mut look = blocking(move || look_at(&directories)).await?;
@@ -100,7 +101,7 @@ impl Places {
             };
             for (name, objects) in contents {
                 let directory = root.join(&name);
-                // A key that cannot be a file is the model's own fault, which its load tells.
+                // A key that cannot be a file is the model's own fault; loading the model reports it.
                 let print = objects.map_or_else(|reason| Fingerprint::of_fault(&reason), Fingerprint::of_objects);
                 look.prints.insert(directory.clone(), Ok(print));
                 listing.models.insert(name, directory);
@@ -110,10 +111,11 @@ impl Places {
         Ok(look)
     }
 
-    /// The directory of one model, if any repository has it.
+    /// Returns the directory of one model, or both directories if two repositories have it; `None` if no repository
+    /// does.
     ///
     /// # Errors
-    /// When a repository cannot be looked at; with its name and the reason.
+    /// Returns the repository and the reason if one cannot be read.
     pub(super) async fn find(&self, name: &str) -> Result<Option<Found>, String> {
         if !scan::is_model_name(name) {
             return Ok(None);
@@ -129,32 +131,32 @@ impl Places {
         Ok(scan::place(found))
     }
 
-    /// The folder of a model on the disk. Of a store, what changed of the model is fetched first.
+    /// Returns the local directory of a model. For a model in a store, fetches what changed first.
     ///
     /// Loads of one model must not overlap.
     ///
     /// # Errors
-    /// When a store does not give the model; with its name and the reason.
+    /// Returns the model and the reason if the store does not deliver it.
     pub(super) async fn bring(&self, directory: &Path, let_go: &LetGo) -> Result<PathBuf, String> {
         let Some((store, name)) = self.in_store(directory) else { return Ok(directory.to_owned()) };
         store.bring(name, let_go).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
     }
 
-    /// Notes that a model was used until now.
+    /// Records that a model was in use until now.
     pub(super) async fn touch(&self, name: &str) {
         for store in &self.stores {
             store.touch(name).await;
         }
     }
 
-    /// Removes copies of a model that stores do not have any more.
+    /// Removes local copies of a model that is no longer in its store.
     pub(super) async fn forget(&self, name: &str) {
         for store in &self.stores {
             store.forget(name).await;
         }
     }
 
-    /// Removes what should not outlive the process.
+    /// Removes temporary copies at shutdown.
     pub(super) fn close(&self) {
         if let Some(cache) = &self.cache {
             cache.close();
@@ -167,7 +169,7 @@ impl Places {
     }
 }
 
-/// Looks at directories and at the models in them.
+/// Lists directories and takes the fingerprints of the models in them.
 fn look_at(directories: &[PathBuf]) -> Look {
     let scan = scan::scan(directories);
     let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());

@@ -1,4 +1,4 @@
-//! Plans for CUDA cards of a version's programs.
+//! Plans that run a version's programs on CUDA cards, and what happens to programs that cannot have one.
 
 use std::sync::Arc;
 
@@ -16,40 +16,40 @@ use crate::{
     onnx::SealedModel,
 };
 
-/// A program of the CPU, and what it was compiled of.
+/// A program compiled for the CPU, and what it was compiled from.
 pub(super) struct Compiled<'a> {
-    /// What it is of the version: "cell 'x'"; empty where it is all of it.
+    /// Its part of the version, such as "cell 'x'"; empty for a whole model.
     pub(super) name: String,
     pub(super) program: Arc<dyn Program>,
     pub(super) model: &'a SealedModel,
-    /// In the program's order.
+    /// Inputs in the program's order.
     pub(super) inputs: Vec<TensorSpec>,
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) has_batch_axis: bool,
-    /// Of a cell: the lengths that its own axes are prepared for. None where it is padded as the version is.
+    /// For a cell, the lengths that its own axes are prepared for; `None` if it is padded as the version is.
     pub(super) lengths: Option<PreparedLengths>,
 }
 
 /// Whether a version's programs have plans for cards.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
-    /// Cards may be among the version's devices.
+    /// Whether cards may be among the version's devices.
     are_wanted: bool,
-    /// Why there are none, though cards may.
+    /// Why there are no plans although cards may be used.
     missing: Option<String>,
 }
 
-/// Why versions of several programs have no other way onto a card.
+/// Why a version of several programs cannot use the fallback.
 const WHOLE_MODELS_ALONE: &str = "ONNX Runtime's CUDA provider is there for whole models alone";
 
-/// How a whole model without a plan runs on a card: compiled for it, or why it cannot be.
+/// Compiles a whole model that has no plan for a card by another engine, or returns why that is impossible.
 pub(super) type Fallback<'a> = &'a dyn Fn() -> Result<Arc<dyn Program>, String>;
 
-/// The program of a whole model: with a plan for cards if they may be among its devices; without one as `fallback` has
-/// it run there; else as it is.
+/// Returns the program of a whole model: with a plan if it may run on cards, else compiled by `fallback`, else for the
+/// CPU.
 ///
 /// # Errors
-/// When it has neither, and must have cards; with both reasons.
+/// Returns both reasons if the model has neither a plan nor a fallback but must run on cards.
 pub(super) fn of_whole(
     pool: &Pool,
     request: &LoadRequest,
@@ -87,10 +87,10 @@ pub(super) fn of_whole(
 }
 
 impl Plans {
-    /// Gives programs of stages or cells plans, all or none, if cards may be among the version's devices.
+    /// Plans the programs of stages or cells, all or none, if the version may run on cards.
     ///
     /// # Errors
-    /// When one has none, and the version must have cards; with all operators that are missing.
+    /// Names all operators without a plan if the version must run on cards and one program has no plan.
     pub(super) fn of(
         pool: &Pool,
         request: &LoadRequest,
@@ -109,7 +109,7 @@ impl Plans {
         }
     }
 
-    /// Says why the version runs on the CPU though there are cards, if it does.
+    /// Logs why the version runs on the CPU although there are cards, if it does.
     pub(super) fn explain(self, spec: &ModelSpec, programs: &StagePrograms) {
         let Self { are_wanted, missing } = self;
         let refused = || are_wanted.then(|| check_cards(spec, programs).err()).flatten();
@@ -120,11 +120,11 @@ impl Plans {
     }
 }
 
-/// The programs with their plans: of each one for each of the lengths that padded axes are prepared for. Cells have
-/// axes of their own each.
+/// Returns the programs with one plan for each of the lengths that padded axes are prepared for. Each cell has axes of
+/// its own, so cells are planned one by one.
 ///
 /// # Errors
-/// When one has none; with all operators that are missing.
+/// Names all operators without a plan if a program has none.
 fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, String> {
     let of_cells = compiled.iter().all(|own| own.lengths.is_some()).then_some(compiled);
     let Some(cells) = of_cells.filter(|cells| !cells.is_empty()) else {
@@ -142,7 +142,7 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
     if missing.is_empty() { Ok(programs) } else { Err(missing.join("; ")) }
 }
 
-/// Programs with a plan for each of these lengths.
+/// Returns programs with one plan for each combination of `lengths`.
 ///
 /// # Errors
 /// As [`planned`].
@@ -160,7 +160,8 @@ fn planned_for(
                     plans.push((lengths_of_rows.clone(), plan));
                 }
             }
-            // Some graphs have a limit, such as the number of positions.
+            // Some graphs have a limit, such as the number of positions. Lengths that the configuration names must
+            // work; of the default ones, those beyond the limit are skipped.
             Err(reason) if plans.iter().all(|plans| !plans.is_empty()) && !lengths.are_given() => {
                 skipped.get_or_insert((lengths_of_rows, reason));
             }
@@ -171,7 +172,7 @@ fn planned_for(
     if let Some((lengths, reason)) = skipped {
         let lengths = lengths.as_slice();
         let model = &request.spec.name;
-        info!(model, ?lengths, reason, "on cards requests of these lengths and more are refused");
+        info!(model, ?lengths, reason, "requests of these lengths and longer are refused on cards");
     }
     let programs = compiled.iter().zip(plans).map(|(own, plans)| {
         let program = OnCard::new(Arc::clone(&own.program), plans);
@@ -180,7 +181,7 @@ fn planned_for(
     Ok(programs.collect())
 }
 
-/// Plans of all programs for rows of these lengths.
+/// Plans all programs for rows of these lengths.
 ///
 /// # Errors
 /// As [`planned`].
@@ -202,7 +203,7 @@ impl Compiled<'_> {
     }
 }
 
-/// Tensors with the dims that the graph has, of rows of these lengths.
+/// Returns tensors with the dims that the graph has for rows of these lengths, where a reshape is undone.
 fn in_the_graph(tensors: &[TensorSpec], lengths: &[u32]) -> Vec<TensorSpec> {
     let own = |tensor: &TensorSpec| {
         let dims = tensor.reshape.clone().unwrap_or_else(|| tensor.dims_at(lengths));

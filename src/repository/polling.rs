@@ -1,7 +1,7 @@
-//! Poll mode: looks at the repositories again and again and loads what changed.
+//! Poll mode: polls the repositories periodically and loads what changed.
 //!
-//! A change is acted on when two looks in a row see the same, so that a model that is still being copied is left alone;
-//! after a look that saw something new the next one comes soon. What looks mean is decided in [`super::looks`].
+//! A change is acted on once two polls in a row see the same, so that a model that is still being copied is left alone.
+//! After a poll that saw a change, the next one follows soon. [`super::looks`] decides what polls mean.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -15,30 +15,30 @@ use super::{
     looks::{Look, Looks, Verdict},
 };
 
-/// The next look after one that saw something new, where the period is longer.
+/// Longest time until the next poll after one that saw a change.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The shortest period, so that a period of nothing does not keep a processor busy.
+/// Shortest period, so that a period of zero does not keep a processor busy.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 async fn look(control: &Control) -> Option<Look> {
     match control.places.look().await {
         Ok(look) => Some(look),
         Err(fault) => {
-            tracing::error!(%fault, "the model repositories could not be looked at");
+            tracing::error!(%fault, "polling the model repositories failed");
             None
         }
     }
 }
 
-/// The look at the start: acts at once on whatever there is.
+/// Polls at startup and acts at once on everything found.
 pub(super) async fn first_look(control: &Arc<Control>, looks: &mut Looks) {
     let Some(look) = look(control).await else { return };
     let verdict = looks.first(look);
     act(control, looks, verdict, Demand::Start).await;
 }
 
-/// Looks once and acts; whether the next look should come soon.
+/// Polls once and acts. Returns whether the next poll should follow soon.
 pub(super) async fn look_again(control: &Arc<Control>, looks: &mut Looks) -> bool {
     let Some(look) = look(control).await else { return false };
     let verdict = looks.again(look);
@@ -49,10 +49,10 @@ pub(super) async fn look_again(control: &Arc<Control>, looks: &mut Looks) -> boo
 
 async fn act(control: &Arc<Control>, looks: &mut Looks, verdict: Verdict, demand: Demand) {
     for (directory, reason) in &verdict.warnings {
-        tracing::warn!(directory = %directory.display(), reason, "cannot be looked at; its models stay as they are");
+        tracing::warn!(directory = %directory.display(), reason, "unreadable directory; its models stay as they are");
     }
     for directory in &verdict.recovered {
-        tracing::info!(directory = %directory.display(), "can be looked at again");
+        tracing::info!(directory = %directory.display(), "directory is readable again");
     }
     control.stats.failed_scans.fetch_add(verdict.failed as u64, Ordering::Relaxed);
     let mut tasks = JoinSet::new();
@@ -76,13 +76,14 @@ async fn act(control: &Arc<Control>, looks: &mut Looks, verdict: Verdict, demand
             looks.try_again(&not_there);
         }
     }
-    // Only now: a server is not ready before the models of a late repository are.
+    // After the loads above: a server must not be ready before the models of a repository that was unreadable at
+    // startup.
     if looks.is_complete() {
         control.open();
     }
 }
 
-/// Looks until the repository is gone.
+/// Polls until the repository is dropped.
 pub(super) async fn run(control: Weak<Control>, mut looks: Looks, period: Duration) {
     let period = period.max(SHORTEST);
     let mut wait = period;

@@ -1,4 +1,5 @@
-//! Loads versions onto the executor pool: compiles the program, warms it up, brings it up.
+//! The server's [`Loader`]: compiles a version's programs, runs its warm-up requests, and starts it in the executor
+//! pool.
 
 use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
@@ -29,32 +30,32 @@ use crate::{
     profile::{Key, Store},
 };
 
-/// The loader of the server.
+/// The [`Loader`] of the server.
 #[derive(Debug)]
 pub struct PoolLoader {
     pub(super) pool: Arc<Pool>,
-    /// A server without one still serves what does not need it.
+    /// The engines that could be found. Models that need none of the missing ones are still served.
     pub(super) engines: Engines,
-    /// Where the profiles of models lie that say `auto`; without it they are served as if they were not profiled.
+    /// Stored profiles, for models with `auto` settings; without a store they are served as if they had no profile.
     pub(super) profiles: Option<Store>,
-    /// How long a model that has none may be measured while it serves; without it none is.
+    /// Longest time to measure a model without a profile while it serves; `None` turns background profiles off.
     pub(super) background: Option<Duration>,
-    /// How models are tried in a process of their own, if they are.
+    /// How models are tried in a separate process first, if at all.
     isolation: Option<Isolation>,
-    /// Which latencies of the versions are kept for the metrics.
+    /// Which latencies of the versions are recorded for the metrics.
     latencies: LatencyMetrics,
-    /// Models with a scheduler run nothing before this many requests wait; 0: they run as requests come.
+    /// Models with a scheduler run nothing until this many requests wait for the first time; 0 turns that off.
     hold_until_waiting: u32,
-    /// Why there are no CUDA cards.
+    /// Why the server has no CUDA cards.
     no_cards: String,
-    /// Models that ask for cards run on the CPU where there are none.
+    /// Whether models that require cards run on the CPU if there are none.
     allows_cpu_fallback: bool,
-    /// What was measured in the background: not again, whatever becomes of its file.
+    /// Keys measured in the background, so that each is measured once, even if its stored profile is removed.
     pub(super) measured: Mutex<HashSet<Key>>,
 }
 
 impl PoolLoader {
-    /// A loader for a pool; models that need an engine are refused with the reason if it is not there.
+    /// Creates a loader for a pool. Models that need a missing engine are rejected with the reason.
     pub fn new(pool: Arc<Pool>, engines: impl Into<Engines>) -> Self {
         Self {
             pool,
@@ -70,43 +71,43 @@ impl PoolLoader {
         }
     }
 
-    /// Serves models that say `auto` as their profiles in a directory advise.
+    /// Serves models with `auto` settings as their profiles in `store` advise.
     #[must_use]
     pub fn with_profiles(mut self, store: Store) -> Self {
         self.profiles = Some(store);
         self
     }
 
-    /// Measures models that say `auto` and have no profile while they serve, each for so long at most.
+    /// Measures models with `auto` settings and no profile while they serve, each for at most `limit`.
     #[must_use]
     pub fn with_background_profiles(mut self, limit: Duration) -> Self {
         self.background = Some(limit);
         self
     }
 
-    /// Keeps these latencies of the versions for the metrics.
+    /// Records these latencies of the versions for the metrics.
     #[must_use]
     pub fn with_latencies(mut self, latencies: LatencyMetrics) -> Self {
         self.latencies = latencies;
         self
     }
 
-    /// Lets models with a dynamic or sequence batcher run nothing before this many requests wait, once; 0: they run as
-    /// requests come. Triton's TRITONSERVER_DELAY_SCHEDULER, for tests that need a full queue.
+    /// Holds models with a dynamic or sequence batcher until this many requests wait for the first time; 0 turns that
+    /// off. Implements Triton's `TRITONSERVER_DELAY_SCHEDULER`, for tests that need a full queue.
     #[must_use]
     pub fn with_held_schedulers(mut self, until_waiting: u32) -> Self {
         self.hold_until_waiting = until_waiting;
         self
     }
 
-    /// Says why there are no CUDA cards, and whether models that ask for some run on the CPU then.
+    /// Sets why there are no CUDA cards, and whether models that require some run on the CPU instead.
     #[must_use]
     pub fn without_cards(mut self, reason: String, allows_cpu_fallback: bool) -> Self {
         (self.no_cards, self.allows_cpu_fallback) = (reason, allows_cpu_fallback);
         self
     }
 
-    /// Opens models in a process of their own first, and only those here that survive it.
+    /// Opens models in a separate process first, and here only those that it opened.
     #[must_use]
     pub fn with_isolation(mut self, isolation: Option<Isolation>) -> Self {
         self.isolation = isolation;
@@ -117,7 +118,7 @@ impl PoolLoader {
         Opener { engines: &self.engines, isolation: self.isolation.as_ref() }
     }
 
-    /// Refuses a model that asks for cards where there are none, or lets it run on the CPU.
+    /// Rejects a model that requires cards if there are none, or moves it to the CPU if that is allowed.
     fn place(&self, request: &mut LoadRequest) -> Result<(), String> {
         if !request.placement.needs_cards() || self.pool.has_cards() {
             return Ok(());
@@ -136,10 +137,12 @@ impl PoolLoader {
 
     fn bring_up(&self, mut request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
         self.place(&mut request)?;
+        // Cells change `request.knobs`, which the pool takes below.
         let programs = match request.unfold.take() {
             Some(unfold) => cells::compile(&self.pool, &self.opener(), &mut request, &unfold)?,
             None => self.compile(&request)?,
         };
+        // Before warm-up, where a padding value that is no valid index would fail with a less clear message.
         programs.admit_padding(&request.spec)?;
         for sample in &request.warmup {
             let WarmupSample { rows, inputs, program_inputs, .. } = sample;
@@ -150,6 +153,7 @@ impl PoolLoader {
             }
         }
         let LoadRequest { spec, mut knobs, task_time_limit, config, placement, .. } = request;
+        // As in Triton, the setting concerns models with a scheduler of their own only.
         let has_batcher = matches!(
             config.scheduling_choice,
             Some(SchedulingChoice::DynamicBatching(_) | SchedulingChoice::SequenceBatching(_))
@@ -196,7 +200,7 @@ impl PoolLoader {
     }
 }
 
-/// The bounds that a model's `model_metrics` names for the time to the first response; the last ones count.
+/// Returns the histogram bounds that `model_metrics` sets for the time to first response; the last ones win.
 fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
     let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control).rev();
     let named = |control: &&MetricControl| {
@@ -207,7 +211,7 @@ fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
     })
 }
 
-/// Compiles a model as it is.
+/// Compiles a model as a whole.
 fn whole(
     pool: &Pool,
     opener: &Opener<'_>,
@@ -237,7 +241,7 @@ fn whole(
     })
 }
 
-/// Cuts a model and compiles its stages.
+/// Cuts a model into stages and compiles them.
 fn stages(
     pool: &Pool,
     opener: &Opener<'_>,
@@ -271,7 +275,7 @@ impl Loader for PoolLoader {
                 Ok(handle) => return Ok(handle),
                 Err(reason) => {
                     let model = request.spec.name.as_str();
-                    warn!(model, reason, "cannot be served as its profile advises");
+                    warn!(model, reason, "load with the profile's advice failed; loading without it");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! From a model directory (or what a load request brought) to load requests: reads the configuration once, picks the
+//! Turns a model directory, or what a load request carries, into load requests: reads the configuration once, picks the
 //! versions, and completes, checks and converts the configuration for each.
 
 use std::{
@@ -36,30 +36,30 @@ use crate::{
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
-/// Directory of configurations to choose from by name.
+/// Directory of named configurations.
 const CONFIGS: &str = "configs";
 
-/// Most labels of an output.
+/// Most labels of one output.
 const MAX_LABELS: usize = 1_000_000;
 
-/// More than any configuration or label file needs.
+/// Size limit of configurations, label files and initial states.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// How configurations are read and completed.
 #[derive(Clone, Debug)]
 pub(super) struct Completion {
-    /// Whether what is missing is taken from the graph.
+    /// Whether missing settings are completed from the graph.
     pub(super) auto_complete: bool,
-    /// Largest batch of a model that can batch and does not say.
+    /// Largest batch of a model that can batch and does not configure it.
     pub(super) default_max_batch_size: i32,
-    /// Name of the directory's configurations to prefer.
+    /// Name of the configuration in `configs` to prefer.
     pub(super) config_name: Option<String>,
     /// Whether the server has CUDA cards.
     pub(super) has_cards: bool,
 }
 
 impl Completion {
-    /// As the command line says.
+    /// Takes the settings from the command line.
     pub(super) fn of(options: &Options) -> Self {
         let Options { auto_complete, default_max_batch_size, config_name, has_cards, .. } = options;
         Self {
@@ -71,7 +71,7 @@ impl Completion {
     }
 }
 
-/// A model whose configuration was read: which versions to load, and all that their requests need.
+/// A model whose configuration has been read: the versions to load, and everything that their requests need.
 #[derive(Debug)]
 pub(super) struct Plan {
     name: String,
@@ -80,24 +80,25 @@ pub(super) struct Plan {
     config: pb::ModelConfig,
     origin: Origin,
     completion: Completion,
-    /// Versions that there are, in the directory or among the files of a load request.
+    /// The versions in the directory or among the files of a load request.
     pub(super) available: Vec<i64>,
-    /// Those that the policy picks, ascending.
+    /// The versions that the policy picks, ascending.
     pub(super) versions: Vec<i64>,
-    /// Fields without effect.
+    /// Settings without effect.
     pub(super) hints: Vec<check::Hint>,
 }
 
 impl Plan {
-    /// The model's name.
+    /// Returns the model's name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration.
+    /// Reads a model's configuration and picks its versions. `given` is the configuration from the load request, if
+    /// any.
     ///
     /// # Errors
-    /// When the configuration cannot be read or asks for what is not supported, or no version is there.
+    /// Fails if the configuration cannot be read or requires unsupported features, or if no version is to be loaded.
     pub(super) fn read(
         name: &str,
         directory: Option<PathBuf>,
@@ -139,7 +140,7 @@ impl Plan {
             });
         }
         if overrides.versions().is_some() {
-            // What files stand in for is not gone.
+            // Versions that files replace still exist on disk, so the index must not show them as gone.
             let on_disk = directory.as_deref().map(directory::versions);
             available.extend(on_disk.and_then(Result::ok).unwrap_or_default());
         }
@@ -147,10 +148,10 @@ impl Plan {
         Ok(Self { name, directory, overrides, config, origin, completion, available, versions, hints })
     }
 
-    /// The load request of one version.
+    /// Returns the load request of one version.
     ///
     /// # Errors
-    /// With the reason, naming file, key, expected and found.
+    /// Returns the reason: the file, the key, what was expected and what was found.
     pub(super) fn request(&self, version: i64, loader: &dyn Loader) -> Result<LoadRequest, String> {
         let mut config = self.config.clone();
         let repeat = config.backend == complete::REPEAT;
@@ -158,6 +159,7 @@ impl Plan {
         let has_cells = unfold::is_given(&config);
         let filename = &config.default_model_filename;
         let origin = &self.origin;
+        // Cells have a program each and the built-in model has none, so neither has one signature for the whole model.
         let whole = if repeat || has_cells {
             let file = if has_cells { self.version_directory(version) } else { self.program(version, filename) };
             CellProgram { file, bytes: None, external: ExternalFiles::None, engine, precision }
@@ -169,6 +171,7 @@ impl Plan {
             false => Some(loader.signature(&whole.file, whole.bytes.as_ref())?),
         };
         let text = |fault: ConfigError| fault.to_string();
+        // Order matters: checks need the completed configuration, and conversion needs the checked one.
         if let Some(signature) = &signature {
             if self.completion.auto_complete {
                 let default_size = self.completion.default_max_batch_size;
@@ -186,7 +189,7 @@ impl Plan {
             unfold = sequences::as_cells(&config, &self.initial_states(&config)?, origin).map_err(text)?;
             cells.push(whole.clone());
         }
-        // Cells stand where a pipeline has its stages.
+        // In the latency table of a model of cells, stage numbers are cell numbers.
         let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
         knobs.latencies = self.latencies(&config, stage_count)?;
         let automatic = Automatic::of(&config, &stages, origin);
@@ -218,7 +221,7 @@ impl Plan {
         })
     }
 
-    /// The programs of a version's cells.
+    /// Returns the programs of a version's cells.
     fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
         let program = |cell: &CellRequest| {
             let by = engine::of_cell(&self.config, &cell.name, &self.origin).map_err(|fault| fault.to_string())?;
@@ -227,7 +230,7 @@ impl Plan {
         unfold.cells.iter().map(program).collect()
     }
 
-    /// A program that came with the load request, or else one that is there, and where its weights may lie.
+    /// Returns a program from the load request, or else from disk, with the place of its weights.
     fn existing_program(
         &self,
         version: i64,
@@ -253,12 +256,12 @@ impl Plan {
 
     fn program(&self, version: i64, filename: &str) -> PathBuf {
         let program = self.version_directory(version).join(filename);
-        // A model with external weights may be a directory that holds the program under its own name.
+        // A model with external weights may be a directory that holds the program as `model.onnx`.
         let inner = program.join(complete::ONNX_FILENAME);
         if inner.is_file() { inner } else { program }
     }
 
-    /// The latency table of a checked configuration, for a model of this many stages.
+    /// Reads the latency table of a checked configuration, for a model of `stages` stages.
     fn latencies(&self, config: &pb::ModelConfig, stages: u16) -> Result<Option<CostTable>, String> {
         let refuse = |fault: String| self.origin.error(&knobs::LATENCIES.path(), fault).to_string();
         let (text, file) = match latencies::place(config) {
@@ -278,7 +281,7 @@ impl Plan {
         named.map(Some).map_err(refuse)
     }
 
-    /// What the states of sequences are before their first requests, by input, where files say it.
+    /// Reads the initial states of sequences that are given as files, by input.
     fn initial_states(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Bytes>, String> {
         let states = sequences::files(config).map(|(input, name)| {
             let refuse = |fault: String| self.origin.error("sequence_batching.state", fault).to_string();
@@ -312,32 +315,34 @@ impl Plan {
     }
 }
 
-/// What to do about a program that lies where other tools put it: Hugging Face's exports have `onnx/model.onnx`.
+/// Returns advice if the program is where other tools put it; Hugging Face exports have `onnx/model.onnx`.
 fn misplaced(directory: &Path) -> Option<String> {
     let places = [Path::new("onnx").join(complete::ONNX_FILENAME), PathBuf::from(complete::ONNX_FILENAME)];
     let found = places.into_iter().find(|place| directory.join(place).is_file())?;
     let (found, expected) = (found.display(), Path::new("1").join(complete::ONNX_FILENAME));
     Some(format!(
-        "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its weights if it has any",
+        "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its \
+         weights if it has any",
         expected.display()
     ))
 }
 
-/// Files that a model's configuration may be in.
+/// Returns the files that may hold a model's configuration.
 pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec<PathBuf> {
     let named = config_name.map(|name| directory.join(CONFIGS).join(format!("{name}.pbtxt")));
     named.into_iter().chain([directory.join(PBTXT), directory.join(YAML)]).collect()
 }
 
-/// The configuration of a directory: `configs/<config_name>.pbtxt` where there is one, else `config.pbtxt` or
-/// `model.yaml`, not both; `None` where there is none of them.
+/// Reads the configuration of a directory: `configs/<config_name>.pbtxt` if it exists, else `config.pbtxt` or
+/// `model.yaml`, but not both. Returns `None` if there is none.
 fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
     let label = |path: &Path| path.display().to_string();
     let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);
     let mut there = Vec::new();
     for path in configurations(directory, config_name) {
-        // One that cannot be looked at is not one that is not there.
-        if path.try_exists().map_err(|fault| fail(&path, format!("cannot be looked at: {fault}")))? {
+        // A file that cannot be checked is an error, not a missing file: the model would be completed without its
+        // settings.
+        if path.try_exists().map_err(|fault| fail(&path, format!("cannot be read: {fault}")))? {
             there.push(path);
         }
     }
@@ -353,25 +358,25 @@ fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(pb
     parse(&label(path), &bytes).map(Some)
 }
 
-/// Reads the configuration that a load request brings; `None` where it brings none.
+/// Reads the configuration in a load request; `None` if it has none.
 pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
     let Some(text) = &overrides.config_json else { return Ok(None) };
     json::parse(text).map(Some)
 }
 
-/// A whole file of a bounded size.
+/// Reads a whole file of at most 16 MiB.
 pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
     read_up_to(path, MAX_TEXT_BYTES)
 }
 
-/// The versions that a policy picks out of those there are (both ascending).
+/// Returns the versions that a policy picks out of `available`; both are ascending.
 fn pick(config: &pb::ModelConfig, available: &[i64]) -> Vec<i64> {
     let choice = config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref());
     match choice {
         Some(PolicyChoice::All(_)) => available.to_vec(),
         Some(PolicyChoice::Specific(specific)) => {
             for missing in specific.versions.iter().filter(|version| !available.contains(version)) {
-                tracing::warn!(model = %config.name, version = missing, "the version policy names a version that is not there");
+                tracing::warn!(model = %config.name, version = missing, "version of the policy is missing");
             }
             available.iter().copied().filter(|version| specific.versions.contains(version)).collect()
         }

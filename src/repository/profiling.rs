@@ -22,43 +22,44 @@ use crate::{
     profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest, measure, sizes},
 };
 
-/// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
+/// Numbers of stages to measure in addition to the whole model, if the configuration leaves them open.
 pub const STAGE_COUNTS: [u16; 3] = [2, 4, 8];
 
-/// Shares of the budget that the whole model gets, alone and on all lanes at once; the cuts share the rest evenly.
+/// Shares of the budget for the whole model, alone and on all lanes at once; the cuts share the rest equally.
 const WHOLE_SHARE: f64 = 0.4;
 const SIDE_BY_SIDE_SHARE: f64 = 0.2;
 
-/// Largest batch that is measured side by side, and runs in a row on each lane: while the first begins and the last
-/// ends, others may be alone.
+/// Largest batch to measure side by side, and the number of consecutive runs on each lane. Several runs, because at the
+/// first's beginning and the last's end a lane may be alone.
 const MOST_SIDE_BY_SIDE: u32 = 8;
 const RUNS_IN_A_ROW: u32 = 4;
 
-/// Longest pause after a run, and longest wait for requests in flight, of measurements beside a server.
+/// Longest pause after a run, and longest wait for requests in flight, when measuring beside a server.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// How a version is to be measured.
+/// How to measure a version.
 #[derive(Clone, Copy)]
 pub struct Trials<'a> {
-    /// Time for all runs together; compiling comes on top.
+    /// Time for all runs together, without compilation.
     pub budget: Duration,
-    /// Called before each run with what is measured and the size; `false` gives up. May block, to let others go first.
+    /// Called before each run with what is measured and the size. May block, to let others run first; `false` stops the
+    /// measurement.
     pub before_run: &'a dyn Fn(&str, Size) -> bool,
-    /// Decides by the table of the whole model whether it is measured in stages too, where the configuration leaves it
-    /// open.
+    /// Decides from the latencies of the whole model whether to measure it in stages too, if the configuration leaves
+    /// that open.
     pub wants_stages: &'a dyn Fn(&Profile) -> bool,
 }
 
-/// Whether batching gains enough by a profile of the whole model for stages to be of use.
+/// Returns whether batching pays enough, by a profile of the whole model, for stages to be useful.
 pub fn joining_pays(profile: &Profile) -> bool {
     Findings::of(profile).is_some_and(|found| found.load_diversity && !found.runs_best_one_by_one())
 }
 
-/// Reads the latest version of a model in a repository, as it would be loaded.
+/// Reads the latest version of a model in a repository, as a server would load it.
 ///
 /// # Errors
-/// When there is no such model, or its configuration or program cannot be used; with the reason.
+/// Returns the reason if there is no such model, or if its configuration or program cannot be used.
 pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, String> {
     if is_remote(repository) {
         let place = repository.display();
@@ -82,10 +83,10 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
 }
 
 impl PoolLoader {
-    /// What the profile of a version is known by.
+    /// Returns the key under which the profile of a version is stored.
     ///
     /// # Errors
-    /// When the version is not one that can be measured: it has no file, or no engine runs it here.
+    /// Fails if the version cannot be measured: it has no file, or its engine is missing.
     pub fn profile_key(&self, request: &LoadRequest) -> Result<Key, String> {
         let EngineKind::Onnx(engine) = request.engine else {
             return Err(format!("model '{}' has no graph to measure", request.spec.name));
@@ -113,15 +114,15 @@ impl PoolLoader {
         })
     }
 
-    /// The request as the version's profile advises; `None` where the configuration leaves nothing open, or there is no
-    /// profile.
+    /// Returns the request as the version's profile advises; `None` if the configuration leaves nothing open or there
+    /// is no profile that can be trusted.
     pub(super) fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
         let store = self.profiles.as_ref().filter(|_| request.automatic.is_any() && request.unfold.is_none())?;
         let name = &request.spec.name;
         let key = match self.profile_key(request) {
             Ok(key) => key,
             Err(reason) => {
-                tracing::debug!(model = name, reason, "there is no profile");
+                tracing::debug!(model = name, reason, "no profile");
                 return None;
             }
         };
@@ -132,13 +133,13 @@ impl PoolLoader {
                 model = name,
                 file = %file.display(),
                 reason = %doubt,
-                "its profile is not believed, and it is served as if it had none"
+                "profile is not trusted; serving without it"
             );
             return None;
         }
         let choice = choose(&profile, request.fixed_stages())?;
         let mut advised = request.clone();
-        // Only these policies let anybody join at a boundary.
+        // Stages pay only if requests may join at their boundaries, which not every policy allows.
         let joins = request.knobs.policy.lets_join();
         if request.automatic.stages && choice.stages > 1 && (request.automatic.policy || joins) {
             advised.stages.cuts = StageCuts::Parts(choice.stages);
@@ -154,12 +155,12 @@ impl PoolLoader {
             stages = choice.stages,
             policy = choice.policy.describe(),
             reasons = choice.reasons.join("; "),
-            "is served as its profile advises"
+            "profile applied"
         );
         Some(advised)
     }
 
-    /// See [`Loader::profile`].
+    /// Implements [`Loader::profile`].
     pub(super) fn profile_while_serving(
         &self,
         request: &LoadRequest,
@@ -171,7 +172,7 @@ impl PoolLoader {
         if !is_wanted() || self.measured.lock().contains(&key) || is_believed(store, &key) {
             return Ok(false);
         }
-        tracing::info!(model = name, "has no profile and is measured while it serves");
+        tracing::info!(model = name, "no profile; measuring while the model serves");
         let run_begins: Cell<Option<Instant>> = Cell::new(None);
         let before_run = |_: &str, _: Size| {
             let took = run_begins.get().map_or(Duration::ZERO, |begins| begins.elapsed());
@@ -187,15 +188,15 @@ impl PoolLoader {
         };
         let file = store.write(&key, &profile).map_err(|error| error.to_string())?;
         self.measured.lock().insert(key);
-        tracing::info!(model = name, file = %file.display(), "its profile is kept");
+        tracing::info!(model = name, file = %file.display(), "profile stored");
         let advised = self.by_profile(request);
         Ok(advised.is_some_and(|advised| {
             (advised.stages, advised.knobs.policy) != (request.stages.clone(), request.knobs.policy.clone())
         }))
     }
 
-    /// Leaves the processor to requests: for as long as the last run took, and while some are in flight; but for a
-    /// moment only, since a server may never be idle.
+    /// Pauses for requests: for as long as the last run took, and while requests are in flight. Both are bounded, since
+    /// a server may never be idle.
     #[expect(clippy::disallowed_methods, reason = "a share of the time is left to others, by the clock")]
     fn make_way(&self, took: Duration) {
         thread::sleep(took.min(LONGEST_PAUSE));
@@ -205,13 +206,14 @@ impl PoolLoader {
         }
     }
 
-    /// Measures a version: whole, and in the stages that its configuration asks for, or in 2, 4 and 8 where it leaves
-    /// that open. A number of stages into which it cannot be cut is left out.
+    /// Measures a version whole, and in the stages that its configuration sets, or in 2, 4 and 8 stages if it leaves
+    /// them open. Numbers of stages into which the graph cannot be cut are skipped.
     ///
-    /// Runs on the calling thread, apart from the lanes and from every statistic.
+    /// Runs on the calling thread, outside the lanes and the statistics.
     ///
     /// # Errors
-    /// When it cannot be compiled, or the smallest batch does not run; with the reason.
+    /// Returns the reason if the version cannot be compiled or its smallest batch fails, and [`Halt::GivenUp`] if
+    /// `before_run` stopped it.
     pub fn measure(&self, request: &LoadRequest, trials: Trials<'_>) -> Result<Profile, Halt> {
         if request.unfold.is_some() {
             return Err(Halt::Failed("a model of cells is not measured: its policy is cellular".to_owned()));
@@ -223,6 +225,7 @@ impl PoolLoader {
         let all = sizes(spec.max_batch_size, lengths);
         let programs = self.compile_cut(request, StageCuts::Whole)?;
         let whole = self.measure_cut(request, &programs, &all, budget.mul_f64(WHOLE_SHARE), 1, trials)?;
+        // The cuts are measured at fewer lengths, since there are more of them.
         let few = if spec.symbols.is_empty() { Vec::new() } else { whole.few_lengths() };
         let mut profile = Profile {
             model: spec.name.clone(),
@@ -237,11 +240,12 @@ impl PoolLoader {
             let share = budget.mul_f64(SIDE_BY_SIDE_SHARE);
             match self.measure_cut(request, &programs, &small, share, lanes, trials) {
                 Ok(mut table) => profile.side_by_side = table.stages.pop().unwrap_or_default(),
-                // Alone it runs, and may be all that the memory takes.
+                // The model runs alone; running it several times at once may exceed the memory.
                 Err(Halt::Failed(reason)) => tracing::debug!(reason, "not measured side by side"),
                 Err(halt) => return Err(halt),
             }
         }
+        // Frees their memory before the cuts are compiled.
         drop(programs);
         let is_open = request.stages.cuts == StageCuts::Whole;
         let cuts = match &request.stages.cuts {
@@ -259,7 +263,7 @@ impl PoolLoader {
             });
             match measured {
                 Ok(table) => profile.cuts.push(CutTable { at, ..table }),
-                // Not every graph has so many places to cut at.
+                // Not every graph can be cut into that many stages.
                 Err(Halt::Failed(reason)) if is_open => tracing::debug!(reason, "not measured in stages"),
                 Err(halt) => return Err(halt),
             }
@@ -269,7 +273,7 @@ impl PoolLoader {
 
     fn compile_cut(&self, request: &LoadRequest, cuts: StageCuts) -> Result<StagePrograms, Halt> {
         let mut wanted = request.clone();
-        // Exits belong to stages that the configuration names: without those there are none.
+        // Exits belong to the configured stages and have no meaning in other cuts.
         if cuts != wanted.stages.cuts {
             wanted.stages.exits.clear();
         }
@@ -277,7 +281,7 @@ impl PoolLoader {
         self.compile(&wanted).map_err(Halt::Failed)
     }
 
-    /// Runs programs on so many threads at the same time.
+    /// Measures programs on `at_once` threads at the same time.
     fn measure_cut(
         &self,
         request: &LoadRequest,
@@ -305,6 +309,7 @@ impl PoolLoader {
                 if !(trials.before_run)(&what, size) {
                     return Err(Halt::GivenUp);
                 }
+                // Sizes repeat many times, so inputs are built once per size.
                 if inputs.as_ref().is_none_or(|(made_for, _)| *made_for != size) {
                     inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
                 }
@@ -318,12 +323,12 @@ impl PoolLoader {
     }
 }
 
-/// Whether there is a profile that need not be measured again.
+/// Returns whether the store has a trusted profile, so that nothing need be measured.
 fn is_believed(store: &Store, key: &Key) -> bool {
     store.read(key).is_some_and(|profile| profile.doubt().is_none())
 }
 
-/// How long a run takes while so many threads run it again and again.
+/// Returns the time per run, in nanoseconds, while `threads` threads run it repeatedly.
 fn side_by_side<T>(threads: u16, run: impl Fn() -> Result<T, String> + Sync) -> Result<Ns, String> {
     let began = Instant::now();
     thread::scope(|scope| {

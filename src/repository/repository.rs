@@ -1,4 +1,4 @@
-//! The repository as the front ends see it.
+//! The repository, as the front ends use it.
 
 use std::{
     collections::BTreeSet,
@@ -22,17 +22,17 @@ use super::{
 };
 use crate::observe::RepositoryStats;
 
-/// All models of a server: what is ready, what is not and why, and how that changes.
+/// All models of a server, with their states and the reasons.
 ///
-/// Requests read it without a lock; loading, unloading and polling run beside them and replace the picture they read.
+/// Requests read a snapshot without a lock. Loading, unloading and polling run concurrently and replace the snapshot.
 pub struct Repository {
     pub(super) control: Arc<Control>,
-    /// Set once the start is over, in poll mode.
+    /// Set at the end of startup, in poll mode.
     pub(super) poller: OnceLock<AbortHandle>,
 }
 
 impl Repository {
-    /// Opens the repositories and loads what the mode says: [`Self::open`] and [`Startup::load`].
+    /// Opens the repositories and loads what the control mode sets: [`Self::open`] followed by [`Startup::load`].
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -43,15 +43,15 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Opens the repositories and notes which models the mode says to load. Until they are loaded, which
-    /// [`Startup::load`] does, the repository is not ready and takes no loads or unloads.
+    /// Opens the repositories and marks the models that the control mode loads at startup. Until [`Startup::load`] has
+    /// loaded them, the repository is not ready and rejects loads and unloads.
     ///
-    /// Must be called within a tokio runtime, which runs loads and the poller from here on.
+    /// Must be called within a tokio runtime, which then runs loads and polls.
     ///
     /// # Errors
-    /// When no repository, or one that can never be one, is named; when an object store's credentials or the folder for
-    /// its models cannot be used; and when a repository cannot be read, unless the options let the server start without
-    /// it.
+    /// Fails if no repository is given or a location has no valid form, if the credentials of an object store or the
+    /// cache directory cannot be used, or if a repository cannot be read and the options do not let the server start
+    /// without it.
     pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
         let places = Places::open(&options)?;
         let scanned = places.scan().await.unwrap_or_default();
@@ -61,14 +61,15 @@ impl Repository {
             match listed {
                 Ok(mut listing) => {
                     for (name, fault) in listing.unclear.clone() {
-                        tracing::warn!(model = name, fault, "the model's directory cannot be looked at");
+                        tracing::warn!(model = name, fault, "the model's directory cannot be read");
                         listing.believe(&path, &name);
                     }
                     listings.push(listing);
                 }
                 Err(source) if !options.start_unreadable => return Err(StartError::Unreadable { path, source }),
                 Err(fault) => {
-                    tracing::error!(repository = %path.display(), %fault, "the model repository cannot be read; the server is not live");
+                    let repository = path.display();
+                    tracing::error!(%repository, %fault, "model repository cannot be read; the server is not live");
                     stats.failed_scans.fetch_add(1, Ordering::Relaxed);
                     opened = false;
                 }
@@ -93,20 +94,22 @@ impl Repository {
         Ok(Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), found))
     }
 
-    /// The version that serves a request: `version` as the request has it, "" for the latest ready one.
+    /// Returns the version that serves a request. `version` is the request's text; an empty one selects the latest
+    /// ready version.
     ///
-    /// Reads an immutable picture: no lock, no allocation.
+    /// Reads an immutable snapshot: takes no lock and allocates nothing.
     ///
     /// # Errors
-    /// When there is no such model or version, or the version is not a number above 0.
+    /// Fails if there is no such model or version, or the version is not an integer above 0.
     pub fn resolve(&self, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
         self.control.serving.load().resolve(name, version).cloned()
     }
 
-    /// Whether a version ("" for the latest) serves; unknown and broken models do not, nor do those whose tasks hang.
+    /// Returns whether a version (empty for the latest) serves. False for unknown or failed models, and for a version
+    /// whose tasks hang.
     ///
     /// # Errors
-    /// When the version is not a number above 0.
+    /// Fails if the version is not an integer above 0.
     pub fn is_ready(&self, name: &str, version: &str) -> Result<bool, ResolveError> {
         match self.control.serving.load().resolve(name, version) {
             Ok(version) => Ok(version.handle().is_responsive()),
@@ -115,21 +118,21 @@ impl Repository {
         }
     }
 
-    /// Whether every repository could be read at least once.
+    /// Returns whether every repository has been readable at least once.
     pub fn live(&self) -> bool {
         self.control.opened.load(Ordering::Relaxed)
     }
 
-    /// Whether the repository is live, the models of the start were tried, and every model that should be loaded is,
-    /// and responds. Without strict readiness it does not matter which models are loaded. Never after shutdown.
+    /// Returns whether the server is live and every model that should be loaded is loaded and responsive, once startup
+    /// is over. Without strict readiness, loaded models do not matter. Always false after shutdown.
     pub fn ready(&self) -> bool {
         let table = self.control.table.lock();
         let complete = if self.control.options.strict_readiness { table.complete() } else { table.is_open() };
         complete && self.live()
     }
 
-    /// All models with the states of their versions, by name and version: also those in a repository that were never
-    /// loaded (each repository is listed for it), unless only ready versions are asked for.
+    /// Returns all models with the states of their versions, by name and version. Unless only ready versions are
+    /// wanted, lists the repositories to include models that were never loaded.
     pub async fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
         let scanned = if ready_only { Ok(Vec::new()) } else { self.control.places.scan().await };
         let was_scanned = scanned.is_ok();
@@ -138,32 +141,32 @@ impl Repository {
         self.control.table.lock().index(ready_only, &scan::names(&scan), all_seen)
     }
 
-    /// As [`Self::index`], without those that were never loaded: the disk is not looked at.
+    /// As [`Self::index`], but without reading the repositories, so models that were never loaded are missing.
     pub fn states(&self) -> Vec<IndexEntry> {
         self.control.table.lock().index(false, &BTreeSet::new(), false)
     }
 
-    /// What goes on between the repository and its disk.
+    /// Returns the statistics of polls and scans.
     pub fn stats(&self) -> Arc<RepositoryStats> {
         self.control.stats.clone()
     }
 
-    /// Ready versions of a model, ascending; none for an unknown one.
+    /// Returns the ready versions of a model, ascending; none for an unknown model.
     pub fn ready_versions(&self, name: &str) -> Vec<i64> {
         let serving = self.control.serving.load();
         let versions = serving.models.get(name).map(|served| served.ready.as_slice()).unwrap_or_default();
         versions.iter().map(|version| version.spec().version).collect()
     }
 
-    /// All ready versions, by name and version.
+    /// Returns all ready versions, by name and version.
     pub fn loaded(&self) -> Vec<Arc<ModelVersion>> {
         self.control.serving.load().all()
     }
 
-    /// Whether clients may load and unload.
+    /// Checks that clients may load and unload.
     ///
     /// # Errors
-    /// In any mode but explicit, and while the models of the start are being loaded.
+    /// Fails in any mode but explicit, and during startup.
     pub fn control_allowed(&self) -> Result<(), ControlError> {
         match self.control.options.mode {
             ControlMode::Explicit { .. } if self.control.table.lock().is_starting() => Err(ControlError::NotReady),
@@ -172,12 +175,12 @@ impl Repository {
         }
     }
 
-    /// Loads a model, or reloads it: what serves goes on serving until its successor is ready, and if the reload fails.
-    /// Loads and unloads of one model run one after another. Dropping the future does not stop the load.
+    /// Loads or reloads a model. The versions that serve stay in service until their successors are ready, or if the
+    /// reload fails. Loads and unloads of one model run one after another. Dropping the future does not stop the load.
     ///
     /// # Errors
-    /// When clients do not decide here, or not yet; when nothing has that name, the overrides cannot be used, or a
-    /// version fails.
+    /// Fails as [`Self::control_allowed`], and if the name is unknown, the overrides are invalid, or a version cannot
+    /// be loaded.
     pub async fn load(&self, name: &str, overrides: Overrides) -> Result<(), ControlError> {
         self.control_allowed()?;
         let (control, model) = (self.control.clone(), name.to_owned());
@@ -185,11 +188,11 @@ impl Repository {
         task.await.map_err(|_| ControlError::ShuttingDown)?
     }
 
-    /// Unloads a model; requests in flight end on the version they began on. Unloading what is not loaded, or not
-    /// known, is no error. No model depends on another here, so `dependents` changes nothing.
+    /// Unloads a model. Requests in flight finish on the version they started on. Unloading an unknown or unloaded
+    /// model is not an error. No model depends on another here, so `dependents` has no effect.
     ///
     /// # Errors
-    /// When clients do not decide here, or not yet.
+    /// Fails as [`Self::control_allowed`].
     pub async fn unload(&self, name: &str, dependents: bool) -> Result<(), ControlError> {
         let _ = dependents;
         self.control_allowed()?;
@@ -198,15 +201,15 @@ impl Repository {
         task.await.map_err(|_| ControlError::ShuttingDown)
     }
 
-    /// A counter that grows with every change of a state, but not when a version ceases to respond: the pool counts
-    /// that ([`Pool::responsiveness`](crate::executor::Pool::responsiveness)). That the last request left an unloaded
-    /// version is not a change of its own: the index finds it out when it is asked for.
+    /// Returns a counter that grows with every state change, except when a version stops responding, which the pool
+    /// counts ([`Pool::responsiveness`](crate::executor::Pool::responsiveness)). The end of the last request on an
+    /// unloaded version is not counted either; the index determines it when it is read.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.control.changes.subscribe()
     }
 
-    /// Stops polling, lets go of all versions, and removes the temporary copies of models of object stores. Loads that
-    /// are under way are dropped when they are done.
+    /// Stops polling, unloads all versions, and removes the temporary copies of models from object stores. The results
+    /// of loads in progress are dropped when they finish.
     pub fn shutdown(&self) {
         if let Some(poller) = self.poller.get() {
             poller.abort();

@@ -1,5 +1,5 @@
-//! Which model directories the repositories hold. A repository or an entry that cannot be looked at is reported, never
-//! taken for one that is not there.
+//! Lists the model directories of repositories. A repository or entry that cannot be read is reported and never treated
+//! as missing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,54 +8,54 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A model directory, or the reason why a name has none that could be served.
+/// A model directory, or the reason why a name has none to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     At(PathBuf),
-    /// The same name in two repositories.
+    /// The name is in two repositories.
     Twice(PathBuf, PathBuf),
 }
 
-/// What one look at a repository saw.
+/// What one scan of a repository found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
     pub(super) identity: Identity,
     /// Model directories by name.
     pub(super) models: BTreeMap<String, PathBuf>,
-    /// Names that could not be looked at, with the system's reason.
+    /// Names of entries that could not be read, with the system's reason.
     pub(super) unclear: BTreeMap<String, String>,
 }
 
 impl Listing {
-    /// Takes a name that could not be looked at for a model.
+    /// Records a name that could not be read as a model.
     pub(super) fn believe(&mut self, root: &Path, name: &str) {
         self.models.insert(name.to_owned(), root.join(name));
     }
 }
 
-/// Tells one directory, and the device it is on, from another that has its path at some other time.
+/// Identifies a directory and its device, since another directory may have the same path at another time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) device: u64,
     pub(super) inode: u64,
 }
 
-/// What one look at every repository saw.
+/// What one scan of every repository found, or why it failed, in the order of the command line.
 pub(super) type Scan = Vec<(PathBuf, io::Result<Listing>)>;
 
-/// Whether a name can be a model's: one plain directory name, not hidden (volume mounts keep their data in `..data`)
-/// and not a file system's own.
+/// Returns whether a name can be a model's: one path component that is not hidden (volume mounts keep their data in
+/// `..data`) and not a file system's own `lost+found`.
 pub(super) fn is_model_name(name: &str) -> bool {
     let reserved = name.is_empty() || name.starts_with('.') || name == "lost+found";
     !reserved && !name.contains(['/', '\\', '\0'])
 }
 
-/// Looks at every repository. One that is given twice, under whatever path, is looked at once.
+/// Scans every repository. One that is given twice, even by different paths, is scanned once.
 pub(super) fn scan(roots: &[PathBuf]) -> Scan {
     distinct(roots).into_iter().map(|root| (root.clone(), list(root))).collect()
 }
 
-/// The repositories, each directory once. One that cannot be looked at is taken for a directory of its own.
+/// Returns the repositories without duplicates. One that cannot be read counts as distinct.
 fn distinct(roots: &[PathBuf]) -> Vec<&PathBuf> {
     let mut distinct: Vec<(&PathBuf, Option<Identity>)> = Vec::new();
     for root in roots {
@@ -85,7 +85,7 @@ fn list(root: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
-/// Whether a path leads to a directory, through links. What is not there is none; any other fault is an error.
+/// Returns whether a path leads, through links, to a directory. A missing path does not; any other failure is an error.
 pub(super) fn is_directory(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(metadata.is_dir()),
@@ -94,7 +94,7 @@ pub(super) fn is_directory(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// All models of these repositories by name.
+/// Returns all models of these repositories, by name.
 pub(super) fn merge<'l>(listings: impl IntoIterator<Item = &'l Listing>) -> BTreeMap<String, Found> {
     let mut models = BTreeMap::new();
     for (name, path) in listings.into_iter().flat_map(|listing| &listing.models) {
@@ -107,16 +107,16 @@ pub(super) fn merge<'l>(listings: impl IntoIterator<Item = &'l Listing>) -> BTre
     models
 }
 
-/// The names of all models that a scan saw.
+/// Returns the names of all models in a scan, including those that could not be read.
 pub(super) fn names(scan: &Scan) -> BTreeSet<String> {
     let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());
     listings.flat_map(|listing| listing.models.keys().chain(listing.unclear.keys()).cloned()).collect()
 }
 
-/// The directory of one model, if any repository has it.
+/// Returns the directory of one model, or both if two repositories have it; `None` if no repository does.
 ///
 /// # Errors
-/// When a repository cannot be looked at; with the path and the reason.
+/// Returns the path and the reason if a repository cannot be read.
 pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, String> {
     if !is_model_name(name) {
         return Ok(None);
@@ -124,7 +124,7 @@ pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, Strin
     find_all(roots, name).map(place)
 }
 
-/// The directories of a name that can be a model's, in all repositories.
+/// Returns the directories that a model name has in all repositories.
 ///
 /// # Errors
 /// As [`find`].
@@ -136,14 +136,14 @@ pub(super) fn find_all(roots: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, St
         if is_directory(&path).map_err(|fault| fail(&path, fault))? {
             places.push(path);
         } else {
-            // Not there because the whole repository is not: that says nothing of the model.
+            // An unreadable repository says nothing about the model, so its absence there must not look like an unload.
             fs::metadata(root).map_err(|fault| fail(root, fault))?;
         }
     }
     Ok(places)
 }
 
-/// What a name stands for that has these directories.
+/// Returns what a name with these directories denotes.
 pub(super) fn place(directories: Vec<PathBuf>) -> Option<Found> {
     let mut directories = directories.into_iter();
     let (first, second) = (directories.next()?, directories.next());

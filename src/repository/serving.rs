@@ -1,10 +1,10 @@
-//! What serves at this moment: an immutable picture that requests read without a lock and every change replaces.
+//! What serves at this moment: an immutable snapshot that requests read without a lock. Every change replaces it.
 
 use std::{collections::HashMap, sync::Arc};
 
 use super::{ModelVersion, ResolveError};
 
-/// Every model that was ever loaded.
+/// Every model that was ever loaded, by name.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     pub(super) models: HashMap<String, Served>,
@@ -13,16 +13,16 @@ pub(super) struct Serving {
 /// The versions of one model.
 #[derive(Debug, Default)]
 pub(super) struct Served {
-    /// Those that are ready, ascending.
+    /// Ready versions, ascending.
     pub(super) ready: Vec<Arc<ModelVersion>>,
-    /// Numbers of those that are not: they load, failed to, or were unloaded.
+    /// Numbers of versions that are loading, failed to load or were unloaded.
     pub(super) unready: Vec<i64>,
-    /// Whether it is being loaded at the start. Which versions it has may not be known yet.
+    /// Whether the model is still being loaded at startup, when its versions may be unknown.
     pub(super) is_loading: bool,
 }
 
 impl Serving {
-    /// The version that a request names; an empty string stands for the latest.
+    /// Returns the version that a request names; an empty string selects the latest.
     pub(super) fn resolve(&self, name: &str, version: &str) -> Result<&Arc<ModelVersion>, ResolveError> {
         let wanted = parse_version(version)?;
         let Some(Served { ready, unready, is_loading }) = self.models.get(name) else {
@@ -46,7 +46,7 @@ impl Serving {
         })
     }
 
-    /// All ready versions, by name and version.
+    /// Returns all ready versions, by name and version.
     pub(super) fn all(&self) -> Vec<Arc<ModelVersion>> {
         let mut models: Vec<_> = self.models.iter().collect();
         models.sort_by_key(|(name, _)| name.as_str());

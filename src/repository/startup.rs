@@ -1,10 +1,10 @@
-//! Loading what the mode says, once, when the server starts.
+//! Loads the models of the control mode once, at server start.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{ControlMode, Repository, looks::Looks, polling, scan::Found};
 
-/// A repository whose models of the start were not loaded yet.
+/// A repository whose startup models have not been loaded yet.
 #[derive(Debug)]
 pub struct Startup {
     repository: Arc<Repository>,
@@ -12,7 +12,7 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Notes what is to be loaded, of what was found on the disk.
+    /// Marks the models to load, out of those found on disk.
     pub(super) fn begin(repository: Arc<Repository>, found: BTreeMap<String, Found>) -> Self {
         let names: Vec<&str> = match &repository.control.options.mode {
             ControlMode::Explicit { startup } if !loads_all(startup) => startup.iter().map(String::as_str).collect(),
@@ -22,15 +22,15 @@ impl Startup {
         Self { repository, found }
     }
 
-    /// The repository, which answers for the models that are loaded already.
+    /// Returns the repository, which already serves the models that have been loaded.
     pub fn repository(&self) -> &Arc<Repository> {
         &self.repository
     }
 
-    /// Loads the models, and their versions, in parallel. A model that fails is unavailable with its reason and stops
-    /// nothing. In poll mode the directories are looked at from here on.
+    /// Loads the models and their versions in parallel. A model that fails is unavailable with its reason and does not
+    /// stop the others. In poll mode, polling starts here.
     ///
-    /// Dropping the future stops the start: loads that run are dropped when they are done, others do not begin.
+    /// Dropping the future stops startup: loads in progress are dropped when they finish, and no others start.
     pub async fn load(self) {
         let Self { repository, found } = self;
         let control = &repository.control;
@@ -43,7 +43,7 @@ impl Startup {
                 let mut looks = Looks::default();
                 polling::first_look(control, &mut looks).await;
                 let task = tokio::spawn(polling::run(Arc::downgrade(control), looks, period));
-                // It is set here alone, and a start is used up by its load.
+                // Cannot be set already: only this method sets it, and it consumes the only `Startup`.
                 let _ = repository.poller.set(task.abort_handle());
             }
         }

@@ -1,4 +1,4 @@
-//! The states of all models and their versions, and how they change. Pure: no disk, no threads.
+//! The states of all models and versions, and their transitions. Pure: no disk, no threads.
 
 use std::{
     borrow::Cow,
@@ -12,41 +12,42 @@ use super::{
 };
 use crate::executor::ModelHandle;
 
-/// Most versions of a model that are remembered once they are unloaded, so that a request for one is told so.
+/// Most unloaded versions that are remembered per model, so that requests for them get a precise error.
 const MAX_UNLOADED_VERSIONS: usize = 1000;
 
-/// Beyond so many models, those of which nothing is loaded or failed are forgotten.
+/// Number of models above which those with nothing loaded or failed are forgotten.
 const MAX_MODELS: usize = 10_000;
 
-/// One line of the repository's index.
+/// One row of the repository index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
     /// The model.
     pub name: String,
-    /// The version; empty for a model of which no version was ever tried.
+    /// The version; empty for a model without any version tried.
     pub version: String,
-    /// `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`; empty for a model that was never loaded.
+    /// `READY`, `UNAVAILABLE`, `LOADING` or `UNLOADING`; empty for a model that was never loaded.
     pub state: &'static str,
-    /// Why it is unavailable, or why its last reload failed; else empty.
+    /// Why it is unavailable, or why its last reload failed; empty otherwise.
     pub reason: String,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     models: BTreeMap<String, Model>,
-    /// Whether models of the start are still being loaded.
+    /// Whether startup models are still being loaded.
     starting: bool,
     closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Model {
-    /// Whether readiness counts it: it was asked for or a version of it was tried, and no unload came since.
+    /// Whether readiness waits for it: it was asked for, or one of its versions was tried, and it was not unloaded
+    /// since.
     wanted: bool,
-    /// Whether it is to be loaded at the start and was not tried yet, so that its versions are not known.
+    /// Whether it will be loaded at startup and has not been tried yet, so that its versions are unknown.
     expected: bool,
     versions: BTreeMap<i64, State>,
-    /// Why no version could be tried at all.
+    /// Why none of its versions could be tried.
     fault: Option<String>,
 }
 
@@ -57,19 +58,19 @@ enum State {
         version: Arc<ModelVersion>,
         fault: Option<String>,
     },
-    /// `spared`: what served before the failed load still does.
+    /// `spared`: the versions that served before the failed load still do.
     Failed {
         reason: String,
         spared: bool,
     },
-    /// Unloading while requests hold the handle, unloaded after. `gone`: its directory is not there any more.
+    /// Unloading while requests hold the handle, unloaded afterwards. `gone`: its directory no longer exists.
     Unloaded {
         handle: Weak<ModelHandle>,
         gone: bool,
     },
 }
 
-/// Versions that no longer serve; to be dropped where dropping may take its time.
+/// Versions that no longer serve; to be dropped where blocking is allowed.
 pub(super) type Retired = Vec<Arc<ModelVersion>>;
 
 impl Model {
@@ -87,8 +88,8 @@ impl Model {
 }
 
 impl Table {
-    /// Notes which models are to be loaded at the start. None of them counts as unknown from here on, and the server is
-    /// not ready before [`Self::end_start`].
+    /// Marks the models to load at startup. From here on none of them is unknown, and the server is not ready before
+    /// [`Self::end_start`].
     pub(super) fn begin_start<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
         self.starting = true;
         for name in names {
@@ -96,7 +97,7 @@ impl Table {
         }
     }
 
-    /// Notes that every model of the start was tried. One that is not there any more is forgotten.
+    /// Marks the end of startup. A marked model that no longer exists is forgotten.
     pub(super) fn end_start(&mut self) {
         self.starting = false;
         self.models.retain(|_, model| !std::mem::take(&mut model.expected));
@@ -106,7 +107,7 @@ impl Table {
         self.starting
     }
 
-    /// ## (any) => Loading, but what is Ready stays so until its successor is
+    /// ## (any) => Loading; a Ready version stays Ready until its successor is
     pub(super) fn begin(&mut self, name: &str, versions: &[i64]) {
         if self.models.len() >= MAX_MODELS {
             self.models.retain(|_, model| !model.is_idle());
@@ -123,9 +124,9 @@ impl Table {
 
     /// ## Loading => (Ready | Failed), Ready => (Ready | Unloaded)
     ///
-    /// A load is all or nothing: if one version fails, what served before goes on serving and the others that were
-    /// loaded are dropped. Versions that are no longer wanted go once the new ones are there. `available` are the
-    /// versions that the model's directory has.
+    /// A load is all or nothing. If one version fails, the versions that served before stay and the loaded ones are
+    /// dropped. Versions that are no longer wanted retire once the new ones are ready. `available` lists the versions
+    /// in the model's directory.
     pub(super) fn finish(
         &mut self,
         name: &str,
@@ -165,15 +166,15 @@ impl Table {
         retired
     }
 
-    /// ## (any) => (any): the model cannot even be tried; what serves goes on serving
+    /// ## (any) => (any): the model cannot be tried at all; serving versions stay
     ///
-    /// `asked` says whether somebody counts on it; else it only shows in the index.
+    /// `asked` says whether readiness waits for the model; otherwise it only appears in the index.
     pub(super) fn refuse(&mut self, name: &str, reason: &str, asked: bool) {
         let model = self.models.entry(name.to_owned()).or_default();
         model.wanted |= asked;
         model.expected = false;
         if !model.serves() {
-            // None of them is ready, so nothing retires.
+            // No version is ready, so nothing retires.
             model.versions.values_mut().for_each(|state| state.retire(&mut Retired::new()));
             model.fault = Some(reason.to_owned());
             return;
@@ -185,7 +186,7 @@ impl Table {
         }
     }
 
-    /// ## (Ready | Failed) => Unloaded: two repositories have the model, and neither's is served
+    /// ## (Ready | Failed) => Unloaded: two repositories have the model, and neither copy is served
     pub(super) fn conflict(&mut self, name: &str, reason: &str, asked: bool) -> Retired {
         let retired = self.unload(name);
         let model = self.models.entry(name.to_owned()).or_default();
@@ -206,7 +207,7 @@ impl Table {
         retired
     }
 
-    /// Unloads everything for good: what still loads is dropped when it is done.
+    /// Unloads everything permanently. The results of loads in progress are dropped when they finish.
     pub(super) fn close(&mut self) -> Retired {
         self.closed = true;
         let names: Vec<String> = self.models.keys().cloned().collect();
@@ -217,22 +218,22 @@ impl Table {
         self.closed
     }
 
-    /// Whether a load of this model was ever tried.
+    /// Returns whether a load of this model was ever tried.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.models.contains_key(name)
     }
 
-    /// Whether a version of this model serves, is being loaded, or is to be at the start.
+    /// Returns whether a version of this model serves, is being loaded, or will be loaded at startup.
     pub(super) fn needs(&self, name: &str) -> bool {
         self.models.get(name).is_some_and(|model| model.serves() || model.is_loading())
     }
 
-    /// Whether the models of the start were tried, and nothing was closed since.
+    /// Returns whether startup is over and the table is not closed.
     pub(super) fn is_open(&self) -> bool {
         !self.starting && !self.closed
     }
 
-    /// Whether every model that should be loaded is, with all its versions, and responds.
+    /// Returns whether every model that should be loaded is, with all its versions, and responds.
     pub(super) fn complete(&self) -> bool {
         self.is_open() && self.models.values().all(|model| !model.wanted || model.complete())
     }
@@ -252,8 +253,8 @@ impl Table {
         Serving { models: models.collect::<HashMap<_, _>>() }
     }
 
-    /// The index by name and version; `on_disk` names models that were perhaps never tried. What is unloaded leaves it
-    /// with its directory, if `all_seen`: whatever is not among those names is not on the disk.
+    /// Returns the index by name and version. `on_disk` names models on disk, tried or not. If `all_seen`, a model that
+    /// is not in `on_disk` has no directory, and leaves the index once it is unloaded.
     pub(super) fn index(&self, ready_only: bool, on_disk: &BTreeSet<String>, all_seen: bool) -> Vec<IndexEntry> {
         let mut entries = Vec::new();
         for (name, model) in &self.models {
@@ -293,19 +294,19 @@ impl Table {
             state: "",
             reason: String::new(),
         }));
-        // Stable: versions of a model stay in their numeric order.
+        // A stable sort, so that the versions of a model stay in numeric order.
         entries.sort_by(|left, right| left.name.cmp(&right.name));
         entries
     }
 }
 
 impl Model {
-    /// Whether nothing of it is loaded, failed or expected.
+    /// Returns whether nothing of it is loaded, failed or expected.
     fn is_idle(&self) -> bool {
         !self.wanted && !self.expected && self.fault.is_none() && self.versions.values().all(State::is_idle)
     }
 
-    /// Bounds how many unloaded versions are remembered.
+    /// Limits the number of unloaded versions that are remembered.
     fn forget_oldest(&mut self) {
         let idle: Vec<i64> =
             self.versions.iter().filter(|(_, state)| state.is_idle()).map(|(number, _)| *number).collect();
@@ -314,7 +315,7 @@ impl Model {
         }
     }
 
-    /// Drops what a failed load brought and notes why.
+    /// Drops the versions of a failed load and records why.
     fn keep(&mut self, results: Vec<(i64, Result<Arc<ModelVersion>, String>)>, failures: &str) -> Retired {
         let spared = self.serves();
         let mut dropped = Retired::new();
@@ -350,12 +351,12 @@ impl State {
         }
     }
 
-    /// Whether it is unloaded and no request holds it.
+    /// Returns whether it is unloaded and no request holds it.
     fn is_idle(&self) -> bool {
         matches!(self, Self::Unloaded { handle, .. } if handle.strong_count() == 0)
     }
 
-    /// Whether nothing is wrong with a version that should serve.
+    /// Returns false if the version should serve but does not.
     fn is_well(&self) -> bool {
         match self {
             Self::Ready { version, .. } => version.handle().is_responsive(),

@@ -1,11 +1,12 @@
-//! One ready version of a model.
+//! A loaded version of a model.
 
 use std::sync::Arc;
 
 use super::config::pb;
 use crate::{executor::ModelHandle, model::ModelSpec};
 
-/// A version that serves. Each holder of it, or of its handle, keeps it alive; unloading only lets go of it.
+/// A version that serves. Unloading only drops the repository's reference; requests that hold the version or its handle
+/// keep it alive.
 #[derive(Debug)]
 pub struct ModelVersion {
     handle: Arc<ModelHandle>,
@@ -17,17 +18,17 @@ impl ModelVersion {
         Self { handle, config }
     }
 
-    /// Where requests are submitted.
+    /// Returns the handle to which requests are submitted.
     pub fn handle(&self) -> &Arc<ModelHandle> {
         &self.handle
     }
 
-    /// What the version takes and gives.
+    /// Returns the version's inputs, outputs and largest batch.
     pub fn spec(&self) -> &ModelSpec {
         self.handle.spec()
     }
 
-    /// The complete configuration, as ModelConfig shows it.
+    /// Returns the complete configuration, as ModelConfig returns it.
     pub fn config(&self) -> &Arc<pb::ModelConfig> {
         &self.config
     }

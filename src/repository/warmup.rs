@@ -1,4 +1,4 @@
-//! `model_warmup` → requests that the loader runs before a version is ready.
+//! Builds the inputs of the warm-up requests in `model_warmup`, and random inputs for measurements.
 
 use std::path::Path;
 
@@ -20,19 +20,19 @@ use crate::{
     profile::Size,
 };
 
-/// Most bytes of all warm-up inputs of a version, and of one input to measure.
+/// Most bytes of all warm-up inputs of a version, and of each input of a measurement.
 const MAX_BYTES: usize = 1 << 30;
 
-/// What a dimension that varies without being padded is measured at.
+/// Length, in a measurement, of a dimension that varies but is not padded.
 const OPEN_LENGTH: i64 = 64;
 
-/// Directory of the files that warm-up inputs are read from, within the model's directory.
+/// Directory within the model's directory that has the files of warm-up inputs.
 const DIRECTORY: &str = "warmup";
 
-/// The samples of a configuration that was checked against its own inputs.
+/// Builds the samples of a configuration whose samples have been checked against its inputs.
 ///
 /// # Errors
-/// When the samples are too large or a file is missing or of a wrong size.
+/// Fails if the samples exceed 1 GiB together, or a file is missing or has the wrong size.
 pub(super) fn samples(
     config: &pb::ModelConfig,
     spec: &ModelSpec,
@@ -51,7 +51,7 @@ fn samples_within(
     for (number, warmup) in config.model_warmup.iter().enumerate() {
         let rows = warmup.batch_size;
         if rows == 0 {
-            // As on Triton.
+            // As in Triton.
             info!(model = spec.name, sample = warmup.name, "warm-up sample of batch size 0 is skipped");
             continue;
         }
@@ -87,11 +87,11 @@ fn samples_within(
     Ok(samples)
 }
 
-/// Inputs of a batch to measure: what [`random`] makes, all of them given. Dimensions that vary without being padded
-/// are taken as 64.
+/// Builds random inputs of a batch to measure, including the optional ones. Dimensions that vary without being padded
+/// have length 64.
 ///
 /// # Errors
-/// When an input would be too large.
+/// Fails if an input would exceed 1 GiB.
 pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<InputTensor>>, String> {
     let inputs = spec.inputs.iter().enumerate().map(|(index, tensor)| {
         let dims = tensor.dims.iter().enumerate().map(|(axis, &dim)| match tensor.symbols.get(axis) {
@@ -109,7 +109,7 @@ pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<I
     inputs.collect()
 }
 
-/// Where the data of one input comes from.
+/// Where the data of one warm-up input come from.
 struct Source<'a> {
     input: &'a pb::model_warmup::Input,
     directory: Option<&'a Path>,
@@ -117,14 +117,14 @@ struct Source<'a> {
     bytes_left: usize,
 }
 
-/// An input of that many rows behind a batch axis, or of one without it.
+/// Builds an input: `batch` rows along a batch axis, or one row without that axis.
 fn input_tensor(datatype: DataType, batch: Option<u32>, source: &Source<'_>) -> Result<InputTensor, String> {
     let Source { input, directory, seed, bytes_left } = *source;
     if convert::datatype(input.data_type) != Some(datatype) {
         return Err(format!("expected the datatype {datatype}"));
     }
     let rows = batch.unwrap_or(1);
-    // BYTES elements take at least the four bytes of their length.
+    // A BYTES element takes at least the four bytes of its length.
     let size = datatype.size_bytes().unwrap_or(4);
     let elements = element_count(&input.dims);
     let row_bytes = elements.and_then(|count| count.checked_mul(size));
@@ -174,14 +174,12 @@ fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) 
     }
     match rest.is_empty() && found == elements {
         true => Ok(()),
-        false => {
-            Err(format!("expected a file of {elements} length-prefixed elements (one row), but {found} are whole"))
-        }
+        false => Err(format!("expected a file of {elements} length-prefixed elements (one row), but it has {found}")),
     }
 }
 
-/// Floats in [0, 1), integers and BOOL 0 or 1 (valid as indices of whatever the model looks up), short BYTES; the same
-/// at every load.
+/// Returns random elements that are the same at every load: floats in [0, 1), integers and BOOL 0 or 1, BYTES of four
+/// letters. 0 and 1 are valid indices whatever the model looks up with them.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
 fn random(datatype: DataType, elements: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
@@ -208,7 +206,7 @@ fn random(datatype: DataType, elements: usize, seed: u64) -> Vec<u8> {
     data
 }
 
-/// Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA '14).
+/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut bits = *state;

@@ -1,4 +1,4 @@
-//! The process that opens a model alone.
+//! The main function of the process that opens an isolated model.
 
 use std::{
     fs,
@@ -19,15 +19,15 @@ use crate::{
     repository::{StageCuts, staging},
 };
 
-/// Opens the model that comes on standard input, within the limits that come with it, and ends: with status 0, or with
-/// the reason on standard output.
+/// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0, or with a
+/// nonzero status and the reason on standard output.
 pub fn open_alone() -> ExitCode {
     match open(&mut BufReader::new(io::stdin().lock())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             let shown = reason.as_bytes();
             let shown = &shown[..shown.len().min(REASON_MAX_BYTES as usize)];
-            // The status says enough where nothing can be written.
+            // If the write fails, the exit status still tells the server enough.
             let _ = io::stdout().write_all(shown);
             ExitCode::from(REFUSED as u8)
         }
@@ -35,13 +35,13 @@ pub fn open_alone() -> ExitCode {
 }
 
 fn open(input: &mut impl io::BufRead) -> Result<(), String> {
-    let incomplete = |error: io::Error| format!("the model did not arrive: {error}");
+    let incomplete = |error: io::Error| format!("the model could not be received: {error}");
     let trial = Trial::read(input).map_err(incomplete)?;
     limit(&trial).map_err(|error| format!("cannot limit the process that opens it: {error}"))?;
     let (graph, files) = trial.read_files(input).map_err(incomplete)?;
     let model = SealedModel::new(&trial.label, graph, &files).map_err(|error| error.to_string())?;
     let (engine, precision) = trial.engine()?;
-    // The limit on the process's address space bounds the engine too.
+    // The limit on the address space bounds the engine's memory too.
     let library = trial.library.clone();
     let engines = match engine {
         OnnxEngine::OnnxRuntime => {
@@ -65,15 +65,15 @@ fn limit(trial: &Trial) -> io::Result<()> {
     let at_most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let parent = getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
-    // A server that ended before the line above sends no signal.
+    // If the server ended before the death signal was set, none will come.
     if parent != Some(trial.parent) {
         return Err(io::Error::other("the server has ended"));
     }
     setrlimit(Resource::As, at_most(trial.memory_bytes))?;
-    // Only where the server's own clock fails: it runs on one thread.
+    // A second bound in case the server's timer fails. With one thread, CPU time never exceeds the server's wall time.
     setrlimit(Resource::Cpu, at_most(trial.seconds.saturating_add(1)))?;
     setrlimit(Resource::Core, at_most(0))?;
-    // When memory is short, this process goes first; where that cannot be said, the limit above still holds.
+    // Makes this process the OOM killer's first choice. If that fails, the limit on the address space still holds.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     Ok(())
 }

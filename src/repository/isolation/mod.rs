@@ -1,8 +1,8 @@
-//! Opens a model in a process of its own before the server does: what crashes, hangs or takes all memory there is
-//! refused with the reason, and never reaches the server.
+//! Opens a model in a separate process before the server does. A model that crashes, hangs or exhausts memory there is
+//! rejected with the reason and never reaches the server.
 //!
-//! The process is the server's own program, run again: [`open_alone`] is its main function then. It limits itself,
-//! reads a [`Trial`] and the files from its standard input, compiles every graph as the server would, and ends.
+//! The process runs the server's own executable, with [`open_alone`] as its main function. It limits its own resources,
+//! reads a [`Trial`] and the files from standard input, compiles every graph as the server would, and exits.
 
 mod alone;
 mod trial;
@@ -21,36 +21,36 @@ pub use self::alone::open_alone;
 use self::trial::{REASON_MAX_BYTES, REFUSED, Trial};
 use super::{CellProgram, StageRequest};
 
-/// Which models are opened in a process of their own first.
+/// Which models are opened in a separate process first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsolationScope {
-    /// Those whose files came with a load request.
+    /// Models whose files came with a load request.
     Uploaded,
-    /// All.
+    /// All models.
     All,
 }
 
-/// How models are tried in a process of their own.
+/// How models are tried in a separate process.
 #[derive(Clone, Debug)]
 pub struct Isolation {
-    /// The program to run; with `arguments`, its main function is [`open_alone`].
+    /// The executable; run with `arguments`, its main function is [`open_alone`].
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Which models.
+    /// Which models are tried.
     pub scope: IsolationScope,
-    /// Address space of the process.
+    /// Limit on the address space of the process.
     pub memory_bytes: u64,
-    /// Time for opening one model.
+    /// Time limit for opening one model.
     pub time: Duration,
 }
 
-/// A process that ends with this value.
+/// A child process that is killed and reaped when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended; either way nothing of it is left.
+        // Kill fails if the process has already exited; wait reaps it in either case.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -61,11 +61,11 @@ impl Isolation {
         self.scope == IsolationScope::All || program.bytes.is_some()
     }
 
-    /// Opens a program in a process of its own; `graph` is its file's content, `library` its
-    /// engine's.
+    /// Opens a program in a separate process. `graph` is the content of its file; `library` is the engine's shared
+    /// library.
     ///
     /// # Errors
-    /// When it cannot be opened, or not within the limits; with the reason, and the flag of the limit.
+    /// Returns the reason if the model cannot be opened or exceeds a limit, with the flag that sets the limit.
     pub(super) fn try_open(
         &self,
         library: &Path,
@@ -73,9 +73,10 @@ impl Isolation {
         graph: &[u8],
         stages: &StageRequest,
     ) -> Result<(), String> {
-        let failed = |error: io::Error| format!("cannot open the model in a process of its own: {error}");
+        let failed = |error: io::Error| format!("cannot open the model in a separate process: {error}");
         let (trial, parts) = Trial::new(self, library, program, graph, stages).map_err(failed)?;
         let mut command = Command::new(&self.program);
+        // The trial has absolute paths only, so the working directory does not matter.
         command.args(&self.arguments).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let began = Instant::now();
@@ -84,34 +85,37 @@ impl Isolation {
         let (Some(mut input), Some(output)) = (input, output) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
         };
+        // Two threads, since a child that fills its output before it has read all input would deadlock a single one.
         let (answer, answered) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(move || {
-                // A process that ends before it has read everything says why in its status.
+                // A write error is ignored: a process that exits before reading everything reports the reason in its
+                // status.
                 let _ = trial.write(&mut input).and_then(|()| parts.iter().try_for_each(|part| input.write_all(part)));
             });
             scope.spawn(move || {
                 let mut reason = Vec::new();
                 let read = output.take(REASON_MAX_BYTES).read_to_end(&mut reason).map(|_| reason);
-                // The other end waits no longer than the time limit.
+                // The receiver is gone once the time limit has passed.
                 let _ = answer.send(read);
             });
             let ended = match answered.recv_timeout(self.time) {
-                // It closes its output when it ends, and has a moment left to be gone.
+                // Output closes when the process exits, or shortly before; the exit status may need another moment.
                 Ok(reason) => {
                     let status = until(began + self.time, || running.0.try_wait());
                     status.map(|status| status.map(|status| (status, reason)))
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(None),
             };
-            // Ends the threads, too, which wait for it.
+            // Killing the process closes both pipes, which ends the threads that the scope waits for.
             drop(running);
             match ended.map_err(failed)? {
                 Some((status, reason)) => self.judge(status, &reason.map_err(failed)?),
                 None => {
                     let seconds = self.time.as_secs();
                     Err(format!(
-                        "opening it in a process of its own took longer than {seconds} s (--isolate-model-load-timeout-secs)"
+                        "opening it in a separate process took longer than {seconds} s \
+                         (--isolate-model-load-timeout-secs)"
                     ))
                 }
             }
@@ -124,7 +128,7 @@ impl Isolation {
         }
         if status.code() == Some(REFUSED) {
             let reason = String::from_utf8_lossy(reason).into_owned();
-            // The engines' ways to say so.
+            // How the engines report a failed allocation.
             let was_short = reason.contains("bad_alloc") || reason.contains("Failed to allocate");
             let limit = format!("; it had {} bytes (--isolate-model-load-memory-bytes)", self.memory_bytes);
             return Err(if was_short { reason + &limit } else { reason });
@@ -135,13 +139,13 @@ impl Isolation {
         };
         let (memory, seconds) = (self.memory_bytes, self.time.as_secs());
         Err(format!(
-            "a process of its own, which opened it, {ended}; its limits are {memory} bytes \
+            "the separate process that opened it {ended}; its limits are {memory} bytes \
              (--isolate-model-load-memory-bytes) and {seconds} s (--isolate-model-load-timeout-secs)"
         ))
     }
 }
 
-/// Asks until there is an answer or the time has come.
+/// Calls `ask` until it returns a value or the deadline passes.
 #[expect(clippy::disallowed_methods, reason = "whether a process has ended is asked for, since no signals are handled")]
 fn until<T>(deadline: Instant, mut ask: impl FnMut() -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     loop {

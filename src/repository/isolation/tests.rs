@@ -6,7 +6,7 @@ use crate::{
     onnx::ExternalFiles,
 };
 
-/// How opening a model ends where the process of its own is a shell.
+/// Tries a model with a shell script as the separate process.
 fn opened(script: &str, time: Duration) -> Result<(), String> {
     let isolation = Isolation {
         program: "/bin/sh".into(),
@@ -22,7 +22,7 @@ fn opened(script: &str, time: Duration) -> Result<(), String> {
         engine: OnnxEngine::OnnxRuntime,
         precision: Precision::Ieee,
     };
-    // More than a pipe holds, so that a reader that stops keeps the writer waiting.
+    // Larger than a pipe's buffer, so that a child that stops reading blocks the writer.
     let graph = vec![0; 1 << 20];
     isolation.try_open(Path::new("lib.so"), &program, &graph, &StageRequest::default())
 }
@@ -47,7 +47,7 @@ fn a_crash_is_named_with_the_limits_and_their_flags() {
     let refused = opened("kill -SEGV $$", LONG).expect_err("it crashed");
     assert_eq!(
         refused,
-        "a process of its own, which opened it, was ended by signal 11 (SIGSEGV); its limits are 1073741824 bytes \
+        "the separate process that opened it was ended by signal 11 (SIGSEGV); its limits are 1073741824 bytes \
          (--isolate-model-load-memory-bytes) and 600 s (--isolate-model-load-timeout-secs)"
     );
     let refused = opened("exit 1", LONG).expect_err("it failed");

@@ -1,4 +1,4 @@
-//! What the server tells the process that opens a model: a line of JSON, then the graph and the files beside it.
+//! What the server sends to the process that opens a model: one line of JSON, then the graph and the files beside it.
 
 use std::{
     collections::BTreeMap,
@@ -17,28 +17,29 @@ use crate::{
     repository::{CellProgram, StageCuts, StageRequest, staging},
 };
 
-/// The exit status of a process that says why it refuses a model.
+/// Exit status of a process that rejects a model and writes the reason.
 pub(super) const REFUSED: i32 = 3;
-/// Longest reason.
+/// Most bytes of a reason.
 pub(super) const REASON_MAX_BYTES: u64 = 64 << 10;
-/// Longest line: names of files and tensors.
+/// Most bytes of the line, which holds names of files and tensors.
 const LINE_MAX_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// The model's file, for errors.
+    /// The model's file, as errors name it.
     pub label: String,
-    /// The engine's; `None` where the system's paths have it, which the process searches as the server did.
+    /// The engine's library; `None` if it is found on the system's search path, which the child searches as the server
+    /// did.
     pub library: Option<PathBuf>,
-    /// Names of the engine, and of what it computes with.
+    /// Names of the engine and of its precision.
     engine: String,
     precision: String,
-    /// The server.
+    /// Process id of the server.
     pub parent: u32,
     pub memory_bytes: u64,
     pub seconds: u64,
     pub cuts: StageCuts,
-    /// Tensors that stages give beside what later ones read.
+    /// Tensors that stages output in addition to those that later stages read.
     pub extra: Vec<String>,
     graph_bytes: u64,
     external: External,
@@ -51,12 +52,12 @@ enum External {
         directory: PathBuf,
         within: PathBuf,
     },
-    /// Locations and lengths, in the order in which the files follow the graph.
+    /// Locations and lengths in bytes, in the order in which the files follow the graph.
     Given(Vec<(String, u64)>),
 }
 
 impl Trial {
-    /// The trial of a program, and what follows its line.
+    /// Returns the trial of a program, and the byte strings to send after its line.
     pub(super) fn new<'a>(
         isolation: &Isolation,
         library: &Path,
@@ -92,7 +93,7 @@ impl Trial {
         Ok((trial, parts))
     }
 
-    /// The engine that is to open the model, and what it computes with.
+    /// Returns the engine and precision with which to open the model.
     pub(super) fn engine(&self) -> Result<(OnnxEngine, Precision), String> {
         Ok((self.engine.parse()?, self.precision.parse()?))
     }

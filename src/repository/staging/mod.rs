@@ -1,4 +1,5 @@
-//! From a cut graph to the plan of its stages: where each stage's tensors come from and go to, and where rows leave.
+//! Turns a graph that was cut into the plan of its stages: where their tensors come from and go to, and where rows
+//! exit.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,11 @@ use crate::{
     },
 };
 
-/// Cuts a model as asked for: the plan of its stages and their graphs, in order.
+/// Cuts a model as configured. Returns the plan of its stages, and their graphs in order.
 ///
 /// # Errors
-/// When the graph cannot be cut there, or an exit names a tensor that its stage does not make; with what would work.
+/// Fails if the graph cannot be cut there, or an exit names a tensor that its stage does not compute. The message names
+/// alternatives.
 pub(super) fn cut_into_stages(
     model: &Model,
     spec: &ModelSpec,
@@ -25,7 +27,7 @@ pub(super) fn cut_into_stages(
 ) -> Result<(StagePlan, Vec<Model>), String> {
     let graphs = stage_graphs(model, &request.cuts, &exit_tensors(request))?;
     let symbols = symbols(model, spec);
-    // What each stage leaves for later ones, in the order of its outputs.
+    // The tensors that each stage leaves for later ones, in the order of its outputs.
     let left: Vec<Vec<&StagePort>> = graphs
         .iter()
         .enumerate()
@@ -39,6 +41,7 @@ pub(super) fn cut_into_stages(
         for port in &graph.outputs {
             sinks(spec, &symbols, &left[number], port, &mut outputs);
         }
+        // Exits come last, since they may add outputs that no later stage reads.
         let own = request.exits.iter().filter(|exit| usize::from(exit.stage) == number);
         let exits = own.map(|wanted| exit(spec, &symbols, graph, wanted, &mut outputs));
         let exits = exits.collect::<Result<_, String>>()?;
@@ -49,10 +52,10 @@ pub(super) fn cut_into_stages(
     Ok((StagePlan { stages, boundaries }, graphs.into_iter().map(|graph| graph.model).collect()))
 }
 
-/// Cuts a model; `extra` are tensors that stages give although no later one reads them.
+/// Cuts a model. `extra` are tensors that stages output although no later stage reads them.
 ///
 /// # Errors
-/// When the graph cannot be cut there; with what would work.
+/// Fails if the graph cannot be cut there. The message names alternatives.
 pub(super) fn stage_graphs(model: &Model, cuts: &StageCuts, extra: &[String]) -> Result<Vec<StageGraph>, String> {
     let cuts = match cuts {
         StageCuts::Whole => Cuts::Parts(1),
@@ -62,7 +65,7 @@ pub(super) fn stage_graphs(model: &Model, cuts: &StageCuts, extra: &[String]) ->
     cut(model, cuts, extra).map_err(|error| error.to_string())
 }
 
-/// Tensors that exits look at or answer with.
+/// Returns the tensors that exits test or reply with.
 pub(super) fn exit_tensors(request: &StageRequest) -> Vec<String> {
     let mut tensors = Vec::new();
     for exit in &request.exits {
@@ -83,7 +86,7 @@ fn crosses(port: &StagePort, stage: usize) -> bool {
     port.last_read_in.is_some_and(|reader| reader > stage)
 }
 
-/// Padded symbols by the names that the graph gives them.
+/// Padded axes, by the names of the graph's symbols.
 type Symbols = BTreeMap<String, SymbolId>;
 
 fn symbols(model: &Model, spec: &ModelSpec) -> Symbols {
@@ -108,7 +111,8 @@ fn source(
 ) -> Result<(TensorSpec, Source), String> {
     let Some(maker) = port.made_in else {
         let index = spec.input_index(&port.name);
-        let index = index.ok_or_else(|| format!("a stage reads '{}', which is no input of the model", port.name))?;
+        let index =
+            index.ok_or_else(|| format!("a stage reads '{}', which is not an input of the model", port.name))?;
         return Ok((spec.inputs[index].clone(), Source::Request(index)));
     };
     let tensor = left[maker].iter().position(|other| other.name == port.name);
@@ -164,7 +168,7 @@ fn exit(
     Ok(Exit { value, at_least: wanted.at_least, to })
 }
 
-/// A tensor between stages, its dimensions without the batch.
+/// Returns the specification of a tensor between stages, without the batch axis.
 fn tensor_spec(symbols: &Symbols, port: &StagePort) -> TensorSpec {
     let dims = || port.dims.as_deref().unwrap_or_default().iter().skip(1);
     let lengths = dims().map(|dim| match dim {

@@ -71,7 +71,7 @@ fn connections_of_a_unet_are_read_where_its_encoder_left_them() {
     assert!(plan.stages.iter().all(|stage| stage.exits.is_empty()));
 }
 
-/// The inputs are in another order than the graph's, and the axis has another name.
+/// The inputs are in another order than in the graph, and the axis has another name.
 fn bert_spec(padded: bool) -> ModelSpec {
     let input = |name: &str| TensorSpec {
         symbols: SmallVec::from_slice(if padded { &[Some(SymbolId(0))] } else { &[] }),
@@ -103,7 +103,7 @@ fn rows_of_a_bert_are_as_long_as_the_padded_axis_of_its_inputs() {
     assert_eq!(unpadded.boundaries, [unknown], "without padding lengths show in a run only");
 }
 
-/// `h` → `g` → `k` → `y`, which reads `g` too; `g` is an output, and `h` and `g` have a head each.
+/// `h` → `g` → `k` → `y`, where `y` reads `g` too. `g` is an output, and `h` and `g` have a head each.
 fn with_heads() -> (Model, ModelSpec) {
     let dims = dims!["batch", 4];
     let mut graph = Graph::new("heads");
