@@ -1,4 +1,4 @@
-//! Where fetched models are kept: a folder of the operator's choice, or a temporary one.
+//! The directory for copies of fetched models: one that the operator chose, or a temporary one.
 
 use std::{
     fs::{self, File},
@@ -12,21 +12,21 @@ use tempfile::TempDir;
 
 use super::{Location, room::Room};
 
-/// The folder of all repositories. One process uses it at a time.
+/// The cache directory of all repositories in stores. Only one process may use it at a time.
 #[derive(Debug)]
 pub(in crate::repository) struct Cache {
     root: PathBuf,
     temporary: Mutex<Option<TempDir>>,
     pub(super) room: Room,
-    /// Locked as long as the process lives.
+    /// Holds the lock on the directory for the life of the process.
     _lock: File,
 }
 
 impl Cache {
-    /// Opens the folder, or makes a temporary one. Copies may take `most_bytes` together, if that is given.
+    /// Opens the directory, or creates a temporary one. `most_bytes` limits the total size of the copies.
     ///
     /// # Errors
-    /// When it cannot be made, or another process uses it.
+    /// Fails if the directory cannot be created, or another process uses it.
     pub(in crate::repository) fn open(given: Option<&Path>, most_bytes: Option<u64>) -> io::Result<Self> {
         let (root, temporary) = match given {
             Some(root) => {
@@ -47,12 +47,12 @@ impl Cache {
         Ok(Self { root, temporary: Mutex::new(temporary), room, _lock: lock })
     }
 
-    /// Whether it outlives the process.
+    /// Returns whether it outlives the process.
     pub(super) fn is_kept(&self) -> bool {
         self.temporary.lock().is_none()
     }
 
-    /// The folder of one repository. Its name tells people which one, and is the same each time.
+    /// Returns the directory of one repository. Its name is readable, and the same in every process.
     pub(super) fn folder(&self, location: &Location) -> PathBuf {
         let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
         let readable: String = location.as_str().chars().map(plain).take(64).collect();
@@ -61,12 +61,12 @@ impl Cache {
         self.root.join(format!("{readable}-{digest}"))
     }
 
-    /// Removes the folder if it is a temporary one.
+    /// Removes the directory if it is temporary.
     pub(in crate::repository) fn close(&self) {
         let Some(folder) = self.temporary.lock().take() else { return };
         let path = folder.path().to_owned();
         if let Err(fault) = folder.close() {
-            tracing::warn!(folder = %path.display(), %fault, "the temporary folder of models cannot be removed");
+            tracing::warn!(folder = %path.display(), %fault, "temporary directory of models cannot be removed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the store of a location: which credentials it gets, and how long it may take to answer.
+//! Creates the client of a location's store, with its credentials, timeouts and retries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,21 +17,22 @@ use super::{
     profiles::Profile,
 };
 
-/// Time to connect, and time without a byte.
+/// Limits on connecting, and on waiting for the next byte.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a request is repeated, and for how long.
+/// Number of retries of a request, their total time, and the longest pause between two.
 const RETRIES: usize = 3;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Makes the client of a location's store. It connects when it is asked for something.
+/// Creates the client of a location's store. It connects on first use.
 ///
 /// # Errors
-/// When the credentials cannot be used; without them in the reason.
+/// Fails if the credentials cannot be used; the reason does not contain them.
 pub(super) fn open(location: &Location, credentials: &Credentials) -> Result<Arc<dyn ObjectStore>, StoreFault> {
-    // The HTTP client takes the process's provider. It fails if one is there already: the same one.
+    // The HTTP client uses the process-wide provider. Installing it fails if it is already installed, which is
+    // harmless: it is the same one.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     match &location.service {
         Service::S3 { endpoint, bucket } => s3(location, endpoint.as_deref(), bucket, credentials),
@@ -46,6 +47,8 @@ fn s3(
     bucket: &str,
     credentials: &Credentials,
 ) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+    // Credentials in order of precedence: keys of the credential file, its profile, keys of the environment, the
+    // environment's profile.
     let mut profile = None;
     let mut builder = match credentials.s3(location.as_str())? {
         Some(given) if !given.key_id.is_empty() => {
@@ -60,7 +63,7 @@ fn s3(
         _ => {
             let builder = AmazonS3Builder::from_env();
             let has_value = |key| builder.get_config_value(&key).is_some_and(|value| !value.is_empty());
-            // What the environment says itself goes before its profile, as in AWS's own clients.
+            // Keys in the environment take precedence over its profile, as in AWS's own clients.
             let is_open = !has_value(AmazonS3ConfigKey::AccessKeyId) && !skips_signature(&builder);
             if is_open {
                 profile = Profile::find(None, &variable)?;
@@ -81,7 +84,7 @@ fn s3(
         builder = set(builder, &given.region, AmazonS3Builder::with_region);
     }
     if let Some(endpoint) = endpoint {
-        // The setting of AWS_ENDPOINT_URL_S3, which takes precedence over all others.
+        // The setting of AWS_ENDPOINT_URL_S3, which takes precedence over every other endpoint.
         builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
     }
     let special = builder.get_config_value(&AmazonS3ConfigKey::S3Endpoint);
@@ -92,7 +95,7 @@ fn s3(
     Ok(Arc::new(builder.build().map_err(|error| unusable(&error, repeats))?))
 }
 
-/// Whether requests are not signed, so that no credentials are needed.
+/// Returns whether requests are unsigned, so that no credentials are needed.
 fn skips_signature(builder: &AmazonS3Builder) -> bool {
     builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value == "true")
 }
@@ -156,17 +159,17 @@ fn azure(
     Ok(Arc::new(builder.build().map_err(|error| unusable(&error, |text| credentials.are_in(text)))?))
 }
 
-/// Sets what is not empty.
+/// Applies `value` if it is not empty.
 fn set<B>(builder: B, value: &str, with: impl FnOnce(B, String) -> B) -> B {
     if value.is_empty() { builder } else { with(builder, value.to_owned()) }
 }
 
-/// Why a client cannot be made. What it says of that is left out where it repeats a secret.
+/// Returns why a client cannot be created. The error's own text is left out if it repeats a secret.
 fn unusable(error: &object_store::Error, repeats_secret: impl Fn(&str) -> bool) -> StoreFault {
     let text = error.to_string();
     StoreFault(match repeats_secret(&text) {
         true => "the credentials, or the settings of the store in the environment, cannot be used".to_owned(),
-        false => format!("the client of the store cannot be made: {}", text.escape_debug()),
+        false => format!("the client of the store cannot be created: {}", text.escape_debug()),
     })
 }
 
@@ -175,8 +178,8 @@ fn retries() -> RetryConfig {
     RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT }
 }
 
-/// A large object may take as long as it needs, as long as bytes come. Plain HTTP is for an endpoint that asks for it,
-/// which then needs no certificates of authorities.
+/// Returns the client's options. There is no total timeout, so a large object may take any time while bytes arrive.
+/// Plain HTTP is only allowed for an endpoint that asks for it, which then needs no root certificates.
 fn options(endpoint: Option<&str>) -> ClientOptions {
     let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
     let options = ClientOptions::new().with_timeout_disabled().with_connect_timeout(CONNECT_TIMEOUT);

@@ -1,6 +1,6 @@
-//! What the environment says of credentials: Triton's variables, and its credential file.
+//! Credentials from the environment: Triton's variables and its credential file.
 //!
-//! Nothing here is shown: neither by `Debug` nor in an error, which names variables, files and places in them alone.
+//! No secret is ever shown, by `Debug` or in an error. Errors name only variables, files and positions in them.
 
 use std::{collections::BTreeMap, env, fmt, path::Path};
 
@@ -9,25 +9,25 @@ use serde::Deserialize;
 use super::StoreFault;
 use crate::repository::bounded_file::read_up_to;
 
-/// Names the credential file.
+/// Environment variable that names the credential file.
 const FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";
 
-/// More than any credential file needs.
+/// Size limit of a credential file.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Parts of the names of variables that hold secrets.
+/// Substrings of the names of variables that hold secrets.
 const SECRET_NAMES: [&str; 4] = ["KEY", "SECRET", "TOKEN", "SAS"];
 
-/// Where variables of the environment come from.
+/// Looks up an environment variable; tests replace it.
 pub(super) type Variables<'v> = &'v dyn Fn(&str) -> Option<String>;
 
-/// The credential file, if one is named. It then goes before the variables.
+/// The credential file, if one is named. It takes precedence over the variables.
 #[derive(Default)]
 pub(in crate::repository) struct Credentials {
     file: Option<CredentialFile>,
 }
 
-/// By service what credentials there are, by what a location begins with.
+/// Credentials by service and by the beginning of a location.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CredentialFile {
@@ -39,7 +39,7 @@ struct CredentialFile {
     azure: BTreeMap<String, AzureCredential>,
 }
 
-/// A credential for S3. Empty texts are none.
+/// A credential for S3. An empty field is unset.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct S3Credential {
@@ -50,7 +50,7 @@ pub(super) struct S3Credential {
     pub(super) profile: String,
 }
 
-/// A credential for Azure. Empty texts are none.
+/// A credential for Azure. An empty field is unset.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct AzureCredential {
@@ -63,10 +63,10 @@ pub(super) struct AzureCredential {
 }
 
 impl Credentials {
-    /// Reads the credential file that the environment names.
+    /// Reads the credential file that the environment names, if any.
     ///
     /// # Errors
-    /// When it cannot be read; with its name and the place at fault.
+    /// Fails if it cannot be read. The message names the file and the position of the fault.
     pub(in crate::repository) fn of_environment() -> Result<Self, StoreFault> {
         Self::read(&variable)
     }
@@ -76,10 +76,10 @@ impl Credentials {
         let bytes =
             read_up_to(Path::new(&path), MAX_FILE_BYTES).map_err(|fault| StoreFault(format!("{FILE}: {fault}")))?;
         let file = serde_json::from_slice(&bytes).map_err(|fault| {
-            // What serde says may hold the value that it found.
+            // serde's message may repeat the value that it found.
             let (line, column) = (fault.line(), fault.column());
             StoreFault(format!(
-                "{FILE}: '{path}' is no credential file at line {line}, column {column}: expected objects 's3' \
+                "{FILE}: '{path}' is not a valid credential file at line {line}, column {column}: expected objects 's3' \
                  (key_id, secret_key, session_token, region, profile), 'gs' (texts) and 'as' (account_str, \
                  account_key, auth_type, client_id), each by the beginning of a location"
             ))
@@ -87,31 +87,31 @@ impl Credentials {
         Ok(Self { file: Some(file) })
     }
 
-    /// The credential for a location in S3.
+    /// Returns the credential for a location in S3; `None` without a credential file.
     ///
     /// # Errors
-    /// When there is a file that has none for it.
+    /// Fails if there is a file, but no entry for the location.
     pub(super) fn s3(&self, location: &str) -> Result<Option<&S3Credential>, StoreFault> {
         self.longest(location, |file| &file.s3)
     }
 
-    /// The file of a credential for a location in Google's store.
+    /// Returns the path of the credential for a location in Google Cloud Storage; `None` without a credential file.
     ///
     /// # Errors
-    /// When there is a file that has none for it.
+    /// Fails if there is a file, but no entry for the location.
     pub(super) fn google(&self, location: &str) -> Result<Option<&String>, StoreFault> {
         self.longest(location, |file| &file.gs)
     }
 
-    /// The credential for a location in Azure.
+    /// Returns the credential for a location in Azure; `None` without a credential file.
     ///
     /// # Errors
-    /// When there is a file that has none for it.
+    /// Fails if there is a file, but no entry for the location.
     pub(super) fn azure(&self, location: &str) -> Result<Option<&AzureCredential>, StoreFault> {
         self.longest(location, |file| &file.azure)
     }
 
-    /// Whether a text repeats a secret, of the file or of the environment.
+    /// Returns whether a text repeats a secret of the file or the environment.
     pub(super) fn are_in(&self, text: &str) -> bool {
         let is_secret = |name: &str| SECRET_NAMES.iter().any(|part| name.contains(part));
         let variables =
@@ -144,16 +144,16 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A variable of this process.
+/// Returns an environment variable of this process.
 pub(super) fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// A credential of Google's: the text of its file, and what decides how it is used.
+/// A Google credential: the text of its file, and what decides how to use it.
 pub(super) struct GoogleFile {
     pub(super) text: String,
     pub(super) is_service_account: bool,
-    /// Where the store is, if not at Google's.
+    /// URL of the store, if it is not Google's.
     pub(super) base_url: Option<String>,
 }
 
@@ -161,7 +161,7 @@ impl GoogleFile {
     /// Reads a file that `GOOGLE_APPLICATION_CREDENTIALS` or a credential file names.
     ///
     /// # Errors
-    /// When it cannot be read; with its name.
+    /// Fails if it cannot be read or is not a Google credential. The message names the file.
     pub(super) fn read(path: &str) -> Result<Self, StoreFault> {
         #[derive(Deserialize)]
         struct Fields {
@@ -171,13 +171,14 @@ impl GoogleFile {
             gcs_base_url: Option<String>,
         }
         let bytes = read_up_to(Path::new(path), MAX_FILE_BYTES).map_err(StoreFault)?;
-        let unknown = || StoreFault(format!("'{path}' is no Google credential: expected JSON with a 'type'"));
+        let unknown = || StoreFault(format!("'{path}' is not a Google credential: expected JSON with a 'type'"));
         let fields: Fields = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
         let is_service_account =
             fields.kind == "service_account" || fields.kind.is_empty() && fields.private_key.is_some();
         if !is_service_account && fields.kind != "authorized_user" {
             return Err(StoreFault(format!(
-                "'{path}' is no Google credential that is known: expected the type 'service_account' or 'authorized_user'"
+                "'{path}' is not a known type of Google credential: expected the type 'service_account' or \
+                 'authorized_user'"
             )));
         }
         let text = String::from_utf8(bytes).map_err(|_| unknown())?;

@@ -1,11 +1,11 @@
-//! Why a store does not give what it was asked for, in one line without a secret.
+//! Why a request to a store failed, in one line without secrets.
 
 use std::{error::Error, io};
 
-/// Longest code or cause that is repeated; a store may answer anything.
+/// Longest code or cause that is quoted, in characters; a store may answer anything.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// What went wrong between the server and a store.
+/// A failure between the server and a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(in crate::repository) struct StoreFault(pub(super) String);
@@ -17,7 +17,7 @@ impl From<StoreFault> for io::Error {
 }
 
 impl From<object_store::Error> for StoreFault {
-    /// Only what cannot hold a secret is taken over: a store's answer may repeat the request and its signature.
+    /// Keeps only text that cannot contain a secret: a store's answer may repeat the request and its signature.
     fn from(error: object_store::Error) -> Self {
         let text = error.to_string();
         if let object_store::Error::InvalidPath { source } = &error {
@@ -33,34 +33,34 @@ impl From<object_store::Error> for StoreFault {
     }
 }
 
-/// Where clouds keep the credentials of a machine.
+/// Hosts of the metadata services that give cloud machines their credentials.
 const METADATA_SERVICES: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
 
 fn refusal(status: u16, code: &str) -> String {
     let what = match status {
         401 | 403 => "the store refuses these credentials",
         404 => "the store has no such bucket, container or object",
-        429 | 503 => "the store has too much to do",
-        300..=399 => "the store is elsewhere; is the region right?",
+        429 | 503 => "the store is overloaded",
+        300..=399 => "the store redirects the request; check the region",
         _ => "the store answers with an error",
     };
     format!("{what} ({status}{code})")
 }
 
-/// The HTTP status of an answer, as the client's errors show it.
+/// Returns the HTTP status of an answer from the text of the client's error.
 fn status(text: &str) -> Option<u16> {
     let (_, behind) = text.split_once("status code: ")?;
     behind.get(..3)?.parse().ok()
 }
 
-/// The code in a store's answer, such as `NoSuchBucket`, with a space before it.
+/// Returns the code in a store's answer, such as `NoSuchBucket`, with a leading space; empty if there is none.
 fn code(text: &str) -> String {
     let code = text.split_once("<Code>").and_then(|(_, behind)| behind.split_once("</Code>")).map(|(code, _)| code);
     let is_code = |code: &&str| code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
     code.filter(is_code).map_or_else(String::new, |code| format!(" {code}"))
 }
 
-/// The innermost cause of an error, such as "Connection refused".
+/// Returns the innermost cause of an error, such as "Connection refused".
 fn cause(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

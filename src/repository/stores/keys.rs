@@ -1,24 +1,24 @@
-//! Which keys of objects can be the files of a folder. What is refused here never reaches the disk.
+//! Checks which object keys can be files of a directory. A key that is rejected here never reaches the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::object::Object;
 
-/// Linux has no longer name in a directory.
+/// Longest file name on Linux.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Longer paths and deeper folders are no model's.
+/// Limits on the length and depth of paths in a model.
 const MAX_PATH_BYTES: usize = 1024;
 const MAX_DEPTH: usize = 16;
 
 /// Most objects of one model.
 pub(super) const MAX_OBJECTS: usize = 10_000;
 
-/// Returns the objects of a model in the order of their paths, if all of them can be files of one folder. An empty
-/// object that stands for a folder, as many tools write them, is left out.
+/// Returns the objects of a model in the order of their paths, if all can be files of one directory. Empty objects that
+/// represent folders, which many tools write, are left out.
 ///
 /// # Errors
-/// The first key that no file of the folder can have, and why.
+/// Returns the first key that cannot be a file, and the reason.
 pub(super) fn check(objects: Vec<Object>) -> Result<Vec<Object>, String> {
     if objects.len() > MAX_OBJECTS {
         return Err(format!("it has more than {MAX_OBJECTS} objects"));
@@ -44,12 +44,12 @@ pub(super) fn check(objects: Vec<Object>) -> Result<Vec<Object>, String> {
     Ok(files.into_values().collect())
 }
 
-/// All folders that a path leads through.
+/// Returns all folders on a path.
 fn folders(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Why a path, relative to the model's folder, is none.
+/// Returns why a path relative to the model's directory is invalid, if it is.
 fn fault(path: &str) -> Option<&'static str> {
     if path.starts_with('/') {
         return Some("it is an absolute path");

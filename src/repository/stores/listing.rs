@@ -1,4 +1,4 @@
-//! What a store has: the names of models, and the objects of each.
+//! Lists a store: the names of the models, and the objects of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,33 +11,33 @@ use super::{
 };
 use crate::repository::scan::is_model_name;
 
-/// Most objects that are listed of a repository, so that a wrong path does not fill the memory.
+/// Most objects that are listed in a repository, so that a wrong path does not exhaust memory.
 const MAX_OBJECTS: usize = 200_000;
 
-/// What all of a repository was seen to be: by model its objects, or why it cannot be a folder.
+/// The objects of every model in a repository, or why a model cannot be a directory.
 pub(super) type Contents = BTreeMap<String, Result<Vec<Object>, String>>;
 
-/// The names below a prefix that can be models', by one listing of the prefix alone.
+/// Returns the names below a prefix that can be models', with one request that lists only this level.
 pub(super) async fn models(store: &dyn ObjectStore, prefix: &Key) -> Result<BTreeSet<String>, StoreFault> {
     let listed = store.list_with_delimiter(Some(prefix)).await?;
     let names = listed.common_prefixes.iter().filter_map(Key::filename);
     Ok(names.filter(|name| is_model_name(name)).map(str::to_owned).collect())
 }
 
-/// Whether there is an object of a model.
+/// Returns whether a model has any object.
 pub(super) async fn has_model(store: &dyn ObjectStore, prefix: &Key, name: &str) -> Result<bool, StoreFault> {
     match store.list(Some(&folder(prefix, name)?)).try_next().await {
         Ok(first) => Ok(first.is_some()),
-        // Something is there, even if it is no file.
+        // An object exists, even though its key cannot be a file.
         Err(object_store::Error::InvalidPath { .. }) => Ok(true),
         Err(fault) => Err(fault.into()),
     }
 }
 
-/// The objects of one model.
+/// Returns the objects of one model.
 ///
 /// # Errors
-/// When the store does not tell, or a key cannot be a file.
+/// Fails if the store cannot be listed, or a key cannot be a file.
 pub(super) async fn objects(store: &dyn ObjectStore, prefix: &Key, name: &str) -> Result<Vec<Object>, StoreFault> {
     let folder = folder(prefix, name)?;
     let mut objects = Vec::new();
@@ -52,8 +52,8 @@ pub(super) async fn objects(store: &dyn ObjectStore, prefix: &Key, name: &str) -
     keys::check(objects).map_err(StoreFault)
 }
 
-/// The objects of all models, by one listing. Where that meets a key that no file can have, each model is listed, so
-/// that the others are known.
+/// Returns the objects of all models, from one listing. If that contains a key that cannot be a file, lists each model
+/// by itself, so that one bad model does not hide the others.
 pub(super) async fn contents(store: &dyn ObjectStore, prefix: &Key) -> Result<Contents, StoreFault> {
     match all_objects(store, prefix).await {
         Err(object_store::Error::InvalidPath { .. }) => {}
@@ -90,12 +90,12 @@ async fn all_objects(store: &dyn ObjectStore, prefix: &Key) -> object_store::Res
     Ok(Some(found))
 }
 
-/// What the keys of a model begin with.
+/// Returns the prefix of a model's keys.
 fn folder(prefix: &Key, name: &str) -> Result<Key, StoreFault> {
     Ok(Key::parse(format!("{prefix}/{name}")).map_err(object_store::Error::from)?)
 }
 
-/// A key below a prefix, without it; none for the prefix itself.
+/// Returns the part of a key after a prefix; `None` for the prefix itself.
 fn relative<'k>(key: &'k Key, prefix: &Key) -> Option<&'k str> {
     let behind = key.as_ref().strip_prefix(prefix.as_ref())?;
     let behind = if prefix.as_ref().is_empty() { behind } else { behind.strip_prefix('/')? };

@@ -1,14 +1,14 @@
-//! Where a repository is in an object store: the forms that Triton has for it.
+//! Parses the location of a repository in an object store, in the forms that Triton accepts.
 
 use std::{fmt, path::Path};
 
 use object_store::path::Path as Key;
 
-/// What a location may look like.
+/// The accepted forms, for errors.
 const FORMS: &str = "s3://bucket/path, s3://host:port/bucket/path, s3://https://host:port/bucket/path, \
                      gs://bucket/path or as://account/container/path";
 
-/// Longer names are no bucket's, container's or account's.
+/// Longest name of a bucket, container or account.
 const MAX_NAME_BYTES: usize = 255;
 
 /// A repository in an object store.
@@ -16,14 +16,14 @@ const MAX_NAME_BYTES: usize = 255;
 pub(in crate::repository) struct Location {
     text: String,
     pub(super) service: Service,
-    /// What the keys of all models begin with.
+    /// Prefix of the keys of all models.
     pub(super) prefix: Key,
 }
 
-/// Who keeps the objects, and in which bucket or container.
+/// The service that stores the objects, and the bucket or container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Service {
-    /// `endpoint` is a URL; without one it is that of AWS.
+    /// `endpoint` is a URL; without it, AWS's own is used.
     S3 {
         endpoint: Option<String>,
         bucket: String,
@@ -37,19 +37,19 @@ pub(super) enum Service {
     },
 }
 
-/// Whether a repository is in an object store, rather than a directory.
+/// Returns whether a repository is in an object store rather than a directory.
 pub(in crate::repository) fn is_remote(repository: &Path) -> bool {
     repository.to_string_lossy().contains("://")
 }
 
 impl Location {
-    /// Reads what was given on the command line.
+    /// Parses a location from the command line.
     ///
     /// # Errors
-    /// When it has no form that is known; with what was expected.
+    /// Fails if it has none of the accepted forms, which the message lists.
     pub(in crate::repository) fn parse(text: &str) -> Result<Self, String> {
         if text.contains(['@', '?', '#']) {
-            // What stands before an '@' may be a password.
+            // Text before an '@' may be a password, so the location is not quoted.
             return Err(format!("the location has one of the characters '@', '?' and '#': expected {FORMS}"));
         }
         let unknown = || format!("'{}' is no location of a repository: expected {FORMS}", text.escape_debug());
@@ -63,14 +63,14 @@ impl Location {
         .ok_or_else(unknown)?;
         let misshapen = || format!("the path of '{}' has an empty, relative or unprintable part", text.escape_debug());
         if prefix.starts_with('/') {
-            // It would be taken without its first slash.
+            // `Key::parse` would drop the leading slash.
             return Err(misshapen());
         }
         let prefix = Key::parse(prefix).map_err(|_| misshapen())?;
         Ok(Self { text: text.trim_end_matches('/').to_owned(), service, prefix })
     }
 
-    /// As it was given, without a slash at the end.
+    /// Returns the location as given, without a trailing slash.
     pub(in crate::repository) fn as_str(&self) -> &str {
         &self.text
     }
@@ -82,8 +82,8 @@ impl fmt::Display for Location {
     }
 }
 
-/// Reads what follows `s3://`. A host with a port, or a URL, precedes the bucket of an S3 that is not AWS's; a host
-/// alone speaks plain HTTP.
+/// Parses what follows `s3://`. An S3 service other than AWS has its host and port, or its URL, before the bucket; a
+/// host without a scheme uses plain HTTP.
 fn s3(rest: &str) -> Option<(Service, &str)> {
     let schemes = ["https://", "http://"];
     if let Some(scheme) = schemes.into_iter().find(|scheme| rest.starts_with(scheme)) {

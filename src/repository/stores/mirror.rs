@@ -1,4 +1,4 @@
-//! A repository in a store, and the copy of its models on the disk.
+//! A repository in a store, and the local copies of its models.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::repository::blocking::blocking;
 
-/// Most requests to all stores at the same time.
+/// Most concurrent requests to all stores.
 pub(in crate::repository) const PARALLEL_REQUESTS: usize = 8;
 
 /// One repository.
@@ -32,10 +32,10 @@ pub(in crate::repository) struct Mirror {
 }
 
 impl Mirror {
-    /// Opens a store and its folder. Nothing is asked of the store yet.
+    /// Creates the client of a store and opens its cache directory. Sends no request yet.
     ///
     /// # Errors
-    /// When the credentials cannot be used, or the folder cannot be written.
+    /// Fails if the credentials cannot be used, or the directory cannot be written.
     pub(in crate::repository) fn open(
         location: Location,
         credentials: &Credentials,
@@ -58,46 +58,47 @@ impl Mirror {
         Ok(Self { location, store, shelf: Arc::new(shelf), requests, cache: cache.clone() })
     }
 
-    /// What stands for the repository where directories have their path.
+    /// Returns the location, as the path that represents the repository.
     pub(in crate::repository) fn root(&self) -> &Path {
         Path::new(self.location.as_str())
     }
 
-    /// The names of its models, by one listing.
+    /// Returns the names of its models, from one listing.
     ///
     /// # Errors
-    /// When the store does not tell.
+    /// Fails if the store cannot be listed.
     pub(in crate::repository) async fn models(&self) -> Result<BTreeSet<String>, StoreFault> {
         let _permit = self.permit().await?;
         listing::models(self.store.as_ref(), &self.location.prefix).await
     }
 
-    /// The objects of all its models.
+    /// Returns the objects of all its models.
     ///
     /// # Errors
-    /// When the store does not tell.
+    /// Fails if the store cannot be listed.
     pub(in crate::repository) async fn contents(&self) -> Result<Contents, StoreFault> {
         let _permit = self.permit().await?;
         listing::contents(self.store.as_ref(), &self.location.prefix).await
     }
 
-    /// Whether it has a model.
+    /// Returns whether it has a model.
     ///
     /// # Errors
-    /// When the store does not tell.
+    /// Fails if the store cannot be listed.
     pub(in crate::repository) async fn has(&self, name: &str) -> Result<bool, StoreFault> {
         let _permit = self.permit().await?;
         listing::has_model(self.store.as_ref(), &self.location.prefix, name).await
     }
 
-    /// Fetches what changed of a model, and returns its folder. A model that changes meanwhile is left as it was, since
-    /// what was fetched may belong to two states of it. Where there is no room for it, other models may be let go.
+    /// Fetches what changed of a model, and returns its local directory. If the model changes while it is fetched, the
+    /// earlier copy stays, since the fetched objects may belong to different states of the model. If there is no room,
+    /// copies of models that are not loaded may be removed.
     ///
     /// Loads of one model must not overlap.
     ///
     /// # Errors
-    /// When the store does not give all of it, a key cannot be a file, the disk does not take it, or the model changed
-    /// meanwhile.
+    /// Fails if the store does not deliver every object, a key cannot be a file, the disk cannot be written, there is
+    /// no room, or the model changed during the fetch.
     pub(in crate::repository) async fn bring(&self, name: &str, let_go: &LetGo) -> Result<PathBuf, StoreFault> {
         let objects = self.objects(name).await?;
         if objects.is_empty() {
@@ -114,35 +115,39 @@ impl Mirror {
             let missing = draft.take_over(earlier.as_ref(), wanted)?;
             Ok(Some((draft, missing)))
         });
+        // Room is reserved for the missing objects only; those taken over are hard links.
         let Some((draft, missing)) = begun.await? else { return Ok(self.shelf.model(name)) };
         let needed = missing.iter().map(|(object, _)| object.size).sum();
         let reserved = self.cache.room.reserve(needed, let_go).await?;
         let fetches = stream::iter(missing).map(|(object, file)| self.fetch(name, object, file));
         let bytes: Vec<u64> = fetches.buffer_unordered(PARALLEL_REQUESTS).try_collect().await?;
+        // Listed again: every object matched its tag when it was fetched, but objects may have been added or removed.
         if self.objects(name).await? != objects {
             return Err(changed());
         }
         let (shelf, model) = (self.shelf.clone(), name.to_owned());
+        // Published and accounted for in one turn, so that the bytes are never counted twice or not at all.
         let turn = self.cache.room.turn().await;
         let folder = on_disk(move || shelf.publish(&model, draft, &objects)).await?;
         drop((reserved, turn));
         let (count, bytes) = (bytes.len(), bytes.iter().sum::<u64>());
-        tracing::info!(model = name, repository = %self.location, objects = count, bytes, "fetched");
+        tracing::info!(model = name, repository = %self.location, objects = count, bytes, "model fetched");
         Ok(folder)
     }
 
-    /// Notes that a model was used until now.
+    /// Records that a model was in use until now.
     pub(in crate::repository) async fn touch(&self, name: &str) {
         let (shelf, model) = (self.shelf.clone(), name.to_owned());
-        // It fails with the runtime alone.
+        // Fails only when the runtime shuts down.
         let _ = blocking(move || shelf.touch(&model)).await;
     }
 
-    /// Removes the copy of a model that the store does not have any more.
+    /// Removes the copy of a model that is no longer in the store.
     pub(in crate::repository) async fn forget(&self, name: &str) {
         let (shelf, model) = (self.shelf.clone(), name.to_owned());
         if let Err(fault) = on_disk(move || shelf.remove(&model)).await {
-            tracing::warn!(model = name, repository = %self.location, %fault, "its copy cannot be removed");
+            let repository = &self.location;
+            tracing::warn!(model = name, %repository, %fault, "copy of a removed model cannot be deleted");
         }
     }
 
@@ -151,7 +156,7 @@ impl Mirror {
         listing::objects(self.store.as_ref(), &self.location.prefix, name).await
     }
 
-    /// Streams one object to its file; returns its size.
+    /// Streams one object to its file, and returns its size in bytes.
     async fn fetch(&self, name: &str, object: Object, path: PathBuf) -> Result<u64, StoreFault> {
         let _permit = self.permit().await?;
         let key = format!("{}/{name}/{}", self.location.prefix, object.path);
@@ -184,7 +189,7 @@ impl Mirror {
 }
 
 impl fmt::Debug for Mirror {
-    /// Without the client, which has the credentials.
+    /// Leaves out the client, which holds the credentials.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Mirror").field("location", &self.location).finish_non_exhaustive()
     }
@@ -198,7 +203,7 @@ fn disk(fault: &io::Error) -> StoreFault {
     StoreFault(format!("the cache of models cannot be written: {fault}"))
 }
 
-/// Runs work on the disk off the runtime's threads.
+/// Runs disk work off the threads of the runtime.
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, StoreFault> {
     blocking(work).await.map_err(StoreFault)?.map_err(|fault| disk(&fault))
 }

@@ -1,9 +1,9 @@
-//! Model repositories in object stores: S3, Google Cloud Storage and Azure, mirrored into local folders.
+//! Model repositories in object stores (S3, Google Cloud Storage, Azure), mirrored into local directories.
 //!
-//! [`Location`] is what `--model-repository` says, `credentials` and `profiles` what the environment says; `client`
-//! opens the store. `listing` asks it what it has, `keys` refuses what no folder may hold, and [`Mirror`] fetches a
-//! model into the [`Cache`], whose `room` is bounded. The rest of the repository sees plain folders. Here must not
-//! live: what a model is, when one is loaded.
+//! [`Location`] parses `--model-repository`; `credentials` and `profiles` read the environment; `client` connects to
+//! the store. `listing` lists objects, `keys` rejects keys that cannot be files, and [`Mirror`] fetches models into the
+//! [`Cache`], whose size `room` bounds. The rest of the repository sees plain directories. This module must not know
+//! what a model is, or when one is loaded.
 
 mod cache;
 mod client;

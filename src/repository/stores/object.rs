@@ -1,4 +1,4 @@
-//! An object of a store, as a part of a model.
+//! An object of a store, as part of a model.
 
 use object_store::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 /// An object of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::repository) struct Object {
-    /// Relative to the model's folder.
+    /// Path relative to the model's directory.
     pub(in crate::repository) path: String,
     pub(in crate::repository) size: u64,
     pub(in crate::repository) tag: Tag,
 }
 
-/// What an object's content is told apart by.
+/// Identifies an object's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::repository) enum Tag {
-    /// Without quotes, which stores write in one place and leave out in another.
+    /// The ETag without quotes, which some stores send in one place and not in another.
     ETag(String),
-    /// Of a store without ETags: milliseconds since 1970.
+    /// For a store without ETags: the modification time, in milliseconds since 1970.
     Modified(i64),
 }
 

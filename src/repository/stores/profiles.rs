@@ -1,7 +1,7 @@
-//! Profiles of AWS's shared files: keys and a region by the name of a profile.
+//! Profiles in AWS's shared files: keys and a region by profile name.
 //!
-//! Of a profile its own keys count. Roles, single sign-on and programs that give credentials need services and tools of
-//! AWS's, and are refused by name where a profile was asked for.
+//! Only a profile's own keys are used. Roles, single sign-on and credential processes need AWS services and tools; a
+//! profile that was asked for and has only these is rejected with the setting's name.
 
 use std::{
     collections::BTreeMap,
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::repository::bounded_file::read_up_to;
 
-/// The profile that counts where none is named.
+/// The profile to use if none is named.
 const DEFAULT: &str = "default";
 
-/// Settings by which a profile gets its credentials from elsewhere.
+/// Settings with which a profile gets its credentials from elsewhere.
 const OTHER_SOURCES: [&str; 6] =
     ["role_arn", "sso_session", "sso_start_url", "credential_process", "web_identity_token_file", "credential_source"];
 
-/// What a profile says. Empty texts are none.
+/// The settings of a profile. An empty field is unset.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Profile {
     pub(super) key_id: String,
@@ -34,10 +34,10 @@ pub(super) struct Profile {
 type Sections = BTreeMap<String, BTreeMap<String, String>>;
 
 impl Profile {
-    /// The profile of a name, else of `AWS_PROFILE`, else the default one if there is any.
+    /// Returns the profile `named`, else that of `AWS_PROFILE`, else the default profile if it exists.
     ///
     /// # Errors
-    /// When one that is named is nowhere, or has no keys of its own; or a file cannot be read.
+    /// Fails if a named profile does not exist or has no keys of its own, or if a file cannot be read.
     pub(super) fn find(named: Option<&str>, variables: Variables<'_>) -> Result<Option<Self>, StoreFault> {
         let variable = |name: &str| variables(name).filter(|value| !value.is_empty());
         let named = named.map(str::to_owned).or_else(|| variable("AWS_PROFILE"));
@@ -57,7 +57,7 @@ impl Profile {
             let files: Vec<String> = [&credentials, &config].into_iter().flatten().map(|path| shown(path)).collect();
             return Err(StoreFault(format!("AWS's profile {name:?} is not in {}", files.join(" or "))));
         }
-        // Where both have a setting, that of the credentials counts.
+        // The credentials file takes precedence over the config file.
         let mut settings = found.0.unwrap_or_default();
         settings.extend(found.1.unwrap_or_default());
         let mut take = |key: &str| settings.remove(key).unwrap_or_default();
@@ -77,41 +77,41 @@ impl Profile {
         Ok(Some(profile))
     }
 
-    /// Whether it has credentials.
+    /// Returns whether it has a key pair.
     pub(super) fn has_keys(&self) -> bool {
         !self.key_id.is_empty() && !self.secret_key.is_empty()
     }
 
-    /// Whether a text repeats a secret of it.
+    /// Returns whether a text repeats one of its secrets.
     pub(super) fn is_in(&self, text: &str) -> bool {
         [&self.secret_key, &self.session_token].into_iter().any(|secret| !secret.is_empty() && text.contains(secret))
     }
 }
 
 impl fmt::Debug for Profile {
-    /// Without what is secret.
+    /// Leaves out the secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Profile").field("region", &self.region).finish_non_exhaustive()
     }
 }
 
-/// The sections of a file; none where there is no file.
+/// Returns the sections of a file; none if the file does not exist.
 fn sections(path: Option<&Path>) -> Result<Sections, StoreFault> {
     let Some(path) = path.filter(|path| path.exists()) else { return Ok(Sections::new()) };
     let bytes = read_up_to(path, MAX_FILE_BYTES).map_err(StoreFault)?;
     let text = String::from_utf8(bytes).map_err(|_| StoreFault(format!("{} is not UTF-8", shown(path))))?;
     parse(&text).map_err(|line| {
-        // The line may hold a secret.
+        // The line itself is not quoted: it may hold a secret.
         let place = format!("line {line} of {}", shown(path));
         StoreFault(format!("{place} is neither '[section]' nor 'name = value'"))
     })
 }
 
-/// The settings of each section. Lines that begin with a space belong to the setting before, and none of those has such
-/// a one. Of a name that comes twice the last one counts.
+/// Parses the settings of each section. Indented lines are nested settings, which none of the settings read here has;
+/// they are skipped. If a name occurs twice, the last one wins.
 ///
 /// # Errors
-/// The first line that is no part of such a file, counted from 1.
+/// Returns the number of the first invalid line, counted from 1.
 fn parse(text: &str) -> Result<Sections, usize> {
     let mut sections = Sections::new();
     let mut current: Option<String> = None;
@@ -129,7 +129,7 @@ fn parse(text: &str) -> Result<Sections, usize> {
         }
         let (name, value) = content.split_once('=').ok_or(number)?;
         let section = current.as_ref().and_then(|name| sections.get_mut(name)).ok_or(number)?;
-        // A comment behind a value begins with a space.
+        // A comment after a value begins with a space.
         let end = [" #", " ;", "\t#", "\t;"].into_iter().filter_map(|mark| value.find(mark)).min();
         let value = &value[..end.unwrap_or(value.len())];
         section.insert(name.trim().to_ascii_lowercase(), value.trim().to_owned());
@@ -234,8 +234,8 @@ region = nowhere
     fn a_profile_without_keys_is_refused_where_it_is_named() {
         let home = Home::with(Some(CREDENTIALS), Some(CONFIG));
         let refused = home.find(None, Some("role")).expect_err("it has no keys");
-        let expected = "AWS's profile \"role\" has no aws_access_key_id and aws_secret_access_key but role_arn, which is \
-                        not supported";
+        let expected = "AWS's profile \"role\" has no aws_access_key_id and aws_secret_access_key but role_arn, which \
+                        is not supported";
         assert_eq!(refused, expected);
     }
 

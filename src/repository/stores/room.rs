@@ -1,5 +1,5 @@
-//! The bound on what all copies of models take together. Where a fetch has no room, the copies that were used longest
-//! ago go first, but for those of models that are loaded.
+//! Limits the total size of the copies of models. If a fetch has no room, the least recently used copies are removed,
+//! except those of loaded models.
 
 use std::{
     collections::HashSet,
@@ -17,24 +17,25 @@ use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 use super::{StoreFault, snapshot::Shelf};
 use crate::repository::blocking::blocking;
 
-/// Lets the copy of a model go: nothing of that name is loaded, nor will be as long as the guard is there.
+/// Permits the removal of a model's copy: returns a guard if no model of that name is loaded, and none is loaded while
+/// the guard lives.
 pub(in crate::repository) type LetGo = Arc<dyn Fn(&str) -> Option<OwnedMutexGuard<()>> + Send + Sync>;
 
-/// The room of a cache.
+/// The room in a cache.
 #[derive(Debug)]
 pub(super) struct Room {
     root: PathBuf,
-    /// None: there is no bound.
+    /// Limit on the total size; `None` for no limit.
     most_bytes: Option<u64>,
-    /// Folders of the repositories that are served. Copies of others are nobody's.
+    /// Directories of the repositories being served. Copies in other directories belong to no repository.
     served: parking_lot::Mutex<HashSet<PathBuf>>,
-    /// Bytes of what is being fetched.
+    /// Bytes reserved by fetches in progress.
     fetching: Arc<AtomicU64>,
-    /// What is there and what is being fetched is added up, and changed, by one at a time.
+    /// Serializes counting and changing the copies and reservations.
     turn: Mutex<()>,
 }
 
-/// Room for what is being fetched, given back when it is dropped.
+/// Reserved room for a fetch; dropping it returns the room.
 #[derive(Debug)]
 pub(super) struct Reserved {
     bytes: u64,
@@ -47,7 +48,7 @@ impl Drop for Reserved {
     }
 }
 
-/// A model's copy.
+/// The copy of a model.
 #[derive(Debug)]
 struct Copy {
     folder: PathBuf,
@@ -62,15 +63,15 @@ impl Room {
         Self { root, most_bytes, served: Default::default(), fetching: Arc::default(), turn: Mutex::default() }
     }
 
-    /// Notes that the repository of a folder is served.
+    /// Records that the repository of a directory is served.
     pub(super) fn serve(&self, folder: &Path) {
         self.served.lock().insert(folder.to_owned());
     }
 
-    /// Room for bytes that are to be fetched, if need be in place of other copies.
+    /// Reserves room for a fetch, and removes other copies if needed.
     ///
     /// # Errors
-    /// When the copies of loaded models leave too little, or one cannot be removed.
+    /// Fails if the copies of loaded models leave too little room, or a copy cannot be removed.
     pub(super) async fn reserve(&self, bytes: u64, let_go: &LetGo) -> Result<Reserved, StoreFault> {
         let _turn = self.turn.lock().await;
         if let Some(most_bytes) = self.most_bytes {
@@ -80,7 +81,7 @@ impl Room {
         Ok(Reserved { bytes, fetching: self.fetching.clone() })
     }
 
-    /// Waits until nobody adds up what there is, and keeps them waiting: what was fetched becomes a copy meanwhile.
+    /// Waits for its turn and blocks other counts until the guard is dropped, while a fetch turns into a copy.
     pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
     }
@@ -88,11 +89,11 @@ impl Room {
     async fn make_room(&self, bytes: u64, most_bytes: u64, let_go: &LetGo) -> Result<(), StoreFault> {
         let (root, served) = (self.root.clone(), self.served.lock().clone());
         let mut copies = on_disk(move || copies(&root, &served)).await?;
-        // Those of no repository first, then the one that was used longest ago.
+        // Copies of no repository first, then the least recently used.
         copies.sort_by_key(|copy| (copy.is_served, copy.used));
         let all: u64 = copies.iter().map(|copy| copy.bytes).sum();
         let mut taken = all + self.fetching.load(Ordering::Relaxed);
-        // Nothing goes unless what goes is enough.
+        // Selects first and removes later, so that nothing is removed if all of it would not be enough.
         let mut going = Vec::new();
         for copy in copies {
             if taken.saturating_add(bytes) <= most_bytes {
@@ -115,13 +116,13 @@ impl Room {
             let model = name.clone();
             on_disk(move || Shelf::of(&folder).remove(&model)).await?;
             drop(guard);
-            tracing::info!(model = name, bytes = freed, "its copy was removed to make room for another");
+            tracing::info!(model = name, bytes = freed, "copy removed to make room for another model");
         }
         Ok(())
     }
 }
 
-/// All copies below the root of a cache.
+/// Returns all copies below the root of a cache.
 fn copies(root: &Path, served: &HashSet<PathBuf>) -> io::Result<Vec<Copy>> {
     let mut found = Vec::new();
     for folder in fs::read_dir(root)? {
@@ -139,7 +140,7 @@ fn copies(root: &Path, served: &HashSet<PathBuf>) -> io::Result<Vec<Copy>> {
     Ok(found)
 }
 
-/// Runs work on the disk off the runtime's threads.
+/// Runs disk work off the threads of the runtime.
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, StoreFault> {
     let fault = |fault: io::Error| StoreFault(format!("the cache of models cannot be read or written: {fault}"));
     blocking(work).await.map_err(StoreFault)?.map_err(fault)

@@ -1,5 +1,5 @@
-//! The models of one repository on the disk. A model is a link to a snapshot, which is complete before the link leads
-//! there and is never changed; so a model is seen as it was before or as it is after, and never in between.
+//! The local copies of one repository. A model is a link to a snapshot, which is complete before the link points to it
+//! and never changes afterwards; readers see the model before or after an update, never in between.
 
 use std::{
     fs::{self, File},
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 
 use super::Object;
 
-/// What a snapshot was made of, beside its files.
+/// Names in a snapshot: the list of its objects, and the directory of its files.
 const OBJECTS: &str = "objects.json";
 const FILES: &str = "files";
 
-/// The folder of one repository.
+/// The cache directory of one repository.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    /// One link for each model, by its name.
+    /// Holds one link for each model, under its name.
     models: PathBuf,
     snapshots: PathBuf,
 }
@@ -32,22 +32,22 @@ pub(super) struct Snapshot {
     pub(super) objects: Vec<Object>,
 }
 
-/// A model that is being fetched. Dropping it leaves nothing.
+/// A model that is being fetched. Dropping it removes its files.
 #[derive(Debug)]
 pub(super) struct Draft {
     folder: TempDir,
 }
 
 impl Shelf {
-    /// The folder of a repository, as it is.
+    /// Returns the directory of a repository without changing it.
     pub(super) fn of(folder: &Path) -> Self {
         Self { models: folder.join("models"), snapshots: folder.join("snapshots") }
     }
 
-    /// Opens the folder of a repository, and removes what an earlier process did not complete.
+    /// Opens the directory of a repository, and removes what an earlier process left incomplete.
     ///
     /// # Errors
-    /// When it cannot be made or written.
+    /// Fails if it cannot be created or written.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         let shelf = Self::of(folder);
         fs::create_dir_all(&shelf.models)?;
@@ -60,6 +60,7 @@ impl Shelf {
                 Err(_) => fs::remove_file(&link)?,
             }
         }
+        // A snapshot without a link was never published, or was replaced and not removed.
         for snapshot in fs::read_dir(&shelf.snapshots)? {
             let snapshot = snapshot?.path();
             if !wanted.contains(&snapshot.canonicalize()?) {
@@ -69,21 +70,21 @@ impl Shelf {
         Ok(shelf)
     }
 
-    /// The models that were fetched.
+    /// Returns the names of the models with a copy.
     ///
     /// # Errors
-    /// When the folder cannot be read; one that is no repository's has none.
+    /// Fails if the directory cannot be read. A directory that is not a repository's has no models.
     pub(super) fn names(&self) -> io::Result<Vec<String>> {
         let links = match fs::read_dir(&self.models) {
             Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             links => links?,
         };
         let names = links.map(|link| Ok(link?.file_name().into_string().unwrap_or_default()));
-        // A link that begins with a dot is one that is being made.
+        // A link that begins with a dot is still being created.
         names.filter(|name| !name.as_ref().is_ok_and(|name| name.is_empty() || name.starts_with('.'))).collect()
     }
 
-    /// Bytes that a model takes, and when it was used last; none where that cannot be told.
+    /// Returns the size of a model in bytes and the time of its last use; `None` if they cannot be read.
     pub(super) fn usage(&self, name: &str) -> Option<(u64, SystemTime)> {
         let file = self.folder_of(name)?.join(OBJECTS);
         let used = fs::metadata(&file).and_then(|file| file.modified()).ok()?;
@@ -91,18 +92,18 @@ impl Shelf {
         Some((objects.iter().map(|object| object.size).sum(), used))
     }
 
-    /// Notes that a model is used now. What cannot be noted makes it older than it is, and harms nothing.
+    /// Records that a model is in use now. Failures are ignored: the model then only seems less recently used.
     pub(super) fn touch(&self, name: &str) {
         let file = self.folder_of(name).and_then(|folder| File::open(folder.join(OBJECTS)).ok());
         let _ = file.map(|file| file.set_modified(SystemTime::now()));
     }
 
-    /// Where a model is, once it was fetched.
+    /// Returns the path of a model's copy.
     pub(super) fn model(&self, name: &str) -> PathBuf {
         self.models.join(name)
     }
 
-    /// The snapshot that a model's link leads to; none where there is none, or a part of it is gone.
+    /// Returns the snapshot that a model's link points to; `None` if there is none or a file is missing.
     pub(super) fn current(&self, name: &str) -> Option<Snapshot> {
         let folder = self.model(name).canonicalize().ok()?.parent()?.to_owned();
         let objects = serde_json::from_slice(&fs::read(folder.join(OBJECTS)).ok()?).ok()?;
@@ -113,20 +114,20 @@ impl Shelf {
         snapshot.objects.iter().all(is_whole).then_some(snapshot)
     }
 
-    /// Begins to fetch a model.
+    /// Starts a draft of a model.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// Fails if the disk cannot be written.
     pub(super) fn begin(&self) -> io::Result<Draft> {
         let folder = tempfile::Builder::new().prefix("model-").tempdir_in(&self.snapshots)?;
         fs::create_dir(folder.path().join(FILES))?;
         Ok(Draft { folder })
     }
 
-    /// Puts a model that was fetched in its place, by one rename.
+    /// Puts a fetched model in its place with one rename, and removes its earlier snapshot.
     ///
     /// # Errors
-    /// When the disk does not take it; the model then stays as it was.
+    /// Fails if the disk cannot be written. If that happens before the rename, the earlier copy stays.
     pub(super) fn publish(&self, name: &str, draft: Draft, objects: &[Object]) -> io::Result<PathBuf> {
         fs::write(draft.folder.path().join(OBJECTS), serde_json::to_vec(objects)?)?;
         let before = self.folder_of(name);
@@ -135,23 +136,23 @@ impl Shelf {
         remove_file(&link)?;
         symlink(Path::new("..").join("snapshots").join(unique).join(FILES), &link)?;
         fs::rename(&link, self.model(name))?;
-        // It is the link's from here on.
+        // The link refers to the directory now, so it must outlive the draft.
         let _ = draft.folder.keep();
         before.map_or(Ok(()), fs::remove_dir_all)?;
         Ok(self.model(name))
     }
 
-    /// Removes a model that its store does not have any more.
+    /// Removes the copy of a model.
     ///
     /// # Errors
-    /// When the disk does not let it go.
+    /// Fails if it cannot be deleted.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         let snapshot = self.folder_of(name);
         remove_file(&self.model(name))?;
         snapshot.map_or(Ok(()), fs::remove_dir_all)
     }
 
-    /// The snapshot that a model's link leads to, whatever is in it.
+    /// Returns the snapshot that a model's link points to, whether it is complete or not.
     fn folder_of(&self, name: &str) -> Option<PathBuf> {
         let target = fs::read_link(self.model(name)).ok()?;
         Some(self.snapshots.join(target.parent()?.file_name()?))
@@ -165,15 +166,16 @@ impl Snapshot {
 }
 
 impl Draft {
-    /// Where an object of the model belongs.
+    /// Returns the path of an object's file.
     fn file(&self, object: &Object) -> PathBuf {
         self.folder.path().join(FILES).join(&object.path)
     }
 
-    /// Takes over from an earlier snapshot what did not change. Returns what has to be fetched, and where to. A file
-    /// that is taken over stays the same file, so the model's directory looks unchanged there.
+    /// Takes unchanged files over from an earlier snapshot. Returns the objects to fetch with the paths to write them
+    /// to. Files that are taken over are hard links, so the model's fingerprint does not change for them.
     ///
     /// # Errors
+    /// Fails if the disk cannot be written.
     /// When the disk does not take it.
     pub(super) fn take_over(
         &self,
@@ -194,7 +196,7 @@ impl Draft {
     }
 }
 
-/// Removes a file, if there is one.
+/// Removes a file if it exists.
 fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(fault) if fault.kind() != io::ErrorKind::NotFound => Err(fault),

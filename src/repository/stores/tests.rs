@@ -1,4 +1,4 @@
-//! Mirrors of a store in memory that counts what it is asked for, and fails where a test wants it to.
+//! Mirrors of an in-memory store, which counts requests and fails on demand.
 
 use std::{
     fmt, fs, io,
@@ -22,11 +22,11 @@ use super::{Cache, LetGo, Location, Mirror};
 #[derive(Debug, Default)]
 struct CountingStore {
     objects: InMemory,
-    /// Keys that were fetched.
+    /// Keys of the objects fetched.
     fetched: Mutex<Vec<String>>,
-    /// Puts this object when the next one is fetched.
+    /// Puts this object during the next fetch.
     puts_at_fetch: Mutex<Option<(String, String)>>,
-    /// Fetches of keys that end so fail.
+    /// Fails the fetches of keys with this suffix.
     refused: Mutex<Option<String>>,
 }
 
@@ -39,7 +39,7 @@ impl CountingStore {
         self.objects.delete(&Key::from(key)).await.expect("it was there");
     }
 
-    /// What was fetched since this was asked the last time, in the order of the keys.
+    /// Returns what was fetched since the last call, in the order of the keys.
     fn fetched(&self) -> Vec<String> {
         let mut keys = std::mem::take(&mut *self.fetched.lock());
         keys.sort();
@@ -99,7 +99,7 @@ impl ObjectStore for CountingStore {
     }
 }
 
-/// A store with one model, and a folder for its copy.
+/// A store with one model, and a directory for its copy.
 struct Fixture {
     store: Arc<CountingStore>,
     folder: TempDir,
@@ -111,7 +111,7 @@ impl Fixture {
         Self::of_room(None).await
     }
 
-    /// Whose cache may have so many bytes.
+    /// A fixture whose cache has room for `most_bytes`.
     async fn of_room(most_bytes: Option<u64>) -> Self {
         let store = Arc::new(CountingStore::default());
         store.write("models/m/config.pbtxt", "config").await;
@@ -126,13 +126,13 @@ impl Fixture {
         Mirror::over(self.store.clone(), location, &self.cache, Arc::new(Semaphore::new(2))).expect("a mirror")
     }
 
-    /// The folder of the repository, with this model in it.
+    /// Returns the directory of the repository, with a copy of this model in it.
     async fn shelf_of(&self, name: &str) -> PathBuf {
         let model = self.mirror().bring(name, &keep_all()).await.expect("it is fetched");
         model.parent().and_then(Path::parent).expect("a repository").to_owned()
     }
 
-    /// Folders of models, complete or not, that are on the disk.
+    /// Returns the number of snapshots on disk, complete or not.
     fn snapshots(&self) -> usize {
         let mut entries = fs::read_dir(self.folder.path()).expect("the cache").map(|entry| entry.expect("one").path());
         let shelf = entries.find(|path| path.is_dir()).expect("a repository");
@@ -140,7 +140,7 @@ impl Fixture {
     }
 }
 
-/// Lets no copy go.
+/// Lets no copy be removed.
 fn keep_all() -> LetGo {
     Arc::new(|_| None)
 }
@@ -299,7 +299,7 @@ fn one_process_uses_a_cache_and_a_temporary_one_goes() {
     assert_eq!(Cache::open(Some(Path::new("/proc/none")), None).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
-/// Lets copies go but for those of these models, as if they were loaded.
+/// Lets copies be removed except those of these models, as if they were loaded.
 fn keep(loaded: &'static [&'static str]) -> LetGo {
     Arc::new(move |name| {
         let gate = Arc::new(tokio::sync::Mutex::new(()));
@@ -307,7 +307,7 @@ fn keep(loaded: &'static [&'static str]) -> LetGo {
     })
 }
 
-/// A cache with room for 20 bytes, and models of 8 bytes each.
+/// A fixture with room for 20 bytes, and models of 8 bytes each.
 async fn bounded() -> Fixture {
     let fixture = Fixture::of_room(Some(20)).await;
     for model in ["a", "b", "c"] {
