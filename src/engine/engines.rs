@@ -1,4 +1,4 @@
-//! Which engine compiles an ONNX graph for the CPU.
+//! The engines that compile ONNX graphs for the CPU.
 
 use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
@@ -20,10 +20,10 @@ pub enum OnnxEngine {
 }
 
 impl OnnxEngine {
-    /// All of them, by their names in configurations.
+    /// All engines, with their names in configurations.
     pub const NAMES: [(&'static str, Self); 2] = [("onnxruntime", Self::OnnxRuntime), ("openvino", Self::OpenVino)];
 
-    /// Its name in configurations.
+    /// Returns its name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnnxRuntime => "onnxruntime",
@@ -47,20 +47,20 @@ impl fmt::Display for OnnxEngine {
     }
 }
 
-/// The engines of a server. Either may be missing: models that need neither, or the other, are served.
+/// The engines of a server. If one is missing, models that do not need it are still served.
 #[derive(Debug)]
 pub struct Engines {
-    /// ONNX Runtime; `None` where no model of this process is to run by it.
+    /// ONNX Runtime, or why it could not be loaded; `None` if this process runs no model on it.
     pub onnxruntime: Option<Result<Runtime, LibraryError>>,
-    /// OpenVINO, which is loaded when the first model asks for it.
+    /// OpenVINO, which is loaded when the first model needs it.
     pub openvino: OpenVino,
 }
 
 impl Engines {
-    /// Compiles a model that takes and gives the tensors named, in this order.
+    /// Compiles a model with these inputs and outputs, in this order.
     ///
     /// # Errors
-    /// When the engine is missing or refuses the model, or it lacks a tensor that is named; with the reason.
+    /// Returns the reason if the engine is missing or rejects the model, or if the model lacks one of the tensors.
     pub fn compile(
         &self,
         (engine, precision): (OnnxEngine, Precision),
@@ -79,10 +79,11 @@ impl Engines {
         }
     }
 
-    /// What programs of an engine run by: its build, the precision where it has several, and the threads of a run.
+    /// Describes what programs of an engine run on: its build, the precision if there is a choice, and the threads per
+    /// run.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Fails if the engine is missing.
     pub fn describe(&self, engine: OnnxEngine, precision: Precision) -> Result<String, EngineError> {
         match engine {
             OnnxEngine::OnnxRuntime => {
@@ -96,10 +97,10 @@ impl Engines {
         }
     }
 
-    /// Where an engine's library was loaded from, which is done if it was not yet.
+    /// Returns the path of an engine's library, and loads it first if necessary.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Fails if the engine is missing.
     pub fn path(&self, engine: OnnxEngine) -> Result<&Path, EngineError> {
         match engine {
             OnnxEngine::OnnxRuntime => self.runtime().map(Runtime::path),
@@ -110,7 +111,7 @@ impl Engines {
     /// Returns ONNX Runtime.
     ///
     /// # Errors
-    /// If it is missing; with the reason.
+    /// Returns the reason if it is missing.
     pub fn runtime(&self) -> Result<&Runtime, EngineError> {
         match &self.onnxruntime {
             Some(runtime) => runtime.as_ref().map_err(|error| EngineError(error.to_string())),
@@ -120,7 +121,7 @@ impl Engines {
 }
 
 impl From<Result<Runtime, LibraryError>> for Engines {
-    /// This ONNX Runtime, and an OpenVINO that is looked for.
+    /// This ONNX Runtime, and OpenVINO if one is installed.
     fn from(runtime: Result<Runtime, LibraryError>) -> Self {
         Self { onnxruntime: Some(runtime), openvino: OpenVino::default() }
     }

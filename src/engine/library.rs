@@ -1,4 +1,4 @@
-//! Where the shared libraries of engines are looked for.
+//! Finds the shared libraries of engines.
 
 use std::{
     env,
@@ -10,29 +10,29 @@ use crate::wheels;
 /// A library that a user installs beside the server.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EngineLibrary {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) name: &'static str,
     /// Its file name, without a version.
     pub(super) file: &'static str,
-    /// The flag that gives its path.
+    /// The flag that sets its path.
     pub(super) flag: &'static str,
-    /// Names an environment variable that holds its path.
+    /// The environment variable that sets its path.
     pub(super) variable: &'static str,
-    /// Its folder among a Python environment's packages.
+    /// Its directory among the packages of a Python environment.
     pub(super) in_wheel: &'static str,
 }
 
 /// Why an engine is not available.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// A path was given and nothing is there.
+    /// A path was given, but nothing is there.
     #[error("{} library '{path}' (from {origin}) does not exist", library.name)]
     Missing {
-        /// Which library.
+        /// The library.
         library: &'static EngineLibrary,
         /// The path.
         path: PathBuf,
-        /// Flag or variable that gave it.
+        /// The flag or variable that set it.
         origin: &'static str,
     },
     /// The library could not be loaded.
@@ -41,29 +41,30 @@ pub enum LibraryError {
         library.name, library.flag, library.variable
     )]
     Load {
-        /// Which library.
+        /// The library.
         library: &'static EngineLibrary,
         /// The path or bare name that was tried.
         path: PathBuf,
         /// The loader's message.
         reason: String,
     },
-    /// The library was loaded but not set up.
+    /// The library was loaded but could not be initialized.
     #[error("cannot set up {}: {reason}", library.name)]
     Setup {
-        /// Which library.
+        /// The library.
         library: &'static EngineLibrary,
-        /// What it said.
+        /// The library's message.
         reason: String,
     },
 }
 
 impl EngineLibrary {
-    /// Where the library is: at the path given, else where its variable says, else where it was installed with the
-    /// program. A bare name, which the dynamic loader looks for in the system's paths, where it is in none of them.
+    /// Returns the library's path: the one given, else that in its variable, else where it is installed with the
+    /// executable. If it is in none of these places, returns the bare name, which the dynamic loader searches in the
+    /// system's paths.
     ///
     /// # Errors
-    /// When flag or variable name a path and nothing is there.
+    /// Fails if flag or variable set a path and nothing is there.
     pub(super) fn find(&'static self, given: Option<&Path>) -> Result<PathBuf, LibraryError> {
         let variable = env::var_os(self.variable).filter(|value| !value.is_empty()).map(PathBuf::from);
         let named =
@@ -80,8 +81,8 @@ impl EngineLibrary {
         Ok(installed.unwrap_or_else(|| PathBuf::from(self.file)))
     }
 
-    /// The library that came with a program: beside it, as its build puts it there; in `lib/paternoster`, as the Debian
-    /// package does; or in the wheel that pip has installed into the same environment.
+    /// Returns the library installed with an executable: beside it, as the build places it; in `lib/paternoster`, as
+    /// the Debian package does; or in the wheel that pip installed into the same environment.
     fn installed_with(&self, program: &Path) -> Option<PathBuf> {
         let beside = program.parent()?.join(self.file);
         if beside.exists() {

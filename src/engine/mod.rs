@@ -1,9 +1,9 @@
-//! Compiles a cell's program for a device and runs it on batches. Knows nothing of requests.
+//! Compiles a cell's program for a device and runs it on batches. This module must not know requests.
 //!
-//! A [`Program`] is one compiled cell; what it is on a CUDA card, where it runs there, is a [`CardProgram`].
-//! [`onnxruntime`] runs any ONNX graph on the CPU, [`openvino`] most of them, in half precision too; [`Engines`] has a
-//! graph compiled by either. [`cuda`] makes plans of graphs for a card; [`Repeat`] and [`RepeatElements`] are small
-//! built-in programs with many responses per request, for tests of streaming.
+//! A [`Program`] is one compiled cell; [`CardProgram`] is its form on a CUDA card. [`onnxruntime`] runs any ONNX graph
+//! on the CPU, and [`openvino`] most graphs, also in half precision; [`Engines`] compiles with either. [`cuda`] turns
+//! graphs into plans for a card. [`Repeat`] and [`RepeatElements`] are small built-in programs that send several
+//! responses per request, for tests of streaming.
 
 mod card;
 pub mod cuda;
@@ -26,7 +26,7 @@ pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Progra
 pub use repeat::{Repeat, RepeatElements};
 pub use stop::StopSignal;
 
-/// Larger graphs do not count as steady; none of them runs in microseconds.
+/// Largest graph that counts as steady, in bytes. Larger graphs do not run in microseconds.
 const SMALL_MODEL_BYTES: usize = 1 << 20;
 
 fn available_cores() -> usize {

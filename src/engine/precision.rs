@@ -1,24 +1,24 @@
-//! What the matrix products and convolutions of a model are computed with.
+//! The precision of a model's matrix products and convolutions.
 
 use std::{fmt, str::FromStr};
 
-/// What matrix products and convolutions are computed with, where a device has units for it. Sums are fp32. On the CPU
-/// only OpenVINO has others than fp32.
+/// The precision of matrix products and convolutions, where the device supports it. Sums are always fp32. On the CPU,
+/// only OpenVINO supports others than fp32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// IEEE single precision.
     #[default]
     Ieee,
-    /// TF32: factors are rounded to 10 bits of fraction; tensors stay fp32.
+    /// TF32: operands are rounded to 10 bits of fraction; tensors stay fp32.
     Tf32,
-    /// BF16: what lies between a program's inputs and outputs is rounded to 8 bits of fraction, and its weights are.
+    /// BF16: weights, and tensors between a program's inputs and outputs, are rounded to 8 significant bits.
     Bf16,
-    /// FP16: as BF16, with 11 bits, and numbers up to 65504.
+    /// FP16: as BF16, with 11 significant bits and a largest number of 65504.
     Fp16,
 }
 
 impl Precision {
-    /// All precisions with their names in configurations and tables.
+    /// All precisions, with their names in configurations and tables.
     pub const NAMES: [(&'static str, Self); 4] =
         [("ieee", Self::Ieee), ("tf32", Self::Tf32), ("bf16", Self::Bf16), ("fp16", Self::Fp16)];
 }

@@ -1,4 +1,4 @@
-//! The engine interface: what the executor hands over and takes back.
+//! The interface between executor and engines.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,36 +18,36 @@ pub struct Batch<'a> {
     pub rows: u32,
     /// Inputs in the order of the model's specification.
     pub inputs: &'a [BatchInput<'a>],
-    /// Per row: how often it ran this cell before (for cells that rows repeat).
+    /// How often each row has run this cell before, for cells that rows repeat.
     pub steps: &'a [u32],
-    /// Per output, in the order of the specification: its full shape where it follows from the batch, so that the
-    /// program can write into memory from `buffers`.
+    /// Full shape of each output, in the order of the specification, if it follows from the batch; the program can then
+    /// write into memory from `buffers`.
     pub output_shapes: &'a [Option<Dims>],
-    /// Where output memory comes from.
+    /// Pool of memory for outputs.
     pub buffers: &'a Arc<BufferPool>,
-    /// Stops the run before its end.
+    /// Stops the run early.
     pub stop: &'a StopSignal,
 }
 
 /// One input of a batch, all rows together.
 #[derive(Debug)]
 pub enum BatchInput<'a> {
-    /// Fixed-size elements, contiguous, row-major. Aligned to 64 bytes where the batch was gathered, to the element's
-    /// size where it is a part of a larger buffer.
+    /// Fixed-size elements, contiguous and row-major. Aligned to 64 bytes if the batch was gathered, and to the element
+    /// size if it is part of a larger buffer.
     Dense {
-        /// Full shape as the graph sees it, batch axis included where the model has one.
+        /// Full shape as in the graph, including the batch axis if the model has one.
         shape: &'a [i64],
         /// `product(shape) * size` bytes.
         data: &'a [u8],
     },
     /// BYTES elements in row-major order.
     Strings {
-        /// Full shape as the graph sees it.
+        /// Full shape as in the graph.
         shape: &'a [i64],
         /// One slice per element.
         elements: &'a [&'a [u8]],
     },
-    /// An optional input that no request of the batch brought.
+    /// An optional input that no request of the batch has.
     Absent,
 }
 
@@ -69,45 +69,45 @@ impl<'a> From<&'a TensorSpec> for ProgramPort<'a> {
 /// One output of a batch, all rows together.
 #[derive(Clone, Debug)]
 pub struct BatchOutput {
-    /// Full shape as the graph gave it, batch axis included where the model has one.
+    /// Full shape as the graph computed it, including the batch axis if the model has one.
     pub shape: Dims,
-    /// Row-major elements, cheap to slice and share; BYTES elements are each preceded by their length in four
+    /// Row-major elements, cheap to slice and share. BYTES elements are each preceded by their length in four
     /// little-endian bytes.
     pub data: Bytes,
 }
 
-/// Why a program could not be loaded or run; the text names what was wrong.
+/// Why a program could not be compiled or run.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct EngineError(pub String);
 
-/// What one run of a program gives.
+/// The result of one run of a program.
 #[derive(Debug, Default)]
 pub struct Execution {
     /// Outputs in the order of the specification.
     pub outputs: Vec<BatchOutput>,
-    /// One outcome per row; empty where every row goes on and none emitted.
+    /// One outcome per row; empty if every row continues and none emitted a response.
     pub outcomes: Vec<RowOutcome>,
     /// Reasons of the rows whose outcome is `Failed`.
     pub failures: Vec<RowFailure>,
-    /// Rows that run the cell again, but not at once.
+    /// Rows that run the cell again after a delay.
     pub delays: Vec<RowDelay>,
 }
 
-/// A row that runs the same cell again after a while, in which it holds no lane. Only models of one stage have such
-/// rows; all rows of a request wait together, for the first one's delay.
+/// A row that runs the same cell again after a delay, during which it holds no lane. Only models of one stage have such
+/// rows. All rows of a request wait together, for the delay of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowDelay {
-    /// The row's place in the batch.
+    /// Index of the row in the batch.
     pub row: u32,
-    /// How long it waits.
+    /// How long the row waits.
     pub delay: Duration,
 }
 
-/// A row that failed alone.
+/// A row that failed by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowFailure {
-    /// The row's place in the batch.
+    /// Index of the row in the batch.
     pub row: u32,
     /// What was wrong.
     pub reason: String,
@@ -118,16 +118,15 @@ pub trait Program: Send + Sync {
     /// Runs one batch.
     ///
     /// # Errors
-    /// When the program fails as a whole, or is stopped; a row that fails alone is reported in its outcome.
+    /// Fails if the program as a whole fails or is stopped. A row that fails by itself is reported in its outcome.
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError>;
 
-    /// Runs one batch, as [`Self::run`] does, but writes outputs into memory of the caller's: where `given` holds some
-    /// for an output, the batch's `output_shapes` hold its shape, whose bytes the memory has. Such an output's `data`
-    /// comes back empty. `given` may be shorter than there are outputs.
+    /// Runs one batch as [`Self::run`] does, but writes outputs into the caller's memory. If `given` has memory for an
+    /// output, the batch's `output_shapes` must have its shape, and the memory its size; the `data` of such an output
+    /// is returned empty. `given` may be shorter than the list of outputs.
     ///
     /// # Errors
-    /// As [`Self::run`]; and when an output does not have the size of the memory given for it. What is written by then
-    /// is undefined.
+    /// As [`Self::run`]. Also fails if an output does not have the size of its memory, whose content is then undefined.
     fn run_into(&self, batch: &Batch<'_>, given: &mut [Option<&mut [u8]>]) -> Result<Execution, EngineError> {
         let mut execution = self.run(batch)?;
         for (index, (output, given)) in execution.outputs.iter_mut().zip(given).enumerate() {
@@ -142,30 +141,30 @@ pub trait Program: Send + Sync {
         Ok(execution)
     }
 
-    /// Whether the work of a run follows from the shapes of its inputs alone, so that past runs tell how long the next
-    /// one takes.
+    /// Returns whether the work of a run depends only on the shapes of its inputs, so that past runs predict the next
+    /// one.
     fn is_steady(&self) -> bool {
         false
     }
 
-    /// By input, as far as it is known: the indices that every run takes there. Any other makes it fail, whatever else
-    /// it is given.
+    /// Returns, by input, the indices that are valid there, as far as they are known. A run with any other index fails.
     fn index_ranges(&self) -> &[Option<IndexRange>] {
         &[]
     }
 
-    /// Whether runs, which lanes of the CPU drive, compute on a CUDA card by other means than a
+    /// Returns whether runs, which are driven by lanes of the CPU, compute on a CUDA card without a
     /// [plan](Self::on_card).
     fn uses_card(&self) -> bool {
         false
     }
 
-    /// What the program was made of: those of equal origins compute the same. `None`: nobody knows.
+    /// Returns the hash of what the program was compiled from; programs with equal hashes compute the same. `None` if
+    /// it is unknown.
     fn origin(&self) -> Option<[u8; 32]> {
         None
     }
 
-    /// What it is on a CUDA card, if it runs there.
+    /// Returns its form on a CUDA card, if it has one.
     fn on_card(&self) -> Option<&dyn CardProgram> {
         None
     }
@@ -175,7 +174,7 @@ pub trait Program: Send + Sync {
 mod tests {
     use super::*;
 
-    /// Gives three bytes.
+    /// Outputs three bytes.
     struct Three;
 
     impl Program for Three {

@@ -1,4 +1,4 @@
-//! Compiled graphs of one engine: each once, however many programs are made of it.
+//! The compiled graphs of one engine, each shared by all programs that were compiled from it.
 
 use std::{
     collections::HashMap,
@@ -7,10 +7,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// SHA-256 of a serialized graph, and of what it is compiled for.
+/// SHA-256 hash of a serialized graph and of everything else that its compilation depends on.
 pub(super) type Origin = [u8; 32];
 
-/// The sessions of living programs, by what they were compiled from.
+/// The sessions of existing programs, by the hash of what they were compiled from.
 #[derive(Debug)]
 pub(super) struct Sessions<S> {
     by_origin: Mutex<HashMap<Origin, Weak<S>>>,
@@ -23,20 +23,20 @@ impl<S> Default for Sessions<S> {
 }
 
 impl<S> Sessions<S> {
-    /// That of a graph, compiled unless a living program has it.
+    /// Returns the session of a graph, and compiles it unless an existing program has it.
     ///
     /// # Errors
-    /// When it cannot be compiled.
+    /// Fails if it cannot be compiled.
     pub(super) fn of<E>(&self, origin: Origin, compile: impl FnOnce() -> Result<S, E>) -> Result<Arc<S>, E> {
         let known = |by_origin: &HashMap<Origin, Weak<S>>| by_origin.get(&origin).and_then(Weak::upgrade);
         if let Some(session) = known(&self.by_origin.lock()) {
             return Ok(session);
         }
-        // Other graphs do not wait for this one.
+        // Compiled without the lock, so that other graphs do not wait for this one.
         let compiled = Arc::new(compile()?);
         let mut by_origin = self.by_origin.lock();
         by_origin.retain(|_, session| session.strong_count() > 0);
-        // Somebody may have been quicker.
+        // Another thread may have compiled the same graph meanwhile; its session is used then.
         Ok(known(&by_origin).unwrap_or_else(|| {
             by_origin.insert(origin, Arc::downgrade(&compiled));
             compiled

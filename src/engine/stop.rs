@@ -1,4 +1,4 @@
-//! Stopping a run before its end.
+//! Stops runs early.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ pub(super) trait Interrupt: Send + Sync {
     fn interrupt(&self);
 }
 
-/// Keeps a run among those that a signal interrupts.
+/// Registers a run with a signal, until it is dropped.
 pub(super) struct Interruptible<'a> {
     signal: &'a StopSignal,
     run: Arc<dyn Interrupt>,
@@ -35,30 +35,30 @@ impl Drop for Interruptible<'_> {
     }
 }
 
-/// Stops the runs that it is given to: once raised, they fail soon, as do later ones until it is cleared. A lane, which
-/// runs one batch at a time, keeps one for all its runs, so that it adds no cost to a run.
+/// Stops runs: once raised, runs with this signal fail soon, and so do later ones until it is cleared. A lane, which
+/// runs one batch at a time, reuses one signal for all its runs, so a run does not pay for creating one.
 #[derive(Default)]
 pub struct StopSignal {
     raised: AtomicBool,
-    /// What runs until the signal is raised. Held while the signal changes and while the options are made, so that all
-    /// say the same.
+    /// Runs to interrupt when the signal is raised. Locked while the signal changes and while the options are created,
+    /// so that flag, runs and options agree.
     running: Mutex<SmallVec<[Arc<dyn Interrupt>; 1]>>,
-    /// ONNX Runtime looks at a flag of its own, in the options of a run. Made by the first run that needs them.
+    /// ONNX Runtime reads a flag of its own in a run's options, which are created by the first run that needs them.
     options: OnceLock<RunOptions>,
 }
 
 impl StopSignal {
-    /// Makes runs in progress, and all later ones, fail soon. Returns at once.
+    /// Makes current and later runs fail soon. Returns at once.
     pub fn raise(&self) {
         self.set(true);
     }
 
-    /// Takes [`Self::raise`] back: later runs are as good as before.
+    /// Reverts [`Self::raise`], so that later runs are not affected.
     pub fn clear(&self) {
         self.set(false);
     }
 
-    /// Whether runs are to stop.
+    /// Returns whether runs are to stop.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }
@@ -70,15 +70,16 @@ impl StopSignal {
             running.iter().for_each(|run| run.interrupt());
         }
         if let Some(options) = self.options.get() {
-            // Where the flag cannot be set, a run ends by itself; where it cannot be cleared, later ones fail by name.
+            // If the flag cannot be set, a run ends by itself; if it cannot be cleared, later runs fail with a clear
+            // error.
             let _ = if raised { options.terminate() } else { options.unterminate() };
         }
     }
 
-    /// Interrupts a run when the signal is raised, until what comes back is dropped.
+    /// Interrupts a run when the signal is raised, until the returned guard is dropped.
     ///
     /// # Errors
-    /// When the signal is raised already.
+    /// Fails if the signal is already raised.
     pub(super) fn interrupts(&self, run: Arc<dyn Interrupt>) -> Result<Interruptible<'_>, EngineError> {
         let mut running = self.running.lock();
         if self.is_raised() {
@@ -88,15 +89,15 @@ impl StopSignal {
         Ok(Interruptible { signal: self, run })
     }
 
-    /// How a run ends that a signal has stopped.
+    /// Returns the error of a run that a signal stopped.
     pub(super) fn stopped() -> EngineError {
         EngineError("the run was told to stop".to_owned())
     }
 
-    /// Options for runs of ONNX Runtime that stop with this signal.
+    /// Returns options for ONNX Runtime runs that stop with this signal.
     ///
     /// # Errors
-    /// When ONNX Runtime has no memory for them.
+    /// Fails if ONNX Runtime cannot create them.
     pub(super) fn run_options(&self) -> Result<&RunOptions, EngineError> {
         if let Some(options) = self.options.get() {
             return Ok(options);

@@ -1,4 +1,4 @@
-//! Where the outputs of a run go.
+//! Memory for the outputs of a run.
 
 use super::{Batch, EngineError};
 use crate::{
@@ -6,22 +6,22 @@ use crate::{
     model::{DataType, Dims, element_count},
 };
 
-/// Memory of one output of a run.
+/// Memory for one output of a run.
 pub(super) enum Target<'a> {
-    /// The caller's.
+    /// Memory of the caller.
     Given(Dims, &'a mut [u8]),
-    /// The pool's: the shape was known.
+    /// Memory of the pool, because the shape is known.
     Ours(Dims, Buffer),
-    /// Whatever the engine allocates.
+    /// Memory that the engine allocates.
     Engine,
 }
 
 impl<'a> Target<'a> {
-    /// Memory for an output: the caller's, or the pool's where the shape follows from the batch. `differs`: whether a
-    /// run gave the output another shape than declared.
+    /// Returns memory for an output: the caller's, or the pool's if the shape follows from the batch. `differs` says
+    /// whether an earlier run gave the output another shape than declared.
     ///
     /// # Errors
-    /// When the output takes more than a batch may, or memory of another size was given for it.
+    /// Fails if the output exceeds the limit of a batch's outputs, or the caller's memory has another size.
     pub(super) fn of(
         (name, datatype): (&str, DataType),
         differs: bool,
@@ -53,8 +53,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Leaves an output to the engine that would have gone into the pool's memory; gives the shape that it was thought
-    /// to have.
+    /// Leaves an output that would use the pool's memory to the engine, and returns the shape that it was expected to
+    /// have.
     pub(super) fn leave_to_engine(&mut self) -> Option<Dims> {
         let Self::Ours(shape, _) = self else { return None };
         let shape = std::mem::take(shape);

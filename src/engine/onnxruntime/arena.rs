@@ -1,5 +1,5 @@
-//! One arena of a limited size, from which all sessions of an environment take the memory of their tensors. A session's
-//! own arena has no limit that could be set.
+//! One arena of limited size, from which all sessions of an environment allocate their tensors. ONNX Runtime offers no
+//! limit for a session's own arena.
 
 use std::{fmt, ptr};
 
@@ -18,27 +18,27 @@ use crate::{
     onnx::build::{BuildError, Graph},
 };
 
-/// Runs with this option end with the arena giving back what nothing uses.
+/// Run option that makes the arena return unused memory at the end of the run.
 const SHRINK: (&str, &str) = ("memory.enable_memory_arena_shrinkage", "cpu:0");
-/// What the arena is left to choose: how it grows, its first chunk, and what it may waste of a chunk.
+/// Lets the arena choose how it grows, its first chunk, and the unused part of a chunk.
 const DEFAULT: i32 = -1;
 
 /// The arena of an environment.
 pub(super) struct Arena {
-    /// A session that does nothing: only a run can make the arena shrink.
+    /// A session that computes nothing: the arena shrinks only at the end of a run.
     idle: Mutex<Session>,
     shrinking: RunOptions,
 }
 
 impl Arena {
-    /// Gives an environment an arena of at most `max_bytes`, for sessions that ask for the environment's allocators.
+    /// Gives an environment an arena of at most `max_bytes`, for sessions that use the environment's allocators.
     ///
     /// # Errors
-    /// When ONNX Runtime refuses it.
+    /// Fails if ONNX Runtime rejects it.
     pub(super) fn share(environment: &Environment, max_bytes: usize) -> Result<Self, EngineError> {
         let host = HostMemory::of_arena()?;
         let mut config: *mut sys::OrtArenaCfg = ptr::null_mut();
-        // SAFETY: `config` receives the new object, which is released once, behind its last use; the environment is
+        // SAFETY: `config` receives the new object, which is released once, after its last use; the environment is
         // alive.
         unsafe {
             check((ort::api().CreateArenaCfg)(max_bytes, DEFAULT, DEFAULT, DEFAULT, &mut config))?;
@@ -56,10 +56,10 @@ impl Arena {
         Ok(Self { idle: Mutex::new(session.map_err(|error| EngineError(error.to_string()))?), shrinking })
     }
 
-    /// Gives memory back to the system that no session uses.
+    /// Returns memory that no session uses to the system.
     pub(super) fn shrink(&self) {
         let none: [SessionInputValue<'_>; 0] = [];
-        // Where it fails, the memory stays with the arena for later runs.
+        // If it fails, the arena keeps the memory for later runs.
         let _ = self.idle.lock().run_with_options(none, &self.shrinking);
     }
 }
@@ -70,7 +70,7 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// A graph without inputs that gives a number.
+/// Builds a graph without inputs that outputs a constant.
 fn idle_graph() -> Result<Vec<u8>, BuildError> {
     let mut graph = Graph::new("idle");
     let number = graph.scalar(0.0_f32);

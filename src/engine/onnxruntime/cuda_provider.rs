@@ -1,5 +1,5 @@
-//! ONNX Runtime's CUDA execution provider, which runs graphs on a card whose operators have no plan. What it needs is
-//! in the GPU build of ONNX Runtime; the library is asked for it at run time.
+//! ONNX Runtime's CUDA execution provider, which runs graphs on a card whose operators have no plan. It is part of the
+//! GPU build of ONNX Runtime, so whether it exists is determined at run time.
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -12,13 +12,13 @@ use ort::{AsPointer, session::builder::SessionBuilder, sys};
 use super::{library::Runtime, status::check};
 use crate::engine::{EngineError, Precision};
 
-/// What ONNX Runtime calls the provider.
+/// ONNX Runtime's name of the provider.
 const NAME: &CStr = c"CUDAExecutionProvider";
 
-/// What ONNX Runtime loads it from: a library beside its own.
+/// Library from which ONNX Runtime loads the provider; it is beside ONNX Runtime's own.
 const LIBRARY: &str = "libonnxruntime_providers_cuda.so";
 
-/// How sessions run on a card.
+/// A card to run sessions on, and whether they may use TF32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaProvider {
     card: u16,
@@ -26,11 +26,11 @@ pub struct CudaProvider {
 }
 
 impl CudaProvider {
-    /// The provider of a library, on a card, named by its number among those of the driver. Like the CPU, it computes
-    /// in fp32 where half precision is asked for.
+    /// Returns the provider on a card, numbered as the CUDA driver does. It computes in fp32 even if half precision is
+    /// configured, as ONNX Runtime does on the CPU.
     ///
     /// # Errors
-    /// When the library has none, or what it is loaded from is not there.
+    /// Fails if the library has no CUDA provider, or the provider's library is missing.
     pub fn of(runtime: &Runtime, card: u16, precision: Precision) -> Result<Self, EngineError> {
         let path = runtime.path();
         if !providers()?.iter().any(|provider| provider.as_c_str() == NAME) {
@@ -41,19 +41,19 @@ impl CudaProvider {
         Ok(Self { card, tf32: precision == Precision::Tf32 })
     }
 
-    /// What tells sessions on it from others of the same graph.
+    /// Returns what distinguishes its sessions from others of the same graph.
     pub(super) fn origin(&self) -> [u8; 4] {
         let [low, high] = self.card.to_le_bytes();
         [1, low, high, u8::from(self.tf32)]
     }
 
-    /// Has a session run on it what it can; the rest runs on the CPU.
+    /// Makes a session run supported operators on the card, and the others on the CPU.
     ///
     /// # Errors
-    /// When ONNX Runtime cannot load it, or does not take its options.
+    /// Fails if ONNX Runtime cannot load the provider or rejects its options.
     pub(super) fn append(&self, builder: &mut SessionBuilder) -> Result<(), EngineError> {
         let options = Options::new()?;
-        // Algorithms of convolutions are asked for, not tried: a run that meets a new shape must not take seconds.
+        // Convolution algorithms come from heuristics rather than trials: a run with a new shape must not take seconds.
         let settings = [
             (c"device_id", CString::new(self.card.to_string()).unwrap_or_default()),
             (c"use_tf32", CString::from(if self.tf32 { c"1" } else { c"0" })),
@@ -64,18 +64,18 @@ impl CudaProvider {
         let api = ort::api();
         // SAFETY: both arrays have the length given and hold C strings, which the call copies.
         check(unsafe { (api.UpdateCUDAProviderOptions)(options.0, keys.as_ptr(), values.as_ptr(), keys.len()) })?;
-        // SAFETY: the session's options live, and the call copies those of the provider.
+        // SAFETY: the session's options are live, and the call copies those of the provider.
         check(unsafe { (api.SessionOptionsAppendExecutionProvider_CUDA_V2)(builder.ptr_mut(), options.0) })
     }
 }
 
-/// Options of the provider, as ONNX Runtime keeps them.
+/// Options of the provider, owned by ONNX Runtime.
 struct Options(*mut sys::OrtCUDAProviderOptionsV2);
 
 impl Options {
     fn new() -> Result<Self, EngineError> {
         let mut options = ptr::null_mut();
-        // SAFETY: the call writes where it is told, or fails.
+        // SAFETY: the call writes to `options`, or fails.
         check(unsafe { (ort::api().CreateCUDAProviderOptions)(&mut options) })?;
         Ok(Self(options))
     }
@@ -83,16 +83,16 @@ impl Options {
 
 impl Drop for Options {
     fn drop(&mut self) {
-        // SAFETY: it was made by the library, and nothing else names it.
+        // SAFETY: the library created it, and nothing else refers to it.
         unsafe { (ort::api().ReleaseCUDAProviderOptions)(self.0) };
     }
 }
 
-/// The providers that the library was built with.
+/// Returns the providers that the library was built with.
 fn providers() -> Result<Vec<CString>, EngineError> {
     let api = ort::api();
     let (mut names, mut count) = (ptr::null_mut::<*mut c_char>(), 0);
-    // SAFETY: the call writes where it is told, or fails.
+    // SAFETY: the call writes to `names` and `count`, or fails.
     check(unsafe { (api.GetAvailableProviders)(&mut names, &mut count) })?;
     let length = usize::try_from(count).unwrap_or(0);
     // SAFETY: the library returned an array of `length` C strings, which is valid until it is released.
@@ -100,16 +100,16 @@ fn providers() -> Result<Vec<CString>, EngineError> {
         let names = if names.is_null() { &[] } else { slice::from_raw_parts(names, length) };
         names.iter().map(|name| CStr::from_ptr(*name).to_owned()).collect()
     };
-    // SAFETY: the array is the library's own and is not used any more.
+    // SAFETY: the array belongs to the library and is no longer used.
     check(unsafe { (api.ReleaseAvailableProviders)(names, count) })?;
     Ok(found)
 }
 
-/// ONNX Runtime says of a library that is missing no more than that it cannot be loaded.
+/// Checks that the provider's library exists, because ONNX Runtime's own error only says that it cannot be loaded.
 fn check_library(path: &Path) -> Result<(), EngineError> {
-    // A bare name was found by the loader, wherever it lies.
+    // The dynamic loader found a bare name in a directory that is not known here.
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
-    // Links lead to where its parts are.
+    // The parts of the library are beside the file that links lead to.
     let folder = path.canonicalize().ok().and_then(|real| real.parent().map(Path::to_owned)).unwrap_or(folder.into());
     if folder.join(LIBRARY).exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The ONNX Runtime library and its one environment per process.
+//! The ONNX Runtime library and its single environment per process.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use crate::engine::{
     sessions::Sessions,
 };
 
-/// The library.
+/// Where the library is searched.
 static LIBRARY: EngineLibrary = EngineLibrary {
     name: "ONNX Runtime",
     file: "libonnxruntime.so",
@@ -29,19 +29,19 @@ static LIBRARY: EngineLibrary = EngineLibrary {
     variable: "ORT_DYLIB_PATH",
     in_wheel: "onnxruntime/capi",
 };
-/// Names an environment variable that keeps ONNX Runtime from sending telemetry.
+/// Environment variable that turns ONNX Runtime's telemetry off.
 const TELEMETRY_VARIABLE: &str = "ORT_DISABLE_TELEMETRY";
 
-/// How the runtime is set up.
+/// Options of the runtime.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// The library's path; absent: searched in `ORT_DYLIB_PATH`, where it is installed with the executable (beside it,
-    /// in `lib/paternoster` or in the wheel of its Python environment), then in the system's paths.
+    /// Path of the library. `None` searches `ORT_DYLIB_PATH`, then the places where it is installed with the executable
+    /// (beside it, in `lib/paternoster`, or in the wheel of its Python environment), then the system's paths.
     pub library: Option<PathBuf>,
-    /// Threads that one run may use, shared by all sessions; 0: as many as there are cores.
+    /// Threads that one run may use, shared by all sessions; 0 uses one per core.
     pub threads: usize,
-    /// Most bytes that the tensors of all models may take, weights included: a run that would need more fails. 0:
-    /// without a limit.
+    /// Limit on the memory for tensors of all models, weights included, in bytes; a run that needs more fails. 0 means
+    /// no limit.
     pub max_memory_bytes: usize,
 }
 
@@ -55,19 +55,18 @@ pub struct Runtime {
     arena: Option<Arc<Arena>>,
 }
 
-/// Keeps ONNX Runtime from sending telemetry and from keeping a device's identity in the user's home. From version 1.29
-/// on its official libraries do both, unless a variable says otherwise when they are set up. The switch in the
-/// interface comes too late for that. A value that the user has set stays. A program calls this before it starts
-/// threads.
-#[expect(clippy::disallowed_methods, reason = "it comes before threads do")]
+/// Turns ONNX Runtime's telemetry off, unless the user has set the variable. From version 1.29 on, official builds send
+/// telemetry and store a device id in the user's home directory. They decide at initialization, before the switch in
+/// the API can be used. Programs must call this before they start threads.
+#[expect(clippy::disallowed_methods, reason = "called before any thread is started")]
 pub fn refuse_telemetry() {
     if env::var_os(TELEMETRY_VARIABLE).is_none() {
-        // SAFETY: the process has one thread yet, so nothing else reads the environment.
+        // SAFETY: the process still has a single thread, so nothing else reads the environment.
         unsafe { env::set_var(TELEMETRY_VARIABLE, "1") };
     }
 }
 
-/// Gives the memory of a session's runs back once it is dropped: the last field of what has the session.
+/// Shrinks the arena once a session is dropped. Must be the last field of the session's owner.
 pub(super) struct GivesBack(pub(super) Runtime);
 
 impl Drop for GivesBack {
@@ -79,10 +78,10 @@ impl Drop for GivesBack {
 }
 
 impl Runtime {
-    /// Loads the library and creates the environment. At most once per process at a time.
+    /// Loads the library and creates the environment. Only one may exist per process at a time.
     ///
     /// # Errors
-    /// When the library is not found, is not usable, or an environment exists already.
+    /// Fails if the library is not found or not usable, or if an environment already exists.
     pub fn load(options: &RuntimeOptions) -> Result<Self, LibraryError> {
         let path = LIBRARY.find(options.library.as_deref())?;
         let builder = ort::init_from(&path).map_err(|error| LibraryError::Load {
@@ -96,7 +95,7 @@ impl Runtime {
         let pool = GlobalThreadPoolOptions::default()
             .with_intra_threads(threads)
             .and_then(|pool| pool.with_inter_threads(1))
-            // A spinning worker takes the cores that the front end needs.
+            // A spinning worker would take cores that the front end needs.
             .and_then(|pool| pool.with_spin_control(false))
             .map_err(setup)?;
         let environment = builder
@@ -105,59 +104,59 @@ impl Runtime {
             .with_global_thread_pool(pool)
             .build()
             .map_err(setup)?;
-        // Every status is reported where it belongs: in the answer, and once in our own log.
+        // Errors are reported in responses and in the server's own log, so ONNX Runtime need not log them too.
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
         let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
         Ok(Self { environment, sessions: Arc::default(), path, threads, arena })
     }
 
-    /// The environment that sessions are made in.
+    /// Returns the environment in which sessions are created.
     pub(super) fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// The sessions in it.
+    /// Returns the sessions in it.
     pub(super) fn sessions(&self) -> &Sessions<CompiledGraph> {
         &self.sessions
     }
 
-    /// Whether sessions take their memory from one arena of a limited size.
+    /// Returns whether sessions allocate from one arena of limited size.
     pub(super) fn has_arena(&self) -> bool {
         self.arena.is_some()
     }
 
-    /// Where the library was loaded from.
+    /// Returns the path from which the library was loaded.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Threads that one run may use, shared by all sessions.
+    /// Returns the number of threads that one run may use; all sessions share them.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// The library's build description.
+    /// Returns the library's build description.
     pub fn description(&self) -> &'static str {
         ort::info()
     }
 }
 
-/// Path and version of the library that [`Runtime::load`] finds where no path is given. Nothing is set up.
+/// Returns the path and version of the library that [`Runtime::load`] finds without a path. Does not initialize it.
 ///
 /// # Errors
-/// When there is none, or it is another library.
+/// Fails if no library is found, or it is not ONNX Runtime.
 pub fn installed() -> Result<(PathBuf, String), LibraryError> {
     let path = LIBRARY.find(None)?;
     let unusable = |reason: String| LibraryError::Load { library: &LIBRARY, path: path.clone(), reason };
-    // SAFETY: its initialisers are those that `Runtime::load` runs.
+    // SAFETY: its initializers are those that `Runtime::load` runs.
     let library = unsafe { Library::new(&path) }.map_err(|error| unusable(error.to_string()))?;
-    // SAFETY: the C interface has this function, of this type, in every version.
+    // SAFETY: every version of the C API has this function with this type.
     let base = unsafe { library.get::<unsafe extern "C" fn() -> *const OrtApiBase>("OrtGetApiBase") };
-    // SAFETY: it takes nothing, and its answer lives as long as the library.
+    // SAFETY: it takes no arguments, and its result lives as long as the library.
     let base = unsafe { base.map_err(|error| unusable(error.to_string()))?().as_ref() };
     let base = base.ok_or_else(|| unusable("it has no interface".to_owned()))?;
-    // SAFETY: a string of the library's own, which is still loaded.
+    // SAFETY: a string of the library, which is still loaded.
     let version = unsafe { CStr::from_ptr((base.GetVersionString)()) };
     Ok((path.clone(), version.to_string_lossy().into_owned()))
 }

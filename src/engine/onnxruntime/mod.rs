@@ -1,9 +1,9 @@
-//! ONNX Runtime: finds and loads its library, and compiles graphs into programs, which run on the CPU or on its CUDA
-//! execution provider.
+//! ONNX Runtime: finds and loads the library, and compiles graphs into programs for the CPU or for its CUDA execution
+//! provider.
 //!
-//! The `unsafe` of this module is the C interface; each block gives its reason. Sessions are made by the crate `ort`;
-//! runs go through the C function, because the crate's safe `run` wants `&mut Session` while ONNX Runtime allows
-//! concurrent runs of one session.
+//! `unsafe` in this module is for the C API; each block states its reason. The `ort` crate creates the sessions. Runs
+//! call the C API directly, because the crate's safe `run` takes `&mut Session` although ONNX Runtime allows concurrent
+//! runs of one session.
 #![allow(unsafe_code)]
 
 mod arena;

@@ -34,17 +34,17 @@ use crate::{
     onnx::{ExternalFiles, SealedModel, index_ranges},
 };
 
-/// A session shared by all lanes, and by all programs of the same graph: ONNX Runtime allows concurrent runs. Options
-/// are each lane's own, so that a run that is told to stop leaves the others alone.
+/// A session, shared by all lanes and by all programs of the same graph, since ONNX Runtime allows concurrent runs.
+/// Each lane has its own run options, so that stopping one run does not stop others.
 pub struct OnnxProgram {
     graph: Arc<CompiledGraph>,
     host: HostMemory,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
-    /// By input.
+    /// Range of valid indices, by input; `None` for an input that indexes nothing.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
-    /// Whether it computes on a card.
+    /// Whether it runs on a CUDA card.
     uses_card: bool,
     origin: Origin,
     _runtime: GivesBack,
@@ -53,12 +53,12 @@ pub struct OnnxProgram {
 struct Port {
     name: CString,
     datatype: DataType,
-    /// Whether a run gave the output another shape than declared. From then on ONNX Runtime allocates it.
+    /// Whether a run gave the output another shape than declared. From then on, ONNX Runtime allocates it.
     differs: AtomicBool,
 }
 
-/// What ONNX Runtime says of an output that has another shape than the memory that it was given, or for which it was
-/// given memory of another shape than the graph declares. Where it allocates itself, it writes a warning and goes on.
+/// Parts of ONNX Runtime's errors when an output's shape differs from that of the memory provided, or the memory's
+/// shape from the graph's declaration. When ONNX Runtime allocates the output itself, it only logs a warning.
 const OTHER_SHAPE: [&str; 2] = ["OrtValue shape verification failed", "Got invalid dimensions for output"];
 
 impl OnnxProgram {
@@ -71,15 +71,15 @@ impl OnnxProgram {
         Self::compile_ports(runtime, &spec.name, model, &inputs, &outputs)
     }
 
-    /// The inputs and outputs of a specification.
+    /// Returns the inputs and outputs of a specification.
     pub fn ports_of(spec: &ModelSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
         (spec.inputs.iter().map(ProgramPort::from).collect(), spec.outputs.iter().map(ProgramPort::from).collect())
     }
 
-    /// Compiles a serialized model that takes and gives the tensors named, in this order. `name` is for messages.
+    /// Compiles a serialized model with these inputs and outputs, in this order. `name` appears in error messages.
     ///
     /// # Errors
-    /// As [`Self::compile_sealed`], and when the model cannot be sealed: it needs other files, or grows beyond bounds.
+    /// As [`Self::compile_sealed`]. Also fails if the model cannot be sealed: it needs other files or exceeds a limit.
     pub fn compile_ports(
         runtime: &Runtime,
         name: &str,
@@ -91,11 +91,11 @@ impl OnnxProgram {
         Self::compile_sealed(runtime, &sealed.map_err(|error| EngineError(error.to_string()))?, inputs, outputs)
     }
 
-    /// Compiles a model that takes and gives the tensors named, in this order: a whole one, or a stage of it.
+    /// Compiles a whole model or one stage with these inputs and outputs, in this order.
     ///
     /// # Errors
-    /// When ONNX Runtime refuses it (the text names the operator), weights beside it cannot be read, or it lacks an
-    /// input or output that is named, or has it with another type.
+    /// Fails if ONNX Runtime rejects the model (the message names the operator), if its external weights cannot be
+    /// read, or if it lacks one of the inputs or outputs or has it with another type.
     pub fn compile_sealed(
         runtime: &Runtime,
         model: &SealedModel,
@@ -105,11 +105,11 @@ impl OnnxProgram {
         Self::compile_for(runtime, model, (inputs, outputs), None)
     }
 
-    /// As [`Self::compile_sealed`], for runs on a card as far as the provider has the operators. Inputs and outputs are
-    /// on the host.
+    /// As [`Self::compile_sealed`], but runs the operators that the provider supports on a card. Inputs and outputs
+    /// stay on the host.
     ///
     /// # Errors
-    /// As [`Self::compile_sealed`], and when the provider or its card cannot be used.
+    /// As [`Self::compile_sealed`]. Also fails if the provider or its card cannot be used.
     pub fn compile_on_card(
         runtime: &Runtime,
         model: &SealedModel,
@@ -126,6 +126,7 @@ impl OnnxProgram {
         (inputs, outputs): (&[ProgramPort<'_>], &[ProgramPort<'_>]),
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
+        // The hash identifies everything that the session depends on, so that programs with equal hashes share it.
         let graph = model.to_bytes();
         let mut hash = Sha256::new();
         if let Some(provider) = provider {
@@ -177,7 +178,7 @@ pub(super) fn refused(error: ort::Error) -> EngineError {
     EngineError(format!("onnx runtime error: {}", error.message()))
 }
 
-/// Matches the tensors that are wanted with those of the graph.
+/// Matches the requested tensors with those of the graph.
 fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -> Result<Vec<Port>, EngineError> {
     wanted
         .iter()
@@ -251,8 +252,8 @@ impl Program for OnnxProgram {
 }
 
 impl OnnxProgram {
-    /// Runs once more, without memory of the pool's, after a run whose outputs were not of the shapes declared; and
-    /// remembers which.
+    /// Runs again with outputs that ONNX Runtime allocates, after a run whose outputs did not have the declared shapes,
+    /// and records which outputs differ.
     fn execute_undeclared(
         &self,
         names: &[*const std::ffi::c_char],
@@ -262,13 +263,14 @@ impl OnnxProgram {
         error: EngineError,
     ) -> Result<Vec<BatchOutput>, EngineError> {
         let declared: SmallVec<[Option<Dims>; 4]> = targets.iter_mut().map(Target::leave_to_engine).collect();
+        // The run used no memory of the pool, so the shapes cannot be the reason.
         if declared.iter().all(Option::is_none) {
             return Err(error);
         }
         let outputs = self.execute(names, inputs, &mut targets, stop)?;
         for ((port, declared), output) in self.outputs.iter().zip(declared).zip(&outputs) {
             if declared.is_some_and(|declared| declared != output.shape) {
-                // Runs that have not seen it yet find out by themselves.
+                // Concurrent runs that have not seen the flag retry in the same way.
                 port.differs.store(true, Ordering::Relaxed);
             }
         }
@@ -298,8 +300,8 @@ impl OnnxProgram {
             inputs.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
         let mut output_values: SmallVec<[*mut sys::OrtValue; 4]> =
             ours.iter().map(|tensor| tensor.as_ref().map_or(ptr::null_mut(), Tensor::as_ptr)).collect();
-        // SAFETY: all arrays have the lengths given; names and values outlive the call; ONNX Runtime permits
-        // concurrent runs of one session. Null outputs are allocated by the call.
+        // SAFETY: all arrays have the lengths given, and names and values outlive the call. ONNX Runtime permits
+        // concurrent runs of one session. The call allocates outputs that are null.
         let ran = check(unsafe {
             (ort::api().Run)(
                 self.graph.session().ptr().cast_mut(),
@@ -312,14 +314,16 @@ impl OnnxProgram {
                 output_values.as_mut_ptr(),
             )
         });
+        // Before the status is checked: a failed run may have allocated outputs, which must be freed.
         let allocated: SmallVec<[Option<Tensor<'static>>; 4]> = ours
             .iter()
             .zip(&output_values)
             .map(|(mine, &value)| {
-                // SAFETY: values that were null before the call and are not now belong to us.
+                // SAFETY: values that were null before the call and are not null now belong to this code.
                 (mine.is_none() && !value.is_null()).then(|| unsafe { Tensor::from_run(value) })
             })
             .collect();
+        // Ends the borrows of the output memory, which moves into the results below.
         drop(ours);
         ran?;
         self.outputs
@@ -335,10 +339,10 @@ impl OnnxProgram {
     }
 }
 
-/// Takes an output that ONNX Runtime allocated.
+/// Takes over an output that ONNX Runtime allocated.
 fn read_back(port: &Port, allocated: Option<Tensor<'static>>) -> Result<BatchOutput, EngineError> {
     let name = port.name.to_string_lossy();
-    let tensor = allocated.ok_or_else(|| EngineError(format!("the graph left output '{name}' out")))?;
+    let tensor = allocated.ok_or_else(|| EngineError(format!("the graph did not compute output '{name}'")))?;
     let shape = tensor.shape()?;
     let count = element_count(&shape).ok_or_else(|| EngineError(format!("output '{name}' has the shape {shape:?}")))?;
     let data = match port.datatype.size_bytes() {

@@ -1,4 +1,4 @@
-//! ONNX Runtime's status objects as errors.
+//! Converts ONNX Runtime's status objects into errors.
 
 use std::ffi::CStr;
 
@@ -6,7 +6,7 @@ use ort::sys;
 
 use crate::engine::EngineError;
 
-/// Turns a status into a result and frees it.
+/// Converts a status into a result, and frees it.
 pub(super) fn check(status: sys::OrtStatusPtr) -> Result<(), EngineError> {
     if status.0.is_null() {
         return Ok(());
@@ -14,7 +14,7 @@ pub(super) fn check(status: sys::OrtStatusPtr) -> Result<(), EngineError> {
     let api = ort::api();
     // SAFETY: the status is not null, comes from the call just made and is released once, after its text is copied.
     let message = unsafe {
-        // Some end with a line feed.
+        // Some messages end with a line feed.
         let text = CStr::from_ptr((api.GetErrorMessage)(status.0)).to_string_lossy().trim_end().to_owned();
         (api.ReleaseStatus)(status.0);
         text

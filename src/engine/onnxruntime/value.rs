@@ -1,4 +1,4 @@
-//! Tensors of ONNX Runtime: made over borrowed memory, or owned and read back.
+//! Tensors of ONNX Runtime, over borrowed memory or with memory of their own.
 
 use std::{marker::PhantomData, ptr, slice};
 
@@ -11,7 +11,7 @@ use crate::{
     model::{DataType, Dims},
 };
 
-/// The element type in ONNX Runtime's numbering.
+/// Returns the element type in ONNX Runtime's numbering.
 pub(super) fn element_type(datatype: DataType) -> sys::ONNXTensorElementDataType {
     use sys::ONNXTensorElementDataType as Element;
     match datatype {
@@ -42,7 +42,7 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Memory that somebody else allocated.
+    /// Memory that is not allocated by ONNX Runtime.
     pub(super) fn new() -> Result<Self, EngineError> {
         Self::of(sys::OrtAllocatorType::OrtDeviceAllocator)
     }
@@ -71,7 +71,7 @@ impl Drop for HostMemory {
     }
 }
 
-/// A tensor; `'a` is the lifetime of the memory it was made over (`'static` where it owns it).
+/// A tensor. `'a` is the lifetime of the borrowed memory, `'static` if the tensor owns its memory.
 #[derive(Debug)]
 pub(super) struct Tensor<'a> {
     value: *mut sys::OrtValue,
@@ -84,7 +84,7 @@ unsafe impl Send for Tensor<'_> {}
 unsafe impl Sync for Tensor<'_> {}
 
 impl<'a> Tensor<'a> {
-    /// A tensor over input memory, which a run only reads.
+    /// Creates a tensor over input memory, which a run only reads.
     pub(super) fn over(
         host: &HostMemory,
         datatype: DataType,
@@ -95,7 +95,7 @@ impl<'a> Tensor<'a> {
         unsafe { Self::create(host, datatype, shape, data.as_ptr().cast_mut(), data.len()) }
     }
 
-    /// A tensor over memory that a run writes its output to.
+    /// Creates a tensor over memory to which a run writes its output.
     pub(super) fn over_mut(
         host: &HostMemory,
         datatype: DataType,
@@ -137,7 +137,7 @@ impl<'a> Tensor<'a> {
 }
 
 impl Tensor<'static> {
-    /// A string tensor that holds copies of `elements`.
+    /// Creates a string tensor with copies of `elements`.
     pub(super) fn strings(shape: &[i64], elements: &[&[u8]]) -> Result<Self, EngineError> {
         let api = ort::api();
         let mut allocator = ptr::null_mut();
@@ -156,8 +156,8 @@ impl Tensor<'static> {
         let tensor = Self { value, memory: PhantomData };
         for (index, element) in elements.iter().enumerate() {
             let mut buffer = ptr::null_mut();
-            // SAFETY: ONNX Runtime checks the index and gives a buffer of the length asked for. Unlike the
-            // functions that take C strings, this one allows elements with zero bytes inside.
+            // SAFETY: ONNX Runtime checks the index and returns a buffer of the requested length. Unlike the functions
+            // that take C strings, this one allows zero bytes within elements.
             unsafe {
                 check((api.GetResizedStringTensorElementBuffer)(value, index, element.len(), &mut buffer))?;
                 ptr::copy_nonoverlapping(element.as_ptr(), buffer.cast(), element.len());
@@ -166,15 +166,15 @@ impl Tensor<'static> {
         Ok(tensor)
     }
 
-    /// Takes over a value that a run allocated.
+    /// Takes ownership of a value that a run allocated.
     ///
     /// # Safety
-    /// `value` is a live tensor that nobody else releases.
+    /// `value` is a live tensor that nothing else releases.
     pub(super) unsafe fn from_run(value: *mut sys::OrtValue) -> Self {
         Self { value, memory: PhantomData }
     }
 
-    /// The shape.
+    /// Returns the shape.
     pub(super) fn shape(&self) -> Result<Dims, EngineError> {
         let api = ort::api();
         let mut info = ptr::null_mut();
@@ -192,8 +192,8 @@ impl Tensor<'static> {
         Ok(shape)
     }
 
-    /// Shares the elements of a tensor of fixed-size elements without a copy. `len_bytes` is what its shape and type
-    /// make.
+    /// Shares the elements of a tensor of fixed-size elements without copying them. `len_bytes` is the size that
+    /// follows from its shape and type.
     pub(super) fn into_bytes(self, len_bytes: usize) -> Result<Bytes, EngineError> {
         let mut data = ptr::null_mut();
         // SAFETY: the value is a live tensor of fixed-size elements.
@@ -204,7 +204,7 @@ impl Tensor<'static> {
         Ok(Bytes::from_owner(OwnedElements { tensor: self, data: data.cast(), len_bytes }))
     }
 
-    /// The elements of a string tensor, each preceded by its length in four little-endian bytes.
+    /// Returns the elements of a string tensor, each preceded by its length in four little-endian bytes.
     pub(super) fn prefixed_strings(&self, count: usize) -> Result<Bytes, EngineError> {
         let api = ort::api();
         let mut total = 0;
@@ -231,12 +231,12 @@ impl Tensor<'static> {
 
 impl Drop for Tensor<'_> {
     fn drop(&mut self) {
-        // SAFETY: owned by this wrapper, released once; memory it was made over stays untouched.
+        // SAFETY: owned by this wrapper and released once; borrowed memory is not touched.
         unsafe { (ort::api().ReleaseValue)(self.value) }
     }
 }
 
-/// A tensor of ONNX Runtime's own memory, seen as bytes.
+/// A tensor in ONNX Runtime's memory, as bytes.
 struct OwnedElements {
     #[allow(dead_code, reason = "keeps the memory alive")]
     tensor: Tensor<'static>,
@@ -244,14 +244,14 @@ struct OwnedElements {
     len_bytes: usize,
 }
 
-// SAFETY: the memory belongs to the tensor, which moves along, and is only read.
+// SAFETY: the memory belongs to the tensor, which moves with it, and is only read.
 unsafe impl Send for OwnedElements {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedElements {}
 
 impl AsRef<[u8]> for OwnedElements {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: ONNX Runtime allocated the tensor's shape and type, which make `len_bytes`.
+        // SAFETY: ONNX Runtime allocated memory for the tensor's shape and type, which take `len_bytes`.
         unsafe { slice::from_raw_parts(self.data, self.len_bytes) }
     }
 }

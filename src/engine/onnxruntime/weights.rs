@@ -1,4 +1,5 @@
-//! Weights that a graph's own bytes do not hold: read into memory that a session refers to. The engine opens no file.
+//! Weights stored outside the graph's own file: read into memory to which a session refers, so that ONNX Runtime opens
+//! no file.
 
 use std::{
     ffi::{CString, c_char},
@@ -34,10 +35,11 @@ struct Weight {
 pub(super) struct Weights(Vec<Weight>);
 
 impl Weights {
-    /// Reads the weights of a model, and adds to a hash what tells them from others: their names and elements.
+    /// Reads the weights of a model, and adds their names and elements to `hash`, so that graphs with other weights
+    /// differ.
     ///
     /// # Errors
-    /// When there is no memory for them, or a file cannot be read; with the file.
+    /// Returns the weight and the reason if its file cannot be read or memory is short.
     pub(super) fn read(model: &SealedModel, hash: &mut Sha256) -> Result<Self, EngineError> {
         model.weights().map(|weight| Weight::read(weight, hash)).collect::<Result<_, _>>().map(Self)
     }
@@ -61,19 +63,19 @@ impl Weight {
     }
 }
 
-/// A session, and the weights that it refers to.
+/// A session, and the weights to which it refers.
 pub(super) struct CompiledGraph {
-    // Dropped before what it refers to.
+    // Declared first, so that it is dropped before the weights.
     session: Session,
     #[allow(dead_code, reason = "the session refers to it")]
     weights: Weights,
 }
 
 impl CompiledGraph {
-    /// Compiles a graph with the weights beside it.
+    /// Compiles a graph with its external weights.
     ///
     /// # Errors
-    /// When ONNX Runtime refuses it.
+    /// Fails if ONNX Runtime rejects it.
     pub(super) fn new(mut builder: SessionBuilder, graph: &[u8], weights: Weights) -> Result<Self, EngineError> {
         if !weights.0.is_empty() {
             let host = HostMemory::new()?;
@@ -81,7 +83,7 @@ impl CompiledGraph {
             let names: Vec<*const c_char> = weights.0.iter().map(|weight| weight.name.as_ptr()).collect();
             let values: Vec<*const sys::OrtValue> = tensors.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
             // SAFETY: both arrays have the length given and outlive the call, which copies the names and shares the
-            // values. Their memory outlives builder and session: it moves with the session, into a value that drops the
+            // values. The weights' memory outlives builder and session, since it moves into a struct that drops the
             // session first. Sessions only read initializers.
             check(unsafe {
                 (ort::api().AddExternalInitializers)(builder.ptr_mut(), names.as_ptr(), values.as_ptr(), values.len())

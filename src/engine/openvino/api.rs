@@ -1,4 +1,4 @@
-//! The functions of OpenVINO's C interface that are called, found by name in the loaded library.
+//! Bindings to the functions of OpenVINO's C API that are used, looked up by name in the loaded library.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -6,10 +6,10 @@ use libloading::Library;
 
 use crate::engine::EngineError;
 
-/// What a function returns; zero is success.
+/// Result of a function; zero is success.
 pub(super) type Status = i32;
 
-/// The functions' opaque objects.
+/// Opaque objects of the API.
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -21,21 +21,21 @@ macro_rules! objects {
 }
 
 objects! {
-    /// Devices and their settings.
+    /// The registry of devices and their settings.
     Core;
-    /// A graph as it was read.
+    /// A graph that has been read.
     Model;
     /// A graph compiled for a device.
     CompiledModel;
     /// An input or output.
     Port;
-    /// What runs a compiled graph, one run at a time.
+    /// Runs a compiled graph, one run at a time.
     InferRequest;
-    /// Elements and their shape.
+    /// Elements with their shape.
     Tensor;
 }
 
-/// A shape. What a function fills in is freed by [`Api::ov_shape_free`]; what is passed in belongs to the caller.
+/// A shape. One that a function filled in is freed with [`Api::ov_shape_free`]; one passed in belongs to the caller.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
@@ -43,7 +43,7 @@ pub(super) struct Shape {
     pub(super) dims: *mut i64,
 }
 
-/// Version strings, freed by [`Api::ov_version_free`].
+/// Version strings, freed with [`Api::ov_version_free`].
 #[repr(C)]
 pub(super) struct Version {
     pub(super) build_number: *const c_char,
@@ -55,23 +55,24 @@ macro_rules! functions {
         /// The functions, by their names in the library.
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Compiles a model. The settings follow as pairs of strings, name and value; their number is given.
+            /// Compiles a model. The `usize` is the number of variadic arguments: settings as pairs of strings, name
+            /// and value.
             pub(super) ov_core_compile_model: unsafe extern "C" fn(
                 *const Core, *const Model, *const c_char, usize, *mut *mut CompiledModel, ...
             ) -> Status,
         }
 
         impl Api {
-            /// Finds the functions in a library.
+            /// Looks up the functions in a library.
             ///
             /// # Errors
-            /// When it lacks one; with the loader's message, which names it.
+            /// Fails if one is missing; the loader's message names it.
             ///
             /// # Safety
-            /// The library is OpenVINO's C interface, and stays loaded as long as the functions are called.
+            /// The library is OpenVINO's C API, and stays loaded as long as the functions are called.
             pub(super) unsafe fn of(library: &Library) -> Result<Self, String> {
                 let lacks = |error: libloading::Error| format!("it lacks a function: {error}");
-                // SAFETY: the types are those of the interface's headers, which have not changed since 2025.1.
+                // SAFETY: the types are those of the API's headers, which have not changed since 2025.1.
                 unsafe {
                     Ok(Self {
                         $($name: *library.get(stringify!($name)).map_err(lacks)?,)*
@@ -127,13 +128,13 @@ functions! {
 }
 
 impl Api {
-    /// Turns a status into a result. The text is the last one that the library has kept, of any thread: where two fail
-    /// at the same moment, one may have the other's.
+    /// Converts a status into a result. The library keeps one last message for all threads, so two concurrent failures
+    /// may get each other's text.
     pub(super) fn check(&self, status: Status) -> Result<(), EngineError> {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: both take what is given and return strings: the first one to be freed, the second static.
+        // SAFETY: both calls only take what is given. The first returns a string to be freed, the second a static one.
         let (text, kind) = unsafe { (self.owned((self.ov_get_last_err_msg)()), (self.ov_get_error_info)(status)) };
         // SAFETY: a static string, or null.
         let kind = (!kind.is_null()).then(|| unsafe { CStr::from_ptr(kind) }.to_string_lossy().into_owned());
@@ -141,7 +142,7 @@ impl Api {
         Err(EngineError(format!("openvino error: {}", reason.unwrap_or_else(|| format!("status {status}")))))
     }
 
-    /// Copies and frees a string that the library made; empty where there is none.
+    /// Copies and frees a string that the library allocated; null gives an empty string.
     ///
     /// # Safety
     /// It is null, or a string that the library allocated and that nothing else frees.
@@ -149,7 +150,7 @@ impl Api {
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: as this function asks for.
+        // SAFETY: as required of the caller.
         unsafe {
             let copy = CStr::from_ptr(text).to_string_lossy().into_owned();
             (self.ov_free)(text);
@@ -158,7 +159,7 @@ impl Api {
     }
 }
 
-/// A message of OpenVINO's in one line, without the places in its source and the advice to write an extension.
+/// Returns an OpenVINO message as one line, without source locations and the advice to write an extension.
 fn plain(text: &str) -> String {
     let is_place = |line: &&str| {
         line.starts_with("Exception from ")
@@ -176,7 +177,8 @@ mod tests {
 
     #[test]
     fn messages_are_one_line_without_places_in_the_source() {
-        let text = "Exception from src/inference/src/cpp/core.cpp:105:\nCheck 'false' failed at src/frontends/a.cpp:151:\n\
+        let text = "Exception from src/inference/src/cpp/core.cpp:105:\n\
+                    Check 'false' failed at src/frontends/a.cpp:151:\n\
                     FrontEnd API failed with OpConversionFailure:\nModel wasn't fully converted.\nSummary:\n\
                     -- No conversion rule found for operations: my.Foo\n\
                     To facilitate the conversion of unsupported operations, refer to a page\n\n\n";

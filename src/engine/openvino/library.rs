@@ -1,4 +1,4 @@
-//! The OpenVINO library, which is loaded when the first model asks for it.
+//! The OpenVINO library, which is loaded when the first model needs it.
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -22,7 +22,7 @@ use crate::engine::{
     sessions::Sessions,
 };
 
-/// The library. Others lie beside it, which it loads by itself.
+/// Where the library is searched. It loads further libraries from its own directory.
 static LIBRARY: EngineLibrary = EngineLibrary {
     name: "OpenVINO",
     file: "libopenvino_c.so",
@@ -31,24 +31,24 @@ static LIBRARY: EngineLibrary = EngineLibrary {
     in_wheel: "openvino/libs",
 };
 
-/// Element types have other numbers before this version.
+/// Oldest supported version. Before it, element types are numbered differently.
 const OLDEST: (u32, u32) = (2025, 1);
 
-/// The device that programs are compiled for.
+/// The device for which programs are compiled.
 pub(super) const DEVICE: &CStr = c"CPU";
 
-/// How OpenVINO is set up.
+/// Options of OpenVINO.
 #[derive(Clone, Debug, Default)]
 pub struct OpenVinoOptions {
-    /// The library's path, or the folder that it is in; absent: searched in `OPENVINO_DYLIB_PATH`, where it is
-    /// installed with the executable (beside it, in `lib/paternoster` or in the wheel of its Python environment), then
-    /// in the system's paths.
+    /// Path of the library or of its directory. `None` searches `OPENVINO_DYLIB_PATH`, then the places where it is
+    /// installed with the executable (beside it, in `lib/paternoster`, or in the wheel of its Python environment), then
+    /// the system's paths.
     pub library: Option<PathBuf>,
-    /// Threads that one run may use; 0: as many as there are cores.
+    /// Threads that one run may use; 0 uses one per core.
     pub threads: usize,
 }
 
-/// OpenVINO, which is loaded when it is first needed. Clones share it.
+/// OpenVINO, loaded on first use. Clones share it.
 #[derive(Clone, Default)]
 pub struct OpenVino(Arc<Shared>);
 
@@ -61,40 +61,40 @@ struct Shared {
 /// The loaded library.
 pub(super) struct Loaded {
     pub(super) core: Arc<Core>,
-    /// The compiled graphs of living programs.
+    /// The compiled graphs of existing programs.
     pub(super) graphs: Sessions<CompiledGraph>,
     path: PathBuf,
     version: String,
-    /// What the processor computes in, as the plugin says: `BF16`, `FP32` and others.
+    /// Precisions for which the plugin reports hardware support, such as `BF16` and `FP32`.
     capabilities: Vec<String>,
 }
 
-/// The plugins' registry.
+/// The registry of plugins.
 pub(super) struct Core {
     pub(super) api: &'static Api,
     core: *mut api::Core,
 }
 
-// SAFETY: OpenVINO's core may be used by several threads at once.
+// SAFETY: several threads may use an OpenVINO core at once.
 unsafe impl Send for Core {}
 // SAFETY: as above.
 unsafe impl Sync for Core {}
 
 impl OpenVino {
-    /// As the options say. Nothing is loaded yet.
+    /// Creates the engine without loading the library.
     pub fn new(options: OpenVinoOptions) -> Self {
         Self(Arc::new(Shared { options, loaded: OnceLock::new() }))
     }
 
-    /// Loads the library, if that has not been tried yet.
+    /// Loads the library unless that has already been tried.
     ///
     /// # Errors
-    /// When it is not found, too old, or not usable; with where it was looked for.
+    /// Fails if the library is not found, too old or not usable. The message says where it was searched.
     pub fn load(&self) -> Result<(), EngineError> {
         self.loaded().map(drop)
     }
 
-    /// What [`Self::load`] loads: its path, and its build description.
+    /// Loads the library if needed, and returns its path and build description.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -102,21 +102,22 @@ impl OpenVino {
         self.loaded().map(|loaded| (loaded.path.as_path(), loaded.version.as_str()))
     }
 
-    /// Whether the processor has units that compute in BF16 or FP16, by the names `BF16` and `FP16`. Without them
+    /// Returns whether the processor has hardware support for `capability`, such as `BF16` or `FP16`. Without it,
     /// OpenVINO computes in fp32.
     ///
     /// # Errors
+    /// As [`Self::load`].
     /// As [`Self::load`].
     pub fn computes_in(&self, capability: &str) -> Result<bool, EngineError> {
         Ok(self.loaded()?.capabilities.iter().any(|known| known == capability))
     }
 
-    /// Threads that one run may use.
+    /// Returns the number of threads that one run may use.
     pub fn threads(&self) -> usize {
         if self.0.options.threads == 0 { available_cores() } else { self.0.options.threads }
     }
 
-    /// The library's path as it was given.
+    /// Returns the library's path as given in the options.
     pub fn given_library(&self) -> Option<&Path> {
         self.0.options.library.as_deref()
     }
@@ -172,10 +173,10 @@ impl Core {
         self.core
     }
 
-    /// A property of the device. The plugin is loaded for that.
+    /// Returns a property of the device, for which the plugin is loaded.
     fn property(&self, name: &CStr) -> Result<String, EngineError> {
         let mut value: *mut c_char = ptr::null_mut();
-        // SAFETY: the core is live and the strings end with a zero; the value belongs to the caller.
+        // SAFETY: the core is live and the strings are zero-terminated; the value belongs to the caller.
         unsafe {
             let got = (self.api.ov_core_get_property)(self.core, DEVICE.as_ptr(), name.as_ptr(), &mut value);
             self.api.check(got)?;
@@ -186,15 +187,15 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // SAFETY: created by `new`, released once, behind all that was made of it, which holds it.
+        // SAFETY: created by `new` and released once, after everything created from it, which holds a reference.
         unsafe { (self.api.ov_core_free)(self.core) }
     }
 }
 
-/// Path and version of the library that is loaded where no path is given. Nothing is set up.
+/// Returns the path and version of the library that is loaded if no path is given. Does not initialize it.
 ///
 /// # Errors
-/// When there is none, or it is another library.
+/// Fails if no library is found, or it is not OpenVINO.
 pub fn installed() -> Result<(PathBuf, String), LibraryError> {
     let (path, api) = open(None)?;
     let version = version(api).map_err(|error| unset(error.0))?;
@@ -205,20 +206,20 @@ fn unset(reason: String) -> LibraryError {
     LibraryError::Setup { library: &LIBRARY, reason }
 }
 
-/// Loads the library for as long as the process lives: its threads run code of it.
+/// Loads the library permanently: its threads may run its code until the process ends.
 fn open(given: Option<&Path>) -> Result<(PathBuf, &'static Api), LibraryError> {
     let path = LIBRARY.find(given)?;
     let is_bare = path.parent().is_none_or(|parent| parent.as_os_str().is_empty());
     let unusable = |reason: String| {
-        let looked_for = "; it is neither beside the program nor in ../lib/paternoster nor, as wheel 'openvino', in the \
-                          program's Python environment";
-        let reason = if is_bare { reason + looked_for } else { reason };
+        let searched = "; it is neither beside the program nor in ../lib/paternoster nor, as wheel 'openvino', in \
+                        the program's Python environment";
+        let reason = if is_bare { reason + searched } else { reason };
         LibraryError::Load { library: &LIBRARY, path: path.clone(), reason }
     };
-    // SAFETY: its initialisers are those of an engine that the user has installed for this.
+    // SAFETY: its initializers are those of an engine that the user installed for this purpose.
     let library = unsafe { Library::new(&path) }.map_err(|error| unusable(error.to_string()))?;
     let library: &'static Library = Box::leak(Box::new(library));
-    // SAFETY: it has the name of OpenVINO's C interface, and is never unloaded.
+    // SAFETY: it has the file name of OpenVINO's C API, and is never unloaded.
     let api = unsafe { Api::of(library) }.map_err(unusable)?;
     Ok((path, Box::leak(Box::new(api))))
 }
@@ -237,7 +238,7 @@ fn version(api: &'static Api) -> Result<String, EngineError> {
     }
 }
 
-/// Whether a version such as `2026.4.1-22982-e213a147257` is known to number element types as this module does.
+/// Returns whether a version such as `2026.4.1-22982-e213a147257` numbers element types as this module does.
 fn is_new_enough(version: &str) -> bool {
     let mut parts = version.split(['.', '-']).map(str::parse::<u32>);
     match (parts.next(), parts.next()) {
@@ -246,10 +247,10 @@ fn is_new_enough(version: &str) -> bool {
     }
 }
 
-/// A string for the interface.
+/// Returns a zero-terminated copy of a string.
 ///
 /// # Errors
-/// When it holds a zero byte.
+/// Fails if it contains a zero byte.
 pub(super) fn c_string(text: &str) -> Result<CString, EngineError> {
     CString::new(text).map_err(|_| EngineError(format!("'{}' holds a zero byte", text.escape_debug())))
 }

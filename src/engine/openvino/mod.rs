@@ -1,8 +1,8 @@
-//! OpenVINO on the CPU: finds and loads its library, and compiles graphs into programs that may compute in BF16 or
-//! FP16, where the processor has units for it.
+//! OpenVINO on the CPU: finds and loads the library, and compiles graphs into programs, which may compute in BF16 or
+//! FP16 where the processor supports it.
 //!
-//! The `unsafe` of this module is the C interface; each block gives its reason. The interface is bound here, function
-//! by function, since a library that lacks one must be refused by name rather than end the process
+//! `unsafe` in this module is for the C API; each block states its reason. The API is bound here function by function,
+//! because a library that lacks a function must be rejected with its name rather than end the process
 //! (docs/decisions/0055-openvino-is-opt-in.md).
 #![allow(unsafe_code)]
 

@@ -29,19 +29,19 @@ use crate::{
     onnx::{SealedModel, index_ranges},
 };
 
-/// Runs of one graph at a time, each on all threads: two at a time on half of the threads take longer when they are
-/// alone, and little less when they are not.
+/// Concurrent runs of one graph; each uses all threads. Two streams with half of the threads each take longer when one
+/// runs alone, and are hardly faster when both run.
 const STREAMS: usize = 1;
 
-/// A compiled graph shared by all lanes, and by all programs of the same graph and precision.
+/// A compiled graph, shared by all lanes and by all programs of the same graph and precision.
 pub struct OpenVinoProgram {
     graph: Arc<CompiledGraph>,
     /// In the order of the program; `None` for an input that the graph does not use.
     inputs: Vec<(Port, Option<usize>)>,
     outputs: Vec<(Port, usize)>,
-    /// An input of the graph that the program does not take: no run of it can succeed.
+    /// An input of the graph that is not an input of the program, so that no run can succeed.
     missing_input: Option<String>,
-    /// By input.
+    /// Range of valid indices, by input; `None` for an input that indexes nothing.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
     origin: Origin,
@@ -50,18 +50,18 @@ pub struct OpenVinoProgram {
 struct Port {
     name: String,
     datatype: DataType,
-    /// Whether a run gave the output another shape than declared. From then on OpenVINO allocates it.
+    /// Whether a run gave the output another shape than declared. From then on, OpenVINO allocates it.
     differs: AtomicBool,
 }
 
-/// A compiled graph and what runs it.
+/// A compiled graph and its infer requests.
 pub(super) struct CompiledGraph {
-    // Dropped before what it was made of.
+    // Declared first, so that it is dropped before the graph that it was created from.
     requests: Arc<Requests>,
     compiled: Compiled,
 }
 
-/// OpenVINO's object, and the ports that it has: inputs that nothing reads are gone.
+/// OpenVINO's compiled model and its ports. Inputs that nothing reads have been removed.
 pub(super) struct Compiled {
     core: Arc<Core>,
     compiled: *mut api::CompiledModel,
@@ -70,7 +70,7 @@ pub(super) struct Compiled {
 }
 
 struct GraphPort {
-    /// One of its names: a tensor also has those of the nodes that pass it on.
+    /// One of the port's names. A tensor also has the names of nodes that pass it on unchanged.
     name: String,
     element: u32,
 }
@@ -78,19 +78,19 @@ struct GraphPort {
 /// Finds a port by any of its names.
 type ByName = unsafe extern "C" fn(*const api::CompiledModel, *const c_char, *mut *mut api::Port) -> api::Status;
 
-// SAFETY: a compiled model may be used by several threads at once; here it is only read.
+// SAFETY: several threads may use a compiled model at once; here it is only read.
 unsafe impl Send for Compiled {}
 // SAFETY: as above.
 unsafe impl Sync for Compiled {}
 
 impl OpenVinoProgram {
-    /// Compiles a model that takes and gives the tensors named, in this order: a whole one, or a stage of it. Where the
-    /// processor has no units for the precision, OpenVINO computes in fp32, and the log says so.
+    /// Compiles a whole model or one stage with these inputs and outputs, in this order. If the processor does not
+    /// support the precision, OpenVINO computes in fp32 and a warning is logged.
     ///
     /// # Errors
-    /// When the library is not there, OpenVINO refuses the model (the text names the operator), weights beside it
-    /// cannot be read or make it too large, a tensor holds strings, or the model lacks an input or output that is
-    /// named, or has it with another type.
+    /// Fails if the library is missing, if OpenVINO rejects the model (the message names the operator), if its external
+    /// weights cannot be read or make it too large, if a tensor has an unsupported type, or if the model lacks one of
+    /// the inputs or outputs or has it with another type.
     pub fn compile_sealed(
         openvino: &OpenVino,
         precision: Precision,
@@ -106,6 +106,8 @@ impl OpenVinoProgram {
             }
         }
         let graph = model.to_whole_bytes().map_err(|error| EngineError(error.to_string()))?;
+        // The hash identifies everything that the compiled graph depends on, so that programs with equal hashes share
+        // it.
         let mut hash = Sha256::new();
         hash.update(b"openvino");
         hash.update(hint(precision).to_bytes_with_nul());
@@ -136,6 +138,7 @@ impl OpenVinoProgram {
             let index = index.ok_or_else(|| lacks("output", port.name, &made))?;
             fits("output", &port, &given[index]).map(|()| (Port::new(port), index))
         };
+        // OpenVINO removes inputs that nothing reads, so an input of the graph may have no port.
         let own_inputs: Vec<(Port, Option<usize>)> = inputs.iter().map(in_graph).collect::<Result<_, _>>()?;
         let is_fed = |index: usize| own_inputs.iter().any(|(_, own)| *own == Some(index));
         let missing_input = (0..taken.len()).find(|index| !is_fed(*index)).map(|index| taken[index].name.clone());
@@ -157,8 +160,9 @@ impl Port {
     }
 }
 
-/// Why this engine takes no tensors of a type. OpenVINO computes whole numbers in 32 bits and the others in at most
-/// fp32 on the CPU; of INT64 that is enough for indices and lengths, which most models have.
+/// Returns why this engine does not accept a datatype, if it does not. On the CPU, OpenVINO computes integers in 32
+/// bits and floats in at most fp32. INT64 is accepted nonetheless: most models use it for indices and lengths, which
+/// fit.
 fn refusal(datatype: DataType) -> Option<&'static str> {
     match datatype {
         DataType::Bytes => Some("strings, which the engine openvino does not take"),
@@ -183,10 +187,11 @@ fn fits(kind: &str, port: &ProgramPort<'_>, graph: &GraphPort) -> Result<(), Eng
     Err(EngineError(format!("{kind} '{name}' is {wanted} in the configuration but {found} in the graph")))
 }
 
-/// What OpenVINO calls a precision. It is always said: where it is not, OpenVINO takes BF16 if the processor has it.
+/// Returns OpenVINO's name of a precision. It is always set, since OpenVINO's default is BF16 where the processor
+/// supports it.
 fn hint(precision: Precision) -> &'static CStr {
     match precision {
-        // The processor has no units for TF32.
+        // CPUs have no units for TF32.
         Precision::Ieee | Precision::Tf32 => c"f32",
         Precision::Bf16 => c"bf16",
         Precision::Fp16 => c"f16",
@@ -199,7 +204,7 @@ impl CompiledGraph {
         let used = compiled.property(c"INFERENCE_PRECISION_HINT")?;
         let asked = hint(precision).to_string_lossy();
         if used != asked {
-            warn!(asked = &*asked, used, "OpenVINO computes in another precision than was asked for: the CPU lacks it");
+            warn!(requested = &*asked, used, "the CPU lacks the requested precision; OpenVINO uses another");
         }
         let requests = Arc::new(Requests::new(&compiled, STREAMS)?);
         Ok(Self { requests, compiled })
@@ -210,15 +215,16 @@ impl Compiled {
     fn new(core: &Arc<Core>, threads: usize, precision: Precision, graph: &[u8]) -> Result<Self, EngineError> {
         let api = core.api;
         let mut model = ptr::null_mut();
-        // SAFETY: the graph is valid for its length, and no other weights are given; `model` receives the new object.
+        // SAFETY: the graph is valid for its length, and no separate weights are given; `model` receives the new
+        // object.
         api.check(unsafe {
             let text = graph.as_ptr().cast();
             (api.ov_core_read_model_from_memory_buffer)(core.as_ptr(), text, graph.len(), ptr::null(), &mut model)
         })?;
         let (streams, threads) = (c_string(&STREAMS.to_string())?, c_string(&threads.to_string())?);
         let mut compiled = ptr::null_mut();
-        // SAFETY: ten strings follow, as many as is said, which the call copies; the model is released once, behind
-        // its last use.
+        // SAFETY: ten strings follow, as announced, which the call copies; the model is released once, after its last
+        // use.
         let done = unsafe {
             let done = (api.ov_core_compile_model)(
                 core.as_ptr(),
@@ -232,10 +238,10 @@ impl Compiled {
                 streams.as_ptr(),
                 c"INFERENCE_NUM_THREADS".as_ptr(),
                 threads.as_ptr(),
-                // Pinned threads would share cores with ONNX Runtime's while others are idle.
+                // Pinned threads would share cores with ONNX Runtime's threads while other cores are idle.
                 c"ENABLE_CPU_PINNING".as_ptr(),
                 c"NO".as_ptr(),
-                // Where weights are whole numbers, OpenVINO would round what they are multiplied with to eight bits.
+                // With integer weights, OpenVINO would otherwise quantize activations to eight bits.
                 c"DYNAMIC_QUANTIZATION_GROUP_SIZE".as_ptr(),
                 c"0".as_ptr(),
             );
@@ -271,7 +277,7 @@ impl Compiled {
     /// Reads and releases a port.
     ///
     /// # Safety
-    /// It is live, and the caller's own.
+    /// The port is live and owned by the caller.
     unsafe fn describe(&self, port: *mut api::Port) -> Result<GraphPort, EngineError> {
         let (api, mut name, mut element) = (self.core.api, ptr::null_mut::<c_char>(), 0);
         // SAFETY: the port is live until it is released, once; the name is copied and freed.
@@ -285,12 +291,12 @@ impl Compiled {
         }
     }
 
-    /// The place of the input that has this name among others; `at` is its place in the graph.
+    /// Returns the index of the input that has this name among its names. `at` is its index in the graph.
     fn input(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
         self.place(&self.inputs, self.core.api.ov_compiled_model_input_by_name, name, at)
     }
 
-    /// The same of an output.
+    /// Returns the index of an output, as [`Self::input`].
     fn output(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
         self.place(&self.outputs, self.core.api.ov_compiled_model_output_by_name, name, at)
     }
@@ -303,21 +309,21 @@ impl Compiled {
         at: Option<usize>,
     ) -> Result<Option<usize>, EngineError> {
         let (name, mut port) = (c_string(name)?, ptr::null_mut());
-        // SAFETY: the compiled model is live, and the name ends with a zero; where a port is found it is released.
+        // SAFETY: the compiled model is live and the name zero-terminated; a port that is found is released.
         let found = unsafe {
             if by_name(self.compiled, name.as_ptr(), &mut port) != 0 {
                 return Ok(None);
             }
             self.describe(port)?
         };
-        // Several outputs may be one tensor: of those it is the one at its own place.
+        // Several outputs may be the same tensor; then the one at the graph's own index is meant.
         let is_it = |at: &usize| ports.get(*at).is_some_and(|port| port.name == found.name);
         Ok(at.filter(is_it).or_else(|| (0..ports.len()).find(is_it)))
     }
 
     fn property(&self, name: &CStr) -> Result<String, EngineError> {
         let (api, mut value) = (self.core.api, ptr::null_mut::<c_char>());
-        // SAFETY: the compiled model is live, the name ends with a zero, and the value belongs to the caller.
+        // SAFETY: the compiled model is live, the name is zero-terminated, and the value belongs to the caller.
         unsafe {
             api.check((api.ov_compiled_model_get_property)(self.compiled, name.as_ptr(), &mut value))?;
             Ok(api.owned(value))
@@ -340,7 +346,7 @@ impl Drop for Compiled {
     }
 }
 
-/// Why a run with memory of a known size may have failed: the output has another shape than was thought.
+/// Returns whether a run failed because an output does not have the shape of the memory provided.
 fn is_other_shape(error: &EngineError) -> bool {
     ["Could set new shape", "Can't set the output tensor"].iter().any(|text| error.0.contains(text))
 }
@@ -373,6 +379,7 @@ impl Program for OpenVinoProgram {
             let differs = port.differs.load(Ordering::Relaxed);
             targets.push(Target::of((&port.name, port.datatype), differs, shape.as_ref(), memory, batch)?);
         }
+        // Everything above needs no infer request, so it is done before a stream is occupied.
         let mut request = self.graph.requests.take(batch.stop)?;
         for (index, tensor) in &inputs {
             request.bind_input(*index, tensor)?;
@@ -381,6 +388,7 @@ impl Program for OpenVinoProgram {
             Some(outputs) => outputs,
             None => self.execute_undeclared(&mut request, &mut targets, batch)?,
         };
+        // Returns the infer request before the outputs are handed on, so that the next run can start.
         drop(request);
         Ok(Execution { outputs, ..Execution::default() })
     }
@@ -399,7 +407,7 @@ impl Program for OpenVinoProgram {
 }
 
 impl OpenVinoProgram {
-    /// Runs with the inputs that are bound. `None`: an output in the pool's memory has another shape than was thought.
+    /// Runs with the bound inputs. Returns `None` if an output in the pool's memory has another shape than expected.
     fn execute(
         &self,
         request: &mut Taken<'_>,
@@ -424,14 +432,15 @@ impl OpenVinoProgram {
         let bound = self.outputs.iter().zip(tensors());
         let bound = bound.map(|((_, index), tensor)| request.bind_output(*index, tensor));
         let bound = bound.collect::<Result<(), _>>();
-        // SAFETY: the inputs' tensors live in the caller, the outputs' here, and all of them are bound, since no input
-        // of the graph is missing.
+        // SAFETY: the inputs' tensors live in the caller and the outputs' here. All ports are bound, since no input of
+        // the graph is missing.
         let ran = bound.and_then(|()| unsafe { request.run(batch.stop) });
         match ran {
             Err(error) if can_go_on && is_other_shape(&error) => return Ok(None),
             ran => ran?,
         }
         let shapes = tensors().map(Tensor::shape).collect::<Result<SmallVec<[Dims; 4]>, _>>()?;
+        // Ends the borrows of the output memory, which moves into the results below.
         drop(over);
         for (((port, _), target), shape) in self.outputs.iter().zip(targets.iter()).zip(&shapes) {
             match target {
@@ -460,8 +469,8 @@ impl OpenVinoProgram {
         outputs.collect::<Result<_, EngineError>>().map(Some)
     }
 
-    /// Runs once more, without memory of the pool's, after a run whose outputs were not of the shapes declared; and
-    /// remembers which.
+    /// Runs again with outputs that OpenVINO allocates, after a run whose outputs did not have the declared shapes, and
+    /// records which outputs differ.
     fn execute_undeclared(
         &self,
         request: &mut Taken<'_>,
@@ -473,7 +482,7 @@ impl OpenVinoProgram {
         let outputs = outputs.ok_or_else(|| EngineError("the outputs have no shape".to_owned()))?;
         for (((port, _), declared), output) in self.outputs.iter().zip(declared).zip(&outputs) {
             if declared.is_some_and(|declared| declared != output.shape) {
-                // Runs that have not seen it yet find out by themselves.
+                // Concurrent runs that have not seen the flag retry in the same way.
                 port.differs.store(true, Ordering::Relaxed);
             }
         }

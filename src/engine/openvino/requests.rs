@@ -1,4 +1,4 @@
-//! The infer requests of a compiled graph: each serves one run at a time.
+//! The infer requests of a compiled graph; each serves one run at a time.
 
 use std::{ptr, sync::Arc};
 
@@ -11,18 +11,18 @@ use super::{
 };
 use crate::engine::{EngineError, StopSignal, stop::Interrupt};
 
-/// As many run at the same time as the graph has streams. OpenVINO has further runs wait where nothing can end the
-/// wait; so they wait here.
+/// A pool with as many infer requests as the graph has streams. OpenVINO would make further runs wait without a way to
+/// end the wait, so they wait here.
 pub(super) struct Requests<R = Request> {
     idle: Mutex<Vec<Arc<R>>>,
     returned: Condvar,
 }
 
 impl Requests {
-    /// So many.
+    /// Creates `count` infer requests.
     ///
     /// # Errors
-    /// When OpenVINO makes none.
+    /// Fails if OpenVINO cannot create one.
     pub(super) fn new(graph: &Compiled, count: usize) -> Result<Self, EngineError> {
         (0..count).map(|_| Request::new(graph)).collect::<Result<_, _>>().map(Self::of)
     }
@@ -33,10 +33,10 @@ impl<R: Send + Sync + 'static> Requests<R> {
         Self { idle: Mutex::new(requests.into_iter().map(Arc::new).collect()), returned: Condvar::new() }
     }
 
-    /// Waits for a request that nobody uses.
+    /// Waits for an idle infer request.
     ///
     /// # Errors
-    /// When it is told to stop meanwhile.
+    /// Fails if `stop` is raised meanwhile.
     pub(super) fn take(self: &Arc<Self>, stop: &StopSignal) -> Result<Taken<'_, R>, EngineError> {
         let taken = |request| Ok(Taken { requests: self, request });
         if let Some(request) = self.idle.lock().pop() {
@@ -58,13 +58,13 @@ impl<R: Send + Sync + 'static> Requests<R> {
 
 impl<R: Send + Sync> Interrupt for Requests<R> {
     fn interrupt(&self) {
-        // Nobody is between looking at the signal and waiting while this has the lock.
+        // With the lock held, no thread is between checking the signal and waiting, so none misses the notification.
         let _idle = self.idle.lock();
         self.returned.notify_all();
     }
 }
 
-/// A request that is back among the others when this is dropped.
+/// An infer request in use; dropping it returns it to the pool.
 pub(super) struct Taken<'a, R = Request> {
     requests: &'a Requests<R>,
     request: Arc<R>,
@@ -78,35 +78,35 @@ impl<R> Drop for Taken<'_, R> {
 }
 
 impl Taken<'_> {
-    /// Lets the next run read an input from a tensor, which has to live until it has ended.
+    /// Makes the next run read an input from a tensor, which must live until the run has ended.
     pub(super) fn bind_input(&mut self, index: usize, tensor: &Tensor<'_>) -> Result<(), EngineError> {
         let Request { api, request } = *self.request;
-        // SAFETY: both are live; the request is used by nobody else.
+        // SAFETY: both are live, and nothing else uses the infer request.
         api.check(unsafe { (api.ov_infer_request_set_input_tensor_by_index)(request, index, tensor.as_ptr()) })
     }
 
-    /// Lets the next run write an output to a tensor, which has to live until it has ended.
+    /// Makes the next run write an output to a tensor, which must live until the run has ended.
     pub(super) fn bind_output(&mut self, index: usize, tensor: &Tensor<'_>) -> Result<(), EngineError> {
         let Request { api, request } = *self.request;
         // SAFETY: as above.
         api.check(unsafe { (api.ov_infer_request_set_output_tensor_by_index)(request, index, tensor.as_ptr()) })
     }
 
-    /// Runs, with what is bound.
+    /// Runs with the bound tensors.
     ///
-    /// A signal that is raised before the run has begun within OpenVINO, microseconds after it was looked at here, does
-    /// not stop it: it ends by itself, or the executor goes on without its lane.
+    /// A signal raised between the check here and the start of the run inside OpenVINO, microseconds later, does not
+    /// stop it. The run then ends by itself, or the executor abandons its lane.
     ///
     /// # Errors
-    /// When the run fails or is told to stop.
+    /// Fails if the run fails or is stopped.
     ///
     /// # Safety
-    /// The tensors that were bound last are alive, and every input and output is bound to one of this run's.
+    /// The tensors bound last are alive, and every input and output has been bound for this run.
     pub(super) unsafe fn run(&mut self, stop: &StopSignal) -> Result<(), EngineError> {
         let Request { api, request } = *self.request;
         let running = stop.interrupts(Arc::clone(&self.request) as Arc<dyn Interrupt>)?;
-        // SAFETY: the request is live and used by nobody else, but for being cancelled; the memory is as the caller
-        // promises.
+        // SAFETY: the infer request is live and used by nothing else, except to cancel it; the caller guarantees the
+        // memory.
         let ran = api.check(unsafe { (api.ov_infer_request_infer)(request) });
         drop(running);
         if stop.is_raised() { ran.map_err(|_| StopSignal::stopped()) } else { ran }
@@ -118,10 +118,10 @@ pub(super) struct Request {
     request: *mut api::InferRequest,
 }
 
-// SAFETY: nothing about a request is tied to a thread.
+// SAFETY: an infer request is not tied to a thread.
 unsafe impl Send for Request {}
-// SAFETY: what is called through a shared reference, `cancel`, may be called while the request runs; the rest only
-// through `Taken`, of which there is one at a time.
+// SAFETY: only `cancel` is called through a shared reference, and it may be called during a run. Everything else goes
+// through `Taken`, of which only one exists at a time.
 unsafe impl Sync for Request {}
 
 impl Request {
@@ -135,14 +135,14 @@ impl Request {
 
 impl Interrupt for Request {
     fn interrupt(&self) {
-        // SAFETY: the request is live. One that does not run is not changed by this.
+        // SAFETY: the infer request is live; cancelling one that does not run has no effect.
         let _ = unsafe { (self.api.ov_infer_request_cancel)(self.request) };
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        // SAFETY: created by `new`, released once; it does not run, since a run holds it.
+        // SAFETY: created by `new` and released once. It is not running, since a run holds a reference.
         unsafe { (self.api.ov_infer_request_free)(self.request) }
     }
 }

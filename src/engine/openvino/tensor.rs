@@ -1,4 +1,4 @@
-//! Tensors of OpenVINO: made over borrowed memory, or owned and read back.
+//! Tensors of OpenVINO, over borrowed memory or with memory of their own.
 
 use std::{marker::PhantomData, ptr, slice};
 
@@ -10,7 +10,8 @@ use crate::{
     model::{DataType, Dims, element_count},
 };
 
-/// The element type in OpenVINO's numbering since 2025.1; `None` for strings, which this engine does not take.
+/// Returns the element type in OpenVINO's numbering since 2025.1; `None` for strings, which this engine does not
+/// accept.
 pub(super) fn element_type(datatype: DataType) -> Option<u32> {
     Some(match datatype {
         DataType::Bool => 1,
@@ -30,7 +31,7 @@ pub(super) fn element_type(datatype: DataType) -> Option<u32> {
     })
 }
 
-/// A tensor; `'a` is the lifetime of the memory it was made over (`'static` where it owns it).
+/// A tensor. `'a` is the lifetime of the borrowed memory, `'static` if the tensor owns its memory.
 pub(super) struct Tensor<'a> {
     api: &'static Api,
     tensor: *mut api::Tensor,
@@ -43,7 +44,7 @@ unsafe impl Send for Tensor<'_> {}
 unsafe impl Sync for Tensor<'_> {}
 
 impl<'a> Tensor<'a> {
-    /// A tensor over input memory, which a run only reads.
+    /// Creates a tensor over input memory, which a run only reads.
     pub(super) fn over(
         api: &'static Api,
         datatype: DataType,
@@ -54,7 +55,7 @@ impl<'a> Tensor<'a> {
         unsafe { Self::create(api, datatype, shape, data.as_ptr().cast_mut(), data.len()) }
     }
 
-    /// A tensor over memory that a run writes its output to.
+    /// Creates a tensor over memory to which a run writes its output.
     pub(super) fn over_mut(
         api: &'static Api,
         datatype: DataType,
@@ -77,9 +78,9 @@ impl<'a> Tensor<'a> {
         let mut dims = Dims::from_slice(shape);
         let count = element_count(&dims);
         let takes = count.and_then(|count| count.checked_mul(datatype.size_bytes()?));
-        // OpenVINO knows no length: it would read and write as far as the shape says.
+        // OpenVINO is not given the length: it would read and write as far as the shape says.
         if takes != Some(len) {
-            return Err(EngineError(format!("{len} bytes are given for {datatype} of the shape {shape:?}")));
+            return Err(EngineError(format!("found {len} bytes for {datatype} of shape {shape:?}")));
         }
         let shape = api::Shape { rank: dims.len() as i64, dims: dims.as_mut_ptr() };
         let mut tensor = ptr::null_mut();
@@ -92,7 +93,7 @@ impl<'a> Tensor<'a> {
         self.tensor
     }
 
-    /// The shape.
+    /// Returns the shape.
     pub(super) fn shape(&self) -> Result<Dims, EngineError> {
         let mut shape = api::Shape { rank: 0, dims: ptr::null_mut() };
         // SAFETY: the tensor is live; what the call fills in is copied and freed below.
@@ -107,12 +108,12 @@ impl<'a> Tensor<'a> {
 }
 
 impl Tensor<'static> {
-    /// A tensor of OpenVINO's own memory without elements, which a run makes as large as its output is.
+    /// Creates an empty tensor in OpenVINO's memory, which a run resizes to its output.
     pub(super) fn empty(api: &'static Api, datatype: DataType) -> Result<Self, EngineError> {
         Self::owned(api, known(datatype)?, 0)
     }
 
-    /// A tensor of so many elements in a row.
+    /// Creates a one-dimensional tensor of `length` elements.
     fn owned(api: &'static Api, element: u32, length: i64) -> Result<Self, EngineError> {
         let (mut tensor, mut dims) = (ptr::null_mut(), [length]);
         let shape = api::Shape { rank: 1, dims: dims.as_mut_ptr() };
@@ -121,7 +122,7 @@ impl Tensor<'static> {
         Ok(Self { api, tensor, memory: PhantomData })
     }
 
-    /// Shares the elements without a copy. `len_bytes` is what shape and type make.
+    /// Shares the elements without copying them. `len_bytes` is the size that follows from shape and type.
     pub(super) fn into_bytes(self, len_bytes: usize) -> Result<Bytes, EngineError> {
         if len_bytes == 0 {
             return Ok(Bytes::new());
@@ -146,7 +147,7 @@ impl Drop for Tensor<'_> {
     }
 }
 
-/// Checks that a library numbers element types as this module does, by the size that it gives each.
+/// Checks by the size of each element type that the library numbers them as this module does.
 ///
 /// # Errors
 /// Names the first type that differs.
@@ -166,10 +167,10 @@ pub(super) fn check_types(api: &'static Api) -> Result<(), String> {
 }
 
 fn known(datatype: DataType) -> Result<u32, EngineError> {
-    element_type(datatype).ok_or_else(|| EngineError("the engine openvino takes no strings".to_owned()))
+    element_type(datatype).ok_or_else(|| EngineError("the engine openvino does not accept strings".to_owned()))
 }
 
-/// A tensor of OpenVINO's own memory, seen as bytes.
+/// A tensor in OpenVINO's memory, as bytes.
 struct OwnedElements {
     #[allow(dead_code, reason = "keeps the memory alive")]
     tensor: Tensor<'static>,
@@ -177,14 +178,14 @@ struct OwnedElements {
     len_bytes: usize,
 }
 
-// SAFETY: the memory belongs to the tensor, which moves along, and is only read.
+// SAFETY: the memory belongs to the tensor, which moves with it, and is only read.
 unsafe impl Send for OwnedElements {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedElements {}
 
 impl AsRef<[u8]> for OwnedElements {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the tensor said that it has as many bytes, which are not null then.
+        // SAFETY: the tensor reported this many bytes, so the pointer is not null.
         unsafe { slice::from_raw_parts(self.data, self.len_bytes) }
     }
 }

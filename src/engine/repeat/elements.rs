@@ -1,4 +1,4 @@
-//! Triton's own `repeat`: one response for each element of IN, each after a delay of its own.
+//! The program of Triton's `repeat` backend: one response per element of IN, each after its own delay.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use crate::{
     model::{DataType, Dims, ModelSpec, TensorSpec},
 };
 
-/// For element i of IN it waits DELAY\[i\] milliseconds and responds with the element as OUT and i as IDX; the request
+/// For element i of IN, waits DELAY\[i\] milliseconds and responds with the element as OUT and i as IDX. The request
 /// ends no sooner than WAIT milliseconds after it began. Each response is one run, and the row holds no lane between
 /// runs.
 ///
-/// Triton's backend begins its next request after WAIT, since an instance runs one at a time; here requests wait beside
-/// each other, so WAIT delays nothing but the request's own end.
+/// Triton's backend starts the next request after WAIT, since an instance runs one request at a time. Here requests
+/// wait concurrently, so WAIT only delays the end of its own request.
 #[derive(Debug)]
 pub struct RepeatElements {
-    /// Where IN, DELAY and WAIT are among the inputs.
+    /// Indices of IN, DELAY and WAIT among the inputs.
     inputs: [usize; 3],
-    /// Where OUT and IDX are among the outputs.
+    /// Indices of OUT and IDX among the outputs.
     outputs: [usize; 2],
 }
 
-/// What a request asks for, and where it is.
+/// The inputs of a request.
 struct Elements<'a> {
     values: &'a [u8],
     delays: &'a [u8],
@@ -34,9 +34,9 @@ struct Elements<'a> {
 /// What one run does for its row.
 #[derive(Debug, PartialEq, Eq)]
 struct Turn {
-    /// The element that it responds with, if any.
+    /// The element to respond with, if any.
     responds: Option<u32>,
-    /// How long the row waits until it runs again; `None`: it is done.
+    /// Delay until the row runs again; `None` if it is done.
     again_ms: Option<u64>,
 }
 
@@ -45,7 +45,7 @@ const INPUTS: [(&str, DataType); 3] =
 const OUTPUTS: [(&str, DataType); 2] = [("OUT", DataType::Int32), ("IDX", DataType::Uint32)];
 
 impl RepeatElements {
-    /// Whether a model's inputs are named as this program's are.
+    /// Returns whether a model's inputs have the names of this program's.
     pub fn is_meant(spec: &ModelSpec) -> bool {
         spec.inputs.iter().any(|input| input.name == INPUTS[0].0)
     }
@@ -53,7 +53,7 @@ impl RepeatElements {
     /// Checks that a model's configuration fits the program.
     ///
     /// # Errors
-    /// When the model has other tensors, other datatypes or other dimensions, or batches.
+    /// Fails if the model has other tensors, datatypes or dimensions, or batches.
     pub fn compile(spec: &ModelSpec) -> Result<Self, EngineError> {
         let refused = || {
             EngineError(format!(
@@ -78,10 +78,10 @@ impl RepeatElements {
         fits.then_some(found).ok_or_else(refused)
     }
 
-    /// What a request asks for.
+    /// Reads the inputs of a request.
     ///
     /// # Errors
-    /// When there are more elements than responses may be, or not as many delays.
+    /// Fails if there are too many elements, or the numbers of elements and delays differ.
     fn elements<'a>(&self, batch: &Batch<'a>) -> Result<Elements<'a>, String> {
         let [values, delays, wait] = self.inputs.map(|at| match batch.inputs.get(at) {
             Some(&BatchInput::Dense { data, .. }) => data,
@@ -107,14 +107,13 @@ impl Elements<'_> {
         four_bytes(self.delays, element).map_or(0, |bytes| u64::from(u32::from_le_bytes(bytes)))
     }
 
-    /// What is left of WAIT once all elements had their delays.
+    /// Returns what is left of WAIT after the delays of all elements.
     fn rest_ms(&self) -> u64 {
         let delayed_ms = (0..self.count()).map(|element| self.delay_ms(element)).sum();
         u64::from(self.wait_ms).saturating_sub(delayed_ms)
     }
 
-    /// The run of this number, from 0. Where there is something to wait for before the first response, run 0 only says
-    /// so.
+    /// Returns what the run with this number, from 0, does. If the first response has a delay, run 0 only starts it.
     fn turn(&self, run: u32) -> Turn {
         let first_ms = if self.count() > 0 { self.delay_ms(0) } else { self.rest_ms() };
         let responds = match run.checked_sub(u32::from(first_ms > 0)) {
@@ -130,7 +129,7 @@ impl Elements<'_> {
         Turn { responds: Some(responds), again_ms }
     }
 
-    /// How long to wait before what comes after the first `done` elements.
+    /// Returns the delay between the first `done` elements and what follows.
     fn rest_ms_after(&self, done: u32) -> u64 {
         if done < self.count() { self.delay_ms(done) } else { self.rest_ms() }
     }
@@ -207,7 +206,7 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// What each run of a request says, until it is done: its response, and the delay after it in milliseconds.
+    /// Returns the response of each run of a request and the delay after it in milliseconds.
     fn runs(values: &[i32], delays_ms: &[u32], wait_ms: u32) -> Vec<(Option<(i32, u32)>, u64)> {
         let program = RepeatElements::compile(&spec()).expect("it fits");
         let values = little_endian(&values.iter().map(|value| value.cast_unsigned()).collect::<Vec<_>>());

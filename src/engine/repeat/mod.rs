@@ -1,5 +1,5 @@
-//! The built-in `repeat` programs: n responses from one request, for tests of streaming. Which of the two a model
-//! means is seen by the names of its inputs.
+//! The built-in `repeat` programs, which send several responses to one request, for tests of streaming. The names of a
+//! model's inputs decide which of the two it uses.
 
 mod elements;
 
@@ -15,8 +15,8 @@ pub use elements::RepeatElements;
 /// Most responses of one request.
 pub(super) const MAX_RESPONSES: u32 = 65_536;
 
-/// A request whose first input element is n gets n responses; response i is the input plus i. Each response is one run
-/// of the cell, so that rows repeat it until they are done.
+/// Sends n responses to a request whose first input element is n; response i is the input plus i. Each response is one
+/// run of the cell, which a row repeats until it is done.
 #[derive(Debug)]
 pub struct Repeat;
 
@@ -24,7 +24,7 @@ impl Repeat {
     /// Checks that a model's configuration fits the program.
     ///
     /// # Errors
-    /// When the model does not have exactly one FP32 input and one FP32 output of the same dimensions.
+    /// Fails unless the model has exactly one FP32 input and one FP32 output with the same dimensions.
     pub fn compile(spec: &ModelSpec) -> Result<Self, EngineError> {
         let fits = match (spec.inputs.as_slice(), spec.outputs.as_slice()) {
             ([input], [output]) => {
@@ -75,7 +75,7 @@ impl Program for Repeat {
     }
 }
 
-/// How many responses a row asks for.
+/// Returns the number of responses to a row.
 fn responses(row: &[f32]) -> Result<u32, String> {
     let asked = row.first().copied().unwrap_or(0.0);
     if asked < 0.0 {
