@@ -1,4 +1,4 @@
-//! What a program is on a CUDA card: operations that an executor captures into its graphs.
+//! A program's form on a CUDA card: operations that an executor captures into CUDA graphs.
 
 use crate::{
     batching::Lengths,
@@ -9,80 +9,82 @@ use crate::{
     model::Dims,
 };
 
-/// The size of a run, fixed when its graph is captured.
+/// The size of a run, which is fixed when its CUDA graph is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSize {
-    /// Rows, padding included.
+    /// Number of rows, including padding.
     pub rows: u32,
-    /// Which of the program's [lengths](CardProgram::lengths) its rows have.
+    /// Index of the rows' lengths among the program's [lengths](CardProgram::lengths).
     pub lengths: usize,
 }
 
-/// A program that can be loaded onto a card. It is made without one.
+/// A program that can be loaded onto a card. Creating it needs no card.
 pub trait CardProgram: Send + Sync {
-    /// The lengths of padded axes that runs may have, each entry by symbol of the model. There is one empty entry where
-    /// nothing is padded.
+    /// Returns the lengths of padded axes that runs may have; each entry has one length per symbol of the model. A
+    /// program without padded axes has one empty entry.
     fn lengths(&self) -> Vec<Lengths> {
         vec![Lengths::new()]
     }
 
-    /// The dims of a row of an output in runs with the lengths of this number; `None` where they are those of its
-    /// specification.
+    /// Returns the dims of one row of an output in runs with the lengths of index `lengths`; `None` if they are those
+    /// of the specification.
     fn output_dims(&self, lengths: usize, output: usize) -> Option<Dims> {
         let _ = (lengths, output);
         None
     }
 
-    /// Compiles what [`Self::load`] needs, on any thread, so that it finds that in the compiler's cache: a card serves
-    /// nothing while a program is loaded.
+    /// Compiles the kernels that [`Self::load`] needs, on any thread, so that `load` finds them in the compiler's
+    /// cache. The card runs nothing while a program is loaded, so loading must not compile.
     ///
     /// # Errors
+    /// Fails if a kernel does not compile.
     /// When a kernel does not compile.
     fn compile(&self, compiler: &Compiler) -> Result<(), String> {
         let _ = compiler;
         Ok(())
     }
 
-    /// Puts the weights onto a card. On the thread of that card, as all that follows.
+    /// Copies the weights to a card. Must be called on the thread of that card, as must all methods below.
     ///
     /// # Errors
-    /// When the card has not enough memory, or a library that the program needs is missing.
+    /// Fails if the card lacks memory, or a library that the program needs is missing.
     fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError>;
 }
 
 /// The weights of a program on a card, which all its streams share.
 pub trait CardWeights {
-    /// Memory of one stream for batches of up to `max_rows` rows: inputs, outputs, and what lies between.
+    /// Allocates one stream's memory for batches of up to `max_rows` rows: inputs, outputs and intermediate tensors.
     ///
     /// # Errors
-    /// When the card has not enough.
+    /// Fails if the card lacks memory.
     fn reserve(&self, card: &mut Cuda, stream: StreamId, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError>;
 }
 
-/// A program on one stream of a card. Tensors are row-major without gaps, and the batch is axis 0. Where they lie
-/// depends on the [lengths](CardProgram::lengths) of a run, which are given by number, but not on its number of rows.
+/// A program on one stream of a card. Tensors are row-major and contiguous, with the batch as axis 0. Their addresses
+/// depend on the [lengths](CardProgram::lengths) of a run, given by index, but not on its number of rows.
 pub trait CardWorkspace {
-    /// Where an input is to be written before a run.
+    /// Returns the address to which an input must be written before a run.
     fn input(&self, lengths: usize, index: usize) -> Address;
 
-    /// Where an output lies after a run.
+    /// Returns the address of an output after a run.
     fn output(&self, lengths: usize, index: usize) -> Address;
 
-    /// Where a run notes which of its rows name what a table does not have: a 32-bit word a row, not zero where one
-    /// does. `None` where rows name nothing.
+    /// Returns the address of one 32-bit word per row, which a run sets to a nonzero value if the row has an index that
+    /// is out of range of its table. `None` if the program looks nothing up.
     fn faults(&self, lengths: usize) -> Option<Address>;
 
-    /// Does for runs of a size what may allocate, compile or wait, none of which a capture allows. Nothing runs on the
-    /// stream meanwhile.
+    /// Prepares runs of one size. Does everything that may allocate, compile or block, which is not allowed during a
+    /// capture. Nothing else may run on the stream meanwhile.
     ///
     /// # Errors
-    /// When the card has not enough memory, or a kernel does not compile.
+    /// Fails if the card lacks memory, or a kernel does not compile.
     fn prepare(&mut self, card: &mut Cuda, size: RunSize) -> Result<(), DeviceError>;
 
-    /// Issues a run of a size that was [prepared](Self::prepare). Rows from `live` on are padding, a 32-bit number
-    /// on the card that is read when the run begins: what they hold is of no account, and what they become neither.
+    /// Issues a run of a size that was [prepared](Self::prepare). `live` is the address of a 32-bit number of rows,
+    /// which is read when the run begins; rows from that number on are padding, whose content is ignored and whose
+    /// results are undefined.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// Fails if the driver rejects a launch.
     fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError>;
 }

@@ -1,4 +1,4 @@
-//! Tensors of the file as bytes, least significant first, row-major.
+//! Constants of a graph as bytes: little-endian and row-major.
 
 use bytes::Bytes;
 
@@ -8,11 +8,11 @@ use crate::onnx::{
     pb::{self, tensor_proto::DataType as Elem},
 };
 
-/// A tensor's elements; `outside` has them where they lie in a file of their own.
+/// Returns a tensor's type, shape and elements. `outside` holds the elements if they are in another file.
 ///
 /// # Errors
-/// When it is of a type that no kernel knows, its data do not fill its shape, or it lies outside of the file and is not
-/// given, or cannot be read there.
+/// Fails if no kernel supports the type, if the data do not fill the shape, or if they are in another file that is not
+/// given or cannot be read.
 pub(super) fn of(tensor: &pb::TensorProto, outside: Option<&ExternalWeight>) -> Result<(Kind, Dims, Bytes), String> {
     let elem = Elem::try_from(tensor.data_type()).unwrap_or(Elem::Undefined);
     let kind = match elem {
@@ -44,7 +44,7 @@ pub(super) fn of(tensor: &pb::TensorProto, outside: Option<&ExternalWeight>) -> 
     Ok((kind, dims, bytes))
 }
 
-/// An element as expressions hold numbers: the bits of an f32, or an i64.
+/// Returns an element in the form of [`Node::Number`](super::ir::Node::Number).
 pub(super) fn bits(kind: Kind, bytes: &[u8], index: usize) -> Option<u64> {
     let element = bytes.get(index * kind.bytes()..(index + 1) * kind.bytes())?;
     Some(match kind {

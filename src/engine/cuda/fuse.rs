@@ -1,8 +1,8 @@
 //! Merges stores into few kernels.
 //!
-//! A store goes into the last kernel that comes after everything it reads. Over the same index space it shares that
-//! kernel's values, so that what another store of it has computed is not loaded again; over another space it becomes a
-//! section of its own, which saves a launch. Sections of a kernel run in no order, so none reads what another writes.
+//! A store moves into the last kernel that comes after everything it reads. If that kernel has the same index space,
+//! the store reuses the values computed there rather than load them again. Otherwise it becomes a separate section,
+//! which still saves a launch. Sections of a kernel run in no particular order, so none may read what another writes.
 
 use std::collections::HashSet;
 
@@ -10,47 +10,47 @@ use super::ir::{
     BufferId, Convolution, Dims, Expressions, Node, NodeId, Operation, Product, Reduce, Rowwise, Store, View, Work,
 };
 
-/// Kernels have a pointer for each buffer, and the driver takes 4 KB of arguments.
+/// Most stores of a kernel: each buffer needs a pointer, and the driver accepts 4 KB of arguments.
 const STORES_MAX: usize = 64;
 
-/// Launches that a store is moved before, at most: graphs may have as many nodes as they like.
+/// Most launches that a store may be moved across, which bounds the time for large graphs.
 const STEPS_BACK_MAX: usize = 64;
 
-/// What is launched at once.
+/// One launch.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// A generated kernel.
+    /// A generated kernel of stores.
     Kernel(Kernel),
     /// A matrix product.
     Product(Product),
     /// A convolution.
     Convolution(Convolution),
-    /// A written kernel over rows.
+    /// A handwritten row kernel.
     Rowwise(Rowwise),
     /// A generated reduction.
     Reduce(Reduce),
 }
 
-/// A kernel of stores.
+/// A generated kernel of stores.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
-    /// Whether it runs for each row.
+    /// Whether it runs for every row.
     pub by_rows: bool,
-    /// Its index spaces.
+    /// Its sections, one for each index space.
     pub sections: Vec<Section>,
 }
 
-/// What is stored over one index space.
+/// Stores over one index space.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
-    /// The space.
+    /// The index space.
     pub dims: Dims,
-    /// Where each expression goes.
+    /// Each expression and where it is stored.
     pub stores: Vec<(View, NodeId)>,
 }
 
 impl Step {
-    /// The buffers that it writes.
+    /// Returns the buffers that it writes.
     pub(super) fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::Kernel(kernel) => kernel.stores().map(|(to, _)| to.buffer).collect(),
@@ -61,7 +61,7 @@ impl Step {
         }
     }
 
-    /// The buffers that it reads.
+    /// Returns the buffers that it reads.
     pub(super) fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
         match self {
             Self::Kernel(kernel) => kernel.stores().flat_map(|(_, node)| expressions.buffers(*node)).collect(),
@@ -78,18 +78,21 @@ impl Kernel {
         self.sections.iter().flat_map(|section| &section.stores)
     }
 
-    /// Takes a store in; whether it could.
+    /// Adds a store to the kernel if possible, and returns whether it was.
     fn take(&mut self, store: &Store, expressions: &mut Expressions) -> bool {
         let written: HashSet<BufferId> = self.stores().map(|(to, _)| to.buffer).collect();
         if self.by_rows != store.by_rows || self.stores().count() >= STORES_MAX {
             return false;
         }
         let section = self.sections.iter().position(|section| section.dims == store.dims);
-        // What this place of the index space has just computed is in registers; what other places do is nowhere yet.
+        // Values at this place of the index space are in registers; those at other places may not have been written
+        // yet.
         if !expressions.tables(store.node).is_disjoint(&written) {
             return false;
         }
         let computed = section.map(|section| self.sections[section].stores.clone()).unwrap_or_default();
+        // Replaces reads of what this kernel writes by the expressions behind it, and gives up if another section
+        // writes it.
         let node = expressions.rewrite(store.node, &mut |expressions, kind, view| {
             if !written.contains(&view.buffer) {
                 return Some(expressions.add(kind, Node::Load(view.clone())));
@@ -106,7 +109,7 @@ impl Kernel {
     }
 }
 
-/// The operations of a graph as launches.
+/// Turns the operations of a graph into launches.
 pub(super) fn fused(work: &mut Work) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for operation in std::mem::take(&mut work.operations) {
@@ -131,6 +134,7 @@ pub(super) fn fused(work: &mut Work) -> Vec<Step> {
         };
         let reads: HashSet<BufferId> = work.expressions.buffers(store.node).into_iter().collect();
         let mut is_taken = false;
+        // Searches backwards for a kernel to join, and stops at a step that writes what the store reads.
         for step in steps.iter_mut().rev().take(STEPS_BACK_MAX) {
             if let Step::Kernel(kernel) = step
                 && kernel.take(&store, &mut work.expressions)

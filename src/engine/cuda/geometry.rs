@@ -1,9 +1,9 @@
-//! What cuDNN is told of a plan's convolutions.
+//! The geometry of convolutions, as cuDNN needs it.
 
 use super::{ir::Convolution, plan::Parts};
 use crate::device::cuda::convolutions::{Direction, Geometry};
 
-/// The shape of a convolution for a number of rows.
+/// Returns the geometry of a convolution for `rows` rows.
 pub(super) fn geometry(plan: &Parts, convolution: &Convolution, rows: usize) -> Geometry {
     let Convolution { is_transposed, images, inputs, outputs, groups, size, out, kernel, .. } = *convolution;
     Geometry {

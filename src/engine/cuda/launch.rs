@@ -17,33 +17,33 @@ use crate::device::{
     },
 };
 
-/// Most blocks of a grid along y.
+/// Maximum number of blocks of a grid along y.
 const BLOCKS_MAX: usize = 65_535;
-/// Threads of the written kernels over rows, at most: that of the smallest.
+/// Maximum number of threads of a row kernel; the lowest limit among those kernels.
 const ROW_THREADS: usize = 512;
-/// Elements that a thread of these reads at once.
+/// Elements that a thread of a row kernel reads at once.
 const PACK: usize = 4;
 
 impl Loaded {
-    /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a
-    /// capture. Products and convolutions may run, so nothing else may use the workspace meanwhile.
+    /// Does everything that may allocate, compile or query a library for batches of `rows` rows, before a capture. May
+    /// run products and convolutions, so nothing else may use the workspace meanwhile.
     ///
     /// # Errors
-    /// When the workspace has fewer rows, or a library refuses a product or a convolution.
+    /// Fails if the workspace has room for fewer rows, or if a library rejects a product or a convolution.
     pub fn prepare(&self, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Prepared, DeviceError> {
         Prepared::new(self, card, workspace, rows)
     }
 }
 
-/// An argument of a launch that is known when it is issued.
+/// An argument of a launch.
 #[derive(Clone, Copy, Debug)]
 enum Told {
-    /// Where the number of live rows lies.
+    /// The address of the number of live rows, which is given when the launch is issued.
     Live,
     Known(Argument),
 }
 
-/// The launches of a plan for one number of rows. It lives as long as the graphs that are made of it.
+/// The launches of a plan for one number of rows. Must outlive the CUDA graphs that contain them.
 #[derive(Debug)]
 pub struct Prepared {
     launches: Vec<Launch>,
@@ -87,10 +87,10 @@ impl Prepared {
         Ok(Self { launches })
     }
 
-    /// Issues the launches. `live` is where the number of live rows lies, an i32, which is read when the launch runs.
+    /// Issues the launches. `live` is the address of the number of live rows, an i32 that is read when a launch runs.
     ///
     /// # Errors
-    /// When the driver or a library refuses.
+    /// Fails if the driver or a library rejects a launch.
     pub fn issue(&self, capture: &mut Capture<'_>, live: Address) -> Result<(), DeviceError> {
         for launch in &self.launches {
             match launch {
@@ -110,7 +110,7 @@ impl Prepared {
     }
 }
 
-/// Makes launches for a number of rows.
+/// Creates the launches for one number of rows.
 struct Builder<'b> {
     loaded: &'b Loaded,
     workspace: &'b Workspace,
@@ -128,7 +128,7 @@ impl Builder<'_> {
     }
 
     fn number(&self, number: usize) -> Told {
-        // Counts that kernels are told are checked when a workspace is reserved, and lengths when the plan is made.
+        // Cannot overflow: row counts are checked when a workspace is reserved, and lengths when the plan is made.
         Told::Known(Argument::I32(i32::try_from(number).unwrap_or(i32::MAX)))
     }
 
@@ -145,7 +145,7 @@ impl Builder<'_> {
         Launch::Kernel { function: function.clone(), shape, arguments }
     }
 
-    /// Where the number of live rows of a matrix lies.
+    /// Returns the address of a matrix's number of live rows.
     fn live(&self, rows: Count) -> Told {
         let place = self.loaded.plan.counts.iter().position(|&count| count == rows);
         let at =
@@ -169,7 +169,7 @@ impl Builder<'_> {
                 null(),
                 self.at(*to),
             ]),
-            // No token is the last.
+            // The kernel can detect an end token; -1 names none.
             RowKernel::ArgMax { done } => {
                 arguments.extend([self.at(*from), Told::Known(Argument::I32(-1)), self.at(*to), self.at(*done)]);
             }

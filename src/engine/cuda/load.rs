@@ -1,4 +1,4 @@
-//! Puts a plan on a card.
+//! Loads a plan onto a card.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -22,26 +22,26 @@ use crate::{
     engine::Precision,
 };
 
-/// The first cards that multiply BF16.
+/// Compute capability from which cards multiply BF16.
 const HAS_BF16: (i32, i32) = (8, 0);
 
-/// A plan on a card: its weights and its kernels. It lives as long as the graphs that are made of it.
+/// A plan on a card, with its weights and kernels. Must outlive the CUDA graphs made from it.
 pub struct Loaded {
     pub(super) plan: Arc<Parts>,
     _weights: Rc<Weights>,
-    /// Constants, by buffer.
+    /// Address of each constant, by buffer.
     pub(super) constants: HashMap<usize, Address>,
-    /// Kernels, by step; none for products and convolutions.
+    /// The kernel of each step; `None` for products and convolutions.
     pub(super) kernels: Vec<Option<Function>>,
-    /// What counts rows and clears faults, where that is needed.
+    /// The kernel that computes row counts and clears faults, if the plan needs one.
     pub(super) head: Option<Function>,
 }
 
 impl Plan {
-    /// Compiles the plan's kernels, on any thread: [`Self::load`] finds them in the compiler's cache.
+    /// Compiles the plan's kernels, on any thread, so that [`Self::load`] finds them in the compiler's cache.
     ///
     /// # Errors
-    /// When a kernel does not compile.
+    /// Fails if a kernel does not compile.
     pub fn compile(&self, compiler: &Compiler) -> Result<(), String> {
         let steps = self.0.steps.iter().zip(&self.0.program.kernels);
         let written = steps.filter_map(|(step, generated)| match (step, generated) {
@@ -52,25 +52,25 @@ impl Plan {
         sources.try_for_each(|(source, element)| compiler.compile(source, element).map(drop))
     }
 
-    /// The plan's own kernels.
+    /// Returns the source of the plan's own kernels.
     fn own(&self) -> Source<'_> {
         Source { name: "plan.cu", text: &self.0.program.text }
     }
 
-    /// Compiles the plan's kernels and puts its weights on a card, on the card's thread.
+    /// Compiles the plan's kernels and copies its weights to a card, on the card's thread.
     ///
     /// # Errors
-    /// When there is not as much memory, a kernel does not compile, the card cannot compute in the plan's precision, or
+    /// Fails if memory is short, if a kernel does not compile, if the card does not support the plan's precision, or if
     /// the device is lost.
     pub fn load(&self, card: &mut Cuda) -> Result<Loaded, DeviceError> {
         let weights = Weights::upload(card, std::iter::once(self))?;
         self.load_with(card, Rc::new(weights))
     }
 
-    /// As [`Self::load`], with weights that are on the card.
+    /// As [`Self::load`], with weights that are already on the card.
     ///
     /// # Errors
-    /// When a kernel does not compile, the card cannot compute in the plan's precision, or the device is lost.
+    /// Fails if a kernel does not compile, if the card does not support the plan's precision, or if the device is lost.
     pub fn load_with(&self, card: &mut Cuda, weights: Rc<Weights>) -> Result<Loaded, DeviceError> {
         let parts = &self.0;
         if parts.precision == Precision::Bf16 && card.capability() < HAS_BF16 {
@@ -101,7 +101,7 @@ impl Plan {
     }
 }
 
-/// The file and the name of a written kernel.
+/// Returns the source file and the name of a handwritten kernel.
 fn written(kernel: &RowKernel) -> (Source<'static>, &'static str) {
     match kernel {
         RowKernel::Softmax => (KERNELS.softmax, "softmax"),

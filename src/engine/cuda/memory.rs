@@ -1,31 +1,31 @@
-//! Where buffers lie: inputs and outputs in places of their own, what lies between them in an arena whose places are
-//! given to one after another.
+//! Places buffers in memory. Inputs and outputs have addresses of their own; intermediate buffers share an arena, in
+//! which an address is reused once its buffer is no longer needed.
 
 use super::{
     fuse::Step,
     ir::{Holder, Work},
 };
 
-/// Each place begins at a multiple of so many bytes.
+/// Alignment of every buffer, in bytes.
 pub(super) const ALIGNMENT: usize = 256;
 
-/// The places of a workspace.
+/// The addresses of the buffers of a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Places {
-    /// By buffer; `None` for constants, and for what nothing uses.
+    /// Offset in bytes, by buffer; `None` for constants and unused buffers.
     pub offsets: Vec<Option<usize>>,
-    /// All of them.
+    /// Total size in bytes.
     pub bytes: usize,
 }
 
-/// Steps in which a buffer holds something.
+/// First and last step that use a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     from: usize,
     to: usize,
 }
 
-/// Places all buffers for up to `rows` rows; `None` where their bytes are too many for a number.
+/// Places all buffers for up to `rows` rows; `None` if their total size overflows.
 pub(super) fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places> {
     let mut lives: Vec<Option<Life>> = vec![None; work.buffers.len()];
     for (at, step) in steps.iter().enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places>
         }
     }
     let mut places = Places { offsets: vec![None; work.buffers.len()], bytes: 0 };
-    // Bytes and lives of the arena's, in the order of their places.
+    // Offset, size and life of the arena's buffers, by offset.
     let mut arena: Vec<(usize, usize, Life)> = Vec::new();
     let mut fixed = Vec::new();
     for (index, buffer) in work.buffers.iter().enumerate() {
@@ -54,6 +54,7 @@ pub(super) fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places>
             (Holder::Constant(_), _) | (Holder::Scratch, None) => {}
         }
     }
+    // After the arena: the caller writes inputs before a run and reads outputs after it, so they must not share memory.
     for (index, bytes) in fixed {
         places.offsets[index] = Some(places.bytes);
         places.bytes = places.bytes.checked_add(bytes)?;
@@ -61,7 +62,7 @@ pub(super) fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places>
     Some(places)
 }
 
-/// The first place that nothing else has meanwhile.
+/// Returns the lowest offset at which no buffer that lives at the same time overlaps.
 fn first_fit(arena: &[(usize, usize, Life)], bytes: usize, life: Life) -> Option<usize> {
     let mut offset: usize = 0;
     for &(other, length, theirs) in arena {

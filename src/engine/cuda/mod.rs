@@ -1,13 +1,13 @@
-//! An ONNX graph as work of a CUDA card.
+//! ONNX graphs as work of a CUDA card.
 //!
-//! A [`Plan`] is made without a card: the graph's nodes are lowered to matrix products, convolutions, kernels over
-//! rows, reductions and pointwise expressions (`lower`), what follows a convolution goes into its call (`rectify`), and
-//! the rest is merged into few kernels (`fuse`) and written as source (`codegen`). Nothing of it depends on how many
-//! rows a batch has. [`Plan::load`] puts weights and kernels on a card, [`Loaded::reserve`] takes memory for batches,
-//! [`Loaded::prepare`] does all that may allocate or ask a library for batches of one size, and [`Prepared::issue`]
-//! issues the launches into a capture.
+//! A [`Plan`] is made without a card. `lower` turns the graph's nodes into matrix products, convolutions, row kernels,
+//! reductions and pointwise expressions; `rectify` moves what follows a convolution into its call; `fuse` merges the
+//! rest into few kernels, whose source `codegen` writes. Nothing in a plan depends on the number of rows of a batch.
 //!
-//! Knows nothing of requests, slots or scheduling. `ir` says what a plan is made of.
+//! [`Plan::load`] copies weights and kernels to a card, and [`Loaded::reserve`] allocates memory for batches.
+//! [`Loaded::prepare`] does everything for batches of one size that may allocate or query a library, and
+//! [`Prepared::issue`] issues the launches into a capture. `ir` defines what plans consist of. This module must not
+//! know requests, slots or scheduling.
 
 mod codegen;
 mod constants;

@@ -1,9 +1,9 @@
-//! Keeps what lies between a plan's inputs and outputs in 16 bits, so that products and convolutions read and write
-//! half types. Everything in between is computed in fp32, and rounded where it is stored.
+//! Keeps intermediate tensors in 16 bits, so that products and convolutions read and write half types. Values are
+//! computed in fp32 and rounded when they are stored.
 //!
-//! Fp32 stay: what the caller gives and takes, the results of reductions, rows of which the largest is chosen, and what
-//! whole numbers are made of, such as places. Where a product or a convolution needs one of these, it is rounded into a
-//! buffer of its own first.
+//! Some buffers stay fp32: inputs and outputs, the results of reductions, the operands of ArgMax, and what integers and
+//! truth values are computed from, such as indices. If a product or a convolution reads one of these, it is rounded
+//! into a separate buffer first.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::ir::{
     Rowwise, Store, View, Work, contiguous,
 };
 
-/// Rounds what may be rounded.
+/// Rounds every buffer that may be rounded.
 pub(super) fn narrowed(work: &mut Work, half: Half) {
     let operations = std::mem::take(&mut work.operations);
     let wide = wide(work, &operations);
@@ -31,7 +31,7 @@ pub(super) fn narrowed(work: &mut Work, half: Half) {
     work.operations = done;
 }
 
-/// Buffers that stay fp32 although they are neither the caller's nor the graph's.
+/// Returns the intermediate buffers that stay fp32.
 fn wide(work: &Work, operations: &[Operation]) -> HashSet<BufferId> {
     let mut wide = HashSet::new();
     for operation in operations {
@@ -50,7 +50,7 @@ fn wide(work: &Work, operations: &[Operation]) -> HashSet<BufferId> {
             Operation::Product(_) | Operation::Convolution(_) | Operation::Rowwise(_) => {}
         }
     }
-    // The kernels over rows have one type for what they read and write.
+    // Row kernels read and write one type, so fp32 on one side makes the other fp32 too, until nothing changes.
     let is_wide = |buffer: BufferId, wide: &HashSet<BufferId>| {
         !matches!(work.buffers[buffer].holder, Holder::Scratch) || wide.contains(&buffer)
     };
@@ -68,7 +68,7 @@ fn wide(work: &Work, operations: &[Operation]) -> HashSet<BufferId> {
     wide
 }
 
-/// Adds the buffers that whole numbers and truth values of an expression are computed from.
+/// Adds the buffers from which an expression computes integers and truth values.
 fn exact(work: &Work, node: usize, wide: &mut HashSet<BufferId>) {
     let expressions = &work.expressions;
     expressions.visit(node, &mut HashSet::new(), &mut |node| {
@@ -78,7 +78,7 @@ fn exact(work: &Work, node: usize, wide: &mut HashSet<BufferId>) {
     });
 }
 
-/// Constants that are tables of which entries are looked up, and that no kernel over rows reads.
+/// Returns the constant tables from which only lookups and fetches read, but no row kernel or bias.
 fn tables(work: &Work, operations: &[Operation]) -> HashSet<BufferId> {
     let mut tables = HashSet::new();
     for operation in operations {
@@ -100,12 +100,12 @@ fn tables(work: &Work, operations: &[Operation]) -> HashSet<BufferId> {
     tables
 }
 
-/// Operations that read and write half types.
+/// Rewrites operations to read and write half types.
 struct Narrowing<'w> {
     work: &'w mut Work,
     half: Half,
     done: Vec<Operation>,
-    /// By fp32 buffer, the one that its rounded elements are in.
+    /// The buffer with the rounded elements, by fp32 buffer.
     rounded: HashMap<BufferId, BufferId>,
 }
 
@@ -133,7 +133,7 @@ impl Narrowing<'_> {
         product
     }
 
-    /// All that a convolution reads and writes is of one type.
+    /// Rewrites a convolution, all of whose operands have one type.
     fn convolution(&mut self, mut convolution: Convolution) {
         convolution.x = self.rounded(convolution.x);
         convolution.w = self.rounded(convolution.w);
@@ -141,6 +141,7 @@ impl Narrowing<'_> {
             bias: self.rounded(bias),
             addend: addend.map(|addend| self.rounded(addend)),
         });
+        // An fp32 result is computed in a half buffer first and then widened.
         let y = convolution.y;
         if self.is_half(y) {
             return self.done.push(Operation::Convolution(convolution));
@@ -161,7 +162,7 @@ impl Narrowing<'_> {
         rowwise
     }
 
-    /// The buffer that has the rounded elements of another.
+    /// Returns the buffer with the rounded elements of another, and creates it if necessary.
     fn rounded(&mut self, buffer: BufferId) -> BufferId {
         if self.is_half(buffer) {
             return buffer;
@@ -182,7 +183,7 @@ impl Narrowing<'_> {
         rounded
     }
 
-    /// A new buffer for as many elements as another has.
+    /// Creates a buffer of the same size as another.
     fn like(&mut self, buffer: BufferId, half: Option<Half>, holder: Holder) -> BufferId {
         let Buffer { kind, by_rows, elements, .. } = self.work.buffers[buffer];
         let new = self.work.buffer(kind, by_rows, elements, holder);
@@ -190,7 +191,7 @@ impl Narrowing<'_> {
         new
     }
 
-    /// Stores the elements of a buffer in another.
+    /// Copies the elements of a buffer to another.
     fn copy(&mut self, from: BufferId, to: BufferId) {
         let Buffer { by_rows, elements, .. } = self.work.buffers[from];
         let dims: Dims = Some(elements).into_iter().filter(|&elements| elements != 1).collect();

@@ -1,4 +1,4 @@
-//! A program of the CPU that has a plan for cards beside it.
+//! A program for the CPU together with its plans for cards.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -20,8 +20,8 @@ pub struct OnCard {
 }
 
 impl OnCard {
-    /// A program of the CPU, and plans of the same graph with the same inputs and outputs, one for each of the lengths
-    /// that padded axes may have; one alone, of no lengths, where nothing is padded.
+    /// Combines a program for the CPU with plans of the same graph, with the same inputs and outputs: one plan for each
+    /// of the lengths that padded axes may have, or a single one with empty lengths if nothing is padded.
     pub fn new(host: Arc<dyn Program>, plans: Vec<(Lengths, Plan)>) -> Self {
         Self { host, plans }
     }
@@ -75,7 +75,7 @@ impl CardProgram for OnCard {
     }
 }
 
-/// Plans that are loaded, by lengths.
+/// Loaded plans, by lengths.
 struct OnAllStreams(Vec<Rc<Loaded>>);
 
 impl CardWeights for OnAllStreams {
@@ -88,14 +88,14 @@ impl CardWeights for OnAllStreams {
     }
 }
 
-/// Plans on one stream, by lengths. They run one after another, in the same memory.
+/// Plans on one stream, by lengths. They share memory, since runs on a stream never overlap.
 struct AllOnStream(Vec<OnStream>);
 
 /// A plan on one stream.
 struct OnStream {
     loaded: Rc<Loaded>,
     workspace: Workspace,
-    /// By rows.
+    /// Prepared runs with their numbers of rows.
     prepared: Vec<(u32, Prepared)>,
 }
 

@@ -23,15 +23,15 @@ use crate::{
 /// Why a graph has no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Nodes that cannot be lowered, all of them.
+    /// Nodes that cannot be lowered; all of them are listed.
     #[error("operators without a plan: {}", .0.join(", "))]
     Operators(Vec<String>),
-    /// An input, an output or a weight cannot be had as it is asked for.
+    /// An input, output or weight does not fit the graph or cannot be read.
     #[error("{0}")]
     Tensor(String),
 }
 
-/// What a plan is made of: a graph, and the weights that other files hold.
+/// The source of a plan: a graph, and its weights in other files.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanSource<'m> {
     model: &'m Model,
@@ -39,7 +39,7 @@ pub struct PlanSource<'m> {
 }
 
 impl<'m> From<&'m Model> for PlanSource<'m> {
-    /// A graph whose weights are all in its file.
+    /// A graph with all weights in its file.
     fn from(model: &'m Model) -> Self {
         Self { model, sealed: None }
     }
@@ -55,7 +55,7 @@ impl<'m> From<&'m SealedModel> for PlanSource<'m> {
 #[derive(Clone, Debug)]
 pub struct Plan(pub(super) Arc<Parts>);
 
-/// What a plan is made of.
+/// The content of a plan.
 #[derive(Debug)]
 pub(super) struct Parts {
     inputs: Vec<TensorSpec>,
@@ -63,19 +63,19 @@ pub(super) struct Parts {
     pub(super) precision: Precision,
     pub(super) work: Work,
     pub(super) steps: Vec<Step>,
-    /// Its own kernels.
+    /// Source and launch data of its generated kernels.
     pub(super) program: Program,
-    /// What kernels over rows are told in the place of the live rows.
+    /// Row counts that row kernels read in place of the number of live rows.
     pub(super) counts: Vec<Count>,
 }
 
 impl Plan {
-    /// Plans a graph that takes and gives these tensors, in the caller's order, with the dims of one row. With
-    /// `has_batch_axis`, axis 0 of the graph's tensors are the rows of a batch; else there is one row.
+    /// Plans a graph with these inputs and outputs, in the caller's order and with the dims of one row. If
+    /// `has_batch_axis`, axis 0 of the graph's tensors is the batch; otherwise there is a single row.
     ///
     /// # Errors
-    /// When nodes have no lowering (all are named), an input or output is not the graph's or has a length that varies,
-    /// or a weight lies in another file and cannot be read.
+    /// Fails if nodes have no lowering (all are named), if an input or output is not in the graph or has a varying
+    /// length, or if a weight in another file cannot be read.
     pub fn new<'m>(
         graph: impl Into<PlanSource<'m>>,
         inputs: &[TensorSpec],
@@ -93,13 +93,14 @@ impl Plan {
             Precision::Bf16 => Some(Half::Bf16),
             Precision::Fp16 => Some(Half::F16),
         };
-        // cuDNN does not say that its call for all of it takes BF16.
+        // cuDNN does not document BF16 for its fused call of convolution, addend, bias and rectifier.
         if half != Some(Half::Bf16) {
             rectify::rectified(&mut work);
         }
         if let Some(half) = half {
             narrow::narrowed(&mut work, half);
         }
+        // Fusion comes last, since it turns the operations, on which the passes above work, into launches.
         let steps = fuse::fused(&mut work);
         let counts = codegen::counts(&steps);
         let program = codegen::program(&work, &steps, &counts, has_batch_axis);
@@ -107,11 +108,10 @@ impl Plan {
         Ok(Self(Arc::new(parts)))
     }
 
-    /// How each node is lowered that the outputs need, whether or not all have a lowering; else as [`Self::new`].
+    /// Returns how each node that the outputs need is lowered, whether or not all have a lowering.
     ///
     /// # Errors
-    /// When an input or output is not the graph's or has a length that varies, or a weight lies in another file and
-    /// cannot be read.
+    /// Fails as [`Self::new`], except for nodes without a lowering.
     pub fn nodes<'m>(
         graph: impl Into<PlanSource<'m>>,
         inputs: &[TensorSpec],
@@ -121,22 +121,22 @@ impl Plan {
         lowered(graph.into(), inputs, outputs, has_batch_axis).map(|(lowering, _)| lowering.nodes)
     }
 
-    /// The inputs.
+    /// Returns the inputs.
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.0.inputs
     }
 
-    /// The outputs; lengths that the specification left open are known here.
+    /// Returns the outputs, with lengths that the specification leaves open.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.0.outputs
     }
 
-    /// How many launches run a batch.
+    /// Returns the number of launches per batch.
     pub fn launches(&self) -> usize {
         self.0.steps.len() + usize::from(self.0.program.has_head)
     }
 
-    /// What a batch of `rows` rows asks of a card at least.
+    /// Returns the minimum that a batch of `rows` rows demands of a card.
     pub fn demand(&self, rows: u32) -> Demand {
         let (work, rows) = (&self.0.work, rows as usize);
         let mut weights = HashSet::new();
@@ -154,24 +154,24 @@ impl Plan {
         Demand { flops, weight_bytes: bytes.sum() }
     }
 
-    /// The source of the plan's own kernels, in the vocabulary of `kernels/README.md`.
+    /// Returns the source of the plan's own kernels, in the vocabulary of `kernels/README.md`.
     pub fn source(&self) -> &str {
         &self.0.program.text
     }
 }
 
 impl Parts {
-    /// How many inputs there are.
+    /// Returns the number of inputs.
     pub(super) fn input_count(&self) -> usize {
         self.inputs.len()
     }
 
-    /// How many outputs there are.
+    /// Returns the number of outputs.
     pub(super) fn output_count(&self) -> usize {
         self.outputs.len()
     }
 
-    /// What a buffer of numbers holds in memory.
+    /// Returns the type of a buffer's numbers in memory.
     pub(super) fn element(&self, buffer: BufferId) -> Element {
         match self.work.buffers[buffer].half {
             None => Element::F32,
@@ -180,7 +180,7 @@ impl Parts {
         }
     }
 
-    /// How fp32 factors are multiplied.
+    /// Returns how fp32 operands are multiplied.
     pub(super) fn multiplication(&self) -> Multiplication {
         match self.precision {
             Precision::Tf32 => Multiplication::Tf32,
@@ -188,13 +188,13 @@ impl Parts {
         }
     }
 
-    /// Whether rows may have indices that their tables do not have.
+    /// Returns whether rows may have indices that are out of range of their tables.
     pub(super) fn notes_faults(&self) -> bool {
         self.program.kernels.iter().flatten().any(|kernel| kernel.notes_faults)
     }
 }
 
-/// What a batch asks of a card at least.
+/// The minimum that a batch demands of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
     /// Floating-point operations of its products and convolutions.
@@ -203,7 +203,7 @@ pub struct Demand {
     pub weight_bytes: usize,
 }
 
-/// Outputs that are wanted, by their names in the graph.
+/// Requested outputs: their names in the graph and their types.
 type Wanted<'m> = Vec<(&'m str, Kind)>;
 
 /// Lowers the nodes that the outputs need.
@@ -227,6 +227,7 @@ fn lowered<'m>(
     let outside: HashMap<&str, &ExternalWeight> =
         sealed.into_iter().flat_map(SealedModel::weights).map(|weight| (weight.name.as_str(), weight)).collect();
     for weight in graph.initializer.iter().filter(|weight| needed.contains(weight.name())) {
+        // An initializer that is also an input of the model is only a default value.
         if values.contains_key(weight.name()) {
             continue;
         }
@@ -248,6 +249,7 @@ fn lowered<'m>(
     let names = wanted.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
     let is_needed = |node: &&pb::NodeProto| node.output.iter().any(|name| needed.contains(name.as_str()));
     let nodes = || graph.node.iter().filter(is_needed);
+    // Rules may change the operation that computes a tensor only if nothing else reads it.
     let mut uses = HashMap::new();
     let read = nodes().flat_map(|node| &node.input).map(String::as_str);
     for name in read.chain(wanted.iter().map(|(name, _)| *name)) {
@@ -260,7 +262,7 @@ fn lowered<'m>(
     Ok((lowering, wanted))
 }
 
-/// The dims of a row as the graph sees them.
+/// Returns the dims of a row as in the graph.
 fn dims_of(spec: &TensorSpec) -> &[i64] {
     spec.reshape.as_ref().unwrap_or(&spec.dims)
 }
@@ -272,7 +274,7 @@ fn kind_of(what: &str, spec: &TensorSpec) -> Result<Kind, PlanError> {
     })
 }
 
-/// An input as the graph has it: its name there, what it holds, and the dims of a row.
+/// Returns the name of an input in the graph, its type, and the dims of a row.
 fn input_of<'m>(
     graph: &'m pb::GraphProto,
     spec: &TensorSpec,
@@ -312,7 +314,7 @@ fn output_of<'m>(graph: &'m pb::GraphProto, spec: &TensorSpec) -> Result<&'m str
     found.map(|output| output.name()).ok_or_else(absent)
 }
 
-/// An output with the dims that it has.
+/// Returns an output with its actual dims.
 fn given(spec: &TensorSpec, dims: &[usize], by_rows: bool, has_batch_axis: bool) -> Result<TensorSpec, PlanError> {
     let refused = |reason: String| PlanError::Tensor(format!("output '{}' {reason}", spec.name));
     let row = match (has_batch_axis, by_rows, dims) {
@@ -333,7 +335,7 @@ fn given(spec: &TensorSpec, dims: &[usize], by_rows: bool, has_batch_axis: bool)
     Ok(spec)
 }
 
-/// The tensors that these depend on, themselves included.
+/// Returns these tensors and all tensors on which they depend.
 fn needed<'m>(graph: &'m pb::GraphProto, outputs: impl Iterator<Item = &'m str>) -> HashSet<&'m str> {
     let mut makers = HashMap::new();
     for node in &graph.node {

@@ -1,8 +1,8 @@
 //! Moves what follows a convolution into its call: a bias, a sum with other images, and a rectifier.
 //!
-//! cuDNN computes `max(0, convolution + addend + bias)` at once, so that what the convolution gives is not written and
-//! read again. A store of such a sum goes into the last convolution that it is of, if nothing else reads what that
-//! gives.
+//! cuDNN computes `max(0, convolution + addend + bias)` in one call, which saves writing the convolution's result and
+//! reading it again. A store of such a sum moves into the last convolution among its terms, if nothing else reads that
+//! convolution's result.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use super::{
     },
 };
 
-/// Moves rectified sums into the convolutions that they are of.
+/// Moves rectified sums into the convolutions among their terms.
 pub(super) fn rectified(work: &mut Work) {
     let mut reads: HashMap<BufferId, usize> = HashMap::new();
     for operation in &work.operations {
@@ -38,20 +38,20 @@ pub(super) fn rectified(work: &mut Work) {
     work.operations = done.operations;
 }
 
-/// Operations that are done before the one at hand.
+/// The operations before the current one.
 struct Done {
     operations: Vec<Operation>,
-    /// Which one completes a buffer.
+    /// Index of the last operation that writes each buffer.
     written: HashMap<BufferId, usize>,
-    /// How many operations read a buffer.
+    /// Number of operations that read each buffer.
     reads: HashMap<BufferId, usize>,
 }
 
 /// A rectified sum.
 struct Sum {
-    /// The convolution that it goes into.
+    /// Index of the convolution into which it moves.
     convolution: usize,
-    /// What else is added: images, and vectors of an element for each channel.
+    /// The other terms: images, and vectors with one element per channel, already summed.
     addend: Option<BufferId>,
     bias: Vec<f32>,
     to: BufferId,
@@ -75,7 +75,7 @@ impl Done {
         }
     }
 
-    /// The sum that a store rectifies, if it is one that a convolution can take.
+    /// Returns the sum that a store rectifies, if a convolution's call can compute it.
     fn sum_of(&self, work: &Work, store: &Store) -> Option<Sum> {
         let Node::Apply(Function::Relu, operands) = work.expressions.node(store.node) else { return None };
         let to = &store.to;
@@ -89,6 +89,7 @@ impl Done {
         let views: Vec<&View> = terms.iter().map(|&term| work.expressions.stored(term)).collect::<Option<_>>()?;
         let (images, vectors): (Vec<&View>, Vec<&View>) =
             views.into_iter().partition(|view| is_whole(work, store, view));
+        // The last convolution, since the other terms must be complete when it runs.
         let (place, convolution) =
             images.iter().filter_map(|view| self.free(work, view.buffer)).max_by_key(|it| it.0)?;
         let mut others = images.iter().map(|view| view.buffer).filter(|&buffer| buffer != convolution.y);
@@ -104,7 +105,7 @@ impl Done {
         Some(Sum { convolution: place, addend, bias, to: to.buffer })
     }
 
-    /// The convolution that gives a buffer which is read once, if nothing follows it yet.
+    /// Returns the convolution that writes a buffer, if the buffer is read once and the call applies nothing yet.
     fn free(&self, work: &Work, buffer: BufferId) -> Option<(usize, &Convolution)> {
         let place = *self.written.get(&buffer)?;
         let Operation::Convolution(convolution) = &self.operations[place] else { return None };
@@ -115,7 +116,7 @@ impl Done {
     }
 }
 
-/// The terms of a sum.
+/// Collects the terms of a sum.
 fn flatten(expressions: &Expressions, node: NodeId, terms: &mut Vec<NodeId>) {
     match expressions.node(node) {
         Node::Apply(Function::Add, operands) => {
@@ -125,7 +126,7 @@ fn flatten(expressions: &Expressions, node: NodeId, terms: &mut Vec<NodeId>) {
     }
 }
 
-/// Whether a view is of all of its buffer, place by place of a store.
+/// Returns whether a view covers its whole buffer in the order of a store's places.
 fn is_whole(work: &Work, store: &Store, view: &View) -> bool {
     let buffer = &work.buffers[view.buffer];
     let elements: usize = store.dims.iter().product();
@@ -133,7 +134,7 @@ fn is_whole(work: &Work, store: &Store, view: &View) -> bool {
     is_all && buffer.kind == Kind::F32 && view.strides == contiguous(&store.dims)
 }
 
-/// Adds a constant with an element for each channel; `None` where a view is of something else.
+/// Adds a constant with one element per channel to `to`; `None` if the view is something else.
 fn add_vector(work: &Work, store: &Store, convolution: &Convolution, view: &View, to: &mut [f32]) -> Option<()> {
     let Holder::Constant(bytes) = &work.buffers[view.buffer].holder else { return None };
     let [height, width] = convolution.out;

@@ -1,15 +1,15 @@
-//! Views of tensors: other axes over the same elements. Nothing is moved; a tensor that is yet to be computed is
-//! computed at the places that the view names.
+//! Views of tensors: other axes over the same elements, without moving them. A tensor that is not computed yet is
+//! computed at the places of the view.
 
 use super::ir::{Dims, Expressions, NodeId, Strides, Tensor};
 
-/// The tensor with its axes in another order.
+/// Returns the tensor with its axes in another order.
 pub(super) fn transposed(expressions: &mut Expressions, tensor: &Tensor, order: &[usize]) -> Tensor {
     let node = changed(expressions, tensor.node, |strides, _| order.iter().map(|&axis| strides[axis]).collect());
     Tensor { by_rows: tensor.by_rows, dims: order.iter().map(|&axis| tensor.dims[axis]).collect(), node }
 }
 
-/// `length` entries of an axis, `step` apart, from `start` on.
+/// Returns `length` entries of an axis, `step` apart, from `start` on.
 pub(super) fn sliced(
     expressions: &mut Expressions,
     tensor: &Tensor,
@@ -27,7 +27,7 @@ pub(super) fn sliced(
     Tensor { by_rows: tensor.by_rows, dims, node }
 }
 
-/// The tensor without axes of length 1, those that `goes` names.
+/// Returns the tensor without the axes that `goes` selects, all of which have length 1.
 pub(super) fn without_axes(expressions: &mut Expressions, tensor: &Tensor, goes: impl Fn(usize) -> bool) -> Tensor {
     let node = changed(expressions, tensor.node, |strides, _| {
         strides.iter().enumerate().filter(|(axis, _)| !goes(*axis)).map(|(_, &stride)| stride).collect()
@@ -36,7 +36,7 @@ pub(super) fn without_axes(expressions: &mut Expressions, tensor: &Tensor, goes:
     Tensor { by_rows: tensor.by_rows, dims, node }
 }
 
-/// The tensor with a new axis of length 1 before the axis `at`.
+/// Returns the tensor with a new axis of length 1 before axis `at`.
 pub(super) fn with_axis(expressions: &mut Expressions, tensor: &Tensor, at: usize) -> Tensor {
     let node = changed(expressions, tensor.node, |strides, _| {
         let mut strides = Strides::from_slice(strides);
@@ -48,7 +48,7 @@ pub(super) fn with_axis(expressions: &mut Expressions, tensor: &Tensor, at: usiz
     Tensor { by_rows: tensor.by_rows, dims, node }
 }
 
-/// The tensor with its axes of length 1 repeated to `dims`, which has as many axes.
+/// Returns the tensor with its axes of length 1 repeated to `dims`, which has as many axes.
 pub(super) fn expanded(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize], by_rows: bool) -> Tensor {
     let own = &tensor.dims;
     let node = changed(expressions, tensor.node, |strides, _| {
@@ -61,8 +61,7 @@ pub(super) fn expanded(expressions: &mut Expressions, tensor: &Tensor, dims: &[u
     Tensor { by_rows, dims: Dims::from_slice(dims), node }
 }
 
-/// The tensor with other axes over the same elements in the same order; `None` where its elements do not lie so that
-/// strides could say it.
+/// Returns the tensor with other axes over the same elements in the same order; `None` if no strides describe that.
 pub(super) fn reshaped(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize]) -> Option<Tensor> {
     let own = &tensor.dims;
     let node = expressions.with_strides(tensor.node, &|strides, _| split_strides(own, strides, dims))?;
@@ -71,11 +70,11 @@ pub(super) fn reshaped(expressions: &mut Expressions, tensor: &Tensor, dims: &[u
 
 fn changed(expressions: &mut Expressions, node: NodeId, change: impl Fn(&[i64], &mut i64) -> Strides) -> NodeId {
     let changed = expressions.with_strides(node, &|strides, offset| Some(change(strides, offset)));
-    // Every view has a change.
+    // The change is never `None`.
     changed.unwrap_or(node)
 }
 
-/// The strides that go over the same elements with axes `to`; `None` where there are none.
+/// Returns the strides that traverse the same elements with axes `to`; `None` if there are none.
 fn split_strides(from: &[usize], strides: &[i64], to: &[usize]) -> Option<Strides> {
     let runs = merged(from, strides);
     if to.contains(&0) {
@@ -83,6 +82,7 @@ fn split_strides(from: &[usize], strides: &[i64], to: &[usize]) -> Option<Stride
     }
     let mut result: Strides = to.iter().map(|_| 0).collect();
     let mut axis = to.len();
+    // From the innermost axis outwards: each new axis must divide what is left of a contiguous run.
     for &(length, stride) in runs.iter().rev() {
         let (mut rest, mut step) = (length, stride);
         while rest > 1 {
@@ -101,7 +101,7 @@ fn split_strides(from: &[usize], strides: &[i64], to: &[usize]) -> Option<Stride
     Some(result)
 }
 
-/// Axes that can be walked as one become one; axes of length 1 are left out.
+/// Merges axes that can be traversed as one, and leaves out axes of length 1. Returns lengths and strides.
 pub(super) fn merged(dims: &[usize], strides: &[i64]) -> Vec<(usize, i64)> {
     let mut runs: Vec<(usize, i64)> = Vec::new();
     for (&length, &stride) in dims.iter().zip(strides).filter(|(length, _)| **length != 1) {

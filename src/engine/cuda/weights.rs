@@ -14,19 +14,19 @@ use crate::device::{
     cuda::{Address, Cuda, Memory},
 };
 
-/// The constants of some plans, one behind another. What the plans share, such as the weights of their graph, is there
-/// once.
+/// The constants of several plans in one allocation. Constants that plans share, such as the weights of their graph,
+/// are stored once.
 pub struct Weights {
     memory: Memory,
-    /// By constant.
+    /// Offset of each constant in bytes.
     offsets: HashMap<Place, usize>,
 }
 
 impl Weights {
-    /// Puts what plans read onto a card, on the card's thread.
+    /// Copies the constants of plans to a card, on the card's thread.
     ///
     /// # Errors
-    /// When there is not as much memory, or the device is lost.
+    /// Fails if memory is short, or the device is lost.
     pub fn upload<'p>(card: &mut Cuda, plans: impl Iterator<Item = &'p Plan> + Clone) -> Result<Self, DeviceError> {
         let mut offsets = HashMap::new();
         let mut bytes: usize = 0;
@@ -47,14 +47,14 @@ impl Weights {
         Ok(Self { memory, offsets })
     }
 
-    /// Where the constants of one of the plans lie, by buffer.
+    /// Returns the addresses of one plan's constants, by buffer.
     pub(super) fn places(&self, plan: &Parts) -> HashMap<usize, Address> {
         let found = constants(plan).filter_map(|(buffer, own)| Some((buffer, *self.offsets.get(&own.place())?)));
         found.map(|(buffer, offset)| (buffer, self.memory.address().offset(offset))).collect()
     }
 }
 
-/// Where the host has a constant, its bytes, and what its elements are rounded to.
+/// Identifies a constant: the address and length of its bytes on the host, and the type to which elements are rounded.
 type Place = (usize, usize, Option<Half>);
 
 /// A constant of a plan.
@@ -73,7 +73,7 @@ impl Constant<'_> {
         if self.half.is_some() { self.data.len() / 2 } else { self.data.len() }
     }
 
-    /// Its elements as the card has them.
+    /// Returns its elements as they are stored on the card.
     fn on_card(self) -> Bytes {
         let numbers = || self.data.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four));
         match self.half {
@@ -84,7 +84,7 @@ impl Constant<'_> {
     }
 }
 
-/// The constants that a plan's steps read, some more than once.
+/// Returns the constants that a plan's steps read, some of them repeatedly.
 fn constants(plan: &Parts) -> impl Iterator<Item = (usize, Constant<'_>)> {
     let used = plan.steps.iter().flat_map(|step| step.reads(&plan.work.expressions));
     used.filter_map(|buffer| {

@@ -1,4 +1,4 @@
-//! Memory for batches: inputs, outputs and what lies between them.
+//! Memory for batches: inputs, outputs and intermediate tensors.
 
 use std::rc::Rc;
 
@@ -14,24 +14,24 @@ use crate::device::{
     cuda::{Address, Cuda, Memory, products},
 };
 
-/// Inputs, outputs and what lies between them, for one stream. Nothing in it outlasts a run: whatever else runs on the
-/// stream may use the same memory.
+/// Inputs, outputs and intermediate tensors for one stream. Nothing in it outlasts a run, so other work on the stream
+/// may use the same memory.
 #[derive(Debug)]
 pub struct Workspace {
     memory: Rc<Memory>,
     max_rows: u32,
-    /// By buffer.
+    /// Offset of each buffer in bytes.
     offsets: Vec<Option<usize>>,
     inputs: Vec<Address>,
     outputs: Vec<Address>,
     counts: Address,
     faults: Option<Address>,
-    /// What products and convolutions use beside their matrices and images, one after another.
+    /// Scratch memory of the libraries for products and convolutions, which use it one after another.
     beside: Address,
     beside_bytes: usize,
 }
 
-/// What a workspace needs.
+/// Sizes and offsets of a workspace.
 struct Need {
     places: Places,
     counts: usize,
@@ -40,7 +40,7 @@ struct Need {
     beside_bytes: usize,
 }
 
-/// What a buffer is for the caller.
+/// Role of a buffer for the caller.
 #[derive(Clone, Copy)]
 enum Holding {
     Input,
@@ -48,16 +48,17 @@ enum Holding {
 }
 
 impl Loaded {
-    /// Takes memory for inputs, outputs and what lies between, for up to `max_rows` rows. Only that stream may use it.
+    /// Allocates memory for inputs, outputs and intermediate tensors of up to `max_rows` rows. Only this stream may use
+    /// it.
     ///
     /// # Errors
-    /// When there is not as much memory, a library that the plan needs is missing, or the device is lost.
+    /// Fails if memory is short, a library that the plan needs is missing, or the device is lost.
     pub fn reserve(&self, card: &mut Cuda, stream: StreamId, max_rows: u32) -> Result<Workspace, DeviceError> {
         let mut workspaces = Self::reserve_together(&[self], card, stream, max_rows)?;
-        workspaces.pop().ok_or(DeviceError::MalformedWork("no plan has no workspace"))
+        workspaces.pop().ok_or(DeviceError::MalformedWork("there is no plan to reserve a workspace for"))
     }
 
-    /// As [`Self::reserve`] for several plans, in the same memory.
+    /// As [`Self::reserve`] for several plans, which share the memory.
     ///
     /// # Errors
     /// As [`Self::reserve`].
@@ -81,6 +82,7 @@ impl Need {
         let plan = &loaded.plan;
         let rows = max_rows.max(1) as usize;
         let too_large = || DeviceError::Driver(format!("a plan for {rows} rows needs more memory than can be counted"));
+        // Kernels count rows in 32 bits.
         let most = plan.counts.iter().map(|count| count.factor).max().unwrap_or(1);
         most.checked_mul(rows).filter(|&count| i32::try_from(count).is_ok()).ok_or_else(too_large)?;
         let places = memory::places(&plan.work, &plan.steps, rows).ok_or_else(too_large)?;
@@ -130,45 +132,45 @@ impl Workspace {
         }
     }
 
-    /// Where the rows of an input are to lie, row-major from row 0 on and without gaps. The address does not depend on
-    /// the number of rows, and is aligned to 256 bytes.
+    /// Returns the address of an input, whose rows are row-major and contiguous from row 0 on. The address does not
+    /// depend on the number of rows, and is aligned to 256 bytes.
     ///
     /// # Panics
-    /// When there is no such input.
+    /// If there is no such input.
     pub fn input(&self, index: usize) -> Address {
         self.inputs[index]
     }
 
-    /// Where the rows of an output lie, as [`Self::input`].
+    /// Returns the address of an output, laid out as [`Self::input`].
     ///
     /// # Panics
-    /// When there is no such output.
+    /// If there is no such output.
     pub fn output(&self, index: usize) -> Address {
         self.outputs[index]
     }
 
-    /// Where a word for each row lies. It is not 0 after a launch if the row had an index that its table does not have.
-    /// None where nothing is looked up.
+    /// Returns the address of one 32-bit word per row, which is nonzero after a launch if the row had an index that is
+    /// out of range of its table. `None` if the plan looks nothing up.
     pub fn faults(&self) -> Option<Address> {
         self.faults
     }
 
-    /// The rows that it has room for.
+    /// Returns the number of rows for which it has room.
     pub fn max_rows(&self) -> u32 {
         self.max_rows
     }
 
-    /// Where a buffer that is no constant lies.
+    /// Returns the address of a buffer that is not a constant.
     pub(super) fn address(&self, buffer: usize) -> Address {
         self.memory.address().offset(self.offsets[buffer].unwrap_or(0))
     }
 
-    /// Where the counts of rows lie that kernels over rows are told.
+    /// Returns the address of the row counts that row kernels read.
     pub(super) fn counts(&self) -> Address {
         self.counts
     }
 
-    /// What libraries may use beside what they compute: where, and how many bytes.
+    /// Returns address and size in bytes of the libraries' scratch memory.
     pub(super) fn beside(&self) -> (Address, usize) {
         (self.beside, self.beside_bytes)
     }

@@ -1,5 +1,5 @@
-//! The source of a plan's kernels, in the vocabulary of `kernels/README.md`. Shapes are numbers in the text; memory,
-//! and how many rows there are, are arguments.
+//! Writes the source of a plan's kernels, in the vocabulary of `kernels/README.md`. Shapes are constants in the source;
+//! addresses and numbers of rows are arguments.
 
 mod reduction;
 mod space;
@@ -16,14 +16,14 @@ use super::{
     ir::{Buffer, BufferId, Count, Function, Half, Kind, Node, NodeId, Strides, Work},
 };
 
-/// Threads of a block, at most.
+/// Maximum number of threads per block.
 pub(super) const THREADS: usize = 256;
-/// The head of a plan: counts of rows for the kernels that take them, and no faults.
+/// Name of the kernel that runs first: it computes the row counts that other kernels read, and clears the faults.
 pub(super) const HEAD: &str = "head";
-/// What every program begins with.
+/// Beginning of every program.
 const FUNCTIONS: &str = include_str!("functions.h");
 
-/// A kernel that was generated. Its arguments are `live`, `rows`, these buffers, and `faults` where it notes them.
+/// A generated kernel. Its arguments are `live`, `rows`, these buffers, and `faults` if it records them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Generated {
     /// Its name in the program.
@@ -32,11 +32,11 @@ pub(super) struct Generated {
     pub buffers: Vec<BufferId>,
     /// Whether `faults` is its last parameter.
     pub notes_faults: bool,
-    /// Whether it runs for each row.
+    /// Whether it runs for every row.
     pub by_rows: bool,
-    /// Blocks that a row has work for.
+    /// Number of blocks per row.
     pub blocks: usize,
-    /// Threads of each.
+    /// Number of threads per block.
     pub threads: usize,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Generated {
 pub(super) struct Program {
     /// Their source.
     pub text: String,
-    /// By step; none where a step's kernel is not generated.
+    /// The kernel of each step; `None` if it is not generated.
     pub kernels: Vec<Option<Generated>>,
     /// Whether [`HEAD`] runs before them.
     pub has_head: bool,
 }
 
-/// Writes a plan's program: the head, where `counts` or faults need one, and a kernel for each step that has none of
-/// its own. Steps that do the same on other buffers, as layers of a network do, share one.
+/// Writes a plan's program: the head, if counts or faults need one, and a kernel for each generated step. Steps that do
+/// the same with other buffers, such as the layers of a network, share a kernel.
 pub(super) fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: bool) -> Program {
     let clears_faults = has_one_lookup(work, steps);
     let mut text = FUNCTIONS.to_owned();
@@ -85,8 +85,8 @@ pub(super) fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: 
     Program { text, kernels: generated, has_head }
 }
 
-/// Whether one kernel alone looks something up, by one index for each row, as the embedding of a token does. It then
-/// writes the row's fault either way, and nothing has to clear it before.
+/// Returns whether only one kernel looks something up, with one index per row, as a token embedding does. That kernel
+/// can then write the row's fault in either case, so that no head has to clear it.
 fn has_one_lookup(work: &Work, steps: &[Step]) -> bool {
     let mut found = HashSet::new();
     for (at, step) in steps.iter().enumerate() {
@@ -114,7 +114,7 @@ fn has_one_lookup(work: &Work, steps: &[Step]) -> bool {
     }
 }
 
-/// One block: the counts of rows, and `faults`, unless it is null.
+/// Writes the head, which runs in one block and writes the row counts, and `faults` unless it is null.
 fn head(counts: &[Count]) -> String {
     let mut text =
         format!("\nKERNEL({HEAD}, {THREADS}, const int* live, int rows, int* counts, unsigned* faults) {{\n");
@@ -128,7 +128,7 @@ fn head(counts: &[Count]) -> String {
     text
 }
 
-/// The counts of rows that kernels over rows are told, each once; `live` itself is none of them.
+/// Returns the distinct row counts that row kernels read. The number of live rows itself is not among them.
 pub(super) fn counts(steps: &[Step]) -> Vec<Count> {
     let mut counts = Vec::new();
     for step in steps {
@@ -142,7 +142,7 @@ pub(super) fn counts(steps: &[Step]) -> Vec<Count> {
     counts
 }
 
-/// What memory holds.
+/// Returns the type of a buffer's elements in memory.
 fn stored_type(buffer: &Buffer) -> &'static str {
     match (buffer.half, buffer.kind) {
         (Some(Half::F16), _) => "f16",
@@ -152,7 +152,7 @@ fn stored_type(buffer: &Buffer) -> &'static str {
     }
 }
 
-/// What is computed with.
+/// Returns the type in which values are computed.
 fn computed_type(kind: Kind) -> &'static str {
     match kind {
         Kind::F32 => "float",
@@ -162,7 +162,7 @@ fn computed_type(kind: Kind) -> &'static str {
     }
 }
 
-/// A number in the program, to the bit.
+/// Returns a constant as source text, exact to the bit.
 fn literal(kind: Kind, bits: u64) -> String {
     match kind {
         Kind::F32 => format!("bits_float({:#x}u)", bits as u32),

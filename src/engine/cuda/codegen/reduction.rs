@@ -1,15 +1,15 @@
-//! Reductions: a block for each result, or a thread.
+//! Kernels of reductions, with a block or a thread for each result.
 
 use std::collections::HashSet;
 
 use super::{Generated, THREADS, call, computed_type, literal, space::Space, writer::Writer};
 use crate::engine::cuda::ir::{Function, Kind, Reduce, Reduction, Strides, View};
 
-/// Fewer elements are reduced by one thread.
+/// Number of elements from which a whole block reduces them.
 const BY_BLOCKS_FROM: usize = 32;
 
 impl Reduction {
-    /// How two become one.
+    /// Returns the function that combines two elements.
     fn function(self) -> Function {
         match self {
             Self::Sum => Function::Add,
@@ -18,7 +18,7 @@ impl Reduction {
         }
     }
 
-    /// What changes no result.
+    /// Returns the neutral element.
     fn neutral(self, kind: Kind) -> String {
         match (self, kind) {
             (Self::Sum, _) => literal(kind, 0),
@@ -33,7 +33,7 @@ impl Reduction {
 }
 
 impl Writer<'_> {
-    /// A kernel that computes and reduces: the text behind its name, and what it needs.
+    /// Writes a kernel that computes and reduces. Returns its text after the name, and its launch data.
     pub(super) fn reduction(&mut self, reduce: &Reduce) -> (String, Generated) {
         let Reduce { reduction, by_rows, outer, inner, node, to } = reduce;
         let (kind, rank) = (self.expressions().kind(*node), outer.len());
@@ -45,7 +45,8 @@ impl Writer<'_> {
         let outer_space = Space::new(outer, &of_outer.iter().collect::<Vec<_>>());
         let inner_space = Space::new(inner, &of_inner.iter().collect::<Vec<_>>());
         let (results, count) = (outer_space.elements(), inner_space.elements());
-        // Threads side by side read side by side: along the results where these lie so, else along what is reduced.
+        // Neighbouring threads should read neighbouring elements: along the results if those are adjacent in memory,
+        // else along the reduced elements.
         let results_lie_so = outer_space.axes.last().is_some_and(|(_, axis)| of_outer.iter().any(|it| it[*axis] == 1));
         let by_blocks = kind == Kind::F32 && count >= BY_BLOCKS_FROM && !results_lie_so;
         let offset = |strides: &Strides| {
@@ -66,7 +67,8 @@ impl Writer<'_> {
             let value = self.compute(5, &[*node], *by_rows, &offset).swap_remove(0);
             self.line(5, &format!("part() = {};", call(reduction.function(), &["part()", &value])));
             self.line(4, "}");
-            // The smallest is the largest of the negatives.
+            // The kernels' vocabulary has no minimum of a block, so the minimum is computed as the negative maximum of
+            // the negatives.
             let is_least = *reduction == Reduction::Min;
             if is_least {
                 self.line(4, "part() = -part();");

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use crate::engine::cuda::ir::Strides;
 
-/// An index space, with axes that all views walk as one made one.
+/// An index space in which axes that all views traverse as one are merged.
 pub(super) struct Space {
-    /// Lengths, and which axis of the views each is the last of.
+    /// Length of each axis, and the last of the views' axes that it merges.
     pub axes: Vec<(usize, usize)>,
 }
 
 impl Space {
-    /// The space that views with these strides walk.
+    /// Returns the space that views with these strides traverse.
     pub(super) fn new(dims: &[usize], views: &[&Strides]) -> Self {
         let mut axes: Vec<(usize, usize)> = Vec::new();
         for (axis, &length) in dims.iter().enumerate().filter(|(_, length)| **length != 1) {
@@ -27,12 +27,12 @@ impl Space {
         Self { axes }
     }
 
-    /// How many places it has.
+    /// Returns the number of places.
     pub(super) fn elements(&self) -> usize {
         self.axes.iter().map(|(length, _)| length).product()
     }
 
-    /// The places along each axis, from one number.
+    /// Writes code that computes the place along each axis from a linear index.
     pub(super) fn places(&self, prefix: &str, index: &str) -> String {
         let mut inner: usize = 1;
         let mut text = String::new();
@@ -45,7 +45,7 @@ impl Space {
         text.trim_end().to_owned()
     }
 
-    /// How far into a view a place is.
+    /// Returns the terms of a view's offset at a place.
     pub(super) fn offset(&self, prefix: &str, strides: &Strides) -> Vec<String> {
         let term = |(number, (_, axis)): (usize, &(usize, usize))| match strides[*axis] {
             0 => None,

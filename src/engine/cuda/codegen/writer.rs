@@ -1,4 +1,4 @@
-//! Writes one kernel: values, elements of buffers, sections.
+//! Writes the source of one kernel: values, elements of buffers, sections.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +15,7 @@ use crate::engine::cuda::{
 /// Writes one kernel.
 pub(super) struct Writer<'w> {
     work: &'w Work,
-    /// What runs for each row.
+    /// The loop body, which runs for every row.
     pub text: String,
     buffers: Vec<BufferId>,
     notes_faults: bool,
@@ -24,22 +24,22 @@ pub(super) struct Writer<'w> {
 }
 
 impl<'w> Writer<'w> {
-    /// Begins a kernel, which writes that a row has no fault where it `clears_faults`.
+    /// Starts a kernel. With `clears_faults`, its lookup writes the row's fault in either case.
     pub(super) fn new(work: &'w Work, has_batch: bool, clears_faults: bool) -> Self {
         Self { work, text: String::new(), buffers: Vec::new(), notes_faults: false, has_batch, clears_faults }
     }
 
-    /// The expressions.
+    /// Returns the expressions of the plan.
     pub(super) fn expressions(&self) -> &'w Expressions {
         &self.work.expressions
     }
 
-    /// Writes a line.
+    /// Appends a line.
     pub(super) fn line(&mut self, depth: usize, line: &str) {
         let _ = writeln!(self.text, "{:1$}{line}", "", 4 * depth);
     }
 
-    /// The parameter of a buffer.
+    /// Returns the parameter name of a buffer.
     fn name(&mut self, buffer: BufferId) -> String {
         let place = self.buffers.iter().position(|&known| known == buffer).unwrap_or_else(|| {
             self.buffers.push(buffer);
@@ -48,7 +48,7 @@ impl<'w> Writer<'w> {
         format!("b{place}")
     }
 
-    /// The value of an element of a view, `more` elements further on.
+    /// Returns the value of a view's element, at an additional offset of `more`.
     fn value(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
         let Buffer { kind, half, .. } = self.work.buffers[view.buffer];
         let element = self.element(view, terms, more);
@@ -59,7 +59,7 @@ impl<'w> Writer<'w> {
         }
     }
 
-    /// The statement that stores a value as an element of a view.
+    /// Returns a statement that stores a value as an element of a view.
     pub(super) fn stored(&mut self, view: &View, terms: Vec<String>, value: &str) -> String {
         let element = self.element(view, terms, None);
         match self.work.buffers[view.buffer].half {
@@ -68,7 +68,7 @@ impl<'w> Writer<'w> {
         }
     }
 
-    /// An element of a view, `more` elements further on.
+    /// Returns an element of a view, at an additional offset of `more`.
     fn element(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
         let buffer = &self.work.buffers[view.buffer];
         let row = buffer.by_rows.then(|| match buffer.elements {
@@ -81,7 +81,7 @@ impl<'w> Writer<'w> {
         format!("{}[{place}]", self.name(view.buffer))
     }
 
-    /// The constant of a view that has the same everywhere.
+    /// Returns the value of a constant view that is the same everywhere.
     fn constant(&self, kind: Kind, view: &View) -> Option<String> {
         let Holder::Constant(bytes) = &self.work.buffers[view.buffer].holder else { return None };
         if view.strides.iter().any(|&stride| stride != 0) {
@@ -90,8 +90,9 @@ impl<'w> Writer<'w> {
         constants::bits(kind, bytes, usize::try_from(view.offset).ok()?).map(|bits| literal(kind, bits))
     }
 
-    /// Computes expressions at a place; `offset` says how far into a view with these strides it is. Values are numbered
-    /// as they come, so that what computes the same has the same text. Gives their names.
+    /// Writes code that computes expressions at a place, and returns the names of their values. `offset` returns the
+    /// offset of the place in a view with given strides. Values are numbered in order of appearance, so that kernels
+    /// that compute the same have equal text.
     pub(super) fn compute(
         &mut self,
         depth: usize,
@@ -116,6 +117,7 @@ impl<'w> Writer<'w> {
                     None => self.value(view, offset(&view.strides), None),
                 },
                 Node::Lookup(Lookup { table, stride, length, index }) => {
+                    // An index out of range gives 0, and marks the row as faulty.
                     self.line(depth, &format!("i64 at{number} = entry_of({}, {length});", names[index]));
                     if by_rows || !self.has_batch {
                         self.notes_faults = true;
@@ -156,7 +158,7 @@ impl<'w> Writer<'w> {
         nodes.iter().map(|node| names[node].clone()).collect()
     }
 
-    /// The strides of all that expressions depend on.
+    /// Returns the strides of everything on which the expressions depend.
     pub(super) fn strides(&self, nodes: impl Iterator<Item = NodeId>) -> Vec<Strides> {
         nodes.flat_map(|node| self.expressions().strides(node)).collect()
     }
@@ -180,7 +182,8 @@ impl<'w> Writer<'w> {
         elements
     }
 
-    /// A kernel of stores: the text behind its name, and what it needs. A thread has one element at a time.
+    /// Writes a kernel of stores, in which each thread computes one element at a time. Returns its text after the name,
+    /// and its launch data.
     pub(super) fn pointwise(&mut self, kernel: &Kernel) -> (String, Generated) {
         let sections = kernel.sections.iter();
         let most = sections.map(|section| self.section(section, kernel.by_rows)).max().unwrap_or(0);
@@ -190,7 +193,7 @@ impl<'w> Writer<'w> {
         self.finish(kernel.by_rows, &written, "", (most.div_ceil(threads), threads))
     }
 
-    /// Puts the parameters before what was written.
+    /// Completes the kernel with its parameters, which are known once the body is written.
     pub(super) fn finish(
         &mut self,
         by_rows: bool,

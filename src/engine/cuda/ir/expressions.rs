@@ -6,88 +6,88 @@ use smallvec::SmallVec;
 
 use super::{BufferId, Kind, NodeId, Strides};
 
-/// A tensor within a buffer. A view of a buffer by rows begins `elements` later for each row.
+/// A tensor within a buffer. In a buffer by rows, each row's view begins `elements` after that of the row before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct View {
     /// The buffer.
     pub buffer: BufferId,
-    /// Its first element.
+    /// Index of its first element in the buffer, or in the row of a buffer by rows.
     pub offset: i64,
-    /// By axis of what is read or written through it.
+    /// Strides by axis of the index space.
     pub strides: Strides,
 }
 
-/// An element of a tensor, as computed from the elements of others at the same place.
+/// How an element of a tensor is computed at a place of the index space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Node {
-    /// The same everywhere: the bits of an f32, or an i64.
+    /// A constant: the bits of an f32, or an i64.
     Number(u64),
-    /// What is stored.
+    /// A stored element.
     Load(View),
-    /// The entry of a table's axis that an index names.
+    /// The entry of a table that an index names.
     Lookup(Lookup),
-    /// Where in the index space it is, an i32.
+    /// A linear function of the place, as i32.
     Place(Place),
-    /// What is stored where indices name it.
+    /// A stored element at computed indices.
     Fetch(Fetch),
-    /// A function of others.
+    /// A function of other expressions.
     Apply(Function, SmallVec<[NodeId; 3]>),
 }
 
-/// Reads one entry of an axis of `length` entries, by an index, which counts from the end where it is negative.
+/// Reads one of `length` entries along an axis. A negative index counts from the end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lookup {
-    /// The tensor at the entry 0.
+    /// The tensor at entry 0.
     pub table: View,
-    /// From one entry to the next.
+    /// Distance between two entries.
     pub stride: i64,
-    /// Entries.
+    /// Number of entries.
     pub length: i64,
     /// The index.
     pub index: NodeId,
 }
 
-/// How far along something a place of the index space is.
+/// A linear function of the place in the index space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
-    /// At the first place.
+    /// Value at the first place.
     pub offset: i64,
-    /// By axis.
+    /// Strides by axis.
     pub strides: Strides,
 }
 
-/// Reads the entries that indices of the plan's own making name, and a number where one is outside of its axis.
+/// Reads the entries at indices that the plan itself computes, or a constant if one of them is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fetch {
-    /// The tensor at the entry 0 of each axis that has an index.
+    /// The tensor at entry 0 of each indexed axis.
     pub from: View,
-    /// By axis.
+    /// The indices, one for each indexed axis.
     pub indices: SmallVec<[Index; 2]>,
-    /// The bits of what is read outside, as of [`Node::Number`].
+    /// Bits of the value for indices out of range, as in [`Node::Number`].
     pub outside: u64,
 }
 
 /// An index along an axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Index {
-    /// An i32.
+    /// The index, as i32.
     pub node: NodeId,
-    /// From one entry to the next.
+    /// Distance between two entries.
     pub stride: i64,
-    /// Entries.
+    /// Number of entries.
     pub length: i64,
 }
 
 macro_rules! functions {
     ($($function:ident: $name:literal,)+) => {
-        /// What kernels compute of elements, by the names in `functions.h`.
+        /// Functions that kernels apply to elements, with their names in `functions.h`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum Function {
             $(#[doc = $name] $function,)+
         }
 
         impl Function {
-            /// Its name in `functions.h`.
+            /// Returns its name in `functions.h`.
             pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$function => $name,)+
@@ -102,24 +102,25 @@ functions! {
     Max: "larger", Min: "smaller", Neg: "negative", Abs: "magnitude", Sign: "sign_of", Sqrt: "root", Exp: "exponential",
     Log: "logarithm", Sin: "sine", Cos: "cosine", Floor: "rounded_down", Ceil: "rounded_up", Round: "rounded",
     Sigmoid: "sigmoid", Tanh: "tanhf", Erf: "erff", Relu: "rectified", Not: "is_not", And: "both", Or: "either",
-    Xor: "one_of", Equal: "equals", Less: "is_less", AtMost: "is_at_most", Select: "select", ToF32: "to_f32", ToI64: "to_i64",
-    ToI32: "to_i32", ToBool: "to_bool",
+    Xor: "one_of", Equal: "equals", Less: "is_less", AtMost: "is_at_most", Select: "select", ToF32: "to_f32",
+    ToI64: "to_i64", ToI32: "to_i32", ToBool: "to_bool",
 }
 
-/// The weight from which on an expression is computed once and stored. Most cells have a dozen operators.
+/// Weight above which an expression is stored once rather than computed wherever it is read. Most cells have about a
+/// dozen operators.
 pub(crate) const WEIGHT_MAX: u32 = 192;
 
-/// Expressions, each once: equal ones have the same number.
+/// A set of expressions in which equal ones share one id.
 #[derive(Debug, Default)]
 pub(crate) struct Expressions {
     nodes: Vec<(Kind, Node)>,
-    /// Operators that an expression computes, counted as often as they occur.
+    /// Number of operators of each expression, where shared ones count as often as they occur.
     weights: Vec<u32>,
     known: HashMap<(Kind, Node), NodeId>,
 }
 
 impl Expressions {
-    /// Adds an expression, unless it is there.
+    /// Adds an expression, or returns the id of an equal one.
     pub(crate) fn add(&mut self, kind: Kind, node: Node) -> NodeId {
         if let Some(&known) = self.known.get(&(kind, node.clone())) {
             return known;
@@ -136,22 +137,22 @@ impl Expressions {
         self.nodes.len() - 1
     }
 
-    /// What an expression gives.
+    /// Returns the type of an expression's value.
     pub(crate) fn kind(&self, node: NodeId) -> Kind {
         self.nodes[node].0
     }
 
-    /// An expression.
+    /// Returns an expression.
     pub(crate) fn node(&self, node: NodeId) -> &Node {
         &self.nodes[node].1
     }
 
-    /// How many operators it computes, as if it were a tree.
+    /// Returns the number of operators of an expression, counted as a tree.
     pub(crate) fn weight(&self, node: NodeId) -> u32 {
         self.weights[node]
     }
 
-    /// The view, where an expression is no more than what is stored.
+    /// Returns the view if an expression only reads a stored element.
     pub(crate) fn stored(&self, node: NodeId) -> Option<&View> {
         match self.node(node) {
             Node::Load(view) => Some(view),
@@ -159,7 +160,7 @@ impl Expressions {
         }
     }
 
-    /// Visits an expression and all that it is made of, each once and after what it is made of.
+    /// Visits an expression and all its operands, each once and after its own operands.
     pub(crate) fn visit(&self, node: NodeId, seen: &mut HashSet<NodeId>, visit: &mut impl FnMut(NodeId)) {
         if !seen.insert(node) {
             return;
@@ -173,7 +174,7 @@ impl Expressions {
         visit(node);
     }
 
-    /// The views that an expression reads.
+    /// Returns the views that an expression reads.
     pub(crate) fn views(&self, node: NodeId) -> Vec<View> {
         let mut views = Vec::new();
         self.visit(node, &mut HashSet::new(), &mut |node| match self.node(node) {
@@ -185,12 +186,12 @@ impl Expressions {
         views
     }
 
-    /// The buffers that an expression reads.
+    /// Returns the buffers that an expression reads.
     pub(crate) fn buffers(&self, node: NodeId) -> Vec<BufferId> {
         self.views(node).into_iter().map(|view| view.buffer).collect()
     }
 
-    /// The buffers of which an expression reads elsewhere than at its own place.
+    /// Returns the buffers that an expression reads at other places than its own.
     pub(crate) fn tables(&self, node: NodeId) -> HashSet<BufferId> {
         let mut tables = HashSet::new();
         self.visit(node, &mut HashSet::new(), &mut |node| {
@@ -201,7 +202,7 @@ impl Expressions {
         tables
     }
 
-    /// The strides by which an expression depends on its place.
+    /// Returns the strides of everything in an expression that depends on the place.
     pub(crate) fn strides(&self, node: NodeId) -> Vec<Strides> {
         let mut strides: Vec<Strides> = self.views(node).into_iter().map(|view| view.strides).collect();
         self.visit(node, &mut HashSet::new(), &mut |node| {
@@ -212,8 +213,8 @@ impl Expressions {
         strides
     }
 
-    /// The same expression over another index space: `change` gives the strides of what depends on the place, and moves
-    /// its offset. `None` where it has none for one of them.
+    /// Returns the same expression over another index space. `change` returns new strides for everything that depends
+    /// on the place, and may move the offset. Returns `None` if `change` does.
     pub(crate) fn with_strides(
         &mut self,
         node: NodeId,
@@ -231,8 +232,8 @@ impl Expressions {
         self.rebuilt(node, &mut HashMap::new(), on_view, on_place)
     }
 
-    /// The same expression with others in the place of what is loaded. Tables of lookups and fetches are given as
-    /// loads, and stay views.
+    /// Returns the expression with its loads replaced by `change`. The tables of lookups and fetches are passed to
+    /// `change` as loads, and must be replaced by loads.
     pub(crate) fn rewrite(
         &mut self,
         node: NodeId,

@@ -1,8 +1,8 @@
-//! What a plan is made of: buffers, expressions over their elements, and operations in order.
+//! What plans consist of: buffers, expressions over their elements, and operations in order.
 //!
-//! Everything is said of one row. Of a graph's tensor `[batch, …]`, axis 0 holds `k` entries a row (`k` is 1 but for
-//! graphs that merge axes), and the dims here are `[k, …]`; that there is such a row for each request's is `by_rows`.
-//! So no shape depends on how many rows there are, and an operation is the same for each of them.
+//! Everything is described for one row. Axis 0 of a graph's tensor `[batch, …]` has `k` entries per row, where `k` is 1
+//! unless the graph merges axes, and its dims here are `[k, …]`. `by_rows` says that every row has such a tensor. So no
+//! shape depends on the number of rows, and an operation is the same for each of them.
 
 mod expressions;
 mod operations;
@@ -16,12 +16,12 @@ pub(super) use self::{
 };
 use crate::model::DataType;
 
-/// Lengths of a tensor's axes, of one row.
+/// Lengths of the axes of one row of a tensor.
 pub(super) type Dims = SmallVec<[usize; 4]>;
-/// Elements from one entry of an axis to the next.
+/// Distance in elements between two entries of an axis.
 pub(super) type Strides = SmallVec<[i64; 4]>;
 
-/// What elements are.
+/// Type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     /// FP32.
@@ -30,12 +30,12 @@ pub(super) enum Kind {
     I64,
     /// INT32.
     I32,
-    /// BOOL, a byte each.
+    /// BOOL, one byte each.
     Bool,
 }
 
 impl Kind {
-    /// That of a datatype; `None` where no kernel knows it.
+    /// Returns the type for a datatype; `None` if no kernel supports it.
     pub(super) fn of(datatype: DataType) -> Option<Self> {
         match datatype {
             DataType::Fp32 => Some(Self::F32),
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the size of an element in bytes.
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
@@ -55,13 +55,13 @@ impl Kind {
         }
     }
 
-    /// Whether it is a whole number or a truth value.
+    /// Returns whether it is an integer or truth value.
     pub(super) fn is_whole(self) -> bool {
         self != Self::F32
     }
 }
 
-/// A type of 16 bits that the elements of an fp32 buffer may be kept in. They are computed in fp32.
+/// A 16-bit type in which the elements of an fp32 buffer may be stored. They are computed in fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Half {
     /// FP16.
@@ -70,76 +70,76 @@ pub(super) enum Half {
     Bf16,
 }
 
-/// A buffer, by its place in [`Work::buffers`].
+/// Index of a buffer in [`Work::buffers`].
 pub(super) type BufferId = usize;
-/// An expression, by its place in [`Expressions`].
+/// Index of an expression in [`Expressions`].
 pub(super) type NodeId = usize;
 
-/// Memory for a tensor, row-major without gaps.
+/// Memory for a tensor, row-major and contiguous.
 #[derive(Clone, Debug)]
 pub(super) struct Buffer {
-    /// What it holds.
+    /// Type of its elements.
     pub kind: Kind,
-    /// What its elements are rounded to when they are stored; none: nothing. The bytes of a constant are not rounded
-    /// yet.
+    /// Type to which elements are rounded when stored, if any. The bytes of a constant are rounded later, when they are
+    /// copied to a card.
     pub half: Option<Half>,
-    /// Whether there is one for each row.
+    /// Whether every row has its own.
     pub by_rows: bool,
-    /// Elements of one row, or of all where it is not by rows.
+    /// Number of elements in one row, or in total if it is not by rows.
     pub elements: usize,
-    /// Where its contents come from.
+    /// Where its content comes from.
     pub holder: Holder,
 }
 
 impl Buffer {
-    /// Bytes of an element in memory.
+    /// Returns the size of a stored element in bytes.
     pub(super) fn element_bytes(&self) -> usize {
         if self.half.is_some() { 2 } else { self.kind.bytes() }
     }
 }
 
-/// Where a buffer's contents come from.
+/// Where a buffer's content comes from.
 #[derive(Clone, Debug)]
 pub(super) enum Holder {
-    /// The caller's input of this number.
+    /// The caller's input with this index.
     Input(usize),
-    /// An operation; the caller reads it as its output of this number.
+    /// An operation; the caller reads it as the output with this index.
     Output(usize),
     /// The graph.
     Constant(Bytes),
-    /// An operation.
+    /// An operation, for other operations.
     Scratch,
 }
 
-/// A tensor that a graph computes: an expression at each place of an index space.
+/// A tensor of the graph: an expression evaluated at every place of an index space.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
-    /// Whether there is one for each row.
+    /// Whether every row has its own.
     pub by_rows: bool,
-    /// Of one row.
+    /// Lengths of the axes of one row.
     pub dims: Dims,
-    /// The expression of its elements.
+    /// Expression of its elements.
     pub node: NodeId,
 }
 
 impl Tensor {
-    /// Elements of one row.
+    /// Returns the number of elements in one row.
     pub(super) fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 }
 
-/// A number that may count rows.
+/// A number that may be per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Count {
-    /// The number, or how many for each row.
+    /// The number, or the number per row.
     pub factor: usize,
-    /// Whether it is for each row.
+    /// Whether it is per row.
     pub by_rows: bool,
 }
 
 impl Count {
-    /// The number for `rows` rows.
+    /// Returns the number for `rows` rows.
     pub(super) fn of(self, rows: usize) -> usize {
         if self.by_rows { self.factor * rows } else { self.factor }
     }
@@ -148,50 +148,50 @@ impl Count {
 /// A graph as operations.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// All memory.
+    /// All buffers.
     pub buffers: Vec<Buffer>,
     /// All expressions.
     pub expressions: Expressions,
-    /// What is done, in order.
+    /// The operations, in order.
     pub operations: Vec<Operation>,
 }
 
 impl Work {
-    /// A new buffer.
+    /// Adds a buffer.
     pub(super) fn buffer(&mut self, kind: Kind, by_rows: bool, elements: usize, holder: Holder) -> BufferId {
         self.buffers.push(Buffer { kind, half: None, by_rows, elements, holder });
         self.buffers.len() - 1
     }
 
-    /// A constant buffer.
+    /// Adds a constant buffer.
     pub(super) fn constant(&mut self, kind: Kind, bytes: Bytes) -> BufferId {
         self.buffer(kind, false, bytes.len() / kind.bytes(), Holder::Constant(bytes))
     }
 
-    /// A tensor that fills a buffer.
+    /// Returns a tensor that fills a buffer.
     pub(super) fn whole(&mut self, buffer: BufferId, dims: &[usize]) -> Tensor {
         let Buffer { kind, by_rows, .. } = self.buffers[buffer];
         let view = View { buffer, offset: 0, strides: contiguous(dims) };
         Tensor { by_rows, dims: Dims::from_slice(dims), node: self.expressions.add(kind, Node::Load(view)) }
     }
 
-    /// What a tensor holds.
+    /// Returns the type of a tensor's elements.
     pub(super) fn kind(&self, tensor: &Tensor) -> Kind {
         self.expressions.kind(tensor.node)
     }
 }
 
-/// A tensor's row has fewer elements than this, so that kernels count them in 32 bits.
+/// Limit on the elements of a tensor's row, since kernels count them in 32 bits.
 pub(super) const ELEMENTS_MAX: usize = 1 << 31;
 
-/// How many elements a tensor has; `None` for [`ELEMENTS_MAX`] and more.
+/// Returns the number of elements; `None` from [`ELEMENTS_MAX`] on.
 pub(super) fn elements(dims: &[usize]) -> Option<usize> {
-    // An axis of length 0 leaves none, however long the others are.
+    // An axis of length 0 makes the product 0 even if the other lengths overflow.
     let count = dims.iter().try_fold(1_usize, |count, &length| count.checked_mul(length));
     count.or(dims.contains(&0).then_some(0)).filter(|&count| count < ELEMENTS_MAX)
 }
 
-/// The strides of a tensor without gaps.
+/// Returns the strides of a contiguous tensor.
 pub(super) fn contiguous(dims: &[usize]) -> Strides {
     let mut strides: Strides = SmallVec::from_elem(1, dims.len());
     for axis in (1..dims.len()).rev() {

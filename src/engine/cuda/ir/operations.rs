@@ -1,24 +1,24 @@
-//! What is done with memory, before it is made launches.
+//! Operations on memory, before they become launches.
 
 use super::{BufferId, Count, Dims, Expressions, NodeId, View};
 
-/// What writes buffers. In each list of operations, one comes after what it reads is written.
+/// An operation that writes buffers. In a list of operations, each comes after those that write what it reads.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    /// Elements are computed and stored.
+    /// Computes and stores elements.
     Store(Store),
     /// A matrix product.
     Product(Product),
     /// A convolution of images.
     Convolution(Convolution),
-    /// One of the written kernels over the rows of a matrix.
+    /// A handwritten kernel over the rows of a matrix.
     Rowwise(Rowwise),
-    /// Elements are computed and summed up.
+    /// Computes elements and reduces them.
     Reduce(Reduce),
 }
 
 impl Operation {
-    /// The buffers that it writes.
+    /// Returns the buffers that it writes.
     pub(crate) fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::Store(store) => vec![store.to.buffer],
@@ -29,7 +29,7 @@ impl Operation {
         }
     }
 
-    /// The buffers that it reads.
+    /// Returns the buffers that it reads.
     pub(crate) fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
         match self {
             Self::Store(Store { node, .. }) | Self::Reduce(Reduce { node, .. }) => expressions.buffers(*node),
@@ -40,31 +40,31 @@ impl Operation {
     }
 }
 
-/// Computes an expression at each place and stores it.
+/// Computes an expression at every place of an index space and stores it.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    /// Whether it is done for each row.
+    /// Whether it is done for every row.
     pub by_rows: bool,
-    /// The places, without axes of length 1.
+    /// The index space, without axes of length 1.
     pub dims: Dims,
     /// The expression.
     pub node: NodeId,
-    /// Where it goes.
+    /// Where the result is stored.
     pub to: View,
 }
 
-/// A factor of a product.
+/// An operand of a matrix product.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Factor {
-    /// Where it lies.
+    /// The buffer that holds it.
     pub buffer: BufferId,
-    /// Its first element.
+    /// Index of its first element.
     pub offset: i64,
-    /// From row to row, or from column to column where it lies by columns.
+    /// Leading dimension: the distance between rows, or between columns if it is column-major.
     pub leading: usize,
-    /// It lies by columns.
+    /// Whether it is column-major.
     pub is_transposed: bool,
-    /// From one matrix of the batch to the next.
+    /// Distance between two matrices of the batch.
     pub batch_stride: usize,
 }
 
@@ -77,81 +77,81 @@ pub(crate) struct Product {
     pub n: usize,
     /// Columns of `a`.
     pub k: usize,
-    /// How many there are.
+    /// Number of matrices.
     pub batches: Count,
-    /// Left.
+    /// Left operand.
     pub a: Factor,
-    /// Right.
+    /// Right operand.
     pub b: Factor,
-    /// A constant buffer of `n` elements.
+    /// Constant buffer of `n` elements to add.
     pub bias: Option<BufferId>,
-    /// What the product is multiplied by.
+    /// Factor for the product.
     pub alpha: f32,
-    /// Where it goes.
+    /// Buffer of the result.
     pub d: BufferId,
 }
 
 impl Product {
-    /// Floating-point operations of a batch of so many rows.
+    /// Returns the floating-point operations for a batch of `rows` rows.
     pub(crate) fn flops(&self, rows: usize) -> f64 {
         let lengths = [self.m.of(rows), self.n, self.k, self.batches.of(rows)];
         lengths.iter().fold(2.0, |flops, &length| flops * length as f64)
     }
 
-    /// The buffers that it reads.
+    /// Returns the buffers that it reads.
     pub(crate) fn reads(&self) -> Vec<BufferId> {
         [self.a.buffer, self.b.buffer].into_iter().chain(self.bias).collect()
     }
 }
 
-/// A convolution of images `[images, channels, height, width]`, without gaps. Pairs are of height and width.
+/// A convolution of contiguous images `[images, channels, height, width]`. Pairs are height and width.
 #[derive(Clone, Debug)]
 pub(crate) struct Convolution {
-    /// Whether each element that is read is spread over a window of those that are written. The filter is then
-    /// `[inputs, outputs / groups, …]`, else `[outputs, inputs / groups, …]`.
+    /// Whether it is a transposed convolution, which spreads each element over a window of the result. Its filter is
+    /// `[inputs, outputs / groups, …]`; that of an ordinary one is `[outputs, inputs / groups, …]`.
     pub is_transposed: bool,
-    /// How many images there are.
+    /// Number of images.
     pub images: Count,
-    /// Channels that are read.
+    /// Channels of the operand.
     pub inputs: usize,
-    /// Channels that are written.
+    /// Channels of the result.
     pub outputs: usize,
-    /// Parts of the channels that are convolved apart.
+    /// Groups of channels that are convolved separately.
     pub groups: usize,
-    /// Of the images that are read.
+    /// Size of the operand's images.
     pub size: [usize; 2],
-    /// Of the images that are written.
+    /// Size of the result's images.
     pub out: [usize; 2],
-    /// Of the filter.
+    /// Size of the filter.
     pub kernel: [usize; 2],
-    /// Zeros on either side.
+    /// Zeros on each side.
     pub pads: [usize; 2],
-    /// From window to window.
+    /// Distance between windows.
     pub strides: [usize; 2],
-    /// From element to element of a window.
+    /// Distance between the elements of a window.
     pub dilations: [usize; 2],
-    /// What it reads.
+    /// Buffer of the operand.
     pub x: BufferId,
-    /// The filter.
+    /// Buffer of the filter.
     pub w: BufferId,
-    /// What follows at once, if anything does.
+    /// Bias, addend and rectifier to apply in the same call, if any.
     pub rectified: Option<Rectified>,
-    /// What it writes.
+    /// Buffer of the result.
     pub y: BufferId,
 }
 
-/// What follows a convolution at once: `y = max(0, convolution + addend + bias)`.
+/// What a convolution's call applies to the result: `y = max(0, convolution + addend + bias)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rectified {
-    /// A constant buffer of an element for each channel.
+    /// Constant buffer with one element per channel.
     pub bias: BufferId,
-    /// Images like those that are written.
+    /// Buffer of images like those of the result.
     pub addend: Option<BufferId>,
 }
 
 impl Convolution {
-    /// Floating-point operations of a batch of so many rows: two for each entry of a window and channel of its group,
-    /// at each place that windows are moved to.
+    /// Returns the floating-point operations for a batch of `rows` rows: two for each entry of a window and each
+    /// channel of its group, at every position of the window.
     pub(crate) fn flops(&self, rows: usize) -> f64 {
         let [height, width] = if self.is_transposed { self.size } else { self.out };
         let channels = [self.inputs, self.outputs / self.groups];
@@ -159,30 +159,30 @@ impl Convolution {
         channels.iter().chain(&window).fold(2.0, |flops, &length| flops * length as f64)
     }
 
-    /// The buffers that it reads.
+    /// Returns the buffers that it reads.
     pub(crate) fn reads(&self) -> Vec<BufferId> {
         let more = self.rectified.map(|Rectified { bias, addend }| [Some(bias), addend]);
         [self.x, self.w].into_iter().chain(more.into_iter().flatten().flatten()).collect()
     }
 }
 
-/// A written kernel over the rows of a matrix, of which `rows.factor` belong to each of the batch's.
+/// A handwritten kernel over the rows of a matrix; each row of the batch has `rows.factor` of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Rowwise {
-    /// Which one.
+    /// The kernel.
     pub kernel: RowKernel,
     /// Rows of the matrix.
     pub rows: Count,
-    /// Its columns.
+    /// Columns of the matrix.
     pub columns: usize,
-    /// What it reads.
+    /// Buffer that it reads.
     pub from: BufferId,
-    /// What it writes.
+    /// Buffer that it writes.
     pub to: BufferId,
 }
 
 impl Rowwise {
-    /// The buffers that it writes.
+    /// Returns the buffers that it writes.
     pub(crate) fn writes(&self) -> Vec<BufferId> {
         match self.kernel {
             RowKernel::ArgMax { done } => vec![self.to, done],
@@ -190,7 +190,7 @@ impl Rowwise {
         }
     }
 
-    /// The buffers that it reads.
+    /// Returns the buffers that it reads.
     pub(crate) fn reads(&self) -> Vec<BufferId> {
         let more = match self.kernel {
             RowKernel::LayerNorm { scale, bias, .. } => [Some(scale), bias],
@@ -200,14 +200,14 @@ impl Rowwise {
     }
 }
 
-/// Kernels over the rows of a matrix.
+/// Handwritten kernels over the rows of a matrix.
 #[derive(Clone, Debug)]
 pub(crate) enum RowKernel {
     /// `softmax`.
     Softmax,
     /// `layer_norm`.
     LayerNorm {
-        /// What keeps a variance of zero from dividing by zero.
+        /// Added to the variance, so that it is never zero.
         epsilon: f32,
         /// `[columns]`.
         scale: BufferId,
@@ -216,35 +216,35 @@ pub(crate) enum RowKernel {
     },
     /// `argmax_i64`.
     ArgMax {
-        /// What it writes beside the places.
+        /// Second buffer that the kernel writes, which nothing reads.
         done: BufferId,
     },
 }
 
-/// What elements become one by.
+/// How elements are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduction {
     /// Their sum.
     Sum,
-    /// The largest.
+    /// Their maximum.
     Max,
-    /// The smallest.
+    /// Their minimum.
     Min,
 }
 
 /// Computes an expression and reduces it over its last axes.
 #[derive(Clone, Debug)]
 pub(crate) struct Reduce {
-    /// How.
+    /// The reduction.
     pub reduction: Reduction,
-    /// Whether it is done for each row.
+    /// Whether it is done for every row.
     pub by_rows: bool,
-    /// The places of the results.
+    /// Index space of the results.
     pub outer: Dims,
-    /// What is reduced at each of them.
+    /// Index space of the elements that are reduced to one result.
     pub inner: Dims,
     /// The expression, over `outer` and `inner`.
     pub node: NodeId,
-    /// Where results go, without gaps.
+    /// Buffer of the results, contiguous.
     pub to: BufferId,
 }

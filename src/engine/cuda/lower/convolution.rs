@@ -1,4 +1,4 @@
-//! Convolutions: by cuDNN, or, of each channel alone, as expressions.
+//! Convolutions: by cuDNN, or as expressions if each channel is convolved by itself.
 
 use std::collections::HashSet;
 
@@ -12,12 +12,12 @@ use crate::engine::cuda::{
     views,
 };
 
-/// Entries of a window up to which a convolution of each channel alone is an expression. cuDNN has no fast kernel for
-/// these in fp32: it treats each channel as a group of its own. Here a thread reads its window once, and what follows
-/// goes into the same kernel.
+/// Largest window, in entries, for which a depthwise convolution becomes an expression. cuDNN has no fast fp32 kernel
+/// for these, since it treats each channel as a group. As an expression, a thread reads its window once, and what
+/// follows goes into the same kernel.
 const DEPTHWISE_MAX: usize = 49;
 
-/// Operators that an entry of a window takes beside what it is computed by: whether it is inside, and its weight.
+/// Operators per entry of a window, in addition to those that compute the entry: the bounds check and the weight.
 const OF_AN_ENTRY: u32 = 10;
 
 pub(super) fn rule(op: &str) -> Option<Rule> {
@@ -28,7 +28,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
     }
 }
 
-/// `[batch, inputs, …]` and a filter `[outputs, inputs / groups, …]`.
+/// Lowers `[batch, inputs, …]` with a filter `[outputs, inputs / groups, …]`.
 fn convolution(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let operands = lowering.convolved(call)?;
     let Operands { x, w, groups, .. } = &operands;
@@ -42,7 +42,7 @@ fn convolution(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         let sum = lowering.depthwise(call, x, w, &windows)?;
         return lowering.biased(call, sum);
     }
-    // cuDNN pads both ends alike; what one end has more is put there before.
+    // cuDNN pads both sides equally, so the excess of one side is added to the operand first.
     let uneven = windows.iter().any(|window| window.pads.0 != window.pads.1);
     let (buffer, size, even) = if uneven {
         let (_, stored) = lowering.stored(call, 0)?;
@@ -60,14 +60,14 @@ fn convolution(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         (buffer, stored.dims[2..].to_vec(), windows.iter().map(|window| window.pads.0).collect())
     };
     let out: Dims = windows.iter().map(|window| window.out).collect();
-    // With a bias, what the node gives is computed from what the convolution gives.
+    // With a bias, the node's output is the sum, not the convolution's own result.
     let name = if call.operand(2).is_some() { "" } else { call.result(0) };
     let moved = Moved { is_transposed: false, x: buffer, size, out, pads: even };
     let sum = lowering.convolve(&operands, &windows, moved, name)?;
     lowering.biased(call, sum)
 }
 
-/// `[batch, inputs, …]` and a filter `[inputs, outputs / groups, …]`: what a convolution's gradient is computed by.
+/// Lowers `[batch, inputs, …]` with a filter `[inputs, outputs / groups, …]`, the gradient of a convolution.
 fn transposed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let operands = lowering.convolved(call)?;
     let Operands { x, w, groups, .. } = &operands;
@@ -92,14 +92,14 @@ fn transposed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 
 /// An axis that a transposed convolution writes.
 struct Spread {
-    /// That of the convolution which it turns around: its axis is written, its windows are read.
+    /// The window of the convolution that is transposed: its axis is written, and its windows are read.
     window: Window,
-    /// The part of the axis that is wanted.
+    /// The part of the axis that is the result.
     start: usize,
     length: usize,
 }
 
-/// What a transposed convolution writes of each axis.
+/// Returns what a transposed convolution writes along each axis.
 fn spreads(call: &Call<'_>, lengths: &[usize], kernel: &[usize]) -> Result<Vec<Spread>, Reason> {
     let axes = lengths.len();
     let (strides, dilations) = (by_axis(call, "strides", axes, 1, 1)?, by_axis(call, "dilations", axes, 1, 1)?);
@@ -116,7 +116,7 @@ fn spreads(call: &Call<'_>, lengths: &[usize], kernel: &[usize]) -> Result<Vec<S
             return Err(format!("its window has {kernel} entries over an axis of {length}"));
         }
         let mut window = Window { length: 0, kernel, stride, dilation, pads: (0, 0), out: length };
-        // All that the windows reach, without pads.
+        // Entries that the windows cover, without pads.
         let reached = (length - 1) * stride + window.span();
         let asked = match (&wanted, auto) {
             (Some(wanted), _) => Some(wanted[axis]),
@@ -126,7 +126,7 @@ fn spreads(call: &Call<'_>, lengths: &[usize], kernel: &[usize]) -> Result<Vec<S
         let (before, out) = match asked {
             Some(out) => {
                 let total = (reached + more[axis]).saturating_sub(out);
-                // The odd one goes before, but with SAME_UPPER.
+                // An odd pad goes to the beginning, except with SAME_UPPER.
                 (if auto == AutoPad::SameUpper { total / 2 } else { total - total / 2 }, out)
             }
             None => {
@@ -135,8 +135,8 @@ fn spreads(call: &Call<'_>, lengths: &[usize], kernel: &[usize]) -> Result<Vec<S
                 (before, out.ok_or_else(|| format!("its pads leave nothing of an axis of {reached}"))?)
             }
         };
-        // cuDNN takes off as much from both ends, and gives up to a stride less one more at the end. Where that does
-        // not fit, more is computed and a part of it taken.
+        // cuDNN removes the same number from both ends, and can add up to `stride - 1` entries at the end. If the
+        // result does not fit that, more is computed and a part of it is taken.
         let at_least = reached.saturating_sub(2 * before);
         let is_direct = reached >= 2 * before && (at_least..at_least + stride).contains(&out);
         let (pad, start) = if is_direct { (before, 0) } else { (0, before) };
@@ -150,16 +150,16 @@ fn spreads(call: &Call<'_>, lengths: &[usize], kernel: &[usize]) -> Result<Vec<S
     Ok(spreads)
 }
 
-/// What a convolution reads.
+/// Operands of a convolution.
 struct Operands {
     x: Tensor,
     w: Tensor,
-    /// Where the filter lies.
+    /// Buffer of the filter.
     filter: usize,
     groups: usize,
 }
 
-/// A convolution as cuDNN is told of it, by spatial axis.
+/// Geometry of a convolution as cuDNN needs it, by spatial axis.
 struct Moved {
     is_transposed: bool,
     x: usize,
@@ -185,7 +185,7 @@ impl Lowering<'_> {
         Ok(Operands { x, w, filter, groups })
     }
 
-    /// Issues a convolution, whose result may have a name.
+    /// Adds a convolution to the operations. A `name` is that of the node's output, if this is its result.
     fn convolve(
         &mut self,
         operands: &Operands,
@@ -197,7 +197,7 @@ impl Lowering<'_> {
         let outputs = if moved.is_transposed { w.dims[1] * groups } else { w.dims[0] };
         let dims: Dims = [x.dims[0], outputs].into_iter().chain(moved.out.iter().copied()).collect();
         let all = elements(&dims).ok_or("its result is too large")?;
-        // One axis is the width of images of height 1.
+        // A single spatial axis is the width of images of height 1.
         let pair = |numbers: &[usize], single: usize| match numbers {
             &[width] => [single, width],
             numbers => [numbers[0], numbers[1]],
@@ -237,7 +237,7 @@ impl Lowering<'_> {
         Ok(vec![Value::Tensor(self.apply(Function::Add, Kind::F32, &[sum, bias])?)])
     }
 
-    /// A vector as `[channels, 1, …]`, so that it is broadcast over tensors `[batch, channels, …]` of this rank.
+    /// Returns a vector as `[channels, 1, …]`, to be broadcast over tensors `[batch, channels, …]` of this rank.
     pub(crate) fn by_channel(&mut self, vector: &Tensor, rank: usize) -> Tensor {
         let mut wide = vector.clone();
         while wide.dims.len() + 1 < rank {
@@ -247,7 +247,7 @@ impl Lowering<'_> {
         wide
     }
 
-    /// Whether a tensor is yet to be computed, by few simple operators even for all entries of a window.
+    /// Returns whether a tensor is not stored yet and is cheap to compute again for every entry of a window.
     fn is_light(&self, tensor: &Tensor, windows: &[Window]) -> bool {
         use Function::{Add, Max, Min, Mul, Relu, Sub};
         let expressions = &self.work.expressions;
@@ -262,11 +262,11 @@ impl Lowering<'_> {
         is_simple && weight.saturating_mul(entries) <= WEIGHT_MAX as usize
     }
 
-    /// The sum of each channel's window, weighted by the channel's own filter.
+    /// Returns the sum over each channel's window, weighted by the channel's own filter.
     fn depthwise(&mut self, call: &Call<'_>, x: &Tensor, w: &Tensor, windows: &[Window]) -> Result<Tensor, Reason> {
         let count = windows.len();
         let (dims, along) = window_space(x, windows)?;
-        // What is little to compute is computed again for each window, in the place of a pass over memory.
+        // A cheap operand is computed again for each window, which saves a pass over memory.
         let again = if self.is_light(x, windows) { self.fetched_unstored(x, &dims, &along) } else { None };
         let entries = match again {
             Some(entries) => entries,
@@ -275,7 +275,7 @@ impl Lowering<'_> {
                 self.fetched(&stored, &dims, &along, 0)?
             }
         };
-        // The filters as [channels, 1 by window, entries by window].
+        // The filters as [channels, 1 per window axis, entries per window axis].
         let mut filters = views::without_axes(&mut self.work.expressions, w, |axis| axis == 1);
         for _ in 0..count {
             filters = views::with_axis(&mut self.work.expressions, &filters, 1);

@@ -1,4 +1,4 @@
-//! Tensors that are read elsewhere than at their own places: beyond their borders, by windows, by computed indices.
+//! Reads tensors at other places than their own: beyond their borders, by windows, or by computed indices.
 
 use smallvec::SmallVec;
 
@@ -13,19 +13,19 @@ use crate::engine::cuda::ir::{
 /// Which entry of an axis is read at a place of a new index space.
 #[derive(Clone, Debug)]
 pub(crate) enum Along {
-    /// `offset`, and `strides` times the place; it may be outside of the axis.
+    /// `offset` plus `strides` times the place, which may be out of range.
     Steps {
-        /// At the first place.
+        /// Entry at the first place.
         offset: i64,
-        /// By axis of the new index space.
+        /// Strides by axis of the new index space.
         strides: Strides,
     },
-    /// What an expression says, an i32 that is inside.
+    /// The value of an i32 expression, which is in range.
     Index(NodeId),
 }
 
 impl Along {
-    /// The entry of the same number as the place along `axis` of `rank`.
+    /// Reads the entry with the same index as the place along `axis`, in an index space of `rank` axes.
     pub(crate) fn same(axis: usize, rank: usize) -> Self {
         Self::shifted(axis, rank, 0)
     }
@@ -38,8 +38,8 @@ impl Along {
 }
 
 impl Lowering<'_> {
-    /// Reads a stored tensor over an index space of these dims, each axis as `along` says. Outside of it there is the
-    /// number with the bits `outside`. An axis that is read within its bounds alone costs no test.
+    /// Reads a stored tensor over an index space with these dims, each axis as `along` says. Out of range, the value
+    /// has the bits `outside`. An axis that is never read out of range needs no bounds check.
     pub(crate) fn fetched(
         &mut self,
         tensor: &Tensor,
@@ -53,8 +53,8 @@ impl Lowering<'_> {
         Ok(Tensor { by_rows: tensor.by_rows, dims: dims.into(), node })
     }
 
-    /// As [`Self::fetched`], of a tensor of numbers that is yet to be computed, and is where it is read; outside of it
-    /// there is 0. `None` where it is itself computed from what is read elsewhere.
+    /// As [`Self::fetched`], for a tensor of floats that is not stored and is computed where it is read. Out of range,
+    /// the value is 0. `None` if computing it already reads other places.
     pub(crate) fn fetched_unstored(&mut self, tensor: &Tensor, dims: &[usize], along: &[Along]) -> Option<Tensor> {
         let expressions = &mut self.work.expressions;
         if !expressions.tables(tensor.node).is_empty() {
@@ -84,7 +84,7 @@ impl Lowering<'_> {
         Some(Tensor { by_rows: tensor.by_rows, dims: dims.into(), node })
     }
 
-    /// A stored tensor with so many entries more before and behind each axis, or fewer where the number is negative.
+    /// Adds entries before and after each axis of a stored tensor, or removes them where the number is negative.
     pub(crate) fn padded(&mut self, tensor: &Tensor, pads: &[(i64, i64)], outside: u64) -> Result<Tensor, Reason> {
         let rank = tensor.dims.len();
         let mut dims = Dims::new();
@@ -103,14 +103,15 @@ impl Lowering<'_> {
         self.fetched(tensor, &dims, &along, outside)
     }
 
-    /// The windows over the last axes of a stored tensor: `[…, windows by axis, entries of a window by axis]`.
+    /// Returns the windows over the last axes of a stored tensor: `[…, windows per axis, entries of a window per
+    /// axis]`.
     pub(crate) fn windowed(&mut self, tensor: &Tensor, windows: &[Window], outside: u64) -> Result<Tensor, Reason> {
         let (dims, along) = window_space(tensor, windows)?;
         self.fetched(tensor, &dims, &along, outside)
     }
 }
 
-/// The index space of the windows over a tensor's last axes, and how they read it.
+/// Returns the index space of the windows over a tensor's last axes, and how it reads the tensor.
 pub(super) fn window_space(tensor: &Tensor, windows: &[Window]) -> Result<(Dims, Vec<Along>), Reason> {
     let (first, count) = (tensor.dims.len() - windows.len(), windows.len());
     let places = windows.iter().map(|window| window.out).chain(windows.iter().map(|window| window.kernel));
@@ -128,8 +129,8 @@ pub(super) fn window_space(tensor: &Tensor, windows: &[Window]) -> Result<(Dims,
     Ok((dims, along))
 }
 
-/// Reads a view of a tensor with axes `lengths` over another index space, each axis as `along` says. Outside of it
-/// there is a number, or where there is none, anything that the view has.
+/// Reads a view of a tensor with axes `lengths` over another index space, each axis as `along` says. Out of range, the
+/// value is `outside`, or arbitrary if that is `None`.
 fn fetch(
     expressions: &mut Expressions,
     (kind, view): (Kind, &View),
@@ -142,7 +143,7 @@ fn fetch(
     for ((along, &stride), &length) in along.iter().zip(&view.strides).zip(lengths) {
         let length = length as i64;
         match along {
-            // What is the same along an axis is there beyond its ends, too.
+            // A value that does not depend on an axis is the same out of range.
             _ if stride == 0 && outside.is_none() => {}
             Along::Steps { offset, strides } if is_inside(*offset, strides, dims, length) => {
                 from.offset += offset * stride;
@@ -162,13 +163,13 @@ fn fetch(
     expressions.add(kind, Node::Fetch(Fetch { from, indices, outside: outside.unwrap_or(0) }))
 }
 
-/// Refuses an index space that kernels cannot count.
+/// Rejects an index space that kernels cannot count.
 pub(super) fn check_size(dims: &[usize]) -> Result<(), Reason> {
     let refused = || format!("it goes over the axes {dims:?}, expected fewer than {ELEMENTS_MAX} elements");
     elements(dims).map(|_| ()).ok_or_else(refused)
 }
 
-/// Whether all places of an index space lead to entries of an axis.
+/// Returns whether every place of an index space leads to an entry of the axis.
 fn is_inside(offset: i64, strides: &Strides, dims: &[usize], length: i64) -> bool {
     let reach = |&(stride, &length): &(&i64, &usize)| stride * (length as i64 - 1);
     let reaches: Vec<i64> = strides.iter().zip(dims).map(|pair| reach(&pair)).collect();

@@ -1,4 +1,4 @@
-//! Entries of tensors by index: embeddings, and whatever else a graph looks up.
+//! Entries of tensors by index, such as embeddings.
 
 use super::{Call, Lowering, Outcome, Rule, Value, axis_of};
 use crate::engine::cuda::{
@@ -13,8 +13,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
     }
 }
 
-/// The axes of the indices take the place of the axis that is looked up: data `[a…, n, b…]`, indices `[i…]`, result
-/// `[a…, i…, b…]`. An index that is known becomes a view; others are read where the element is computed.
+/// Replaces the indexed axis by the axes of the indices: data `[a…, n, b…]` and indices `[i…]` give `[a…, i…, b…]`. A
+/// single known index becomes a view; other indices are read where an element is computed.
 fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let data = lowering.tensor(call, 0)?;
     let axis = axis_of(call.int("axis").unwrap_or(0), data.dims.len())?;
@@ -46,7 +46,7 @@ fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if indices.by_rows && (data.by_rows || axis != 0) {
         return Err("it mixes or moves the rows of a batch".to_owned());
     }
-    // What is looked up is read by strides, so it has to be stored.
+    // Lookups read by strides, so the table must be stored.
     let (_, data) = lowering.stored(call, 0)?;
     let view = lowering.work.expressions.stored(data.node).ok_or("its data are not stored")?.clone();
     let (before, after) = (&data.dims[..axis], &data.dims[axis + 1..]);

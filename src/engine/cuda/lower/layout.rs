@@ -1,4 +1,4 @@
-//! Operators that compute nothing: other axes, parts, repetitions, and parts side by side.
+//! Operators that compute nothing: reshaping, slicing, repeating and concatenating.
 
 use super::{
     Call, Lowering, Outcome, Reason, Rule, Value, axis_of, inner_axis,
@@ -9,7 +9,7 @@ use crate::engine::cuda::{
     views,
 };
 
-/// An end of a slice that no batch reaches; exporters write the largest number of 32 or 64 bits.
+/// End of a slice that no batch reaches. Exporters write the largest 32-bit or 64-bit integer.
 const TO_THE_END: i64 = i32::MAX as i64;
 
 pub(super) fn rule(op: &str) -> Option<Rule> {
@@ -26,7 +26,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Expand" => expand,
         "Concat" => concat,
         "ConstantOfShape" => constant_of_shape,
-        // Of numbers that are known: `numbers`.
+        // `numbers` evaluates these if their operands are known.
         "Range" | "Size" => unknown,
         _ => return None,
     })
@@ -60,7 +60,7 @@ fn constant(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         let buffer = lowering.work.constant(Kind::F32, bytes.into());
         return given(lowering.work.whole(buffer, &[numbers.len()]));
     }
-    Err("its value is of a type that no kernel knows".to_owned())
+    Err("its value has a type that no kernel supports".to_owned())
 }
 
 fn shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
@@ -91,7 +91,9 @@ fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         dims.push(match number.factor {
             -1 if open.replace(axis).is_some() => return Err("its shape has two open axes".to_owned()),
             -1 => 1,
-            0 if keeps_zero => *tensor.dims.get(axis).ok_or("its shape keeps an axis that is not there")?,
+            0 if keeps_zero => {
+                *tensor.dims.get(axis).ok_or("its shape keeps an axis that its operand does not have")?
+            }
             length => usize::try_from(length).map_err(|_| format!("its shape has an axis of {length}"))?,
         });
     }
@@ -162,7 +164,7 @@ fn transpose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let mut sorted = order.clone();
     sorted.sort_unstable();
     if !sorted.into_iter().eq(0..rank) {
-        return Err(format!("its order {order:?} is none of {rank} axes"));
+        return Err(format!("its perm {order:?} is not a permutation of {rank} axes"));
     }
     if tensor.by_rows && order.first() != Some(&0) {
         return Err("it mixes or moves the rows of a batch".to_owned());
@@ -190,7 +192,7 @@ fn slice(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         }
         let (start, step, length) = range(starts[index], ends[index], steps[index], tensor.dims[axis])?;
         if length == 0 {
-            return Err("nothing is left of its operand".to_owned());
+            return Err("its result is empty".to_owned());
         }
         tensor = views::sliced(&mut lowering.work.expressions, &tensor, axis, (start, step, length));
     }
@@ -225,7 +227,7 @@ fn split(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 fn expand(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let tensor = lowering.tensor(call, 0)?;
     let shape = lowering.shape_of(call, 1)?;
-    // A number of this shape stands for the shape alone.
+    // A scalar of this shape represents it for broadcasting.
     let kind = lowering.work.kind(&tensor);
     let like = lowering.number(kind, 0, shape.1, &shape.0);
     given(lowering.broadcast(&[tensor, like])?.swap_remove(0))
@@ -259,6 +261,7 @@ fn concat(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let all = elements(&dims).ok_or("its result is too large")?;
     let buffer = lowering.buffer_for(call.result(0), kind, by_rows, all);
     let strides = contiguous(&dims);
+    // Each operand is stored into its part of one buffer, so the concatenation itself costs nothing.
     let mut offset = 0;
     for tensor in &tensors {
         lowering.store_to(tensor, View { buffer, offset, strides: strides.clone() });
@@ -268,7 +271,7 @@ fn concat(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 }
 
 impl Lowering<'_> {
-    /// An operand with other axes. It is stored where its elements do not lie in their order.
+    /// Returns an operand with other axes. Stores it first if its elements are not in order.
     fn reshaped(&mut self, call: &Call<'_>, index: usize, dims: &[usize]) -> Result<Tensor, Reason> {
         let tensor = self.tensor(call, index)?;
         if let Some(reshaped) = views::reshaped(&mut self.work.expressions, &tensor, dims) {
@@ -278,7 +281,7 @@ impl Lowering<'_> {
         Ok(self.work.whole(buffer, dims))
     }
 
-    /// A shape that an operand holds: the dims of a row, and whether it has rows.
+    /// Returns the shape that an operand holds: the dims of a row, and whether it is per row.
     fn shape_of(&self, call: &Call<'_>, index: usize) -> Result<(Dims, bool), Reason> {
         let known = call.operand(index).and_then(|name| self.known_of(name));
         let known = known.ok_or("its shape is not known when the plan is made")?;

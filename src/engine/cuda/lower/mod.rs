@@ -1,8 +1,8 @@
 //! Lowers a graph's nodes, one after another, to operations.
 //!
-//! What is pointwise becomes an expression and nothing is issued for it; views change where expressions read. Only what
-//! has to lie in memory is stored: the operands of products and of kernels over rows, the parts of a concatenation, and
-//! the graph's outputs.
+//! Pointwise operators become expressions and views change where expressions read; neither issues an operation. Only
+//! what must be in memory is stored: the operands of products, convolutions and row kernels, tensors that are read at
+//! other places than their own, the parts of a concatenation, and the graph's outputs.
 
 mod call;
 mod convolution;
@@ -32,10 +32,10 @@ use super::{
     views,
 };
 
-/// What a node's output is, while a graph is lowered.
+/// A node's output during lowering.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    /// Whole numbers that are known when the plan is made, such as shapes.
+    /// Integers that are known when the plan is made, such as shapes.
     Known(Known),
     /// A tensor.
     Tensor(Tensor),
@@ -44,7 +44,7 @@ pub(super) enum Value {
 /// How a node is lowered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedNode {
-    /// Its name in the file; empty where it has none.
+    /// Its name in the file; may be empty.
     pub name: String,
     /// Its operator.
     pub operator: String,
@@ -54,9 +54,9 @@ pub struct PlannedNode {
 
 /// Why a node has no lowering.
 pub(super) type Reason = String;
-/// What a node's outputs are.
+/// The outputs of a node.
 pub(super) type Outcome = Result<Vec<Value>, Reason>;
-/// The dims of one row, and whether there is one for each.
+/// The dims of one row, and whether every row has its own.
 pub(super) type RowShape = (Dims, bool);
 /// Lowers one operator.
 type Rule = fn(&mut Lowering<'_>, &Call<'_>) -> Outcome;
@@ -64,22 +64,22 @@ type Rule = fn(&mut Lowering<'_>, &Call<'_>) -> Outcome;
 /// A graph that is being lowered.
 #[derive(Debug)]
 pub(super) struct Lowering<'m> {
-    /// What has come of it.
+    /// The result so far.
     pub work: Work,
     values: HashMap<&'m str, Value>,
-    /// Tensors that nothing is known of: what refused nodes would have made.
+    /// Tensors that are unknown because a node that computes them was rejected.
     missing: HashSet<&'m str>,
-    /// The graph's outputs by name, with their numbers.
+    /// The graph's outputs by name, with their indices.
     outputs: HashMap<&'m str, usize>,
-    /// How many nodes and outputs read each tensor.
+    /// Number of nodes and outputs that read each tensor.
     uses: HashMap<&'m str, usize>,
-    /// Refused nodes.
+    /// Rejected nodes.
     refused: Vec<String>,
     /// All nodes so far.
     pub nodes: Vec<PlannedNode>,
 }
 
-/// The rule of a standard operator.
+/// Returns the rule of a standard operator.
 fn rule(op: &str) -> Option<Rule> {
     let found = layout::rule(op).or_else(|| gather::rule(op)).or_else(|| pointwise::rule(op));
     let found = found.or_else(|| product::rule(op)).or_else(|| reduce::rule(op));
@@ -88,7 +88,7 @@ fn rule(op: &str) -> Option<Rule> {
 }
 
 impl<'m> Lowering<'m> {
-    /// Begins with what the graph is given, and how many nodes and outputs read each tensor.
+    /// Starts with the graph's inputs and constants, and the number of readers of each tensor.
     pub(super) fn new(
         work: Work,
         values: HashMap<&'m str, Value>,
@@ -98,14 +98,14 @@ impl<'m> Lowering<'m> {
         Self { work, values, missing: HashSet::new(), outputs, uses, refused: Vec::new(), nodes: Vec::new() }
     }
 
-    /// Lowers a node; one that cannot be is noted.
+    /// Lowers a node, and records it if it is rejected.
     pub(super) fn node(&mut self, call: &Call<'m>) {
         let lowered = self.lower(call);
         let (name, operator) = (call.node.name().to_owned(), call.op().to_owned());
         self.nodes.push(PlannedNode { name, operator, lowered });
     }
 
-    /// Lowers a node to what the answer says.
+    /// Lowers a node and returns what it was lowered to.
     fn lower(&mut self, call: &Call<'m>) -> Result<String, Reason> {
         let results = || call.node.output.iter().map(String::as_str);
         let Some(rule) = call.is_standard().then(|| rule(call.op())).flatten() else {
@@ -113,6 +113,7 @@ impl<'m> Lowering<'m> {
             self.missing.extend(results());
             return Err("the operator has no lowering".to_owned());
         };
+        // Only the first node of a chain is reported as rejected; those after it would fail in any case.
         if call.operands().any(|operand| self.missing.contains(operand)) {
             self.missing.extend(results());
             return Err("a node before it has no lowering".to_owned());
@@ -140,7 +141,7 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    /// What a node was lowered to: the operations since `before`, or what its value is.
+    /// Describes what a node was lowered to: the operations since `before`, or the form of its value.
     fn shown(&self, call: &Call<'_>, before: usize, value: Option<&Value>) -> String {
         let operation = |operation: &Operation| match operation {
             Operation::Store(_) => "store",
@@ -169,7 +170,7 @@ impl<'m> Lowering<'m> {
         operations.join(", ")
     }
 
-    /// Stores the graph's outputs, and gives all operations; or names the nodes that were refused.
+    /// Stores the graph's outputs and returns all operations, or the rejected nodes.
     pub(super) fn finish(mut self, outputs: &[(&'m str, Kind)]) -> Result<(Work, Vec<RowShape>), Vec<String>> {
         let mut shapes = Vec::new();
         for (index, &(name, kind)) in outputs.iter().enumerate() {
@@ -193,7 +194,7 @@ impl<'m> Lowering<'m> {
             |buffer| matches!(self.work.buffers[buffer].holder, Holder::Output(output) if output == index),
         );
         if !is_given {
-            // Where the name is that of several outputs, the first has been given when it was stored.
+            // If an output has several names, the first one got the buffer when it was stored; the others are copies.
             let buffer = self.work.buffer(kind, tensor.by_rows, tensor.elements(), Holder::Output(index));
             let to = View { buffer, offset: 0, strides: contiguous(&tensor.dims) };
             self.store_to(tensor, to);
@@ -205,7 +206,7 @@ impl<'m> Lowering<'m> {
         Ok((tensor.dims.clone(), tensor.by_rows))
     }
 
-    /// The numbers of a value, where they are known.
+    /// Returns the integers of a value if they are known.
     fn known_of(&self, name: &str) -> Option<Known> {
         match self.values.get(name)? {
             Value::Known(known) => Some(known.clone()),
@@ -213,14 +214,14 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    /// The numbers of an operand, none of which counts rows.
+    /// Returns the integers of an operand, none of which may be a number of rows.
     fn numbers(&self, call: &Call<'_>, index: usize, what: &str) -> Result<Vec<i64>, Reason> {
         let known = call.operand(index).and_then(|name| self.known_of(name));
         known.and_then(|known| known.fixed()).ok_or_else(|| format!("its {what} is not known when the plan is made"))
     }
 
-    /// Numbers that older operator sets give as an attribute and newer ones as an operand; `None` where neither is
-    /// there.
+    /// Returns integers that older opsets have as an attribute and newer ones as an operand; `None` if there is
+    /// neither.
     fn listed(&self, call: &Call<'_>, attribute: &str, index: usize) -> Result<Option<Vec<i64>>, Reason> {
         match call.ints(attribute) {
             Some(ints) => Ok(Some(ints.to_vec())),
@@ -229,7 +230,7 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    /// An operand as a tensor.
+    /// Returns an operand as a tensor.
     fn tensor(&mut self, call: &Call<'_>, index: usize) -> Result<Tensor, Reason> {
         let name = call.operand(index).ok_or_else(|| format!("it has no operand {index}"))?;
         self.tensor_named(name)
@@ -246,7 +247,7 @@ impl<'m> Lowering<'m> {
         }
     }
 
-    /// Operands, computed and stored before where the expression over them would become too large.
+    /// Returns all operands. Stores them first if the expression over them would become too large.
     fn tensors(&mut self, call: &Call<'_>) -> Result<Vec<Tensor>, Reason> {
         if call.node.input.is_empty() {
             return Err("it has no operands".to_owned());
@@ -262,7 +263,7 @@ impl<'m> Lowering<'m> {
         Ok(tensors)
     }
 
-    /// An operand as it lies in a buffer of its own, without gaps. It is read from there from then on.
+    /// Returns an operand in a contiguous buffer of its own, from which later nodes read it too.
     fn stored(&mut self, call: &Call<'_>, index: usize) -> Result<(usize, Tensor), Reason> {
         let tensor = self.tensor(call, index)?;
         if let Some(buffer) = self.whole_buffer(&tensor) {
@@ -276,7 +277,7 @@ impl<'m> Lowering<'m> {
         Ok((buffer, stored))
     }
 
-    /// Stores a tensor in a buffer of its own, which is the caller's where `name` is an output.
+    /// Stores a tensor in a buffer of its own, which is the caller's if `name` is an output.
     fn store(&mut self, tensor: &Tensor, name: &str) -> (usize, Tensor) {
         let buffer = self.buffer_for(name, self.work.kind(tensor), tensor.by_rows, tensor.elements());
         let to = View { buffer, offset: 0, strides: contiguous(&tensor.dims) };
@@ -284,7 +285,7 @@ impl<'m> Lowering<'m> {
         (buffer, self.work.whole(buffer, &tensor.dims))
     }
 
-    /// Memory for a tensor of this name.
+    /// Returns a new buffer for the tensor of this name.
     fn buffer_for(&mut self, name: &str, kind: Kind, by_rows: bool, elements: usize) -> usize {
         let is_taken = |index: usize| {
             let given = |holder: &Holder| matches!(holder, Holder::Output(output) if *output == index);
@@ -295,7 +296,7 @@ impl<'m> Lowering<'m> {
         self.work.buffer(kind, by_rows, elements, holder)
     }
 
-    /// Stores a tensor where a view of as many axes says.
+    /// Stores a tensor through a view with as many axes.
     fn store_to(&mut self, tensor: &Tensor, to: View) {
         let strides = tensor.dims.iter().zip(&to.strides).filter(|(length, _)| **length != 1).map(|(_, &it)| it);
         let to = View { strides: strides.collect(), ..to };
@@ -304,7 +305,7 @@ impl<'m> Lowering<'m> {
         self.work.operations.push(Operation::Store(Store { by_rows, dims, node, to }));
     }
 
-    /// The buffer that a tensor fills.
+    /// Returns the buffer that a tensor fills.
     fn whole_buffer(&self, tensor: &Tensor) -> Option<usize> {
         let view = self.work.expressions.stored(tensor.node)?;
         let buffer = &self.work.buffers[view.buffer];
@@ -314,7 +315,7 @@ impl<'m> Lowering<'m> {
         (is_whole && is_dense).then_some(view.buffer)
     }
 
-    /// Numbers that are known.
+    /// Returns a constant tensor.
     fn constant(&mut self, numbers: &[f32], dims: &[usize]) -> Tensor {
         let buffer = self.constant_buffer(numbers);
         self.work.whole(buffer, dims)
@@ -325,19 +326,19 @@ impl<'m> Lowering<'m> {
         self.work.constant(Kind::F32, bytes)
     }
 
-    /// How many nodes and outputs read what has this name.
+    /// Returns the number of nodes and outputs that read a tensor.
     fn uses(&self, name: &str) -> usize {
         self.uses.get(name).copied().unwrap_or(0)
     }
 
-    /// The same number everywhere.
+    /// Returns a tensor with the same number everywhere.
     fn number(&mut self, kind: Kind, bits: u64, by_rows: bool, dims: &[usize]) -> Tensor {
         let node = self.work.expressions.add(kind, Node::Number(bits));
         Tensor { by_rows, dims: Dims::from_slice(dims), node }
     }
 }
 
-/// Refuses tensors that are too large to be counted. No operator makes more than the product of two of those before.
+/// Rejects tensors with too many elements. Since operands were checked, no result exceeds the product of two of them.
 fn checked(values: Vec<Value>) -> Outcome {
     for value in &values {
         if let Value::Tensor(tensor) = value
@@ -352,14 +353,14 @@ fn checked(values: Vec<Value>) -> Outcome {
     Ok(values)
 }
 
-/// The axis that a number means, counted from the end where it is negative.
+/// Returns the axis for a number, where negative ones count from the end.
 fn axis_of(axis: i64, rank: usize) -> Result<usize, Reason> {
     let from_end = if axis < 0 { axis + rank as i64 } else { axis };
     let found = usize::try_from(from_end).ok().filter(|&axis| axis < rank);
     found.ok_or_else(|| format!("it has no axis {axis} of {rank}"))
 }
 
-/// As [`axis_of`], of an operator that would mix the rows along their own axis.
+/// As [`axis_of`], but rejects the batch axis.
 fn inner_axis(axis: i64, tensor: &Tensor, rank: usize) -> Result<usize, Reason> {
     match axis_of(axis, rank)? {
         0 if tensor.by_rows => Err("it mixes or moves the rows of a batch".to_owned()),

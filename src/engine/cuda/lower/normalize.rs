@@ -1,4 +1,5 @@
-//! Batch normalisation by statistics that are known: folded into the weights before it, else a factor and a sum.
+//! Batch normalization with known statistics: folded into the weights before it, or else a multiplication and an
+//! addition.
 
 use super::{Call, Lowering, Outcome, Reason, Rule, Value};
 use crate::engine::cuda::{
@@ -13,10 +14,10 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
     }
 }
 
-/// `(x - mean) / √(variance + epsilon) · scale + shift`, by channel, which is axis 1. That is `x · factor + offset`.
+/// Lowers `(x - mean) / √(variance + epsilon) · scale + shift` by channel (axis 1), computed as `x · factor + offset`.
 fn batch_norm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if call.int("training_mode").unwrap_or(0) != 0 || (1..5).any(|output| !call.result(output).is_empty()) {
-        return Err("it is one for training".to_owned());
+        return Err("it is in training mode".to_owned());
     }
     if call.int("spatial") == Some(0) {
         return Err("its statistics are not by channel".to_owned());
@@ -47,7 +48,7 @@ fn batch_norm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 }
 
 impl Lowering<'_> {
-    /// An operand of so many numbers that are known.
+    /// Returns an operand of `length` numbers that are known.
     fn vector(&mut self, call: &Call<'_>, index: usize, length: usize, what: &str) -> Result<Vec<f32>, Reason> {
         let tensor = self.tensor(call, index)?;
         let numbers = self.floats(&tensor).ok_or_else(|| format!("its {what} is not known when the plan is made"))?;
@@ -57,7 +58,7 @@ impl Lowering<'_> {
         Ok(numbers)
     }
 
-    /// The elements of a constant of one axis.
+    /// Returns the elements of a one-dimensional constant.
     pub(crate) fn floats(&self, tensor: &Tensor) -> Option<Vec<f32>> {
         let view = self.work.expressions.stored(tensor.node)?;
         let Holder::Constant(bytes) = &self.work.buffers[view.buffer].holder else { return None };
@@ -69,8 +70,8 @@ impl Lowering<'_> {
         (self.work.kind(tensor) == Kind::F32).then(|| (0..length).map(number).collect()).flatten()
     }
 
-    /// What a convolution or a product gives, with its bias, times a factor and plus an offset by channel: its weights
-    /// are changed. `None` where the tensor is something else. Nothing else reads it.
+    /// Applies a factor and an offset by channel to the result of a convolution or product by changing its weights and
+    /// bias. `None` if the tensor is something else. Nothing else may read the tensor.
     fn folded(&mut self, tensor: &Tensor, factor: &[f32], offset: &[f32]) -> Result<Option<Tensor>, Reason> {
         let Some((source, bias)) = self.with_bias(tensor) else { return Ok(None) };
         let Some(buffer) = self.whole_node(source, tensor) else { return Ok(None) };
@@ -98,7 +99,7 @@ impl Lowering<'_> {
         self.apply(Function::Add, Kind::F32, &[source, offset]).map(Some)
     }
 
-    /// A tensor as something stored and a vector by channel that is added to it.
+    /// Splits a tensor into a stored one and a vector that is added by channel.
     fn with_bias(&self, tensor: &Tensor) -> Option<(NodeId, Option<Vec<f32>>)> {
         let expressions = &self.work.expressions;
         match expressions.node(tensor.node) {
@@ -127,25 +128,25 @@ impl Lowering<'_> {
         }
     }
 
-    /// The buffer that an expression reads in full, over the axes of a tensor.
+    /// Returns the buffer that an expression reads in full, over the axes of a tensor.
     fn whole_node(&self, node: NodeId, tensor: &Tensor) -> Option<BufferId> {
         self.whole_buffer(&Tensor { node, ..tensor.clone() })
     }
 
-    /// The numbers of a constant buffer.
+    /// Returns the numbers of a constant buffer.
     fn numbers_of(&self, buffer: BufferId) -> Option<Vec<f32>> {
         let Holder::Constant(bytes) = &self.work.buffers[buffer].holder else { return None };
         Some(bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect())
     }
 
-    /// The filter of a convolution, times a factor for each channel that it writes.
+    /// Returns a convolution's filter, multiplied by a factor for each channel of the result.
     fn scaled_filter(&self, convolution: &Convolution, factor: &[f32]) -> Option<Vec<f32>> {
         let mut filter = self.numbers_of(convolution.w)?;
         let entries: usize = convolution.kernel.iter().product();
         let (inputs, outputs) = (convolution.inputs / convolution.groups, convolution.outputs / convolution.groups);
         for (place, numbers) in filter.chunks_exact_mut(entries).enumerate() {
             let channel = if convolution.is_transposed {
-                // By what is read, then by what of the group is written.
+                // By channel of the operand, then by channel of the result within the group.
                 place / outputs / inputs * outputs + place % outputs
             } else {
                 place / inputs
@@ -155,9 +156,9 @@ impl Lowering<'_> {
         Some(filter)
     }
 
-    /// The right factor of a product, times a factor for each column.
+    /// Returns the right operand of a product, multiplied by a factor for each column.
     fn scaled_columns(&self, product: &Product, factor: &[f32]) -> Option<Vec<f32>> {
-        // A bias of its own would have to be scaled, too.
+        // Its bias would have to be multiplied too.
         if product.bias.is_some() || factor.len() != product.n {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Whole numbers that are known when a plan is made: shapes, and what graphs compute of them. One may count rows, as
-//! the first of a shape does.
+//! Integers that are known when a plan is made: shapes, and what graphs compute from them. One may be a multiple of the
+//! number of rows, as the first length of a shape is.
 
 use bytes::Bytes;
 
@@ -9,15 +9,15 @@ use crate::engine::cuda::{
     ir::{Dims, Holder, Kind, Tensor, Work},
 };
 
-/// Larger tensors are not followed.
+/// Largest tensor whose integers are tracked, in elements.
 const ELEMENTS_MAX: usize = 1024;
 
-/// A whole number, or so many for each row.
+/// An integer, possibly per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Number {
-    /// The number.
+    /// The integer, or the integer per row.
     pub factor: i64,
-    /// Whether it is for each row.
+    /// Whether it is per row.
     pub by_rows: bool,
 }
 
@@ -27,30 +27,30 @@ impl From<i64> for Number {
     }
 }
 
-/// A small tensor of whole numbers.
+/// A small tensor of integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Whole numbers.
+    /// Type of the elements; never F32.
     pub kind: Kind,
     /// Its shape.
     pub dims: Dims,
-    /// Row-major.
+    /// Elements in row-major order.
     pub elements: Vec<Number>,
 }
 
 impl Known {
-    /// A tensor of numbers.
+    /// Creates an INT64 tensor.
     pub(crate) fn fixed_of(dims: &[usize], numbers: &[i64]) -> Self {
         let elements = numbers.iter().map(|&number| number.into()).collect();
         Self { kind: Kind::I64, dims: Dims::from_slice(dims), elements }
     }
 
-    /// The numbers, where none counts rows.
+    /// Returns the integers if none is per row.
     pub(crate) fn fixed(&self) -> Option<Vec<i64>> {
         self.elements.iter().map(|number| (!number.by_rows).then_some(number.factor)).collect()
     }
 
-    /// The tensor as a constant; `None` where a number counts rows.
+    /// Returns the tensor as a constant; `None` if an integer is per row.
     pub(crate) fn constant(&self, work: &mut Work) -> Option<Tensor> {
         let numbers = self.fixed()?;
         let bytes: Bytes = match self.kind {
@@ -71,7 +71,7 @@ impl Known {
     }
 }
 
-/// The numbers of a small constant tensor.
+/// Reads the integers of a small constant tensor.
 pub(super) fn read(work: &Work, tensor: &Tensor) -> Option<Known> {
     let view = work.expressions.stored(tensor.node)?;
     let buffer = &work.buffers[view.buffer];
@@ -91,7 +91,7 @@ pub(super) fn read(work: &Work, tensor: &Tensor) -> Option<Known> {
     Some(Known { kind: buffer.kind, dims: tensor.dims.clone(), elements })
 }
 
-/// What a node gives where it computes whole numbers of numbers that are known; `None` where it does not.
+/// Evaluates a node whose operands are known integers; `None` if it cannot be evaluated.
 pub(super) fn folded(call: &Call<'_>, operands: &[Option<Known>]) -> Option<Known> {
     let at = |index: usize| operands.get(index).and_then(Option::as_ref);
     let first = at(0)?;
@@ -122,7 +122,7 @@ pub(super) fn folded(call: &Call<'_>, operands: &[Option<Known>]) -> Option<Know
     }
 }
 
-/// Other axes: a single axis, or none.
+/// Evaluates a change of axes between a scalar and a single axis.
 fn relaid(call: &Call<'_>, known: &Known, operands: &[Option<Known>]) -> Option<Known> {
     let axes = || call.ints("axes").map(<[i64]>::to_vec).or_else(|| operands.get(1)?.as_ref()?.fixed());
     let dims = match (call.op(), known.dims.len(), known.elements.len()) {
@@ -168,7 +168,7 @@ fn joined(operands: &[Option<Known>]) -> Option<Known> {
     Some(Known { kind: operands.first()?.kind, dims: Dims::from_slice(&[elements.len()]), elements })
 }
 
-/// Arithmetic of two tensors of one shape, or of one with a single number.
+/// Evaluates arithmetic on two tensors of one shape, or on a tensor and a single integer.
 fn computed(op: &str, left: &Known, right: &Known) -> Option<Known> {
     if left.dims.len() > 1 || right.dims.len() > 1 || !matches!(left.kind, Kind::I64 | Kind::I32) {
         return None;
@@ -191,7 +191,7 @@ fn number(op: &str, left: Number, right: Number) -> Option<Number> {
         ("Add", l, r) if l == r => a.checked_add(b)?,
         ("Sub", l, r) if l == r => a.checked_sub(b)?,
         ("Mul", false, _) | ("Mul", _, false) => a.checked_mul(b)?,
-        // So many for each row, divided among so many for each row, are so many in all.
+        // A multiple of the rows divided by another one is a plain integer.
         ("Div", true, true) if b != 0 && a % b == 0 => return Some((a / b).into()),
         ("Div", _, false) if b != 0 && (!left.by_rows || a % b == 0) => a.checked_div(b)?,
         ("Min", false, false) => a.min(b),
@@ -201,7 +201,7 @@ fn number(op: &str, left: Number, right: Number) -> Option<Number> {
     Some(Number { factor, by_rows: left.by_rows || right.by_rows })
 }
 
-/// What a slice takes of an axis, as ONNX clamps it: its first entry, the step, how many.
+/// Returns what a slice takes of an axis, clamped as in ONNX: first entry, step and number of entries.
 pub(super) fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i64, i64, usize), Reason> {
     let length = length as i64;
     let place = |place: i64| if place < 0 { place.saturating_add(length) } else { place };
@@ -217,7 +217,7 @@ pub(super) fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i
         }
     };
     let count = count.unsigned_abs().div_ceil(step.unsigned_abs()) as usize;
-    // A step over the end is none.
+    // A step that leaves the axis does not matter for a single entry.
     Ok((start, if count > 1 { step } else { 1 }, count))
 }
 

@@ -1,4 +1,4 @@
-//! Operators that compute each element from those at the same place.
+//! Operators that compute each element from the elements at the same place.
 
 use smallvec::SmallVec;
 
@@ -72,7 +72,7 @@ fn arithmetic(op: &str) -> Option<Function> {
     })
 }
 
-/// The function, whether it takes its operands in the other order.
+/// Returns the function, and whether its operands are swapped.
 fn comparison(op: &str) -> Option<(Function, bool)> {
     Some(match op {
         "Equal" => (Function::Equal, false),
@@ -117,10 +117,10 @@ fn several(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         _ => function,
     };
     for mut other in tensors {
-        // An exponent may be of another type than its base.
+        // ONNX allows an exponent of another type than its base.
         if function == Function::Pow && lowering.work.kind(&other) != kind {
             if kind.is_whole() && !lowering.work.kind(&other).is_whole() {
-                return Err("it raises whole numbers to a power that may be none".to_owned());
+                return Err("it raises integers to a power that may not be an integer".to_owned());
             }
             other = lowering.converted(&other, kind)?;
         }
@@ -155,7 +155,7 @@ fn logical(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 
 fn chosen(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let tensors = lowering.tensors(call)?;
-    let [_, chosen, other] = &tensors[..] else { return Err("it has not three operands".to_owned()) };
+    let [_, chosen, other] = &tensors[..] else { return Err("it does not have three operands".to_owned()) };
     let kind = lowering.work.kind(chosen);
     if lowering.work.kind(other) != kind {
         return Err(format!("it chooses between {kind:?} and {:?}", lowering.work.kind(other)));
@@ -170,8 +170,8 @@ fn cast(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         Some(Elem::Int64) => Kind::I64,
         Some(Elem::Int32) => Kind::I32,
         Some(Elem::Bool) => Kind::Bool,
-        Some(other) => return Err(format!("it makes {}", other.as_str_name())),
-        None => return Err("it makes an unknown type".to_owned()),
+        Some(other) => return Err(format!("it casts to {}", other.as_str_name())),
+        None => return Err("it casts to an unknown type".to_owned()),
     };
     let tensors = lowering.tensors(call)?;
     given(lowering.converted(&tensors[0], kind)?)
@@ -192,7 +192,7 @@ fn clipped(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 }
 
 impl Lowering<'_> {
-    /// A function of tensors that are broadcast to one shape (ONNX, "Broadcasting in ONNX", multidirectional).
+    /// Applies a function to tensors that are broadcast to one shape (ONNX, "Broadcasting in ONNX", multidirectional).
     pub(crate) fn apply(&mut self, function: Function, kind: Kind, tensors: &[Tensor]) -> Result<Tensor, Reason> {
         let kinds: Vec<Kind> = tensors.iter().map(|tensor| self.work.kind(tensor)).collect();
         let operands = if function == Function::Select { &kinds[1..] } else { &kinds[..] };
@@ -206,13 +206,13 @@ impl Lowering<'_> {
         Ok(Tensor { by_rows, dims, node })
     }
 
-    /// A function of a tensor and a number.
+    /// Applies a function to a tensor and a constant.
     pub(crate) fn with_number(&mut self, function: Function, tensor: &Tensor, number: f32) -> Result<Tensor, Reason> {
         let number = self.number(Kind::F32, number.to_bits().into(), false, &[]);
         self.apply(function, Kind::F32, &[tensor.clone(), number])
     }
 
-    /// alpha · x + beta, between 0 and 1.
+    /// Returns alpha · x + beta, clamped to [0, 1].
     fn ramp(&mut self, x: &Tensor, alpha: f32, beta: f32) -> Result<Tensor, Reason> {
         let scaled = self.with_number(Function::Mul, x, alpha)?;
         let shifted = self.with_number(Function::Add, &scaled, beta)?;
@@ -220,7 +220,7 @@ impl Lowering<'_> {
         self.with_number(Function::Min, &from_zero, 1.0)
     }
 
-    /// The same in another type.
+    /// Converts a tensor to another type.
     pub(crate) fn converted(&mut self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Reason> {
         let function = match kind {
             _ if self.work.kind(tensor) == kind => return Ok(tensor.clone()),
@@ -232,7 +232,7 @@ impl Lowering<'_> {
         self.apply(function, kind, std::slice::from_ref(tensor))
     }
 
-    /// Tensors repeated to one shape.
+    /// Broadcasts tensors to one shape.
     pub(crate) fn broadcast(&mut self, tensors: &[Tensor]) -> Result<Vec<Tensor>, Reason> {
         let rank = tensors.iter().map(|tensor| tensor.dims.len()).max().unwrap_or(0);
         let by_rows = tensors.iter().any(|tensor| tensor.by_rows);
@@ -243,7 +243,7 @@ impl Lowering<'_> {
                     (1, _) => *to = length,
                     (_, 1) => {}
                     (known, length) if known == length => {}
-                    (known, length) => return Err(format!("axes of {known} and {length} do not fit")),
+                    (known, length) => return Err(format!("axes of length {known} and {length} cannot be broadcast")),
                 }
             }
         }
@@ -252,7 +252,7 @@ impl Lowering<'_> {
             false => !by_rows || tensor.dims.len() < rank || tensor.dims[0] == 1,
         };
         if !tensors.iter().all(fits) {
-            return Err("it sets the rows of a batch against another axis".to_owned());
+            return Err("it combines the rows of a batch with another axis".to_owned());
         }
         let spread = |tensor: &Tensor| {
             let mut tensor = tensor.clone();
@@ -271,7 +271,7 @@ fn reciprocal(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     given(lowering.apply(Function::Div, Kind::F32, &[one, tensors[0].clone()])?)
 }
 
-/// The larger of x and alpha · x where alpha is at most 1, and the smaller otherwise.
+/// Computes max(x, alpha · x) if alpha is at most 1, and min(x, alpha · x) otherwise.
 fn leaky(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let tensors = lowering.tensors(call)?;
     let alpha = call.float("alpha").unwrap_or(0.01);
@@ -286,14 +286,14 @@ fn hard_sigmoid(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     given(lowering.ramp(&tensors[0], alpha, beta)?)
 }
 
-/// x · max(0, min(1, x / 6 + 1 / 2)).
+/// Computes x · max(0, min(1, x / 6 + 1 / 2)).
 fn hard_swish(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let x = lowering.tensors(call)?.swap_remove(0);
     let ramp = lowering.ramp(&x, 1.0 / 6.0, 0.5)?;
     given(lowering.apply(Function::Mul, Kind::F32, &[x, ramp])?)
 }
 
-/// x · (1 + erf(x / √2)) / 2, or its approximation by tanh.
+/// Computes x · (1 + erf(x / √2)) / 2, or its approximation with tanh.
 fn gelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let x = lowering.tensors(call)?.swap_remove(0);
     let bell = if call.text("approximate") == Some(b"tanh") {

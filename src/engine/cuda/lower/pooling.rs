@@ -1,4 +1,4 @@
-//! Pooling: windows that become their maximum or their mean.
+//! Pooling: the maximum or mean of each window.
 
 use super::{
     Call, Lowering, Outcome, Reason, Rule, Value,
@@ -17,7 +17,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
 
 fn max_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if !call.result(1).is_empty() {
-        return Err("it gives the places of the maxima too".to_owned());
+        return Err("it outputs the indices of the maxima too".to_owned());
     }
     let (tensor, windows) = lowering.pooled(call)?;
     let lowest = f32::NEG_INFINITY.to_bits().into();
@@ -26,8 +26,8 @@ fn max_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     Ok(vec![Value::Tensor(reduced)])
 }
 
-/// The sum of a window, divided by how many entries it has: those of the tensor, or with `count_include_pad` those of
-/// the padding too, but never those beyond the padding, which a window may reach with `ceil_mode`.
+/// Divides the sum of a window by its number of entries. With `count_include_pad`, entries in the padding count too,
+/// but never those beyond it, which a window may reach with `ceil_mode`.
 fn average_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let (tensor, windows) = lowering.pooled(call)?;
     let counts_pads = call.int("count_include_pad").unwrap_or(0) != 0 && AutoPad::of(call)? != AutoPad::Valid;
@@ -50,11 +50,11 @@ fn average_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     Ok(vec![Value::Tensor(mean)])
 }
 
-/// One divided by the entries that each window along an axis is the mean of.
+/// Returns the reciprocal of the number of entries in each window along an axis.
 fn shares_of(window: &Window, counts_pads: bool) -> Vec<f32> {
     let (before, after) = window.pads;
     let (first, end) = if counts_pads { (0, before + window.length + after) } else { (before, before + window.length) };
-    // Entries of the window at a place that lie before another place.
+    // Number of entries of the window at `window_at` that are before `place`.
     let before_place =
         |window_at: usize, place: usize| place.saturating_sub(window_at).div_ceil(window.dilation).min(window.kernel);
     let entries = |place: usize| {
@@ -79,7 +79,7 @@ fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 }
 
 impl Lowering<'_> {
-    /// Refuses what is no batch of images: `[batch, channels, …]` of fp32.
+    /// Rejects tensors other than images: `[batch, channels, …]` in fp32.
     pub(crate) fn check_images(&self, tensor: &Tensor) -> Result<(), Reason> {
         if self.work.kind(tensor) != Kind::F32 {
             return Err(format!("it has elements of {:?}", self.work.kind(tensor)));
@@ -90,7 +90,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// What a pool reads, stored, and its windows.
+    /// Returns the stored operand of a pooling node, and its windows.
     fn pooled(&mut self, call: &Call<'_>) -> Result<(Tensor, Vec<Window>), Reason> {
         let (_, tensor) = self.stored(call, 0)?;
         self.check_images(&tensor)?;

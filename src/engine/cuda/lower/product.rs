@@ -1,4 +1,4 @@
-//! Matrix products: how their factors lie, and which axes are batches.
+//! Matrix products: the layout of their operands, and their batch axes.
 
 use super::{Call, Lowering, Outcome, Reason, Rule, Value};
 use crate::engine::cuda::{
@@ -14,11 +14,11 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
     }
 }
 
-/// A product of batches of matrices: `[…, m, k] · […, k, n]`.
+/// Lowers a product of batches of matrices, `[…, m, k] · […, k, n]`.
 fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let (a, b) = lowering.factors(call)?;
     if a.dims.is_empty() || b.dims.is_empty() {
-        return Err("it multiplies a number".to_owned());
+        return Err("it multiplies a scalar".to_owned());
     }
     let expressions = &mut lowering.work.expressions;
     let (is_row, is_column) = (a.dims.len() == 1, b.dims.len() == 1);
@@ -33,11 +33,11 @@ fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     Ok(vec![Value::Tensor(views::without_axes(&mut lowering.work.expressions, &product, goes))])
 }
 
-/// `alpha · a · b + beta · c`, of matrices that may be transposed.
+/// Lowers `alpha · a · b + beta · c` with matrices that may be transposed.
 fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let (mut a, mut b) = lowering.factors(call)?;
     if a.dims.len() != 2 || b.dims.len() != 2 {
-        return Err("its factors are no matrices".to_owned());
+        return Err("its operands are not matrices".to_owned());
     }
     for (attribute, factor) in [("transA", &mut a), ("transB", &mut b)] {
         if call.int(attribute).unwrap_or(0) != 0 {
@@ -66,7 +66,7 @@ fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     Ok(vec![Value::Tensor(lowering.apply(Function::Add, Kind::F32, &[product, scaled])?)])
 }
 
-/// A batch axis of a product.
+/// A batch axis of a product: its length, and its stride in each operand.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     count: Count,
@@ -75,8 +75,8 @@ struct Axis {
 }
 
 impl Lowering<'_> {
-    /// The operands of a product. A left one that all rows share the right one with is stored under its own name where
-    /// it is yet to be computed, so that others read it there.
+    /// Returns the operands of a product. A left operand that is not stored yet, and whose rows all use the same right
+    /// one, is stored under its own name, so that later nodes read it from there.
     fn factors(&mut self, call: &Call<'_>) -> Result<(Tensor, Tensor), Reason> {
         let (a, b) = (self.tensor(call, 0)?, self.tensor(call, 1)?);
         if self.work.expressions.stored(a.node).is_none() && b.dims.len() <= 2 && !b.by_rows {
@@ -85,14 +85,14 @@ impl Lowering<'_> {
         Ok((a, b))
     }
 
-    /// The buffer of a constant vector of `length` elements, which a product can add.
+    /// Returns the buffer of a constant vector of `length` elements, which a product can add as its bias.
     fn constant_vector(&self, tensor: &Tensor, length: usize) -> Option<usize> {
         let fits = tensor.elements() == length && !tensor.by_rows && self.work.kind(tensor) == Kind::F32;
         let buffer = self.whole_buffer(tensor).filter(|_| fits)?;
         tensor.dims.last().is_some_and(|&last| last == length).then_some(buffer)
     }
 
-    /// The product of `[…, m, k]` and `[…, k, n]`, whose leading axes are broadcast.
+    /// Returns the product of `[…, m, k]` and `[…, k, n]`, whose leading axes are broadcast.
     fn multiply(
         &mut self,
         a: &Tensor,
@@ -108,10 +108,10 @@ impl Lowering<'_> {
         }
         let (&[m, k], &[rows, n]) = (last_two(a), last_two(b));
         if k != rows {
-            return Err(format!("its factors are [{m}, {k}] and [{rows}, {n}]"));
+            return Err(format!("its operands are [{m}, {k}] and [{rows}, {n}]"));
         }
         let rank = a.dims.len().max(b.dims.len());
-        // Where the rows of the batch are those of the matrices, only the right factor can be shared by all.
+        // If the rows of the batch are rows of the left matrices, all of them must use the same right operand.
         if a.by_rows && a.dims.len() == 2 && (b.by_rows || rank > 2) || b.by_rows && b.dims.len() == 2 {
             return Err("it mixes the rows of a batch".to_owned());
         }
@@ -119,6 +119,7 @@ impl Lowering<'_> {
         dims.extend([m, n]);
         let by_rows = a.by_rows || b.by_rows;
         let all = elements(&dims).ok_or("its result is too large")?;
+        // A right operand without batch axes makes a single large product, which is faster than many small ones.
         let is_shared = b.dims.iter().rev().skip(2).all(|&length| length == 1) && !b.by_rows;
         let product = if is_shared { self.by_one_matrix(a, b, &dims)? } else { self.by_batches(a, b, &dims, by_rows)? };
         let d = self.buffer_for(name, Kind::F32, by_rows, all);
@@ -126,7 +127,7 @@ impl Lowering<'_> {
         Ok(self.work.whole(d, &dims))
     }
 
-    /// The leading axes of a product.
+    /// Returns the leading axes of a product.
     fn batch_dims(&mut self, a: &Tensor, b: &Tensor, rank: usize) -> Result<Dims, Reason> {
         let leading = |tensor: &Tensor| Tensor {
             by_rows: tensor.by_rows && tensor.dims.len() > 2,
@@ -139,7 +140,7 @@ impl Lowering<'_> {
         Ok(dims)
     }
 
-    /// All rows of the left factor by one matrix: a single product, however many axes there are.
+    /// Multiplies all rows of the left operand by one matrix, in a single product regardless of the number of axes.
     fn by_one_matrix(&mut self, a: &Tensor, b: &Tensor, dims: &[usize]) -> Result<Product, Reason> {
         let (k, n) = (last_two(b)[0], dims[dims.len() - 1]);
         let rows = &dims[..dims.len() - 1];
@@ -157,7 +158,7 @@ impl Lowering<'_> {
         Ok(Product { m, n, k, batches, a, b, bias: None, alpha: 1.0, d: 0 })
     }
 
-    /// A tensor as one matrix, all axes but the last being its rows, if it lies so.
+    /// Returns a tensor as one matrix with all axes but the last as rows, if its layout allows that.
     fn as_rows(&self, tensor: &Tensor) -> Option<Factor> {
         let view = self.work.expressions.stored(tensor.node)?;
         let (k, rows) = (last_two(tensor)[1], &tensor.dims[..tensor.dims.len() - 1]);
@@ -167,7 +168,7 @@ impl Lowering<'_> {
         if tensor.by_rows {
             let stride = if buffer.by_rows { buffer.elements as i64 } else { 0 };
             match runs.first() {
-                // The first run goes on in the next row of the batch.
+                // The rows of one batch row must continue in the next.
                 Some(&(length, step)) if step * length as i64 == stride => {}
                 Some(_) => return None,
                 None => runs.push((1, stride)),
@@ -188,7 +189,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// A factor that all products share.
+    /// Returns an operand that all products share as a matrix.
     fn factor(&mut self, tensor: &Tensor) -> Result<Factor, Reason> {
         let axes = tensor.dims.len();
         let matrix = views::without_axes(&mut self.work.expressions, tensor, |axis| axis + 2 < axes);
@@ -196,10 +197,10 @@ impl Lowering<'_> {
             return Ok(found);
         }
         let (_, stored) = self.store_as_matrices(&matrix);
-        self.as_matrix(&stored).ok_or_else(|| "its factor does not lie as a matrix".to_owned())
+        self.as_matrix(&stored).ok_or_else(|| "its operand is not laid out as a matrix".to_owned())
     }
 
-    /// The last two axes of a stored tensor as a matrix, by rows or by columns, if they lie so.
+    /// Returns the last two axes of a stored tensor as a row-major or column-major matrix, if its layout allows that.
     fn as_matrix(&self, tensor: &Tensor) -> Option<Factor> {
         let view = self.work.expressions.stored(tensor.node)?;
         let &[rows, columns] = last_two(tensor);
@@ -213,8 +214,7 @@ impl Lowering<'_> {
         Some(Factor { buffer: view.buffer, offset: view.offset, leading, is_transposed, batch_stride: 0 })
     }
 
-    /// Stores a tensor so that its last two axes are matrices: by columns where most of what it is computed from lies
-    /// so.
+    /// Stores a tensor with matrices as its last two axes, column-major if an operand of its expression is.
     fn store_as_matrices(&mut self, tensor: &Tensor) -> (usize, Tensor) {
         let rank = tensor.dims.len();
         let by_columns = self.work.expressions.views(tensor.node).iter().any(|view| {
@@ -230,7 +230,7 @@ impl Lowering<'_> {
         (buffer, views::transposed(&mut self.work.expressions, &stored, &order))
     }
 
-    /// A product for each of a batch, whose matrices lie at equal distances.
+    /// Multiplies the matrices of two batches, each with a constant distance between its matrices.
     fn by_batches(&mut self, a: &Tensor, b: &Tensor, dims: &[usize], by_rows: bool) -> Result<Product, Reason> {
         let (batch, &[m, n]) = (&dims[..dims.len() - 2], dims.last_chunk::<2>().ok_or("it has no matrices")?);
         let k = last_two(b)[0];
@@ -243,7 +243,7 @@ impl Lowering<'_> {
             views::expanded(&mut lowering.work.expressions, &wide, &all, by_rows)
         };
         let (mut a, mut b) = (spread(self, a), spread(self, b));
-        // A factor that does not lie at equal distances is stored so. One alone may still not go with the other.
+        // An operand without a constant distance is stored with one. Even then the two operands may not match.
         for tensor in [&mut a, &mut b] {
             let is_even = self.batches(tensor, tensor, batch, by_rows).is_some();
             if self.as_matrix(tensor).is_none() || !is_even {
@@ -258,9 +258,9 @@ impl Lowering<'_> {
             }
         }
         let found = self.batches(&a, &b, batch, by_rows);
-        let (batches, [left, right]) = found.ok_or("its factors do not lie as batches")?;
+        let (batches, [left, right]) = found.ok_or("its operands are not laid out as batches")?;
         let factor = |tensor: &Tensor, batch_stride: usize| {
-            let factor = self.as_matrix(tensor).ok_or("its factors do not lie as matrices")?;
+            let factor = self.as_matrix(tensor).ok_or("its operands are not laid out as matrices")?;
             Ok::<_, Reason>(Factor { batch_stride, ..factor })
         };
         let m = Count { factor: m, by_rows: false };
@@ -268,7 +268,7 @@ impl Lowering<'_> {
         Ok(Product { m, n, k, batches, a, b, bias: None, alpha: 1.0, d: 0 })
     }
 
-    /// How many matrices there are, and how far apart those of each factor lie, if it is one distance.
+    /// Returns the number of matrices, and the distance between the matrices of each operand if it is constant.
     fn batches(&self, a: &Tensor, b: &Tensor, batch: &[usize], by_rows: bool) -> Option<(Count, [usize; 2])> {
         let views = [a, b].map(|tensor| self.work.expressions.stored(tensor.node));
         let [Some(a), Some(b)] = views else { return None };

@@ -1,4 +1,4 @@
-//! Operators that reduce axes: sums and means, softmax, layer normalisation, the place of the maximum.
+//! Operators that reduce axes: sums, means and extrema, softmax, layer normalization, and the index of the maximum.
 
 use super::{Call, Lowering, Outcome, Reason, Rule, Value, inner_axis};
 use crate::engine::cuda::{
@@ -20,7 +20,7 @@ fn given(tensor: Tensor) -> Outcome {
     Ok(vec![Value::Tensor(tensor)])
 }
 
-/// From operator set 13 on along one axis, before over all axes from one on.
+/// Lowers Softmax: along one axis from opset 13 on, and over all axes from `axis` on before that.
 fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let tensor = lowering.tensor(call, 0)?;
     let rank = tensor.dims.len();
@@ -31,6 +31,7 @@ fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         let (from, _) = lowering.stored(call, 0)?;
         return given(lowering.rowwise(RowKernel::Softmax, &tensor, from, columns, call.result(0))?);
     }
+    // The kernel works along the last axis, so the axis is swapped there and back.
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(axis, rank - 1);
     let turned = views::transposed(&mut lowering.work.expressions, &tensor, &order);
@@ -44,7 +45,7 @@ fn layer_norm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let axis = inner_axis(call.int("axis").unwrap_or(-1), &tensor, tensor.dims.len())?;
     let columns: usize = tensor.dims[axis..].iter().product();
     if call.node.output.len() > 1 {
-        return Err("it gives mean and deviation too".to_owned());
+        return Err("it outputs mean and deviation too".to_owned());
     }
     let (from, _) = lowering.stored(call, 0)?;
     let mut vectors = [None; 2];
@@ -144,7 +145,7 @@ impl Lowering<'_> {
         if kind == Kind::F32 { Ok(()) } else { Err(format!("it has elements of {kind:?}")) }
     }
 
-    /// Runs a kernel over the last elements of a stored tensor, `columns` at a time.
+    /// Runs a row kernel over a stored tensor, with `columns` elements per row.
     fn rowwise(
         &mut self,
         kernel: RowKernel,
@@ -160,7 +161,7 @@ impl Lowering<'_> {
         Ok(self.work.whole(to, &tensor.dims))
     }
 
-    /// Reduces axes, which become axes of length 1.
+    /// Reduces axes to length 1.
     pub(crate) fn reduced(&mut self, tensor: &Tensor, axes: &[usize], reduction: Reduction, name: &str) -> Tensor {
         let rank = tensor.dims.len();
         let outer: Vec<usize> = (0..rank).filter(|axis| !axes.contains(axis)).collect();

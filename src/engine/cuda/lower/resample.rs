@@ -1,4 +1,4 @@
-//! Tensors with other borders or of another size: Pad and Resize.
+//! Pad and Resize.
 
 use super::{
     Call, Lowering, Outcome, Reason, Rule, Value, axis_of,
@@ -17,7 +17,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
     }
 }
 
-/// The same number around a tensor.
+/// Lowers Pad with a constant value.
 fn pad(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     match call.text("mode") {
         None | Some(b"constant") => {}
@@ -52,7 +52,8 @@ fn pad(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     Ok(vec![Value::Tensor(lowering.padded(&tensor, &by_axis, value)?)])
 }
 
-/// Another number of entries along some axes: the nearest entry of the operand, or a mean of the two nearest.
+/// Lowers Resize: each entry is the nearest entry of the operand, or interpolated between the two nearest along an
+/// axis.
 fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let method = Method::of(call)?;
     let (_, tensor) = lowering.stored(call, 0)?;
@@ -76,7 +77,7 @@ fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if changed.len() > 2 || lowering.work.kind(&tensor) != Kind::F32 {
         return Err(format!("it is linear over {} axes of {:?}", changed.len(), lowering.work.kind(&tensor)));
     }
-    // What is read, and the weights of it.
+    // The entries to read, and their weights: two for each changed axis.
     let mut taps: Vec<(Vec<Along>, Vec<Tensor>)> = vec![(along, Vec::new())];
     for &axis in &changed {
         let mut next = Vec::new();
@@ -114,7 +115,7 @@ fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 struct Axis {
     length: usize,
     out: usize,
-    /// Entries that are made of one.
+    /// Entries of the result per entry of the operand.
     scale: f32,
 }
 
@@ -130,11 +131,11 @@ enum Mode {
     Linear,
 }
 
-/// How entries are chosen (ONNX, Resize).
+/// How entries are chosen (ONNX, operator Resize).
 struct Method {
     mode: Mode,
     transformation: Vec<u8>,
-    /// Empty in the operator's first version, which has no such attribute.
+    /// Empty for the operator's first version, which does not have the attribute.
     rounding: Vec<u8>,
 }
 
@@ -172,7 +173,7 @@ impl Method {
         Ok(Self { mode, transformation, rounding })
     }
 
-    /// Where an entry of the result lies among those of the operand.
+    /// Returns the position of an entry of the result among those of the operand.
     fn source(&self, axis: &Axis, place: usize) -> f32 {
         let (x, last) = (place as f32, axis.length as f32 - 1.0);
         match &self.transformation[..] {
@@ -184,7 +185,7 @@ impl Method {
         }
     }
 
-    /// The entry that each place is.
+    /// Returns the nearest entry of the operand for each place.
     fn nearest(&self, axis: &Axis) -> Vec<i32> {
         let place = |place: usize| {
             let x = self.source(axis, place);
@@ -201,7 +202,7 @@ impl Method {
         (0..axis.out).map(place).collect()
     }
 
-    /// The entry before each place and that behind it, and their weights.
+    /// Returns the entries before and after each place, with their weights.
     fn linear(&self, axis: &Axis) -> [(Vec<i32>, Vec<f32>); 2] {
         let last = axis.length - 1;
         let places = (0..axis.out).map(|place| self.source(axis, place).clamp(0.0, last as f32));
@@ -214,7 +215,7 @@ impl Method {
 }
 
 impl Lowering<'_> {
-    /// A table of indices by the place along an axis.
+    /// Adds a table of indices by place along an axis.
     fn index(&mut self, places: &[i32], axis: usize, rank: usize) -> NodeId {
         let bytes = places.iter().flat_map(|place| place.to_le_bytes()).collect();
         let buffer = self.work.constant(Kind::I32, bytes);
@@ -223,7 +224,7 @@ impl Lowering<'_> {
         self.work.expressions.add(Kind::I32, Node::Load(View { buffer, offset: 0, strides }))
     }
 
-    /// The bits of a tensor of one number that is known.
+    /// Returns the bits of a known tensor of one element.
     fn single(&self, tensor: &Tensor) -> Option<u64> {
         let view = match self.work.expressions.node(tensor.node) {
             Node::Number(bits) => return Some(*bits),
@@ -234,7 +235,7 @@ impl Lowering<'_> {
         constants::bits(self.work.kind(tensor), bytes, usize::try_from(view.offset).ok()?)
     }
 
-    /// The axes of a result, by factors or by lengths.
+    /// Returns the axes of the result, given by scales or by sizes.
     fn resized_axes(&mut self, call: &Call<'_>, tensor: &Tensor) -> Result<Vec<Axis>, Reason> {
         let rank = tensor.dims.len();
         let mut axes: Vec<Axis> = tensor.dims.iter().map(|&length| Axis { length, out: length, scale: 1.0 }).collect();
@@ -243,7 +244,7 @@ impl Lowering<'_> {
             None => (0..rank).collect(),
         };
         let place = if call.opset < 11 { 1 } else { 2 };
-        // An operand that is not wanted may be there and empty.
+        // The unused operand of the two may be present but empty.
         let sizes = call.operand(3).and_then(|name| self.known_of(name)).filter(|known| !known.elements.is_empty());
         if let Some(sizes) = sizes {
             if sizes.elements.len() != named.len() {

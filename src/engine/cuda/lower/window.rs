@@ -1,9 +1,8 @@
-//! Windows that move over the spatial axes of `[batch, channels, …]`, as ONNX's Conv, MaxPool and AveragePool have
-//! them.
+//! Windows over the spatial axes of `[batch, channels, …]`, as in ONNX's Conv, MaxPool and AveragePool.
 
 use super::{Call, Reason};
 
-/// Places along an axis are fewer than this, so that kernels count them in 32 bits.
+/// Limit on the places along an axis, since kernels count them in 32 bits.
 pub(super) const PLACES_MAX: usize = 1 << 31;
 
 /// A window along one axis.
@@ -13,38 +12,38 @@ pub(crate) struct Window {
     pub length: usize,
     /// Entries of the window.
     pub kernel: usize,
-    /// From window to window.
+    /// Distance between windows.
     pub stride: usize,
-    /// From entry to entry of the window.
+    /// Distance between the entries of a window.
     pub dilation: usize,
-    /// What is put before the axis, and behind it.
+    /// Padding before and after the axis.
     pub pads: (usize, usize),
-    /// How many windows there are.
+    /// Number of windows.
     pub out: usize,
 }
 
 impl Window {
-    /// Entries from the first to the last of the window.
+    /// Returns the distance from the first to the last entry of a window, both included.
     pub(crate) fn span(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
     }
 }
 
-/// How pads are given.
+/// How pads are given (ONNX, attribute `auto_pad`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AutoPad {
     /// By the attribute `pads`.
     Given,
-    /// As many as there are windows to one for each step, the odd one behind.
+    /// So that there are ⌈length / stride⌉ windows, with an odd pad at the end.
     SameUpper,
-    /// The same, the odd one before.
+    /// As `SameUpper`, with an odd pad at the beginning.
     SameLower,
-    /// None.
+    /// No pads.
     Valid,
 }
 
 impl AutoPad {
-    /// The attribute of a node.
+    /// Reads the attribute of a node.
     pub(super) fn of(call: &Call<'_>) -> Result<Self, Reason> {
         match call.text("auto_pad") {
             None | Some(b"" | b"NOTSET") => Ok(Self::Given),
@@ -55,14 +54,14 @@ impl AutoPad {
         }
     }
 
-    /// Divides the pads of an axis.
+    /// Splits the pads of an axis.
     pub(super) fn divided(self, total: usize) -> (usize, usize) {
         let half = total / 2;
         if self == Self::SameLower { (total - half, half) } else { (half, total - half) }
     }
 }
 
-/// A list of a number for each axis, from `least` on.
+/// Reads an attribute with one number per axis, each at least `least`.
 pub(super) fn by_axis(
     call: &Call<'_>,
     name: &str,
@@ -71,20 +70,20 @@ pub(super) fn by_axis(
     default: usize,
 ) -> Result<Vec<usize>, Reason> {
     let Some(given) = call.ints(name) else { return Ok(vec![default; axes]) };
-    // Larger ones than kernels can count have no tensor that they would fit.
+    // Numbers that kernels cannot count would fit no tensor.
     let number = |&number: &i64| usize::try_from(number).ok().filter(|_| (least..PLACES_MAX as i64).contains(&number));
     let numbers: Option<Vec<usize>> = given.iter().map(number).collect();
     let fits = numbers.filter(|numbers| numbers.len() == axes);
     fits.ok_or_else(|| format!("its {name} are {given:?}, expected {axes} numbers from {least} on"))
 }
 
-/// The pads of an axis each, where the node gives them itself.
+/// Returns the attribute `pads` by axis.
 pub(super) fn given_pads(call: &Call<'_>, axes: usize) -> Result<Vec<(usize, usize)>, Reason> {
     let pads = by_axis(call, "pads", 2 * axes, 0, 0)?;
     Ok((0..axes).map(|axis| (pads[axis], pads[axes + axis])).collect())
 }
 
-/// The windows over spatial axes of these lengths; `kernel` where the node does not give it.
+/// Returns the windows over spatial axes of these lengths. `kernel` is the shape of the weights, if there are any.
 pub(super) fn windows(call: &Call<'_>, lengths: &[usize], kernel: Option<&[usize]>) -> Result<Vec<Window>, Reason> {
     let axes = lengths.len();
     let shape = match (call.ints("kernel_shape"), kernel) {
@@ -122,7 +121,7 @@ pub(super) fn windows(call: &Call<'_>, lengths: &[usize], kernel: Option<&[usize
         let room = padded.checked_sub(window.span());
         let room = room.ok_or_else(|| format!("its window of {} is beyond an axis of {length}", window.span()))?;
         window.out = room / stride + 1;
-        // The last window begins within the axis or the padding before it.
+        // The last window must begin within the axis or the padding before it.
         if rounds_up && room % stride != 0 && window.out * stride < length + before {
             window.out += 1;
         }

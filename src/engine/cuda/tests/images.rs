@@ -1,4 +1,4 @@
-//! Convolutions, pooling and what networks of them have beside.
+//! Plans of convolutions and pooling, and of the other operators of image networks.
 
 use super::{of_one, plan, shown};
 use crate::{
@@ -15,16 +15,16 @@ fn a_residual_block_is_its_convolutions() {
     let model = zoo::resnet50(Width::QUARTER).expect("sound");
     let launches = shown(&plan(&model, &[]));
     let (plain, joined) = ("convolution + relu", "convolution + sum + relu");
-    // The stem and its pooling; a block whose shortcut is a convolution, and one whose shortcut is its input.
+    // The stem and its pooling; one block whose shortcut is a convolution, and one whose shortcut is its input.
     let first = [plain, "reduce", plain, plain, "convolution", joined, plain, plain, joined];
     assert_eq!(launches[..first.len()], first, "{launches:?}");
-    // The last sum is computed where it is reduced, and the last kernel copies what has another name as an output.
+    // The last sum is computed where it is reduced, and the last kernel copies an output that has two names.
     let last = ["convolution", "reduce", "product + bias", "kernel [1]"];
     assert_eq!(launches[launches.len() - last.len()..], last, "{launches:?}");
     assert_eq!(launches.len(), 53 + 4);
 }
 
-/// The launches of a graph over `x` `[batch, 4, 6, 5]` that gives so many channels.
+/// Returns the launches of a graph over `x` `[batch, 4, 6, 5]` with `outputs` channels in its result.
 fn of_images(outputs: i64, build: impl FnOnce(&mut Graph, &Value) -> Value) -> Vec<String> {
     let mut graph = Graph::new("images");
     let x = graph.input("x", DataType::Fp32, &dims!["batch", 4, 6, 5]);
@@ -33,7 +33,7 @@ fn of_images(outputs: i64, build: impl FnOnce(&mut Graph, &Value) -> Value) -> V
     shown(&plan(&graph.finish().expect("sound"), &[]))
 }
 
-/// A constant of numbers from 1 on.
+/// Adds a constant of the numbers 1, 2, 3 and so on.
 fn counted(graph: &mut Graph, name: &str, dims: &[usize]) -> Value {
     let numbers: Vec<f32> = (1..=dims.iter().product()).map(|number: usize| number as f32).collect();
     graph.constant(name, dims, &numbers)
@@ -74,7 +74,7 @@ fn a_convolution_of_each_channel_alone_and_what_follows_are_one_kernel() {
         graph.op("HardSwish", &[&y]).value()
     });
     assert_eq!(launches, ["kernel [1]"]);
-    // What goes before, a bias and a clip, is computed again for each window.
+    // The preceding bias and clip are computed again for each window.
     let block = |op: &'static str| {
         of_images(4, move |graph, x| {
             let (wide, b) = (counted(graph, "wide", &[4, 4, 1, 1]), counted(graph, "b", &[4]));
@@ -88,7 +88,7 @@ fn a_convolution_of_each_channel_alone_and_what_follows_are_one_kernel() {
     assert_eq!(block("Tanh"), ["convolution", "kernel [1]", "kernel [1]"], "it is computed once");
 }
 
-/// What is refused here would take more memory or time than there is, or more than 32 bits.
+/// Accepting these would need more memory, time or bits than there are.
 #[test]
 fn windows_and_borders_that_no_memory_holds_are_refused() {
     type Build = fn(&mut Graph, &Value) -> Value;
@@ -132,7 +132,7 @@ fn windows_and_borders_that_no_memory_holds_are_refused() {
 fn windows_and_borders_that_have_no_plan_are_named() {
     type Build = fn(&mut Graph, &Value) -> Value;
     let builds: [(&str, &str, Build); 10] = [
-        ("MaxPool", "it gives the places of the maxima too", |graph, x| {
+        ("MaxPool", "it outputs the indices of the maxima too", |graph, x| {
             let [y, _] = graph.op("MaxPool", &[x]).attr("kernel_shape", [2]).values();
             y
         }),

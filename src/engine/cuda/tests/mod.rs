@@ -1,4 +1,4 @@
-//! What graphs are lowered to: how many launches, and what is refused.
+//! Plans of small graphs: their launches, and what is rejected.
 
 mod images;
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// A plan of a model with these lengths where axes vary.
+/// Plans a model with these lengths of its varying axes.
 fn plan(model: &Model, lengths: &[(&str, i64)]) -> Plan {
     let signature = Signature::from_bytes("model", &model.to_bytes()).expect("it can be read");
     let specs = |ports: &[crate::onnx::Port]| -> Vec<TensorSpec> {
@@ -38,7 +38,7 @@ fn plan(model: &Model, lengths: &[(&str, i64)]) -> Plan {
         .expect("it has a plan")
 }
 
-/// A plan's launches in short: a kernel's stores by section, or what else it is.
+/// Describes a plan's launches: the number of stores of each section, or the kind of launch.
 fn shown(plan: &Plan) -> Vec<String> {
     let step = |step: &Step| match step {
         Step::Kernel(kernel) => {
@@ -64,7 +64,7 @@ fn shown(plan: &Plan) -> Vec<String> {
 #[test]
 fn an_lstm_step_is_a_lookup_beside_its_state_a_product_and_one_kernel() {
     let model = cells::lstm::step(Width::QUARTER).expect("sound");
-    // The vector of the token and h side by side; then c and h at once.
+    // The token's vector and h are stored side by side; then c and h are computed in one kernel.
     let step = plan(&model, &[]);
     assert_eq!(shown(&step), ["kernel [2]", "product + bias", "kernel [2]"]);
     assert!(!step.0.program.has_head, "the lookup writes the row's fault itself");
@@ -86,7 +86,7 @@ fn cells_of_trees_and_gru_steps() {
     let node = cells::tree_lstm::node(Width::QUARTER).expect("sound");
     assert_eq!(shown(&plan(&node, &[])), ["kernel [2]", "product + bias", "kernel [2]"]);
     let gru = cells::deepspeech2::forward(Width::QUARTER).expect("sound");
-    // x goes beside the state, and beside what the reset gate leaves of it, in the first kernel.
+    // The first kernel stores x beside the state, and beside the state after the reset gate.
     let launches = ["kernel [2, 1]", "product + bias", "kernel [1]", "product + bias", "kernel [1]"];
     assert_eq!(shown(&plan(&gru, &[])), launches);
 }
@@ -117,12 +117,12 @@ fn layers_that_do_the_same_share_their_kernels() {
 fn heads_are_put_in_order_by_one_kernel_beside_what_is_computed_anyway() {
     let model = cells::transformer::encoder(Width::QUARTER).expect("sound");
     let launches = shown(&plan(&model, &[("source", 6)]));
-    // The values go beside the scores, which are scaled.
+    // The values are stored beside the scores, which are scaled.
     let layer = ["product", "product", "product", "kernel [2]", "product", "kernel [1, 1]", "softmax", "product"];
     assert_eq!(launches[1..=layer.len()], layer, "{launches:?}");
 }
 
-/// A graph of one node over `x` `[batch, 4, 6]`, which has a plan or not.
+/// Plans a graph of one node over `x` `[batch, 4, 6]`.
 fn of_one(op: &str, build: impl FnOnce(&mut Graph, &Value) -> Value) -> Result<Plan, PlanError> {
     let mut graph = Graph::new(op);
     let x = graph.input("x", DataType::Fp32, &dims!["batch", 4, 6]);
@@ -190,7 +190,7 @@ fn what_mixes_the_rows_of_a_batch_is_refused() {
     }
 }
 
-/// A kernel that took them for numbers would read beyond them.
+/// A kernel that treated them as numbers would read out of bounds.
 #[test]
 fn elements_of_another_type_than_a_kernel_has_are_refused() {
     type Build = fn(&mut Graph, &Value) -> Value;
@@ -210,7 +210,7 @@ fn elements_of_another_type_than_a_kernel_has_are_refused() {
             let weight = graph.constant("weight", &[6, 6], &[1.0_f32; 36]);
             graph.op("MatMul", &[truth, &weight]).value()
         }),
-        ("Pow", "it raises whole numbers to a power that may be none", |graph, truth| {
+        ("Pow", "it raises integers to a power that may not be an integer", |graph, truth| {
             let (whole, half) = (graph.op("Cast", &[truth]).attr("to", 7).value(), graph.scalar(0.5_f32));
             graph.op("Pow", &[&whole, &half]).value()
         }),
@@ -300,8 +300,8 @@ fn a_plan_may_be_made_by_any_thread() {
     is_shared::<Plan>();
 }
 
-/// A graph that multiplies by a table of 256 columns, which lies in a file of its own: its folder, the graph, and the
-/// table's bytes.
+/// Returns a graph that multiplies by a table of 256 columns in another file: its directory, the graph, and the table's
+/// bytes.
 fn with_a_table_apart() -> (tempfile::TempDir, SealedModel, Vec<u8>) {
     const COLUMNS: usize = 256;
     let mut graph = Graph::new("apart");
