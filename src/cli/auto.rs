@@ -15,17 +15,17 @@ use crate::{
 #[command(next_help_heading = "Profiles")]
 #[allow(missing_docs)]
 pub struct AutoArgs {
-    /// Directory of the profiles by which models with `stages: auto` or `policy: auto` are served;
-    /// $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
+    /// Directory of the profiles for models with `stages: auto` or `policy: auto`; defaults to
+    /// $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster
     #[arg(long = "profile-directory", value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
 
-    /// Measure such models while they serve, if they have no profile, and serve them as it advises from then on
+    /// Measure such models while they serve, if they have no profile, and then serve them as the profile advises
     #[arg(long = "auto-profile", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub auto_profile: bool,
 
-    /// Seconds that measuring one model may take
+    /// Limit on the seconds for measuring one model
     #[arg(long = "auto-profile-seconds", value_name = "SECONDS", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub auto_profile_secs: u32,

@@ -1,4 +1,4 @@
-//! `paternoster completions`: what shells complete, from the flags themselves.
+//! `paternoster completions`: prints shell completions, generated from the flags.
 
 use std::io::{self, Write};
 
@@ -11,15 +11,15 @@ use clap_complete::{Shell, generate};
   paternoster completions zsh > ~/.zfunc/_paternoster
   paternoster completions fish > ~/.config/fish/completions/paternoster.fish")]
 pub(super) struct CompletionsArgs {
-    /// The shell
+    /// Shell to print the script for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
 
-/// Prints the script that a shell reads.
+/// Prints the completion script of a shell.
 ///
 /// # Errors
-/// When it cannot be printed.
+/// Fails if it cannot be written.
 pub(super) fn run(args: &CompletionsArgs, mut command: Command) -> io::Result<()> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();

@@ -24,32 +24,31 @@ const DEPTH: u16 = 2;
 #[command(next_help_heading = "CUDA cards")]
 #[allow(missing_docs)]
 pub struct CudaArgs {
-    /// What models run on that leave it to the server: auto (all CUDA cards that there are, else the CPU), cpu, cuda,
-    /// or cuda: with the numbers of cards, as in cuda:0,1
+    /// Device for models that leave it to the server: auto (all CUDA cards, else the CPU), cpu, cuda, or cuda: with
+    /// numbers of cards, as in cuda:0,1
     #[arg(long = "device", value_name = "DEVICE", default_value = "auto", value_parser = DeviceChoice::parse)]
     pub device: DeviceChoice,
 
-    /// Let models that ask for a CUDA card run on the CPU where there is none; they are refused without
+    /// Let models that require a CUDA card run on the CPU if there is none; otherwise they are rejected
     #[arg(long = "allow-cpu-fallback", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub allow_cpu_fallback: bool,
 
-    /// Directory of NVRTC, cuBLASLt and cuDNN; looked for in the Python wheels of the environment and in the system's
-    /// paths where not given
+    /// Directory of NVRTC, cuBLASLt and cuDNN; by default they are searched in the Python wheels of the environment and
+    /// in the system's paths
     #[arg(long = "cuda-libraries", value_name = "DIR")]
     pub libraries: Option<PathBuf>,
 
-    /// Directory where compiled kernels are kept; beside the profiles where not given
+    /// Directory for compiled kernels; defaults to one beside the profiles
     #[arg(long = "cuda-kernel-directory", value_name = "DIR")]
     pub kernel_directory: Option<PathBuf>,
 
-    /// Streams of each card, whose batches run side by side
+    /// Streams of each card, whose batches run concurrently
     #[arg(long = "cuda-streams", value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=32))]
     pub streams: u16,
 
-    /// Microseconds before the expected end of a stream's batch at which the next is launched behind it; 0: when it has
-    /// ended
+    /// Microseconds before the expected end of a stream's batch at which the next one is launched; 0 waits for the end
     #[arg(long = "cuda-horizon-us", value_name = "MICROSECONDS", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub horizon_us: u64,

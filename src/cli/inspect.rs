@@ -19,21 +19,21 @@ use crate::{
     onnx::{self, Port, PortDim, SealedModel, Signature},
 };
 
-/// Shows what a model's operators become on a CUDA card: matrix products, kernels, views, or nothing that there is.
+/// Show what a model's operators become on a CUDA card: matrix products, kernels, views, or nothing
 ///
-/// Nothing is run, and no card is needed. Axis 0 is the batch where the file does not fix its length.
+/// Runs nothing and needs no card. Axis 0 is the batch unless the file fixes its length.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster inspect --model model.onnx
   paternoster inspect --model /models/bert --length tokens=128")]
 pub struct InspectArgs {
-    /// An ONNX file, or a model directory, of which the latest version is taken
+    /// ONNX file, or model directory, of which the latest version is used
     #[arg(long, value_name = "FILE|DIR")]
     pub model: PathBuf,
-    /// The length of an axis that varies, by its name in the file; may be given several times
+    /// Length of a varying axis, by its name in the file; may be given several times
     #[arg(long = "length", value_name = "NAME=LENGTH", value_parser = length)]
     pub lengths: Vec<(String, i64)>,
-    /// ONNX Runtime's library, which is asked whether it runs on cards what has no plan
+    /// ONNX Runtime library; shows whether it can run on cards what has no plan
     #[arg(long = "onnxruntime-library", value_name = "FILE")]
     pub library: Option<PathBuf>,
 }
@@ -41,7 +41,7 @@ pub struct InspectArgs {
 /// Why a model cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// There is no such file, nor a directory of a model.
+    /// The path is neither a file nor a model directory.
     #[error(
         "there is no model at '{path}': expected an ONNX file, or a directory with a version such as '1/{PROGRAM}'"
     )]
@@ -49,10 +49,10 @@ pub enum InspectError {
         /// The path given.
         path: String,
     },
-    /// The file is no model.
+    /// The file is not a model.
     #[error(transparent)]
     Model(#[from] onnx::Error),
-    /// An input or output is none that a plan may have.
+    /// An input or output cannot have a plan.
     #[error("'{tensor}' {reason}")]
     Tensor {
         /// Its name.
@@ -60,7 +60,7 @@ pub enum InspectError {
         /// What is wrong.
         reason: String,
     },
-    /// The graph has no plan for another reason than its operators.
+    /// The graph has no plan for a reason other than its operators.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// ONNX Runtime's library cannot be loaded.
@@ -79,10 +79,10 @@ fn length(given: &str) -> Result<(String, i64), String> {
     }
 }
 
-/// Runs the subcommand: prints to standard output.
+/// Runs the subcommand and prints to standard output.
 ///
 /// # Errors
-/// When there is no such model, or a length of its inputs is not known.
+/// Fails if there is no such model, or the length of one of its inputs is not known.
 pub fn run(args: &InspectArgs) -> Result<(), InspectError> {
     run_with(args, &mut io::stdout().lock())
 }
@@ -123,11 +123,11 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
     Ok(())
 }
 
-/// The card that a fallback is asked about: any tells whether the library has what it needs.
+/// Card that the fallback is checked for; any card shows whether the library has what it needs.
 const ANY_CARD: u16 = 0;
 
 impl InspectArgs {
-    /// Where a model without a plan runs instead.
+    /// Returns where a model without a plan runs instead.
     fn fallback(&self) -> Result<String, InspectError> {
         let Some(library) = &self.library else {
             return Ok(
@@ -144,13 +144,13 @@ impl InspectArgs {
         })
     }
 
-    /// The length that was given for an axis.
+    /// Returns the length given for an axis.
     fn fixes(&self, port: &Port, axis: usize) -> Option<i64> {
         let Some(PortDim::Symbol(symbol)) = port.dims.as_ref()?.get(axis) else { return None };
         self.lengths.iter().find(|(name, _)| name == symbol).map(|(_, length)| *length)
     }
 
-    /// A port with the dims of one row. Lengths of outputs follow from the graph.
+    /// Returns a port with the dims of one row. The graph determines the lengths of outputs.
     fn spec(&self, port: &Port, has_batch_axis: bool, is_input: bool) -> Result<TensorSpec, InspectError> {
         let refused = |reason: String| InspectError::Tensor { tensor: port.name.clone(), reason };
         let datatype = port.datatype.ok_or_else(|| refused(port.refusal()))?;

@@ -21,26 +21,26 @@ const MOST_HTTP_CONNECTIONS: u64 = 1024;
 #[command(next_help_heading = "Limits")]
 #[allow(missing_docs)]
 pub struct LimitArgs {
-    /// Inference requests that may be pending at once; further ones are refused as UNAVAILABLE
+    /// Limit on pending inference requests; further ones are rejected as UNAVAILABLE
     #[arg(long = "max-pending-requests", value_name = "N", default_value_t = DEFAULT_REQUESTS as u64)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MOST))]
     pub pending_requests: u64,
 
-    /// Bytes that pending requests may take, received or decoded; one connection may take a quarter of them, and an
-    /// eighth is kept for requests of up to 64 KiB; requests without room wait for two seconds and are then refused as
-    /// RESOURCE_EXHAUSTED; 0: half of the memory that this process may use
+    /// Limit on the bytes of pending requests, received or decoded. One connection may use a quarter, and an eighth is
+    /// reserved for requests of up to 64 KiB. Requests without room wait for two seconds and are then rejected as
+    /// RESOURCE_EXHAUSTED. 0 uses half of the memory available to this process
     #[arg(long = "max-pending-bytes", value_name = "BYTES", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub pending_bytes: u64,
 
-    /// gRPC connections that may be open at once; further ones are told to go away; 0: half of the files that this
-    /// process may open, and at most 16384
+    /// Limit on open gRPC connections; further ones are asked to close (GOAWAY). 0 uses half of the files that this
+    /// process may open, at most 16384
     #[arg(long = "grpc-max-connections", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub grpc_connections: u64,
 
-    /// Connections that may be open at once on the HTTP port, and on the metrics port; further ones get 503 Service
-    /// Unavailable; 0: an eighth of the files that this process may open, and at most 1024
+    /// Limit on open connections of the HTTP port, and of the metrics port; further ones get 503 Service Unavailable. 0
+    /// uses an eighth of the files that this process may open, at most 1024
     #[arg(long = "http-max-connections", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub http_connections: u64,

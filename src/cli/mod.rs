@@ -1,7 +1,7 @@
-//! The command line: one file a subcommand, and what is common to all.
+//! The command line: one file per subcommand, and what they share.
 //!
-//! Here lives how words become settings and how a process begins and ends. Here must not live: anything a library user
-//! would need to serve models.
+//! This module turns arguments into settings, and starts and stops the process. It must not contain anything that a
+//! user of the library would need to serve models.
 
 mod auto;
 #[cfg(feature = "tools")]
@@ -54,7 +54,7 @@ pub use limits::LimitArgs;
 pub use recording::{RecordArgs, UnwritableTimeline};
 pub use tritonserver::{IGNORED, Ignored};
 
-/// An inference server whose batches requests board and leave while they run
+/// Inference server whose batches let requests board and leave while they run
 #[derive(Debug, Parser)]
 #[command(name = "paternoster", version, arg_required_else_help = true, subcommand_required = true)]
 struct Cli {
@@ -66,20 +66,20 @@ struct Cli {
 enum Command {
     /// Serve the models of a repository over gRPC and HTTP, with tritonserver's flags
     Serve(Box<ServeArgs>),
-    /// Measure a model for all sizes of batches, and keep what was measured
+    /// Measure a model at all batch sizes and store the profile
     Profile(profile::ProfileArgs),
     /// Show where a model would be cut into stages
     Slice(slice::SliceArgs),
     /// Show what a model's operators become on a CUDA card
     Inspect(inspect::InspectArgs),
-    /// Open one model, as the server asks for it on standard input
+    /// Open one model that the server sends on standard input
     #[command(name = OPEN_ALONE, hide = true)]
     OpenAlone,
     #[command(flatten)]
     Tool(tools::Tool),
 }
 
-/// The subcommand by which the server runs itself to open a model in a process of its own.
+/// The subcommand with which the server runs itself to open a model in a separate process.
 const OPEN_ALONE: &str = "open-alone";
 
 /// Runs the command line of the current process.
@@ -99,7 +99,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints why a subcommand failed.
+/// Converts a subcommand's result into an exit code, and prints the error if there is one.
 fn exit_code(result: Result<(), impl Display>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,7 +121,7 @@ fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Err
     Ok(parsed)
 }
 
-/// Drops a leading word `tritonserver` and supplies `serve` where the first word is a flag.
+/// Drops a leading `tritonserver`, and adds `serve` if the first argument is a flag.
 fn with_subcommand(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
 

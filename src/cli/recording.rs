@@ -16,12 +16,12 @@ const MOST_EVENTS: i64 = 10_000_000;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Timeline")]
 pub struct RecordArgs {
-    /// Record requests and tasks, and write them to this file at the end, in the Chrome trace format; a server gives
-    /// them before by GET /v2/timeline
+    /// Record requests and tasks, and write them to this file at exit, in the Chrome trace format; a server also
+    /// returns them at GET /v2/timeline
     #[arg(id = "timeline-file", long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// Events that are kept, the latest; each takes about 40 bytes
+    /// Number of events to keep, the latest ones; each takes about 40 bytes
     #[arg(id = "timeline-events", long, value_name = "N", default_value_t = 100_000, requires = "timeline-file")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MOST_EVENTS))]
     pub events: u32,

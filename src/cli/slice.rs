@@ -1,4 +1,4 @@
-//! `paternoster slice`: shows where a model would be cut into stages, and what crosses.
+//! `paternoster slice`: shows where a model would be cut into stages, and which tensors cross the cuts.
 
 use std::{
     io::{self, Write},
@@ -11,25 +11,25 @@ use crate::onnx::{
     cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts},
 };
 
-/// The program of a model directory's version.
+/// File name of the program in a version directory.
 pub(super) const PROGRAM: &str = "model.onnx";
 
-/// Shows the stages of a model: where it would be cut, the share of its time that each stage takes, and what crosses.
+/// Show the stages of a model: where it would be cut, each stage's share of the time, and which tensors cross the cuts
 ///
-/// Nothing is run and ONNX Runtime is not needed: times are estimated from shapes. `paternoster profile` measures them.
+/// Runs nothing and does not need ONNX Runtime: times are estimated from shapes. `paternoster profile` measures them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster slice --model model.onnx --stages 4
   paternoster slice --model /models/resnet50 --stages 8
   paternoster slice --model /models/resnet50          (all places where one may cut)")]
 pub struct SliceArgs {
-    /// An ONNX file, or a model directory, of which the latest version is taken
+    /// ONNX file, or model directory, of which the latest version is used
     #[arg(long, value_name = "FILE|DIR")]
     pub model: PathBuf,
-    /// Number of stages; without it, every place where one may cut is shown
+    /// Number of stages; by default, every possible cut is shown
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub stages: Option<u16>,
-    /// Print as JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -37,7 +37,7 @@ pub struct SliceArgs {
 /// Why a model's stages cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum SliceError {
-    /// There is no such file, nor a directory of a model.
+    /// The path is neither a file nor a model directory.
     #[error(
         "there is no model at '{path}': expected an ONNX file, or a directory with a version such as '1/{PROGRAM}'"
     )]
@@ -45,15 +45,15 @@ pub enum SliceError {
         /// The path given.
         path: String,
     },
-    /// The file is no model.
+    /// The file is not a model.
     #[error(transparent)]
     Model(#[from] onnx::Error),
-    /// It cannot be cut so.
+    /// It cannot be cut as requested.
     #[error("cannot cut '{path}': {source}")]
     Cut {
         /// The file.
         path: String,
-        /// Why, and what would work.
+        /// The reason, and what would work.
         source: CutError,
     },
     /// The table could not be printed.
@@ -61,10 +61,10 @@ pub enum SliceError {
     Print(#[from] io::Error),
 }
 
-/// Runs the subcommand: prints to standard output.
+/// Runs the subcommand and prints to standard output.
 ///
 /// # Errors
-/// When there is no such model, or it cannot be cut so.
+/// Fails if there is no such model, or it cannot be cut as requested.
 pub fn run(args: &SliceArgs) -> Result<(), SliceError> {
     run_with(args, &mut io::stdout().lock())
 }
@@ -101,19 +101,19 @@ pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError>
     Ok(writeln!(out, "shares are estimated; dimensions that vary count as {OPEN_LENGTH}")?)
 }
 
-/// What a dimension that varies counts as in sizes.
+/// Length that a varying dimension counts as in sizes.
 const OPEN_LENGTH: i64 = 64;
 
-/// A stage as it is shown.
+/// A stage, as it is shown.
 #[derive(serde::Serialize)]
 struct Stage {
     stage: usize,
-    /// 0 to 1.
+    /// From 0 to 1.
     share_of_time: f64,
     nodes: usize,
-    /// Tensors that this stage makes for later ones.
+    /// Tensors that this stage computes for later ones.
     crossing: Vec<String>,
-    /// Their size, of one row; absent behind the last stage.
+    /// Their size in bytes per row; absent after the last stage.
     crossing_bytes: Option<f64>,
 }
 
@@ -159,7 +159,8 @@ fn places_json(places: &[LegalCut], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// The file that is meant: itself, or that of a model directory's latest version; `None` where there is neither.
+/// Returns the file to read: the path itself, or that of a model directory's latest version; `None` if there is
+/// neither.
 pub(super) fn program(given: &Path) -> Option<PathBuf> {
     if given.is_file() {
         return Some(given.to_owned());

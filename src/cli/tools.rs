@@ -1,4 +1,4 @@
-//! The subcommands of the cargo feature `tools`: for development and measurement, not for serving.
+//! Subcommands of the cargo feature `tools`, for development and measurement rather than for serving.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,13 @@ use super::{Cli, bench, completions, exit_code, models, simulate, timeline};
 pub(super) enum Tool {
     /// Write model directories with seed models, for examples, tests and benchmarks
     Models(models::ModelsArgs),
-    /// Put load on a model and measure latencies, policy beside policy
+    /// Put load on a model and measure latencies, with several policies side by side
     Bench(Box<bench::BenchArgs>),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
-    /// See what policies would do on a device, and how many devices a load needs
+    /// Simulate what policies would do on a device, or how many devices a load needs
     Simulate(Box<simulate::SimulateArgs>),
-    /// Print what a shell needs to complete subcommands and flags
+    /// Print shell completions for subcommands and flags
     Completions(completions::CompletionsArgs),
 }
 

@@ -1,4 +1,4 @@
-//! In the place of `tools`, where that feature is off: its subcommands are known, and each says why it is missing.
+//! Replaces `tools` if that feature is off: its subcommands are known, and each reports why it is missing.
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -18,7 +18,7 @@ pub(super) enum Tool {
     Completions(Anything),
 }
 
-/// Whatever follows the name: the reason is the same for all of it, `--help` included.
+/// Accepts any arguments, `--help` included, since the subcommand is missing in every case.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct Anything {

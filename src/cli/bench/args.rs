@@ -1,4 +1,4 @@
-//! The arguments.
+//! Arguments of `paternoster bench`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -27,34 +27,36 @@ Examples:
   # A model in this process, as it is configured, at a quarter, three fifths and nine tenths of its peak
   paternoster bench --model-repository model_repository --model minilm --workload glue-short
 
-  # Two policies beside each other, and the model cut into three stages for both
+  # Two policies side by side, with the model cut into three stages for both
   paternoster bench --model-repository model_repository --model minilm --workload glue-short \\
       --policy 'window: { max_queue_delay_us: 0 }' --policy diversity --stages 3 --svg latency.svg
 
-  # A policy beside the best window of a sweep over batch sizes, delays and length buckets
+  # A policy and the best window of a sweep over batch sizes, delays and length buckets
   paternoster bench --model-repository model_repository --model minilm --workload wmt15 --policy diversity --sweep-window
 
   # A server, with 1, 8 and 64 requests in flight; then at 200 requests a second in bursts
   paternoster bench --url localhost:8001 --model resnet50 --concurrency 1,8,64
   paternoster bench --url localhost:8001 --model resnet50 --rate 200 --arrivals bursts --objective-ms 50
 
-  # Two servers beside each other, such as a Triton and this one: the same requests in alternating order
+  # Two servers side by side, such as Triton and this one: the same requests in alternating order
   paternoster bench --url localhost:9001 --url localhost:8001 --model minilm --workload glue-short --concurrency 8,32
 
   # Recorded arrivals and lengths
   paternoster bench --url localhost:8001 --model minilm --trace trace.csv
 
-Every answer is compared with one taken beforehand, alone. A wrong or missing answer makes the exit status 1.";
+Every answer is compared with one to the same request sent alone beforehand. The exit status is 1 if an answer is wrong
+or missing.";
 
-/// Puts load on a model and measures latencies: in this process or on a server, in open or closed loops, policy beside
-/// policy
+/// Put load on a model and measure latencies: in this process or on a server, in open or closed loops, with several
+/// policies side by side
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group(ArgGroup::new("place").required(true).args(["urls", "model_repository"])))]
 #[command(group(ArgGroup::new("length_of").args(["workload", "length", "trace"])))]
 #[command(group(ArgGroup::new("loads").args(["load", "rate", "concurrency"])))]
 pub struct BenchArgs {
-    /// Server to measure, over gRPC. Several are compared with the first, whose answers taken alone are expected of all
+    /// Server to measure, over gRPC. Several are compared with the first, whose answers to requests sent alone are
+    /// expected from all of them
     #[arg(long = "url", value_name = "HOST:PORT")]
     #[arg(conflicts_with_all = ["policies", "stages", "sweep_window", "timeline-file"])]
     pub urls: Vec<String>,
@@ -64,82 +66,83 @@ pub struct BenchArgs {
     /// Model to measure
     #[arg(long, value_name = "NAME")]
     pub model: String,
-    /// Policy in place of the model's own, as below 'batching' in model.yaml; max_batch_size and stages may stand there
-    /// too. Several are compared with the first; 'as configured' is the model's own
+    /// Policy in place of the model's own, as in the section 'batching' of model.yaml, with max_batch_size and stages
+    /// allowed too. Several are compared with the first; 'as configured' is the model's own
     #[arg(long = "policy", value_name = "POLICY")]
     pub policies: Vec<String>,
-    /// Stages into which the model is cut for every policy that does not say itself
+    /// Stages into which the model is cut, for policies that do not set it themselves
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub stages: Option<u16>,
-    /// Compare with the best window, found again for each load: largest batches 1 to 64, delays 0 to 10 ms, length
-    /// buckets
+    /// Compare with the best window for each load, found among largest batches of 1 to 64, delays of 0 to 10 ms, and
+    /// length buckets
     #[arg(long)]
     pub sweep_window: bool,
-    /// Measured time of each window of the sweep
+    /// Measured seconds for each window of the sweep
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive)]
     pub sweep_seconds: f64,
 
-    /// Lengths of requests; 'trees' and 'trees-16' are for models whose requests bring binary trees
+    /// Lengths of requests; 'trees' and 'trees-16' are for models whose requests carry binary trees
     #[arg(long, value_name = "NAME", value_parser = workloads(), help_heading = "Requests")]
     pub workload: Option<String>,
-    /// One length for all requests
+    /// Length of all requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Requests")]
     pub length: Option<u32>,
-    /// CSV file of arrivals in seconds and lengths
+    /// CSV file of arrival times in seconds and lengths
     #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "concurrency"], help_heading = "Requests")]
     pub trace: Option<PathBuf>,
     /// Rows of each request
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub rows: u32,
-    /// Different requests, each answered alone beforehand
+    /// Number of different requests, each sent alone beforehand
     #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub samples: u32,
-    /// Integers in requests are from 1 to below this
+    /// Upper bound, exclusive, of integers in requests; they start at 1
     #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub integers_below: u32,
-    /// Share of an output's root mean square by which answers under load may differ from those taken alone; 0.0001
-    /// where not given, more for outputs of 16 bits. A model that computes in half precision needs more
+    /// Tolerance for answers under load, as a share of the output's root mean square; defaults to 0.0001, and more for
+    /// 16-bit outputs. A model that computes in half precision needs more
     #[arg(long, value_name = "SHARE", value_parser = positive, help_heading = "Requests")]
     pub tolerance: Option<f64>,
-    /// Value of all elements of an input. Without: 1 for integers of masks, 0 for token types, else they are drawn
+    /// Value of all elements of an input. By default, integer masks are 1, token types are 0, and other inputs are
+    /// random
     #[arg(long = "fill", value_name = "INPUT=VALUE", value_parser = fill, help_heading = "Requests")]
     pub fills: Vec<(String, f64)>,
 
-    /// Mean rates as shares of the measured peak of the first policy [default: 0.25,0.6,0.9]
+    /// Mean rates as shares of the first policy's measured peak [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
     pub load: Vec<f64>,
-    /// Measure before each round how fast the machine is, and let the loads stay the same shares of that: for a machine
-    /// whose speed changes
+    /// Measure the machine's speed before each round and keep the loads at the same share of it, for a machine whose
+    /// speed varies
     #[arg(long, requires = "load", help_heading = "Load")]
     pub follow_peak: bool,
     /// Mean rates in requests per second
     #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
     pub rate: Vec<f64>,
-    /// Requests in flight, each followed by the next when it is answered
+    /// Numbers of requests in flight; each answer is followed by the next request
     #[arg(long, value_name = "N,…", value_delimiter = ',', help_heading = "Load")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub concurrency: Vec<u32>,
-    /// How open loops come. 'stepped' and 'ramp' have rates of their own, if none are given
+    /// Arrivals in open loops; 'stepped' and 'ramp' have default rates of their own
     #[arg(long, value_name = "NAME", default_value = "poisson", value_parser = Arrivals::NAMES, help_heading = "Load")]
     #[arg(conflicts_with = "concurrency")]
     pub arrivals: String,
-    /// Measured time of each run [default: 10, or the whole trace]
+    /// Measured seconds of each run [default: 10, or the whole trace]
     #[arg(long, value_name = "S", value_parser = positive, help_heading = "Load")]
     pub seconds: Option<f64>,
-    /// Time before it that is not counted
+    /// Seconds before that are not counted
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = not_negative, help_heading = "Load")]
     pub warm_up_seconds: f64,
-    /// Runs of each policy at each load; their order alternates
+    /// Runs of each policy at each load, in alternating order
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Load")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Fixes requests and arrivals
+    /// Seed of requests and arrivals
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     pub seed: u64,
-    /// Latency within which an answer counts for the goodput
+    /// Latency up to which an answer counts as goodput
     #[arg(long, value_name = "MS", value_parser = positive, help_heading = "Load")]
     pub objective_ms: Option<f64>,
 
@@ -160,8 +163,7 @@ pub struct BenchArgs {
     #[allow(missing_docs)]
     pub timeline: RecordArgs,
 
-    /// Directory of the profiles by which 'auto' is loaded; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where
-    /// not given
+    /// Directory of the profiles for 'auto'; defaults to $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster
     #[arg(long, value_name = "DIR", help_heading = "CPU")]
     pub profile_directory: Option<PathBuf>,
     #[command(flatten)]
@@ -173,12 +175,12 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Where profiles lie; `None` on a machine without a home, if no directory was given.
+    /// Returns where profiles are; `None` on a machine without a home directory, if no directory was given.
     pub(super) fn profiles(&self) -> Option<Store> {
         self.profile_directory.clone().or_else(default_directory).map(Store::new)
     }
 
-    /// The policies to compare; `None` stands for the model's own.
+    /// Returns the policies to compare; `None` is the model's own.
     pub(super) fn variants(&self) -> Result<Vec<Option<Variant>>, VariantError> {
         let cut = |variant: Variant| match self.stages {
             Some(stages) => variant.in_stages(stages),
@@ -197,7 +199,7 @@ impl BenchArgs {
         self.policies.iter().map(named).collect()
     }
 
-    /// The windows of the sweep; none where there is none.
+    /// Returns the windows of the sweep; none without a sweep.
     pub(super) fn windows(&self, target: &Target) -> Result<Vec<Variant>, VariantError> {
         if self.sweep_window { sweep::windows(target.ports().vary()) } else { Ok(Vec::new()) }
     }
@@ -238,7 +240,7 @@ fn workloads() -> PossibleValuesParser {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    // No more than durations hold.
+    // Limited by what a `Duration` can hold.
     let value: Option<f64> = text.parse().ok().filter(|value| *value > 0.0 && *value <= 1e9);
     value.ok_or_else(|| "expected a number above 0".to_owned())
 }

@@ -1,4 +1,4 @@
-//! The flags of the gRPC front end.
+//! Flags of the gRPC front end.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -9,10 +9,10 @@ use crate::executor::BacklogLimits;
 
 const BACKLOG: BacklogLimits = BacklogLimits::DEFAULT;
 
-/// protobuf's own limit: 2 GiB less one byte.
+/// Limit of protobuf: 2 GiB less one byte.
 const MOST_MESSAGE_BYTES: u32 = i32::MAX as u32;
 
-/// How far inference responses are compressed.
+/// Compression level of inference responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs)]
 pub enum Compression {
@@ -36,7 +36,7 @@ pub struct GrpcArgs {
     #[arg(long = "grpc-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
     pub grpc_address: IpAddr,
 
-    /// Port to listen on; 0: any free one
+    /// Port to listen on; 0 chooses a free one
     #[arg(long = "grpc-port", value_name = "PORT", default_value_t = 8001)]
     pub grpc_port: u16,
 
@@ -45,20 +45,20 @@ pub struct GrpcArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub use_ssl: bool,
 
-    /// Serve over TLS and ask clients for a certificate; needs --grpc-root-cert too
+    /// Serve over TLS and require client certificates; needs --grpc-root-cert too
     #[arg(long = "grpc-use-ssl-mutual", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub use_ssl_mutual: bool,
 
-    /// PEM file of the server's certificate chain
+    /// PEM file with the server's certificate chain
     #[arg(long = "grpc-server-cert", value_name = "FILE")]
     pub server_cert: Option<PathBuf>,
 
-    /// PEM file of the server's private key
+    /// PEM file with the server's private key
     #[arg(long = "grpc-server-key", value_name = "FILE")]
     pub server_key: Option<PathBuf>,
 
-    /// PEM file of the authorities that sign clients' certificates
+    /// PEM file with the authorities that sign client certificates
     #[arg(long = "grpc-root-cert", value_name = "FILE")]
     pub root_cert: Option<PathBuf>,
 
@@ -67,27 +67,27 @@ pub struct GrpcArgs {
     #[arg(value_enum, default_value_t = Compression::None)]
     pub compression: Compression,
 
-    /// Milliseconds of silence after which a connection is pinged
+    /// Milliseconds without activity after which a connection is pinged
     #[arg(long = "grpc-keepalive-time", value_name = "MS", default_value_t = 7_200_000)]
     pub keepalive_time_ms: u64,
 
-    /// Milliseconds that a peer has to answer such a ping
+    /// Milliseconds within which a peer must answer such a ping
     #[arg(long = "grpc-keepalive-timeout", value_name = "MS", default_value_t = 20_000)]
     pub keepalive_timeout_ms: u64,
 
-    /// Milliseconds after which a connection is told to go away; 0: never
+    /// Milliseconds after which a connection is asked to close (GOAWAY); 0 means never
     #[arg(long = "grpc-max-connection-age", value_name = "MS", default_value_t = 0)]
     pub max_age_ms: u64,
 
-    /// Milliseconds that calls in flight have from then on; 0: without limit
+    /// Milliseconds that calls in flight then have to finish; 0 means no limit
     #[arg(long = "grpc-max-connection-age-grace", value_name = "MS", default_value_t = 0)]
     pub max_age_grace_ms: u64,
 
-    /// Milliseconds without a call after which a connection is told to go away; 0: never
+    /// Milliseconds without a call after which a connection is asked to close (GOAWAY); 0 means never
     #[arg(long = "grpc-max-connection-idle", value_name = "MS", default_value_t = 1_800_000)]
     pub max_idle_ms: u64,
 
-    /// Groups of calls, parted by commas, that ask for a header; may be given several times
+    /// Comma-separated groups of calls that require a header; may be given several times
     #[arg(long = "grpc-restricted-protocol", value_name = "GROUPS:KEY=VALUE")]
     pub restricted: Vec<String>,
 
@@ -101,24 +101,24 @@ pub struct GrpcArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MESSAGE_BYTES)))]
     pub max_send_bytes: u32,
 
-    /// Bytes of answers of one stream that may wait for its client; beyond it models of decoupled requests pause, and
-    /// requests that stream from cells fail
+    /// Bytes of responses of one stream that may wait for its client. Beyond that, decoupled models pause, and requests
+    /// that stream from cells fail
     #[arg(long = "grpc-stream-backlog-bytes", value_name = "BYTES", default_value_t = BACKLOG.stream_bytes as u64)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub stream_backlog_bytes: u64,
 
-    /// Bytes of replies of one connection that may wait for its client; beyond it no further call of it is read
-    #[arg(long = "grpc-connection-backlog-bytes", value_name = "BYTES", default_value_t = BACKLOG.connection_bytes as u64)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    /// Bytes of replies of one connection that may wait for its client. Beyond that, no further call of it is read
+    #[arg(long = "grpc-connection-backlog-bytes", value_name = "BYTES")]
+    #[arg(default_value_t = BACKLOG.connection_bytes as u64, value_parser = clap::value_parser!(u64).range(1..))]
     pub connection_backlog_bytes: u64,
 
-    /// Bytes of replies of all connections that may wait for their clients; beyond it a connection may have no more
-    /// than --grpc-stream-backlog-bytes, and what is more fails
+    /// Bytes of replies of all connections that may wait for their clients. Beyond that, each connection may have at
+    /// most --grpc-stream-backlog-bytes, and replies above that fail
     #[arg(long = "grpc-backlog-bytes", value_name = "BYTES", default_value_t = BACKLOG.total_bytes as u64)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog_bytes: u64,
 
-    /// Let clients register shared memory of this machine
+    /// Let clients on this machine register shared memory
     #[arg(long = "allow-client-shm", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub allow_client_shm: bool,

@@ -1,4 +1,4 @@
-//! The flags of `paternoster serve`: tritonserver's names and forms, and a few of our own.
+//! Flags of `paternoster serve`: those of tritonserver, with their names and forms, and a few of its own.
 
 mod grpc;
 mod http;
@@ -31,17 +31,17 @@ Examples:
   # Serve every model of a directory, with Triton's ports: gRPC 8001, HTTP 8000, metrics 8002
   paternoster serve --model-repository /models
 
-  # Load and unload models by request
+  # Load and unload models on request
   paternoster serve --model-repository /models --model-control-mode explicit --load-model resnet50
 
   # Keep the arguments of a Triton deployment
   paternoster tritonserver --model-store=/models --log-verbose=1 --strict-readiness=false
 
-Booleans take true, false, 1 or 0; the flag alone means true. Values follow after a space or an equals sign. Where a
-flag is given twice, the last one counts. All other flags of tritonserver are accepted, do nothing and are named in a
+Booleans take true, false, 1 or 0; the flag alone means true. Values follow after a space or an equals sign. If a flag
+is given twice, the last one counts. All other flags of tritonserver are accepted without effect and named in a
 warning.";
 
-/// Most lanes or threads that can be asked for.
+/// Most lanes or threads that can be set.
 const MOST_THREADS: i64 = 1024;
 
 /// Arguments of `paternoster serve`.
@@ -81,32 +81,32 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub life: LifeArgs,
-    /// Flags of tritonserver that were given and do nothing.
+    /// Flags of tritonserver that were given but have no effect.
     #[arg(skip)]
     pub ignored: Vec<&'static Ignored>,
 }
 
-/// How models come and go.
+/// How models are loaded and unloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ControlMode {
-    /// All models of the repository, loaded at start
+    /// Load all models at startup
     #[default]
     None,
-    /// As none, and changes of the directories are followed
+    /// As none, and follow changes of the directories
     Poll,
-    /// Models named by --load-model, and load and unload requests
+    /// Load the models of --load-model, and load and unload at clients' requests
     Explicit,
 }
 
-/// Which models are opened in a process of their own first.
+/// Which models are opened in a separate process first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum IsolateModelLoad {
-    /// Those whose files come with a load request
+    /// Models whose files come with a load request
     #[default]
     Uploaded,
     /// All models
     All,
-    /// None
+    /// No models
     Off,
 }
 
@@ -114,46 +114,47 @@ pub enum IsolateModelLoad {
 #[command(next_help_heading = "Models")]
 #[allow(missing_docs)]
 pub struct RepositoryArgs {
-    /// Directory of models, or a place in an object store: s3://bucket/path, s3://host:port/bucket/path,
+    /// Directory of models, or location in an object store: s3://bucket/path, s3://host:port/bucket/path,
     /// s3://https://host:port/bucket/path, gs://bucket/path or as://account/container/path; may be given several times
     #[arg(long = "model-repository", alias = "model-store", value_name = "DIR", required = true)]
     pub directories: Vec<String>,
 
-    /// Folder that keeps the models of object stores, so that a restart fetches only what changed; a temporary one,
-    /// removed at the end, where not given
+    /// Directory for copies of models from object stores, so that a restart fetches only what changed; defaults to a
+    /// temporary one that is removed at exit
     #[arg(long = "repository-cache-directory", value_name = "DIR")]
     pub cache_directory: Option<PathBuf>,
 
-    /// Most bytes that the models of object stores take on the disk; those that were used longest ago and are not
-    /// loaded go first
+    /// Limit on the disk space for those copies, in bytes; beyond it, the least recently used copies of models that are
+    /// not loaded are removed
     #[arg(long = "repository-cache-max-bytes", value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub cache_max_bytes: Option<u64>,
 
-    /// How models come and go
+    /// How models are loaded and unloaded
     #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlMode::None)]
     pub control_mode: ControlMode,
 
-    /// Seconds between two looks at the repositories in mode poll
+    /// Seconds between two polls of the repositories in mode poll
     #[arg(long = "repository-poll-secs", value_name = "SECONDS", default_value_t = 15)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub poll_secs: u32,
 
-    /// Model to load at start in mode explicit; may be given several times; '*' alone means all
+    /// Model to load at startup in mode explicit; may be given several times; '*' alone means all
     #[arg(long = "load-model", value_name = "NAME")]
     pub load_models: Vec<String>,
 
-    /// Do not complete configurations from the models; every model must bring a whole one
+    /// Do not complete configurations from the models; every model then needs a complete one
     #[arg(long = "disable-auto-complete-config", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub disable_auto_complete: bool,
 
-    /// Setting of a backend, or of all where none is named; may be given several times. default-max-batch-size=N is the
-    /// largest batch of models that can batch and do not say (4; 0: they do not batch); others do nothing
+    /// Setting of a backend, or of all if none is named; may be given several times. default-max-batch-size=N is the
+    /// largest batch of models that can batch and do not configure it (default 4; 0 means no batching); others have no
+    /// effect
     #[arg(long = "backend-config", value_name = "[BACKEND,]SETTING=VALUE")]
     pub backend_config: Vec<BackendSetting>,
 
-    /// Take a model's configuration from configs/NAME.pbtxt in its directory, where it has that file
+    /// Use configs/NAME.pbtxt in a model's directory as its configuration, if that file exists
     #[arg(long = "model-config-name", value_name = "NAME", value_parser = config_name)]
     pub config_name: Option<String>,
 
@@ -162,34 +163,34 @@ pub struct RepositoryArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true")]
     pub strict_model_config: Option<bool>,
 
-    /// Models that are loaded at the same time
+    /// Number of models to load at the same time
     #[arg(long = "model-load-thread-count", value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MOST_THREADS))]
     pub load_threads: u32,
 
-    /// Models that are opened in a process of their own first, so that one that crashes, hangs or takes all memory is
-    /// refused and harms nothing
+    /// Models to open in a separate process first, so that a model that crashes, hangs or exhausts memory is rejected
+    /// without harm to the server
     #[arg(long = "isolate-model-load", value_name = "MODELS", value_enum, default_value_t = IsolateModelLoad::Uploaded)]
     pub isolate_load: IsolateModelLoad,
 
-    /// Address space of such a process, in bytes
+    /// Limit on the address space of that process, in bytes
     #[arg(long = "isolate-model-load-memory-bytes", value_name = "BYTES", default_value_t = 16 << 30)]
     #[arg(value_parser = clap::value_parser!(u64).range(64 << 20..))]
     pub isolate_load_memory_bytes: u64,
 
-    /// Seconds that it has to open a model
+    /// Limit on the seconds in which it must open a model
     #[arg(long = "isolate-model-load-timeout-secs", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub isolate_load_timeout_secs: u32,
 
-    /// Ready only when every model that should be loaded is
+    /// Report readiness only when every model that should be loaded is
     #[arg(long = "strict-readiness", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub strict_readiness: bool,
 
-    /// True: end at start-up when a model fails to load or a repository cannot be read. False: neither ends the server,
-    /// which is not live while a repository cannot be read. Where not given, only a repository that cannot be read ends
-    /// it (tritonserver: as true)
+    /// True: exit at startup if a model fails to load or a repository cannot be read. False: exit for neither; the
+    /// server is not live while a repository cannot be read. By default, exit only if a repository cannot be read
+    /// (tritonserver defaults to true)
     #[arg(long = "exit-on-error", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true")]
     pub exit_on_error: Option<bool>,
@@ -201,48 +202,47 @@ const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 #[command(next_help_heading = "CPU")]
 #[allow(missing_docs)]
 pub struct DeviceArgs {
-    /// Batches that run at the same time on the CPU, over all models
+    /// Batches that run on the CPU at the same time, across all models
     #[arg(long = "cpu-lanes", value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_lanes: u16,
 
-    /// Devices that the CPU is cut into, each with its share of the lanes and a scheduler of its own; at most as many
-    /// as there are lanes
+    /// Devices into which the CPU is split, each with a share of the lanes and its own scheduler; at most as many as
+    /// there are lanes
     #[arg(long = "cpu-shards", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_shards: u16,
 
-    /// Seconds that a batch may run before it is told to stop; 0: without limit. A model's batching.task_time_limit_ms
-    /// goes before it
+    /// Seconds after which a batch is told to stop; 0 means no limit. A model's batching.task_time_limit_ms takes
+    /// precedence
     #[arg(long = "task-time-limit-secs", value_name = "SECONDS", default_value_t = 60)]
     pub task_time_limit_secs: u32,
 
-    /// Threads that ONNX Runtime shares among all batches, and threads of a batch that OpenVINO runs; 0: as many as
-    /// there are cores
+    /// Threads that ONNX Runtime shares among all batches, and threads of each batch on OpenVINO; 0 uses one per core
     #[arg(long = "cpu-threads", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=MOST_THREADS))]
     pub cpu_threads: u32,
 
-    /// Most bytes that all outputs of one batch may take; a batch that would take more fails. A quarter of the memory
-    /// and at most 8 GiB where not given
+    /// Limit on the bytes of all outputs of one batch; a batch that exceeds it fails. Defaults to a quarter of the
+    /// memory, and at most 8 GiB
     #[arg(long = "max-output-bytes", value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub max_output_bytes: Option<u64>,
 
-    /// Most bytes that the tensors of all models may take in ONNX Runtime, weights included; a run that would need more
-    /// fails. 0: without a limit. Three quarters of the memory where not given
+    /// Limit on the bytes of all tensors in ONNX Runtime, weights included; a run that exceeds it fails. 0 means no
+    /// limit. Defaults to three quarters of the memory
     #[arg(long = "onnxruntime-memory-bytes", value_name = "BYTES")]
     pub max_memory_bytes: Option<u64>,
 
-    /// File of the ONNX Runtime library, version 1.17 or later; looked for in ORT_DYLIB_PATH, beside the binary, in
-    /// ../lib/paternoster, in the onnxruntime wheel of the binary's Python environment and in the system's paths where
-    /// not given
+    /// ONNX Runtime library, version 1.17 or later. By default it is searched in ORT_DYLIB_PATH, beside the executable,
+    /// in ../lib/paternoster, in the onnxruntime wheel of the executable's Python environment, and in the system's
+    /// paths
     #[arg(long = "onnxruntime-library", value_name = "FILE")]
     pub onnxruntime_library: Option<PathBuf>,
 
-    /// File of the OpenVINO library, libopenvino_c.so, version 2025.1 or later, or its folder, for models with engine
-    /// openvino; looked for in OPENVINO_DYLIB_PATH, beside the binary, in ../lib/paternoster, in the openvino wheel of
-    /// the binary's Python environment and in the system's paths where not given
+    /// OpenVINO library (libopenvino_c.so), version 2025.1 or later, or its directory, for models with engine openvino.
+    /// By default it is searched in OPENVINO_DYLIB_PATH, beside the executable, in ../lib/paternoster, in the openvino
+    /// wheel of the executable's Python environment, and in the system's paths
     #[arg(long = "openvino-library", value_name = "FILE")]
     pub openvino_library: Option<PathBuf>,
 }
@@ -251,7 +251,7 @@ pub struct DeviceArgs {
 #[command(next_help_heading = "Log")]
 #[allow(missing_docs)]
 pub struct LogArgs {
-    /// 0: nothing more than info; 1: debug records; 2: trace records; 3 (and above): those of the libraries too
+    /// 0: up to info; 1: debug records too; 2: trace records too; 3 and above: those of the libraries too
     #[arg(long = "log-verbose", value_name = "LEVEL", value_parser = verbose_level)]
     #[arg(num_args = 0..=1, default_missing_value = "1", default_value = "0")]
     pub verbose_level: u32,
@@ -271,11 +271,11 @@ pub struct LogArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub error: bool,
 
-    /// Form of a record: default, ISO8601 or json
+    /// Format of log records: default, ISO8601 or json
     #[arg(long = "log-format", value_name = "FORMAT", default_value_t = LogFormat::Default)]
     pub format: LogFormat,
 
-    /// File to append the log to; standard error where not given
+    /// File to append the log to; defaults to standard error
     #[arg(long = "log-file", value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -284,53 +284,53 @@ pub struct LogArgs {
 #[command(next_help_heading = "Life")]
 #[allow(missing_docs)]
 pub struct LifeArgs {
-    /// Name of this server in its log, and in its metadata unless --server-name says otherwise; 'paternoster' in the
-    /// log where not given
+    /// Name of this server in its log, and in its metadata unless --server-name is given; the log's default is
+    /// 'paternoster'
     #[arg(long = "id", value_name = "NAME")]
     pub id: Option<String>,
 
-    /// Name of this server in its metadata, which clients of Triton may compare; that of --id, or else 'triton', where
-    /// not given
+    /// Name of this server in its metadata, which Triton clients may compare; defaults to that of --id, or else
+    /// 'triton'
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_name: Option<String>,
 
-    /// Let environment variables change how requests run, for tests: TRITONSERVER_DELAY_SCHEDULER=N keeps models with a
-    /// dynamic or sequence batcher from running anything before N requests wait, once
+    /// Let environment variables change how requests run, for tests: with TRITONSERVER_DELAY_SCHEDULER=N, models with a
+    /// dynamic or sequence batcher run nothing until N requests wait for the first time
     #[arg(long = "allow-test-hooks", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub allow_test_hooks: bool,
 
-    /// Seconds that requests in flight have to end after SIGTERM
+    /// Seconds that requests in flight have to finish after SIGTERM
     #[arg(long = "exit-timeout-secs", value_name = "SECONDS", default_value_t = 30)]
     pub exit_timeout_secs: u32,
 
-    /// Seconds to keep serving after SIGTERM with readiness off, so that load balancers notice
+    /// Seconds to keep serving after SIGTERM while not ready, so that load balancers notice
     #[arg(long = "drain-delay-secs", value_name = "SECONDS", default_value_t = 0)]
     pub drain_delay_secs: u32,
 }
 
-/// A flag combination that cannot work.
+/// A combination of flags that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Conflict(String);
 
 impl ServeArgs {
-    /// Whether configurations are completed from the models.
+    /// Returns whether configurations are completed from the models.
     pub fn auto_complete(&self) -> bool {
         !(self.repository.disable_auto_complete || self.repository.strict_model_config == Some(true))
     }
 
-    /// Largest batch of models that can batch and do not say.
+    /// Returns the largest batch of models that can batch and do not configure it.
     pub fn default_max_batch_size(&self) -> i32 {
         settings::default_max_batch_size(&self.repository.backend_config)
     }
 
-    /// Which latencies the metrics show.
+    /// Returns which latencies the metrics include.
     pub fn latency_metrics(&self) -> LatencyMetrics {
         settings::latency_metrics(&self.http.metrics_config)
     }
 
-    /// Settings that have no effect: each with its flag, and why.
+    /// Returns the settings that have no effect, each as its flag with the reason.
     pub fn idle_settings(&self) -> Vec<(String, &'static str)> {
         let backends = self.repository.backend_config.iter().filter_map(|setting| match setting {
             BackendSetting::Other(given) => Some((format!("--backend-config={given}"), BACKENDS)),
@@ -343,25 +343,25 @@ impl ServeArgs {
         backends.chain(metrics).chain(self.traces.idle()).collect()
     }
 
-    /// What the server calls itself in its log.
+    /// Returns the server's name in its log.
     pub fn log_name(&self) -> &str {
         self.life.id.as_deref().unwrap_or("paternoster")
     }
 
-    /// What the server calls itself to its clients: Triton's default, since clients compare it.
+    /// Returns the server's name in its metadata. The default is Triton's, since clients compare it.
     pub fn server_name(&self) -> &str {
         self.life.server_name.as_deref().or(self.life.id.as_deref()).unwrap_or("triton")
     }
 
-    /// Address of the metrics endpoint.
+    /// Returns the address of the metrics endpoint.
     pub fn metrics_address(&self) -> IpAddr {
         self.http.metrics_address.unwrap_or(self.http.http_address)
     }
 
-    /// Looks for combinations that cannot work.
+    /// Checks for combinations of flags that cannot work.
     ///
     /// # Errors
-    /// The first one found, naming its flags.
+    /// Returns the first one found, with its flags.
     pub fn check(&self) -> Result<(), Conflict> {
         let models = &self.repository;
         if !models.load_models.is_empty() && models.control_mode != ControlMode::Explicit {
@@ -398,10 +398,10 @@ impl ServeArgs {
 }
 
 impl DeviceArgs {
-    /// Looks for combinations that cannot work.
+    /// Checks for combinations of flags that cannot work.
     ///
     /// # Errors
-    /// The first one found, naming its flags.
+    /// Returns the first one found, with its flags.
     pub fn check(&self) -> Result<(), Conflict> {
         let (shards, lanes) = (self.cpu_shards, self.cpu_lanes);
         if shards > lanes {
@@ -419,13 +419,13 @@ pub(super) fn boolean(given: &str) -> Result<bool, String> {
     }
 }
 
-/// A name of a file without its ending.
+/// Parses the name of a file without its extension.
 fn config_name(given: &str) -> Result<String, String> {
     let is_plain = !given.is_empty() && !given.contains(['/', '\\', ' ', '\0']) && given != "." && given != "..";
     is_plain.then(|| given.to_owned()).ok_or_else(|| "expected a file name without '.pbtxt'".to_owned())
 }
 
-/// tritonserver takes booleans here too, and levels above those that there are.
+/// Parses a log level. As in tritonserver, booleans and levels above the highest are accepted.
 fn verbose_level(given: &str) -> Result<u32, String> {
     let number = || given.parse().map_err(|_| "expected a level of 0 or more".to_owned());
     boolean(given).map(u32::from).or_else(|_| number()).map(|level: u32| level.min(MAX_VERBOSE_LEVEL))

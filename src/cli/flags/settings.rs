@@ -1,4 +1,4 @@
-//! Flags of tritonserver whose value is a setting of something: `--backend-config`, `--metrics-config`.
+//! Flags of tritonserver whose values are settings: `--backend-config` and `--metrics-config`.
 
 use std::str::FromStr;
 
@@ -9,17 +9,17 @@ use crate::{
 
 const DEFAULT_MAX_BATCH_SIZE_KEY: &str = "default-max-batch-size";
 
-/// One `--backend-config`.
+/// A value of `--backend-config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendSetting {
-    /// Largest batch of models that can batch and do not say, of one backend or of all.
+    /// Largest batch of models that can batch and do not configure it, for one backend or for all.
     DefaultMaxBatchSize {
-        /// Whether the backend was named.
+        /// Whether a backend was named.
         named: bool,
-        /// The size; 0: such models do not batch.
+        /// The size; with 0 such models do not batch.
         size: i32,
     },
-    /// Anything else, as it was given: it has no effect.
+    /// Any other setting, as given. It has no effect.
     Other(String),
 }
 
@@ -41,8 +41,8 @@ impl FromStr for BackendSetting {
     }
 }
 
-/// Largest batch of models that can batch and do not say: the last size given for the backend, else the last one for
-/// all, else Triton's.
+/// Returns the largest batch of models that can batch and do not configure it: the last size given for the backend,
+/// else the last one for all backends, else Triton's default.
 pub(super) fn default_max_batch_size(settings: &[BackendSetting]) -> i32 {
     let last = |wanted: bool| {
         settings.iter().rev().find_map(|setting| match setting {
@@ -53,18 +53,18 @@ pub(super) fn default_max_batch_size(settings: &[BackendSetting]) -> i32 {
     last(true).or_else(|| last(false)).unwrap_or(DEFAULT_MAX_BATCH_SIZE)
 }
 
-/// One `--metrics-config`.
+/// A value of `--metrics-config`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetricsSetting {
-    /// Whether the counters of durations are shown.
+    /// Whether counters of durations are included.
     Counters(bool),
-    /// Whether the summaries of latencies are shown.
+    /// Whether summaries of latencies are included.
     Summaries(bool),
-    /// Their quantiles.
+    /// Quantiles of the summaries.
     Quantiles(Vec<f64>),
-    /// Whether the histogram of first responses is shown.
+    /// Whether the histogram of first responses is included.
     Histograms(bool),
-    /// Anything else, as it was given: it has no effect.
+    /// Any other setting, as given. It has no effect.
     Other(String),
 }
 
@@ -87,7 +87,7 @@ impl FromStr for MetricsSetting {
     }
 }
 
-/// A quantile beside the error that is allowed for its rank, which is checked and not needed: quantiles are within 1 %.
+/// Parses a quantile with its allowed error, which is checked but not used: quantiles are exact to within 1 %.
 fn quantile(given: &str) -> Result<f64, String> {
     let share = |text: &str| text.trim().parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
     let pair = given.split_once(':').and_then(|(quantile, error)| share(quantile).zip(share(error)));
@@ -95,7 +95,7 @@ fn quantile(given: &str) -> Result<f64, String> {
     pair.map(|(quantile, _)| quantile).ok_or_else(wrong)
 }
 
-/// Which latencies the metrics show.
+/// Returns which latencies the metrics include.
 pub(super) fn latency_metrics(settings: &[MetricsSetting]) -> LatencyMetrics {
     let mut shown = LatencyMetrics::default();
     for setting in settings {

