@@ -1,4 +1,4 @@
-//! The flags of `paternoster serve` about models that leave their stages or policy to the server.
+//! Flags of `paternoster serve` for models that leave stages or policy to the server.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -32,12 +32,12 @@ pub struct AutoArgs {
 }
 
 impl AutoArgs {
-    /// Where profiles lie; `None` on a machine without a home, if no directory was given.
+    /// Returns the store of profiles; `None` on a machine without a home directory, if no directory was given.
     fn store(&self) -> Option<Store> {
         self.profile_directory.clone().or_else(default_directory).map(Store::new)
     }
 
-    /// Lets a loader work as the flags say.
+    /// Configures a loader as the flags say.
     pub(super) fn apply(&self, loader: PoolLoader) -> PoolLoader {
         let Some(store) = self.store() else {
             warn!("models are served without profiles: there is no home directory, and no --profile-directory");

@@ -1,4 +1,4 @@
-//! The flags of `paternoster serve` and `paternoster bench` about CUDA cards, and which cards are used.
+//! Flags for CUDA cards, and the choice of cards.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::{
     profile::default_directory,
 };
 
-/// Tasks on a stream at once, where some are launched ahead.
+/// Tasks on a stream at once, if some are launched ahead.
 const DEPTH: u16 = 2;
 
 #[derive(Clone, Debug, Args)]
@@ -54,14 +54,14 @@ pub struct CudaArgs {
     pub horizon_us: u64,
 }
 
-/// What `--device` says.
+/// The value of `--device`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// All cards that there are; the CPU alone where there is none.
+    /// All cards; the CPU alone if there are none.
     Auto,
     /// No cards.
     Cpu,
-    /// These cards, which must be there; all where none is named.
+    /// These cards, which must exist; all cards if the list is empty.
     Cuda(Vec<u16>),
 }
 
@@ -82,10 +82,10 @@ impl DeviceChoice {
 }
 
 impl CudaArgs {
-    /// The cards to open, or why there are none.
+    /// Returns the cards to open, or why there are none.
     ///
     /// # Errors
-    /// When cards that were asked for are not there.
+    /// Fails if requested cards do not exist.
     pub(super) fn cards(&self) -> Result<Result<CardsOptions, String>, String> {
         if self.device == DeviceChoice::Cpu {
             return Ok(Err("the server was started with --device cpu".to_owned()));
@@ -119,7 +119,7 @@ impl CudaArgs {
         }))
     }
 
-    /// The cards that are meant, of those that there are.
+    /// Returns the chosen cards, out of those that exist.
     fn chosen(&self, there: &[Card]) -> Result<Vec<u16>, String> {
         let all = || there.iter().map(|card| card.ordinal).collect::<Vec<u16>>();
         let DeviceChoice::Cuda(named) = &self.device else { return Ok(all()) };
@@ -135,18 +135,18 @@ impl CudaArgs {
         Ok(named)
     }
 
-    /// Where compiled kernels are kept, if there is a place.
+    /// Returns the directory for compiled kernels, if there is one.
     fn kernels(&self) -> Option<PathBuf> {
         self.kernel_directory.clone().or_else(|| Some(default_directory()?.join("kernels")))
     }
 
-    /// Whether the server does without cards that cannot be used.
+    /// Returns whether the server may start although its cards cannot be used.
     pub(super) fn leaves_open(&self) -> bool {
         self.device == DeviceChoice::Auto
     }
 }
 
-/// The cards of a pool, watched for the metrics. Where they cannot be, which the log says, they are not shown.
+/// Watches the cards of a pool for the metrics; `None`, with a warning in the log, if NVML does not know them.
 pub(super) fn watched_cards(pool: &Pool) -> Option<WatchedCards> {
     if !pool.has_cards() {
         return None;

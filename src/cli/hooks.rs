@@ -1,14 +1,14 @@
-//! Environment variables that test suites of Triton set. They are read only with `--allow-test-hooks`: who can set a
-//! variable of a production server by accident must not stop it from answering.
+//! Environment variables that Triton's test suites set. They are read only with `--allow-test-hooks`, so that a
+//! variable set by accident cannot keep a production server from answering.
 
 use std::{env, ffi::OsStr};
 
 use tracing::warn;
 
-/// Nothing runs before this many requests wait: Triton's variable.
+/// Triton's variable: nothing runs until this many requests wait.
 const HELD_SCHEDULERS: &str = "TRITONSERVER_DELAY_SCHEDULER";
 
-/// A variable that is read and says nothing that can be done.
+/// A variable whose value is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{variable}: expected a number of requests, got '{got}'")]
 pub(super) struct InvalidHook {
@@ -16,10 +16,11 @@ pub(super) struct InvalidHook {
     got: String,
 }
 
-/// How many requests must wait before a scheduler runs anything; 0: none. A variable that is not read is warned of.
+/// Returns how many requests must wait before a scheduler runs anything; 0 for none. Logs a warning if the variable is
+/// set but not allowed.
 ///
 /// # Errors
-/// When the variable is read and holds no number.
+/// Fails if the variable is allowed and not a number.
 pub(super) fn held_schedulers(allowed: bool) -> Result<u32, InvalidHook> {
     let Some(given) = env::var_os(HELD_SCHEDULERS) else { return Ok(0) };
     if !allowed {

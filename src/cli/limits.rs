@@ -1,4 +1,4 @@
-//! Flags of what all clients together may hold, and the budgets that follow from them and from the machine.
+//! Flags that limit what all clients together may use, and the budgets derived from them and from the machine.
 
 use clap::Args;
 
@@ -7,13 +7,13 @@ use crate::{
     observe,
 };
 
-/// Bytes of requests where the machine does not say how much memory it has.
+/// Bytes of pending requests if the memory of the machine is unknown.
 const FALLBACK_BYTES: u64 = 2 << 30;
 
-/// Open files where the system does not say how many there may be.
+/// Open files if the system's limit is unknown.
 const FALLBACK_FILES: u64 = 1024;
 
-/// Most connections by default, however many files may be open.
+/// Upper bounds of the defaults for connections.
 const MOST_GRPC_CONNECTIONS: u64 = 16 << 10;
 const MOST_HTTP_CONNECTIONS: u64 = 1024;
 
@@ -46,10 +46,10 @@ pub struct LimitArgs {
     pub http_connections: u64,
 }
 
-/// Largest number of anything.
+/// Largest value of any limit.
 const MOST: u64 = 1 << 62;
 
-/// The budgets of a server with these flags on this machine.
+/// Returns the budgets of a server with these flags on this machine.
 pub(super) fn budgets(args: &LimitArgs) -> Budgets {
     let memory = || observe::memory_bytes().unwrap_or(2 * FALLBACK_BYTES);
     let files = || observe::open_files_limit().unwrap_or(FALLBACK_FILES);
@@ -63,7 +63,7 @@ pub(super) fn budgets(args: &LimitArgs) -> Budgets {
     }
 }
 
-/// What was asked for, or, for 0, what the machine suggests.
+/// Returns the given value or, if it is 0, one derived from the machine.
 fn or(given: u64, suggested: impl FnOnce() -> u64) -> usize {
     let chosen = if given > 0 { given } else { suggested().max(1) };
     usize::try_from(chosen).unwrap_or(usize::MAX)

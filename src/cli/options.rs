@@ -1,4 +1,4 @@
-//! From flags to the settings of each part.
+//! Turns flags into the settings of each part of the server.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -23,13 +23,13 @@ use crate::{
     repository::{self, Isolation, IsolationScope},
 };
 
-/// The log's settings.
+/// Returns the settings of the log.
 pub(super) fn log(args: &LogArgs) -> LogOptions {
     let LogArgs { verbose_level, info, warning, error, format, file } = args.clone();
     LogOptions { file, error, warning, info, verbose_level, format }
 }
 
-/// The repository's settings.
+/// Returns the settings of the repository.
 pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Options {
     let models = &args.repository;
     let mode = match models.control_mode {
@@ -52,10 +52,10 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Optio
     }
 }
 
-/// Most bytes that the outputs of a batch may take unless a flag says otherwise, on a machine with memory enough.
+/// Default limit on the outputs of a batch in bytes, on a machine with enough memory.
 const MAX_OUTPUT_BYTES: u64 = 8 << 30;
 
-/// The pool's settings.
+/// Returns the settings of the pool.
 pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
     let quarter = || memory_bytes().map_or(u64::MAX, |bytes| bytes / 4);
     let max_output_bytes = args.max_output_bytes.unwrap_or_else(|| MAX_OUTPUT_BYTES.min(quarter()));
@@ -68,7 +68,7 @@ pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
     }
 }
 
-/// The settings of ONNX Runtime.
+/// Returns the settings of ONNX Runtime.
 pub(super) fn runtime(args: &DeviceArgs) -> RuntimeOptions {
     let most = args.max_memory_bytes.unwrap_or_else(|| memory_bytes().map_or(0, |bytes| bytes / 4 * 3));
     RuntimeOptions {
@@ -78,12 +78,12 @@ pub(super) fn runtime(args: &DeviceArgs) -> RuntimeOptions {
     }
 }
 
-/// OpenVINO, which is loaded when it is needed.
+/// Returns OpenVINO, which is loaded when it is needed.
 pub(super) fn openvino(args: &DeviceArgs) -> OpenVino {
     OpenVino::new(OpenVinoOptions { library: args.openvino_library.clone(), threads: args.cpu_threads as usize })
 }
 
-/// How models are opened in a process of their own first, if they are.
+/// Returns how models are opened in a separate process first, if they are.
 pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
     let scope = match models.isolate_load {
         IsolateModelLoad::Uploaded => IsolationScope::Uploaded,
@@ -91,7 +91,7 @@ pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
         IsolateModelLoad::Off => return None,
     };
     Some(Isolation {
-        // This program, even where its file was exchanged since the start.
+        // The running executable, even if its file has been replaced since the start.
         program: PathBuf::from("/proc/self/exe"),
         arguments: vec![OPEN_ALONE.to_owned()],
         scope,
@@ -100,7 +100,7 @@ pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
     })
 }
 
-/// Bounds on replies that wait for their clients.
+/// Returns the limits on replies that wait for their clients.
 pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     BacklogLimits {
@@ -110,32 +110,32 @@ pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
     }
 }
 
-/// The HTTP front end's settings.
+/// Returns the settings of the HTTP front end.
 ///
 /// # Errors
-/// When a restriction is not well formed.
+/// Fails if a restriction is malformed.
 pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
     let restricted = args.restricted_api.iter().map(|given| RestrictedProtocol::of_http(given));
     Ok(HttpConfig {
         max_receive_bytes: args.max_input_bytes as usize,
-        // Which files must be there was checked with the flags.
+        // That the required files are given was checked with the flags.
         tls: args.tls().unwrap_or_default(),
         allow_web: args.allow_web,
         restricted: restricted.collect::<Result<_, _>>()?,
     })
 }
 
-/// The gRPC front end's settings.
+/// Returns the settings of the gRPC front end.
 ///
 /// # Errors
-/// When a restriction is not well formed.
+/// Fails if a restriction is malformed.
 pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
     let restricted =
         args.restricted.iter().map(|given| RestrictedProtocol::of_grpc(given)).collect::<Result<Vec<_>, _>>()?;
     Ok(GrpcConfig {
         address: args.grpc_address,
         port: args.grpc_port,
-        // Which files must be there was checked with the flags.
+        // That the required files are given was checked with the flags.
         tls: args.tls().unwrap_or_default(),
         connection: ConnectionLimits {
             keepalive_time: some_ms(args.keepalive_time_ms),

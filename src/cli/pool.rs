@@ -1,4 +1,4 @@
-//! Where the executor joins the server.
+//! Starts the executor for the server.
 
 use std::{io, sync::Arc, time::Instant};
 
@@ -11,13 +11,13 @@ use crate::{
     repository::PoolLoader,
 };
 
-/// Starts the executor pool on the CPU and the cards, and gives what loads models into it, set up as `set_up` does.
+/// Starts the executor pool on the CPU and the cards, and returns it with a loader, configured by `set_up`.
 ///
-/// Without ONNX Runtime's library the server starts all the same: it answers probes, and shows why its models are not
-/// ready. Where cards cannot be used and nobody asked for them, it serves on the CPU.
+/// The server starts even without ONNX Runtime's library: it answers probes and shows why its models are not ready. If
+/// cards cannot be used and were not requested explicitly, it serves on the CPU.
 ///
 /// # Errors
-/// When a thread cannot be started, or cards that were asked for cannot be used.
+/// Fails if a thread cannot be started, or requested cards cannot be used.
 pub(super) fn start_pool(
     (device, cuda): (&DeviceArgs, &CudaArgs),
     backlog: BacklogLimits,

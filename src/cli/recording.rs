@@ -1,4 +1,4 @@
-//! Recording a timeline: its flags, and the file it is written to at the end.
+//! Records a timeline: its flags, and the file that is written at exit.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::observe::timeline::Timeline;
 
-/// Most events that can be kept: about 400 MB.
+/// Most events that can be kept, about 400 MB.
 const MOST_EVENTS: i64 = 10_000_000;
 
 /// How a timeline is recorded.
@@ -27,15 +27,15 @@ pub struct RecordArgs {
     pub events: u32,
 }
 
-/// A timeline and the file that it goes to; neither where none was asked for.
+/// A timeline and its file; both absent unless requested.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimelineRecording {
-    /// Off where there is no file.
+    /// Off if there is no file.
     pub(super) timeline: Arc<Timeline>,
     file: Option<PathBuf>,
 }
 
-/// The file cannot be written.
+/// The timeline's file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("--timeline-file: cannot write '{}': {error}", .file.display())]
 pub struct UnwritableTimeline {
@@ -44,10 +44,10 @@ pub struct UnwritableTimeline {
 }
 
 impl TimelineRecording {
-    /// Begins to record if a file was named, and sees that it can be written; what it holds is kept until the end.
+    /// Starts recording if a file was given, and checks that it can be written without changing its content.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Fails if the file cannot be written.
     pub(super) fn start(args: &RecordArgs) -> Result<Self, UnwritableTimeline> {
         let Some(file) = args.file.clone() else { return Ok(Self::default()) };
         if let Err(error) = OpenOptions::new().create(true).append(true).open(&file) {
@@ -56,10 +56,10 @@ impl TimelineRecording {
         Ok(Self { timeline: Arc::new(Timeline::on(args.events as usize)), file: Some(file) })
     }
 
-    /// Writes what was recorded, if anything was, and gives the file.
+    /// Writes the recording, if there is one, and returns the file.
     ///
     /// # Errors
-    /// When it cannot be written any more.
+    /// Fails if the file can no longer be written.
     pub(super) fn finish(&self) -> Result<Option<&Path>, UnwritableTimeline> {
         let (Some(file), Some(recording)) = (&self.file, self.timeline.recording()) else { return Ok(None) };
         let written = write(file, |to| recording.picture().write_chrome(to));

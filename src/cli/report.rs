@@ -1,4 +1,4 @@
-//! What the server says of its models once they are loaded.
+//! Reports the models once loading is over.
 
 use std::collections::HashMap;
 
@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// Logs every model with its version, policy, state and reason: as one table for people, as one record each where
-/// programs read the log.
+/// Logs every model with its version, policy, state and reason: as a table for people, or as one record each if the
+/// log's format is JSON.
 pub(super) fn models(repository: &Repository, index: &[IndexEntry], format: LogFormat) {
     let loaded = repository.loaded();
     let policies: HashMap<(&str, String), &'static str> = loaded
@@ -57,7 +57,7 @@ fn table(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) 
     table
 }
 
-/// Models that should serve and do not, each with its reason.
+/// Returns the models that should serve but do not, with their reasons.
 pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
     let failed = index.iter().filter(|entry| entry.state == "UNAVAILABLE");
     failed
@@ -68,7 +68,7 @@ pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
         .collect()
 }
 
-/// How a model's requests are batched.
+/// Returns the name of the policy that batches a model's requests.
 fn policy(config: &ModelConfig) -> &'static str {
     match (params::policy(config), &config.scheduling_choice) {
         (policy, _) if unfold::is_given(config) || sequences::given(config).is_some() => match policy {

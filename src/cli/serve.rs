@@ -1,4 +1,4 @@
-//! `paternoster serve`: a process that serves until it is told to end.
+//! `paternoster serve`: a process that serves until it is told to stop.
 
 use std::{io, process::ExitCode, sync::Arc};
 
@@ -41,13 +41,13 @@ enum ServeError {
     Start(#[from] StartError),
 }
 
-/// Exit code after a panic of the scheduler's own: EX_SOFTWARE of sysexits.h.
+/// Exit code after a panic of the scheduler: EX_SOFTWARE of sysexits.h.
 pub(super) const EXIT_FAULT: u8 = 70;
 
-/// Runs the server until a signal ends it, or a fault of its own.
+/// Runs the server until a signal or a failure of the scheduler ends it.
 ///
-/// The exit code is 0 when everything in flight ended in time, or the signal came before the ports were open; 1 when it
-/// could not start, was cut off at the exit timeout, or was told twice; 70 when the scheduler panicked.
+/// The exit code is 0 if everything in flight ended in time, or if the signal came before the ports were open; 1 if the
+/// server could not start, exceeded the exit timeout, or got a second signal; 70 if the scheduler panicked.
 pub(super) fn run(args: ServeArgs) -> ExitCode {
     let log_goes_elsewhere = args.log.file.is_some() || !args.log.error;
     match serve(&args) {
@@ -85,7 +85,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
     let ended = runtime.block_on(until_ended(args, log, pool));
-    // A model that is still being compiled must not hold the process.
+    // A model that is still being compiled must not delay the exit.
     runtime.shutdown_background();
     ended
 }
@@ -104,10 +104,10 @@ async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Resul
     Ok(load_and_serve(server, startup, &executor, args, async || signals.next().await).await?)
 }
 
-/// Loads the models of a server whose ports are open, and serves until a signal has ended it, or a fault of its own.
+/// Loads the models of a server whose ports are open, and serves until a signal or a failure of the scheduler ends it.
 ///
 /// # Errors
-/// When a model fails that has to be there.
+/// Fails if a model fails that must load.
 pub(super) async fn load_and_serve(
     server: Server,
     startup: Startup,
@@ -127,7 +127,7 @@ pub(super) async fn load_and_serve(
     Ok(serve_until_ended(server, executor, &args.life, next_signal).await)
 }
 
-/// Serves until a signal has ended the server, or a fault of its own.
+/// Serves until a signal or a failure of the scheduler ends the server.
 pub(super) async fn serve_until_ended(
     server: Server,
     executor: &Pool,
@@ -149,7 +149,7 @@ pub(super) async fn serve_until_ended(
     finish(server.shutdown(), executor, next_signal).await
 }
 
-/// Waits for the end of a server that was told to end, or for a second signal.
+/// Waits for the end of a shutdown, or for a second signal.
 async fn finish(
     shutdown: impl Future<Output = bool>,
     executor: &Pool,
@@ -177,7 +177,7 @@ fn ended(finished: bool) -> ExitCode {
     }
 }
 
-/// The signals that end the server.
+/// The signals that stop the server.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -188,7 +188,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next one and names it.
+    /// Waits for the next signal and returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -1,20 +1,20 @@
-//! Tables for people.
+//! Tables for the terminal.
 
 use std::fmt::{self, Display};
 
-/// A table with a frame, its columns as wide as their widest cell.
+/// A table with a frame, whose columns are as wide as their widest cell.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these column titles and no rows.
+    /// Creates a table with these column titles and no rows.
     pub(super) fn new(titles: &[&str]) -> Self {
         Self { rows: vec![titles.iter().map(|&title| title.to_owned()).collect()] }
     }
 
-    /// Adds a row; line breaks become spaces.
+    /// Adds a row. Line breaks become spaces.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let on_one_line = |cell: String| cell.split_whitespace().collect::<Vec<_>>().join(" ");
         self.rows.push(cells.into_iter().map(on_one_line).collect());

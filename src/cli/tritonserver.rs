@@ -1,14 +1,14 @@
-//! Flags of tritonserver that have no meaning here. They are accepted, so that people can swap the binary and keep
-//! their arguments, and each is named in one warning.
+//! Flags of tritonserver that have no meaning here. They are accepted, so that the binary can be replaced without
+//! changing its arguments, and a warning names each.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
 
-/// A flag that is accepted and does nothing.
+/// A flag that is accepted without effect.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ignored {
     /// Its name without the dashes.
     pub name: &'static str,
-    /// Why it does nothing.
+    /// Why it has no effect.
     pub why: &'static str,
 }
 
@@ -22,7 +22,7 @@ const PORTS: &str = "ports are not shared between servers";
 const RATES: &str = "there is no rate limiter";
 const THREADS: &str = "one pool of threads serves everything";
 
-/// Every flag of tritonserver that `serve` does not act on.
+/// All flags of tritonserver on which `serve` does not act.
 pub const IGNORED: &[Ignored] = &[
     Ignored { name: "allow-sagemaker", why: OTHER_FRONTS },
     Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
@@ -62,7 +62,7 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "vertex-ai-thread-count", why: OTHER_FRONTS },
 ];
 
-/// Adds the flags to a command, each with any value or none.
+/// Adds the flags to a command; each accepts any value or none.
 pub(super) fn accept(command: Command) -> Command {
     command.args(IGNORED.iter().map(|flag| {
         let any = Arg::new(flag.name).long(flag.name).num_args(0..=1).default_missing_value("");
@@ -70,7 +70,7 @@ pub(super) fn accept(command: Command) -> Command {
     }))
 }
 
-/// Those of the flags that were given.
+/// Returns the flags that were given.
 pub(super) fn given(matches: &ArgMatches) -> Vec<&'static Ignored> {
     let on_command_line = |flag: &&Ignored| matches.value_source(flag.name) == Some(ValueSource::CommandLine);
     IGNORED.iter().filter(on_command_line).collect()

@@ -1,13 +1,13 @@
-//! `paternoster --version`: what a report of a fault should name.
+//! `paternoster --version`: what a bug report should contain.
 
 use std::path::PathBuf;
 
 use crate::engine::{LibraryError, onnxruntime, openvino};
 
-/// The commit that was built, where build.rs could tell.
+/// The commit that was built, if build.rs could determine it.
 const COMMIT: Option<&str> = option_env!("PATERNOSTER_COMMIT");
 
-/// Name and version of the program, its commit, and the engines that `serve` would load.
+/// Returns name and version of the program, its commit, and the engines that `serve` would load.
 pub(super) fn text() -> String {
     let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
     let commit = COMMIT.unwrap_or("unknown");

@@ -1,4 +1,4 @@
-//! `paternoster bench`: load on a model, and what it does to latencies, policy beside policy.
+//! `paternoster bench`: puts load on a model and compares latencies between policies.
 
 mod args;
 mod results;
@@ -31,11 +31,11 @@ use crate::{
     workload::{Arrivals, Lengths, Trace, TraceError},
 };
 
-/// Fewest and most requests in flight where a peak is measured.
+/// Fewest and most requests in flight when a peak is measured.
 const PEAK_IN_FLIGHT: (u32, u32) = (16, 256);
-/// A peak that takes longer than this to measure is none that loads are to be parts of.
+/// Longest measurement of a peak; one that takes longer is not usable as the reference for loads.
 const LONGEST_PEAK: Duration = Duration::from_secs(60);
-/// Most different requests made of a trace, each of which is answered alone beforehand.
+/// Most different requests made from a trace, each of which is sent alone beforehand.
 const MOST_OF_TRACE: usize = 4096;
 
 /// Why there are no figures, or none to rely on.
@@ -71,7 +71,8 @@ pub enum BenchError {
 /// Runs the subcommand: measures, prints the figures and writes the files.
 ///
 /// # Errors
-/// When nothing can be measured, a file cannot be written, or, after all that, an answer was wrong or missing.
+/// Fails if nothing can be measured or a file cannot be written and, after all output, if an answer was wrong or
+/// missing.
 pub fn run(args: &BenchArgs) -> Result<(), BenchError> {
     let recording = TimelineRecording::start(&args.timeline)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -115,7 +116,7 @@ async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Resu
     bench.measure().await
 }
 
-/// The servers, all of which are sent what suits the first.
+/// Connects to the servers; all of them receive the requests that suit the first.
 async fn servers(args: &BenchArgs) -> Result<Vec<Subject>, BenchError> {
     let mut servers: Vec<Arc<Remote>> = Vec::with_capacity(args.urls.len());
     for url in &args.urls {
@@ -141,14 +142,14 @@ async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, 
     Ok(Local::open(&repository, &args.model, engines, &pool, args.profiles()).await?)
 }
 
-/// A run of the subcommand.
+/// One run of the subcommand.
 struct Bench<'a> {
     args: &'a BenchArgs,
     local: Option<Local>,
     subjects: Vec<Subject>,
     arrivals: Arrivals,
     sizes: Option<Sizes>,
-    /// Requests of the trace, where there is one.
+    /// Number of requests in the trace, if there is one.
     traced: Option<usize>,
 }
 
@@ -157,7 +158,7 @@ impl<'a> Bench<'a> {
         let shape = || Arrivals::named(&args.arrivals).unwrap_or(Arrivals::Poisson { rate: 1.0 });
         let arrivals = trace.as_ref().map_or_else(shape, Trace::arrivals);
         let varies = subjects.first().is_some_and(|subject| subject.target.ports().vary());
-        // A trace has lengths whatever the model is.
+        // The lengths of a trace apply only to models whose requests have lengths.
         let traced = trace.as_ref().filter(|_| varies).map(Trace::lengths).map(Sizes::Lengths);
         let sizes = traced.or_else(|| args.sizes());
         Self { args, local, subjects, arrivals, sizes, traced: trace.map(|trace| trace.arrivals_ns.len()) }
@@ -213,7 +214,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// What answers are taken from and the peak is measured of, unless it is the first policy.
+    /// Returns the model that gives the expected answers and whose peak is measured, unless it is the first policy.
     async fn reference(&self) -> Result<Option<Loaded>, BenchError> {
         let Some(local) = self.local.as_ref().filter(|_| self.args.sweep_window) else { return Ok(None) };
         Ok(Some(local.load(Some(&Variant::parse("window")?)).await?))
@@ -235,7 +236,7 @@ impl<'a> Bench<'a> {
 
     async fn peak(&self, target: &Target, work: &Arc<Work>) -> Result<f64, BenchError> {
         let (fewest, most) = PEAK_IN_FLIGHT;
-        // Two batches for each of two lanes, so that a full one always waits.
+        // Two batches for each of two lanes, so that a full one is always waiting.
         let in_flight = target.ports().max_rows.saturating_mul(4).clamp(fewest, most);
         let mut timing = self.args.timing(false);
         loop {
@@ -243,7 +244,7 @@ impl<'a> Bench<'a> {
             if let Some(fault) = figures.first_fault {
                 return Err(BenchError::NoPeak { reason: fault });
             }
-            // What has not come round at least twice tells little of a rate.
+            // A rate is reliable only if every request in flight was repeated at least twice.
             let measured = timing.measured.unwrap_or_default();
             if figures.latencies.count() >= 2 * u64::from(in_flight) {
                 return Ok(figures.throughput());
@@ -256,7 +257,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Half as long as a round: it takes turns with them.
+    /// Starts to follow the machine's speed, with measurements half as long as a round, since they alternate with
+    /// rounds.
     async fn pace(&self, target: Target, work: &Arc<Work>) -> Pace {
         let timing = self.args.timing(false);
         let measured = timing.measured.map(|measured| measured / 2);
@@ -326,7 +328,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Shown on terminals only.
+/// Returns a progress bar, which is shown on terminals only.
 fn bar(runs: u64) -> ProgressBar {
     let bar = ProgressBar::new(runs);
     if let Ok(style) = ProgressStyle::with_template("{spinner} {pos}/{len} {msg} {elapsed} (about {eta} left)") {

@@ -1,4 +1,4 @@
-//! The figures, for people and for programs.
+//! Prints the figures, for people and for programs.
 
 use std::{
     io::{self, Write},
@@ -24,26 +24,26 @@ const NS_PER_US: f64 = 1e3;
 /// A figure of a run.
 type Figure = fn(&Figures) -> f64;
 
-/// What is compared with the first policy.
+/// The figures that are compared with the first policy.
 const RATIOS: [(&str, Figure); 3] = [("mean ×", mean_ms), ("p99 ×", p99_ms), ("requests/s ×", Figures::throughput)];
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// All that was measured.
+/// All figures of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Results {
     pub machine: String,
-    /// What was measured, in words.
+    /// Description of what was measured.
     pub setting: String,
-    /// Of the requests, where they have lengths.
+    /// Mean length of the requests, if they have lengths.
     pub mean_length: Option<f64>,
-    /// Requests per second.
+    /// Peak in requests per second.
     pub peak: Option<f64>,
     pub objective_ms: Option<f64>,
     pub points: Vec<(Point, Vec<Outcome>)>,
 }
 
 impl Results {
-    /// Wrong answers, failed requests, and the first of them; `None` if there were none.
+    /// Returns the numbers of wrong answers and failed requests, and the first of them; `None` if there were none.
     pub(super) fn faults(&self) -> Option<(u64, u64, String)> {
         let outcomes = self.points.iter().flat_map(|(_, outcomes)| outcomes);
         let total = outcomes.fold(Figures::default(), |mut total, outcome| {
@@ -207,8 +207,8 @@ impl Results {
         head.into_iter().chain(quantiles).chain(tail).collect()
     }
 
-    /// Mean and 99th percentile of each policy over the loads. The best window is one line, though it is another at
-    /// each load.
+    /// Plots mean and 99th percentile of each policy over the loads. The best window is one line, even if it is a
+    /// different window at each load.
     pub(super) fn write_svg(&self, path: &Path) -> Result<(), PlotError> {
         let policies = self.points.first().map_or(0, |(_, outcomes)| outcomes.len());
         let line = |policy: usize, figure: Figure| {
@@ -252,7 +252,7 @@ fn p99_ms(figures: &Figures) -> f64 {
     quantile_ms(figures, 0.99)
 }
 
-/// Three digits, or all before the point.
+/// Formats three significant digits, or all digits before the decimal point.
 fn digits(value: f64) -> String {
     let after = if value >= 100.0 {
         0

@@ -1,4 +1,4 @@
-//! The sets of models that can be written.
+//! Sets of models that can be written.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use crate::{
 /// A set of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Set {
-    /// Models to try the server with, and the networks of the benchmarks.
+    /// Models to try the server with, and the networks of the benchmarks
     Examples,
-    /// The models that the recorded protocol cases call.
+    /// Models that the recorded protocol cases call
     Replay,
-    /// What the tests of the project call.
+    /// Models that the project's tests call
     Tests,
 }
 
@@ -145,7 +145,7 @@ fn tests() -> Vec<Recipe> {
     recipes
 }
 
-/// `identity_` and the datatype's name in small letters.
+/// Returns `identity_` followed by the datatype's name in lower case.
 const fn identity_name(datatype: DataType) -> &'static str {
     match datatype {
         DataType::Bool => "identity_bool",

@@ -1,8 +1,8 @@
-//! The texts of the configurations of models that are unfolded into cells.
+//! Configuration texts of the models of cells.
 
-/// One cell a token.
-pub(super) const LSTM: &str = r"# An LSTM over tokens. Each request unfolds into a cell a token; cells of any requests, at any of their tokens,
-# share tasks.
+/// One cell per token.
+pub(super) const LSTM: &str = r"# An LSTM over tokens. Each request unfolds into one cell per token. Cells of different requests share tasks,
+# regardless of the requests' positions.
 inputs:
   - name: tokens
     dtype: INT64
@@ -22,9 +22,9 @@ unfold:
       emit: { hidden: last(h_next) }
 ";
 
-/// The same over streams.
-pub(super) const LSTM_SEQUENCE: &str = r"# An LSTM over streams: each request brings the next tokens of its sequence (sequence_id, sequence_start, sequence_end),
-# and gets the hidden state behind the last of them. The state lives on between them.
+/// The same as a stateful model.
+pub(super) const LSTM_SEQUENCE: &str = r"# An LSTM over streams: each request has the next tokens of its sequence (sequence_id, sequence_start, sequence_end),
+# and returns the hidden state after the last of them. The server keeps the state between requests.
 inputs:
   - name: tokens
     dtype: INT64
@@ -45,10 +45,10 @@ unfold:
 sequence_batching: { max_candidate_sequences: 1024, max_sequence_idle_us: 60000000 }
 ";
 
-/// One cell a token, behind one that reads all tokens at once.
-pub(super) const LSTM_PROJECTED: &str = r"# The LSTM of the model lstm, with the same weights. What tokens add to the gates does not hang on the steps before
-# them: one run of 'project' multiplies all tokens of the waiting requests with their weights, and a step adds the
-# state's part alone.
+/// One cell per token, after one that reads all tokens at once.
+pub(super) const LSTM_PROJECTED: &str = r"# The LSTM of the model lstm, with the same weights. What tokens contribute to the gates does not depend on earlier
+# steps: one run of 'project' multiplies all tokens of the waiting requests by their weights, and a step only adds the
+# contribution of the state.
 inputs:
   - name: tokens
     dtype: INT64
@@ -71,7 +71,7 @@ unfold:
       emit: { hidden: last(h_next) }
 ";
 
-/// An encoder and a decoder, behind the first lines and with more about the decoder.
+/// An encoder and a decoder, with these first lines and additional settings of the decoder.
 macro_rules! seq2seq {
     ($first:literal, $decoder:literal) => {
         concat!(
@@ -110,19 +110,19 @@ unfold:
 
 /// An encoder and a decoder.
 pub(super) const SEQ2SEQ: &str = seq2seq!(
-    "# Translation: a cell for each token that is read, then one for each that is written, until the end token, 2.\n",
+    "# Translation: one cell for each token that is read, then one for each that is written, up to the end token, 2.\n",
     ""
 );
 
-/// The same, token by token.
+/// The same, with one response per token.
 pub(super) const SEQ2SEQ_STREAM: &str = seq2seq!(
-    "# Translation as in seq2seq, but each token is answered as soon as it is there.\ndecoupled: true\n",
+    "# Translation as in seq2seq, but each token is sent as soon as it is known.\ndecoupled: true\n",
     "      stream: true\n"
 );
 
-/// A tree that the request brings.
-pub(super) const TREE_LSTM: &str = r"# A binary tree LSTM. Row n of 'children' names the children of node n, -1 where there is none; tokens count at
-# leaves.
+/// A tree in each request.
+pub(super) const TREE_LSTM: &str = r"# A binary tree LSTM. Row n of 'children' has the children of node n, or -1 where there is none. Only the tokens of
+# leaves are used.
 inputs:
   - name: tokens
     dtype: INT64
@@ -196,9 +196,9 @@ unfold:
       emit: { tokens: all(next_token) }
 "#;
 
-/// Stages before and behind chains.
-pub(super) const DEEPSPEECH2: &str = r#"# Speech: convolutions over all frames, a recurrent layer in both directions over the half of them that is left, and
-# scores of the characters at each.
+/// Stages before and after chains.
+pub(super) const DEEPSPEECH2: &str = r#"# Speech: convolutions over all frames, which halve their number, a recurrent layer over them in both directions, and
+# scores of the characters for each.
 inputs:
   - name: frames
     dtype: FP32
@@ -213,7 +213,7 @@ cells:
   backward: { program: backward.onnx }
   dense: { program: dense.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
 unfold:
-  # Recordings of other lengths share its runs, because it is told each one's own.
+  # Recordings of different lengths share its runs, because it receives the length of each.
   - stage: { cell: conv, length: { frames_length: frames } }
   - chain:
       cell: forward
@@ -235,7 +235,7 @@ unfold:
       over: { forward: forward.states, backward: backward.states }
 "#;
 
-/// Chains over each other, and a decoder with attention.
+/// Chains over one another, and a decoder with attention.
 pub(super) const LAS: &str = r#"# Speech with attention: a listener of two layers over the frames, and a speller that attends to what it has heard.
 inputs:
   - name: frames
@@ -275,8 +275,8 @@ unfold:
 "#;
 
 /// A stage over the whole source, and a decoder whose past grows.
-pub(super) const TRANSFORMER: &str = r#"# Translation by a Transformer: the encoder reads the whole source at once, the decoder writes token by token. It sees
-# all of the source, and all of its own past: the keys and values of each step are kept for those behind it.
+pub(super) const TRANSFORMER: &str = r#"# Translation by a Transformer: the encoder reads the whole source at once, and the decoder writes token by token. It
+# attends to the whole source and to its own past: the keys and values of each step are kept for later steps.
 inputs:
   - name: source
     dtype: INT64
@@ -289,7 +289,7 @@ cells:
   encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8] }
   decoder: { program: decoder.onnx }
 unfold:
-  # Sources of other lengths share its runs, because it is told each one's own.
+  # Sources of different lengths share its runs, because it receives the length of each.
   - stage: { cell: encoder, length: { source_length: source } }
   - decode:
       cell: decoder

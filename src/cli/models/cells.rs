@@ -1,4 +1,4 @@
-//! The example models that are unfolded into cells.
+//! The example models of cells.
 
 use super::{
     cell_configs as configs,
@@ -74,7 +74,7 @@ pub(super) fn recipes() -> Vec<Recipe> {
     ]
 }
 
-/// Written without being asked for: one of each kind.
+/// Written by default: one of each kind.
 const USUAL: [&str; 3] = ["lstm", "seq2seq", "tree-lstm"];
 
 fn recipe(name: &'static str, about: &'static str, config: Config, cells: &'static [Cell]) -> Recipe {

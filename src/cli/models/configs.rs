@@ -1,4 +1,4 @@
-//! The texts of the configurations.
+//! Configuration texts.
 
 /// A full `config.pbtxt`, as an example to copy from.
 pub(super) const ADD_SUB: &str = r#"# A Triton configuration. Dimensions leave out the batch, which is axis 0 of every tensor.
@@ -24,7 +24,7 @@ output [ { name: "OUTPUT0" data_type: TYPE_STRING dims: [ 2 ] } ]
 dynamic_batching { }
 "#;
 
-/// A dimension that varies.
+/// A varying dimension.
 pub(super) const VARIABLE: &str = r#"backend: "onnxruntime"
 max_batch_size: 8
 input [ { name: "INPUT0" data_type: TYPE_INT64 dims: [ -1 ] } ]
@@ -40,7 +40,7 @@ dynamic_batching { default_queue_policy { max_queue_size: 64 } }
 instance_group [ { count: 1 kind: KIND_CPU } ]
 "#;
 
-/// Many responses to one request. The engine is built in, so there is no model file.
+/// Several responses to one request. The engine is built in, so there is no model file.
 pub(super) const REPEAT: &str = r#"backend: "repeat"
 max_batch_size: 8
 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
@@ -49,7 +49,7 @@ model_transaction_policy { decoupled: true }
 instance_group [ { count: 1 kind: KIND_CPU } ]
 "#;
 
-/// The sentence encoder, in the server's own form.
+/// The sentence encoder, as `model.yaml`.
 pub(super) const MINILM: &str = r"# Sentence embeddings of all-MiniLM-L6-v2. A text's tokens are an axis that varies: texts of different lengths share a
 # batch, the shorter ones padded. The mask keeps padding out of attention and mean, so answers do not depend on it.
 max_batch_size: 32
@@ -68,7 +68,7 @@ outputs:
     dims: [384]
 ";
 
-/// BERT-base. Inputs only: outputs are completed from the graph, and cut back to each request's own tokens.
+/// BERT-base. Only inputs: outputs are completed from the graph and cut back to each request's own tokens.
 pub(super) const BERT: &str = r"max_batch_size: 32
 inputs:
   - name: input_ids
@@ -81,7 +81,7 @@ inputs:
     pad: { axis: tokens, value: 0 }
 ";
 
-/// Padding with a value that shows where it leaks.
+/// Padding with a value that is visible if it leaks.
 pub(super) const PADDED: &str = r"max_batch_size: 8
 inputs:
   - name: INPUT0
@@ -154,7 +154,7 @@ max_batch_size: 8
 instance_group [ { count: 1 kind: KIND_CPU } ]
 "#;
 
-/// Waits long enough for eight requests to meet in one batch.
+/// Waits long enough for eight requests to share a batch.
 pub(super) const LOOKUP: &str = r#"backend: "onnxruntime"
 max_batch_size: 8
 dynamic_batching {

@@ -1,4 +1,4 @@
-//! Writes one model directory so that nobody ever sees half of it.
+//! Writes a model directory so that a server never sees an incomplete model.
 
 use std::{
     fs, io,
@@ -8,23 +8,23 @@ use std::{
 use super::{ModelsError, recipe::Recipe};
 use crate::onnx::{Model, zoo::Width};
 
-/// What was written, for the next run to compare; servers do not read it.
+/// Records what was written, for the next run to compare; servers do not read it.
 const STAMP: &str = ".generated";
 const CONFIGS: [&str; 2] = ["config.pbtxt", "model.yaml"];
 
-/// What became of a directory.
+/// The result for one directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was made or brought up to date; `bytes` of model.
+    /// It was created or updated, with `bytes` bytes of model files.
     Written { bytes: u64 },
-    /// It was there already.
+    /// It was up to date.
     Kept,
-    /// Somebody else's directory has the name.
+    /// The directory exists but was not written by this command.
     Foreign,
 }
 
-/// Writes the model's directory under `out`, unless one with this stamp is there. `make` gives the graph of each of the
-/// program's files, or nothing for a file that is to be no model. The content is put together in a hidden directory
+/// Writes the model's directory under `out`, unless one with this stamp exists. `make` returns the graph for each of
+/// the program's files, or `None` for a file that must not be a model. The content is built in a hidden directory
 /// beside the target and then renamed.
 pub(super) fn write(
     out: &Path,
@@ -76,14 +76,15 @@ pub(super) fn write(
     Ok(Outcome::Written { bytes })
 }
 
-/// A directory that goes when it is no longer needed.
+/// A temporary directory that is removed when dropped.
 struct Stage {
     path: PathBuf,
 }
 
 impl Stage {
-    /// Renames the content into place: as a whole where there is nothing yet, else file by file, so that a server that
-    /// watches finds a complete file at every moment. The stamp comes last; an interrupted run is repeated.
+    /// Renames the content into place: as a whole if the target does not exist, else file by file, so that a server
+    /// that polls the directory always finds complete files. The stamp comes last, so that an interrupted run is
+    /// repeated.
     fn install(&self, target: &Path, programs: &[&str]) -> io::Result<()> {
         if !target.exists() {
             return fs::rename(&self.path, target);
@@ -103,7 +104,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Nothing is there after a rename as a whole; a left-over is hidden and does no harm.
+        // Nothing is left after a rename as a whole; a leftover is hidden and harmless.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! A model directory that can be written: its program and its configuration.
+//! Recipes of model directories: a program and its configuration.
 
 use std::{borrow::Cow, path::Path};
 
@@ -8,7 +8,7 @@ use crate::{
     onnx::{self, Model, build::BuildError, zoo::Width},
 };
 
-/// Raised whenever a program changes, so that directories of an older version are written again.
+/// Incremented when a program changes, so that directories of an older version are written again.
 const CONTENT_VERSION: u32 = 2;
 
 /// One model directory.
@@ -16,18 +16,18 @@ const CONTENT_VERSION: u32 = 2;
 pub(super) struct Recipe {
     pub name: &'static str,
     pub about: &'static str,
-    /// Whether the model is written only when asked for.
+    /// Whether the model is written only on request.
     pub large: bool,
     pub program: Program,
     pub config: Config,
 }
 
-/// What lies in the version's directory.
+/// The content of the version directory.
 #[derive(Clone, Debug)]
 pub(super) enum Program {
     /// A graph of fixed size.
     Graph(fn() -> Result<Model, onnx::Error>),
-    /// A graph that comes in widths.
+    /// A graph that can be scaled in width.
     Network(fn(Width) -> Result<Model, onnx::Error>),
     /// A graph for each cell.
     Cells(&'static [Cell]),
@@ -35,13 +35,13 @@ pub(super) enum Program {
     Identity(DataType),
     /// The sentence encoder, from its checkpoint.
     Minilm,
-    /// A file that is no model.
+    /// A file that is not a model.
     Garbage,
-    /// Nothing: the engine has it built in.
+    /// Nothing: the engine is built in.
     BuiltIn,
 }
 
-/// A program that requests are unfolded into.
+/// A program into which requests are unfolded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     /// The file's name without `.onnx`.
@@ -50,7 +50,7 @@ pub(super) struct Cell {
 }
 
 impl Program {
-    /// The files' names without `.onnx`.
+    /// Returns the names of the files, without `.onnx`.
     pub(crate) fn files(&self) -> Vec<&'static str> {
         match self {
             Self::BuiltIn => Vec::new(),
@@ -59,13 +59,13 @@ impl Program {
         }
     }
 
-    /// Whether it comes in widths.
+    /// Returns whether it can be scaled in width.
     fn has_widths(&self) -> bool {
         matches!(self, Self::Network(_) | Self::Cells(_))
     }
 }
 
-/// The configuration beside the versions.
+/// The configuration of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Config {
     /// None: the server completes it from the graph.
@@ -79,7 +79,7 @@ pub(super) enum Config {
 }
 
 impl Config {
-    /// The file's name and text.
+    /// Returns the file's name and text.
     pub(crate) fn file(self, width: Width) -> Option<(&'static str, Cow<'static, str>)> {
         match self {
             Self::Bare => None,
@@ -121,7 +121,7 @@ impl Recipe {
         Self { name, about, large: false, program: Program::BuiltIn, config }
     }
 
-    /// What decides the content of the directory.
+    /// Returns a text that identifies the content of the directory.
     pub(crate) fn stamp(&self, width: Width, checkpoint: Option<&Path>) -> String {
         let name = if self.program.has_widths() && width != Width::FULL { "quarter" } else { "full" };
         let weights = checkpoint.map(|path| path.metadata().map_or(0, |found| found.len())).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What `paternoster profile` shows beside its text: how far it is, and plots.
+//! Progress line and plots of `paternoster profile`.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,10 +11,10 @@ use super::{shown_lengths, title};
 pub(super) use crate::report::plot::PlotError;
 use crate::{profile::Profile, report::plot::Lines};
 
-/// Where plots go.
+/// Plot files.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PlotArgs {
-    /// File for a plot of the latencies, and beside it one of the throughput: out.svg and out-throughput.svg
+    /// File for a plot of the latencies; the throughput is plotted beside it: out.svg and out-throughput.svg
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ impl PlotArgs {
     }
 }
 
-/// A line on the terminal, if there is one, that says what runs.
+/// A progress line, shown if there is a terminal.
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
@@ -47,7 +47,7 @@ impl Progress {
     }
 }
 
-/// Draws T(n), and n / T(n): the whole model at each length, and cut into stages at the middle one.
+/// Draws T(n) and n / T(n): the whole model at each length, and the model in stages at the middle length.
 fn draw(profile: &Profile, path: &Path) -> Result<(), PlotError> {
     let plot = |y: &str, log_y, of: fn(u32, f64) -> f64| {
         let series = profile.cuts.iter().flat_map(|cut| {

@@ -1,13 +1,13 @@
-//! In the place of `display`, where the feature `tools` is off: `paternoster profile` shows text alone.
+//! Replaces `display` if the feature `tools` is off: `paternoster profile` then only prints text.
 
 use std::convert::Infallible;
 
 use crate::profile::Profile;
 
-/// Where plots go: nowhere.
+/// Plot files; none without the feature.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PlotArgs {
-    /// Known, so that it can be refused with the reason.
+    /// Accepted so that it can be rejected with the reason.
     #[arg(long, value_name = "FILE", hide = true, value_parser = refuse)]
     pub svg: Option<Infallible>,
 }
@@ -16,7 +16,7 @@ fn refuse(_: &str) -> Result<Infallible, &'static str> {
     Err("this program was built without plots, which need the cargo feature 'tools'")
 }
 
-/// There is no plot that could fail.
+/// Plots cannot fail, since there are none.
 pub(super) type PlotError = Infallible;
 
 impl PlotArgs {

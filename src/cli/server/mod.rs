@@ -1,5 +1,5 @@
-//! The whole server: repository, front ends and metrics started in order, models loaded behind open ports, and all of
-//! it ended in order.
+//! The whole server: starts repository, front ends and metrics in order, loads models while the ports are open, and
+//! shuts everything down in order.
 
 use std::{
     net::SocketAddr,
@@ -26,24 +26,24 @@ use crate::{
     wire::SharedMemory,
 };
 
-/// Time that answers have to leave once the scheduler has failed.
+/// Time for answers to leave after the scheduler has failed.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// Time that programs have to stop once every request has ended or was cut off.
+/// Time for programs to stop after every request has ended or was cut off.
 const LAST_TASKS: Duration = Duration::from_secs(5);
 
-/// Time that a running scrape has once everything else has ended.
+/// Time for a running scrape after everything else has ended.
 const LAST_SCRAPE: Duration = Duration::from_secs(1);
 
-/// What the executor brings to a server.
+/// A started executor pool, and what belongs to it.
 pub(super) struct StartedPool {
     /// Runs the models.
     pub pool: Arc<Pool>,
-    /// Its CUDA cards, by their numbers among those of the driver, or why it has none.
+    /// Ordinals of its CUDA cards, or why it has none.
     pub cards: Result<Vec<u16>, String>,
-    /// Compiles versions and brings them up in the pool.
+    /// Compiles versions and starts them in the pool.
     pub loader: Arc<dyn Loader>,
-    /// What the pool records.
+    /// Records the pool's timeline.
     pub recording: TimelineRecording,
     /// When the server began to start.
     pub began: Instant,
@@ -76,7 +76,7 @@ fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// A server that runs. Dropping it ends it at once.
+/// A running server. Dropping it ends it at once.
 #[derive(Debug)]
 pub(super) struct Server {
     pool: Arc<Pool>,
@@ -93,15 +93,14 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Opens the ports. From here on the server is live; it is ready once [`Self::load_models`] has loaded what it is
-    /// to serve.
+    /// Opens the ports. From here on the server is live; it is ready once [`Self::load_models`] has loaded its models.
     pub(super) async fn open(
         args: &ServeArgs,
         log: Logging,
         started: StartedPool,
     ) -> Result<(Self, Startup), StartError> {
         let StartedPool { pool, cards, loader, recording, began } = started;
-        // Mistakes in the flags show before anything is loaded.
+        // Errors in the flags are reported before anything is loaded.
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let budgets = limits::budgets(&args.limits);
@@ -158,7 +157,7 @@ impl Server {
             let started = HttpServer::start_metrics(address, Arc::new(metrics), budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
-        // Last: a client that sees HTTP answer finds every other port open.
+        // Last, so that a client that gets an answer over HTTP finds every other port open.
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
             let timeline = Arc::clone(&server.recording.timeline);
@@ -169,10 +168,10 @@ impl Server {
         Ok((server, startup))
     }
 
-    /// Loads what the server is to serve, while it answers already.
+    /// Loads the models while the ports are open.
     ///
     /// # Errors
-    /// With `--exit-on-error`, when a model failed.
+    /// With `--exit-on-error`, fails if a model failed to load.
     pub(super) async fn load_models(&self, args: &ServeArgs, startup: Startup) -> Result<(), StartError> {
         startup.load().await;
         let index = self.repository.index(false).await;
@@ -185,14 +184,14 @@ impl Server {
         Ok(())
     }
 
-    /// Says where the server listens, in words that people's scripts know from Triton.
+    /// Logs the addresses, in Triton's wording, which scripts rely on.
     fn announce_ports(&self) {
         for (name, address) in self.endpoints() {
             info!("Started {name} at {address}");
         }
     }
 
-    /// Names and addresses of the ports that are open.
+    /// Returns names and addresses of the open ports.
     fn endpoints(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let endpoints = [
             ("GRPCInferenceService", self.grpc.as_ref().map(GrpcServer::address)),
@@ -212,18 +211,19 @@ impl Server {
         }
     }
 
-    /// Where HTTP is served.
+    /// Returns the address of the HTTP port.
     pub(super) fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(HttpServer::address)
     }
 
-    /// Where metrics are served.
+    /// Returns the address of the metrics port.
     pub(super) fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(HttpServer::address)
     }
 
-    /// Ends in order: readiness goes off; everything is served as before for the drain delay; then requests in flight
-    /// have the exit timeout to end. Metrics are served to the last. Then the timeline is written, if one was recorded.
+    /// Shuts down in order: readiness goes off; the server continues to serve for the drain delay; then requests in
+    /// flight have the exit timeout to end. Metrics are served to the end. Then the timeline is written, if one was
+    /// recorded.
     ///
     /// Returns whether everything ended in time.
     pub(super) async fn shutdown(self) -> bool {
@@ -231,14 +231,15 @@ impl Server {
         self.end(drain_delay, exit_timeout).await
     }
 
-    /// Ends a server that was not ready yet: as [`Self::shutdown`], but no load balancer has to notice, so that there
-    /// is no drain delay.
+    /// Shuts down a server that was not ready yet: as [`Self::shutdown`], but without a drain delay, since no load
+    /// balancer has to notice.
     pub(super) async fn shutdown_early(self) -> bool {
         let exit_timeout = self.exit_timeout;
         self.end(Duration::ZERO, exit_timeout).await
     }
 
-    /// Ends a server whose scheduler has failed: all requests are answered, the answers have a few seconds to leave.
+    /// Shuts down after the scheduler has failed: all requests are answered, and the answers have a few seconds to
+    /// leave.
     pub(super) async fn end_failed(self) {
         self.end(Duration::ZERO, LAST_ANSWERS).await;
     }

@@ -1,4 +1,4 @@
-//! What was asked for: the command line's words made into setups and loads.
+//! Turns the arguments into setups and loads.
 
 use std::path::Path;
 
@@ -19,44 +19,44 @@ use crate::{
 const NS_PER_US: f64 = 1e3;
 const MS_PER_S: f64 = 1e3;
 
-/// Requests of the run that finds the peak, at most.
+/// Most requests of the run that finds the peak.
 const SATURATING: u64 = 10_000;
-/// One in so many requests is the warm-up's, unless it is said.
+/// By default, one in this many requests is a warm-up.
 const WARM_UP: u64 = 20;
-/// The policies that the peak is measured with: where all models have cells, and else.
+/// The policies with which the peak is measured: if all models have cells, and otherwise.
 const PEAK_POLICIES: [&str; 2] = ["cellular", "window"];
-/// Periods of a run whose rate changes otherwise than by steps.
+/// Periods of a run whose rate changes, other than in steps.
 const PERIODS: u64 = 60;
-/// A run that is to tell whether devices keep up lasts so many times the bound on the latency: a queue that grows by
-/// half a percent has passed the bound by then.
+/// Length of a run that tests whether devices keep up, as a multiple of the latency bound. A queue that grows by half a
+/// percent exceeds the bound in that time.
 const TOLD_BY: f64 = 200.0;
-/// Most tasks that a lane takes ahead: BatchMaker's MaxTasksToSubmit.
+/// Most tasks that a lane accepts ahead: BatchMaker's MaxTasksToSubmit.
 const DEPTH: u16 = 5;
 
-/// A model that was asked for.
+/// A model to simulate.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
-    /// As it is simulated where the policy has no number of stages of its own.
+    /// Its table for policies that do not set a number of stages.
     pub(super) table: ModelTable,
-    /// As the device table has it.
+    /// As in the device table.
     parts: ModelTable,
     pub(super) share: f64,
     pub(super) workload: Option<String>,
     brought: Brought,
 }
 
-/// What is simulated, as far as it is the same for all policies.
+/// The part of the simulation that is the same for all policies.
 #[derive(Debug)]
 pub(super) struct Ask<'a> {
     args: &'a SimulateArgs,
     pub(super) table: DeviceTable,
     pub(super) models: Vec<Model>,
-    /// Requests of each run: those of the trace, if there are fewer; more, where a growing queue could not be told
+    /// Requests of each run: at most those of the trace, and more than configured if a growing queue would not show
     /// otherwise.
     pub(super) requests: u64,
     arrivals: Arrivals,
     traced: Option<Vec<u32>>,
-    /// Requests of each period that is told apart; 0 where the rate is steady.
+    /// Requests of each period that is shown separately; 0 if the rate is constant.
     period: u64,
     after_idle_ns: u64,
     replay: Option<Replay>,
@@ -66,7 +66,7 @@ impl<'a> Ask<'a> {
     /// Reads the tables and the trace, and finds the models and their workloads.
     ///
     /// # Errors
-    /// When a word names nothing, or a file is not what it should be.
+    /// Fails if an argument is unknown, or a file is invalid.
     pub(super) fn new(args: &'a SimulateArgs) -> Result<Self, SimulateError> {
         let table = tables::read(&args.table, args.dec_timesteps).map_err(SimulateError::Word)?;
         let only = || match table.models.as_slice() {
@@ -121,10 +121,10 @@ impl<'a> Ask<'a> {
         Ok(Self { args, table, models, requests, arrivals, traced, period, after_idle_ns, replay })
     }
 
-    /// The devices under a policy and an objective.
+    /// Returns the devices under a policy and an objective.
     ///
     /// # Errors
-    /// When the policy's knobs do not fit one of the models.
+    /// Fails if the policy's knobs do not fit one of the models.
     pub(super) fn setup(
         &self,
         policy: &Asked,
@@ -162,17 +162,17 @@ impl<'a> Ask<'a> {
         })
     }
 
-    /// Runs of each policy and load.
+    /// Returns the number of runs of each policy and load.
     pub(super) fn runs(&self) -> u64 {
         self.args.seeds
     }
 
-    /// Whether the rate rises by steps.
+    /// Returns whether the rate rises in steps.
     pub(super) fn is_stepped(&self) -> bool {
         matches!(self.arrivals, Arrivals::Stepped { .. })
     }
 
-    /// The load at a mean rate; none: as the arrivals are, at their own.
+    /// Returns the load at a mean rate; `None` keeps the arrivals' own rate.
     pub(super) fn load(&self, rate: Option<f64>) -> Load {
         let arrivals = rate.map_or_else(|| self.arrivals.clone(), |rate| self.arrivals.scaled(rate));
         self.loaded(arrivals)
@@ -183,12 +183,12 @@ impl<'a> Ask<'a> {
         Load { arrivals, models, traced: self.traced.clone(), backlog: self.args.backlog }
     }
 
-    /// The policy that the peak is measured with.
+    /// Returns the policy with which the peak is measured.
     pub(super) fn peak_policy(&self) -> &'static str {
         PEAK_POLICIES[usize::from(self.models.iter().any(|model| model.table.cells.is_none()))]
     }
 
-    /// Requests a second that these devices complete under a setup while there are always more.
+    /// Returns the requests per second that these devices complete while requests are always waiting.
     pub(super) fn peak(&self, setup: &Setup) -> f64 {
         let waiting = self.requests.min(SATURATING);
         let load = Load { backlog: waiting, ..self.loaded(Arrivals::At(Vec::new())) };
@@ -198,7 +198,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A model by `NAME[:SHARE[:WORKLOAD]]`.
+/// Parses `NAME[:SHARE[:WORKLOAD]]`.
 fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, SimulateError> {
     let mut parts = word.splitn(3, ':');
     let name = parts.next().unwrap_or_default();
@@ -224,7 +224,7 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
     Ok(Model { table: model, parts: whole, share, workload, brought })
 }
 
-/// The workload of a model where nobody says which; none where all its requests are alike.
+/// Returns the default workload of a model; `None` if all its requests are alike.
 fn usual_workload(model: &ModelTable) -> Option<&'static str> {
     match &model.cells {
         Some(cells) if cells.has_trees() => Some("trees"),
@@ -234,7 +234,7 @@ fn usual_workload(model: &ModelTable) -> Option<&'static str> {
     }
 }
 
-/// What the requests of a model bring under a workload.
+/// Returns what requests of a model contain under a workload.
 fn brought(model: &ModelTable, workload: &str) -> Result<Brought, SimulateError> {
     if model.cells.as_ref().is_some_and(CellGraph::has_trees) {
         let trees = Trees::named(workload);
@@ -246,7 +246,7 @@ fn brought(model: &ModelTable, workload: &str) -> Result<Brought, SimulateError>
     Ok(if is_translated { Brought::Translated(lengths) } else { Brought::Input(lengths) })
 }
 
-/// How far ahead lanes take work.
+/// Returns how far ahead lanes accept work.
 fn ahead(args: &SimulateArgs) -> LaneKnobs {
     match (args.horizon_us * NS_PER_US).round() as u64 {
         0 => LaneKnobs::default(),
@@ -254,7 +254,7 @@ fn ahead(args: &SimulateArgs) -> LaneKnobs {
     }
 }
 
-/// Lets the models' tasks scatter as they did in a recording, and gives what idle lanes cost there, on average over the
+/// Makes the models' task times scatter as in a recording, and returns what idle lanes cost there, averaged over the
 /// models.
 fn run_as_recorded(models: &mut [Model], tasks: &[RanTask<'_>]) -> Result<u64, RecordedError> {
     let mut after_idle_ns = 0;

@@ -7,9 +7,9 @@ use crate::simulate::Figures;
 pub(super) struct Line {
     pub(super) policy: String,
     pub(super) objective_ms: Option<f64>,
-    /// Part of the peak, where the load was given so.
+    /// Share of the peak, if the load was given as one.
     pub(super) part: Option<f64>,
-    /// Requests a second on average; none where the arrivals have their own rates.
+    /// Mean requests per second; `None` if the arrivals have their own rates.
     pub(super) rate: Option<f64>,
     pub(super) figures: Figures,
 }

@@ -1,4 +1,4 @@
-//! What came out, for people and for programs.
+//! Prints the figures, for people and for programs.
 
 use std::path::Path;
 
@@ -14,24 +14,23 @@ use crate::{
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
 
-/// What one policy needs.
+/// The number of devices that one policy needs.
 #[derive(Debug)]
 pub(super) struct Sizing {
     pub(super) policy: String,
-    /// The fewest devices that are enough; none: not even the most that were tried.
+    /// The smallest number that is enough; `None` if the largest one tried is not.
     pub(super) devices: Option<u16>,
-    /// With these devices, or with the most.
+    /// Figures with these devices, or with the largest number tried.
     pub(super) figures: Figures,
 }
 
 /// The figures of one model, or of all, in the order of [`COLUMNS`].
 type Row = [Option<f64>; COLUMNS.len()];
 
-/// The figures of one model under one policy and load: its line, its name, its columns, and what only programs are
-/// given.
+/// The figures of one model under one policy and load: its line, its name, its columns, and figures for programs only.
 type ModelRow<'l> = (&'l Line, String, Row, Map<String, Value>);
 
-/// Name for programs, title for people, digits behind the point.
+/// Name for programs, title for people, digits after the decimal point.
 const COLUMNS: [(&str, &str, usize); 14] = [
     ("mean_ms", "Mean ms", 2),
     ("p50_ms", "p50", 2),
@@ -49,10 +48,10 @@ const COLUMNS: [(&str, &str, usize); 14] = [
     ("requests", "Requests", 0),
 ];
 
-/// Prints what each policy did under each load, and writes the files that were asked for.
+/// Prints the figures of each policy under each load, and writes the requested files.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// Fails if a file cannot be written.
 pub(super) fn figures(
     args: &SimulateArgs,
     ask: &Ask<'_>,
@@ -95,7 +94,7 @@ pub(super) fn figures(
     Ok(())
 }
 
-/// What is printed of each line: each of its models, and all where there are several.
+/// Returns the rows of each line: one per model, and one for all models if there are several.
 fn rows_of<'l>(ask: &Ask<'_>, lines: &'l [Line]) -> Vec<ModelRow<'l>> {
     let mut rows = Vec::new();
     for line in lines {
@@ -117,7 +116,7 @@ fn rows_of<'l>(ask: &Ask<'_>, lines: &'l [Line]) -> Vec<ModelRow<'l>> {
     rows
 }
 
-/// The figures of each line for programs, as `--json` prints them.
+/// Returns the figures of each line, as `--json` prints them.
 pub(super) fn json(ask: &Ask<'_>, lines: &[Line]) -> Vec<Value> {
     let objects = rows_of(ask, lines).into_iter().map(|(line, model, row, more)| {
         let mut object = object(&row);
@@ -133,10 +132,10 @@ pub(super) fn json(ask: &Ask<'_>, lines: &[Line]) -> Vec<Value> {
     objects.collect()
 }
 
-/// Prints how many devices each policy needs, and writes the file that was asked for.
+/// Prints how many devices each policy needs, and writes the requested file.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// Fails if the file cannot be written.
 pub(super) fn sizings(
     args: &SimulateArgs,
     ask: &Ask<'_>,
@@ -201,7 +200,7 @@ fn row(figures: &Figures, model: &ModelFigures) -> Row {
     ]
 }
 
-/// What requests waited for their first task, and what they took from there.
+/// Returns the time that requests waited for their first task, and the time from there to their end.
 fn parts(model: &ModelFigures) -> Map<String, Value> {
     let mut parts = Map::new();
     for (part, latencies) in [("queued", &model.queued), ("computing", &model.computing)] {
@@ -213,8 +212,8 @@ fn parts(model: &ModelFigures) -> Map<String, Value> {
     parts
 }
 
-/// What lets others check that nothing is lost: `requests` are those completed and those refused, and `throughput`
-/// times `span_s` those completed. `tasks` and `rows` are those of the whole run, the warm-up's too.
+/// Returns figures that show that no request is lost: `requests` is the sum of completed and refused ones, and
+/// `throughput` times `span_s` is the number completed. `tasks` and `rows` cover the whole run, including the warm-up.
 fn counts(figures: &Figures, model: &ModelFigures) -> Map<String, Value> {
     let counts = [
         ("completed", json!(model.completed)),
@@ -226,12 +225,12 @@ fn counts(figures: &Figures, model: &ModelFigures) -> Map<String, Value> {
     counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The peak at a stepping load: the highest step before the mean latency exceeds the objective.
+/// Returns the peak under a stepped load: the highest step before the mean latency exceeds the objective.
 fn highest_step(ask: &Ask<'_>, line: &Line) -> Option<f64> {
     line.figures.highest_step(line.objective_ms.filter(|_| ask.is_stepped())? * NS_PER_MS)
 }
 
-/// What was simulated, in one line.
+/// Describes in one line what was simulated.
 fn heading(args: &SimulateArgs, ask: &Ask<'_>, peak: Option<f64>) -> String {
     let model = |model: &super::ask::Model| {
         let lengths = model.workload.as_ref().filter(|_| args.trace.is_none());

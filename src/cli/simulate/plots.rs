@@ -1,4 +1,4 @@
-//! `--svg`: the plots of a comparison.
+//! `--svg`: plots of a comparison.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
 const PER_CENT: f64 = 100.0;
 
-/// Points of a distribution of latencies, and those of its tail that are drawn besides.
+/// Number of points of a distribution of latencies, and of additional ones in its tail.
 const EVERY: u32 = 50;
 const TAIL: [f64; 4] = [0.99, 0.995, 0.998, 0.999];
 
-/// What is drawn over the load: the ending of the file's name, the axis, whether it is logarithmic, and the value.
+/// A plot over the load: suffix of the file's name, axis, whether it is logarithmic, and the value.
 type OverLoad = (&'static str, &'static str, bool, fn(&Figures, &ModelFigures) -> Option<f64>);
 
 const OVER_LOAD: [OverLoad; 5] = [
@@ -31,7 +31,7 @@ const OVER_LOAD: [OverLoad; 5] = [
     ("goodput", "requests a second within the objective", false, |figures, all| Some(figures.goodput(all))),
 ];
 
-/// What is drawn over the share of the requests: the ending of the file's name, the axis, and the latencies.
+/// A plot over the share of the requests: suffix of the file's name, axis, and latencies.
 type Distribution = (&'static str, &'static str, fn(&ModelFigures) -> &Latencies);
 
 const DISTRIBUTIONS: [Distribution; 3] = [
@@ -40,11 +40,11 @@ const DISTRIBUTIONS: [Distribution; 3] = [
     ("computing", "time from the first task on", |all| &all.computing),
 ];
 
-/// Draws what each policy did: over the load and the share of the requests; of several objectives over these, too, and
-/// then the others for the last; over the requests, where their rate changes.
+/// Plots the figures of each policy over the load and over the share of the requests. With several objectives, also
+/// plots over the objectives, and the other plots show the last one. If the rate changes, also plots over time.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// Fails if a file cannot be written.
 pub(super) fn write(path: &Path, ask: &Ask<'_>, lines: &[Line]) -> Result<(), SimulateError> {
     let models: Vec<&str> = ask.models.iter().map(|model| model.table.name.as_str()).collect();
     let title = format!("{} on {}", models.join(" and "), ask.table.name);
@@ -76,7 +76,7 @@ pub(super) fn write(path: &Path, ask: &Ask<'_>, lines: &[Line]) -> Result<(), Si
     Ok(())
 }
 
-/// A distribution of latencies under the highest load.
+/// Returns the distributions of latencies under the highest load.
 fn quantiles(title: &str, what: &str, latencies: fn(&ModelFigures) -> &Latencies, lines: &[&Line]) -> Lines {
     let highest = lines.iter().filter_map(|line| line.rate).fold(f64::NEG_INFINITY, f64::max);
     let drawn: Vec<&Line> = lines.iter().copied().filter(|line| line.rate.is_none_or(|rate| rate == highest)).collect();
@@ -97,7 +97,7 @@ fn quantiles(title: &str, what: &str, latencies: fn(&ModelFigures) -> &Latencies
     }
 }
 
-/// The share that missed each objective, under the highest load.
+/// Returns the share of requests that missed each objective, under the highest load.
 fn missed(title: &str, lines: &[Line]) -> Lines {
     let highest = lines.iter().filter_map(|line| line.rate).fold(f64::NEG_INFINITY, f64::max);
     let drawn: Vec<&Line> = lines.iter().filter(|line| line.rate.is_none_or(|rate| rate == highest)).collect();
@@ -112,7 +112,7 @@ fn missed(title: &str, lines: &[Line]) -> Lines {
     }
 }
 
-/// Latency and rate as the load changes: over the number of the request where it rises by steps, else over time.
+/// Returns latency and rate as the load changes: over the request's number if the rate rises in steps, else over time.
 fn over_time(title: &str, ask: &Ask<'_>, lines: &[&Line]) -> Lines {
     let (is_stepped, runs) = (ask.is_stepped(), ask.runs() as f64);
     let first: Vec<&Line> =
@@ -141,7 +141,7 @@ fn over_time(title: &str, ask: &Ask<'_>, lines: &[&Line]) -> Lines {
     }
 }
 
-/// The points of each policy's lines, in the order in which policies first come.
+/// Returns the points of each policy's lines, by the first appearance of the policy.
 fn by_policy(lines: &[&Line], points: impl Fn(&[&Line]) -> Vec<(f64, f64)>) -> Vec<(String, Vec<(f64, f64)>)> {
     let mut policies: Vec<&str> = Vec::new();
     for line in lines {
@@ -160,7 +160,7 @@ fn latency_ms(all: &ModelFigures, ns: f64) -> Option<f64> {
     (all.completed > 0).then_some(ns / NS_PER_MS)
 }
 
-/// The file `out-name.svg` for `out.svg`.
+/// Returns the file `out-name.svg` for `out.svg`.
 fn beside(path: &Path, name: &str) -> PathBuf {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let ending = path.extension().map_or_else(|| "svg".to_owned(), |ending| ending.to_string_lossy().into_owned());

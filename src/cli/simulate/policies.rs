@@ -1,4 +1,4 @@
-//! `--policy`: the `batching` section of a `model.yaml`, in short or whole, read as the server reads it.
+//! `--policy`: the `batching` section of a `model.yaml`, in full or abbreviated, read by the server's own code.
 
 use serde_yaml::{Mapping, Value};
 
@@ -8,30 +8,30 @@ use crate::{
     simulate::ModelTable,
 };
 
-/// LazyBatching's oracle: `lazy` that knows exactly how long everything takes. Only a simulator can offer it.
+/// LazyBatching's oracle: `lazy` with exact knowledge of all times, which only a simulator can have.
 const ORACLE: &str = "oracle";
 
-/// What a configuration says of a model of cells, whose own follow from the device table.
+/// Placeholder configuration of a model of cells, whose actual cells come from the device table.
 const SOME_CELLS: &str = "cells: { cell: { program: cell.onnx } }\nunfold: [ stage: cell ]\n";
 
-/// What the knobs of a model hang on besides the policy's text.
+/// What a model's knobs depend on in addition to the policy's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) lanes: u16,
-    /// Tasks that a lane takes ahead of their ends.
+    /// Tasks that a lane accepts before earlier ones have ended.
     pub(super) depth: u16,
     pub(super) objective_ms: Option<f64>,
     pub(super) max_batch: Option<u32>,
 }
 
-/// A policy as it was asked for: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a
-/// `batching` section (`policy: window, queueing: { … }, window: { … }`). `stages` and `max_batch_size` may stand there
-/// too, and what it is to be called before an equals sign.
+/// A policy to simulate: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a `batching`
+/// section (`policy: window, queueing: { … }, window: { … }`). `stages` and `max_batch_size` may be among the keys, and
+/// an own name may precede an equals sign.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
-    /// What figures and plots call it.
+    /// Its name in figures and plots.
     pub(super) name: String,
-    /// Stages that it is to have.
+    /// Number of stages, if it sets one.
     pub(super) stages: Option<usize>,
     max_batch: Option<Value>,
     batching: Mapping,
@@ -39,10 +39,10 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Reads a policy's text.
+    /// Parses a policy's text.
     ///
     /// # Errors
-    /// When it is no mapping that begins with a policy.
+    /// Fails if it is not a mapping that begins with a policy.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let (name, policy) = text.split_once('=').map_or((text, text), |(name, policy)| (name, policy));
         let name = name.trim().to_owned();
@@ -67,7 +67,7 @@ impl Asked {
         Ok(Self { name, stages, max_batch: model.get("max_batch_size").cloned(), batching, is_oracle })
     }
 
-    /// The knobs of a model under it.
+    /// Returns the knobs of a model under this policy.
     ///
     /// # Errors
     /// Names the policy, the key and what was expected.
@@ -80,7 +80,7 @@ impl Asked {
         let given = self.max_batch.clone().or(around.max_batch.map(Value::from));
         let largest = given.clone().unwrap_or_else(|| model.max_batch_rows.into());
         let mut top = Mapping::new();
-        // Of cells each has its own, within what is given.
+        // Each cell has a limit of its own, within the given one.
         top.insert("max_batch_size".into(), if is_cellular { 1.into() } else { largest.clone() });
         top.insert("batching".into(), Value::Mapping(batching));
         let refused = |key: &str, message: &str| match key {
@@ -117,7 +117,7 @@ impl Asked {
         Ok(knobs)
     }
 
-    /// Whether a model runs cells under it.
+    /// Returns whether a model runs its cells under this policy.
     fn is_cellular(&self, model: &ModelTable) -> Result<bool, String> {
         let policy = self.batching.get("policy").and_then(Value::as_str).unwrap_or_default();
         let is_cellular = policy == PolicyKind::Cellular.name();

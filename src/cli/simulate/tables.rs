@@ -11,11 +11,11 @@ use crate::{
 /// Most stages of a latency table.
 const MAX_STAGES: u16 = 256;
 
-/// Reads a table: a built-in one by its name, a device table in JSON, or one model's latencies in CSV, as `model.yaml`
-/// takes them; then the model has the file's name.
+/// Reads a table: a built-in one by name, a device table in JSON, or one model's latencies in CSV, in the format of
+/// `model.yaml`; the model is then named after the file.
 ///
 /// # Errors
-/// When there is no such table, or the file is none; names the line where it can.
+/// Fails if there is no such table, or the file is invalid; names the line where possible.
 pub(super) fn read(given: &str, dec_timesteps: u16) -> Result<DeviceTable, String> {
     if let Some(table) = built_in(given, dec_timesteps) {
         return Ok(table);
@@ -41,10 +41,10 @@ pub(super) fn read(given: &str, dec_timesteps: u16) -> Result<DeviceTable, Strin
     Ok(DeviceTable { name, idle_watts: 0.0, busy_watts: 0.0, models: vec![model] })
 }
 
-/// Reads a recorded timeline that an option names.
+/// Reads the recorded timeline of an option.
 ///
 /// # Errors
-/// When it cannot be read, or is none.
+/// Fails if it cannot be read, or is not a timeline.
 pub(super) fn timeline(option: &str, path: &Path) -> Result<Picture, String> {
     let json = fs::read(path).map_err(|fault| format!("--{option}: cannot read '{}': {fault}", path.display()))?;
     Picture::read_chrome(&json).map_err(|fault| format!("--{option}: '{}': {fault}", path.display()))

@@ -1,4 +1,4 @@
-//! The commands that README.md and docs/ show, against the program.
+//! Checks the commands in README.md and docs/ against the program.
 
 use std::{fs, path::PathBuf};
 
@@ -7,12 +7,12 @@ use super::*;
 /// How pages call the program.
 const PROGRAMS: [&str; 3] = ["paternoster ", "target/release/paternoster ", "server/bin/paternoster "];
 
-/// Commands with this sign leave out a part that readers fill in.
+/// Commands with this character leave out a part that readers fill in.
 const ABRIDGED: char = '…';
 
-/// A command of a page.
+/// A command on a page.
 struct Shown {
-    /// The file, and the line that the command begins in.
+    /// The file, and the line on which the command begins.
     place: String,
     text: String,
 }
@@ -34,7 +34,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns the commands in the blocks of a page, each with the lines that it goes on in.
+/// Returns the commands in the blocks of a page, with their continuation lines.
 fn commands(page: &Path) -> Vec<Shown> {
     let text = fs::read_to_string(page).expect("a page");
     let mut lines = text.lines().enumerate();

@@ -1,4 +1,4 @@
-//! Plots of what timelines tell in sum: how long requests waited and ran, and how large tasks were.
+//! Plots of timelines: how long requests waited and ran, and how large tasks were.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use crate::{
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
-/// Points of a distribution.
+/// Number of points of a distribution.
 const SHARES: usize = 200;
-/// Parts of the time in which sizes of tasks are averaged.
+/// Number of intervals over which the sizes of tasks are averaged.
 const PARTS: u64 = 100;
 
-/// What one timeline gives.
+/// The series of one timeline.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Series {
     name: String,
@@ -22,12 +22,12 @@ pub(super) struct Series {
     queueing_ms: Vec<f64>,
     /// Times from there to the end, ascending.
     computing_ms: Vec<f64>,
-    /// Seconds, and the mean number of rows of the tasks that ran then.
+    /// Seconds, and the mean number of rows of the tasks that ran at that time.
     sizes: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// What is told from the arrival of a request on, that of this number counted from 0. `None` where there is no such
+    /// Returns the series from the arrival of request number `first`, counted from 0; `None` if there is no such
     /// request.
     pub(super) fn of(name: String, picture: &Picture, first: usize) -> Option<Self> {
         let requests = picture.requests();
@@ -45,7 +45,7 @@ impl Series {
     }
 }
 
-/// Mean rows of tasks by their times, in parts of the time between two instants.
+/// Returns the mean rows of tasks over time, in intervals between two instants.
 fn sizes(tasks: &[RanTask<'_>], from_ns: u64, to_ns: u64) -> Vec<(f64, f64)> {
     let part_ns = (to_ns.saturating_sub(from_ns) / PARTS).max(1);
     let mean = |part: u64| {
@@ -62,7 +62,7 @@ fn sizes(tasks: &[RanTask<'_>], from_ns: u64, to_ns: u64) -> Vec<(f64, f64)> {
     (0..PARTS).map(mean).collect()
 }
 
-/// The share of times up to each, at so many shares.
+/// Returns the share of times up to each time, at evenly spaced shares.
 fn distribution(times_ms: &[f64]) -> Vec<(f64, f64)> {
     let last = times_ms.len().saturating_sub(1);
     let points = (0..=SHARES).map(|point| point as f64 / SHARES as f64).filter_map(|share| {
@@ -72,10 +72,10 @@ fn distribution(times_ms: &[f64]) -> Vec<(f64, f64)> {
     points.collect()
 }
 
-/// Writes the three plots, to files whose names begin with `path`.
+/// Writes the three plots to files with the prefix `path`.
 ///
 /// # Errors
-/// When one cannot be written.
+/// Fails if one cannot be written.
 pub(super) fn write(path: &Path, series: &[Series]) -> Result<(), PlotError> {
     let lines = |title: &str, x: &str, y: &str, points: fn(&Series) -> Vec<(f64, f64)>| Lines {
         title: title.to_owned(),
@@ -106,7 +106,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Two requests that wait 1 and 2 ms; the second boards where the first has run for 1 ms.
+    /// Two requests that wait 1 and 2 ms; the second boards after the first has run for 1 ms.
     fn picture() -> Picture {
         let timeline = Timeline::on(100);
         let launch = |at_ns, task, requests: &[u64]| {
