@@ -38,7 +38,6 @@ pub trait CardProgram: Send + Sync {
     ///
     /// # Errors
     /// Fails if a kernel does not compile.
-    /// When a kernel does not compile.
     fn compile(&self, compiler: &Compiler) -> Result<(), String> {
         let _ = compiler;
         Ok(())

@@ -9,7 +9,7 @@ pub enum Precision {
     /// IEEE single precision.
     #[default]
     Ieee,
-    /// TF32: operands are rounded to 10 bits of fraction; tensors stay fp32.
+    /// TF32: operands are rounded to 11 significant bits; tensors stay fp32.
     Tf32,
     /// BF16: weights, and tensors between a program's inputs and outputs, are rounded to 8 significant bits.
     Bf16,

@@ -105,7 +105,7 @@ impl Source {
 /// A version that was loaded.
 struct Loaded {
     version: Arc<ModelVersion>,
-    /// What it was loaded from, if profiling it may pay.
+    /// What it was loaded from, if profiling it may pay off.
     unprofiled: Option<LoadRequest>,
 }
 

@@ -290,7 +290,7 @@ impl<'a> Bench<'a> {
         Ok(outcomes)
     }
 
-    /// What was measured, in words.
+    /// Describes what was measured.
     fn setting(&self, target: &Target, work: &Work, timing: Timing) -> String {
         let args = self.args;
         let place = if args.urls.is_empty() {

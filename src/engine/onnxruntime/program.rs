@@ -263,7 +263,7 @@ impl OnnxProgram {
         error: EngineError,
     ) -> Result<Vec<BatchOutput>, EngineError> {
         let declared: SmallVec<[Option<Dims>; 4]> = targets.iter_mut().map(Target::leave_to_engine).collect();
-        // The run used no memory of the pool, so the shapes cannot be the reason.
+        // No output used the memory of the pool, so a second run would fail in the same way.
         if declared.iter().all(Option::is_none) {
             return Err(error);
         }

@@ -107,7 +107,6 @@ impl OpenVino {
     ///
     /// # Errors
     /// As [`Self::load`].
-    /// As [`Self::load`].
     pub fn computes_in(&self, capability: &str) -> Result<bool, EngineError> {
         Ok(self.loaded()?.capabilities.iter().any(|known| known == capability))
     }

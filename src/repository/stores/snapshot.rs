@@ -176,7 +176,6 @@ impl Draft {
     ///
     /// # Errors
     /// Fails if the disk cannot be written.
-    /// When the disk does not take it.
     pub(super) fn take_over(
         &self,
         earlier: Option<&Snapshot>,
