@@ -1,6 +1,5 @@
-// Functions of elements in generated kernels, with the names of ir::Function. They are defined for every operand:
-// integers wrap around, and an integer quotient by zero is zero, since padding rows and unused branches may hold any
-// value.
+// What generated kernels compute of elements, by the names of ir::Function. They have a meaning for every operand:
+// whole numbers wrap around, and a quotient by zero is zero, since a padding row or an unused branch may hold anything.
 
 DEVICE float plus(float a, float b) { return a + b; }
 DEVICE i64 plus(i64 a, i64 b) { return i64(u64(a) + u64(b)); }
@@ -22,7 +21,7 @@ DEVICE float over(float a, float b) { return a / b; }
 DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? negative(a) : a / b; }
 DEVICE int over(int a, int b) { return b == 0 ? 0 : b == -1 ? negative(a) : a / b; }
 
-// `remainder_of` has the sign of the dividend, and `modulo` that of the divisor.
+// The remainder of the dividend's sign, and that of the divisor's.
 DEVICE float remainder_of(float a, float b) { return fmodf(a, b); }
 DEVICE i64 remainder_of(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }
 DEVICE int remainder_of(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }
@@ -42,7 +41,7 @@ template <class T> DEVICE T power(T a, T b) {
     return result;
 }
 
-// NaN is preserved.
+// NaN stays.
 template <class T> DEVICE T larger(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> DEVICE T smaller(T a, T b) { return a < b || a != a ? a : b; }
 template <class T> DEVICE T rectified(T a) { return a < 0 ? 0 : a; }
@@ -79,19 +78,18 @@ DEVICE i64 to_i64(float a) {
 template <class T> DEVICE int to_i32(T a) { return int(a); }
 DEVICE int to_i32(float a) { return int(to_i64(a)); }
 
-// Rounds to 16 bits. Finite numbers stay finite, since masks often use the lowest number of fp32.
+// Rounds to 16 bits. Finite numbers stay finite, since masks are often the lowest number of fp32.
 DEVICE float within(float value, float most) {
     return fabsf(value) <= -LOWEST ? fmaxf(-most, fminf(value, most)) : value;
 }
 DEVICE void round_to(float value, f16& to) { from_float(within(value, 65504.0f), to); }
 DEVICE void round_to(float value, bf16& to) { from_float(within(value, bits_float(0x7f7f0000u)), to); }
 
-// Returns the entry of an index among `length` entries, where negative indices count from the end; -1 if it is out of
-// range.
+// The entry that an index names of so many, counted from the end where it is negative; -1 if there is none.
 DEVICE i64 entry_of(i64 index, i64 length) {
     if (index < 0) index += length;
     return index >= 0 && index < length ? index : -1;
 }
 
-// As in kernels/rows.cu: the index is out of range of its table. All threads that record it store the same value.
+// As kernels/rows.cu has it: an id that its table does not have. All threads that note it store the same.
 constexpr unsigned FAULT_ID = 2;
