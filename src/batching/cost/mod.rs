@@ -120,6 +120,28 @@ impl Costs {
         self.remaining(CellId(0), rows, class, quantile)
     }
 
+    /// Returns the time until a staircase of steps is done. The steps are given as stages and rows, the least advanced
+    /// first: each catches up with the next, merges with it, and goes on with it to the last stage.
+    pub(super) fn staircase(
+        &self,
+        steps: impl IntoIterator<Item = (CellId, u32)>,
+        class: &ShapeClass,
+        quantile: Quantile,
+    ) -> Option<Ns> {
+        let (mut elapsed, mut active) = (0, None);
+        for (stage, own) in steps {
+            let mut rows: u32 = own;
+            if let Some((from, behind)) = active {
+                debug_assert!(from <= stage, "a step is more advanced than the one above it");
+                elapsed += self.between(from, stage, behind, class, quantile)?;
+                rows = rows.saturating_add(behind);
+            }
+            active = Some((stage, rows));
+        }
+        let Some((from, rows)) = active else { return Some(elapsed) };
+        Some(elapsed.saturating_add(self.remaining(from, rows, class, quantile)?))
+    }
+
     /// Returns the duration of all stages by the padded tokens of the batch ([`law`]), which also covers sizes that
     /// never ran. `None` until every stage has run or was profiled.
     pub(super) fn by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {

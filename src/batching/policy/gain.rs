@@ -28,38 +28,25 @@ pub(super) fn is_gain(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u3
 /// Newcomers that do not join can take the lane at once if the batch itself runs on another. Otherwise they wait until
 /// the batch, or a batch on another lane, is done.
 fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<f64> {
-    let entry = view.pipeline.entry();
-    let aboard: u32 = awaited(&part.steps).map(Step::row_count).sum();
-    let apart_ns = times(view, &part.steps, None, class)?;
+    let aboard: u32 = awaited(part).map(Step::row_count).sum();
+    let apart_ns = view.costs.staircase(staircase(part), class, Quantile::Mean)?;
     let alone_ns = view.costs.whole(rows, class, Quantile::Mean)?;
-    let together_ns = times(view, &part.steps, Some((entry, rows)), class)?;
-    let runs = awaited(&part.steps).any(|step| !step.is_queued());
+    let pushed = std::iter::once((view.pipeline.entry(), rows)).chain(staircase(part));
+    let together_ns = view.costs.staircase(pushed, class, Quantile::Mean)?;
+    let runs = awaited(part).any(|step| !step.is_queued());
     let waits_ns = if runs && view.lane_is_idle && view.enterable { 0 } else { apart_ns / u64::from(view.lanes) };
     let (batch, newcomers) = (Run { rows: aboard, ns: apart_ns as f64 }, Run { rows, ns: alone_ns as f64 });
     Some(gain_ns(batch, newcomers, waits_ns as f64, together_ns as f64, 0.0))
 }
 
-/// Returns the time until a staircase is done, with `pushed` rows at its foot, if any. The foot catches up with the
-/// step above, merges with it, and goes on.
-fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: &ShapeClass) -> Option<Ns> {
-    let mut active = pushed;
-    let mut elapsed: Ns = 0;
-    for step in awaited(steps).rev() {
-        let at = meets_at(step);
-        let mut rows = step.row_count();
-        if let Some((from, behind)) = active {
-            elapsed += view.costs.between(from, at, behind, class, Quantile::Mean)?;
-            rows += behind;
-        }
-        active = Some((at, rows));
-    }
-    let Some((from, rows)) = active else { return Some(elapsed) };
-    Some(elapsed + view.costs.remaining(from, rows, class, Quantile::Mean)?)
+/// Returns the steps that have live rows, from the foot up: the stage that each waits for or runs next, and its rows.
+fn staircase(part: &Part) -> impl Iterator<Item = (CellId, u32)> {
+    awaited(part).rev().map(|step| (meets_at(step), step.row_count()))
 }
 
 /// Returns the steps that have live rows.
-fn awaited(steps: &[Step]) -> impl DoubleEndedIterator<Item = &Step> {
-    steps.iter().filter(|step| !step.is_forsaken)
+fn awaited(part: &Part) -> impl DoubleEndedIterator<Item = &Step> {
+    part.steps.iter().filter(|step| !step.is_forsaken)
 }
 
 /// Returns the longest time that any step of a batch has waited and would wait for newcomers.

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View,
     gain::{is_gain, longest_wait_ns, meets_at},
-    slack::{self, Entry, SlackPredictor, Waiting},
+    slack::{Entry, Predictor, SlackPredictor, Waiting},
 };
 use crate::batching::{
     Ns, ShapeClass,
@@ -55,18 +55,6 @@ impl Default for LazyKnobs {
     fn default() -> Self {
         Self { predictor: Predictor::Table, max_depth: 4, max_catch_up_ns: None, reject_late: false }
     }
-}
-
-/// How the slack of a request is predicted (LazyBatching section IV-C).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Predictor {
-    /// Equation 2: the sum of all requests' times at batch size 1.
-    Paper,
-    /// Measured latency per stage and batch size, at the 99th percentile, corrected online.
-    #[default]
-    Table,
-    /// Mean latency per stage and batch size. Exact if the table is exact, as in simulation.
-    Oracle,
 }
 
 impl LazyKnobs {
@@ -265,16 +253,8 @@ impl Lazy {
         let waiting =
             |&request_ix: &RequestIx| Waiting { rows: view.ledger[request_ix].rows, target: view.target(request_ix) };
         let waiting: SmallVec<[Waiting; 32]> = request_ixs.iter().map(waiting).collect();
-        let predictor = SlackPredictor { costs: view.costs, class, predictor: self.predictor() };
+        let predictor = SlackPredictor { costs: view.costs, class, predictor: self.knobs.predictor };
         predictor.pushable(view.now, stack, view.pipeline.entry(), &waiting, room)
-    }
-
-    fn predictor(&self) -> slack::Predictor {
-        match self.knobs.predictor {
-            Predictor::Paper => slack::Predictor::Paper,
-            Predictor::Table => slack::Predictor::Table,
-            Predictor::Oracle => slack::Predictor::Oracle,
-        }
     }
 }
 

@@ -17,7 +17,7 @@ mod window;
 
 pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use self::serial::Serial;
-pub use self::{adaptive::*, diversity::*, lazy::*, window::*};
+pub use self::{adaptive::*, diversity::*, lazy::*, slack::Predictor, window::*};
 use super::{
     CellularKnobs,
     knob::{GivenKnobs, KnobEntry, KnobRefusal},

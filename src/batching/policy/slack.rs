@@ -51,20 +51,22 @@ pub(in crate::batching) struct Waiting {
     pub(in crate::batching) target: Option<Ns>,
 }
 
-/// How remaining work is predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::batching) enum Predictor {
-    /// Equation 2: the sum of all rows' times alone; of the elapsed time, only the wait in the queue counts.
+/// How the slack of a request is predicted (LazyBatching section IV-C).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Predictor {
+    /// Equation 2: the sum of all requests' times at batch size 1; of the elapsed time, only the wait in the queue
+    /// counts.
     Paper,
-    /// Profiled and learned time of each stage at its row count, at the 99th percentile.
+    /// Measured latency per stage and batch size, at the 99th percentile, corrected online.
+    #[default]
     Table,
-    /// The same without a margin, from the exact curve (simulation).
+    /// Mean latency per stage and batch size. Exact if the table is exact, as in simulation.
     Oracle,
 }
 
 /// The earliest target that a push must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Veto {
+pub(in crate::batching) enum Veto {
     /// No row has a veto.
     Nobody,
     /// Some rows have a veto, but a stage's time is unknown.
@@ -97,28 +99,6 @@ pub(in crate::batching) struct SlackPredictor<'a> {
 }
 
 impl SlackPredictor<'_> {
-    #[cfg(test)]
-    /// Returns how long the stack takes if nothing is pushed, or `None` if a stage's time is unknown. The top catches
-    /// up with the entry below, merges with it at that entry's stage, and goes on with it to the last stage.
-    ///
-    /// `entries` are ordered from the most to the least advanced (the top). `resumes` receives, for each entry, the
-    /// time until it goes on, that is, until those above have caught up. All rows complete together, since by then
-    /// every entry has merged into the bottom one.
-    pub(in crate::batching) fn stack_times(&self, entries: &[Entry], resumes: &mut SmallVec<[Ns; 5]>) -> Option<Ns> {
-        resumes.clear();
-        resumes.resize(entries.len(), 0);
-        self.run(entries, None, self.quantile(), |entry, ns| resumes[entry] = ns)
-    }
-
-    #[cfg(test)]
-    /// Whether `pushed` may become the stack's new top: every row of every entry keeps slack ≥ 0. `pushed` must not be
-    /// more advanced than the top. Its `allowance_ns` is ignored, since its wait in the queue ends with the push.
-    pub(in crate::batching) fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool {
-        let target = pushed.target.filter(|_| !pushed.late);
-        let veto = self.veto(now, entries, pushed.next, target.into_iter());
-        self.keeps(now, entries, (pushed.next, pushed.rows), veto)
-    }
-
     /// Returns how many of the `waiting` requests, earliest target first, may be pushed as one entry at stage `next`:
     /// the longest prefix of at most `room` rows that keeps every row's slack.
     ///
@@ -158,21 +138,27 @@ impl SlackPredictor<'_> {
 
     /// Returns the veto against a push at stage `next` of requests with these targets. Only requests that would be in
     /// time without the push, or with the smallest possible push, have a veto.
-    fn veto(&self, now: Ns, entries: &[Entry], next: CellId, targets: impl Iterator<Item = Ns>) -> Veto {
+    pub(in crate::batching) fn veto(
+        &self,
+        now: Ns,
+        entries: &[Entry],
+        next: CellId,
+        targets: impl Iterator<Item = Ns>,
+    ) -> Veto {
         let voters = entries.iter().filter(|entry| !entry.late);
         if self.predictor == Predictor::Paper {
             let allowances = voters.filter_map(|entry| entry.allowance_ns);
             let new = targets.map(|target| target.saturating_sub(now));
             return earliest_kept(allowances.chain(new), 0, || self.single_input_exec_time());
         }
-        let without = || self.run(entries, None, Quantile::Mean, |_, _| ());
-        let with_one = || self.run(entries, Some((next, 1)), Quantile::Mean, |_, _| ());
+        let without = || self.run(entries, None, Quantile::Mean);
+        let with_one = || self.run(entries, Some((next, 1)), Quantile::Mean);
         let stack = earliest_kept(voters.filter_map(|entry| entry.target), now, without);
         stack.or(earliest_kept(targets, now, with_one))
     }
 
     /// Whether a push of this many rows completes in time for all rows that have a veto.
-    fn keeps(&self, now: Ns, entries: &[Entry], pushed: (CellId, u32), veto: Veto) -> bool {
+    pub(in crate::batching) fn keeps(&self, now: Ns, entries: &[Entry], pushed: (CellId, u32), veto: Veto) -> bool {
         let time = match veto {
             Veto::Nobody => return true,
             Veto::Unknown => return false,
@@ -183,32 +169,16 @@ impl SlackPredictor<'_> {
             let single = self.single_input_exec_time();
             return single.is_some_and(|ns| slack_batched(time, 0, std::iter::repeat_n(ns, rows)) >= 0);
         }
-        let completion = self.run(entries, Some(pushed), self.quantile(), |_, _| ());
+        let completion = self.run(entries, Some(pushed), self.quantile());
         completion.is_some_and(|ns| slack_alone(time, now, ns) >= 0)
     }
 
-    /// Runs the stack with `pushed` (stage and rows) on top, and reports to `resumes` when each entry goes on.
-    fn run(
-        &self,
-        entries: &[Entry],
-        pushed: Option<(CellId, u32)>,
-        quantile: Quantile,
-        mut resumes: impl FnMut(usize, Ns),
-    ) -> Option<Ns> {
-        let mut active = pushed;
-        let mut elapsed: Ns = 0;
-        for (index, entry) in entries.iter().enumerate().rev() {
-            let mut rows = entry.rows;
-            if let Some((segment, above)) = active {
-                debug_assert!(segment <= entry.next, "an entry is more advanced than the one below it");
-                elapsed += self.costs.between(segment, entry.next, above, self.class, quantile)?;
-                rows = rows.saturating_add(above);
-            }
-            resumes(index, elapsed);
-            active = Some((entry.next, rows));
-        }
-        let Some((segment, rows)) = active else { return Some(0) };
-        Some(elapsed.saturating_add(self.costs.remaining(segment, rows, self.class, quantile)?))
+    /// Returns when the stack is done, with `pushed` (stage and rows) on top, if any. The top catches up with the entry
+    /// below, merges with it at that entry's stage, and goes on with it. All rows complete together, since by then every
+    /// entry has merged into the bottom one.
+    fn run(&self, entries: &[Entry], pushed: Option<(CellId, u32)>, quantile: Quantile) -> Option<Ns> {
+        let steps = entries.iter().rev().map(|entry| (entry.next, entry.rows));
+        self.costs.staircase(pushed.into_iter().chain(steps), self.class, quantile)
     }
 
     fn single_input_exec_time(&self) -> Option<Ns> {

@@ -1,17 +1,16 @@
 //! Slack: LazyBatching's equations 1 and 2, algorithm 1, and the stack of figure 10.
 
 use proptest::prelude::*;
-use smallvec::SmallVec;
 
 use super::{
     cost::{costs, lengths},
     same_each_time,
 };
 use crate::batching::{
-    CellId, Ns, ShapeClass,
-    cost::Costs,
+    CellId, Ns, Predictor, ShapeClass,
+    cost::{Costs, Quantile},
     graph::single_input_exec_time,
-    policy::slack::{Entry, Predictor, SlackPredictor, Waiting, slack_alone, slack_batched},
+    policy::slack::{Entry, SlackPredictor, Waiting, slack_alone, slack_batched},
 };
 
 #[test]
@@ -68,10 +67,32 @@ impl Stack {
         SlackPredictor { costs: &self.costs, class: &self.class, predictor }
     }
 
+    /// Returns how long the stack takes, and for each entry how long until those above have caught up with it. `None`
+    /// if a stage's time is unknown.
     fn times(&self, entries: &[Entry]) -> (Option<Ns>, Vec<Ns>) {
-        let mut resumes = SmallVec::new();
-        let completion = self.by(Predictor::Oracle).stack_times(entries, &mut resumes);
-        (completion, resumes.to_vec())
+        let until_done = |entries: &[Entry]| {
+            let steps = entries.iter().rev().map(|entry| (entry.next, entry.rows));
+            self.costs.staircase(steps, &self.class, Quantile::Mean)
+        };
+        let resumes = (0..entries.len()).map_while(|at| {
+            let rows = entries[at..].iter().map(|entry| entry.rows).sum();
+            let rest_ns = self.costs.remaining(entries[at].next, rows, &self.class, Quantile::Mean)?;
+            Some(until_done(&entries[at..])? - rest_ns)
+        });
+        (until_done(entries), resumes.collect())
+    }
+}
+
+/// Whether `pushed` may become the stack's new top: every row of every entry keeps slack ≥ 0.
+trait MayPush {
+    fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool;
+}
+
+impl MayPush for SlackPredictor<'_> {
+    fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool {
+        let target = pushed.target.filter(|_| !pushed.late);
+        let veto = self.veto(now, entries, pushed.next, target.into_iter());
+        self.keeps(now, entries, (pushed.next, pushed.rows), veto)
     }
 }
 
