@@ -3,7 +3,7 @@
 
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
-    monitor::{Demand, Dispatch, Monitor, MonitorKnobs, Queue},
+    monitor::{Demand, Dispatch, Monitor, Queue},
 };
 use crate::batching::{
     Ns, ShapeClass,
@@ -27,14 +27,15 @@ const RULES: Knob<&str> = Knob::new("batching.adaptive.mode", MODE);
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveKnobs {
     /// The preferred batch size must sustain the measured rate times 1 + this. Without a margin the batch size is
-    /// unstable under Poisson arrivals.
+    /// unstable under Poisson arrivals. Not used in `paper` mode.
     pub headroom: f64,
-    /// Averaging time of the request rate.
+    /// Averaging time of the request rate. Also the time for which a smaller batch size must be asked for before it is
+    /// adopted. Not used in `paper` mode.
     pub average_ns: Ns,
-    /// Maximum time that a partial batch waits for its preferred size.
+    /// Maximum time that the oldest request waits for its batch to fill.
     pub max_queue_delay_ns: Ns,
-    /// Whether to use the paper's own rules: a window of one second, sizes from 2, no headroom, a linear fit of the
-    /// latency.
+    /// Whether to use algorithm 1 as published: a window of one second, a search from 2 with a strict comparison, times
+    /// by linear regression, and partial batches that are launched only at `max_queue_delay_ns`.
     pub paper: bool,
 }
 
@@ -59,9 +60,7 @@ impl PolicyKnobs for AdaptiveKnobs {
     }
 
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
-        let Self { headroom, average_ns, max_queue_delay_ns, paper } = *self;
-        let monitor = Monitor::new(MonitorKnobs { headroom, average_ns, cap_ns: max_queue_delay_ns, paper }, 0);
-        Box::new(Adaptive { monitor })
+        Box::new(Adaptive { monitor: Monitor::new(self.clone(), 0) })
     }
 }
 
@@ -76,24 +75,18 @@ impl BatchPolicy for Adaptive {
         self.monitor.arrived(now, request.rows);
     }
 
-    fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(part) = view.goes_first() {
-            return Decision::GoOn(part);
-        }
-        if !view.enterable {
-            return view.or_go_on(Decision::Nothing);
-        }
+    fn board(&mut self, view: &View<'_>) -> Decision {
         let mut due = Ns::MAX;
         for (sub_queue, entry) in view.pending.in_order() {
             match dispatch(&mut self.monitor, view, entry) {
                 Dispatch::Go(rows) => {
                     let selection = Selection::First(entry.first_within(rows, view.ledger).max(1));
-                    return view.or_go_on(Decision::New { sub_queue, selection, accepts_newcomers: true });
+                    return Decision::New { sub_queue, selection, accepts_newcomers: true };
                 }
                 Dispatch::Until(then) => due = due.min(then),
             }
         }
-        view.or_go_on(if due == Ns::MAX { Decision::Nothing } else { Decision::Wait(due) })
+        if due == Ns::MAX { Decision::Nothing } else { Decision::Wait(due) }
     }
 }
 

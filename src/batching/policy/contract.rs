@@ -82,7 +82,7 @@ pub(in crate::batching) struct View<'a> {
 impl View<'_> {
     /// Returns the part that runs before a new batch is formed: the first ready part, unless a request of a higher
     /// level waits.
-    pub(super) fn goes_first(&self) -> Option<PartIx> {
+    fn goes_first(&self) -> Option<PartIx> {
         let ready = self.ready?;
         let outranked = self.enterable && self.pending.best_level().is_some_and(|level| level < ready.level);
         (!outranked).then_some(ready.ix)
@@ -90,7 +90,7 @@ impl View<'_> {
 
     /// Combines a decision about the pending requests with the ready part: the part runs instead if nothing boards, or
     /// if the boarding requests do not have a higher level.
-    pub(super) fn or_go_on(&self, decision: Decision) -> Decision {
+    fn or_go_on(&self, decision: Decision) -> Decision {
         let Some(ready) = self.ready else { return decision };
         match decision {
             Decision::Wait(_) | Decision::Nothing => Decision::GoOn(ready.ix),
@@ -123,8 +123,25 @@ impl View<'_> {
 
 /// A policy over batches, with its state for one version.
 pub(in crate::batching) trait BatchPolicy: Debug + Send {
-    /// Decides what to run on a lane.
-    fn decide(&mut self, view: &View<'_>) -> Decision;
+    /// Decides what to run on a lane. A batch under way runs before new batches of its level.
+    fn decide(&mut self, view: &View<'_>) -> Decision {
+        if let Some(change) = self.change(view) {
+            return change;
+        }
+        if let Some(part) = view.goes_first() {
+            return Decision::GoOn(part);
+        }
+        let boards = if view.enterable { self.board(view) } else { Decision::Nothing };
+        view.or_go_on(boards)
+    }
+
+    /// Changes a batch under way or rejects a request, if the policy would do so before anything runs.
+    fn change(&mut self, _view: &View<'_>) -> Option<Decision> {
+        None
+    }
+
+    /// Selects waiting requests for a new batch, when one could be launched.
+    fn board(&mut self, view: &View<'_>) -> Decision;
 
     /// Notes an arrival in a sub-queue. Some policies measure the rate of rows, others the order of arrivals.
     fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: &Request) {}

@@ -116,24 +116,14 @@ impl BatchPolicy for Lazy {
         true
     }
 
-    fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(late) = self.hopeless(view) {
-            return Decision::Refuse(late);
-        }
-        if let Some(push) = self.push(view) {
-            return push;
-        }
-        if let Some(part) = view.goes_first() {
-            return Decision::GoOn(part);
-        }
-        if !view.enterable {
-            return view.or_go_on(Decision::Nothing);
-        }
-        let Some((sub_queue, entry)) = view.pending.in_order().next() else {
-            return view.or_go_on(Decision::Nothing);
-        };
-        let selection = self.boarding(view, sub_queue, entry);
-        view.or_go_on(Decision::New { sub_queue, selection: Selection::Named(selection), accepts_newcomers: true })
+    fn change(&mut self, view: &View<'_>) -> Option<Decision> {
+        self.hopeless(view).map(Decision::Refuse).or_else(|| self.push(view))
+    }
+
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let Some((sub_queue, entry)) = view.pending.in_order().next() else { return Decision::Nothing };
+        let selection = Selection::Named(self.boarding(view, sub_queue, entry));
+        Decision::New { sub_queue, selection, accepts_newcomers: true }
     }
 }
 

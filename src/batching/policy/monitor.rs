@@ -3,11 +3,11 @@
 //!
 //! The published algorithm starves a slow trickle of requests and oscillates when rate and throughput are equal. The
 //! corrected version starts the search at 1, adds headroom to the rate, and bounds the wait of a partial batch.
-//! [`MonitorKnobs::paper`] restores the published rules.
+//! [`AdaptiveKnobs::paper`] restores the published rules.
 
 use smallvec::SmallVec;
 
-use super::rate::Rate;
+use super::{adaptive::AdaptiveKnobs, rate::Rate};
 use crate::batching::{
     Ns, ShapeClass,
     cost::{Costs, Quantile},
@@ -21,22 +21,6 @@ const TOLERATED: f64 = 1.1;
 
 /// If no size sustains the rate, choose the smallest size whose throughput is at least this share of the best.
 const NEARLY_BEST: f64 = 0.95;
-
-/// Parameters of the monitor.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::batching) struct MonitorKnobs {
-    /// Share added to the rate before it is compared with a throughput, because equality is unstable under Poisson
-    /// arrivals. Not used in `paper` mode.
-    pub(in crate::batching) headroom: f64,
-    /// Averaging time of the rate. Also the time for which a smaller batch size must be asked for before it is adopted.
-    /// Not used in `paper` mode.
-    pub(in crate::batching) average_ns: Ns,
-    /// Maximum time that the oldest request waits for its batch to fill.
-    pub(in crate::batching) cap_ns: Ns,
-    /// Whether to use algorithm 1 as published: a window of one second, a search from 2 with a strict comparison, times
-    /// by linear regression, and partial batches that are launched only at `cap_ns`.
-    pub(in crate::batching) paper: bool,
-}
 
 /// The inputs that determine the batch size of a group.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +67,7 @@ struct Lull {
 /// Measures the arrival rate and computes the preferred batch size.
 #[derive(Clone, Debug)]
 pub(in crate::batching) struct Monitor {
-    knobs: MonitorKnobs,
+    knobs: AdaptiveKnobs,
     rate: Rate,
     latest_arrival: Ns,
     /// The rate at the latest arrival. It is kept because the current estimate falls while no request arrives, which
@@ -97,7 +81,7 @@ pub(in crate::batching) struct Monitor {
 
 impl Monitor {
     /// Creates a monitor that counts from `now` on. The preferred size is 1 until it is first computed.
-    pub(in crate::batching) fn new(knobs: MonitorKnobs, now: Ns) -> Self {
+    pub(in crate::batching) fn new(knobs: AdaptiveKnobs, now: Ns) -> Self {
         let rate = if knobs.paper { Rate::of_seconds(now) } else { Rate::averaged(knobs.average_ns, now) };
         Self { knobs, rate, latest_arrival: now, latest_rate: 0.0, preferred: 1, is_due: true, lull: None }
     }
@@ -165,8 +149,8 @@ impl Monitor {
     ///
     /// A partial batch of n rows is launched at the earliest of these times: the oldest request's slack is used up; 1.5
     /// times the expected arrival time of the missing rows has passed since the latest arrival; the oldest request has
-    /// waited `cap_ns`. It is launched at once if a lane is idle and either (n + 1) / λ ≥ T(n), or T(n) is unknown, or
-    /// waiting for the next row would increase the mean latency by more than a tenth.
+    /// waited `max_queue_delay_ns`. It is launched at once if a lane is idle and either (n + 1) / λ ≥ T(n), or T(n) is
+    /// unknown, or waiting for the next row would increase the mean latency by more than a tenth.
     pub(in crate::batching) fn dispatch(
         &self,
         now: Ns,
@@ -183,7 +167,7 @@ impl Monitor {
             return Dispatch::Go(preferred.max(1));
         }
         // The paper dispatches partial batches only by this limit; the other conditions below are corrections.
-        let mut limit = queue.oldest_arrival.saturating_add(self.knobs.cap_ns);
+        let mut limit = queue.oldest_arrival.saturating_add(self.knobs.max_queue_delay_ns);
         if !self.knobs.paper {
             let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
             let refill_ns = f64::from(rows + 1) / self.rate(now);

@@ -14,15 +14,8 @@ impl Serial {
 }
 
 impl BatchPolicy for Serial {
-    fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(part) = view.goes_first() {
-            return Decision::GoOn(part);
-        }
-        match view.pending.in_order().next().filter(|_| view.enterable) {
-            Some((sub_queue, _)) => {
-                Decision::New { sub_queue, selection: Selection::First(1), accepts_newcomers: true }
-            }
-            None => view.or_go_on(Decision::Nothing),
-        }
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let Some((sub_queue, _)) = view.pending.in_order().next() else { return Decision::Nothing };
+        Decision::New { sub_queue, selection: Selection::First(1), accepts_newcomers: true }
     }
 }

@@ -174,8 +174,8 @@ impl SlackPredictor<'_> {
     }
 
     /// Returns when the stack is done, with `pushed` (stage and rows) on top, if any. The top catches up with the entry
-    /// below, merges with it at that entry's stage, and goes on with it. All rows complete together, since by then every
-    /// entry has merged into the bottom one.
+    /// below, merges with it at that entry's stage, and goes on with it. All rows complete together, since by then
+    /// every entry has merged into the bottom one.
     fn run(&self, entries: &[Entry], pushed: Option<(CellId, u32)>, quantile: Quantile) -> Option<Ns> {
         let steps = entries.iter().rev().map(|entry| (entry.next, entry.rows));
         self.costs.staircase(pushed.into_iter().chain(steps), self.class, quantile)

@@ -21,7 +21,7 @@ use crate::batching::{
     ids::SubQueueIx,
     knob::{GivenKnobs, KnobEntry, KnobRefusal},
     ledger::{Ledger, Request},
-    queue::{Pending, SubQueue},
+    queue::SubQueue,
 };
 
 /// Triton's `dynamic_batching`, with times in nanoseconds.
@@ -91,14 +91,19 @@ impl BatchPolicy for Window {
         self.latest.arrived(sub_queue, request.seq);
     }
 
-    fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(part) = view.goes_first() {
-            return Decision::GoOn(part);
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let View { now, pending, ledger, .. } = *view;
+        let mut sub_queues = pending.in_order();
+        let Some((sub_queue, entry)) = sub_queues.next() else { return Decision::Nothing };
+        let is_closed = sub_queues.next().is_some() || self.latest.is_behind(sub_queue, entry, ledger);
+        if !is_closed
+            && let Some(due) = self.waits_until(entry, ledger)
+            && due > now
+        {
+            return Decision::Wait(due);
         }
-        if !view.enterable {
-            return view.or_go_on(Decision::Nothing);
-        }
-        view.or_go_on(self.board(view.now, view.pending, view.ledger))
+        let selection = Selection::First(self.cut(now, entry, ledger));
+        Decision::New { sub_queue, selection, accepts_newcomers: true }
     }
 }
 
@@ -118,21 +123,6 @@ impl Window {
             alone: !limits.mergeable,
             latest: Latest::default(),
         }
-    }
-
-    /// Selects the requests that board now.
-    fn board(&self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
-        let mut sub_queues = pending.in_order();
-        let Some((sub_queue, entry)) = sub_queues.next() else { return Decision::Nothing };
-        let is_closed = sub_queues.next().is_some() || self.latest.is_behind(sub_queue, entry, ledger);
-        if !is_closed
-            && let Some(due) = self.waits_until(entry, ledger)
-            && due > now
-        {
-            return Decision::Wait(due);
-        }
-        let selection = Selection::First(self.cut(now, entry, ledger));
-        Decision::New { sub_queue, selection, accepts_newcomers: true }
     }
 
     /// Returns how many requests of a sub-queue form its batch now.

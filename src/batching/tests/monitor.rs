@@ -7,11 +7,10 @@ use super::{
     same_each_time,
 };
 use crate::batching::{
-    Ns, ShapeClass,
+    AdaptiveKnobs, Ns, ShapeClass,
     cost::Costs,
     policy::monitor::{
-        Demand, Dispatch, Monitor, MonitorKnobs, Queue, balanced_size, largest_within_objective, paper_size,
-        smallest_that_keeps_up,
+        Demand, Dispatch, Monitor, Queue, balanced_size, largest_within_objective, paper_size, smallest_that_keeps_up,
     },
 };
 
@@ -19,8 +18,9 @@ const US: Ns = 1_000;
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000_000_000;
 
-const KNOBS: MonitorKnobs = MonitorKnobs { headroom: 0.15, average_ns: 32 * MS, cap_ns: 100 * MS, paper: false };
-const PAPER: MonitorKnobs = MonitorKnobs { paper: true, ..KNOBS };
+const KNOBS: AdaptiveKnobs =
+    AdaptiveKnobs { headroom: 0.15, average_ns: 32 * MS, max_queue_delay_ns: 100 * MS, paper: false };
+const PAPER: AdaptiveKnobs = AdaptiveKnobs { paper: true, ..KNOBS };
 
 /// T(B) = 1 ms + 0.1 ms · B.
 fn linear() -> Costs {
@@ -129,7 +129,7 @@ fn headroom_asks_for_a_larger_batch_than_equality_would() {
     let model = Model::of(linear());
     let demand = model.demand(64, None);
     let mut with_headroom = Monitor::new(KNOBS, 0);
-    let mut at_equality = Monitor::new(MonitorKnobs { headroom: 0.0, ..KNOBS }, 0);
+    let mut at_equality = Monitor::new(AdaptiveKnobs { headroom: 0.0, ..KNOBS }, 0);
     for monitor in [&mut with_headroom, &mut at_equality] {
         steady(monitor, 0, 500 * MS, MS / 5);
     }
@@ -262,7 +262,7 @@ fn as_published_a_window_in_which_nothing_came_leaves_no_rate() {
 }
 
 /// Creates a monitor that has seen one row per millisecond up to 200 ms.
-fn at_one_a_millisecond(knobs: MonitorKnobs) -> Monitor {
+fn at_one_a_millisecond(knobs: AdaptiveKnobs) -> Monitor {
     let mut monitor = Monitor::new(knobs, 0);
     steady(&mut monitor, 0, 200 * MS, MS);
     monitor
@@ -314,7 +314,7 @@ fn a_partial_batch_waits_no_longer_than_its_oldest_slack() {
 #[test]
 fn a_partial_batch_waits_no_longer_than_the_cap() {
     let model = Model::of(linear());
-    let monitor = at_one_a_millisecond(MonitorKnobs { cap_ns: 4 * MS, ..KNOBS });
+    let monitor = at_one_a_millisecond(AdaptiveKnobs { max_queue_delay_ns: 4 * MS, ..KNOBS });
     let dispatch = |waited| monitor.dispatch(NOW, &queue(4, waited, None), 8, false, &model.demand(64, None));
     assert_eq!([dispatch(3 * MS), dispatch(4 * MS)], [Dispatch::Until(NOW + MS), Dispatch::Go(4)]);
 }

@@ -84,25 +84,9 @@ impl BatchPolicy for Diversity {
         young && self.is_early(load, stages, part)
     }
 
-    fn decide(&mut self, view: &View<'_>) -> Decision {
+    fn change(&mut self, view: &View<'_>) -> Option<Decision> {
         self.splits.renew(view);
-        if let Some(split) = self.split(view) {
-            return split;
-        }
-        if let Some(stretch) = self.stretch(view) {
-            return stretch;
-        }
-        if let Some(part) = view.goes_first() {
-            return Decision::GoOn(part);
-        }
-        let boards = if view.enterable { self.board(view) } else { Decision::Nothing };
-        view.or_go_on(boards)
-    }
-}
-
-impl Diversity {
-    fn new(knobs: &DiversityKnobs) -> Self {
-        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::averaged(AVERAGE_NS, 0) }
+        self.split(view).or_else(|| self.stretch(view))
     }
 
     // ## Policy I and new batches
@@ -131,6 +115,12 @@ impl Diversity {
             return Decision::New { sub_queue, selection: Selection::Heads(candidate.from), accepts_newcomers };
         }
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
+    }
+}
+
+impl Diversity {
+    fn new(knobs: &DiversityKnobs) -> Self {
+        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::averaged(AVERAGE_NS, 0) }
     }
 
     /// Adds requests of other groups if that does not increase the mean completion time, up to `rows` rows.
