@@ -100,6 +100,11 @@ pub struct RowSpan {
 impl RowSpan {
     /// The slot of rows that keep no state: rows of versions whose requests run in batches.
     pub const NO_SLOT: u32 = u32::MAX;
+
+    /// Returns one row of the span.
+    pub(super) fn row(&self, row: u32) -> Self {
+        Self { start: self.start + row, count: 1, at: self.at + row, ..*self }
+    }
 }
 
 /// The executable size of a task.
@@ -203,6 +208,15 @@ pub struct RowOutcome {
     pub next: Next,
     /// Whether the task produced a response for the row's request (decoupled models).
     pub emitted: bool,
+}
+
+impl RowOutcome {
+    /// Returns the outcome of a row of a task. An empty slice means that every row goes on; a row beyond a non-empty
+    /// slice failed.
+    pub(super) fn of_row(all: &[Self], row: usize) -> Self {
+        let missing = if all.is_empty() { Next::On } else { Next::Failed };
+        all.get(row).copied().unwrap_or(Self { next: missing, emitted: false })
+    }
 }
 
 /// Where a row goes after a task.

@@ -21,7 +21,7 @@
 //! - `graph`, `cost`: the stages or cells that a request runs through, and how long they take. `arbiter`: picks the
 //!   version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
-//! - `knob`: settings as configurations write them. `offer`, `row_outcomes`, `event`, `knobs`, `counters`, `ids`: plain
+//! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain
 //!   data.
 
 mod arbiter;
@@ -42,7 +42,6 @@ mod policy;
 mod queue;
 mod recall;
 mod replies;
-mod row_outcomes;
 mod table;
 mod timers;
 mod version;

@@ -1,11 +1,10 @@
 //! Requests that run as batches through stages (DVABatch section 5). Carries out the policy's decisions on the queue
 //! and the batch table. `launching` and `leasing` form and launch batches; `outcomes` applies the outcomes of their
-//! tasks; `pausing` holds rows that wait for their client.
+//! tasks.
 
 mod launching;
 mod leasing;
 mod outcomes;
-mod pausing;
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,8 @@
 //! Outcomes of a task: rows go on to a stage, are done, pause, or fail. The requests of a failed task start again in
 //! halves.
+//!
+//! Rows pause if their client has more responses pending than it takes, so that no further response is made. They are
+//! in no batch and occupy no lane. Their request still ends at its deadline or when the client cancels it.
 
 use smallvec::SmallVec;
 
@@ -8,11 +11,10 @@ use super::{
     launching::{best_level, longest},
 };
 use crate::batching::{
-    CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan, TaskId,
-    ids::PartIx,
+    CellId, End, Next, Ns, PartOrder, RowOutcome, TaskId,
+    ids::{PartIx, RequestIx},
     ledger::{BatchSpan, InFlightTask},
     queue::BatchKey,
-    row_outcomes::Outcomes,
     table::{Blueprint, batch::Step, pipeline::Onward},
     version::StepContext,
 };
@@ -43,13 +45,12 @@ impl Batches {
         let mut at = 0;
         for of_request in rows.chunk_by(|one, other| one.rows.req == other.rows.req) {
             let count: usize = of_request.iter().map(|span| span.rows.count as usize).sum();
-            let own = Outcomes::from(outcomes, at);
-            at += count;
             if context.ledger.is_aboard(&of_request[0]) {
-                self.apply_outcomes(context, in_flight, cell, of_request, own, &mut going_on);
+                self.apply_outcomes(context, in_flight, of_request, outcomes, at, &mut going_on);
             } else {
                 of_request.iter().for_each(|span| self.table.vacate(in_flight.part, span.rows));
             }
+            at += count;
         }
         self.table.spare.recycle(rows);
         for (next, rows) in going_on {
@@ -72,10 +73,6 @@ impl Batches {
         let in_flight = self.tasks.swap_remove(at);
         context.version.running -= 1;
         self.pipeline.completed(task);
-        let batch = self.table.batches.get_mut(in_flight.part.batch);
-        if let Some(batch) = batch.filter(|batch| batch.number == in_flight.batch_number) {
-            batch.completed[usize::from(in_flight.cell.0)] += in_flight.rows;
-        }
         Some(in_flight)
     }
 
@@ -85,21 +82,22 @@ impl Batches {
         self.release_leases(context.now);
     }
 
-    /// Applies the outcomes of one request's rows. Rows that go on are added to `going_on`.
+    /// Applies the outcomes of one request's rows, whose first is row `at` of the task. Rows that go on are added to
+    /// `going_on`.
     fn apply_outcomes(
         &mut self,
         context: &mut StepContext<'_>,
         in_flight: &BatchTask,
-        cell: CellId,
         spans: &[BatchSpan],
-        outcomes: Outcomes<'_>,
+        outcomes: &[RowOutcome],
+        mut at: usize,
         going_on: &mut GoingOn,
     ) {
-        let request_ix = spans[0].request_ix;
-        let (mut done, mut failed, mut emitted, mut at) = (0, false, false, 0);
+        let (request_ix, cell) = (spans[0].request_ix, in_flight.cell);
+        let (mut done, mut failed, mut emitted) = (0, false, false);
         for span in spans {
             // Fast path for stages without decisions: the whole span continues, without a loop over its rows.
-            if outcomes.all_go_on() {
+            if outcomes.is_empty() {
                 match self.pipeline.onward(cell, Next::On) {
                     Onward::To(next) => stage_of(going_on, next, || self.table.spare.blank()).push(*span),
                     Onward::Done | Onward::Paused | Onward::Failed => {
@@ -110,20 +108,19 @@ impl Batches {
                 continue;
             }
             for row in 0..span.rows.count {
-                let outcome = outcomes.get(at);
+                let outcome = RowOutcome::of_row(outcomes, at);
                 at += 1;
                 emitted |= outcome.emitted;
                 let onward = self.pipeline.onward(cell, outcome.next);
                 if let Onward::To(next) = onward {
-                    go_on(going_on, next, span, row, || self.table.spare.blank());
+                    append(stage_of(going_on, next, || self.table.spare.blank()), span, row);
                     continue;
                 }
                 if onward == Onward::Paused {
-                    self.pause(span, row);
+                    append(self.paused.entry(request_ix).or_default(), span, row);
                     continue;
                 }
-                let rows = RowSpan { start: span.rows.start + row, count: 1, at: span.rows.at + row, ..span.rows };
-                self.table.vacate(in_flight.part, rows);
+                self.table.vacate(in_flight.part, span.rows.row(row));
                 failed |= onward == Onward::Failed;
                 if onward == Onward::Done {
                     done += 1;
@@ -150,10 +147,10 @@ impl Batches {
     fn apply_outcomes_ahead(&mut self, context: &mut StepContext<'_>, in_flight: &BatchTask, outcomes: &[RowOutcome]) {
         let mut at = 0;
         for span in &in_flight.ahead {
-            let own = Outcomes::from(outcomes, at);
-            at += span.rows.count as usize;
-            let failed = (0..span.rows.count as usize)
-                .any(|row| self.pipeline.onward(in_flight.cell, own.get(row).next) == Onward::Failed);
+            let rows = at..at + span.rows.count as usize;
+            at = rows.end;
+            let onward = |row| self.pipeline.onward(in_flight.cell, RowOutcome::of_row(outcomes, row).next);
+            let failed = rows.map(onward).any(|onward| onward == Onward::Failed);
             if failed && context.ledger.is_aboard(span) {
                 self.end(context, span.request_ix, End::Failed);
             }
@@ -245,17 +242,24 @@ impl Batches {
             if count > context.version.max_rows {
                 self.halve(context, place, half);
             } else if count > 0 {
-                self.start_again(context, place, rows);
+                context.version.totals.retries += 1;
+                self.start_again(context, Some(place), rows);
             }
         }
     }
 
-    /// Starts rows again in a sealed batch, at their previous level and precedence.
-    fn start_again(&mut self, context: &mut StepContext<'_>, place: u64, rows: Vec<BatchSpan>) {
-        context.version.totals.retries += 1;
+    // ## paused => queued, in a batch of their own
+    pub(in crate::batching) fn resume(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx) {
+        if let Some(rows) = self.paused.remove(&request_ix) {
+            self.start_again(context, None, rows);
+        }
+    }
+
+    /// Starts rows again in a sealed batch, at their level and, if given, an earlier precedence.
+    fn start_again(&mut self, context: &mut StepContext<'_>, precedence: Option<u64>, rows: Vec<BatchSpan>) {
         let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));
         let (batch_key, order) = (BatchKey::default(), PartOrder::DepthFirst);
-        let plan = Blueprint { batch_key, class, level, precedence: Some(place), order, sealed: true };
+        let plan = Blueprint { batch_key, class, level, precedence, order, sealed: true };
         let part = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
         self.table.enqueue(part);
     }
@@ -273,14 +277,9 @@ impl Batches {
     }
 }
 
-/// Adds a row to the rows that go to `next`, extending the last span if the row continues it.
-fn go_on(going_on: &mut GoingOn, next: CellId, span: &BatchSpan, row: u32, blank: impl FnOnce() -> Vec<BatchSpan>) {
-    append(stage_of(going_on, next, blank), span, row);
-}
-
 /// Adds a row of a span to `spans`, extending the last one if the row continues it.
-pub(in crate::batching) fn append(spans: &mut Vec<BatchSpan>, span: &BatchSpan, row: u32) {
-    let rows = RowSpan { start: span.rows.start + row, count: 1, at: span.rows.at + row, ..span.rows };
+fn append(spans: &mut Vec<BatchSpan>, span: &BatchSpan, row: u32) {
+    let rows = span.rows.row(row);
     match spans.last_mut() {
         Some(last)
             if last.request_ix == span.request_ix

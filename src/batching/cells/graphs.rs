@@ -43,13 +43,13 @@ struct Journey {
 #[derive(Debug)]
 pub(in crate::batching) struct CellGraphs {
     segments: Vec<SegmentKnobs>,
-    queues: Queues,
+    pub(super) queues: Queues,
     journeys: Slab<Journey>,
-    /// Number of journeys whose requests have not ended.
-    under_way: u32,
+    /// Number of boarded requests that have not ended.
+    pub(super) under_way: u32,
     /// Indexed by the request's index in the ledger.
     of_request: Vec<Option<JourneyIx>>,
-    free_slots: FreeSlots,
+    pub(super) free_slots: FreeSlots,
     /// Whether inner nodes wait only for their own children instead of for all leaves (section 4.4).
     frontier: bool,
 }
@@ -115,10 +115,6 @@ impl CellGraphs {
         Ok(())
     }
 
-    pub(in crate::batching) fn free_slots(&self) -> u32 {
-        self.free_slots.count()
-    }
-
     /// Boards a request, and queues the subgraphs of its first segment. The caller has checked that enough slots are
     /// free.
     pub(in crate::batching) fn board(&mut self, request: RequestIx, graph: Box<[Unfolded]>) {
@@ -150,32 +146,6 @@ impl CellGraphs {
         }
     }
 
-    /// Returns the number of boarded requests that have not ended.
-    pub(in crate::batching) fn under_way(&self) -> u32 {
-        self.under_way
-    }
-
-    /// Whether any node is ready, on any lane.
-    pub(in crate::batching) fn has_ready(&self) -> bool {
-        self.queues.has_ready()
-    }
-
-    /// Returns the type that a lane runs next. `last` is the type that it ran last; `waiting` and `brought` return how
-    /// many nodes unboarded requests and other versions could add.
-    pub(in crate::batching) fn choose(
-        &self,
-        lane: LaneId,
-        last: Option<CellId>,
-        waiting: impl Fn(CellId) -> u64,
-        brought: impl Fn(CellId) -> u64,
-    ) -> Option<CellId> {
-        self.queues.choose(lane, last, waiting, brought)
-    }
-
-    pub(in crate::batching) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {
-        self.queues.ready(cell, lane)
-    }
-
     pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
         let journeys = &mut self.journeys;
         self.queues.form(cell, lane, most, |of, which| {
@@ -183,11 +153,6 @@ impl CellGraphs {
             journey.rows += 1;
             journey.slots[which]
         })
-    }
-
-    /// Returns the type of the oldest retry that a lane may run.
-    pub(in crate::batching) fn first_retry(&self, lane: LaneId) -> Option<CellId> {
-        self.queues.first_retry(lane)
     }
 
     /// Takes the rows of a retry of this type for a lane. They run as a separate task.
@@ -269,11 +234,6 @@ impl CellGraphs {
             self.forget_if_over(row.of.journey);
         }
         done
-    }
-
-    /// Counts the nodes of an unboarded request by type.
-    pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> NodeCounts {
-        node_counts(&self.segments, graph, 0, 0)
     }
 
     /// Counts, by type, the nodes of a boarded request that are not submitted; an upper bound.

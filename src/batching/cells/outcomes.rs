@@ -5,9 +5,7 @@ use super::{
     queues::NodeRow,
     scheduling::{CellTask, Cells},
 };
-use crate::batching::{
-    End, Next, Ns, RowOutcome, ShapeClass, TaskId, ledger::InFlightTask, row_outcomes::Outcomes, version::StepContext,
-};
+use crate::batching::{End, Next, Ns, RowOutcome, ShapeClass, TaskId, ledger::InFlightTask, version::StepContext};
 
 impl Cells {
     // ## running => (ready again | ended), row by row
@@ -20,9 +18,8 @@ impl Cells {
     ) {
         let Some(task) = self.take_completed(context, in_flight) else { return };
         context.version.learn(task.cell, in_flight.rows, in_flight.bucket, &ShapeClass::default(), took_ns);
-        let outcomes = Outcomes::of_all(outcomes);
         for (at, row) in task.nodes.iter().enumerate() {
-            let RowOutcome { next, emitted } = outcomes.get(at);
+            let RowOutcome { next, emitted } = RowOutcome::of_row(outcomes, at);
             // Skips rows without effect, and rows whose request has ended or restarted since the launch.
             if !emitted && next != Next::Failed || !self.cells.counts(row) {
                 continue;
@@ -37,7 +34,7 @@ impl Cells {
         if task.is_retry {
             self.cells.ran_again(&task.nodes);
         }
-        let is_last = |at: usize| outcomes.get(at).next == Next::Done;
+        let is_last = |at: usize| RowOutcome::of_row(outcomes, at).next == Next::Done;
         for request_ix in self.cells.completed(task.cell, &task.nodes, is_last) {
             context.ledger[request_ix].left = 0;
             self.end(context, request_ix, End::Completed);

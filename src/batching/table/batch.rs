@@ -27,9 +27,6 @@ pub(in crate::batching) struct Batch {
     pub(in crate::batching) places: Places,
     /// For each boundary, the buffer that it holds.
     pub(in crate::batching) leases: SmallVec<[Option<u16>; 8]>,
-    /// For each stage, the number of rows that have completed it, including rows of ended requests (DVABatch's status
-    /// map).
-    pub(in crate::batching) completed: SmallVec<[u32; 4]>,
 }
 
 impl Batch {

@@ -105,7 +105,6 @@ impl BatchTable {
             parts: smallvec![part],
             places,
             leases: SmallVec::from_elem(None, usize::from(self.stages) - 1),
-            completed: SmallVec::from_elem(0, usize::from(self.stages)),
         });
         ix
     }

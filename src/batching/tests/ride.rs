@@ -22,6 +22,8 @@ pub(super) struct Ride {
     pub(super) now: Ns,
     pub(super) wake: Option<Ns>,
     pub(super) running: Vec<(Ns, Task)>,
+    /// The status map of the latest batch: for each stage, the rows of its completed tasks, dead rows included.
+    status: (u64, Vec<u32>),
     /// Ended requests, with the time and the kind of end.
     pub(super) ends: Vec<(char, Ns, End)>,
     stages: u16,
@@ -67,8 +69,16 @@ impl Ride {
     /// Creates a model without lanes.
     pub(super) fn new(knobs: Knobs) -> Self {
         let (stages, pairs) = (knobs.stages.len() as u16, knobs.buffer_pairs);
-        let mut ride =
-            Self { core: Core::new(), now: 0, wake: None, running: Vec::new(), ends: Vec::new(), stages, pairs };
+        let mut ride = Self {
+            core: Core::new(),
+            now: 0,
+            wake: None,
+            running: Vec::new(),
+            status: (0, vec![0; usize::from(stages)]),
+            ends: Vec::new(),
+            stages,
+            pairs,
+        };
         ride.act(Event::ModelUp(ModelId(0), knobs));
         ride
     }
@@ -121,6 +131,11 @@ impl Ride {
     /// Completes a task with these outcomes, row by row.
     pub(super) fn done_with(&mut self, task: u64, rows: &[Next]) -> String {
         let rows: Vec<RowOutcome> = rows.iter().map(|&next| RowOutcome { next, emitted: false }).collect();
+        let Task { cell, batch, .. } = *self.task(task);
+        if batch != self.status.0 {
+            self.status = (batch, vec![0; usize::from(self.stages)]);
+        }
+        self.status.1[usize::from(cell.0)] += self.task(task).row_count();
         self.land(task);
         self.act(Event::Completed { task: TaskId(task), rows: &rows })
     }
@@ -227,15 +242,9 @@ impl Ride {
         rows.collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the counts in the status map of the only batch, including dead rows.
-    pub(super) fn completed(&self) -> Vec<u32> {
-        let mut batches = self
-            .core
-            .groups
-            .iter()
-            .flat_map(|(_, group)| &group.work.batches().expect("it runs batches").table.batches);
-        let (_, batch) = batches.next().expect("a batch is under way");
-        batch.completed.to_vec()
+    /// Returns the counts in the status map of the latest batch, including dead rows.
+    pub(super) fn completed(&self) -> &[u32] {
+        &self.status.1
     }
 
     /// The batch queues: `stage: {batch, start, num}` for each step that may be taken. A step that waits for newcomers

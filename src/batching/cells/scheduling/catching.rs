@@ -7,10 +7,9 @@ use smallvec::SmallVec;
 use super::Cells;
 use crate::{
     batching::{
-        CellId, LaneId, LazyCellKnobs, Ns, ShapeClass,
-        cells::graphs::CellGraphs,
+        CellId, LaneId, LazyCellKnobs, Ns, SegmentKnobs, ShapeClass,
         cost::Quantile,
-        graph::{NodeCounts, time_of},
+        graph::{NodeCounts, node_counts, time_of},
         ids::RequestIx,
         version::StepContext,
     },
@@ -33,8 +32,8 @@ impl Catching {
         Self { knobs, credit_ns: None, latest: NodeCounts::new() }
     }
 
-    pub(in crate::batching) fn boarded(&mut self, cells: &CellGraphs, graph: &[Unfolded]) {
-        self.latest = cells.all_nodes(graph);
+    pub(in crate::batching) fn boarded(&mut self, segments: &[SegmentKnobs], graph: &[Unfolded]) {
+        self.latest = node_counts(segments, graph, 0, 0);
     }
 
     /// Updates the credit for a task of a type. `whole_ns` is the execution time of a request, 0 if unknown.
@@ -71,13 +70,13 @@ impl Cells {
     ) -> Option<CellId> {
         let catching = self.catching.as_ref()?;
         let costs = &context.version.costs;
-        if let Some(cell) = self.cells.first_retry(lane) {
+        if let Some(cell) = self.cells.queues.first_retry(lane) {
             return Some(cell);
         }
         let ready = |cell: CellId| {
             // Waiting requests start with the first type, so they count as ready there.
             let joined = if cell == self.cells.first() { waiting } else { 0 };
-            self.cells.ready(cell, lane) + joined
+            self.cells.queues.ready(cell, lane) + joined
         };
         let most_rows = |cell: CellId| self.most_rows(cell);
         let ready_types: SmallVec<[CellId; 4]> = self.types().filter(|cell| ready(*cell) > 0).collect();

@@ -90,12 +90,13 @@ impl Cells {
 
     /// Whether any node is ready, on any lane.
     pub(in crate::batching) fn has_ready(&self) -> bool {
-        self.cells.has_ready()
+        self.cells.queues.has_ready()
     }
 
     /// Whether a node is ready that this lane may run.
     pub(in crate::batching) fn has_ready_on(&self, lane: LaneId) -> bool {
-        self.types().any(|cell| self.cells.ready(cell, lane) > 0) || self.cells.first_retry(lane).is_some()
+        self.types().any(|cell| self.cells.queues.ready(cell, lane) > 0)
+            || self.cells.queues.first_retry(lane).is_some()
     }
 
     /// Returns all types, in the order in which segments name them.
@@ -116,7 +117,7 @@ impl Cells {
 
     /// Whether requests are merged and some of them still run.
     pub(in crate::batching) fn is_merged(&self) -> bool {
-        self.knobs.merge_requests.is_some() && self.cells.under_way() > 0
+        self.knobs.merge_requests.is_some() && self.cells.under_way > 0
     }
 
     // ## (pending | aboard | merged) => ended
@@ -155,7 +156,7 @@ impl Cells {
             self.rounds.len() - 1
         });
         let round = &mut self.rounds[at];
-        let own = self.cells.ready(round.cell, lane.id) + joined(round.cell);
+        let own = self.cells.queues.ready(round.cell, lane.id) + joined(round.cell);
         let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
         // Rounds exist for submitting tasks ahead, so an idle lane is always scheduled again.
         if !lane.is_idle()
@@ -169,7 +170,7 @@ impl Cells {
         // On a lane that takes one task at a time, no type is ever running when the next is chosen. Counting the last
         // type as running keeps it from always going first.
         let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
-        let cell = self.cells.choose(lane.id, last, joined, brought)?;
+        let cell = self.cells.queues.choose(lane.id, last, joined, brought)?;
         *round = Round { lane: lane.id, cell, tasks: 1 };
         Some(cell)
     }
@@ -216,7 +217,7 @@ impl Cells {
             return 0;
         }
         let waiting = if cell == self.cells.first() { self.may_board(version, ledger) } else { 0 };
-        self.cells.ready(cell, lane) + waiting
+        self.cells.queues.ready(cell, lane) + waiting
     }
 
     /// Rejects queue heads that can no longer meet their target.
@@ -230,7 +231,7 @@ impl Cells {
 
     /// Returns how many waiting requests may board; an upper bound limited by the free slots.
     fn may_board(&self, version: &Version, ledger: &Ledger) -> u64 {
-        let free = self.cells.free_slots();
+        let free = self.cells.free_slots.count();
         let first = first_waiting(version, ledger);
         let fits = !self.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
         if fits { (version.pending.ready() as u64).min(u64::from(free)) } else { 0 }
@@ -286,16 +287,16 @@ impl Cells {
     fn board(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
         while let Some(request_ix) = first_waiting(context.version, context.ledger) {
             let is_full = match self.knobs.merge_requests {
-                Some(requests) => self.cells.under_way() >= requests,
-                None => self.cells.ready(cell, lane) >= u64::from(most),
+                Some(requests) => self.cells.under_way >= requests,
+                None => self.cells.queues.ready(cell, lane) >= u64::from(most),
             };
-            if is_full || slots(&context.ledger[request_ix].graph) > self.cells.free_slots() {
+            if is_full || slots(&context.ledger[request_ix].graph) > self.cells.free_slots.count() {
                 return;
             }
             context.board(request_ix);
             let graph = std::mem::take(&mut context.ledger[request_ix].graph);
             if let Some(catching) = &mut self.catching {
-                catching.boarded(&self.cells, &graph);
+                catching.boarded(&self.knobs.segments, &graph);
             }
             self.cells.board(request_ix, graph);
             if context.version.objective_ns.is_some() {
