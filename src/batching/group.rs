@@ -6,7 +6,7 @@ use std::mem;
 use super::{
     Action, Actions, Arrival, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, TimeoutAction,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx},
-    ledger::{Ledger, Links, NEVER, Request, RequestState},
+    ledger::{Ledger, NEVER, Request, RequestState},
     queue::BatchKey,
     timers::Timers,
     version::{StepContext, Tightest, Version},
@@ -135,8 +135,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         boarding: 0,
         emitted: 0,
         unsent: 0,
-        in_queue: Links::default(),
-        in_order: Links::default(),
+        links: Default::default(),
     });
     version.live += 1;
     if let Some(order) = &mut version.order {

@@ -56,8 +56,8 @@ pub(super) struct Request {
     pub(super) emitted: u32,
     /// Responses held until the requests before it have ended.
     pub(super) unsent: u32,
-    pub(super) in_queue: Links,
-    pub(super) in_order: Links,
+    /// Its neighbours in each list that it may be in.
+    pub(super) links: [Links; 2],
 }
 
 impl Request {

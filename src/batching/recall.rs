@@ -4,7 +4,7 @@
 use std::mem;
 
 use super::{
-    Action, Arrival, End, FirstArrival, RequestKey,
+    Action, Arrival, End, FirstArrival,
     ids::RequestIx,
     ledger::{NEVER, RequestState},
     version::StepContext,
@@ -15,7 +15,7 @@ use super::{
 /// board next, since they have waited longest.
 pub(super) fn recall_half(context: &mut StepContext<'_>) {
     let pending = &context.version.pending;
-    if !pending.may_leave() {
+    if !pending.may_leave {
         return;
     }
     let mut room = context.version.max_rows;
@@ -32,7 +32,7 @@ pub(super) fn recall_half(context: &mut StepContext<'_>) {
 /// Handles the loss of a request's device: recalls the request if it is queued and may move, and fails it otherwise.
 pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     match context.ledger[request_ix].state {
-        RequestState::Queued { .. } if context.version.pending.may_leave() => context.recall(request_ix),
+        RequestState::Queued { .. } if context.version.pending.may_leave => context.recall(request_ix),
         RequestState::Queued { .. } | RequestState::Aboard => work.end(context, request_ix, End::Failed),
         // The request has run; only its reply is held.
         RequestState::Held(_) | RequestState::Merged(_) => {}
@@ -42,7 +42,9 @@ pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix
 impl StepContext<'_> {
     /// Removes a waiting request from this core and passes it back as an arrival for another core.
     fn recall(&mut self, request_ix: RequestIx) {
-        let key = self.key_of(request_ix);
+        let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else { return };
+        let sub_queue = self.version.pending.sub_queue(sub_queue);
+        let key = sub_queue.map(|sub_queue| sub_queue.batch_key.key.clone()).unwrap_or_default();
         self.unqueue(request_ix);
         self.timers.disarm(self.ledger, request_ix);
         // The instants of the first arrival go along, because its age and timeouts count from there.
@@ -65,13 +67,5 @@ impl StepContext<'_> {
         self.version.live -= 1;
         self.version.totals.recalled += 1;
         self.actions.push(Action::Recalled(Box::new(arrival)));
-    }
-
-    fn key_of(&self, request_ix: RequestIx) -> RequestKey {
-        let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else {
-            return RequestKey::default();
-        };
-        let sub_queue = self.version.pending.sub_queue(sub_queue);
-        sub_queue.map_or_else(RequestKey::default, |sub_queue| sub_queue.batch_key.key.clone())
     }
 }

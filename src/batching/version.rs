@@ -9,7 +9,7 @@ use super::{
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
     ledger::{BatchSpan, Ledger, NEVER, Request, RequestState},
     policy::Requirements,
-    queue::{BatchKey, Change, InOrder, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences, Targets},
+    queue::{BatchKey, Change, IN_ORDER, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences, Targets},
     timers::Timers,
 };
 
@@ -126,7 +126,7 @@ pub(super) struct Version {
     /// Number of waiting requests before anything runs; 0 once that number was reached.
     pub(super) hold_until_waiting: u32,
     /// All live requests in arrival order, if replies must leave in that order.
-    pub(super) order: Option<List<InOrder>>,
+    pub(super) order: Option<List<IN_ORDER>>,
     /// Number of requests that have not ended.
     pub(super) live: usize,
     /// Number of tasks on lanes.
@@ -172,7 +172,7 @@ impl Version {
             latest_starts: LatestStarts::default(),
             // Sequences keep their own order already. Ordering across sequences could deadlock: a reply that waits for
             // another sequence would keep its own sequence from ending.
-            order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
+            order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::default),
             sequences,
             hold_until_waiting: knobs.queueing.hold_until_waiting,
             live: 0,

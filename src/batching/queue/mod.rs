@@ -14,7 +14,7 @@ mod targets;
 
 pub(super) use self::{
     lengths::LengthGroups,
-    list::{InOrder, List},
+    list::{IN_ORDER, List},
     pending::{BatchKey, LengthBucketing, Pending, SubQueue},
     rules::QueueRules,
     sequences::{Change, Sequences},

@@ -11,7 +11,7 @@ use slab::Slab;
 use super::{
     lengths::LengthGroups,
     levels::Levels,
-    list::{InQueue, List},
+    list::{IN_QUEUE, List},
     order::{QueueOrder, Rank},
     rules::QueueRules,
     targets::Targets,
@@ -68,18 +68,12 @@ impl BatchKey {
 }
 
 /// The requests of one level in a sub-queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::batching) struct Level {
-    pub(in crate::batching) fresh: List<InQueue>,
+    pub(in crate::batching) fresh: List<IN_QUEUE>,
     /// Requests past their queue timeout under `DELAY`. They go behind the fresh requests of their level and before the
     /// next level.
-    pub(in crate::batching) delayed: List<InQueue>,
-}
-
-impl Default for Level {
-    fn default() -> Self {
-        Self { fresh: List::new(), delayed: List::new() }
-    }
+    pub(in crate::batching) delayed: List<IN_QUEUE>,
 }
 
 /// Requests that may share a batch.
@@ -144,11 +138,11 @@ impl SubQueue {
 }
 
 /// All requests of a version that have not boarded.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::batching) struct Pending {
     pub(in crate::batching) rules: QueueRules,
     /// Whether its requests may move to another core.
-    may_leave: bool,
+    pub(in crate::batching) may_leave: bool,
     pub(in crate::batching) sub_queues: Slab<SubQueue>,
     /// Requests that wait for earlier requests of their sequence. They count like those in sub-queues.
     pub(in crate::batching) held: SubQueue,
@@ -171,21 +165,7 @@ pub(in crate::batching) struct Pending {
 
 impl Pending {
     pub(in crate::batching) fn new(rules: QueueRules, targets: Option<Targets>, may_leave: bool) -> Self {
-        Self {
-            rules,
-            may_leave,
-            sub_queues: Slab::new(),
-            held: SubQueue::default(),
-            by_key: BTreeMap::new(),
-            recent: None,
-            spare: None,
-            by_level: Levels::default(),
-            requests: 0,
-            rows: 0,
-            held_requests: 0,
-            order: QueueOrder::default(),
-            targets,
-        }
+        Self { rules, targets, may_leave, ..Self::default() }
     }
 
     pub(in crate::batching) fn sub_queue(&self, sub_queue: SubQueueIx) -> Option<&SubQueue> {
@@ -211,11 +191,6 @@ impl Pending {
 
     fn sub_queue_mut(&mut self, sub_queue: SubQueueIx) -> &mut SubQueue {
         if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
-    }
-
-    /// Whether its requests may move to another core.
-    pub(in crate::batching) fn may_leave(&self) -> bool {
-        self.may_leave
     }
 
     /// Returns the number of requests that may board.
@@ -262,8 +237,8 @@ impl Pending {
         ledger.may_leave += usize::from(self.may_leave);
         self.rows += rows;
         self.held_requests += usize::from(sub_queue == NOT_THEIR_TURN);
-        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
-            targets.insert(sub_queue, request_ix, &ledger[request_ix], false);
+        if let Some(targets) = &mut self.targets {
+            targets.insert(request_ix, &ledger[request_ix]);
         }
         if self.spare == Some(sub_queue) {
             self.spare = None;
@@ -326,8 +301,8 @@ impl Pending {
         ledger.may_leave -= usize::from(self.may_leave);
         self.rows -= rows;
         self.held_requests -= usize::from(sub_queue == NOT_THEIR_TURN);
-        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
-            targets.remove(sub_queue, request_ix, &ledger[request_ix], delayed);
+        if let Some(targets) = &mut self.targets {
+            targets.remove(request_ix, &ledger[request_ix]);
         }
     }
 
@@ -336,11 +311,13 @@ impl Pending {
         let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
         level.fresh.remove(ledger, request_ix);
         level.delayed.push_back(ledger, request_ix);
-        ledger[request_ix].state = RequestState::Queued { sub_queue, delayed: true };
-        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
-            targets.remove(sub_queue, request_ix, &ledger[request_ix], false);
-            targets.insert(sub_queue, request_ix, &ledger[request_ix], true);
+        let delayed = RequestState::Queued { sub_queue, delayed: true };
+        if let Some(targets) = &mut self.targets {
+            targets.remove(request_ix, &ledger[request_ix]);
+            ledger[request_ix].state = delayed;
+            targets.insert(request_ix, &ledger[request_ix]);
         }
+        ledger[request_ix].state = delayed;
         self.refile(ledger, sub_queue);
     }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use crate::batching::{
     Ns,
     graph::SlackNs,
-    ids::{RequestIx, SubQueueIx},
-    ledger::Request,
+    ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    ledger::{Request, RequestState},
 };
 
 /// Position of a request: by sub-queue, then level, then fresh before delayed, then target, then arrival order.
@@ -26,28 +26,24 @@ impl Targets {
         Self { objective_ns, places: BTreeSet::new() }
     }
 
-    fn place(&self, sub_queue: SubQueueIx, request_ix: RequestIx, request: &Request, delayed: bool) -> Place {
-        (sub_queue, request.level, delayed, request.target(self.objective_ns), request.seq, request_ix)
+    /// Returns the position of a request; `None` unless it is queued and may board.
+    fn place(&self, request_ix: RequestIx, request: &Request) -> Option<Place> {
+        let RequestState::Queued { sub_queue, delayed } = request.state else { return None };
+        let place = (sub_queue, request.level, delayed, request.target(self.objective_ns), request.seq, request_ix);
+        (sub_queue != NOT_THEIR_TURN).then_some(place)
     }
 
-    pub(in crate::batching) fn insert(
-        &mut self,
-        sub_queue: SubQueueIx,
-        request_ix: RequestIx,
-        request: &Request,
-        delayed: bool,
-    ) {
-        self.places.insert(self.place(sub_queue, request_ix, request, delayed));
+    /// Files a request, if it may board.
+    pub(in crate::batching) fn insert(&mut self, request_ix: RequestIx, request: &Request) {
+        let place = self.place(request_ix, request);
+        self.places.extend(place);
     }
 
-    pub(in crate::batching) fn remove(
-        &mut self,
-        sub_queue: SubQueueIx,
-        request_ix: RequestIx,
-        request: &Request,
-        delayed: bool,
-    ) {
-        self.places.remove(&self.place(sub_queue, request_ix, request, delayed));
+    /// Removes a request, before its state changes.
+    pub(in crate::batching) fn remove(&mut self, request_ix: RequestIx, request: &Request) {
+        if let Some(place) = self.place(request_ix, request) {
+            self.places.remove(&place);
+        }
     }
 
     /// Returns the requests of a sub-queue, earliest targets first within each level.
@@ -57,14 +53,8 @@ impl Targets {
     }
 
     /// Whether a request is filed correctly, for checks.
-    pub(in crate::batching) fn holds(
-        &self,
-        sub_queue: SubQueueIx,
-        request_ix: RequestIx,
-        request: &Request,
-        delayed: bool,
-    ) -> bool {
-        self.places.contains(&self.place(sub_queue, request_ix, request, delayed))
+    pub(in crate::batching) fn holds(&self, request_ix: RequestIx, request: &Request) -> bool {
+        self.place(request_ix, request).is_some_and(|place| self.places.contains(&place))
     }
 
     pub(in crate::batching) fn len(&self) -> usize {
@@ -115,12 +105,11 @@ impl LatestStarts {
         if self.filed[at].map(|filed| (filed.request_ix, filed.seq)) == first {
             return;
         }
-        let latest = first.map(|(request_ix, _)| latest_start(request_ix).unwrap_or(UNKNOWN));
-        if let Some(old) = self.filed[at].and_then(|filed| filed.latest) {
-            self.in_time.remove(&(old, sub_queue));
-        }
-        self.in_time.extend(latest.map(|latest| (latest, sub_queue)));
-        self.filed[at] = first.map(|(request_ix, seq)| Filed { request_ix, seq, latest });
+        let filed = first.map(|(request_ix, seq)| {
+            let latest = Some(latest_start(request_ix).unwrap_or(UNKNOWN));
+            Filed { request_ix, seq, latest }
+        });
+        self.refile(sub_queue, filed);
     }
 
     /// Returns the earliest latest start of all requests that can still be in time, with its request; `None` if there
@@ -138,27 +127,27 @@ impl LatestStarts {
             if first.is_some_and(|(latest, _)| latest <= filed_as) {
                 break;
             }
-            let Some(request_ix) = self.filed[sub_queue as usize].map(|filed| filed.request_ix) else { break };
-            let Some(latest) = latest_start(request_ix) else { break };
+            let Some(filed) = self.filed[sub_queue as usize] else { break };
+            let Some(latest) = latest_start(filed.request_ix) else { break };
             let in_time = (latest >= now).then_some(latest);
-            self.file_as(sub_queue, filed_as, in_time);
-            let Some(latest) = in_time else { continue };
-            if first.is_none_or(|(other, _)| latest < other) {
-                first = Some((latest, request_ix));
+            self.refile(sub_queue, Some(Filed { latest: in_time, ..filed }));
+            if in_time.is_some() && first.is_none_or(|(other, _)| latest < other) {
+                first = Some((latest, filed.request_ix));
             }
         }
         first
     }
 
-    fn file_as(&mut self, sub_queue: SubQueueIx, before: SlackNs, latest: Option<SlackNs>) {
-        if latest == Some(before) {
+    fn refile(&mut self, sub_queue: SubQueueIx, filed: Option<Filed>) {
+        let latest = |filed: Option<Filed>| filed.and_then(|filed| filed.latest);
+        let before = latest(std::mem::replace(&mut self.filed[sub_queue as usize], filed));
+        if before == latest(filed) {
             return;
         }
-        self.in_time.remove(&(before, sub_queue));
-        self.in_time.extend(latest.map(|latest| (latest, sub_queue)));
-        if let Some(filed) = &mut self.filed[sub_queue as usize] {
-            filed.latest = latest;
+        if let Some(before) = before {
+            self.in_time.remove(&(before, sub_queue));
         }
+        self.in_time.extend(latest(filed).map(|latest| (latest, sub_queue)));
     }
 
     /// Whether a sub-queue is filed by this request, or not filed if there is none, for checks.

@@ -68,7 +68,7 @@ fn sums(core: &Core) -> Result<(), Broken> {
     let expected_ns: Ns = core.ledger.iter().map(|(_, request)| request.expected_ns).sum();
     hold!(core.ledger.expected_ns() == expected_ns, "expects {} ns, of {expected_ns}", core.ledger.expected_ns());
     let groups = core.groups.iter().map(|(_, group)| &group.version.pending);
-    let may_leave: usize = groups.filter(|pending| pending.may_leave()).map(|pending| pending.requests).sum();
+    let may_leave: usize = groups.filter(|pending| pending.may_leave).map(|pending| pending.requests).sum();
     hold!(core.ledger.may_leave == may_leave, "{} may leave, of {may_leave}", core.ledger.may_leave);
     Ok(())
 }
@@ -228,8 +228,7 @@ fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         let at = at as SubQueueIx;
         for request_ix in sub_queue.iter(&core.ledger) {
             let request = &core.ledger[request_ix];
-            let delayed = matches!(request.state, RequestState::Queued { delayed: true, .. });
-            hold!(targets.holds(at, request_ix, request, delayed), "{:?} is not known by its target", request.req);
+            hold!(targets.holds(request_ix, request), "{:?} is not known by its target", request.req);
         }
         filled += usize::from(!sub_queue.is_empty());
         let first = targets.of_sub_queue(at).next().map(|request_ix| (request_ix, core.ledger[request_ix].seq));
