@@ -22,7 +22,7 @@
 //!   version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
 //! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain
-//!   data.
+//!   data. `hold`: the form of the invariants.
 
 mod arbiter;
 mod batches;
@@ -33,6 +33,7 @@ mod counters;
 mod event;
 mod graph;
 mod group;
+mod hold;
 mod ids;
 pub mod knob;
 mod knobs;

@@ -14,6 +14,7 @@ use crate::{
     batching::{
         CellId, CellKnobs, LaneId, SegmentKnobs,
         graph::{NodeCounts, node_counts},
+        hold::hold,
         ids::RequestIx,
     },
     model::unfold::Unfolded,
@@ -79,18 +80,14 @@ impl CellGraphs {
             self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
         aboard.sort_unstable();
         under_way.sort_unstable();
-        if aboard != under_way || aboard.len() != self.under_way as usize {
-            return Err(format!("requests in slots {aboard:?} are aboard, but {under_way:?} are under way"));
-        }
+        let counted = aboard == under_way && aboard.len() == self.under_way as usize;
+        hold!(counted, "requests in slots {aboard:?} are aboard, but {under_way:?} are under way");
         self.check_slots(in_flight)?;
         for (ix, journey) in self.journeys.iter().filter(|(_, journey)| !journey.is_over) {
             let is_there = |subgraph: &SubgraphIx| self.queues.is_of(*subgraph, ix as JourneyIx);
-            let there =
-                journey.subgraphs.iter().filter(is_there).filter(|&subgraph| self.queues.holds(subgraph)).count();
-            if there != journey.subgraphs.open() as usize {
-                let open = journey.subgraphs.open();
-                return Err(format!("a request counts {open} queued subgraphs of {there}"));
-            }
+            let there = journey.subgraphs.iter().filter(is_there);
+            let (there, open) = (there.filter(|&ix| self.queues.holds(ix)).count(), journey.subgraphs.open());
+            hold!(there == open as usize, "a request counts {open} queued subgraphs of {there}");
         }
         self.queues.check(retried.filter(|row| self.is_live(row)))
     }
@@ -100,17 +97,14 @@ impl CellGraphs {
     fn check_slots<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
         for (ix, journey) in &self.journeys {
             let (held, needs) = (journey.slots.len(), slots(&journey.graph));
-            if held != needs as usize {
-                return Err(format!("journey {ix} holds {held} slots, and needs {needs}"));
-            }
+            hold!(held == needs as usize, "journey {ix} holds {held} slots, and needs {needs}");
         }
         self.free_slots.check(self.journeys.iter().flat_map(|(_, journey)| &journey.slots))?;
         for row in in_flight {
             let which = self.queues.get(row.subgraph).nodes.slot(row.node);
             let journey = self.journeys.get(row.of.journey as usize);
-            if journey.and_then(|journey| journey.slots.get(which)) != Some(&row.slot) {
-                return Err(format!("{row:?} is in flight in a slot that its request does not hold"));
-            }
+            let slot = journey.and_then(|journey| journey.slots.get(which));
+            hold!(slot == Some(&row.slot), "{row:?} is in flight in a slot that its request does not hold");
         }
         Ok(())
     }

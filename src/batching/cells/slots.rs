@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::model::unfold::Unfolded;
+use crate::{batching::hold::hold, model::unfold::Unfolded};
 
 /// The slots of one request. A chain's single slot needs no allocation.
 pub(super) type HeldSlots = SmallVec<[u32; 4]>;
@@ -61,21 +61,17 @@ impl FreeSlots {
 
     /// Checks that each slot is either free or held by exactly one request.
     pub(super) fn check<'a>(&'a self, held: impl Iterator<Item = &'a u32>) -> Result<(), String> {
-        if self.fresh > self.all {
-            return Err(format!("{} slots were given out, of {}", self.fresh, self.all));
-        }
+        hold!(self.fresh <= self.all, "{} slots were given out, of {}", self.fresh, self.all);
         let mut seen = vec![false; self.fresh as usize];
         for &slot in held.chain(&self.freed) {
-            match seen.get_mut(slot as usize) {
-                Some(seen) if !*seen => *seen = true,
-                Some(_) => return Err(format!("slot {slot} is held or free twice")),
-                None => return Err(format!("slot {slot} is held or free, but was never given out")),
-            }
+            let seen = seen.get_mut(slot as usize).map(|seen| std::mem::replace(seen, true));
+            hold!(seen.is_some(), "slot {slot} is held or free, but was never given out");
+            hold!(seen == Some(false), "slot {slot} is held or free twice");
         }
-        match seen.iter().position(|seen| !seen) {
-            Some(slot) => Err(format!("slot {slot} is neither held nor free")),
-            None => Ok(()),
+        for (slot, seen) in seen.iter().enumerate() {
+            hold!(*seen, "slot {slot} is neither held nor free");
         }
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::{
     batching::{
         Ns, SequenceKnobs, SequenceNo,
+        hold::hold,
         ids::{RequestIx, SequenceIx},
     },
     model::{CorrelationId, InSequence},
@@ -221,12 +222,9 @@ impl Sequences {
     pub(in crate::batching) fn check(&self, is_ready: impl Fn(RequestIx) -> Option<bool>) -> Result<(), String> {
         let held = self.all.iter().filter(|(_, sequence)| sequence.has_slot).count();
         let most = self.knobs.max_sequences.max(1);
-        if held + self.free_slots as usize != most as usize {
-            return Err(format!("{held} sequences hold slots and {} are free, of {most}", self.free_slots));
-        }
-        if self.free_slots > 0 && !self.backlog.is_empty() {
-            return Err(format!("{} sequences wait for a slot while one is free", self.backlog.len()));
-        }
+        let (free, waiting) = (self.free_slots, self.backlog.len());
+        hold!(held + free as usize == most as usize, "{held} sequences hold slots and {free} are free, of {most}");
+        hold!(free == 0 || waiting == 0, "{waiting} sequences wait for a slot while one is free");
         for (ix, sequence) in &self.all {
             let Sequence { id, number, .. } = sequence;
             let is_open = self.open.get(id) == Some(&(ix as SequenceIx));
@@ -244,8 +242,8 @@ impl Sequences {
                 (turn_is_ready, "has a request at its turn that cannot board"),
                 (others_wait, "has a request that may board before its turn"),
             ];
-            if let Some((_, fault)) = sound.iter().find(|(holds, _)| !holds) {
-                return Err(format!("the sequence '{id}' {fault}: {sequence:?}"));
+            for (holds, fault) in sound {
+                hold!(holds, "the sequence '{id}' {fault}: {sequence:?}");
             }
         }
         Ok(())

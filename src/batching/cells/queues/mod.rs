@@ -10,7 +10,7 @@ use slab::Slab;
 use self::retries::Retry;
 
 use super::{nodes::Nodes, ready::Places};
-use crate::batching::{CellId, CellKnobs, LaneId, ids::RequestIx};
+use crate::batching::{CellId, CellKnobs, LaneId, hold::hold, ids::RequestIx};
 
 /// Index of a subgraph; not reused while a task names it.
 pub(super) type SubgraphIx = u32;
@@ -141,25 +141,15 @@ impl Queues {
                 };
                 live += 1;
                 *nodes.entry(subgraph.pinned).or_default() += u64::from(subgraph.ready());
-                if subgraph.pinned.is_some() != (subgraph.tasks > 0) {
-                    return Err(format!(
-                        "subgraph {ix} has {} tasks and is pinned to {:?}",
-                        subgraph.tasks, subgraph.pinned
-                    ));
-                }
+                let Subgraph { tasks, pinned, .. } = *subgraph;
+                hold!(pinned.is_some() == (tasks > 0), "subgraph {ix} has {tasks} tasks and is pinned to {pinned:?}");
             }
             let pinned = queue.pinned.iter().map(|(lane, ready)| (Some(*lane), ready.nodes));
             for (pin, counted) in pinned.chain([(None, queue.free.nodes)]) {
                 let there = nodes.get(&pin).copied().unwrap_or_default();
-                if there != counted {
-                    return Err(format!(
-                        "the queue of cell {cell} counts {counted} ready nodes of {there} for {pin:?}"
-                    ));
-                }
+                hold!(there == counted, "the queue of cell {cell} counts {counted} ready nodes of {there} for {pin:?}");
             }
-            if live != queue.live {
-                return Err(format!("the queue of cell {cell} counts {} subgraphs of {live}", queue.live));
-            }
+            hold!(live == queue.live, "the queue of cell {cell} counts {} subgraphs of {live}", queue.live);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{JourneyIx, NodeRow, Queues, SubgraphIx};
-use crate::batching::{CellId, LaneId};
+use crate::batching::{CellId, LaneId, hold::hold};
 
 /// Rows of one type that run again as a separate task.
 #[derive(Debug)]
@@ -86,12 +86,10 @@ impl Queues {
         let mut of_subgraph: BTreeMap<SubgraphIx, u32> = BTreeMap::new();
         for retry in &self.retries {
             let (rows, most) = (retry.rows.len(), self.queues[usize::from(retry.cell.0)].knobs.max_rows);
-            if !(1..=most as usize).contains(&rows) {
-                return Err(format!("{rows} rows of cell {} are to run again, of at most {most}", retry.cell.0));
-            }
-            if let Some(row) = retry.rows.iter().find(|row| row.is_void || !self.holds(row.subgraph)) {
-                return Err(format!("{row:?} is to run again, though nobody waits for it"));
-            }
+            let fits = (1..=most as usize).contains(&rows);
+            hold!(fits, "{rows} rows of cell {} are to run again, of at most {most}", retry.cell.0);
+            let void = retry.rows.iter().find(|row| row.is_void || !self.holds(row.subgraph));
+            hold!(void.is_none(), "{void:?} is to run again, though no node waits for it");
         }
         let waiting = self.retries.iter().flat_map(|retry| &retry.rows).map(|row| row.subgraph);
         for subgraph in waiting.chain(in_flight.map(|row| row.subgraph)) {
@@ -99,9 +97,8 @@ impl Queues {
         }
         for (ix, subgraph) in self.subgraphs.iter().filter(|(_, subgraph)| !subgraph.dropped) {
             let there = of_subgraph.get(&(ix as SubgraphIx)).copied().unwrap_or_default();
-            if there != subgraph.retried {
-                return Err(format!("subgraph {ix} counts {} rows that run again, of {there}", subgraph.retried));
-            }
+            let counted = subgraph.retried;
+            hold!(there == counted, "subgraph {ix} counts {counted} rows that run again, of {there}");
         }
         Ok(())
     }

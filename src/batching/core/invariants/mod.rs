@@ -10,24 +10,16 @@ use crate::batching::{
     Ns,
     arbiter::Waiting,
     group::Group,
+    hold::hold,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
     ledger::{InFlightTask, Ledger, NEVER, Request, RequestState},
-    queue::SubQueue,
+    queue::{Pending, SubQueue},
     timers::Timers,
+    version::Version,
 };
 
 /// Description of a broken invariant.
 pub(in crate::batching) type Broken = String;
-
-/// Returns the formatted description as an error unless the condition holds.
-macro_rules! hold {
-    ($that:expr, $($sentence:tt)+) => {
-        if !$that {
-            return Err(format!($($sentence)+));
-        }
-    };
-}
-use hold;
 
 /// Checks every invariant of a core between two steps.
 pub(in crate::batching) fn check(core: &Core) -> Result<(), Broken> {
@@ -36,16 +28,21 @@ pub(in crate::batching) fn check(core: &Core) -> Result<(), Broken> {
     lanes(core)?;
     wakes(core)?;
     for (ix, group) in &core.groups {
-        counts(core, ix, group)?;
-        sub_queues(core, ix, group)?;
-        targets(core, ix, group)?;
-        batches::check(core, ix, group)?;
-        cells(core, ix, group)?;
-        sequences(core, ix, group)?;
-        order(core, ix, group)?;
-        progress(core, ix, group)?;
+        group_of(core, ix, group).map_err(|broken| format!("group {ix}: {broken}"))?;
     }
     Ok(())
+}
+
+fn group_of(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    running(core, ix, group)?;
+    counts(core, ix, group)?;
+    sub_queues(core, group)?;
+    targets(core, group)?;
+    batches::check(core, ix, group)?;
+    cells(core, ix, group)?;
+    sequences(core, ix, group)?;
+    order(core, ix, group)?;
+    progress(core, ix, group)
 }
 
 /// Every live request is found by its id, belongs to a group, and has rows left unless it is over.
@@ -73,8 +70,7 @@ fn sums(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each lane counts its tasks correctly and stays within its depth; each group stays within its limit of tasks in
-/// flight.
+/// Each lane counts its tasks correctly and stays within its depth.
 fn lanes(core: &Core) -> Result<(), Broken> {
     let in_flight_tasks = core.ledger.in_flight_tasks();
     let tasks_on: BTreeSet<_> = in_flight_tasks.iter().map(|in_flight| (in_flight.lane, in_flight.task)).collect();
@@ -89,18 +85,18 @@ fn lanes(core: &Core) -> Result<(), Broken> {
     for InFlightTask { task, own_rows, rows, bucket, .. } in in_flight_tasks {
         hold!(own_rows <= rows && rows <= bucket, "{task:?} has {own_rows} of {rows} rows in a bucket of {bucket}");
     }
-    for (ix, group) in &core.groups {
-        let own = in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
-        let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
-        let running = own.filter(|in_flight| !in_flight.is_followed).count();
-        hold!(running == tasks.len(), "group {ix} is in {} tasks, {running} of which end", tasks.len());
-        hold!(
-            running == group.version.running as usize,
-            "group {ix} counts {} tasks of {running}",
-            group.version.running
-        );
-        hold!(group.version.running <= group.version.max_in_flight, "group {ix} has {running} tasks in flight");
-    }
+    Ok(())
+}
+
+/// A group counts its tasks in flight correctly and stays within its limit.
+fn running(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let own = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
+    let ends = own.filter(|in_flight| !in_flight.is_followed).count();
+    hold!(ends == tasks.len(), "it is in {} tasks, {ends} of which end", tasks.len());
+    let Version { running, max_in_flight, .. } = group.version;
+    hold!(ends == running as usize, "it counts {running} tasks of {ends}");
+    hold!(running <= max_in_flight, "it has {running} tasks in flight, of at most {max_in_flight}");
     Ok(())
 }
 
@@ -134,7 +130,7 @@ fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (RequestIx, &Request)> 
 
 fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let live = own(core, ix).count();
-    hold!(live == group.version.live, "group {ix} counts {} live requests of {live}", group.version.live);
+    hold!(live == group.version.live, "it counts {} live requests of {live}", group.version.live);
     let queued = own(core, ix).filter(|(_, request)| matches!(request.state, RequestState::Queued { .. }));
     let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u64, u32>::new());
     for (_, request) in queued {
@@ -143,53 +139,43 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         *by_level.entry(request.level).or_default() += 1;
     }
     let pending = &group.version.pending;
-    hold!(requests == pending.requests, "group {ix} counts {} pending requests of {requests}", pending.requests);
-    hold!(rows == pending.rows, "group {ix} counts {} pending rows of {rows}", pending.rows);
+    hold!(requests == pending.requests, "it counts {} pending requests of {requests}", pending.requests);
+    hold!(rows == pending.rows, "it counts {} pending rows of {rows}", pending.rows);
     let levels = pending.by_level.iter().count();
-    hold!(levels == by_level.len(), "group {ix} counts requests of {levels} levels, of {}", by_level.len());
+    hold!(levels == by_level.len(), "it counts requests of {levels} levels, of {}", by_level.len());
     for (level, &waiting) in pending.by_level.iter() {
         let there = by_level.get(&level).copied().unwrap_or_default();
-        hold!(waiting == there, "level {level} of group {ix} counts {waiting} requests of {there}");
+        hold!(waiting == there, "level {level} counts {waiting} requests of {there}");
         let limit = pending.rules.queue_of(level).max_queue_size;
-        hold!(
-            limit == 0 || waiting <= limit,
-            "level {level} of group {ix} holds {waiting} requests of at most {limit}"
-        );
+        hold!(limit == 0 || waiting <= limit, "level {level} holds {waiting} requests of at most {limit}");
     }
     Ok(())
 }
 
 /// Each queued request appears once, in its own sub-queue and level; requests that are not delayed are in arrival
 /// order.
-fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn sub_queues(core: &Core, group: &Group) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
-    let order = &group.version.pending.order;
-    let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &group.version.pending.held, true)?;
-    for (at, sub_queue) in &group.version.pending.sub_queues {
-        let found = group.version.pending.by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
-        hold!(found == Some(at), "sub-queue {at} of group {ix} is not found by its batch key");
+    let Version { pending, sequences, .. } = &group.version;
+    let Pending { sub_queues, by_key, order, .. } = pending;
+    let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &pending.held, true)?;
+    for (at, sub_queue) in sub_queues {
+        let found = by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
+        hold!(found == Some(at), "sub-queue {at} is not found by its batch key");
         empty += usize::from(sub_queue.is_empty());
         let rank = sub_queue.rank(&core.ledger);
-        hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} of group {ix} is not filed as {rank:?}");
+        hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} is not filed as {rank:?}");
         // Requests of sequences are queued in the order in which their turns came, not in arrival order.
-        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, group.version.sequences.is_none())?;
+        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, sequences.is_none())?;
     }
-    let ready = group.version.pending.ready();
-    hold!(seen == ready, "group {ix} counts {ready} requests that may board, of {seen}");
+    let ready = pending.ready();
+    hold!(seen == ready, "it counts {ready} requests that may board, of {seen}");
     seen += held;
-    hold!(
-        seen == group.version.pending.requests,
-        "sub-queues of group {ix} hold {seen} of {} requests",
-        group.version.pending.requests
-    );
-    hold!(order.is_in_order(), "the sub-queues of group {ix} are out of order");
-    let filed = order.len() + empty;
-    hold!(filed == group.version.pending.sub_queues.len(), "group {ix} has a sub-queue in order that is gone");
-    hold!(empty <= 1, "group {ix} keeps {empty} empty sub-queues");
-    hold!(
-        group.version.pending.sub_queues.len() == group.version.pending.by_key.len(),
-        "group {ix} knows a sub-queue that is gone"
-    );
+    hold!(seen == pending.requests, "its sub-queues hold {seen} of {} requests", pending.requests);
+    hold!(order.is_in_order(), "its sub-queues are out of order");
+    hold!(order.len() + empty == sub_queues.len(), "it has a sub-queue in order that is gone");
+    hold!(empty <= 1, "it keeps {empty} empty sub-queues");
+    hold!(sub_queues.len() == by_key.len(), "it knows a sub-queue that is gone");
     Ok(())
 }
 
@@ -219,26 +205,26 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
 
 /// Where targets are kept, every request that may board is indexed by its target, and every sub-queue by its first
 /// request.
-fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let Some(targets) = &group.version.pending.targets else { return Ok(()) };
-    let ready = group.version.pending.ready();
-    hold!(targets.len() == ready, "group {ix} knows {} targets of {ready} requests", targets.len());
-    let mut filled = 0;
-    for (at, sub_queue) in &group.version.pending.sub_queues {
+fn targets(core: &Core, group: &Group) -> Result<(), Broken> {
+    let Version { pending, objective_ns, latest_starts, .. } = &group.version;
+    let Some(targets) = &pending.targets else { return Ok(()) };
+    let ready = pending.ready();
+    hold!(targets.len() == ready, "it knows {} targets of {ready} requests", targets.len());
+    let mut expected = 0;
+    for (at, sub_queue) in &pending.sub_queues {
         let at = at as SubQueueIx;
         for request_ix in sub_queue.iter(&core.ledger) {
             let request = &core.ledger[request_ix];
             hold!(targets.holds(request_ix, request), "{:?} is not known by its target", request.req);
         }
-        filled += usize::from(!sub_queue.is_empty());
+        expected += usize::from(objective_ns.is_some() && !sub_queue.is_empty());
         let first = targets.of_sub_queue(at).next().map(|request_ix| (request_ix, core.ledger[request_ix].seq));
-        let is_filed = group.version.objective_ns.is_none() || group.version.latest_starts.is_filed(at, first);
-        hold!(is_filed, "sub-queue {at} of group {ix} is not filed by its first request");
+        let is_filed = objective_ns.is_none() || latest_starts.is_filed(at, first);
+        hold!(is_filed, "sub-queue {at} is not filed by its first request");
     }
-    let (filed, in_time, in_order) = group.version.latest_starts.sub_queues();
-    let expected = if group.version.objective_ns.is_some() { filled } else { 0 };
-    hold!(filed == expected, "group {ix} files {filed} sub-queues of {expected}");
-    hold!(in_time == in_order, "group {ix} has {in_time} sub-queues in time, {in_order} in order");
+    let (filed, in_time, in_order) = latest_starts.sub_queues();
+    hold!(filed == expected, "it files {filed} sub-queues of {expected}");
+    hold!(in_time == in_order, "it has {in_time} sub-queues in time, {in_order} in order");
     Ok(())
 }
 
@@ -250,12 +236,12 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         let request = own(core, ix).find(|(own, _)| *own == request_ix).map(|(_, request)| request);
         request.map(|request| !matches!(request.state, RequestState::Queued { sub_queue: NOT_THEIR_TURN, .. }))
     };
-    sequences.check(is_ready).map_err(|broken| format!("group {ix}: {broken}"))?;
+    sequences.check(is_ready)?;
     let mut idle: Vec<_> = sequences.idle().collect();
     let mut timed: Vec<_> = core.timers.idle(ix).collect();
     idle.sort_unstable();
     timed.sort_unstable();
-    hold!(idle == timed, "group {ix} has the idle sequences {idle:?}, but those timed are {timed:?}");
+    hold!(idle == timed, "it has the idle sequences {idle:?}, but those timed are {timed:?}");
     Ok(())
 }
 
@@ -266,11 +252,11 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         own(core, ix).filter(|(_, request)| request.state == RequestState::Aboard).map(|(request_ix, _)| request_ix);
     let in_flight = cellular.tasks.iter().flat_map(|task| &task.nodes);
     let retried = cellular.tasks.iter().filter(|task| task.is_retry).flat_map(|task| &task.nodes);
-    cellular.cells.check(aboard.collect(), in_flight, retried).map_err(|broken| format!("group {ix}: {broken}"))?;
+    cellular.cells.check(aboard.collect(), in_flight, retried)?;
     let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
     let of_ledger: Vec<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.own_rows as usize)).collect();
     let of_cells: Vec<_> = cellular.tasks.iter().map(|task| (task.id, task.nodes.len())).collect();
-    hold!(of_ledger == of_cells, "group {ix} runs {of_cells:?}, of which the ledger knows {of_ledger:?}");
+    hold!(of_ledger == of_cells, "it runs {of_cells:?}, of which the ledger knows {of_ledger:?}");
     for (request_ix, request) in own(core, ix) {
         let waits = matches!(request.state, RequestState::Merged(_));
         hold!(
@@ -288,18 +274,18 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let is_held = |request: &Request| matches!(request.state, RequestState::Held(_)) || request.unsent > 0;
     let Some(order) = &group.version.order else {
         let held = own(core, ix).any(|(_, request)| is_held(request));
-        hold!(!held, "group {ix} holds a reply back without keeping order");
+        hold!(!held, "it holds a reply back without keeping order");
         return Ok(());
     };
     let request_ixs: Vec<RequestIx> = order.iter(&core.ledger).collect();
     hold!(
         request_ixs.len() == group.version.live,
-        "the order of group {ix} has {} of {} requests",
+        "its order has {} of {} requests",
         request_ixs.len(),
         group.version.live
     );
     let ascending = request_ixs.is_sorted_by_key(|&request_ix| core.ledger[request_ix].seq);
-    hold!(ascending, "the order of group {ix} is not that of arrival");
+    hold!(ascending, "its order is not that of arrival");
     if let Some(&first) = request_ixs.first() {
         let request = &core.ledger[first];
         hold!(!is_held(request), "{:?} is first in order and is held back", request.req);
@@ -310,15 +296,15 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// A group that could use an idle lane has one or waits for a time; while no lane is idle, it waits for a lane. A group
 /// with no running task can always launch the work it has.
 fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    hold!(!group.is_drained(), "group {ix} is drained, but not gone");
+    hold!(!group.is_drained(), "it is drained, but not gone");
     let waiting = core.arbiter.is_waiting(ix);
     let idle = core.arbiter.idle_lanes() > 0;
-    hold!(!(idle && waiting == Waiting::ForLane), "group {ix} waits for a lane while one is idle");
+    hold!(!(idle && waiting == Waiting::ForLane), "it waits for a lane while one is idle");
     if group.wants_lane() && group.version.running == 0 {
-        hold!(waiting != Waiting::Nothing, "group {ix} has work and waits for nothing");
+        hold!(waiting != Waiting::Nothing, "it has work and waits for nothing");
     }
     if let Waiting::Until(due) = waiting {
-        hold!(due > core.now(), "group {ix} waits for {due}, which has passed");
+        hold!(due > core.now(), "it waits for {due}, which has passed");
     }
     Ok(())
 }
