@@ -54,7 +54,8 @@ impl Standing {
 pub(super) struct Lane {
     pub(super) id: LaneId,
     pub(super) knobs: LaneKnobs,
-    tasks: u16,
+    /// Number of tasks on it.
+    pub(super) tasks: u16,
     /// Predicted end of the work on it.
     busy_until: Ns,
     /// End of its last task.
@@ -167,16 +168,16 @@ impl Arbiter {
 
     /// Returns the number of lanes without a task.
     pub(super) fn idle_lanes(&self) -> usize {
-        self.lanes.iter().filter(|load| load.lane.is_idle()).count()
+        self.lanes().filter(|lane| lane.is_idle()).count()
     }
 
-    pub(super) fn lanes(&self) -> impl Iterator<Item = (&Lane, u16)> {
-        self.lanes.iter().map(|load| (&load.lane, load.lane.tasks))
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().map(|load| &load.lane)
     }
 
     /// Returns the lanes that accept a task now, by id.
     pub(super) fn open_lanes(&self, now: Ns) -> impl Iterator<Item = Lane> {
-        self.lanes.iter().map(|load| load.lane).filter(move |lane| lane.is_open(now))
+        self.lanes().copied().filter(move |lane| lane.is_open(now))
     }
 
     /// Sets a group's weight.
@@ -257,7 +258,7 @@ impl Arbiter {
     }
 
     fn lanes_ahead(&self) -> impl Iterator<Item = &Lane> {
-        self.lanes.iter().map(|load| &load.lane).filter(|lane| lane.has_room())
+        self.lanes().filter(|lane| lane.has_room())
     }
 
     /// Returns an open lane and the group that gets it, and removes the group from the ring. `holds` returns how many
@@ -332,22 +333,8 @@ impl Arbiter {
         }
     }
 
-    pub(super) fn is_waiting(&self, group: GroupIx) -> Waiting {
-        match self.standings.get(group) {
-            Some(Standing { in_ring: true, .. }) => Waiting::ForLane,
-            Some(Standing { due: Some(due), .. }) => Waiting::Until(*due),
-            _ => Waiting::Nothing,
-        }
+    /// Whether a group waits for a lane, and the time that it waits for, if any.
+    pub(super) fn waits(&self, group: GroupIx) -> (bool, Option<Ns>) {
+        self.standings.get(group).map_or((false, None), |standing| (standing.in_ring, standing.due))
     }
-}
-
-/// What a group waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
-    /// A lane.
-    ForLane,
-    /// A time.
-    Until(Ns),
-    /// An event that concerns it.
-    Nothing,
 }

@@ -71,65 +71,37 @@ pub struct Counters {
 /// Sums the counters of several cores or versions.
 impl AddAssign<&Self> for Counters {
     fn add_assign(&mut self, more: &Self) {
-        // Destructures all fields, so that the compiler reports one that is not added.
-        let Self {
-            pending_requests,
-            pending_rows,
-            live_requests,
-            running_tasks,
-            batches_formed,
-            batches_parted_by_key,
-            stretches,
-            stretches_while_checking,
-            splits,
-            merges,
-            preemptions,
-            early_exits,
-            slack_misses,
-            tasks_launched,
-            rows_launched,
-            tasks_failed,
-            retries,
-            recalled,
-            delayed,
-            completed,
-            failed,
-            queue_full,
-            queue_timeout,
-            late,
-            no_memory,
-            not_started,
-            expired,
-            cancelled,
-        } = more;
-        self.pending_requests += pending_requests;
-        self.pending_rows += pending_rows;
-        self.live_requests += live_requests;
-        self.running_tasks += running_tasks;
-        self.batches_formed += batches_formed;
-        self.batches_parted_by_key += batches_parted_by_key;
-        self.stretches += stretches;
-        self.stretches_while_checking += stretches_while_checking;
-        self.splits += splits;
-        self.merges += merges;
-        self.preemptions += preemptions;
-        self.early_exits += early_exits;
-        self.slack_misses += slack_misses;
-        self.tasks_launched += tasks_launched;
-        self.rows_launched += rows_launched;
-        self.tasks_failed += tasks_failed;
-        self.retries += retries;
-        self.recalled += recalled;
-        self.delayed += delayed;
-        self.completed += completed;
-        self.failed += failed;
-        self.queue_full += queue_full;
-        self.queue_timeout += queue_timeout;
-        self.late += late;
-        self.no_memory += no_memory;
-        self.not_started += not_started;
-        self.expired += expired;
-        self.cancelled += cancelled;
+        // Names all fields, so that the compiler reports one that is not added.
+        *self = Self {
+            pending_requests: self.pending_requests + more.pending_requests,
+            pending_rows: self.pending_rows + more.pending_rows,
+            live_requests: self.live_requests + more.live_requests,
+            running_tasks: self.running_tasks + more.running_tasks,
+            batches_formed: self.batches_formed + more.batches_formed,
+            batches_parted_by_key: self.batches_parted_by_key + more.batches_parted_by_key,
+            stretches: self.stretches + more.stretches,
+            stretches_while_checking: self.stretches_while_checking + more.stretches_while_checking,
+            splits: self.splits + more.splits,
+            merges: self.merges + more.merges,
+            preemptions: self.preemptions + more.preemptions,
+            early_exits: self.early_exits + more.early_exits,
+            slack_misses: self.slack_misses + more.slack_misses,
+            tasks_launched: self.tasks_launched + more.tasks_launched,
+            rows_launched: self.rows_launched + more.rows_launched,
+            tasks_failed: self.tasks_failed + more.tasks_failed,
+            retries: self.retries + more.retries,
+            recalled: self.recalled + more.recalled,
+            delayed: self.delayed + more.delayed,
+            completed: self.completed + more.completed,
+            failed: self.failed + more.failed,
+            queue_full: self.queue_full + more.queue_full,
+            queue_timeout: self.queue_timeout + more.queue_timeout,
+            late: self.late + more.late,
+            no_memory: self.no_memory + more.no_memory,
+            not_started: self.not_started + more.not_started,
+            expired: self.expired + more.expired,
+            cancelled: self.cancelled + more.cancelled,
+        };
     }
 }
 
@@ -146,18 +118,5 @@ impl Counters {
             End::Expired => &mut self.expired,
             End::Cancelled => &mut self.cancelled,
         } += 1;
-    }
-
-    /// Returns the number of requests that have ended, in any way.
-    pub fn ended(&self) -> u64 {
-        self.completed
-            + self.failed
-            + self.queue_full
-            + self.queue_timeout
-            + self.late
-            + self.no_memory
-            + self.not_started
-            + self.expired
-            + self.cancelled
     }
 }

@@ -54,17 +54,12 @@ impl Group {
 
     /// Whether the policy's next decision depends on the slack of other models.
     pub(super) fn asks_for_neighbours(&self) -> bool {
-        self.work.asks_for_neighbours(&self.version)
+        self.work.batches().is_some_and(|batches| batches.asks_for_neighbours(&self.version))
     }
 
     /// Whether the group may launch work that is pinned to this lane.
     pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
-        self.version.may_run() && self.work.has_ready_on(lane)
-    }
-
-    /// Whether ready work may be pinned to a lane.
-    pub(super) fn has_pins(&self) -> bool {
-        self.work.cells().is_some()
+        self.version.may_run() && self.work.cells().is_some_and(|cells| cells.has_ready_on(lane))
     }
 
     pub(super) fn counters(&self) -> Counters {

@@ -157,10 +157,10 @@ pub(super) struct Ledger {
     requests: Slab<Request>,
     by_id: HashMap<ReqId, RequestIx, BuildHasherDefault<IdHasher>>,
     /// About one per busy lane: so few that a scan is faster than a map.
-    in_flight_tasks: Vec<InFlightTask>,
+    pub(super) in_flight_tasks: Vec<InFlightTask>,
     arrivals: u64,
-    /// Device time that all live requests need.
-    expected_ns: Ns,
+    /// Device time that all live requests need, as expected at arrival.
+    pub(super) expected_ns: Ns,
     /// Queued requests that may move to another core.
     pub(super) may_leave: usize,
 }
@@ -203,11 +203,6 @@ impl Ledger {
     pub(super) fn is_aboard(&self, span: &BatchSpan) -> bool {
         let request = self.same(span.request_ix, span.rows.req);
         request.is_some_and(|request| request.state == RequestState::Aboard && request.boarding == span.boarding)
-    }
-
-    /// Returns the device time that all live requests need, as expected at arrival.
-    pub(super) fn expected_ns(&self) -> Ns {
-        self.expected_ns
     }
 
     pub(super) fn live(&self) -> usize {
@@ -257,10 +252,6 @@ impl Ledger {
             }
         }
         lanes.len()
-    }
-
-    pub(super) fn in_flight_tasks(&self) -> &[InFlightTask] {
-        &self.in_flight_tasks
     }
 }
 

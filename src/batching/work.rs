@@ -2,7 +2,7 @@
 //! dispatches to `batches` or `cells`; no other code distinguishes the two.
 
 use super::{
-    Arrival, End, Knobs, LaneId, Ns, Policy, RowOutcome, TaskId,
+    Arrival, End, Knobs, Ns, Policy, RowOutcome, TaskId,
     arbiter::Lane,
     batches::Batches,
     cells::Cells,
@@ -128,16 +128,6 @@ impl Work {
         if let Self::Batches(batches) = self {
             batches.tidy(context);
         }
-    }
-
-    /// Whether the policy's next decision depends on the slack of other models.
-    pub(super) fn asks_for_neighbours(&self, version: &Version) -> bool {
-        self.batches().is_some_and(|batches| batches.asks_for_neighbours(version))
-    }
-
-    /// Whether a node is ready that this lane may run.
-    pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
-        self.cells().is_some_and(|cells| cells.has_ready_on(lane))
     }
 
     pub(super) fn batches(&self) -> Option<&Batches> {

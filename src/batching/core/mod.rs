@@ -50,7 +50,8 @@ pub struct Core {
     pub(in crate::batching) arbiter: Arbiter,
     pub(in crate::batching) timers: Timers,
     /// The time of the last `WakeAt` that the driver has not answered yet.
-    announced: Option<Ns>,
+    pub(in crate::batching) announced: Option<Ns>,
+    /// The time of the latest event.
     pub(in crate::batching) now: Ns,
     tasks: u64,
     /// Makes the next step panic.
@@ -115,7 +116,7 @@ impl Core {
     /// Returns the load of the device, for the router.
     pub fn load(&self) -> Load {
         Load {
-            expected_ns: self.ledger.expected_ns(),
+            expected_ns: self.ledger.expected_ns,
             may_leave: self.ledger.may_leave,
             lanes: self.arbiter.lanes().count(),
             idle_lanes: self.arbiter.idle_lanes(),
@@ -217,7 +218,7 @@ impl Core {
     }
 
     fn device_lost(&mut self, actions: &mut Actions) {
-        let lanes: SmallVec<[LaneId; 8]> = self.arbiter.lanes().map(|(lane, _)| lane.id).collect();
+        let lanes: SmallVec<[LaneId; 8]> = self.arbiter.lanes().map(|lane| lane.id).collect();
         lanes.into_iter().for_each(|lane| self.lane_lost(lane, actions));
         let mut live: Vec<_> = self.ledger.iter().map(|(ix, request)| (request.seq, ix, request.req)).collect();
         // Slab order depends on reuse of places; arrival order is deterministic.
@@ -300,7 +301,7 @@ impl Core {
             let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
-            if matches!(answer, Answer::Nothing) && self.groups[group].has_pins() {
+            if matches!(answer, Answer::Nothing) && self.groups[group].work.cells().is_some() {
                 // The arbiter chose the lane by availability alone; ready nodes may be pinned to a different open lane.
                 let open: SmallVec<[Lane; 8]> = self.arbiter.open_lanes(self.now).collect();
                 for other in open.into_iter().filter(|other| other.id != lane.id) {
@@ -361,15 +362,5 @@ impl Core {
             self.announced = Some(due);
             actions.push(Action::WakeAt(due));
         }
-    }
-
-    /// Returns the time of the latest event.
-    pub(in crate::batching) fn now(&self) -> Ns {
-        self.now
-    }
-
-    /// Returns the time of the last `WakeAt` that the driver has not answered yet.
-    pub(in crate::batching) fn announced(&self) -> Option<Ns> {
-        self.announced
     }
 }

@@ -18,7 +18,7 @@ use super::{
 /// If the device runs only a few sizes (buckets), each bucket has its own times, which need not grow with rows.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
-    rows: Axis,
+    pub(super) rows: Axis,
     /// Whether known times never fall as rows grow.
     grows_with_rows: bool,
     lengths: Axis,
@@ -28,8 +28,10 @@ pub(super) struct Curve {
     surface: Vec<f64>,
     /// Upper bounds from known times. Kept to reuse the allocation.
     ceilings: Vec<f64>,
-    spread: Spread,
-    law: Law,
+    /// Deviation of run times from predictions.
+    pub(super) spread: Spread,
+    /// The cost law over padded tokens.
+    pub(super) law: Law,
 }
 
 impl Curve {
@@ -77,21 +79,6 @@ impl Curve {
     /// Returns the predicted time in nanoseconds, or `None` if no time is known.
     pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
         (!self.surface.is_empty()).then(|| self.at(self.lengths.place(length), self.rows.place(u64::from(rows.max(1)))))
-    }
-
-    /// Returns the factor from a predicted time to its 99th percentile.
-    pub(super) fn p99_factor(&self) -> f64 {
-        self.spread.factor()
-    }
-
-    /// Returns the cost law over padded tokens.
-    pub(super) fn law(&self) -> &Law {
-        &self.law
-    }
-
-    /// Returns the row counts for which times are kept.
-    pub(super) fn row_knots(&self) -> impl Iterator<Item = f64> {
-        self.rows.sizes()
     }
 
     /// Corrects the curve by one run of `rows` rows, executed in a `bucket`, that took `took_ns`.

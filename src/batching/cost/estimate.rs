@@ -117,7 +117,8 @@ impl Estimate {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     variance: f64,
-    factor: f64,
+    /// Raises a predicted time to a bound that about 99 of 100 runs stay below.
+    pub(super) factor: f64,
 }
 
 impl Spread {
@@ -138,10 +139,5 @@ impl Spread {
         let error = ratio.min(SURPRISE) - 1.0;
         self.variance += Self::WEIGHT * (error * error - self.variance);
         self.factor = 1.0 + Self::DEVIATIONS * self.variance.sqrt();
-    }
-
-    /// Returns the factor that raises a predicted time to a bound that about 99 of 100 runs stay below.
-    pub(super) fn factor(&self) -> f64 {
-        self.factor
     }
 }

@@ -75,9 +75,7 @@ impl Costs {
     /// Returns the size in which a batch of `rows` is executed: the cheapest bucket that holds it; the smallest one if
     /// several take equally long or have no known time. Without buckets it is `rows`.
     pub(super) fn bucket(&self, stage: CellId, rows: u32, class: &ShapeClass) -> u32 {
-        let stage = self.stages.get(usize::from(stage.0));
-        let stage = stage.filter(|stage| stage.has_buckets());
-        stage.map_or(rows, |stage| stage.bucket(rows, length_of(class)))
+        self.stages.get(usize::from(stage.0)).map_or(rows, |stage| stage.bucket(rows, length_of(class)))
     }
 
     /// Corrects a stage's costs by one run of `rows` rows, executed in a `bucket`, that took `took_ns`.
@@ -87,7 +85,7 @@ impl Costs {
     /// outlier moves an average by an eighth at most.
     pub(super) fn learn(&mut self, stage: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
         if let Some(stage) = self.stages.get_mut(usize::from(stage.0)) {
-            stage.learn(rows, bucket, length_of(class), took_ns as f64);
+            stage.curve.learn(rows, bucket, length_of(class), took_ns as f64);
         }
     }
 
@@ -146,18 +144,18 @@ impl Costs {
     /// never ran. `None` until every stage has run or was profiled.
     pub(super) fn by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         let length = length_of(class);
-        self.stages.iter().map(|stage| stage.curve().law().predict(stage.bucket(rows, length), length)).sum()
+        self.stages.iter().map(|stage| stage.curve.law.predict(stage.bucket(rows, length), length)).sum()
     }
 
     /// Returns the time that `rows` rows add, through all stages, to batches that they share as recent rows did.
     pub(super) fn share_by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         let length = length_of(class);
-        self.stages.iter().map(|stage| stage.curve().law().share(rows, length)).sum()
+        self.stages.iter().map(|stage| stage.curve.law.share(rows, length)).sum()
     }
 
     /// Returns the recent average time per row through all stages, with a batch's time shared among its rows.
     pub(super) fn lately_per_row(&self) -> Option<f64> {
-        self.stages.iter().map(|stage| stage.curve().law().row_ns()).sum()
+        self.stages.iter().map(|stage| stage.curve.law.row_ns()).sum()
     }
 
     /// Returns the throughput B / T(B), in rows per nanosecond, of batches of this size run one after another.
@@ -221,7 +219,7 @@ impl Costs {
         let mean = stage.predict(rows, length)?;
         Some(match quantile {
             Quantile::Mean => mean,
-            Quantile::P99 => mean * stage.curve().p99_factor(),
+            Quantile::P99 => mean * stage.curve.spread.factor,
         })
     }
 }

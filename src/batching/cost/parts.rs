@@ -159,11 +159,8 @@ impl Costs {
     /// the minimum is at a known size.
     fn fastest_ns_per_row(&self, from: CellId, rows: u32, length: u64, known: &[u32]) -> Option<f64> {
         let sizes = known.iter().copied().filter(|&size| size < rows).chain([1, rows - 1]);
-        let mut fastest = f64::INFINITY;
-        for size in sizes {
-            fastest = fastest.min(self.remaining_ns(from, size, length)? / f64::from(size));
-        }
-        Some(fastest)
+        let row_ns = |size| Some(self.remaining_ns(from, size, length)? / f64::from(size));
+        sizes.map(row_ns).try_fold(f64::INFINITY, |fastest, ns| Some(fastest.min(ns?)))
     }
 
     /// Returns a lower bound on the total time in parts: one part has at most half the rows, and the others run at the
@@ -171,11 +168,8 @@ impl Costs {
     fn least_ns_in_parts(&self, from: CellId, rows: u32, length: u64, known: &[u32], fastest: f64) -> Option<f64> {
         let half = rows / 2;
         let sizes = known.iter().copied().filter(|&size| size < half).chain([1, half]);
-        let mut least = f64::INFINITY;
-        for size in sizes {
-            least = least.min(self.remaining_ns(from, size, length)? + f64::from(rows - size) * fastest);
-        }
-        Some(least)
+        let in_parts_ns = |size| Some(self.remaining_ns(from, size, length)? + f64::from(rows - size) * fastest);
+        sizes.map(in_parts_ns).try_fold(f64::INFINITY, |least, ns| Some(least.min(ns?)))
     }
 }
 

@@ -11,7 +11,7 @@ use super::{CostPoint, curve::Curve};
 /// so more rows never take less time.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
-    curve: Curve,
+    pub(super) curve: Curve,
     /// Ascending; empty: any size is executed unpadded.
     buckets: SmallVec<[u32; 8]>,
 }
@@ -26,20 +26,6 @@ impl Stage {
         let usable = points.iter().filter(|point| point.rows > 0);
         let points = usable.map(|point| (point.rows, point.length.max(1), point.took_ns as f64)).collect();
         Self { curve: curve.profiled(points), buckets }
-    }
-
-    /// Whether the stage runs only a few sizes.
-    pub(super) fn has_buckets(&self) -> bool {
-        !self.buckets.is_empty()
-    }
-
-    pub(super) fn curve(&self) -> &Curve {
-        &self.curve
-    }
-
-    /// Corrects the curve by one run of `rows` rows, executed in a `bucket`, that took `took_ns`.
-    pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
-        self.curve.learn(rows, bucket, length, took_ns);
     }
 
     /// Returns the size in which a batch of `rows` is executed: the cheapest bucket that holds it; the smallest one if
@@ -69,6 +55,6 @@ impl Stage {
         if !self.buckets.is_empty() {
             return self.buckets.iter().copied().collect();
         }
-        self.curve.row_knots().flat_map(|at| [at.floor() as u32, at.ceil() as u32]).collect()
+        self.curve.rows.sizes().flat_map(|at| [at.floor() as u32, at.ceil() as u32]).collect()
     }
 }

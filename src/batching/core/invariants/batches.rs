@@ -170,7 +170,7 @@ fn credits(group: &Batches) -> Result<(), Broken> {
 
 /// The ledger's tasks in flight match those of the group, rows included.
 fn tasks(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
-    let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let own_tasks = core.ledger.in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
     let of_ledger: BTreeSet<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.rows)).collect();
     let of_batches: BTreeSet<_> = group.tasks.iter().map(|in_flight| (in_flight.id, in_flight.rows)).collect();
     hold!(of_ledger == of_batches, "it runs {of_batches:?}, of which the ledger knows {of_ledger:?}");

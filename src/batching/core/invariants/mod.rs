@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Core;
 use crate::batching::{
     Ns,
-    arbiter::Waiting,
+    arbiter::Lane,
     group::Group,
     hold::hold,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
@@ -53,9 +53,9 @@ fn requests(core: &Core) -> Result<(), Broken> {
         hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
         let over = matches!(request.state, RequestState::Held(_) | RequestState::Merged(_));
         hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
-        hold!(over || core.now() < request.expiry, "{req:?} is live past its deadline");
+        hold!(over || core.now < request.expiry, "{req:?} is live past its deadline");
         let waits = matches!(request.state, RequestState::Queued { .. });
-        hold!(!waits || core.now() < request.board_by, "{req:?} waits past its queue timeout");
+        hold!(!waits || core.now < request.board_by, "{req:?} waits past its queue timeout");
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
 /// The sums that the router reads add up.
 fn sums(core: &Core) -> Result<(), Broken> {
     let expected_ns: Ns = core.ledger.iter().map(|(_, request)| request.expected_ns).sum();
-    hold!(core.ledger.expected_ns() == expected_ns, "expects {} ns, of {expected_ns}", core.ledger.expected_ns());
+    hold!(core.ledger.expected_ns == expected_ns, "expects {} ns, of {expected_ns}", core.ledger.expected_ns);
     let groups = core.groups.iter().map(|(_, group)| &group.version.pending);
     let may_leave: usize = groups.filter(|pending| pending.may_leave).map(|pending| pending.requests).sum();
     hold!(core.ledger.may_leave == may_leave, "{} may leave, of {may_leave}", core.ledger.may_leave);
@@ -72,13 +72,13 @@ fn sums(core: &Core) -> Result<(), Broken> {
 
 /// Each lane counts its tasks correctly and stays within its depth.
 fn lanes(core: &Core) -> Result<(), Broken> {
-    let in_flight_tasks = core.ledger.in_flight_tasks();
+    let in_flight_tasks = &core.ledger.in_flight_tasks;
     let tasks_on: BTreeSet<_> = in_flight_tasks.iter().map(|in_flight| (in_flight.lane, in_flight.task)).collect();
     let mut known = 0;
-    for (lane, tasks) in core.arbiter.lanes() {
-        let own = tasks_on.iter().filter(|(on, _)| *on == lane.id).count();
-        hold!(own == usize::from(tasks), "{:?} counts {tasks} tasks of {own}", lane.id);
-        hold!(tasks <= lane.knobs.depth.max(1), "{:?} has {tasks} tasks", lane.id);
+    for Lane { id, tasks, knobs, .. } in core.arbiter.lanes() {
+        let own = tasks_on.iter().filter(|(on, _)| on == id).count();
+        hold!(own == usize::from(*tasks), "{id:?} counts {tasks} tasks of {own}");
+        hold!(*tasks <= knobs.depth.max(1), "{id:?} has {tasks} tasks");
         known += own;
     }
     hold!(known == tasks_on.len(), "{} tasks are on lanes that are not there", tasks_on.len() - known);
@@ -90,7 +90,7 @@ fn lanes(core: &Core) -> Result<(), Broken> {
 
 /// A group counts its tasks in flight correctly and stays within its limit.
 fn running(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let own = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let own = core.ledger.in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
     let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
     let ends = own.filter(|in_flight| !in_flight.is_followed).count();
     hold!(ends == tasks.len(), "it is in {} tasks, {ends} of which end", tasks.len());
@@ -107,7 +107,7 @@ fn wakes(core: &Core) -> Result<(), Broken> {
     let idle = core.groups.iter().flat_map(|(ix, _)| core.timers.idle(ix)).map(|(until, _)| until);
     let earliest = alarms().chain(core.arbiter.earliest()).chain(idle).min();
     if let Some(due) = earliest {
-        let announced = core.announced();
+        let announced = core.announced;
         hold!(announced.is_some_and(|at| at <= due), "{due} is due, but a wake is announced for {announced:?}");
     }
     let armed = alarms().count();
@@ -253,7 +253,7 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let in_flight = cellular.tasks.iter().flat_map(|task| &task.nodes);
     let retried = cellular.tasks.iter().filter(|task| task.is_retry).flat_map(|task| &task.nodes);
     cellular.cells.check(aboard.collect(), in_flight, retried)?;
-    let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let own_tasks = core.ledger.in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
     let of_ledger: Vec<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.own_rows as usize)).collect();
     let of_cells: Vec<_> = cellular.tasks.iter().map(|task| (task.id, task.nodes.len())).collect();
     hold!(of_ledger == of_cells, "it runs {of_cells:?}, of which the ledger knows {of_ledger:?}");
@@ -297,14 +297,10 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// with no running task can always launch the work it has.
 fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(!group.is_drained(), "it is drained, but not gone");
-    let waiting = core.arbiter.is_waiting(ix);
-    let idle = core.arbiter.idle_lanes() > 0;
-    hold!(!(idle && waiting == Waiting::ForLane), "it waits for a lane while one is idle");
-    if group.wants_lane() && group.version.running == 0 {
-        hold!(waiting != Waiting::Nothing, "it has work and waits for nothing");
-    }
-    if let Waiting::Until(due) = waiting {
-        hold!(due > core.now(), "it waits for {due}, which has passed");
-    }
+    let (for_lane, due) = core.arbiter.waits(ix);
+    hold!(!for_lane || core.arbiter.idle_lanes() == 0, "it waits for a lane while one is idle");
+    let is_stuck = group.wants_lane() && group.version.running == 0 && !for_lane && due.is_none();
+    hold!(!is_stuck, "it has work and waits for nothing");
+    hold!(due.is_none_or(|due| due > core.now), "it waits for {due:?}, which has passed");
     Ok(())
 }
