@@ -69,22 +69,6 @@ impl GivenKnobs<'_> {
         knob.parse(text).map(Some).map_err(|message| KnobRefusal::new(knob.key, message))
     }
 
-    /// Reads a value in milliseconds and returns it in nanoseconds.
-    ///
-    /// # Errors
-    /// If the value does not have the knob's form.
-    pub fn read_ms(&self, knob: &Knob<f64>) -> Result<Option<Ns>, KnobRefusal> {
-        Ok(self.read(knob)?.map(from_ms))
-    }
-
-    /// Reads a value in microseconds and returns it in nanoseconds.
-    ///
-    /// # Errors
-    /// If the value does not have the knob's form.
-    pub fn read_us(&self, knob: &Knob<u64>) -> Result<Option<Ns>, KnobRefusal> {
-        Ok(self.read(knob)?.map(from_us))
-    }
-
     /// Whether the mode is `paper`. That mode fixes all `others`, so none of them may be set.
     ///
     /// # Errors

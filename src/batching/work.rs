@@ -82,21 +82,12 @@ impl Work {
     }
 
     // ## running => (to run again, in halves | ended)
-    pub(super) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
+    /// Handles the failure of a task. Its requests may run again unless its lane hangs.
+    pub(super) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask, may_retry: bool) {
         context.version.totals.tasks_failed += 1;
         match self {
-            Self::Batches(batches) => batches.fail(context, in_flight.task),
-            Self::Cells(cells) => cells.fail(context, in_flight),
-        }
-    }
-
-    // ## running => ended
-    /// Fails the requests of a task whose lane hangs.
-    pub(super) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
-        context.version.totals.tasks_failed += 1;
-        match self {
-            Self::Batches(batches) => batches.fail_lost(context, in_flight.task),
-            Self::Cells(cells) => cells.fail_lost(context, in_flight),
+            Self::Batches(batches) => batches.fail(context, in_flight.task, may_retry),
+            Self::Cells(cells) => cells.fail(context, in_flight, may_retry),
         }
     }
 

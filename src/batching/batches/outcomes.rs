@@ -159,23 +159,9 @@ impl Batches {
     }
 
     // ## running => (queued again, in halves | failed)
-    pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, task: TaskId) {
-        self.retry_or_fail(context, task, |in_flight| in_flight.requests > 1);
-    }
-
-    /// Fails the requests of a task whose lane hangs.
-    pub(in crate::batching) fn fail_lost(&mut self, context: &mut StepContext<'_>, task: TaskId) {
-        self.retry_or_fail(context, task, |_| false);
-    }
-
-    fn retry_or_fail(
-        &mut self,
-        context: &mut StepContext<'_>,
-        task: TaskId,
-        runs_again: impl FnOnce(&BatchTask) -> bool,
-    ) {
+    pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, task: TaskId, may_retry: bool) {
         let Some(in_flight) = self.take_completed(context, task) else { return };
-        let (in_flight, once_more) = (&in_flight, runs_again(&in_flight));
+        let (in_flight, once_more) = (&in_flight, may_retry && in_flight.requests > 1);
         let place = self.place_of(in_flight);
         let step = self.table.take_running(in_flight.part, in_flight.id);
         // Without a running step, the rows were passed on at launch (launched ahead), so later stages may already have

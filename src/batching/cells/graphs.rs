@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     members::Members,
     nodes::Nodes,
-    queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
+    queues::{JourneyIx, NodeRow, Origin, Queues, Subgraph, SubgraphIx},
     slots::{FreeSlots, HeldSlots, slots},
 };
 use crate::{
@@ -208,7 +208,7 @@ impl CellGraphs {
     ) -> SmallVec<[RequestIx; 8]> {
         for (at, row) in rows.iter().enumerate() {
             if is_last(at) && self.is_live(row) {
-                self.queues.change(row.subgraph, Nodes::end);
+                self.queues.change(row.subgraph, |subgraph| subgraph.nodes.end());
             }
         }
         self.queues.completed(cell, rows);
@@ -285,11 +285,12 @@ impl CellGraphs {
             let all = journey.leaves == 0;
             match &journey.graph[journey.segment] {
                 Unfolded::Tree(topology) if !self.frontier && all => {
-                    let leaves: Vec<u32> = topology.leaves().collect();
-                    self.queues.change(inner, |nodes| leaves.iter().for_each(|leaf| nodes.release_parents(*leaf)));
+                    self.queues.change(inner, |Subgraph { nodes, .. }| {
+                        topology.leaves().for_each(|leaf| nodes.release_parents(leaf));
+                    });
                 }
                 Unfolded::Tree(_) if self.frontier => {
-                    self.queues.change(inner, |nodes| nodes.release_parents(row.node));
+                    self.queues.change(inner, |subgraph| subgraph.nodes.release_parents(row.node));
                 }
                 _ => {}
             }

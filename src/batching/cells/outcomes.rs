@@ -42,26 +42,26 @@ impl Cells {
     }
 
     // ## running => (to run again, in halves | ended)
-    /// Handles a failed task. A node that failed alone ends its request. If a task of several nodes failed, it is
-    /// unknown which one is at fault; their inputs are unchanged, so they run again in halves.
-    pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
-        if in_flight.rows == 1 {
-            return self.fail_lost(context, in_flight);
-        }
+    /// Handles a failed task. If a task of several nodes failed, it is unknown which one is at fault; their inputs are
+    /// unchanged, so they run again in halves. A node that failed alone, or whose task may not be retried, ends its
+    /// request, except if the request's loop had ended before.
+    pub(in crate::batching) fn fail(
+        &mut self,
+        context: &mut StepContext<'_>,
+        in_flight: &InFlightTask,
+        may_retry: bool,
+    ) {
         let Some(task) = self.take_completed(context, in_flight) else { return };
-        let again: Vec<NodeRow> = task.nodes.iter().filter(|row| self.cells.counts(row)).copied().collect();
-        context.version.totals.retries += again.len().min(2) as u64;
-        let in_flight = self.tasks.iter_mut().flat_map(|task| &mut task.nodes);
-        self.cells.failed(task.cell, &again, task.is_retry, in_flight);
-        self.cells.completed(task.cell, &task.nodes, |_| false);
-    }
-
-    /// Fails the requests of a task's nodes, except requests whose loop had ended before.
-    pub(in crate::batching) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
-        let Some(task) = self.take_completed(context, in_flight) else { return };
-        for row in &task.nodes {
-            if self.cells.counts(row) {
-                self.end(context, row.request(), End::Failed);
+        if may_retry && in_flight.rows > 1 {
+            let again: Vec<NodeRow> = task.nodes.iter().filter(|row| self.cells.counts(row)).copied().collect();
+            context.version.totals.retries += again.len().min(2) as u64;
+            let in_flight = self.tasks.iter_mut().flat_map(|task| &mut task.nodes);
+            self.cells.failed(task.cell, &again, task.is_retry, in_flight);
+        } else {
+            for row in &task.nodes {
+                if self.cells.counts(row) {
+                    self.end(context, row.request(), End::Failed);
+                }
             }
         }
         self.cells.completed(task.cell, &task.nodes, |_| false);

@@ -187,7 +187,7 @@ impl Core {
 
     fn failed(&mut self, task: TaskId, actions: &mut Actions) {
         for in_flight in self.take_completed(task).0 {
-            self.with_group(in_flight.group, actions, |work, context| work.fail(context, &in_flight));
+            self.with_group(in_flight.group, actions, |work, context| work.fail(context, &in_flight, true));
         }
     }
 
@@ -206,7 +206,7 @@ impl Core {
     fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
         self.arbiter.lane_lost(lane);
         for in_flight in self.ledger.take_lost(lane) {
-            self.with_group(in_flight.group, actions, |work, context| work.fail_lost(context, &in_flight));
+            self.with_group(in_flight.group, actions, |work, context| work.fail(context, &in_flight, false));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::batching::{
     Ns, ShapeClass,
     cost::Quantile,
     ids::SubQueueIx,
-    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE},
+    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE, from_ms, from_us},
     ledger::Request,
     queue::SubQueue,
 };
@@ -54,8 +54,8 @@ impl PolicyKnobs for AdaptiveKnobs {
         Ok(Self {
             paper: given.read_paper(&RULES, &[HEADROOM.entry(), AVERAGE.entry()])?,
             headroom: given.read(&HEADROOM)?.unwrap_or(default.headroom),
-            average_ns: given.read_ms(&AVERAGE)?.unwrap_or(default.average_ns),
-            max_queue_delay_ns: given.read_us(&DELAY)?.unwrap_or(default.max_queue_delay_ns),
+            average_ns: given.read(&AVERAGE)?.map(from_ms).unwrap_or(default.average_ns),
+            max_queue_delay_ns: given.read(&DELAY)?.map(from_us).unwrap_or(default.max_queue_delay_ns),
         })
     }
 

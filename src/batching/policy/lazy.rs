@@ -13,9 +13,9 @@ use crate::batching::{
     Ns, ShapeClass,
     cost::Quantile,
     ids::{RequestIx, SubQueueIx},
-    knob::{DAY_MS, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, LATENCY_OBJECTIVE, narrow},
+    knob::{DAY_MS, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, LATENCY_OBJECTIVE, from_ms, narrow},
     ledger::NEVER,
-    queue::SubQueue,
+    queue::{SubQueue, first_within},
     table::batch::{Batch, Part, Step},
 };
 
@@ -83,7 +83,7 @@ impl PolicyKnobs for LazyKnobs {
         Ok(Self {
             predictor,
             max_depth: given.read(&DEPTH)?.map_or(default.max_depth, narrow),
-            max_catch_up_ns: given.read_ms(&CATCH_UP)?,
+            max_catch_up_ns: given.read(&CATCH_UP)?.map(from_ms),
             reject_late,
         })
     }
@@ -257,11 +257,7 @@ fn by_target(view: &View<'_>, sub_queue: SubQueueIx, room: u32, fits: impl Fn(Re
 
 /// Returns how many of these requests together have at most `room` rows.
 fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
-    let sums = request_ixs.iter().scan(0, |rows, &request_ix| {
-        *rows += view.ledger[request_ix].rows;
-        Some(*rows)
-    });
-    sums.take_while(|&rows| rows <= room).count()
+    first_within(request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows), room)
 }
 
 /// Returns the newest batch and its only part, if the batch accepts newcomers and has room.

@@ -7,6 +7,7 @@ use crate::batching::{
     CellId, Ns, ShapeClass,
     cost::{Costs, Quantile},
     graph::{SlackNs, single_input_exec_time},
+    queue::first_within,
 };
 
 /// Equation 1: the part of `sla_target_ns` that remains after the wait in the queue and the request's own execution.
@@ -112,15 +113,7 @@ impl SlackPredictor<'_> {
         room: u32,
     ) -> usize {
         let rows_of = |count: usize| waiting[..count].iter().map(|request| request.rows).sum();
-        let mut left = room;
-        let fitting = waiting.iter().take_while(|request| match left.checked_sub(request.rows) {
-            Some(rest) => {
-                left = rest;
-                true
-            }
-            None => false,
-        });
-        let most = fitting.count();
+        let most = first_within(waiting.iter().map(|request| request.rows), room);
         let targets = waiting[..most].iter().filter_map(|request| request.target);
         let veto = self.veto(now, entries, next, targets);
         // Binary search: if a prefix keeps every slack, so does each shorter one.

@@ -15,7 +15,7 @@
 
 use smallvec::SmallVec;
 
-use super::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
+use super::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View, serial::Serial};
 use crate::batching::{
     Ns,
     ids::SubQueueIx,
@@ -44,7 +44,8 @@ impl PolicyKnobs for WindowKnobs {
     }
 
     fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
-        Box::new(Window::new(limits, self))
+        // Requests that cannot be merged are launched at once, each by itself.
+        if limits.mergeable { Box::new(Window::new(limits.max_rows, self)) } else { Box::new(Serial) }
     }
 
     fn requirements(&self) -> Requirements {
@@ -81,8 +82,6 @@ struct Window {
     preferred: SmallVec<[u32; 4]>,
     max_rows: u64,
     delay_ns: Ns,
-    /// Whether requests may not be merged, so that each is launched at once by itself.
-    alone: bool,
     latest: Latest,
 }
 
@@ -108,8 +107,8 @@ impl BatchPolicy for Window {
 }
 
 impl Window {
-    fn new(limits: BatchLimits, window: &WindowKnobs) -> Self {
-        let max_rows = limits.max_rows.max(1);
+    fn new(max_rows: u32, window: &WindowKnobs) -> Self {
+        let max_rows = max_rows.max(1);
         let sizes = window.preferred_batch_sizes.iter().copied();
         let mut preferred: SmallVec<[u32; 4]> = sizes.filter(|size| (1..=max_rows).contains(size)).collect();
         preferred.sort_unstable();
@@ -120,16 +119,12 @@ impl Window {
             preferred,
             max_rows: u64::from(max_rows),
             delay_ns: window.max_queue_delay_ns,
-            alone: !limits.mergeable,
             latest: Latest::default(),
         }
     }
 
     /// Returns how many requests of a sub-queue form its batch now.
     fn cut(&self, now: Ns, sub_queue: &SubQueue, ledger: &Ledger) -> u32 {
-        if self.alone {
-            return 1;
-        }
         let forming = self.form(sub_queue, ledger);
         let delay_exceeded = self.delay_ns != 0 && now.saturating_sub(forming.oldest) >= self.delay_ns;
         match forming.preferred {
@@ -141,7 +136,7 @@ impl Window {
     /// Returns until when a sub-queue waits for more requests if no other request waits; `None`: its batch is launched
     /// at once.
     fn waits_until(&self, sub_queue: &SubQueue, ledger: &Ledger) -> Option<Ns> {
-        if self.alone || self.delay_ns == 0 || sub_queue.rows >= u64::from(self.largest_preferred()) {
+        if self.delay_ns == 0 || sub_queue.rows >= u64::from(self.largest_preferred()) {
             return None;
         }
         let may_hit_preferred = sub_queue.rows >= u64::from(self.preferred[0]);

@@ -4,18 +4,12 @@ use std::collections::BTreeMap;
 
 /// A map by priority level, highest first. A single level, the usual case, is stored inline. Several are in a tree, so
 /// that clients that use many levels do not slow down the others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::batching) struct Levels<T> {
     /// The only entry, as long as there is just one.
     lone: Option<(u64, T)>,
     /// All entries as soon as there are two, until none is left.
     several: BTreeMap<u64, T>,
-}
-
-impl<T> Default for Levels<T> {
-    fn default() -> Self {
-        Self { lone: None, several: BTreeMap::new() }
-    }
 }
 
 impl<T> Levels<T> {

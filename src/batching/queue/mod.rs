@@ -15,7 +15,7 @@ mod targets;
 pub(super) use self::{
     lengths::LengthGroups,
     list::{IN_ORDER, List},
-    pending::{BatchKey, LengthBucketing, Pending, SubQueue},
+    pending::{BatchKey, LengthBucketing, Pending, SubQueue, first_within},
     rules::QueueRules,
     sequences::{Change, Sequences},
     targets::{LatestStarts, Targets},

@@ -97,15 +97,7 @@ impl SubQueue {
 
     /// Returns how many requests from its head together have at most `rows` rows.
     pub(in crate::batching) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
-        let mut left = rows;
-        let fits = self.iter(ledger).take_while(|&request_ix| match left.checked_sub(ledger[request_ix].rows) {
-            Some(rest) => {
-                left = rest;
-                true
-            }
-            None => false,
-        });
-        fits.count() as u32
+        first_within(self.iter(ledger).map(|request_ix| ledger[request_ix].rows), rows) as u32
     }
 
     pub(in crate::batching) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
@@ -135,6 +127,15 @@ impl SubQueue {
             self.levels.remove(level);
         }
     }
+}
+
+/// Returns how many requests, given by their rows in order, together have at most `room` rows.
+pub(in crate::batching) fn first_within(rows: impl IntoIterator<Item = u32>, room: u32) -> usize {
+    let left = rows.into_iter().scan(room, |left, rows| {
+        *left = left.checked_sub(rows)?;
+        Some(())
+    });
+    left.count()
 }
 
 /// All requests of a version that have not boarded.

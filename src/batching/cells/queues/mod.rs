@@ -173,11 +173,12 @@ impl Queues {
         ix
     }
 
-    /// Changes the nodes of a subgraph because an input became available or a loop ended, and updates its queue.
-    pub(super) fn change(&mut self, subgraph: SubgraphIx, change: impl FnOnce(&mut Nodes)) {
+    /// Changes a subgraph because an input became available, a loop ended or nodes run again, and updates its queue.
+    pub(super) fn change<T>(&mut self, subgraph: SubgraphIx, change: impl FnOnce(&mut Subgraph) -> T) -> T {
         let subgraph = &mut self.subgraphs[subgraph as usize];
-        change(&mut subgraph.nodes);
+        let changed = change(subgraph);
         self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
+        changed
     }
 
     /// Whether any node is ready, on any lane.

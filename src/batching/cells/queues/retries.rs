@@ -20,11 +20,10 @@ impl Queues {
     /// Handles a failed row of an ordinary task, and returns the nodes of its subgraph that were submitted because of
     /// it. These are void.
     pub(in crate::batching::cells) fn take_back(&mut self, row: &NodeRow) -> Vec<u32> {
-        let subgraph = &mut self.subgraphs[row.subgraph as usize];
-        subgraph.retried += 1;
-        let void = subgraph.nodes.take_back(row.node);
-        self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
-        void
+        self.change(row.subgraph, |subgraph| {
+            subgraph.retried += 1;
+            subgraph.nodes.take_back(row.node)
+        })
     }
 
     /// Queues rows that failed together as two retries, or a single row as one.
@@ -66,10 +65,10 @@ impl Queues {
 
     /// Handles a row that succeeded in a retry: nodes that wait for it may go on.
     pub(in crate::batching::cells) fn ran_again(&mut self, row: &NodeRow) {
-        let subgraph = &mut self.subgraphs[row.subgraph as usize];
-        subgraph.retried -= 1;
-        subgraph.nodes.release_parents(row.node);
-        self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
+        self.change(row.subgraph, |subgraph| {
+            subgraph.retried -= 1;
+            subgraph.nodes.release_parents(row.node);
+        });
     }
 
     /// Drops the rows of a request that has ended.

@@ -2,7 +2,7 @@
 
 use crate::batching::{
     Ns, PartOrder,
-    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE, POLICY, narrow},
+    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE, POLICY, from_ms, from_us, narrow},
     policy::{BatchLimits, BatchPolicy, PolicyKnobs, Requirements},
     queue::{LengthBucketing, LengthGroups},
 };
@@ -180,7 +180,7 @@ fn read_input(given: &GivenKnobs<'_>) -> Result<InputDiversity, KnobRefusal> {
     Ok(InputDiversity {
         bounds: bounds.unwrap_or_default(),
         max_groups: groups.map_or(0, narrow),
-        window_ns: given.read_us(&INPUT_WINDOW)?,
+        window_ns: given.read(&INPUT_WINDOW)?.map(from_us),
         paper: given.read_paper(&INPUT_MODE, &[])?,
         by_runs: false,
     })
@@ -204,7 +204,11 @@ fn read_load(given: &GivenKnobs<'_>) -> Result<LoadDiversity, KnobRefusal> {
         let message = format!("expected a stage from 0 to {last}, the model's last, but found {stage}");
         return Err(KnobRefusal::new(LOAD_STAGE.key, message));
     }
-    Ok(LoadDiversity { max_age_ns: given.read_ms(&LOAD_AGE)?, max_stage, paper: given.read_paper(&LOAD_MODE, &[])? })
+    Ok(LoadDiversity {
+        max_age_ns: given.read(&LOAD_AGE)?.map(from_ms),
+        max_stage,
+        paper: given.read_paper(&LOAD_MODE, &[])?,
+    })
 }
 
 /// Returns the given knobs of one kind of diversity.
