@@ -73,18 +73,14 @@ impl Group {
         }
     }
 
-    /// Returns the slack before the first reachable target of this group is missed, or `None` without targets.
-    pub(super) fn slack_ns(&mut self, now: Ns, ledger: &Ledger) -> Option<Ns> {
-        self.tightest(now, ledger).map(|tightest| tightest.slack_ns)
-    }
-
     /// Whether a target will be missed unless this group runs next, that is, whether its slack is shorter than one
     /// stage.
     pub(super) fn is_urgent(&mut self, now: Ns, ledger: &Ledger) -> bool {
         self.tightest(now, ledger).is_some_and(|tightest| tightest.slack_ns < tightest.stage_ns)
     }
 
-    fn tightest(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+    /// Returns the slack before the first reachable target of this group is missed, or `None` without targets.
+    pub(super) fn tightest(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         self.version.objective_ns?;
         let waiting = self.version.tightest_waiting(now, ledger);
         let aboard = self.work.tightest(&self.version, now, ledger);

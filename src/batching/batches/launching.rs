@@ -147,19 +147,9 @@ impl Batches {
         }
         let (batch, step) = (&self.table.batches[ix.batch], &self.table[ix].steps[foot_at]);
         let (batch_number, cell) = (batch.number, step.next);
-        let (mut rows, mut requests) = (0, 0);
-        let mut previous = None;
-        let spans: Vec<RowSpan> = step
-            .rows
-            .iter()
-            .map(|span| {
-                rows += span.rows.count;
-                if previous.replace(span.rows.req) != Some(span.rows.req) {
-                    requests += 1;
-                }
-                span.rows
-            })
-            .collect();
+        let rows = step.row_count();
+        let requests = step.rows.chunk_by(|one, other| one.rows.req == other.rows.req).count() as u32;
+        let spans: Vec<RowSpan> = step.rows.iter().map(|span| span.rows).collect();
         let (from, to) = span_of(&step.rows);
         // Buffers fix the padding of a staged batch; otherwise the task is padded only to its own longest row.
         let class = if staged { batch.class.clone() } else { longest(&step.rows, context.ledger) };

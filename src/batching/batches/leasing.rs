@@ -43,14 +43,14 @@ impl Batches {
             return true;
         }
         let boundary = self.pipeline.entry().0;
-        let clear = |pair: Option<u16>| {
-            pair.is_some_and(|pair| lane.looks_ahead() || self.pipeline.is_unused(Lease { boundary, pair }))
-        };
+        let clear =
+            |lease: Option<Lease>| lease.is_some_and(|lease| lane.looks_ahead() || self.pipeline.is_unused(lease));
         if self.pipeline.has_credit(self.pipeline.entry()) {
-            return clear(self.pipeline.next_pair(boundary));
+            return clear(self.pipeline.best_free(boundary));
         }
         let Some((_, newest)) = self.table.newest().filter(|(_, newest)| !newest.sealed) else { return false };
-        self.pipeline.would_release(boundary, self.reached(newest)) && clear(newest.leases[usize::from(boundary)])
+        let held = newest.leases[usize::from(boundary)].map(|pair| Lease { boundary, pair });
+        self.pipeline.would_release(boundary, self.reached(newest)) && clear(held)
     }
 
     /// Returns the leases that are no longer needed, and removes batches without parts.

@@ -162,7 +162,8 @@ impl Batches {
     pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, task: TaskId, may_retry: bool) {
         let Some(in_flight) = self.take_completed(context, task) else { return };
         let (in_flight, once_more) = (&in_flight, may_retry && in_flight.requests > 1);
-        let place = self.place_of(in_flight);
+        // If the part has already gone on and ended, its batch's number takes the place of its precedence.
+        let place = self.table.find(in_flight.part).map_or(in_flight.batch_number, |part| part.precedence);
         let step = self.table.take_running(in_flight.part, in_flight.id);
         // Without a running step, the rows were passed on at launch (launched ahead), so later stages may already have
         // them.
@@ -208,12 +209,6 @@ impl Batches {
         request.boarding += 1;
         rows.iter_mut().for_each(|span| span.boarding = request.boarding);
         rows
-    }
-
-    /// Returns the precedence of a task's part. If the part has already gone on and ended, its batch's number takes its
-    /// place.
-    fn place_of(&self, in_flight: &BatchTask) -> u64 {
-        self.table.find(in_flight.part).map_or(in_flight.batch_number, |part| part.precedence)
     }
 
     /// Starts the requests of a failed task again in two parts, so that requests that fail alone are found by

@@ -295,7 +295,7 @@ impl Core {
             let asks = groups[group].asks_for_neighbours();
             // Computing other groups' slack is costly, so do it only for a policy that uses it.
             let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.version.live > 0);
-            let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(now, ledger)).min();
+            let neighbours_slack_ns = others.filter_map(|(_, entry)| Some(entry.tightest(now, ledger)?.slack_ns)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
             let lanes = self.arbiter.lanes().count() as u32;
             let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, brought: &[] };

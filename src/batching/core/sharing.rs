@@ -60,14 +60,13 @@ impl Core {
         let types = entry.work.cells().filter(|_| self.shared_cells.are_there).map(|cellular| cellular.types());
         let brought = types.into_iter().flatten().map(|cell| {
             let others = self.shared_cells.of(group, entry, cell);
-            (cell, others.map(|(other, cell)| self.would_bring(other, cell, lane)).sum())
+            let nodes = others.filter_map(|(other, cell)| {
+                let Group { version, work, .. } = &self.groups[other];
+                Some(work.cells()?.would_bring(version, &self.ledger, cell, lane))
+            });
+            (cell, nodes.sum())
         });
         brought.filter(|(_, nodes)| *nodes > 0).collect()
-    }
-
-    fn would_bring(&self, group: GroupIx, cell: CellId, lane: LaneId) -> u64 {
-        let Group { version, work, .. } = &self.groups[group];
-        work.cells().map_or(0, |cells| cells.would_bring(version, &self.ledger, cell, lane))
     }
 
     /// Fills the room left in the task that the group has just launched with nodes of other versions, and returns the

@@ -35,20 +35,11 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// Creates a curve for a stage that runs any size up to `max_rows`.
-    pub(super) fn new(max_rows: u32) -> Self {
-        Self::over(Axis::of_rows(max_rows), true)
-    }
-
-    /// Creates a curve for a stage that runs only a few sizes.
-    pub(super) fn of_buckets() -> Self {
-        Self::over(Axis::of_executed(), false)
-    }
-
-    fn over(rows: Axis, grows_with_rows: bool) -> Self {
+    /// Creates a curve for a stage that runs any size up to `max_rows`; `None`: only a few sizes.
+    pub(super) fn new(max_rows: Option<u32>) -> Self {
         Self {
-            rows,
-            grows_with_rows,
+            rows: max_rows.map_or_else(Axis::of_executed, Axis::of_rows),
+            grows_with_rows: max_rows.is_some(),
             lengths: Axis::of_lengths(),
             known: Vec::new(),
             surface: Vec::new(),
@@ -59,21 +50,20 @@ impl Curve {
     }
 
     /// Adds profiled points (rows, length, nanoseconds), each raised to the longest time of any smaller size.
-    pub(super) fn profiled(self, mut points: Vec<(u32, u64, f64)>) -> Self {
+    pub(super) fn profiled(mut self, mut points: Vec<(u32, u64, f64)>) -> Self {
         points.sort_by(|one, two| (one.0, one.1).cmp(&(two.0, two.1)).then(one.2.total_cmp(&two.2)));
-        let mut curve = self;
         for (rows, length, ns) in points {
-            let (column, row) = (curve.lengths.profile(length), curve.rows.profile(u64::from(rows)));
-            curve.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
-            curve.known[column.knot][row.knot] = Some(Estimate::profiled(ns.max(1.0)));
-            curve.law.learn(rows, rows, length, ns.max(1.0));
-            let (least, _) = curve.bounds(column.knot, row.knot, |_| true);
-            if let Some(estimate) = &mut curve.known[column.knot][row.knot] {
+            let (column, row) = (self.lengths.profile(length), self.rows.profile(u64::from(rows)));
+            self.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
+            self.known[column.knot][row.knot] = Some(Estimate::profiled(ns.max(1.0)));
+            self.law.learn(rows, rows, length, ns.max(1.0));
+            let (least, _) = self.bounds(column.knot, row.knot, |_| true);
+            if let Some(estimate) = &mut self.known[column.knot][row.knot] {
                 estimate.confine(least, f64::INFINITY);
             }
         }
-        curve.fill();
-        curve
+        self.fill();
+        self
     }
 
     /// Returns the predicted time in nanoseconds, or `None` if no time is known.

@@ -22,7 +22,7 @@ impl Stage {
         let mut buckets: SmallVec<[u32; 8]> = buckets.iter().copied().filter(|&bucket| bucket > 0).collect();
         buckets.sort_unstable();
         buckets.dedup();
-        let curve = if buckets.is_empty() { Curve::new(max_rows) } else { Curve::of_buckets() };
+        let curve = Curve::new(buckets.is_empty().then_some(max_rows));
         let usable = points.iter().filter(|point| point.rows > 0);
         let points = usable.map(|point| (point.rows, point.length.max(1), point.took_ns as f64)).collect();
         Self { curve: curve.profiled(points), buckets }

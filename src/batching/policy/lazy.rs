@@ -186,7 +186,7 @@ impl Lazy {
             return None;
         }
         let sub_queue = view.pending.waiting_with(&batch.batch_key)?;
-        let stack = stack(view, part);
+        let stack: SmallVec<[Entry; 5]> = part.steps.iter().map(|step| entry(view, step)).collect();
         let is_short = |request_ix: RequestIx| {
             let lengths = &view.ledger[request_ix].lengths;
             lengths.iter().zip(&batch.class.0).all(|(length, padded)| length <= padded)
@@ -267,11 +267,7 @@ pub(super) fn stretchable<'a>(view: &View<'a>) -> Option<(&'a Batch, &'a Part)> 
     (!batch.sealed && batch.places.free() > 0).then_some((batch, part))
 }
 
-/// Converts a part to the stack that the slack predictor takes.
-fn stack(view: &View<'_>, part: &Part) -> SmallVec<[Entry; 5]> {
-    part.steps.iter().map(|step| entry(view, step)).collect()
-}
-
+/// Converts a step to an entry of the stack that the slack predictor takes.
 fn entry(view: &View<'_>, step: &Step) -> Entry {
     let live = || step.rows.iter().filter(|span| view.ledger.is_aboard(span)).map(|span| span.request_ix);
     let target = live().filter_map(|request_ix| view.target(request_ix)).min();

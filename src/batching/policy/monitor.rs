@@ -82,7 +82,7 @@ pub(in crate::batching) struct Monitor {
 impl Monitor {
     /// Creates a monitor that counts from `now` on. The preferred size is 1 until it is first computed.
     pub(in crate::batching) fn new(knobs: AdaptiveKnobs, now: Ns) -> Self {
-        let rate = if knobs.paper { Rate::of_seconds(now) } else { Rate::averaged(knobs.average_ns, now) };
+        let rate = Rate::new((!knobs.paper).then_some(knobs.average_ns), now);
         Self { knobs, rate, latest_arrival: now, latest_rate: 0.0, preferred: 1, is_due: true, lull: None }
     }
 

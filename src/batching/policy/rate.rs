@@ -22,14 +22,9 @@ pub(in crate::batching) struct Rate {
 }
 
 impl Rate {
-    /// Creates an average over `average_ns`, counting from `now` on.
-    pub(in crate::batching) fn averaged(average_ns: Ns, now: Ns) -> Self {
-        Self { average_ns: Some(average_ns.max(1)), per_ns: 0.0, since: now, count: 0 }
-    }
-
-    /// Creates a rate that is the count of the last whole second.
-    pub(in crate::batching) fn of_seconds(now: Ns) -> Self {
-        Self { average_ns: None, per_ns: 0.0, since: now, count: 0 }
+    /// Creates an average over `average_ns` (`None`: the count of the last whole second), counting from `now` on.
+    pub(in crate::batching) fn new(average_ns: Option<Ns>, now: Ns) -> Self {
+        Self { average_ns: average_ns.map(|ns| ns.max(1)), per_ns: 0.0, since: now, count: 0 }
     }
 
     /// Counts `rows` arrived rows. Returns whether earlier rows entered the average first.

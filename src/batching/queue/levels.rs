@@ -17,11 +17,6 @@ impl<T> Levels<T> {
         self.lone.is_none() && self.several.is_empty()
     }
 
-    /// Returns the entry of the highest level, which has the smallest number.
-    pub(in crate::batching) fn first(&self) -> Option<(u64, &T)> {
-        self.iter().next()
-    }
-
     pub(in crate::batching) fn get(&self, level: u64) -> Option<&T> {
         match &self.lone {
             Some((own, entry)) => (*own == level).then_some(entry),
@@ -78,7 +73,7 @@ mod tests {
                 }
                 prop_assert_eq!(levels.is_empty(), map.is_empty());
                 prop_assert_eq!(levels.get(level), map.get(&level));
-                prop_assert_eq!(levels.first(), map.iter().next().map(|(level, entry)| (*level, entry)));
+                prop_assert_eq!(levels.iter().next(), map.iter().next().map(|(level, entry)| (*level, entry)));
                 prop_assert!(levels.iter().eq(map.iter().map(|(level, entry)| (*level, entry))));
             }
         }

@@ -107,7 +107,7 @@ impl SubQueue {
 
     /// Returns the level of the request that boards next, whether it is delayed, and its ledger index.
     fn first(&self) -> Option<(u64, bool, RequestIx)> {
-        let (number, level) = self.levels.first()?;
+        let (number, level) = self.levels.iter().next()?;
         match level.fresh.head() {
             Some(request_ix) => Some((number, false, request_ix)),
             None => Some((number, true, level.delayed.head()?)),
@@ -201,7 +201,7 @@ impl Pending {
 
     /// Returns the highest level with a waiting request.
     pub(in crate::batching) fn best_level(&self) -> Option<u64> {
-        self.by_level.first().map(|(level, _)| level)
+        self.by_level.iter().next().map(|(level, _)| level)
     }
 
     /// Whether the level has reached its maximum number of requests.
@@ -324,10 +324,8 @@ impl Pending {
 
     /// Keeps an empty sub-queue as the spare one, and removes the previous spare.
     pub(in crate::batching) fn retire(&mut self, sub_queue: SubQueueIx) {
-        if sub_queue == NOT_THEIR_TURN
-            || self.spare == Some(sub_queue)
-            || !self.sub_queues[sub_queue as usize].is_empty()
-        {
+        let is_empty = self.sub_queue(sub_queue).is_some_and(SubQueue::is_empty);
+        if !is_empty || self.spare == Some(sub_queue) {
             return;
         }
         if let Some(previous) = self.spare.replace(sub_queue) {

@@ -7,11 +7,8 @@ use crate::batching::{Ns, QueueKnobs, QueueingKnobs, ledger::NEVER};
 /// batcher.
 #[derive(Debug)]
 pub(in crate::batching) struct QueueRules {
-    levels: u64,
-    default_level: u64,
-    default_queue: QueueKnobs,
-    /// Sorted by level.
-    level_queues: Vec<(u64, QueueKnobs)>,
+    /// With at least one level, and the queues of single levels sorted by level.
+    knobs: QueueingKnobs,
 }
 
 impl Default for QueueRules {
@@ -22,28 +19,24 @@ impl Default for QueueRules {
 
 impl QueueRules {
     pub(in crate::batching) fn new(knobs: &QueueingKnobs) -> Self {
-        let levels = knobs.priority_levels.max(1);
-        let mut level_queues = knobs.level_queues.clone();
-        level_queues.sort_by_key(|&(level, _)| level);
-        Self {
-            levels,
-            default_level: knobs.default_priority_level.clamp(1, levels),
-            default_queue: knobs.default_queue,
-            level_queues,
-        }
+        let mut knobs = knobs.clone();
+        knobs.priority_levels = knobs.priority_levels.max(1);
+        knobs.default_priority_level = knobs.default_priority_level.clamp(1, knobs.priority_levels);
+        knobs.level_queues.sort_by_key(|&(level, _)| level);
+        Self { knobs }
     }
 
     /// Returns the level of a request with this priority. 0 and values out of range mean the default level.
     pub(in crate::batching) fn level_of(&self, priority: u64) -> u64 {
-        if (1..=self.levels).contains(&priority) { priority } else { self.default_level }
+        let QueueingKnobs { priority_levels, default_priority_level, .. } = self.knobs;
+        if (1..=priority_levels).contains(&priority) { priority } else { default_priority_level }
     }
 
     /// Returns the queue policy of a level.
     pub(in crate::batching) fn queue_of(&self, level: u64) -> &QueueKnobs {
-        match self.level_queues.binary_search_by_key(&level, |&(level, _)| level) {
-            Ok(at) => &self.level_queues[at].1,
-            Err(_) => &self.default_queue,
-        }
+        let QueueingKnobs { level_queues, default_queue, .. } = &self.knobs;
+        let own = level_queues.binary_search_by_key(&level, |&(level, _)| level);
+        own.map_or(default_queue, |at| &level_queues[at].1)
     }
 
     /// Returns when the queue timeout of a request ends that arrives now at `level` and asks for `asked`. An override

@@ -37,10 +37,7 @@ impl Batch {
 
     /// Returns the position of a part in `parts`.
     pub(super) fn position(&self, ix: PartIx) -> Option<usize> {
-        match &self.parts[..] {
-            [only] => (only.ix == ix).then_some(0),
-            parts => parts.binary_search_by_key(&ix, |part| part.ix).ok(),
-        }
+        self.parts.binary_search_by_key(&ix, |part| part.ix).ok()
     }
 }
 
@@ -86,9 +83,6 @@ impl Part {
     /// Merges neighbouring steps that wait for the same stage, and returns the number of merges.
     pub(super) fn merge(&mut self, spare: &mut SpareRows) -> u32 {
         let steps = &mut self.steps;
-        if steps.len() < 2 {
-            return 0;
-        }
         let (mut merged, mut at) = (0, 1);
         while at < steps.len() {
             let (before, behind) = (&steps[at - 1], &steps[at]);

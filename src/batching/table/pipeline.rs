@@ -160,7 +160,8 @@ impl Pipeline {
         Some(Access { reads: reads.collect(), writes, from, to })
     }
 
-    fn best_free(&self, boundary: u16) -> Option<Lease> {
+    /// Returns the buffer of a boundary that a batch would get now.
+    pub(in crate::batching) fn best_free(&self, boundary: u16) -> Option<Lease> {
         let free = self.free[usize::from(boundary)];
         let pairs = (0..self.pairs).filter(|&pair| free >> pair & 1 == 1).map(|pair| Lease { boundary, pair });
         pairs.min_by_key(|lease| self.uses.iter().filter(|other| other.lease == *lease).count())
@@ -222,11 +223,6 @@ impl Pipeline {
     pub(in crate::batching) fn would_release(&self, boundary: u16, reached: Option<u16>) -> bool {
         let read = reached.is_none_or(|reached| reached > self.last_reader[usize::from(boundary)]);
         read && self.has_credit(CellId(boundary + 1))
-    }
-
-    /// Returns the buffer of a boundary that a batch would get now.
-    pub(in crate::batching) fn next_pair(&self, boundary: u16) -> Option<u16> {
-        self.best_free(boundary).map(|lease| lease.pair)
     }
 
     /// Whether no task in flight reads or writes a buffer.

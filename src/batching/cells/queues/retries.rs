@@ -41,7 +41,11 @@ impl Queues {
 
     /// Whether a lane may run a retry of this type.
     pub(super) fn has_retry(&self, cell: CellId, lane: LaneId) -> bool {
-        self.retries.iter().any(|retry| retry.cell == cell && self.may_run(retry, lane))
+        self.retry_of(cell, lane).is_some()
+    }
+
+    fn retry_of(&self, cell: CellId, lane: LaneId) -> Option<usize> {
+        self.retries.iter().position(|retry| retry.cell == cell && self.may_run(retry, lane))
     }
 
     fn may_run(&self, retry: &Retry, lane: LaneId) -> bool {
@@ -51,7 +55,7 @@ impl Queues {
 
     /// Takes the oldest retry of a type that a lane may run.
     pub(in crate::batching::cells) fn launch_retry(&mut self, cell: CellId, lane: LaneId) -> Option<Vec<NodeRow>> {
-        let at = self.retries.iter().position(|retry| retry.cell == cell && self.may_run(retry, lane))?;
+        let at = self.retry_of(cell, lane)?;
         let rows = self.retries.remove(at)?.rows;
         let queue = &mut self.queues[usize::from(cell.0)];
         queue.running += 1;

@@ -194,11 +194,10 @@ impl Cells {
         let Some(cell) = cell else { return Answer::Nothing };
         let place = Place { lane: lane.id, task: id, at: 0 };
         // A retry runs exactly the nodes of its half. Additional nodes would make it harder to find the one at fault.
-        if let Some(nodes) = self.cells.launch_retry(cell, lane.id) {
-            let spans = self.launch_nodes(context, place, cell, nodes, true);
-            return Answer::Launched(launch(context, lane, id, cell, spans));
-        }
-        let spans = self.add_to_task(context, place, cell, self.most_rows(cell));
+        let spans = match self.cells.launch_retry(cell, lane.id) {
+            Some(nodes) => self.launch_nodes(context, place, cell, nodes, true),
+            None => self.add_to_task(context, place, cell, self.most_rows(cell)),
+        };
         if spans.is_empty() {
             return Answer::Nothing;
         }

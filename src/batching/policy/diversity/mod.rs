@@ -120,7 +120,7 @@ impl BatchPolicy for Diversity {
 
 impl Diversity {
     fn new(knobs: &DiversityKnobs) -> Self {
-        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::averaged(AVERAGE_NS, 0) }
+        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::new(Some(AVERAGE_NS), 0) }
     }
 
     /// Adds requests of other groups if that does not increase the mean completion time, up to `rows` rows.
