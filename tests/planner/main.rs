@@ -2,6 +2,7 @@
 //!
 //! Each test runs in its own process, which finds the stand-in (`common/fake_cuda.rs`).
 
+mod buckets;
 mod compiling;
 mod convolutions;
 #[path = "../common/fake_control.rs"]

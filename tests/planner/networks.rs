@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use paternoster::{
     model::{DataType, TensorSpec},
     onnx::{
-        Model, PortDim, Signature,
+        Model, Port, PortDim, Signature,
         weights::Seeded,
         zoo::{self, Width, cells},
     },
@@ -13,25 +13,27 @@ use paternoster::{
 
 use crate::{fake_cuda::with_card, rig::Case};
 
+/// Returns the tensors of a graph for one row, with these lengths of varying axes.
+pub(crate) fn specs_of(ports: &[Port], lengths: &[(&str, i64)]) -> Vec<TensorSpec> {
+    let length = |dim: &PortDim| match dim {
+        PortDim::Fixed(length) => *length,
+        PortDim::Symbol(name) => {
+            lengths.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no length for {name}")).1
+        }
+        PortDim::Unknown => panic!("an axis has neither a length nor a name"),
+    };
+    let spec = |port: &Port| {
+        let dims: Vec<i64> = port.dims.as_deref().unwrap_or_default()[1..].iter().map(length).collect();
+        TensorSpec::new(port.name.clone(), port.datatype.expect("a datatype"), &dims)
+    };
+    ports.iter().map(spec).collect()
+}
+
 /// Returns a network with these lengths of varying axes, and tokens below `tokens`.
 pub(crate) fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i64) -> Case {
     let model = model.expect("the graph is sound");
     let signature = Signature::from_bytes("network", &model.to_bytes()).expect("it can be read");
-    let spec = |port: &paternoster::onnx::Port| {
-        let dims: Vec<i64> = port.dims.as_deref().unwrap_or_default()[1..]
-            .iter()
-            .map(|dim| match dim {
-                PortDim::Fixed(length) => *length,
-                PortDim::Symbol(name) => {
-                    lengths.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no length for {name}")).1
-                }
-                PortDim::Unknown => panic!("{port:?}"),
-            })
-            .collect();
-        TensorSpec::new(port.name.clone(), port.datatype.expect("a datatype"), &dims)
-    };
-    let inputs: Vec<TensorSpec> = signature.inputs.iter().map(spec).collect();
-    let outputs = signature.outputs.iter().map(spec).collect();
+    let (inputs, outputs) = (specs_of(&signature.inputs, lengths), specs_of(&signature.outputs, lengths));
     // Lengths are at most those of their tensors, masks are 0 or 1, and all others are tokens.
     let below = |input: &TensorSpec| match input.name.as_str() {
         name if name.contains("mask") => 2,

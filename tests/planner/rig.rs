@@ -19,9 +19,9 @@ use paternoster::{
 use crate::runtime::runtime;
 
 /// Allowed difference from the CPU's answer, relative to the largest number of a row.
-const TOLERANCE: f32 = 1e-4;
+pub(crate) const TOLERANCE: f32 = 1e-4;
 pub(crate) const STREAM: StreamId = StreamId(0);
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 struct Silent;
 
@@ -150,7 +150,7 @@ pub(crate) fn count_of(spec: &TensorSpec) -> usize {
     spec.dims.iter().product::<i64>() as usize
 }
 
-fn row_bytes(spec: &TensorSpec) -> usize {
+pub(crate) fn row_bytes(spec: &TensorSpec) -> usize {
     count_of(spec) * spec.datatype.size_bytes().expect("it has a size")
 }
 
@@ -158,7 +158,7 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
 }
 
-fn compare(what: &str, datatype: DataType, answer: &[u8], expected: &[u8], tolerance: f32) {
+pub(crate) fn compare(what: &str, datatype: DataType, answer: &[u8], expected: &[u8], tolerance: f32) {
     assert_eq!(answer.len(), expected.len(), "{what}");
     if datatype != DataType::Fp32 {
         return assert_eq!(answer, expected, "{what}");

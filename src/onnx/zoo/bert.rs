@@ -32,9 +32,11 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// MiniLM-L6-H384: 22.7 million weights.
-    const MINILM: Self =
-        Self { vocabulary: 30522, positions: 512, hidden: 384, heads: 12, intermediate: 1536, layers: 6 };
+    /// MiniLM-L6-H384: 22.7 million weights at full width.
+    fn minilm(width: Width) -> Self {
+        let (hidden, heads, intermediate) = (width.of(384), width.of(12), width.of(1536));
+        Self { vocabulary: 30522, positions: 512, hidden, heads, intermediate, layers: 6 }
+    }
 
     /// BERT-base: 109 million weights at full width. A quarter width has a quarter of the heads, each of the same
     /// width.
@@ -71,7 +73,15 @@ pub fn bert_base(width: Width) -> Result<Model, Error> {
 /// # Errors
 /// If the weights lack a tensor or have other shapes.
 pub fn minilm(weights: impl Weights) -> Result<Model, Error> {
-    let sizes = Sizes::MINILM;
+    minilm_of(Width::FULL, weights)
+}
+
+/// Like [`minilm`], with embeddings of 384 numbers at full width.
+///
+/// # Errors
+/// If the weights lack a tensor or have other shapes.
+pub fn minilm_of(width: Width, weights: impl Weights) -> Result<Model, Error> {
+    let sizes = Sizes::minilm(width);
     let mut encoder = Encoder { graph: Graph::new("minilm"), weights, sizes };
     let (ids, mask) = encoder.inputs();
     let states = encoder.encode(&ids, &mask)?;

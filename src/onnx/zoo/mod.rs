@@ -16,7 +16,7 @@ mod small;
 mod unet;
 mod vgg;
 
-pub use bert::{bert_base, minilm};
+pub use bert::{bert_base, minilm, minilm_of};
 pub use linknet::linknet;
 pub use mobilenet::mobilenet;
 pub use resnet::resnet50;
@@ -35,6 +35,11 @@ impl Width {
     pub const FULL: Self = Self { divisor: 1 };
     /// A quarter of the paper's width: about a sixteenth of its work.
     pub const QUARTER: Self = Self { divisor: 4 };
+
+    /// One part in `divisor` of the paper's width. It must divide all channels and heads of the network.
+    pub const fn part(divisor: usize) -> Self {
+        Self { divisor }
+    }
 
     /// Returns a number of channels at this width.
     pub fn of(self, channels: usize) -> usize {
