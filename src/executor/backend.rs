@@ -8,7 +8,7 @@ use super::{
     loaded::Loaded,
     ran::Outputs,
 };
-use crate::batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, TaskId};
+use crate::batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, SequenceNo, TaskId};
 
 /// Executes tasks on one device.
 ///
@@ -68,6 +68,8 @@ pub(super) enum Order {
     Run(Job),
     /// No request of the version is left; the memory of its batches can be released.
     Rest(ModelId),
+    /// A sequence of the version is over; its state can be released.
+    SequenceOver(ModelId, SequenceNo),
     /// The version has been unloaded.
     Unload(ModelId),
 }

@@ -77,7 +77,7 @@ impl Version {
 
     /// Returns the state of a sequence; empty before its first request.
     pub(super) fn sequence(&mut self, sequence: SequenceNo) -> Arc<SequenceState> {
-        Arc::clone(self.sequences.entry(sequence).or_default())
+        Arc::clone(self.sequences.entry(sequence).or_insert_with(|| Arc::new(SequenceState::new(sequence))))
     }
 
     /// Removes a sequence that is over. Returns its state, which requests in flight may still hold.

@@ -127,18 +127,18 @@ impl Form {
         (spec, knobs, cells.into())
     }
 
-    /// Returns a chain whose state is kept from one request of a sequence to the next.
-    pub(crate) fn kept_chain(max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
-        let (mut unfolding, programs) = Self::Chain.unfolding(max_rows);
+    /// Returns a form whose first segment keeps its state from one request of a sequence to the next.
+    pub(crate) fn kept(self, max_rows: u32, slots: u32, sequences: SequenceKnobs) -> (ModelSpec, Knobs, StagePrograms) {
+        let (mut unfolding, programs) = self.unfolding(max_rows);
         match &mut unfolding.segments[0].types[0].inputs[1] {
             Source::Carried { is_kept, .. } => *is_kept = true,
             other => panic!("{other:?} carries nothing"),
         }
-        let spec = Self::Chain.spec();
+        let spec = self.spec();
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
-        let (_, mut knobs, _) = Self::Chain.version(max_rows, slots);
+        let (_, mut knobs, _) = self.version(max_rows, slots);
         if let Policy::Cellular(cellular) = &mut knobs.policy {
-            cellular.sequences = Some(SequenceKnobs { max_sequences: 16, max_idle_ns: 60_000_000_000 });
+            cellular.sequences = Some(sequences);
         }
         (spec, knobs, cells.into())
     }
@@ -303,6 +303,15 @@ impl Form {
 
     /// Returns the expected answer to a request.
     pub(crate) fn answer(self, asked: &Asked) -> Vec<u64> {
+        self.answer_from(START, asked)
+    }
+
+    /// Returns the expected answer to a request whose first chain starts from `before`, in a form that keeps its state.
+    pub(crate) fn kept_answer(self, before: Option<u64>, asked: &Asked) -> Vec<u64> {
+        self.answer_from(before.unwrap_or(START), asked)
+    }
+
+    fn answer_from(self, start: u64, asked: &Asked) -> Vec<u64> {
         let steps = |tokens: &[u64], start: u64, modulus: u64| {
             let mut states: Vec<u64> = Vec::with_capacity(tokens.len());
             for &token in tokens {
@@ -317,10 +326,10 @@ impl Form {
         };
         let last = |states: Vec<u64>| states.last().copied().into_iter().collect::<Vec<u64>>();
         match self {
-            Self::Chain => last(steps(&asked.tokens, START, MANY)),
+            Self::Chain => last(steps(&asked.tokens, start, MANY)),
             Self::AllSteps => steps(&asked.tokens, START, MANY),
             Self::Loop => until_last(START),
-            Self::TwoChains => until_last(last(steps(&asked.tokens, START, MANY))[0]),
+            Self::TwoChains => until_last(last(steps(&asked.tokens, start, MANY))[0]),
             Self::TwoLayers => steps(&steps(&asked.tokens, START, MANY), START, MANY),
             Self::Growing => {
                 let mut values: Vec<u64> = Vec::new();

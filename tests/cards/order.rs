@@ -9,7 +9,7 @@ use std::{
 
 use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 use paternoster::{
-    batching::{Policy, Task, TaskId},
+    batching::{Policy, SequenceKnobs, Task, TaskId},
     device::{
         Access, AccessKind, BufferId, Device, DeviceError, Region, StreamId,
         sim::{Sim, Source, Work},
@@ -23,6 +23,7 @@ use crate::{
     models::{FORMS, Form},
     rng::Rng,
     running::{self, MAX_ROWS, PATIENCE, journaled},
+    sequences,
     staged::{STAGED, Staged},
     stages::{self, knobs, policies},
 };
@@ -181,6 +182,34 @@ fn nothing_races_in_cells() {
             assert!(pool.stop(PATIENCE));
             assert_eq!(check(&journal, &format!("{form:?}")), (0, 0));
         }
+    });
+}
+
+/// Requests that were given up may still be on the card when the next of their sequences is launched on another stream.
+#[test]
+fn nothing_races_in_sequences() {
+    with_card(|| {
+        let mut rng = Rng::new(24);
+        let mut needed = 0;
+        for (round, form) in sequences::KEPT.iter().cycle().take(8).enumerate() {
+            let journal = Arc::new(Journal::default());
+            let pool = journaled(LANES, 3, Some(Arc::clone(&journal)));
+            let limits = SequenceKnobs { max_sequences: 2, ..sequences::LIMITS };
+            let handle = sequences::bring_up(&pool, *form, limits);
+            for id in 1..=30 {
+                for number in 0..4 {
+                    let asked = form.ask(&mut rng, 1);
+                    let answer = handle.submit(sequences::request(*form, &asked, id, number == 0, number == 3));
+                    if number == 0 || rng.permille(300) {
+                        // It did not get through if one before it was given up too early.
+                        let _ = running::block_on(answer);
+                    }
+                }
+            }
+            assert!(pool.stop(PATIENCE));
+            needed += check(&journal, &format!("{form:?}, round {round}")).0;
+        }
+        assert!(needed > 0, "no request was launched beside one that was given up");
     });
 }
 

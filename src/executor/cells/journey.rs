@@ -16,6 +16,7 @@ use super::{
     sequence::{SequenceState, correlation_id},
 };
 use crate::{
+    batching::SequenceNo,
     executor::{OutputTensor, Response, record::Payload},
     model::{
         CorrelationId, DataType, Dims, InSequence,
@@ -50,6 +51,8 @@ struct Left {
     values: SmallVec<[Values; 2]>,
     /// The step that ended its loop. Outputs of later steps are ignored.
     last: Option<usize>,
+    /// Outputs that the last node writes to its sequence's rows on a card.
+    on_card: SmallVec<[usize; 2]>,
 }
 
 /// The values of one output of a segment's nodes.
@@ -107,7 +110,7 @@ impl Journey {
                     Unfolded::Steps(_) => Values::Last(None),
                 };
             }
-            Left { values, last: None }
+            Left { values, last: None, on_card: SmallVec::new() }
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
@@ -166,14 +169,16 @@ impl Journey {
         is_awaited && !self.is_in_sequence.load(Ordering::Acquire)
     }
 
-    /// Writes the outputs of the last steps to the sequence's state, after the request has completed.
+    /// Makes the outputs of the last steps the sequence's state, after the request has completed.
     pub(in crate::executor) fn commit(&self) {
         let Some(state) = self.state.get() else { return };
         let left = self.left.lock();
         for (segment, keeps) in self.programs.keeps.iter().enumerate() {
             for keep in keeps.iter().filter(|keep| keep.lives_on) {
                 let output = keep.outputs[0];
-                if let Some(row) = left[segment].values[output].last() {
+                if left[segment].on_card.contains(&output) {
+                    state.turn(segment, output);
+                } else if let Some(row) = left[segment].values[output].last() {
                     // A copy, because a sequence lives long and a shared row would keep the whole task's memory.
                     state.write(segment, output, row.copied());
                 }
@@ -186,7 +191,28 @@ impl Journey {
         self.sequence.as_ref().map(|sequence| &sequence.id)
     }
 
-    /// Returns the state that the previous request of its sequence wrote.
+    /// Returns the number of its sequence in its version, once it has joined.
+    pub(in crate::executor) fn sequence_number(&self) -> Option<SequenceNo> {
+        self.state.get().map(|state| state.number)
+    }
+
+    /// Returns which of its sequence's two rows on the card holds the state that the previous request wrote.
+    pub(in crate::executor) fn kept_on_card(&self, segment: usize, output: usize) -> Option<u32> {
+        self.state.get()?.row_on_card(segment, output)
+    }
+
+    /// Marks that a last node writes an output to the sequence's rows on the card, and returns to which of the two. It
+    /// counts once the request has completed.
+    pub(in crate::executor) fn leave_on_card(&self, segment: usize, output: usize) -> Option<u32> {
+        let state = self.state.get()?;
+        let on_card = &mut self.left.lock()[segment].on_card;
+        if !on_card.contains(&output) {
+            on_card.push(output);
+        }
+        Some(state.next_row_on_card(segment, output))
+    }
+
+    /// Returns the state that the previous request of its sequence wrote to host memory.
     pub(in crate::executor) fn kept(&self, segment: usize, output: usize) -> Option<Row> {
         self.state.get()?.read(segment, output)
     }

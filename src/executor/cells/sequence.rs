@@ -9,19 +9,37 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::{CellPrograms, row::Row};
-use crate::model::{CorrelationId, DataType, InSequence};
+use crate::{
+    batching::SequenceNo,
+    model::{CorrelationId, DataType, InSequence},
+};
 
 /// The state of one sequence: by segment and output, the value written by its latest completed request. Requests of one
 /// sequence run one after the other, so the lock is never contended.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::executor) struct SequenceState {
-    rows: Mutex<BTreeMap<(usize, usize), Row>>,
+    pub(in crate::executor) number: SequenceNo,
+    kept: Mutex<BTreeMap<(usize, usize), Kept>>,
     /// Requests that have begun on a card and not left: one, where the host has yet to take outputs of a request
     /// that has run.
     begun: AtomicU32,
 }
 
+/// Where a value is kept between two requests.
+#[derive(Debug)]
+enum Kept {
+    /// In host memory.
+    Row(Row),
+    /// On the card, in this one of the sequence's two rows; the other is for the next value.
+    OnCard(u32),
+}
+
 impl SequenceState {
+    /// Creates the state of a sequence before its first request.
+    pub(in crate::executor) fn new(number: SequenceNo) -> Self {
+        Self { number, kept: Mutex::default(), begun: AtomicU32::new(0) }
+    }
+
     /// Marks that a request reads the state, and will leave its own at its end.
     pub(super) fn begin(&self) {
         self.begun.fetch_add(1, Ordering::AcqRel);
@@ -37,13 +55,35 @@ impl SequenceState {
         self.begun.load(Ordering::Acquire) > 0
     }
 
-    /// Returns the value that the previous request wrote; `None` for the first request.
+    /// Returns the value that the previous request wrote, if it is in host memory.
     pub(super) fn read(&self, segment: usize, output: usize) -> Option<Row> {
-        self.rows.lock().get(&(segment, output)).cloned()
+        match self.kept.lock().get(&(segment, output)) {
+            Some(Kept::Row(row)) => Some(row.clone()),
+            _ => None,
+        }
     }
 
     pub(super) fn write(&self, segment: usize, output: usize, row: Row) {
-        self.rows.lock().insert((segment, output), row);
+        self.kept.lock().insert((segment, output), Kept::Row(row));
+    }
+
+    /// Returns which of its two rows on the card holds the value that the previous request wrote, if that is there.
+    pub(super) fn row_on_card(&self, segment: usize, output: usize) -> Option<u32> {
+        match self.kept.lock().get(&(segment, output)) {
+            Some(Kept::OnCard(row)) => Some(*row),
+            _ => None,
+        }
+    }
+
+    /// Returns which of its two rows on the card the next value is written to.
+    pub(super) fn next_row_on_card(&self, segment: usize, output: usize) -> u32 {
+        self.row_on_card(segment, output).map_or(0, |row| 1 - row)
+    }
+
+    /// Makes the row that was written last the one that is read.
+    pub(super) fn turn(&self, segment: usize, output: usize) {
+        let next = self.next_row_on_card(segment, output);
+        self.kept.lock().insert((segment, output), Kept::OnCard(next));
     }
 }
 

@@ -198,6 +198,11 @@ impl Serving {
                     }
                 }
                 Order::Rest(_) => {}
+                Order::SequenceOver(model, sequence) => {
+                    if let Some(loaded) = self.versions.get_mut(&model) {
+                        loaded.version.sequence_over(sequence);
+                    }
+                }
                 Order::Unload(model) => {
                     if let Some(loaded) = self.versions.remove(&model) {
                         self.leaving.push((model, loaded));
@@ -255,7 +260,8 @@ impl Serving {
             }
         };
         loaded.sections_out += 1;
-        let task = job.task.clone();
+        let mut task = job.task.clone();
+        task.after.extend(filled.after);
         if filled.is_taken {
             self.untaken.add(&task);
         }

@@ -3,9 +3,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use smallvec::SmallVec;
+
 use super::graph::{OnCard, Section};
 use crate::{
-    batching::{ReqId, RowOutcome, Task},
+    batching::{ReqId, RowOutcome, SequenceNo, Task, TaskId},
     device::{Access, BufferId, Device, DeviceError, cuda::Cuda},
     engine::{RowFailure, RunSize},
     executor::{job::Job, ran::Outputs},
@@ -30,10 +32,15 @@ pub(super) trait Version {
     ///
     /// # Errors
     /// If a row's input is not on the card, because the task that writes it did not run.
-    fn fill(&self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String>;
+    fn fill(&mut self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String>;
 
     /// Records that a task has been issued: later tasks may read the rows that it writes.
     fn issued(&mut self, task: &Task);
+
+    /// Frees what a sequence has on the card. No task of it follows.
+    fn sequence_over(&mut self, sequence: SequenceNo) {
+        let _ = sequence;
+    }
 
     /// Returns the reader of completed tasks' sections.
     fn reader(&self) -> Arc<dyn Reader>;
@@ -50,6 +57,8 @@ pub(super) trait Version {
 pub(super) struct Filled {
     pub(super) parameters: Box<[u8]>,
     pub(super) accesses: Vec<Access>,
+    /// Tasks that it must come after, in addition to those that the core knows.
+    pub(super) after: SmallVec<[TaskId; 2]>,
     /// Rows that lack an input of their own request.
     pub(super) failures: Vec<RowFailure>,
     /// Whether the host takes any of its outputs.

@@ -94,6 +94,8 @@ impl Backend for Host {
                     check(issue(&mut cpu, &mut self.tickets.lock(), &order, &[], work));
                 }
                 Order::Rest(model) => pairs.rest(model),
+                // The pool has the state of sequences.
+                Order::SequenceOver(..) => {}
                 Order::Unload(model) => pairs.unload(model),
             }
         }

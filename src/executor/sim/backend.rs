@@ -161,6 +161,7 @@ impl Backend for Simulated {
             let done = match order {
                 Order::Run(job) => floor.launch(job),
                 Order::Rest(model) => floor.rest(model),
+                Order::SequenceOver(..) => Ok(()),
                 Order::Unload(model) => floor.unload(model),
             };
             if let Err(fault) = done {

@@ -5,6 +5,7 @@ mod after;
 mod asked;
 mod delays;
 mod lanes;
+mod launching;
 mod outputs;
 mod told;
 
@@ -29,23 +30,22 @@ use super::{
     ModelHandle,
     backend::Order,
     cells::Journey,
-    job::{Finished, Guest, Job, Member},
-    loaded::{Loaded, Version, longer},
+    job::{Finished, Job},
+    loaded::{Loaded, Version},
     location::Location,
     pieces::Piece,
     ran::{Outputs, Ran},
     record::{Payload, Record, Sink},
     stages::Programs,
-    watch::{Flight, Returned, StopReason, Watch},
+    watch::{Returned, StopReason, Watch},
 };
 use crate::{
     batching::{
         Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
-        RowSpan, Task, TaskId,
     },
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
-        timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},
+        timeline::{RequestEnd, Timeline},
     },
 };
 
@@ -416,6 +416,7 @@ impl State {
                 Action::SequenceOver { model, sequence } => {
                     let version = self.models.get_mut(&model);
                     after.forgotten.extend(version.and_then(|version| version.sequence_over(sequence)));
+                    after.orders.push(Order::SequenceOver(model, sequence));
                 }
                 Action::Finish { req, end } => {
                     gave_up |= matches!(end, End::Cancelled | End::Expired | End::Failed);
@@ -432,51 +433,6 @@ impl State {
         if gave_up {
             self.stop_unwanted(now, after);
         }
-    }
-
-    fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
-        let Some(version) = self.models.get(&task.model) else { return };
-        let model = Arc::clone(&version.loaded);
-        let mut members = Vec::with_capacity(task.rows.len());
-        let mut limit_ns = model.limit_ns;
-        for &span in &task.rows {
-            let Some(record) = self.record(span.req) else { continue };
-            record.launched();
-            let (payload, journey) = (Arc::clone(&record.payload), record.journey.clone());
-            let of_other = record.handle.id != task.model;
-            let cell = journey.as_ref().and_then(|journey| journey.cell(span.start));
-            let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
-            let guest = (!is_own).then(|| Guest::new(&record.handle.stats, cell.unwrap_or_default()));
-            if of_other {
-                limit_ns = longer(limit_ns, record.handle.limit_ns);
-            }
-            members.push(Member { span, payload, journey, step: record.step, guest });
-        }
-        let flight = Flight { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
-        let (stop, look) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
-        after.watch_at = look.or(after.watch_at);
-        self.record_launch(now, &task);
-        after.orders.push(Order::Run(Job { task, model, members, stop }));
-    }
-
-    fn record_launch(&self, now: Ns, task: &Task) {
-        let launch = TaskLaunch {
-            task: self.task_number(task.id),
-            model: task.model.0,
-            stage: task.cell.0,
-            lane: self.numbers.first_lane + task.lane.0,
-            batch: task.batch,
-            bucket_rows: task.bucket.rows,
-            lengths: &task.bucket.class.0,
-        };
-        let rows =
-            task.rows.iter().map(|&RowSpan { req, start, count, at, .. }| TaskRows { req: req.0, start, count, at });
-        self.timeline.launched(now, &launch, rows);
-    }
-
-    /// Returns a task's number in the pool.
-    fn task_number(&self, task: TaskId) -> u64 {
-        task.0 * self.numbers.shards as u64 + self.numbers.shard as u64
     }
 
     /// Returns the core's counters of batch operations for every loaded version, with the version's statistics.

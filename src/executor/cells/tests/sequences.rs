@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    batching::SequenceNo,
     executor::cells::SequenceState,
     model::{CorrelationId, InSequence, unfold::Control},
 };
@@ -38,7 +39,7 @@ fn in_sequence(id: u64, starts: bool, ends: bool) -> InSequence {
 #[test]
 fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
     let tried = digits_of_a_sequence();
-    let states = [Arc::new(SequenceState::default()), Arc::new(SequenceState::default())];
+    let states = [0, 1].map(|number| Arc::new(SequenceState::new(SequenceNo(number))));
     let run = |sequence: usize, digits: &[i64], place: InSequence, completes: bool| {
         let inputs = tried.inputs(&[(&[digits.len() as i64], digits)]);
         let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&place)).expect("it unfolds");

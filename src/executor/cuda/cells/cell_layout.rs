@@ -3,8 +3,9 @@
 
 use super::{
     HOST_ROWS,
-    layout::{Appended, CellLayout, Fetched, Input, Layout, OutputLength, ReadFrom},
+    layout::{Appended, CellLayout, Fetched, Input, Layout, LeftToSequence, OutputLength, ReadFrom},
     node_types::{axis_of, types_of},
+    sequences::outlives,
     spans::{Origin, Reading, bytes_behind_first, origin_of, reading},
     taking::keeps_of,
 };
@@ -60,9 +61,9 @@ impl Layout {
             rings += usize::from(is_brought);
             inputs.push(Input { row_bytes, axis, from, ring });
         }
-        // An output may go to a table, to a span, to the host, or to several of these. One that nothing reads is left
-        // out.
-        let (mut kept, mut appended, mut fetched) = (Vec::new(), Vec::new(), Vec::new());
+        // An output may go to a table, to the rows of sequences, to a span, to the host, or to several of these. One that
+        // nothing reads is left out.
+        let (mut kept, mut left, mut appended, mut fetched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (number, output) in spec.outputs.iter().enumerate() {
             let origins = types_of(programs, cell).flat_map(|(segment, role, _)| {
                 keeps_of(programs, segment, role, number).map(move |keep| (segment, keep.outputs[0]))
@@ -75,6 +76,10 @@ impl Layout {
             if let Some(table) = table {
                 self.tables[table].row_bytes = fixed_row_bytes(output)?;
                 kept.push((number, table));
+                if origins.iter().any(|&(segment, output)| outlives(programs, segment, output)) {
+                    self.tables[table].outlives = true;
+                    left.push(LeftToSequence { output: number, table, list: list() });
+                }
             }
             if table.is_none() && pool.is_none() && !is_fetched {
                 continue;
@@ -104,7 +109,19 @@ impl Layout {
             return Err(format!("the length of the output '{name}' does not follow from its inputs"));
         }
         let lists = lists + axes;
-        Ok(CellLayout { inputs, kept, appended, fetched, lengths, axes, first_count, output_lengths, lists, by_rows })
+        Ok(CellLayout {
+            inputs,
+            kept,
+            left,
+            appended,
+            fetched,
+            lengths,
+            axes,
+            first_count,
+            output_lengths,
+            lists,
+            by_rows,
+        })
     }
 
     /// Checks that the length of what an input reads is known before its task runs.

@@ -7,7 +7,9 @@ use super::{
     accesses::Touched,
     layout::{CellLayout, Input, ReadFrom},
     outputs::is_last,
+    sequences::{OfSequence, outlives},
     spans::{Reading, Span, origin_of},
+    taking::keeps_of,
 };
 use crate::{
     batching::RowSpan,
@@ -49,6 +51,8 @@ struct Placed<'n> {
     at: usize,
     /// Number of its rows.
     rows: usize,
+    /// The slot of its sequence, if the sequence has state on the card.
+    sequence: Option<u32>,
     /// Why it fails, if it does.
     fault: Option<String>,
     /// Tables from which it reads its slot's row as an earlier task left it.
@@ -78,7 +82,7 @@ impl<'a> Filling<'a> {
     ///
     /// # Errors
     /// If what it reads is not on the card, because the task that writes it did not run.
-    pub(super) fn add(&mut self, span: &RowSpan, node: Node<'_>) -> Result<(), String> {
+    pub(super) fn add(&mut self, span: &RowSpan, node: Node<'_>, sequence: OfSequence) -> Result<(), String> {
         let (of, layout, slot) = (self.of, self.layout, span.slot);
         if of.has_state() && !of.slots.has(slot) {
             return Err(format!("slot {slot} does not exist"));
@@ -95,7 +99,8 @@ impl<'a> Filling<'a> {
             span,
             at: self.rows,
             rows,
-            fault: None,
+            sequence: sequence.slot(),
+            fault: sequence.fault(),
             read_tables: SmallVec::new(),
             read_pools: SmallVec::new(),
         };
@@ -168,7 +173,7 @@ impl<'a> Filling<'a> {
                     None => {
                         let constants = &of.layout.tables[table].constants;
                         let at = constants.iter().position(|constant| constant == none).unwrap_or_default();
-                        of.tables[table].constant(at, constants.len())
+                        of.tables[table].constant(at)
                     }
                 };
                 self.parameters.name(list, placed.at, at as i32);
@@ -177,6 +182,15 @@ impl<'a> Filling<'a> {
                 let bytes = input.row_bytes.pitch();
                 if *is_kept {
                     node.journey.begin_in_sequence();
+                }
+                let on_card = placed.sequence.filter(|_| *is_kept).and_then(|sequence| {
+                    let row = node.journey.kept_on_card(node.place.segment, *output)?;
+                    Some(of.tables[table].of_sequence(sequence, row))
+                });
+                if let Some(row) = on_card {
+                    self.touched.read(of.tables[table].buffer, row);
+                    self.parameters.copy(of.tables[table].row(row), of.tables[table].row(slot), bytes);
+                    return Ok(());
                 }
                 let is_kept = *is_kept && node.journey.kept(node.place.segment, *output).is_some();
                 // A first step starts from the state that its sequence kept, else from an earlier segment's state,
@@ -314,6 +328,20 @@ impl<'a> Filling<'a> {
         }
         for &(_, table) in &layout.kept {
             self.touched.write(of.tables[table].buffer, slot, placed.read_tables.contains(&table));
+        }
+        for left in &layout.left {
+            let to = placed.sequence.filter(|_| is_last).and_then(|sequence| {
+                let mut keeps = keeps_of(&of.programs, segment, role, left.output).map(|keep| keep.outputs[0]);
+                let output = keeps.find(|output| outlives(&of.programs, segment, *output))?;
+                let row = node.journey.leave_on_card(segment, output)?;
+                Some(of.tables[left.table].of_sequence(sequence, row))
+            });
+            for row in placed.own_rows() {
+                self.parameters.name(left.list, row, to.map_or(-1, |to| to as i32));
+            }
+            if let Some(to) = to {
+                self.touched.write(of.tables[left.table].buffer, to, false);
+            }
         }
         let mut written: SmallVec<[usize; 4]> = SmallVec::new();
         for appended in &layout.appended {

@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Cells, filling::Filling, layout::ReadFrom, outputs::CellReader};
+use super::{
+    Cells,
+    filling::Filling,
+    layout::ReadFrom,
+    outputs::{CellReader, is_last},
+    sequences::OfSequence,
+};
 use crate::{
-    batching::{Lengths, Task},
+    batching::{Lengths, ReqId, SequenceNo, Task, TaskId},
     device::{DeviceError, cuda::Cuda},
     engine::RunSize,
     executor::{
@@ -62,22 +68,32 @@ impl Version for Cells {
                 .any(|member| reads_it(&member))
     }
 
-    fn fill(&self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String> {
+    fn fill(&mut self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String> {
         let cell = usize::from(job.task.cell.0);
         let nodes = (0..job.members.len()).map(|member| self.node(job, member));
         let nodes: SmallVec<[Node<'_>; 32]> = nodes.collect::<Result<_, _>>()?;
         let rows = nodes.iter().map(|node| self.layout.node_rows(&self.programs, cell, node)).sum();
+        let mut after = SmallVec::new();
+        self.sequences.begin_task();
+        let members = nodes.iter().zip(&job.members);
+        let of_sequences = members.map(|(node, member)| self.of_sequence(node, member.span.req, &mut after));
+        let of_sequences: SmallVec<[OfSequence; 32]> = of_sequences.collect();
         let mut task = Filling::new(self, cell, size, rows, section);
-        for (member, node) in nodes.into_iter().enumerate() {
-            task.add(&job.members[member].span, node)?;
+        for ((member, node), of_sequence) in job.members.iter().zip(nodes).zip(of_sequences) {
+            task.add(&member.span, node, of_sequence)?;
         }
-        Ok(task.finish())
+        Ok(Filled { after, ..task.finish() })
     }
 
     fn issued(&mut self, task: &Task) {
+        self.sequences.issued(task.id);
         for span in &task.rows {
             self.slots.write(span.slot, span.req, span.start);
         }
+    }
+
+    fn sequence_over(&mut self, sequence: SequenceNo) {
+        self.sequences.over(sequence);
     }
 
     fn reader(&self) -> Arc<dyn Reader> {
@@ -90,6 +106,19 @@ impl Version for Cells {
 }
 
 impl Cells {
+    /// Returns what a node has of its sequence on the card. Adds the tasks that it must come after to `after`.
+    fn of_sequence(&mut self, node: &Node<'_>, req: ReqId, after: &mut SmallVec<[TaskId; 2]>) -> OfSequence {
+        let Some(sequence) = node.journey.sequence_number().filter(|_| self.layout.has_sequences()) else {
+            return OfSequence::Nothing;
+        };
+        let Some(slot) = self.sequences.open(sequence) else { return OfSequence::NoSlot };
+        // The tasks in between read and write only the slot of the request.
+        if node.place.node == 0 || is_last(node) {
+            after.extend(self.sequences.touch(slot, req).iter().copied());
+        }
+        OfSequence::Slot(slot)
+    }
+
     /// Returns the node that a member of a task runs.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::{
     node_types::{axis_of, types_of},
+    sequences,
     spans::{Origin, Reading, Spans, reading, spans_of},
     tables::tables_of,
     taking::HostReads,
@@ -38,12 +39,14 @@ pub(super) struct Layout {
     pub(super) host_reads: HostReads,
 }
 
-/// A table with a row for each slot, followed by constant rows.
+/// A table with a row for each slot, followed by constant rows and the rows of sequences.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) row_bytes: usize,
     /// Values that nodes read in place of a missing child.
     pub(super) constants: Vec<Bytes>,
+    /// Whether sequences have rows there, behind the constants.
+    pub(super) outlives: bool,
 }
 
 /// Where a cell reads and writes. Tasks name rows in lists, which this refers to by index.
@@ -52,6 +55,8 @@ pub(super) struct CellLayout {
     pub(super) inputs: Vec<Input>,
     /// Outputs that later nodes read from tables: the output and its table.
     pub(super) kept: Vec<(usize, usize)>,
+    /// Outputs that the next request of a sequence starts from.
+    pub(super) left: Vec<LeftToSequence>,
     /// Outputs that are written to spans.
     pub(super) appended: Vec<Appended>,
     /// Outputs that the host takes from some nodes.
@@ -92,6 +97,15 @@ pub(super) enum ReadFrom {
     Child { table: usize, list: usize },
     /// A span of the node's own request.
     Span { pool: usize, list: usize, reading: Reading },
+}
+
+/// An output that is written to the rows of sequences.
+#[derive(Debug)]
+pub(super) struct LeftToSequence {
+    pub(super) output: usize,
+    pub(super) table: usize,
+    /// The list of rows in the table; -1 if the node is not the last of its request.
+    pub(super) list: usize,
 }
 
 /// An output that is written to spans.
@@ -186,6 +200,17 @@ impl Layout {
     /// Returns the bytes of a slot in all tables and pools.
     pub(super) fn slot_bytes(&self) -> usize {
         self.tables.iter().map(|table| table.row_bytes).sum::<usize>().saturating_add(self.spans.slot_bytes())
+    }
+
+    /// Returns the bytes that a sequence takes.
+    pub(super) fn sequence_bytes(&self) -> usize {
+        let tables = self.tables.iter().filter(|table| table.outlives);
+        tables.map(|table| table.row_bytes * sequences::ROWS as usize).sum()
+    }
+
+    /// Returns whether sequences have state on the card.
+    pub(super) fn has_sequences(&self) -> bool {
+        self.tables.iter().any(|table| table.outlives)
     }
 
     /// Returns the table of an output of a segment's first node type; `None` if no table holds it.

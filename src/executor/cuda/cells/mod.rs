@@ -1,5 +1,6 @@
 //! Cells on a card. State lies in slots (BatchMaker section 5). Each tensor that nodes pass on has a table with a row
-//! for each slot. What nodes append lies in pools, with a fixed number of entries for each slot.
+//! for each slot. What nodes append lies in pools, with a fixed number of entries for each slot. State that sequences
+//! keep between requests lies in further rows of the same tables (`sequences`).
 
 mod accesses;
 mod cell_layout;
@@ -10,6 +11,7 @@ mod lengths;
 mod limits;
 mod node_types;
 mod outputs;
+mod sequences;
 mod slots;
 mod spans;
 mod tables;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 pub(in crate::executor) use self::limits::CellLimits;
 use self::{
     layout::{Layout, ReadFrom},
+    sequences::SequenceSlots,
     slots::Slots,
     spans::{Pool, Reading, Span},
 };
@@ -45,6 +48,7 @@ pub(super) struct Cells {
     programs: Arc<CellPrograms>,
     layout: Arc<Layout>,
     slots: Slots,
+    sequences: SequenceSlots,
     tables: Vec<SlotTable>,
     pools: Vec<SlotPool>,
     cells: Vec<OnCard>,
@@ -57,8 +61,11 @@ struct SlotTable {
     buffer: BufferId,
     address: Address,
     row_bytes: usize,
-    /// One for each slot, then the constants.
+    /// One for each slot, then the constants, then those of sequences.
     rows: u32,
+    /// Index of the first constant; that of the first row of a sequence is next.
+    first_constant: u32,
+    first_of_sequences: u32,
 }
 
 /// A pool in the card's memory.
@@ -118,18 +125,25 @@ impl Cells {
             // Each version has tables of its own, so its slots must not be shared with others by kind.
             cell.kind = None;
         }
-        knobs.slots = slots(loader.card, &layout, knobs.slots).map_err(|error| error.to_string())?;
+        let most_sequences =
+            knobs.sequences.filter(|_| layout.has_sequences()).map_or(0, |own| own.max_sequences.max(1));
+        let sequences = SequenceSlots::new(most_sequences)?;
+        knobs.slots = slots(loader.card, &layout, knobs.slots, most_sequences).map_err(|error| error.to_string())?;
         let mut reserved = Reserved::default();
-        let outcome = reserved.add(loader.card, &layout, knobs.slots);
+        let outcome = reserved.add(loader.card, &layout, knobs.slots, most_sequences);
         let outcome = outcome.map_err(|error| {
             let (slots, bytes) = (knobs.slots, layout.slot_bytes());
-            format!("the state of its requests, {slots} slots of {bytes} bytes: {error}")
+            let of_sequences = match most_sequences {
+                0 => String::new(),
+                count => format!(", and of {count} sequences of {} bytes", layout.sequence_bytes()),
+            };
+            format!("the state of its requests, {slots} slots of {bytes} bytes{of_sequences}: {error}")
         });
         match outcome.and_then(|()| load(&mut loader, programs, &layout, &reserved, &sizes)) {
             Ok(cells) => {
                 let (programs, slots) = (Arc::clone(programs), Slots::new(knobs.slots));
                 let Reserved { tables, pools } = reserved;
-                Ok(Self { programs, layout, slots, tables, pools, cells, sizes })
+                Ok(Self { programs, layout, slots, sequences, tables, pools, cells, sizes })
             }
             Err(reason) => {
                 // Freeing fails only on a lost card; the first error says more.
@@ -166,23 +180,28 @@ fn nodes_of_a_task(lists: usize, rows: u32, most_bytes: usize) -> Result<u32, St
     }
 }
 
-/// Returns the number of slots: as many as asked for, limited to those that fit into a fraction of the free memory.
-fn slots(card: &Cuda, layout: &Layout, asked: u32) -> Result<u32, DeviceError> {
+/// Returns the number of slots: as many as asked for, limited to those that fit into a fraction of the memory that is
+/// free once so many sequences have their state.
+fn slots(card: &Cuda, layout: &Layout, asked: u32, sequences: u32) -> Result<u32, DeviceError> {
     let (free, _) = card.memory_bytes()?;
+    let free = free.saturating_sub(layout.sequence_bytes().saturating_mul(sequences as usize));
     let most = (free / SLOTS_PART).checked_div(layout.slot_bytes()).unwrap_or(usize::MAX);
     // Tasks name entries in signed 32-bit numbers.
     let entries = layout.spans.pools.iter().map(|pool| pool.entries).max().unwrap_or(1);
-    let named = i32::MAX.unsigned_abs() / entries.max(1);
+    let named = (i32::MAX.unsigned_abs() - sequences * sequences::ROWS) / entries.max(1);
     Ok(asked.min(u32::try_from(most).unwrap_or(u32::MAX)).min(named).max(1))
 }
 
 impl Reserved {
     /// Reserves slot tables and pools one by one. If one fails, the caller frees those that `self` holds already.
-    fn add(&mut self, card: &mut Cuda, layout: &Layout, slots: u32) -> Result<(), DeviceError> {
+    fn add(&mut self, card: &mut Cuda, layout: &Layout, slots: u32, sequences: u32) -> Result<(), DeviceError> {
         for table in &layout.tables {
-            let rows = slots + table.constants.len() as u32;
-            let buffer = card.allocate(rows, table.row_bytes)?;
-            self.tables.push(SlotTable { buffer, address: card.address(buffer)?, row_bytes: table.row_bytes, rows });
+            let first_of_sequences = slots + table.constants.len() as u32;
+            let of_sequences = if table.outlives { sequences * sequences::ROWS } else { 0 };
+            let (rows, row_bytes) = (first_of_sequences + of_sequences, table.row_bytes);
+            let buffer = card.allocate(rows, row_bytes)?;
+            let address = card.address(buffer)?;
+            self.tables.push(SlotTable { buffer, address, row_bytes, rows, first_constant: slots, first_of_sequences });
             for (row, constant) in (slots..).zip(&table.constants) {
                 card.upload(buffer, row, constant)?;
             }
@@ -234,8 +253,13 @@ impl SlotTable {
     }
 
     /// Returns the row of a constant.
-    fn constant(&self, number: usize, constants: usize) -> u32 {
-        self.rows - constants as u32 + number as u32
+    fn constant(&self, number: usize) -> u32 {
+        self.first_constant + number as u32
+    }
+
+    /// Returns one of the rows of the sequence that has this slot.
+    fn of_sequence(&self, slot: u32, row: u32) -> u32 {
+        self.first_of_sequences + slot * sequences::ROWS + row
     }
 
     fn place(&self) -> Place {
@@ -273,6 +297,10 @@ impl Layout {
             .kept
             .iter()
             .map(|&(output, table)| (output, to(SLOTS, &tables[table].row_bytes.into(), tables[table].place())));
+        let left = cell
+            .left
+            .iter()
+            .map(|left| (left.output, to(left.list, &tables[left.table].row_bytes.into(), tables[left.table].place())));
         let appended = cell
             .appended
             .iter()
@@ -289,7 +317,7 @@ impl Layout {
             // At most one start value is copied for each input of a row.
             pieces: if has_own { cell.inputs.len() } else { 0 },
             gathers: gathers.collect(),
-            scatters: kept.chain(appended).chain(fetched).collect(),
+            scatters: kept.chain(left).chain(appended).chain(fetched).collect(),
             faults: HOST_ROWS,
             brought: brought.map(|input| input.row_bytes.pitch()).collect(),
             fetched: cell.fetched.iter().map(|fetched| fetched.row_bytes.pitch()).collect(),

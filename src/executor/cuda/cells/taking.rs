@@ -1,6 +1,7 @@
 //! Which outputs the host takes: those of replies, those that end loops, those that later segments read through the
-//! host, and state that is kept between requests of a sequence.
+//! host, and state that a sequence keeps in host memory.
 
+use super::sequences::stays;
 use crate::{
     executor::cells::{CellPrograms, Keep},
     model::unfold::{Emitted, Nodes, Segment, Which},
@@ -43,8 +44,8 @@ impl HostReads {
                 *is_read && emit.output == keep.outputs[0] && is_of_node
             })
         };
-        // Between two requests of a sequence, its state is kept on the host.
-        let lives_on = |keep: &Keep| keep.lives_on && is_last;
+        // The state that a sequence keeps on the host between two of its requests.
+        let lives_on = |keep: &Keep| keep.lives_on && is_last && !stays(own);
         ends_loop(own, output) || keeps_of(programs, segment, role, output).any(|keep| lives_on(keep) || of_emits(keep))
     }
 }

@@ -36,7 +36,7 @@ impl Version for Stages {
         self.layout.lengths_for(&bucket.class).map(|lengths| RunSize { rows: bucket.rows, lengths })
     }
 
-    fn fill(&self, job: &Job, RunSize { lengths, .. }: RunSize, section: &mut Section) -> Result<Filled, String> {
+    fn fill(&mut self, job: &Job, RunSize { lengths, .. }: RunSize, section: &mut Section) -> Result<Filled, String> {
         let task = &job.task;
         let number = usize::from(task.cell.0);
         let layout = self.layout.stages.get(number).ok_or_else(|| format!("there is no stage {number}"))?;
@@ -82,7 +82,7 @@ impl Version for Stages {
             place(job, &mut parameters, Ring::Fetched(ring), output.row_bytes.pitch(), places);
         }
         let is_taken = layout.answers;
-        Ok(Filled { parameters: parameters.finish(section), accesses, failures: Vec::new(), is_taken })
+        Ok(Filled { parameters: parameters.finish(section), accesses, is_taken, ..Filled::default() })
     }
 
     fn issued(&mut self, task: &Task) {
