@@ -1,11 +1,18 @@
-//! Settings ("knobs") as a configuration writes them: keys, forms of values, and the reader that a policy uses.
+//! Settings ("knobs") as a configuration writes them: the types of their values, with units, and what a policy needs
+//! to know of its model to read them.
 
-use std::{fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, Unexpected, Visitor},
+};
 
 use super::Ns;
 
 /// Longest time that a knob accepts, one day, in milliseconds.
-pub const DAY_MS: f64 = 86_400_000.0;
+pub const DAY_MS: i64 = 86_400_000;
 /// The same in microseconds.
 pub const DAY_US: u64 = 86_400_000_000;
 
@@ -15,23 +22,9 @@ const MAX_LENGTHS: usize = 64;
 /// Maximum delay: 292 years, which can be added to any clock without overflow.
 const MAX_DELAY_NS: Ns = i64::MAX as Ns;
 
-/// The mode of a policy: `default`, or the paper's own rules.
-pub const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
-
-/// Key of the policy's name.
-pub const POLICY: &str = "batching.policy";
-
-/// Latency objective of requests, in milliseconds.
-pub const LATENCY_OBJECTIVE: Knob<f64> = Knob::positive("batching.latency_objective_ms", DAY_MS);
-
-/// Key and form of a knob.
-pub type KnobEntry = (&'static str, Form);
-
-/// The source of a policy's knobs: the texts of a configuration, and the properties of the model that affect them.
-#[derive(Clone, Copy)]
-pub struct GivenKnobs<'c> {
-    /// Returns the text of a key, if the configuration sets it.
-    pub text: &'c dyn Fn(&str) -> Option<&'c str>,
+/// Properties of a model that decide which knobs it can have.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelTraits {
     /// Number of stages of the model, at least 1.
     pub stages: u16,
     /// Whether any input axis is padded.
@@ -40,10 +33,15 @@ pub struct GivenKnobs<'c> {
     pub has_objective: bool,
 }
 
+impl ModelTraits {
+    /// A model of one stage.
+    pub const PLAIN: Self = Self { stages: 1, is_padded: false, has_objective: false };
+}
+
 /// Why a knob was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnobRefusal {
-    /// The key to change.
+    /// The key to change, below `batching`.
     pub key: String,
     /// What was wrong and what was expected.
     pub message: String,
@@ -54,45 +52,6 @@ impl KnobRefusal {
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { key: key.into(), message: message.into() }
     }
-}
-
-impl GivenKnobs<'_> {
-    /// No knobs, for a model of one stage; every reader returns defaults.
-    pub const NONE: Self = Self { text: &|_| None, stages: 1, is_padded: false, has_objective: false };
-
-    /// Returns the value, if the configuration sets it.
-    ///
-    /// # Errors
-    /// If the value does not have the knob's form.
-    pub fn read<T: FromText>(&self, knob: &Knob<T>) -> Result<Option<T>, KnobRefusal> {
-        let Some(text) = (self.text)(knob.key) else { return Ok(None) };
-        knob.parse(text).map(Some).map_err(|message| KnobRefusal::new(knob.key, message))
-    }
-
-    /// Whether the mode is `paper`. That mode fixes all `others`, so none of them may be set.
-    ///
-    /// # Errors
-    /// If the mode is unknown, or if `paper` is combined with another knob.
-    pub fn read_paper(&self, mode: &Knob<&'static str>, others: &[KnobEntry]) -> Result<bool, KnobRefusal> {
-        let is_paper = self.read(mode)? == Some("paper");
-        match others.iter().find(|(key, _)| is_paper && self.is_given(key)) {
-            Some((key, _)) => {
-                let message = "the mode 'paper' has its own: remove this, or choose the mode 'default'";
-                Err(KnobRefusal::new(*key, message))
-            }
-            None => Ok(is_paper),
-        }
-    }
-
-    /// Whether the configuration sets a key.
-    pub fn is_given(&self, key: &str) -> bool {
-        (self.text)(key).is_some()
-    }
-}
-
-/// Converts a bounded number to `u32`.
-pub fn narrow(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Converts microseconds to nanoseconds.
@@ -106,184 +65,213 @@ pub fn from_ms(milliseconds: f64) -> Ns {
     ((milliseconds * 1e6).round() as Ns).clamp(1, MAX_DELAY_NS)
 }
 
-/// One knob: its key and the form of its value, which is read as a `T`.
-#[derive(Debug)]
-pub struct Knob<T> {
-    /// The key in `parameters`.
-    pub key: &'static str,
-    form: Form,
-    value: PhantomData<fn() -> T>,
+/// The rules of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Those of this server.
+    Default,
+    /// The paper's own.
+    Paper,
 }
 
-impl<T> Knob<T> {
-    /// Creates a knob.
-    pub const fn new(key: &'static str, form: Form) -> Self {
-        Self { key, form, value: PhantomData }
-    }
-
-    /// Returns the knob's entry in a list of knobs.
-    pub const fn entry(&self) -> (&'static str, Form) {
-        (self.key, self.form)
-    }
-
-    /// Returns the knob's path in the configuration, for errors.
-    pub fn path(&self) -> String {
-        format!("parameters[{}]", self.key)
-    }
-}
-
-impl Knob<u64> {
-    /// Creates a knob for a whole number within bounds.
-    pub const fn whole(key: &'static str, least: u64, most: u64) -> Self {
-        Self::new(key, Form::Whole { least, most })
-    }
-}
-
-impl Knob<f64> {
-    /// Creates a knob for a number above 0.
-    pub const fn positive(key: &'static str, most: f64) -> Self {
-        Self::new(key, Form::Positive { most })
-    }
-}
-
-impl<T: FromText> Knob<T> {
-    /// Parses a value.
+impl Mode {
+    /// Whether the mode is `paper`. That mode fixes others, so none of those that are `given` at a key may be set.
     ///
     /// # Errors
-    /// If it does not have the knob's form; the text states what was expected.
-    pub fn parse(&self, text: &str) -> Result<T, String> {
-        T::from_text(&self.form, text.trim()).ok_or_else(|| self.form.refusal(text))
-    }
-}
-
-/// Form of a knob's value. Displayed as the expectation in an error.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Form {
-    /// True or false.
-    Flag,
-    /// A whole number within bounds.
-    Whole {
-        /// Smallest.
-        least: u64,
-        /// Largest.
-        most: u64,
-    },
-    /// A number within bounds.
-    Number {
-        /// Smallest.
-        least: f64,
-        /// Largest.
-        most: f64,
-    },
-    /// A number above 0.
-    Positive {
-        /// Largest.
-        most: f64,
-    },
-    /// One of several words.
-    Word {
-        /// The words.
-        words: &'static [&'static str],
-        /// A known word that is rejected, with the reason.
-        refused: Option<(&'static str, &'static str)>,
-    },
-    /// Ascending lengths, separated by commas.
-    Lengths,
-    /// Any text; the knob's reader checks it further.
-    Text,
-}
-
-impl Form {
-    /// Checks a value.
-    ///
-    /// # Errors
-    /// States what was expected.
-    pub fn check(&self, text: &str) -> Result<(), String> {
-        let text = text.trim();
-        let fits = match self {
-            Self::Flag => bool::from_text(self, text).is_some(),
-            Self::Whole { .. } => u64::from_text(self, text).is_some(),
-            Self::Number { .. } | Self::Positive { .. } => f64::from_text(self, text).is_some(),
-            Self::Word { .. } => <&str>::from_text(self, text).is_some(),
-            Self::Lengths => <Vec<u32>>::from_text(self, text).is_some(),
-            Self::Text => true,
-        };
-        if fits { Ok(()) } else { Err(self.refusal(text)) }
-    }
-
-    fn refusal(&self, text: &str) -> String {
-        if let Self::Word { refused: Some((word, reason)), .. } = self
-            && *word == text.trim()
-        {
-            return format!("{reason}; expected {self}");
-        }
-        format!("expected {self}, but found '{}'", text.escape_debug())
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag => formatter.write_str("true or false"),
-            Self::Whole { least, most } => write!(formatter, "a whole number from {least} to {most}"),
-            Self::Number { least, most } => write!(formatter, "a number from {least} to {most}"),
-            Self::Positive { most } => write!(formatter, "a number above 0, at most {most}"),
-            Self::Word { words, .. } => formatter.write_str(&words.join(" or ")),
-            Self::Lengths => write!(formatter, "ascending lengths from 1, at most {MAX_LENGTHS} of them"),
-            Self::Text => formatter.write_str("a text"),
+    /// If one of them is.
+    pub fn is_paper(mode: Option<Self>, others: &[(&str, bool)]) -> Result<bool, KnobRefusal> {
+        let is_paper = mode == Some(Self::Paper);
+        match others.iter().find(|(_, is_given)| is_paper && *is_given) {
+            Some((key, _)) => {
+                let message = "the mode 'paper' has its own: remove this, or choose the mode 'default'";
+                Err(KnobRefusal::new(*key, message))
+            }
+            None => Ok(is_paper),
         }
     }
 }
 
-/// Types that a knob's value is parsed into, according to its form.
-pub trait FromText: Sized {
-    /// Parses the text, if it has the form.
-    fn from_text(form: &Form, text: &str) -> Option<Self>;
+/// The keys that settings give, in alphabetical order; first `""`, which is the value of a switch itself.
+pub fn given(settings: &impl Serialize) -> Vec<String> {
+    // Settings are plain data with text keys, which always serialise.
+    let keys = serde_json::to_value(settings).unwrap_or_default();
+    let keys = keys.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    keys.map(|(key, _)| key.clone()).collect()
 }
 
-impl FromText for bool {
-    fn from_text(_: &Form, text: &str) -> Option<Self> {
-        text.parse().ok()
+/// A whole number within bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Whole<T, const LEAST: i128, const MOST: i128>(pub T);
+
+/// A whole number of 32 bits, from 0.
+pub type Count = Whole<u32, 0, { u32::MAX as i128 }>;
+/// A whole number of 32 bits, from 1.
+pub type Positive = Whole<u32, 1, { u32::MAX as i128 }>;
+/// Any whole number of 64 bits.
+pub type Long = Whole<u64, 0, { u64::MAX as i128 }>;
+/// A time of at most a day, in microseconds.
+pub type Microseconds = Whole<u64, 0, { DAY_US as i128 }>;
+
+impl<const LEAST: i128, const MOST: i128> Whole<u64, LEAST, MOST> {
+    /// A number of microseconds, in nanoseconds.
+    pub fn us(self) -> Ns {
+        from_us(self.0)
     }
 }
 
-impl FromText for u64 {
-    fn from_text(form: &Form, text: &str) -> Option<Self> {
-        let Form::Whole { least, most } = form else { return None };
-        text.parse().ok().filter(|number| (least..=most).contains(&number))
+impl<'de, T: TryFrom<i128>, const LEAST: i128, const MOST: i128> Deserialize<'de> for Whole<T, LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = format!("a whole number from {LEAST} to {MOST}");
+        let number = deserializer.deserialize_i128(NumberVisitor { expected: &expected })?;
+        let found = |number: &Number| number.whole.filter(|whole| (LEAST..=MOST).contains(whole));
+        let value = found(&number).and_then(|whole| T::try_from(whole).ok()).map(Self);
+        value.ok_or_else(|| number.refusal(&expected))
     }
 }
 
-impl FromText for f64 {
-    fn from_text(form: &Form, text: &str) -> Option<Self> {
-        let number: f64 = text.parse().ok()?;
-        let fits = match form {
-            Form::Number { least, most } => (*least..=*most).contains(&number),
-            Form::Positive { most } => number > 0.0 && number <= *most,
-            _ => false,
+impl<T, const LEAST: i128, const MOST: i128> JsonSchema for Whole<T, LEAST, MOST> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Whole_{LEAST}_{MOST}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let bound = serde_json::Number::from_i128;
+        json_schema!({ "type": "integer", "minimum": bound(LEAST), "maximum": bound(MOST) })
+    }
+}
+
+/// A number within bounds; the lower one is none of them if it `IS_OPEN`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Real<const LEAST: i64, const MOST: i64, const IS_OPEN: bool>(pub f64);
+
+/// A number from `LEAST` to `MOST`.
+pub type Within<const LEAST: i64, const MOST: i64> = Real<LEAST, MOST, false>;
+/// A number above 0, at most `MOST`.
+pub type Above0<const MOST: i64> = Real<0, MOST, true>;
+/// A time above 0 and of at most a day, in milliseconds.
+pub type Milliseconds = Above0<DAY_MS>;
+
+impl Milliseconds {
+    /// The time in nanoseconds.
+    pub fn ns(self) -> Ns {
+        from_ms(self.0)
+    }
+}
+
+impl<'de, const LEAST: i64, const MOST: i64, const IS_OPEN: bool> Deserialize<'de> for Real<LEAST, MOST, IS_OPEN> {
+    #[allow(clippy::cast_precision_loss)]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = match IS_OPEN {
+            true => format!("a number above {LEAST}, at most {MOST}"),
+            false => format!("a number from {LEAST} to {MOST}"),
         };
-        fits.then_some(number)
+        let (least, most) = (LEAST as f64, MOST as f64);
+        let fits = |number| (least..=most).contains(&number) && !(IS_OPEN && number <= least);
+        number(deserializer, &expected, fits).map(Self)
     }
 }
 
-impl FromText for &'static str {
-    fn from_text(form: &Form, text: &str) -> Option<Self> {
-        let Form::Word { words, .. } = form else { return None };
-        words.iter().find(|word| **word == text).copied()
+impl<const LEAST: i64, const MOST: i64, const IS_OPEN: bool> JsonSchema for Real<LEAST, MOST, IS_OPEN> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Real_{LEAST}_{MOST}_{IS_OPEN}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let least = if IS_OPEN { "exclusiveMinimum" } else { "minimum" };
+        json_schema!({ "type": "number", least: LEAST, "maximum": MOST })
     }
 }
 
-impl FromText for Vec<u32> {
-    fn from_text(_: &Form, text: &str) -> Option<Self> {
-        let lengths: Self = text.split(',').map(|length| length.trim().parse().ok()).collect::<Option<_>>()?;
-        let ascending = lengths[0] > 0 && lengths.is_sorted_by(|left, right| left < right);
-        (ascending && lengths.len() <= MAX_LENGTHS).then_some(lengths)
+/// A number that is not infinite.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct Finite(pub f64);
+
+impl<'de> Deserialize<'de> for Finite {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        number(deserializer, "a number", f64::is_finite).map(Self)
     }
 }
 
-impl FromText for String {
-    fn from_text(_: &Form, text: &str) -> Option<Self> {
-        Some(text.to_owned())
+fn number<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    expected: &str,
+    fits: impl Fn(f64) -> bool,
+) -> Result<f64, D::Error> {
+    let number = deserializer.deserialize_f64(NumberVisitor { expected })?;
+    if fits(number.float) { Ok(number.float) } else { Err(number.refusal(expected)) }
+}
+
+/// A number as it is found.
+struct Number {
+    whole: Option<i128>,
+    float: f64,
+}
+
+impl Number {
+    fn refusal<E: de::Error>(&self, expected: &str) -> E {
+        let found = self.whole.map_or_else(|| self.float.to_string(), |whole| whole.to_string());
+        E::invalid_value(Unexpected::Other(&found), &expected)
+    }
+}
+
+struct NumberVisitor<'e> {
+    expected: &'e str,
+}
+
+#[allow(clippy::cast_precision_loss)]
+impl Visitor<'_> for NumberVisitor<'_> {
+    type Value = Number;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.expected)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Number, E> {
+        self.visit_i128(number.into())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Number, E> {
+        self.visit_i128(number.into())
+    }
+
+    fn visit_i128<E: de::Error>(self, number: i128) -> Result<Number, E> {
+        Ok(Number { whole: Some(number), float: number as f64 })
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Number, E> {
+        Ok(Number { whole: None, float: number })
+    }
+}
+
+/// Lengths from 1, ascending, at most 64 of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<Positive>")]
+pub struct LengthList(pub Vec<u32>);
+
+impl TryFrom<Vec<Positive>> for LengthList {
+    type Error = String;
+
+    fn try_from(given: Vec<Positive>) -> Result<Self, String> {
+        let lengths: Vec<u32> = given.into_iter().map(|length| length.0).collect();
+        if !lengths.is_empty() && lengths.len() <= MAX_LENGTHS && lengths.is_sorted_by(|one, next| one < next) {
+            return Ok(Self(lengths));
+        }
+        let found: Vec<String> = lengths.iter().map(u32::to_string).collect();
+        let found = found.join(",");
+        Err(format!("expected ascending lengths from 1, at most {MAX_LENGTHS} of them, but found '{found}'"))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Parameters of queues, stages and cells, as the core takes them. `repository` builds them from a model's
 //! configuration.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{CellId, Ns};
@@ -158,7 +160,8 @@ pub struct QueueingKnobs {
 }
 
 /// The order in which the parts of a split batch run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum PartOrder {
     /// Each part runs to its end before the next starts.
     #[default]
@@ -181,7 +184,8 @@ pub struct QueueKnobs {
 }
 
 /// Triton's `TimeoutAction`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum TimeoutAction {
     /// The request is rejected.
     #[default]

@@ -14,6 +14,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
+    batching::knob::Whole,
     bench::Target,
     engine::{Engines, LibraryError},
     executor::{Pool, PoolOptions},
@@ -21,11 +22,7 @@ use crate::{
     repository::{
         ControlError, ControlMode, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
         config::{
-            ConfigError, complete, json, params,
-            params::PolicyName,
-            pb::{self},
-            pbtxt,
-            policy_text::PolicyText,
+            ConfigError, Settings, complete, json, model::Stages, pbtxt, policy_text::PolicyText, settings::PolicyName,
             yaml,
         },
     },
@@ -33,8 +30,6 @@ use crate::{
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
-/// Prefix of the parameters that `batching` sets.
-const BATCHING: &str = "batching.";
 
 /// A batching configuration that replaces the one of the model.
 ///
@@ -44,7 +39,7 @@ const BATCHING: &str = "batching.";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     name: String,
-    config: pb::ModelConfig,
+    settings: Settings,
     sets_stages: bool,
 }
 
@@ -81,8 +76,8 @@ impl Variant {
         let sets_stages = policy.model.contains_key("stages");
         let written = serde_yaml::to_string(&policy.document()).map_err(|_| wrong())?;
         let read = yaml::parse("policy", written.as_bytes());
-        let (config, _) = read.map_err(|source| VariantError::Config { text: text.to_owned(), source })?;
-        Ok(Self { name: text.trim().to_owned(), config, sets_stages })
+        let (settings, _) = read.map_err(|source| VariantError::Config { text: text.to_owned(), source })?;
+        Ok(Self { name: text.trim().to_owned(), settings, sets_stages })
     }
 
     /// Sets the number of stages, unless the text sets `stages` itself.
@@ -90,8 +85,7 @@ impl Variant {
     pub fn in_stages(mut self, stages: u16) -> Self {
         if !self.sets_stages {
             self.sets_stages = true;
-            let value = pb::ModelParameter { string_value: stages.to_string() };
-            self.config.parameters.insert("stages".to_owned(), value);
+            self.settings.own.stages = Some(Stages::Count(Whole(stages)));
             self.name = format!("{}, stages: {stages}", self.name);
         }
         self
@@ -102,25 +96,24 @@ impl Variant {
         &self.name
     }
 
-    /// Returns a model's configuration with its batching replaced by this variant.
-    fn apply(&self, base: &pb::ModelConfig) -> pb::ModelConfig {
-        let mut config = base.clone();
-        let is_replaced = |key: &str| {
-            let is_stages = key == "stages" || key.starts_with("stages.");
-            key.starts_with(BATCHING) || key == params::POLICY || self.sets_stages && is_stages
-        };
-        config.parameters.retain(|key, _| !is_replaced(key));
-        config.parameters.extend(self.config.parameters.clone());
-        config.scheduling_choice = self.config.scheduling_choice.clone();
-        if self.config.max_batch_size > 0 {
-            config.max_batch_size = self.config.max_batch_size;
+    /// Returns a model's settings with their batching replaced by this variant.
+    fn apply(&self, base: &Settings) -> Settings {
+        let mut settings = base.clone();
+        let Settings { config, own } = self.settings.clone();
+        settings.own.batching = own.batching;
+        if self.sets_stages {
+            settings.own.stages = own.stages;
         }
-        config
+        settings.config.scheduling_choice = config.scheduling_choice;
+        if config.max_batch_size > 0 {
+            settings.config.max_batch_size = config.max_batch_size;
+        }
+        settings
     }
 
     /// Returns the policy.
     pub fn policy(&self) -> Option<PolicyName> {
-        params::policy(&self.config).ok().flatten()
+        self.settings.policy()
     }
 }
 
@@ -132,7 +125,7 @@ impl fmt::Display for Variant {
 
 /// Configuration of the model, without its name.
 struct Base {
-    config: pb::ModelConfig,
+    settings: Settings,
     /// Content of `model.yaml`, if the configuration is such a file.
     written: Option<String>,
 }
@@ -260,10 +253,11 @@ impl Local {
                 fs::write(own.join(YAML), yaml).map_err(io)?;
                 None
             }
-            (None, None) => Some(self.base.config.clone()),
-            (Some(variant), _) => Some(variant.apply(&self.base.config)),
+            (None, None) => Some(self.base.settings.clone()),
+            (Some(variant), _) => Some(variant.apply(&self.base.settings)),
         };
-        let config_json = config.map(|config| json::write(&config)).transpose()?.map(|config| config.to_string());
+        let config_json =
+            config.map(|settings| json::write(&settings.shown())).transpose()?.map(|config| config.to_string());
         let overrides = Overrides { config_json, ..Overrides::default() };
         let load = self.repository.load(&name, overrides).await;
         let variant = variant.map_or_else(|| "the model's own configuration".to_owned(), ToString::to_string);
@@ -317,12 +311,13 @@ fn base(directory: &Path) -> Result<Base, LocalError> {
         let path = directory.join(name);
         fs::read(&path).map(|bytes| (path.display().to_string(), bytes)).ok()
     };
-    let (config, written) = match (read(PBTXT), read(YAML)) {
+    let (mut settings, written) = match (read(PBTXT), read(YAML)) {
         (Some((file, bytes)), _) => (pbtxt::parse(&file, &bytes)?.0, None),
         (None, Some((file, bytes))) => (yaml::parse(&file, &bytes)?.0, unnamed(&bytes)),
-        (None, None) => (pb::ModelConfig::default(), None),
+        (None, None) => (Settings::default(), None),
     };
-    Ok(Base { config: pb::ModelConfig { name: String::new(), ..config }, written })
+    settings.config.name.clear();
+    Ok(Base { settings, written })
 }
 
 /// Returns a valid `model.yaml` without its `name`; `None` if it is invalid.
@@ -346,14 +341,13 @@ fn names(repository: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batching::PolicyKind;
+    use crate::{
+        batching::PolicyKind,
+        repository::config::{pb, settings::Pad, values::Named},
+    };
 
-    fn config(text: &str) -> pb::ModelConfig {
-        Variant::parse(text).expect("it is a policy").config
-    }
-
-    fn knob<'a>(config: &'a pb::ModelConfig, key: &str) -> Option<&'a str> {
-        config.parameters.get(key).map(|parameter| parameter.string_value.as_str())
+    fn knob(settings: &Settings, key: &str) -> Option<String> {
+        settings.shown().parameters.get(key).map(|parameter| parameter.string_value.clone())
     }
 
     #[test]
@@ -362,8 +356,9 @@ mod tests {
             Variant::parse("window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }, max_batch_size: 4");
         let variant = variant.expect("it is a policy");
         assert_eq!(variant.policy(), Some(PolicyName::Of(PolicyKind::Window)));
-        assert_eq!(variant.config.max_batch_size, 4);
-        let Some(pb::model_config::SchedulingChoice::DynamicBatching(batching)) = &variant.config.scheduling_choice
+        assert_eq!(variant.settings.config.max_batch_size, 4);
+        let Some(pb::model_config::SchedulingChoice::DynamicBatching(batching)) =
+            &variant.settings.config.scheduling_choice
         else {
             panic!("it batches");
         };
@@ -372,7 +367,7 @@ mod tests {
         assert_eq!(Variant::parse("serial").expect("a name").policy(), Some(PolicyName::Of(PolicyKind::Serial)));
         let whole = Variant::parse("policy: lazy, latency_objective_ms: 50").expect("a mapping");
         assert_eq!(whole.policy(), Some(PolicyName::Of(PolicyKind::Lazy)));
-        assert_eq!(knob(&whole.config, "batching.latency_objective_ms"), Some("50"));
+        assert_eq!(knob(&whole.settings, "batching.latency_objective_ms").as_deref(), Some("50"));
     }
 
     #[test]
@@ -388,18 +383,19 @@ mod tests {
 
     #[test]
     fn a_policy_replaces_the_models_own_and_nothing_else() {
-        let mut base = config("lazy: { predictor: paper }, latency_objective_ms: 20, stages: 3, max_batch_size: 16");
-        base.parameters.insert("pad.x".to_owned(), pb::ModelParameter { string_value: "n=0".to_owned() });
+        let base = "lazy: { predictor: paper }, latency_objective_ms: 20, stages: 3, max_batch_size: 16";
+        let mut base = Variant::parse(base).expect("it is a policy").settings;
+        base.own.pad.insert("x".to_owned(), Named(Pad { symbols: vec!["n".to_owned()], value: 0.0 }));
         let applied = Variant::parse("window: { max_queue_delay_us: 7 }").expect("a policy").apply(&base);
-        assert_eq!(applied.max_batch_size, 16);
-        assert_eq!(knob(&applied, "batching.policy"), Some("window"));
+        assert_eq!(applied.config.max_batch_size, 16);
+        assert_eq!(knob(&applied, "batching.policy").as_deref(), Some("window"));
         assert_eq!(knob(&applied, "batching.latency_objective_ms"), None);
         assert_eq!(knob(&applied, "batching.lazy.predictor"), None);
-        assert_eq!(knob(&applied, "stages"), Some("3"), "the policy says nothing of stages");
-        assert_eq!(knob(&applied, "pad.x"), Some("n=0"));
+        assert_eq!(knob(&applied, "stages").as_deref(), Some("3"), "the policy says nothing of stages");
+        assert_eq!(knob(&applied, "pad.x").as_deref(), Some("n=0"));
         let cut = Variant::parse("window").expect("a policy").in_stages(2);
-        assert_eq!(knob(&cut.apply(&base), "stages"), Some("2"));
+        assert_eq!(knob(&cut.apply(&base), "stages").as_deref(), Some("2"));
         let own = Variant::parse("window, stages: 5").expect("a policy").in_stages(2);
-        assert_eq!(knob(&own.apply(&base), "stages"), Some("5"), "its own number counts");
+        assert_eq!(knob(&own.apply(&base), "stages").as_deref(), Some("5"), "its own number counts");
     }
 }

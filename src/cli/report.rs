@@ -11,9 +11,10 @@ use crate::{
     repository::{
         IndexEntry, Repository,
         config::{
-            params::{self, PolicyName},
+            parameters::POLICY,
             pb::{ModelConfig, model_config::SchedulingChoice},
-            sequences, unfold,
+            sequences,
+            settings::PolicyName,
         },
     },
 };
@@ -70,12 +71,14 @@ pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
 
 /// Returns the name of the policy that batches a model's requests.
 fn policy(config: &ModelConfig) -> &'static str {
-    match (params::policy(config), &config.scheduling_choice) {
-        (policy, _) if unfold::is_given(config) || sequences::given(config).is_some() => match policy {
-            Ok(Some(PolicyName::Of(kind @ PolicyKind::Lazy))) => kind.name(),
+    let named = config.parameters.get(POLICY).and_then(|named| named.string_value.parse().ok());
+    let has_cells = config.parameters.keys().any(|key| key.starts_with("cells."));
+    match (named, &config.scheduling_choice) {
+        (policy, _) if has_cells || sequences::given(config).is_some() => match policy {
+            Some(PolicyName::Of(kind @ PolicyKind::Lazy)) => kind.name(),
             _ => PolicyKind::Cellular.name(),
         },
-        (Ok(Some(PolicyName::Of(kind))), _) => kind.name(),
+        (Some(PolicyName::Of(kind)), _) => kind.name(),
         (_, Some(SchedulingChoice::DynamicBatching(_))) => "window",
         _ => "serial",
     }

@@ -51,7 +51,7 @@ pub(super) fn compile(
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, ..)| ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
     let all_axes: Vec<&[String]> = graphs.iter().map(|(_, axes, _)| &axes[..]).collect();
-    let CellLengths { cells: lengths, most_steps } = CellLengths::of(&request.config, &all_axes)?;
+    let CellLengths { cells: lengths, most_steps } = CellLengths::of(&unfold.lengths, &all_axes)?;
     let mut compiled = Vec::with_capacity(graphs.len());
     let cells = unfolding.cells.iter().zip(&graphs).zip(&request.cells).zip(lengths);
     for (((cell, (.., graph)), own), lengths) in cells {

@@ -24,7 +24,7 @@ use tracing::{
 use super::{
     ControlError, LoadRequest, Loader, ModelVersion, Options, Overrides,
     blocking::blocking,
-    config::{Origin, pb},
+    config::{Origin, Settings},
     directory::{self, Fingerprint},
     places::Places,
     prepare::{self, Completion, Plan},
@@ -62,7 +62,7 @@ pub(super) struct Control {
 /// A configuration from a load request. It applies to later loads until an unload, unless the directory changes: the
 /// later of the two wins.
 pub(super) struct Kept {
-    config: (pb::ModelConfig, Origin),
+    config: (Settings, Origin),
     /// The directory's fingerprint at that load.
     print: Fingerprint,
 }
@@ -82,7 +82,7 @@ pub(super) enum Demand {
 pub(super) struct Source {
     directory: Option<PathBuf>,
     overrides: Overrides,
-    config: Option<(pb::ModelConfig, Origin)>,
+    config: Option<(Settings, Origin)>,
     /// Whether readiness waits for the model even if none of its versions can be tried.
     asked: bool,
     /// Whether the directory is known not to hold a model: the load then only records the reason.
@@ -238,7 +238,7 @@ impl Control {
     }
 
     /// Returns the configuration from an earlier load request, unless the directory has changed since.
-    fn kept(&self, name: &str, print: Option<&Fingerprint>) -> Option<(pb::ModelConfig, Origin)> {
+    fn kept(&self, name: &str, print: Option<&Fingerprint>) -> Option<(Settings, Origin)> {
         let kept = self.kept.lock();
         let holds = |kept: &&Kept| print.is_none_or(|print| *print == kept.print);
         kept.get(name).filter(holds).map(|kept| kept.config.clone())

@@ -14,13 +14,12 @@ use super::{
     CellProgram, EngineKind, LoadRequest, Loader, Options, Overrides,
     bounded_file::read_up_to,
     config::{
-        ConfigError, Origin,
+        ConfigError, Origin, Settings,
         automatic::Automatic,
-        check, complete, convert, engine, json,
-        knobs::{self, InConfig},
-        latencies,
+        check, complete, convert, engine, json, latencies,
         lengths::PreparedLengths,
-        pb,
+        model::Latencies,
+        parameters, pb,
         pb::model_version_policy::PolicyChoice,
         pbtxt, placement, sequences,
         unfold::{self, CellRequest, UnfoldRequest},
@@ -77,7 +76,7 @@ pub(super) struct Plan {
     name: String,
     directory: Option<PathBuf>,
     overrides: Overrides,
-    config: pb::ModelConfig,
+    settings: Settings,
     origin: Origin,
     completion: Completion,
     /// The versions in the directory or among the files of a load request.
@@ -103,7 +102,7 @@ impl Plan {
         name: &str,
         directory: Option<PathBuf>,
         overrides: Overrides,
-        given: Option<(pb::ModelConfig, Origin)>,
+        given: Option<(Settings, Origin)>,
         completion: Completion,
     ) -> Result<Self, String> {
         let read = match (given, &directory) {
@@ -113,22 +112,22 @@ impl Plan {
             }
             (None, None) => None,
         };
-        let (mut config, origin) = match read {
+        let (mut settings, origin) = match read {
             Some(read) => read,
-            None if completion.auto_complete => (pb::ModelConfig::default(), Origin::new("completed from the graph")),
+            None if completion.auto_complete => (Settings::default(), Origin::new("completed from the graph")),
             None => return Err(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")),
         };
-        check::supported(&config, name, &origin).map_err(|fault| fault.to_string())?;
-        let hints = check::hints(&config);
-        complete::defaults(&mut config, name);
-        complete::kinds(&mut config, completion.has_cards);
+        check::supported(&settings.config, name, &origin).map_err(|fault| fault.to_string())?;
+        let hints = check::hints(&settings.config);
+        complete::defaults(&mut settings, name);
+        complete::kinds(&mut settings.config, completion.has_cards);
         let mut available = match (overrides.versions(), &directory) {
             (Some(versions), _) => versions,
             (None, Some(directory)) => directory::versions(directory)
                 .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
             (None, None) => Vec::new(),
         };
-        let versions = pick(&config, &available);
+        let versions = pick(&settings.config, &available);
         if versions.is_empty() {
             let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
             return Err(match available.as_slice() {
@@ -145,7 +144,7 @@ impl Plan {
             available.extend(on_disk.and_then(Result::ok).unwrap_or_default());
         }
         let name = name.to_owned();
-        Ok(Self { name, directory, overrides, config, origin, completion, available, versions, hints })
+        Ok(Self { name, directory, overrides, settings, origin, completion, available, versions, hints })
     }
 
     /// Returns the load request of one version.
@@ -153,10 +152,11 @@ impl Plan {
     /// # Errors
     /// Returns the reason: the file, the key, what was expected and what was found.
     pub(super) fn request(&self, version: i64, loader: &dyn Loader) -> Result<LoadRequest, String> {
-        let mut config = self.config.clone();
+        let mut settings = self.settings.clone();
+        let config = &settings.config;
         let repeat = config.backend == complete::REPEAT;
-        let (engine, precision) = engine::of(&config, &self.origin).map_err(|fault| fault.to_string())?;
-        let has_cells = unfold::is_given(&config);
+        let (engine, precision) = engine::of(&settings, &self.origin).map_err(|fault| fault.to_string())?;
+        let has_cells = settings.has_cells();
         let filename = &config.default_model_filename;
         let origin = &self.origin;
         // Cells have a program each and the built-in model has none, so neither has one signature for the whole model.
@@ -175,30 +175,32 @@ impl Plan {
         if let Some(signature) = &signature {
             if self.completion.auto_complete {
                 let default_size = self.completion.default_max_batch_size;
-                complete::from_graph(&mut config, signature, default_size, origin).map_err(text)?;
+                complete::from_graph(&mut settings, signature, default_size, origin).map_err(text)?;
             }
-            complete::name_axes(&mut config, signature);
+            complete::name_axes(&mut settings, signature);
         }
-        complete::scheduler(&mut config);
-        check::consistent(&config, signature.as_ref(), origin).map_err(text)?;
-        let labels = self.labels(&config)?;
-        let (spec, mut knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
-        let mut unfold = unfold::read(&config, origin).map_err(text)?;
+        complete::scheduler(&mut settings);
+        check::consistent(&settings, signature.as_ref(), origin).map_err(text)?;
+        let (config, own) = (&settings.config, &settings.own);
+        let labels = self.labels(config)?;
+        let (spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(text)?;
+        let mut unfold = unfold::read(&settings, origin).map_err(text)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
-        if unfold.is_none() && sequences::given(&config).is_some() {
-            unfold = sequences::as_cells(&config, &self.initial_states(&config)?, origin).map_err(text)?;
+        if unfold.is_none() && sequences::given(config).is_some() {
+            unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(text)?;
             cells.push(whole.clone());
         }
         // In the latency table of a model of cells, stage numbers are cell numbers.
         let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
-        knobs.latencies = self.latencies(&config, stage_count)?;
-        let automatic = Automatic::of(&config, &stages, origin);
-        let task_time_limit = knobs::TASK_TIME_LIMIT.read(&config, origin).map_err(text)?;
-        let task_time_limit = task_time_limit.map(|limit_ms| Duration::from_secs_f64(limit_ms / 1e3));
-        let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
-        let placement = placement::placement(&config);
-        let lengths = PreparedLengths::of(&config, &spec.symbols, origin).map_err(text)?;
-        let config = Arc::new(config);
+        knobs.latencies =
+            own.batching.latencies.as_ref().map(|given| self.latencies(given, stage_count)).transpose()?;
+        let automatic = Automatic::of(&settings, &stages, origin);
+        let task_time_limit = own.batching.task_time_limit_ms;
+        let task_time_limit = task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3));
+        let warmup = warmup::samples(config, &spec, self.directory.as_deref())?;
+        let placement = placement::placement(config);
+        let lengths = PreparedLengths::of(&own.lengths, &spec.symbols);
+        let config = Arc::new(settings.shown());
         let CellProgram { file: program, bytes: override_bytes, external, .. } = whole;
         let engine = if repeat { EngineKind::Repeat } else { EngineKind::Onnx(engine) };
         Ok(LoadRequest {
@@ -224,7 +226,7 @@ impl Plan {
     /// Returns the programs of a version's cells.
     fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
         let program = |cell: &CellRequest| {
-            let by = engine::of_cell(&self.config, &cell.name, &self.origin).map_err(|fault| fault.to_string())?;
+            let by = engine::of_cell(&self.settings, &cell.name, &self.origin).map_err(|fault| fault.to_string())?;
             self.existing_program(version, &cell.program, by)
         };
         unfold.cells.iter().map(program).collect()
@@ -262,23 +264,19 @@ impl Plan {
     }
 
     /// Reads the latency table of a checked configuration, for a model of `stages` stages.
-    fn latencies(&self, config: &pb::ModelConfig, stages: u16) -> Result<Option<CostTable>, String> {
-        let refuse = |fault: String| self.origin.error(&knobs::LATENCIES.path(), fault).to_string();
-        let (text, file) = match latencies::place(config) {
-            None => return Ok(None),
-            Some(latencies::Place::Here(text)) => (text.to_owned(), None),
-            Some(latencies::Place::File(name)) => {
+    fn latencies(&self, given: &Latencies, stages: u16) -> Result<CostTable, String> {
+        let refuse = |fault: String| self.origin.error(&parameters::path("batching.latencies"), fault).to_string();
+        match given {
+            Latencies::Here(lines) => latencies::table(lines, stages).map_err(refuse),
+            Latencies::File(name) => {
                 let Some(directory) = &self.directory else {
                     return Err(refuse("a model without a directory has no latency table".to_owned()));
                 };
                 let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(refuse)?;
                 let text = String::from_utf8(bytes).map_err(|_| refuse(format!("{name} is not UTF-8 text")))?;
-                (text, Some(name))
+                latencies::parse(&text, stages).map_err(|fault| refuse(format!("{name}: {fault}")))
             }
-        };
-        let table = latencies::parse(&text, stages);
-        let named = table.map_err(|fault| file.map_or(fault.clone(), |name| format!("{name}: {fault}")));
-        named.map(Some).map_err(refuse)
+        }
     }
 
     /// Reads the initial states of sequences that are given as files, by input.
@@ -335,7 +333,7 @@ pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec
 
 /// Reads the configuration of a directory: `configs/<config_name>.pbtxt` if it exists, else `config.pbtxt` or
 /// `model.yaml`, but not both. Returns `None` if there is none.
-fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
+fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(Settings, Origin)>, ConfigError> {
     let label = |path: &Path| path.display().to_string();
     let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);
     let mut there = Vec::new();
@@ -359,7 +357,7 @@ fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(pb
 }
 
 /// Reads the configuration in a load request; `None` if it has none.
-pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
+pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(Settings, Origin)>, ConfigError> {
     let Some(text) = &overrides.config_json else { return Ok(None) };
     json::parse(text).map(Some)
 }

@@ -5,7 +5,7 @@
 //! What lies behind the lengths of a row is poisoned as far as graphs allow: with other tokens that exist, with numbers
 //! of 1e30 in state, and with 0 in masks. Rows behind those of the batch hold NaN and ids that no table has.
 
-use std::{fmt::Debug, rc::Rc, sync::Arc, thread, time::Instant};
+use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc, thread, time::Instant};
 
 use paternoster::{
     batching::Lengths,
@@ -25,7 +25,7 @@ use paternoster::{
         weights::Seeded,
         zoo::{self, Width, cells},
     },
-    repository::config::{lengths::CellLengths, pb},
+    repository::config::lengths::CellLengths,
 };
 
 use crate::{
@@ -74,7 +74,7 @@ impl Network {
 
     /// The lengths that cards are prepared for where the configuration lists none.
     fn prepared(&self) -> Vec<Lengths> {
-        let lengths = CellLengths::of(&pb::ModelConfig::default(), &[&self.axes]).expect("nothing is listed");
+        let lengths = CellLengths::of(&BTreeMap::new(), &[&self.axes]).expect("nothing is listed");
         lengths.cells[0].combinations().expect("there are few")
     }
 

@@ -1,6 +1,9 @@
 //! The policy `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The
 //! monitor chooses how many rows to collect, the dispatcher how long a batch waits for them.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
     monitor::{Demand, Dispatch, Monitor, Queue},
@@ -9,19 +12,24 @@ use crate::batching::{
     Ns, ShapeClass,
     cost::Quantile,
     ids::SubQueueIx,
-    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE, from_ms, from_us},
+    knob::{KnobRefusal, Microseconds, Milliseconds, Mode, Within},
     ledger::Request,
     queue::SubQueue,
 };
 
-/// Margin over the measured rate that the preferred batch size must sustain.
-const HEADROOM: Knob<f64> = Knob::new("batching.adaptive.headroom", Form::Number { least: 0.0, most: 10.0 });
-/// Averaging time of the rate, in milliseconds.
-const AVERAGE: Knob<f64> = Knob::positive("batching.adaptive.average_ms", DAY_MS);
-/// Maximum wait of a partial batch, in microseconds.
-const DELAY: Knob<u64> = Knob::whole("batching.adaptive.max_queue_delay_us", 0, DAY_US);
-/// `default`, or the paper's own rules.
-const RULES: Knob<&str> = Knob::new("batching.adaptive.mode", MODE);
+/// Knobs of `adaptive`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdaptiveSettings {
+    /// Margin over the measured rate that the preferred batch size must sustain. Default: 0.15.
+    pub headroom: Option<Within<0, 10>>,
+    /// Averaging time of the rate, in milliseconds. Default: 30.
+    pub average_ms: Option<Milliseconds>,
+    /// Maximum wait of a partial batch, in microseconds. Default: 100000.
+    pub max_queue_delay_us: Option<Microseconds>,
+    /// `default`, or the paper's own rules.
+    pub mode: Option<Mode>,
+}
 
 /// Parameters of BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
 #[derive(Clone, Debug, PartialEq)]
@@ -45,19 +53,26 @@ impl Default for AdaptiveKnobs {
     }
 }
 
-impl PolicyKnobs for AdaptiveKnobs {
-    const NAME: &'static str = "adaptive";
-    const KNOBS: &'static [KnobEntry] = &[HEADROOM.entry(), AVERAGE.entry(), DELAY.entry(), RULES.entry()];
-
-    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
+impl AdaptiveKnobs {
+    /// Reads the knobs from a configuration.
+    ///
+    /// # Errors
+    /// If a knob contradicts another.
+    pub fn read(settings: &AdaptiveSettings) -> Result<Self, KnobRefusal> {
+        let AdaptiveSettings { headroom, average_ms, max_queue_delay_us, mode } = settings;
         let default = Self::default();
+        let fixed = [("adaptive.headroom", headroom.is_some()), ("adaptive.average_ms", average_ms.is_some())];
         Ok(Self {
-            paper: given.read_paper(&RULES, &[HEADROOM.entry(), AVERAGE.entry()])?,
-            headroom: given.read(&HEADROOM)?.unwrap_or(default.headroom),
-            average_ns: given.read(&AVERAGE)?.map(from_ms).unwrap_or(default.average_ns),
-            max_queue_delay_ns: given.read(&DELAY)?.map(from_us).unwrap_or(default.max_queue_delay_ns),
+            paper: Mode::is_paper(*mode, &fixed)?,
+            headroom: headroom.map_or(default.headroom, |headroom| headroom.0),
+            average_ns: average_ms.map_or(default.average_ns, Milliseconds::ns),
+            max_queue_delay_ns: max_queue_delay_us.map_or(default.max_queue_delay_ns, Microseconds::us),
         })
     }
+}
+
+impl PolicyKnobs for AdaptiveKnobs {
+    const NAME: &'static str = "adaptive";
 
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Adaptive { monitor: Monitor::new(self.clone(), 0) })

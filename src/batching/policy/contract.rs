@@ -10,7 +10,6 @@ use crate::batching::{
     Ns, PartOrder, ShapeClass,
     cost::Costs,
     ids::{PartIx, RequestIx, SubQueueIx},
-    knob::{GivenKnobs, KnobEntry, KnobRefusal},
     ledger::{Ledger, NEVER, Request},
     queue::{LengthBucketing, Pending, SubQueue},
     table::{
@@ -168,18 +167,14 @@ pub(in crate::batching) trait BatchPolicy: Debug + Send {
 }
 
 /// The knobs of a policy over batches.
-pub(in crate::batching) trait PolicyKnobs: Sized {
+pub(in crate::batching) trait PolicyKnobs: Default {
     /// Name of the policy in configurations.
     const NAME: &'static str;
 
-    /// Its knobs in configurations, with the forms of their values.
-    const KNOBS: &'static [KnobEntry];
-
-    /// Reads the knobs from a configuration.
-    ///
-    /// # Errors
-    /// If a knob does not have its form or contradicts another.
-    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal>;
+    /// Returns the knobs of a configuration that gives none, for a model of one stage without padding.
+    fn plain() -> Self {
+        Self::default()
+    }
 
     /// Creates the policy for one version.
     fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy>;

@@ -2,6 +2,8 @@
 //! as long as the slack of every request stays non-negative. The paper's batch table is one batch here; the stack is
 //! its staircase of steps.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{
@@ -13,7 +15,7 @@ use crate::batching::{
     Ns, ShapeClass,
     cost::Quantile,
     ids::{RequestIx, SubQueueIx},
-    knob::{DAY_MS, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, LATENCY_OBJECTIVE, from_ms, narrow},
+    knob::{KnobRefusal, Milliseconds, ModelTraits, Whole},
     ledger::NEVER,
     queue::{SubQueue, first_within},
     table::batch::{Batch, Part, Step},
@@ -22,20 +24,47 @@ use crate::batching::{
 /// Number of requests considered per row of room. Many of them may be too long for the batch.
 const LOOKED_AT: usize = 4;
 
-/// The predictor of remaining times.
-const PREDICTOR: Knob<&str> = Knob::new(
-    "batching.lazy.predictor",
-    Form::Word {
-        words: &["table", "paper"],
-        refused: Some(("oracle", "the predictor 'oracle' is for simulation only, where latencies are known exactly")),
-    },
-);
-/// Maximum number of entries in the batch table's stack.
-const DEPTH: Knob<u64> = Knob::whole("batching.lazy.max_depth", 1, 64);
-/// Maximum total time that an entry waits for later ones, in milliseconds.
-const CATCH_UP: Knob<f64> = Knob::positive("batching.lazy.max_catch_up_ms", DAY_MS);
-/// Whether late requests are rejected.
-const REJECT: Knob<bool> = Knob::new("batching.lazy.reject_late", Form::Flag);
+/// Knobs of `lazy`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LazySettings {
+    /// The predictor of remaining times: `table` (default) or `paper`.
+    pub predictor: Option<PredictorName>,
+    /// Maximum number of entries in the batch table's stack. Default: 4.
+    pub max_depth: Option<Whole<u32, 1, 64>>,
+    /// Maximum total time that an entry waits for later ones, in milliseconds. Default: half the time of the whole
+    /// model with the largest batch.
+    pub max_catch_up_ms: Option<Milliseconds>,
+    /// Whether late requests are rejected.
+    pub reject_late: Option<bool>,
+}
+
+/// The predictor of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", try_from = "String")]
+pub enum PredictorName {
+    /// Measured latencies.
+    Table,
+    /// The paper's own sum.
+    Paper,
+}
+
+impl TryFrom<String> for PredictorName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "table" => Ok(Self::Table),
+            "paper" => Ok(Self::Paper),
+            "oracle" => {
+                Err("the predictor 'oracle' is for simulation only, where latencies are known exactly; expected \
+                             table or paper"
+                    .to_owned())
+            }
+            _ => Err(format!("expected table or paper, but found '{name}'")),
+        }
+    }
+}
 
 /// Parameters of LazyBatching (section IV).
 #[derive(Clone, Debug, PartialEq)]
@@ -58,35 +87,33 @@ impl Default for LazyKnobs {
 }
 
 impl LazyKnobs {
-    /// Keys that concern stacks of batches and have no meaning for cells.
-    pub const OF_BATCHES: [&str; 2] = [PREDICTOR.key, DEPTH.key];
+    /// Reads the knobs from a configuration.
+    ///
+    /// # Errors
+    /// If a knob contradicts another or the model.
+    pub fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+        let default = Self::default();
+        let reject_late = settings.reject_late.unwrap_or(default.reject_late);
+        if reject_late && !model.has_objective {
+            let message = "late are requests that miss the objective, but there is none: give \
+                           'batching.latency_objective_ms', or remove this";
+            return Err(KnobRefusal::new("lazy.reject_late", message));
+        }
+        let predictor = match settings.predictor {
+            Some(PredictorName::Paper) => Predictor::Paper,
+            Some(PredictorName::Table) | None => default.predictor,
+        };
+        Ok(Self {
+            predictor,
+            max_depth: settings.max_depth.map_or(default.max_depth, |depth| depth.0),
+            max_catch_up_ns: settings.max_catch_up_ms.map(Milliseconds::ns),
+            reject_late,
+        })
+    }
 }
 
 impl PolicyKnobs for LazyKnobs {
     const NAME: &'static str = "lazy";
-    const KNOBS: &'static [KnobEntry] = &[PREDICTOR.entry(), DEPTH.entry(), CATCH_UP.entry(), REJECT.entry()];
-
-    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
-        let default = Self::default();
-        let reject_late = given.read(&REJECT)?.unwrap_or(default.reject_late);
-        if reject_late && !given.has_objective {
-            let message = format!(
-                "late are requests that miss the objective, but there is none: give '{}', or remove this",
-                LATENCY_OBJECTIVE.key
-            );
-            return Err(KnobRefusal::new(REJECT.key, message));
-        }
-        let predictor = match given.read(&PREDICTOR)? {
-            Some("paper") => Predictor::Paper,
-            _ => default.predictor,
-        };
-        Ok(Self {
-            predictor,
-            max_depth: given.read(&DEPTH)?.map_or(default.max_depth, narrow),
-            max_catch_up_ns: given.read(&CATCH_UP)?.map(from_ms),
-            reject_late,
-        })
-    }
 
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Lazy { knobs: self.clone() })

@@ -18,10 +18,7 @@ mod window;
 pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use self::serial::Serial;
 pub use self::{adaptive::*, diversity::*, lazy::*, slack::Predictor, window::*};
-use super::{
-    CellularKnobs,
-    knob::{GivenKnobs, KnobEntry, KnobRefusal},
-};
+use super::CellularKnobs;
 
 macro_rules! policies {
     ($($(#[$doc:meta])* $kind:ident($knobs:ty),)*) => {
@@ -52,7 +49,7 @@ macro_rules! policies {
             /// Returns the policies over batches, each with default knobs.
             pub fn over_batches() -> impl Iterator<Item = Policy> {
                 let kinds = Self::ALL.iter().filter(|kind| **kind != Self::Cellular);
-                kinds.filter_map(|kind| kind.read(&GivenKnobs::NONE).ok())
+                kinds.map(|kind| kind.plain())
             }
 
             /// Returns the name used in configurations.
@@ -64,24 +61,12 @@ macro_rules! policies {
                 }
             }
 
-            /// Returns its knobs in configurations, with the forms of their values. The knobs of `cellular` are read
-            /// with the other parameters of cells.
-            pub fn knobs(self) -> &'static [KnobEntry] {
+            /// Returns the policy with default knobs.
+            fn plain(self) -> Policy {
                 match self {
-                    Self::Serial | Self::Cellular => &[],
-                    $(Self::$kind => <$knobs>::KNOBS,)*
-                }
-            }
-
-            /// Reads the policy's knobs from a configuration.
-            ///
-            /// # Errors
-            /// If a knob does not have its form or contradicts another.
-            pub fn read(self, given: &GivenKnobs<'_>) -> Result<Policy, KnobRefusal> {
-                match self {
-                    Self::Serial => Ok(Policy::Serial),
-                    $(Self::$kind => <$knobs>::read(given).map(Policy::$kind),)*
-                    Self::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
+                    Self::Serial => Policy::Serial,
+                    $(Self::$kind => Policy::$kind(<$knobs>::plain()),)*
+                    Self::Cellular => Policy::Cellular(CellularKnobs::default()),
                 }
             }
         }

@@ -19,7 +19,6 @@ use super::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selec
 use crate::batching::{
     Ns,
     ids::SubQueueIx,
-    knob::{GivenKnobs, KnobEntry, KnobRefusal},
     ledger::{Ledger, Request},
     queue::SubQueue,
 };
@@ -36,12 +35,6 @@ pub struct WindowKnobs {
 
 impl PolicyKnobs for WindowKnobs {
     const NAME: &'static str = "window";
-    /// Empty, because its knobs are the fields of Triton's `dynamic_batching`.
-    const KNOBS: &'static [KnobEntry] = &[];
-
-    fn read(_: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
-        Ok(Self::default())
-    }
 
     fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
         // Requests that cannot be merged are launched at once, each by itself.

@@ -4,7 +4,7 @@ use serde_yaml::{Mapping, Value};
 
 use crate::{
     batching::{Knobs, Policy, PolicyKind, Predictor},
-    repository::config::{convert, params::PolicyName, policy_text::PolicyText, yaml},
+    repository::config::{convert, policy_text::PolicyText, settings::PolicyName, yaml},
     simulate::ModelTable,
 };
 
@@ -100,9 +100,9 @@ impl Asked {
         if (2..=256).contains(&stages) {
             written.push_str(&format!("stages: {stages}\n"));
         }
-        let (config, origin) =
+        let (settings, origin) =
             yaml::parse("policy", written.as_bytes()).map_err(|fault| refused(&fault.key, &fault.message))?;
-        let converted = convert::model(&config, 1, &Default::default(), &origin);
+        let converted = convert::model(&settings, 1, &Default::default(), &origin);
         let (_, mut knobs, _) = converted.map_err(|fault| refused(&fault.key, &fault.message))?;
         if let (true, Policy::Lazy(lazy)) = (self.is_oracle, &mut knobs.policy) {
             lazy.predictor = Predictor::Oracle;

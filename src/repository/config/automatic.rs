@@ -2,10 +2,10 @@
 
 use super::{
     Origin,
-    params::{self, PolicyName},
-    pb, sequences,
-    stages::{STAGES, StageCuts, StageRequest},
-    unfold,
+    model::{Auto, Stages},
+    sequences,
+    settings::{PolicyName, Settings},
+    stages::{StageCuts, StageRequest},
 };
 
 /// What is chosen by a model's profile.
@@ -21,16 +21,17 @@ impl Automatic {
     /// Nothing, unless the configuration says `auto` of stages or policy explicitly; then also the other of the two
     /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that
     /// cannot be cut or cannot batch, and of one of cells or with sequences, nothing.
-    pub fn of(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) -> Self {
-        let said = config.parameters.get(STAGES).map(|parameter| parameter.string_value.trim());
-        let policy = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));
-        let is_asked_for = said == Some("auto") || policy && !origin.is_implied(&params::policy_path());
-        let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-        let unfolds = unfold::is_given(config) || sequences::given(config).is_some();
-        if !is_asked_for || config.max_batch_size < 1 || decoupled || unfolds {
+    pub fn of(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Self {
+        let Settings { config, own } = settings;
+        let is_auto = |stages: &Stages| *stages == Stages::Word(Auto::Auto);
+        let said = own.stages.as_ref();
+        let policy = settings.policy() == Some(PolicyName::Auto);
+        let is_asked_for = said.is_some_and(is_auto) || policy && !origin.implies_policy;
+        let unfolds = settings.has_cells() || sequences::given(config).is_some();
+        if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || unfolds {
             return Self::default();
         }
-        Self { stages: said.is_none_or(|said| said == "auto") && stages.cuts == StageCuts::Whole, policy }
+        Self { stages: said.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }
     }
 
     /// Whether anything is chosen.

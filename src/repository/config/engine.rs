@@ -3,65 +3,47 @@
 use super::{
     ConfigError, complete,
     origin::Origin,
-    params, pb, precision,
-    unfold::{CELLS, keys},
+    parameters,
+    settings::Settings,
+    values::{Named, PartName},
 };
 use crate::engine::{OnnxEngine, Precision};
-
-/// Key: a name of [`OnnxEngine::NAMES`].
-pub const ENGINE: &str = "engine";
 
 /// The engine and the precision of a model. An engine that the configuration does not name is the one that Triton's
 /// `backend` names.
 ///
 /// # Errors
-/// When either names none, or the model has no graph that an engine could run.
-pub fn of(config: &pb::ModelConfig, origin: &Origin) -> Result<(OnnxEngine, Precision), ConfigError> {
+/// When an engine is named, but the model has no graph that it could run.
+pub fn of(settings: &Settings, origin: &Origin) -> Result<(OnnxEngine, Precision), ConfigError> {
+    let Settings { config, own } = settings;
     let by_backend = if config.backend == complete::OPENVINO { OnnxEngine::OpenVino } else { OnnxEngine::default() };
-    let engine = read::<OnnxEngine>(config, ENGINE, origin)?;
-    if engine.is_some() && config.backend == complete::REPEAT {
+    if own.engine.is_some() && config.backend == complete::REPEAT {
         let message = format!("the backend '{}' runs no graph: remove this", complete::REPEAT);
-        return Err(origin.error(&params::path(ENGINE), message));
+        return Err(origin.error(&parameters::path("engine"), message));
     }
-    Ok((engine.unwrap_or(by_backend), precision::of(config, origin)?))
+    let precision = own.instance.precision.map(|Named(precision)| precision);
+    Ok((own.engine.map_or(by_backend, |Named(engine)| engine), precision.unwrap_or_default()))
 }
 
 /// The engine and the precision of a cell: its own, else those of the model.
 ///
 /// # Errors
 /// As [`of`].
-pub fn of_cell(config: &pb::ModelConfig, cell: &str, origin: &Origin) -> Result<(OnnxEngine, Precision), ConfigError> {
-    let (engine, precision) = of(config, origin)?;
-    let key = |name: &str| format!("{CELLS}.{cell}.{name}");
-    let own_engine = read(config, &key(keys::ENGINE), origin)?;
-    let own_precision = read(config, &key(keys::PRECISION), origin)?;
-    Ok((own_engine.unwrap_or(engine), own_precision.unwrap_or(precision)))
-}
-
-fn read<T: std::str::FromStr<Err = String>>(
-    config: &pb::ModelConfig,
-    key: &str,
-    origin: &Origin,
-) -> Result<Option<T>, ConfigError> {
-    let Some(parameter) = config.parameters.get(key) else { return Ok(None) };
-    parameter.string_value.parse().map(Some).map_err(|fault: String| origin.error(&params::path(key), fault))
+pub fn of_cell(settings: &Settings, cell: &str, origin: &Origin) -> Result<(OnnxEngine, Precision), ConfigError> {
+    let (engine, precision) = of(settings, origin)?;
+    let Some(own) = settings.own.cells.get(&PartName(cell.to_owned())) else { return Ok((engine, precision)) };
+    Ok((own.engine.map_or(engine, |Named(engine)| engine), own.precision.map_or(precision, |Named(own)| own)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn with(backend: &str, parameters: &[(&str, &str)]) -> pb::ModelConfig {
-        let mut config = pb::ModelConfig { backend: backend.to_owned(), ..pb::ModelConfig::default() };
-        for (key, text) in parameters {
-            let value = pb::ModelParameter { string_value: (*text).to_owned() };
-            config.parameters.insert((*key).to_owned(), value);
-        }
-        config
-    }
+    use crate::repository::config::parameters::tests::folded;
 
     fn read(backend: &str, parameters: &[(&str, &str)]) -> Result<(OnnxEngine, Precision), String> {
-        of(&with(backend, parameters), &Origin::default()).map_err(|error| error.to_string())
+        let mut settings = folded(parameters)?;
+        backend.clone_into(&mut settings.config.backend);
+        of(&settings, &Origin::default()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -83,21 +65,28 @@ mod tests {
 
     #[test]
     fn a_cell_has_its_own_or_the_model_s() {
-        let config = with(
-            "",
-            &[
-                ("engine", "openvino"),
-                ("instance.precision", "bf16"),
-                ("cells.head.engine", "onnxruntime"),
-                ("cells.tail.precision", "fp32"),
-            ],
-        );
-        let cell = |name| of_cell(&config, name, &Origin::default()).expect("they are well formed");
+        let settings = folded(&[
+            ("engine", "openvino"),
+            ("instance.precision", "bf16"),
+            ("cells.head.program", "head.onnx"),
+            ("cells.head.engine", "onnxruntime"),
+            ("cells.tail.program", "tail.onnx"),
+            ("cells.tail.precision", "fp32"),
+        ]);
+        let settings = settings.expect("they are well formed");
+        let cell = |name| of_cell(&settings, name, &Origin::default()).expect("it has a graph");
         assert_eq!(cell("step"), (OnnxEngine::OpenVino, Precision::Bf16));
         assert_eq!(cell("head"), (OnnxEngine::OnnxRuntime, Precision::Bf16));
         assert_eq!(cell("tail"), (OnnxEngine::OpenVino, Precision::Ieee));
-        let wrong = with("", &[("cells.step.precision", "half")]);
-        let refused = of_cell(&wrong, "step", &Origin::default()).expect_err("there is none").to_string();
+        let wrong = [("cells.step.program", "step.onnx"), ("cells.step.precision", "half")];
+        let refused = folded(&wrong).expect_err("there is none");
         assert!(refused.contains("parameters[cells.step.precision]: expected "), "{refused}");
+    }
+
+    #[test]
+    fn precisions_have_names_in_lower_case() {
+        let refused = folded(&[("instance.precision", "FP16")]).expect_err("names are lower case");
+        let reason = "parameters[instance.precision]: expected fp32 (or ieee), tf32, bf16 or fp16, but found 'FP16'";
+        assert!(refused.ends_with(reason), "{refused}");
     }
 }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use prost_reflect::DynamicMessage;
 
 use super::{
-    ConfigError, Origin, bounds, check, complete, convert, json, latencies, pb, pbtxt, schema,
+    ConfigError, Origin, Settings, bounds, check, complete, convert, json, latencies,
+    model::Latencies,
+    pbtxt, schema,
     stages::StageRequest,
     unfold::{self, UnfoldRequest},
     yaml,
@@ -48,15 +50,15 @@ pub(super) fn read_json(bytes: &[u8]) -> bool {
 }
 
 /// Takes a configuration as far as a loader does.
-fn check_config(mut config: pb::ModelConfig, origin: &Origin) {
-    check::hints(&config);
-    if let Some(latencies::Place::Here(table)) = latencies::place(&config) {
-        let stages = latencies::parse(table, 2).map(|table| table.stages.len());
+fn check_config(mut settings: Settings, origin: &Origin) {
+    check::hints(&settings.config);
+    if let Some(Latencies::Here(lines)) = &settings.own.batching.latencies {
+        let stages = latencies::table(lines, 2).map(|table| table.stages.len());
         assert!(matches!(stages, Ok(2) | Err(_)), "one list for each stage");
     }
-    let said = told(&mut config, origin);
+    let said = told(&mut settings, origin);
     if said.is_ok() {
-        check_forms(&config, &said);
+        check_forms(&settings, &said);
     }
 }
 
@@ -64,34 +66,36 @@ fn check_config(mut config: pb::ModelConfig, origin: &Origin) {
 type Told = (ModelSpec, Knobs, StageRequest, Option<UnfoldRequest>, Option<CostTable>);
 
 /// Completes a configuration and reads all of it, or says why it is refused.
-pub(super) fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told, String> {
+pub(super) fn told(settings: &mut Settings, origin: &Origin) -> Result<Told, String> {
     let text = |fault: ConfigError| fault.to_string();
-    let name = if config.name.is_empty() { "m".to_owned() } else { config.name.clone() };
-    check::supported(config, &name, origin).map_err(text)?;
-    complete::defaults(config, &name);
-    complete::scheduler(config);
-    check::consistent(config, None, origin).map_err(text)?;
-    let converted = convert::model(config, 1, &BTreeMap::new(), origin);
+    let name = settings.config.name.clone();
+    let name = if name.is_empty() { "m".to_owned() } else { name };
+    check::supported(&settings.config, &name, origin).map_err(text)?;
+    complete::defaults(settings, &name);
+    complete::scheduler(settings);
+    check::consistent(settings, None, origin).map_err(text)?;
+    let converted = convert::model(settings, 1, &BTreeMap::new(), origin);
     let (spec, knobs, stages) = converted.expect("what was checked converts");
-    let unfold = unfold::read(config, origin).map_err(text)?;
-    let table = match latencies::place(config) {
-        Some(latencies::Place::Here(text)) => Some(latencies::parse(text, stages.count())?),
-        Some(latencies::Place::File(_)) | None => None,
+    let unfold = unfold::read(settings, origin).map_err(text)?;
+    let table = match &settings.own.batching.latencies {
+        Some(Latencies::Here(lines)) => Some(latencies::table(lines, stages.count())?),
+        Some(Latencies::File(_)) | None => None,
     };
     Ok((spec, knobs, stages, unfold, table))
 }
 
 /// Printed as `config.pbtxt` and as JSON and read again, a completed configuration says the same. One that is as long
 /// as allowed before it is completed may be too long after it.
-pub(super) fn check_forms(config: &pb::ModelConfig, said: &Result<Told, String>) {
+pub(super) fn check_forms(settings: &Settings, said: &Result<Told, String>) {
+    let config = settings.shown();
     let mut message = DynamicMessage::new(schema::model_config().expect("sound descriptors"));
-    message.transcode_from(config).expect("the schema is the message's");
+    message.transcode_from(&config).expect("the schema is the message's");
     let shown = message.to_text_format();
     if let Some((mut from_pbtxt, origin)) = unless_too_long(pbtxt::parse("config.pbtxt", shown.as_bytes()), &shown) {
         assert_eq!(&told(&mut from_pbtxt, &origin), said, "{shown}");
-        assert_eq!(&from_pbtxt, config, "nothing is completed twice");
+        assert_eq!(from_pbtxt.shown(), config, "nothing is completed twice");
     }
-    let shown = json::write(config).expect("the schema is the message's").to_string();
+    let shown = json::write(&config).expect("the schema is the message's").to_string();
     if let Some((mut from_json, origin)) = unless_too_long(json::parse(&shown), &shown) {
         assert_eq!(&told(&mut from_json, &origin), said, "{shown}");
     }

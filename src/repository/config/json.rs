@@ -3,7 +3,7 @@
 use prost_reflect::DynamicMessage;
 use serde::de::DeserializeSeed;
 
-use super::{ConfigError, Origin, Position, bounds, pb, schema};
+use super::{ConfigError, Origin, Position, bounds, parameters, pb, schema, settings::Settings};
 
 const SOURCE: &str = "the config parameter of the load request";
 
@@ -11,17 +11,13 @@ const SOURCE: &str = "the config parameter of the load request";
 ///
 /// # Errors
 /// For anything but one JSON object of known keys, and for one that is too large; with line and column.
-pub fn parse(text: &str) -> Result<(pb::ModelConfig, Origin), ConfigError> {
+pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
     let origin = Origin::new(SOURCE);
     if text.len() > bounds::MAX_TEXT_BYTES {
         return Err(origin.error("", bounds::too_large(text.len(), bounds::MAX_TEXT_BYTES)));
     }
-    bounds::json(text).map_err(|bounds::Excess { position, message }| ConfigError {
-        file: SOURCE.to_owned(),
-        position,
-        key: String::new(),
-        message,
-    })?;
+    let refuse = |position, message| ConfigError::of_text(SOURCE, position, message);
+    bounds::json(text).map_err(|excess| refuse(excess.position, excess.message))?;
     let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let message: Result<DynamicMessage, serde_json::Error> =
@@ -32,11 +28,10 @@ pub fn parse(text: &str) -> Result<(pb::ModelConfig, Origin), ConfigError> {
         if let Some(cut) = reason.rfind(" at line ") {
             reason.truncate(cut);
         }
-        let position = (position.line > 0).then_some(position);
-        ConfigError { file: SOURCE.to_owned(), position, key: String::new(), message: reason }
+        refuse((position.line > 0).then_some(position), reason)
     })?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
-    Ok((config, origin))
+    Ok((parameters::fold(config, &origin)?, origin))
 }
 
 /// Writes a configuration in the same JSON form, with the keys of `model_config.proto`.
@@ -63,8 +58,8 @@ mod tests {
         let (snake, _) = parse(r#"{"max_batch_size": 2, "input": [{"name": "x", "dims": ["16"]}]}"#).unwrap();
         let (camel, _) = parse(r#"{"maxBatchSize": 2, "input": [{"name": "x", "dims": [16]}]}"#).unwrap();
         assert_eq!(snake, camel);
-        assert_eq!(snake.max_batch_size, 2);
-        assert_eq!(snake.input[0].dims, [16]);
+        assert_eq!(snake.config.max_batch_size, 2);
+        assert_eq!(snake.config.input[0].dims, [16]);
     }
 
     #[test]
@@ -81,7 +76,7 @@ mod tests {
     fn written_json_reads_back_the_same() {
         let text = r#"{"name":"m","parameters":{"pad.x":{"string_value":"n=0"}},"dynamic_batching":{}}"#;
         let (config, _) = parse(text).unwrap();
-        let written = write(&config).unwrap();
+        let written = write(&config.shown()).unwrap();
         assert_eq!(parse(&written.to_string()).unwrap().0, config);
         assert_eq!(written["dynamic_batching"], serde_json::json!({}));
     }

@@ -3,8 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{knobs, pb};
-use crate::batching::{CostPoint, CostTable, Ns};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{
+    model::{Latencies, Latency, WrittenLatencies},
+    tree::Node,
+};
+use crate::batching::{CostPoint, CostTable, Ns, knob::Whole};
 
 /// Most bytes of a table.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -12,22 +17,29 @@ pub const MAX_BYTES: u64 = 1 << 20;
 /// First line of a table.
 pub const HEADER: &str = "stage,rows,length,latency_us";
 
-/// Longest latency: a day.
-const MAX_LATENCY_US: f64 = 86_400_000_000.0;
-
-/// Where a table is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'c> {
-    /// In the file of this name, in the model's directory.
-    File(&'c str),
-    /// Here.
-    Here(&'c str),
+impl Serialize for Latencies {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let lines = match self {
+            Self::File(name) => return serializer.serialize_str(name),
+            Self::Here(lines) => lines,
+        };
+        let line = |Latency { stage, rows, length, latency_us }: &Latency| {
+            format!("{},{},{},{}\n", stage.0, rows.0, length.map_or(0, |length| length.0), latency_us.0)
+        };
+        serializer.serialize_str(&format!("{HEADER}\n{}", lines.iter().map(line).collect::<String>()))
+    }
 }
 
-/// Where the configuration's latency table is, if it has one.
-pub fn place(config: &pb::ModelConfig) -> Option<Place<'_>> {
-    let text = config.parameters.get(knobs::LATENCIES.key)?.string_value.trim();
-    Some(if text.starts_with(HEADER) { Place::Here(text) } else { Place::File(text) })
+impl TryFrom<WrittenLatencies> for Latencies {
+    type Error = String;
+
+    fn try_from(written: WrittenLatencies) -> Result<Self, String> {
+        match written {
+            WrittenLatencies::List(lines) => Ok(Self::Here(lines)),
+            WrittenLatencies::Text(text) if text.trim().starts_with(HEADER) => lines(text.trim()).map(Self::Here),
+            WrittenLatencies::Text(name) => Ok(Self::File(name.trim().to_owned())),
+        }
+    }
 }
 
 /// Reads a table of a model with this many stages.
@@ -35,6 +47,10 @@ pub fn place(config: &pb::ModelConfig) -> Option<Place<'_>> {
 /// # Errors
 /// With the line and what was expected.
 pub fn parse(text: &str, stages: u16) -> Result<CostTable, String> {
+    table(&lines(text)?, stages)
+}
+
+fn lines(text: &str) -> Result<Vec<Latency>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     match lines.by_ref().find(|(_, line)| !line.is_empty()) {
@@ -42,27 +58,36 @@ pub fn parse(text: &str, stages: u16) -> Result<CostTable, String> {
         Some((number, line)) => return Err(format!("line {number}: expected '{HEADER}', but found '{}'", start(line))),
         None => return Err(format!("expected '{HEADER}' and a line for each latency, but found nothing")),
     }
+    let lines = lines.filter(|(_, line)| !line.is_empty()).map(|(number, line)| {
+        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+        let names: Vec<&str> = HEADER.split(',').collect();
+        if cells.len() != names.len() {
+            return Err(format!("line {number}: expected four numbers, {HEADER}, but found '{}'", start(line)));
+        }
+        let cell = |(name, text): (&&str, &&str)| ((*name).to_owned(), Node::Raw(start(text)));
+        let row = Node::Map(names.iter().zip(&cells).map(cell).collect());
+        Latency::deserialize(&row).map_err(|fault| {
+            let name = fault.trail().first().and_then(|column| names.get(*column)).copied().unwrap_or_default();
+            format!("line {number}: {name}: {}", fault.message)
+        })
+    });
+    lines.collect()
+}
+
+/// The costs of a model with this many stages.
+///
+/// # Errors
+/// When there is none, one is there twice, or one is of a stage that the model has not.
+pub fn table(lines: &[Latency], stages: u16) -> Result<CostTable, String> {
     let mut points: Vec<BTreeMap<(u32, u64), Ns>> = vec![BTreeMap::new(); usize::from(stages)];
-    for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
-        let refuse = |expected: &str| Err(format!("line {number}: expected {expected}, but found '{}'", start(line)));
-        let mut cells = line.split(',').map(str::trim);
-        let cells = [cells.next(), cells.next(), cells.next(), cells.next(), cells.next()];
-        let [Some(stage), Some(rows), Some(length), Some(latency), None] = cells else {
-            return refuse("four numbers: stage, rows, length and latency");
+    for Latency { stage: Whole(stage), rows: Whole(rows), length, latency_us } in lines {
+        let length = length.map_or(0, |length| length.0);
+        let refuse = |fault: &str| Err(format!("stage {stage}, rows {rows}, length {length}{fault}"));
+        let Some(points) = points.get_mut(usize::from(*stage)) else {
+            return refuse(&format!(": expected a stage from 0 to {}", stages - 1));
         };
-        let Some(stage) = stage.parse().ok().filter(|stage: &usize| *stage < points.len()) else {
-            return refuse(&format!("a stage from 0 to {}", points.len() - 1));
-        };
-        let Some(rows) = rows.parse().ok().filter(|rows| *rows > 0) else {
-            return refuse(&format!("rows from 1 to {}", u32::MAX));
-        };
-        let Ok(length) = length.parse() else { return refuse(&format!("a length from 0 to {}", u64::MAX)) };
-        let latency = latency.parse().ok().filter(|latency| *latency > 0.0 && *latency <= MAX_LATENCY_US);
-        let Some(latency_us) = latency else {
-            return refuse(&format!("a latency above 0 µs, at most {MAX_LATENCY_US}"));
-        };
-        if points[stage].insert((rows, length), nanoseconds(latency_us)).is_some() {
-            return Err(format!("line {number}: stage {stage}, rows {rows}, length {length} is there twice"));
+        if points.insert((*rows, length), nanoseconds(latency_us.0)).is_some() {
+            return refuse(" is there twice");
         }
     }
     if points.iter().all(BTreeMap::is_empty) {
@@ -112,20 +137,23 @@ mod tests {
     #[test]
     fn what_is_no_latency_is_refused_with_its_line() {
         let refusal = |lines: &str| table(lines).expect_err("it should be refused");
-        let four = "line 2: expected four numbers: stage, rows, length and latency, but found";
+        let four = "line 2: expected four numbers, stage,rows,length,latency_us, but found";
         assert_eq!(refusal("0,1,5"), format!("{four} '0,1,5'"));
         assert_eq!(refusal("0,1,0,5,6"), format!("{four} '0,1,0,5,6'"));
-        assert_eq!(refusal("0,1,0,1\n2,1,0,5"), "line 3: expected a stage from 0 to 1, but found '2,1,0,5'");
-        assert_eq!(refusal("0,0,0,5"), "line 2: expected rows from 1 to 4294967295, but found '0,0,0,5'");
+        assert_eq!(refusal("0,1,0,1\n2,1,0,5"), "stage 2, rows 1, length 0: expected a stage from 0 to 1");
+        assert_eq!(refusal("0,0,0,5"), "line 2: rows: expected a whole number from 1 to 4294967295, but found 0");
         assert_eq!(
             refusal("0,1,-1,5"),
-            "line 2: expected a length from 0 to 18446744073709551615, but found '0,1,-1,5'"
+            "line 2: length: expected a whole number from 0 to 18446744073709551615, but found -1"
         );
-        for latency in ["0", "-1", "NaN", "inf", "1e12", ""] {
-            let expected = "line 2: expected a latency above 0 µs, at most 86400000000, but found";
-            assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} '0,1,0,{latency}'"));
+        let expected = "line 2: latency_us: expected a number above 0, at most 86400000000, but found";
+        for latency in ["0", "-1", "1e12"] {
+            assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} {}", latency.parse::<f64>().unwrap()));
         }
-        assert_eq!(refusal("0,1,0,5\n0,1,0,6"), "line 3: stage 0, rows 1, length 0 is there twice");
+        for latency in ["NaN", "inf", ""] {
+            assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} '{latency}'"));
+        }
+        assert_eq!(refusal("0,1,0,5\n0,1,0,6"), "stage 0, rows 1, length 0 is there twice");
         assert_eq!(refusal(""), "expected a line for each latency, but found none");
         let long = refusal(&"9".repeat(1 << 20));
         assert!(long.len() < 200, "a long line is cut: {long}");
@@ -140,14 +168,21 @@ mod tests {
 
     #[test]
     fn a_parameter_is_a_table_or_the_name_of_its_file() {
-        let at = |text: &str| {
-            let mut config = pb::ModelConfig::default();
-            let string_value = text.to_owned();
-            config.parameters.insert(knobs::LATENCIES.key.to_owned(), pb::ModelParameter { string_value });
-            place(&config).map(|place| matches!(place, Place::Here(_)))
-        };
-        assert_eq!(at("latencies.csv"), Some(false));
-        assert_eq!(at(&format!("\n{HEADER}\n0,1,0,5\n")), Some(true));
-        assert_eq!(place(&pb::ModelConfig::default()), None);
+        let of_text = |text: &str| Latencies::try_from(WrittenLatencies::Text(text.to_owned()));
+        assert_eq!(of_text(" latencies.csv"), Ok(Latencies::File("latencies.csv".to_owned())));
+        let here = of_text(&format!("\n{HEADER}\n0,1,0,5.5\n")).expect("it is a table");
+        let shown = serde_json::to_value(&here).expect("it is a text");
+        assert_eq!(shown, format!("{HEADER}\n0,1,0,5.5\n"), "it is printed as it is read");
+        assert!(matches!(&here, Latencies::Here(lines) if lines.len() == 1));
+        let refused = of_text(&format!("{HEADER}\n0,0,0,5")).expect_err("no rows");
+        assert!(refused.starts_with("line 2: rows: expected a whole number from 1"), "{refused}");
+    }
+
+    #[test]
+    fn latencies_are_of_stages_that_there_are() {
+        let latency =
+            Latency { stage: Whole(2), rows: Whole(1), length: None, latency_us: crate::batching::knob::Real(5.0) };
+        let refused = "stage 2, rows 1, length 0: expected a stage from 0 to 1";
+        assert_eq!(super::table(&[latency], 2), Err(refused.to_owned()));
     }
 }

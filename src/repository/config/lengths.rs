@@ -1,12 +1,14 @@
 //! The lengths of padded axes that a model is prepared for where its runs have fixed shapes, as on CUDA cards.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
-use super::{ConfigError, nearest::suggestion, origin::Origin, pb};
-use crate::batching::Lengths;
+use super::nearest::suggestion;
+use crate::batching::{Lengths, knob::LengthList};
 
-/// Key prefix: `lengths.<axis>` lists lengths of a padded axis, ascending: `16,32,64`.
-pub const LENGTHS: &str = "lengths.";
+/// The lengths that a configuration lists, by padded axis.
+type Given = BTreeMap<String, LengthList>;
 
 /// In a model of cells: what says how many rows a segment may leave for steps that read one each.
 const STEPS: &str = "steps";
@@ -15,7 +17,7 @@ const STEPS: &str = "steps";
 const LADDER: [u32; 11] = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 /// Lengths by default of each of several axes: at most twice its own.
 const COARSE: [u32; 6] = [16, 32, 64, 128, 256, 512];
-/// Most lengths of an axis, and most combinations of those of several axes.
+/// Most combinations of the lengths of several axes.
 const MOST: usize = 64;
 
 /// The lengths that a model is prepared for.
@@ -33,21 +35,14 @@ struct AxisLengths {
 
 impl PreparedLengths {
     /// Those of a model whose padded axes have these names.
-    ///
-    /// # Errors
-    /// When a parameter lists anything but lengths in ascending order, or more than are prepared.
-    pub fn of(config: &pb::ModelConfig, symbols: &[String], origin: &Origin) -> Result<Self, ConfigError> {
+    pub fn of(given: &Given, symbols: &[String]) -> Self {
         let by_default = if symbols.len() > 1 { &COARSE[..] } else { &LADDER };
         let axes = symbols.iter().map(|symbol| {
-            let key = format!("{LENGTHS}{symbol}");
-            let Some(parameter) = config.parameters.get(&key) else {
-                return Ok(AxisLengths { lengths: by_default.to_vec(), is_given: false });
-            };
-            let lengths = listed(&parameter.string_value);
-            let lengths = lengths.map_err(|fault| origin.error(&format!("parameters[{key}]"), fault))?;
-            Ok(AxisLengths { lengths, is_given: true })
+            let given = given.get(symbol);
+            let lengths = given.map_or_else(|| by_default.to_vec(), |given| given.0.clone());
+            AxisLengths { lengths, is_given: given.is_some() }
         });
-        Ok(Self { axes: axes.collect::<Result<_, ConfigError>>()? })
+        Self { axes: axes.collect() }
     }
 
     /// Whether the configuration lists all of them, so that each must have a plan.
@@ -89,60 +84,28 @@ impl CellLengths {
     /// Those of cells whose axes have these names.
     ///
     /// # Errors
-    /// When the configuration lists lengths of an axis that no cell has, or anything but ascending lengths.
-    pub fn of(config: &pb::ModelConfig, axes: &[&[String]]) -> Result<Self, String> {
-        let origin = Origin::default();
+    /// When the configuration lists lengths of an axis that no cell has.
+    pub fn of(given: &Given, axes: &[&[String]]) -> Result<Self, String> {
         let known = || axes.iter().copied().flatten().map(String::as_str).chain([STEPS]);
-        for axis in config.parameters.keys().filter_map(|key| key.strip_prefix(LENGTHS)) {
+        for axis in given.keys() {
             if !known().any(|own| own == axis) {
                 let hint = suggestion(axis, known());
                 return Err(format!("instance.lengths.{axis}: no cell has an axis '{axis}'{hint}"));
             }
         }
-        let of = |axes: &[String]| PreparedLengths::of(config, axes, &origin).map_err(|fault| fault.to_string());
-        let steps = of(&[STEPS.to_owned()])?;
-        let most_steps = steps.axes.iter().filter(|axis| axis.is_given).flat_map(|axis| axis.lengths.last());
-        let most_steps = most_steps.copied().max();
-        Ok(Self { cells: axes.iter().map(|axes| of(axes)).collect::<Result<_, _>>()?, most_steps })
+        let most_steps = given.get(STEPS).and_then(|steps| steps.0.last().copied());
+        Ok(Self { cells: axes.iter().map(|axes| PreparedLengths::of(given, axes)).collect(), most_steps })
     }
-}
-
-/// The lengths that a parameter lists.
-fn listed(text: &str) -> Result<Vec<u32>, String> {
-    let number = |part: &str| part.trim().parse().ok().filter(|length| *length > 0);
-    let lengths: Option<Vec<u32>> = text.split(',').map(number).collect();
-    let lengths = lengths.ok_or_else(|| format!("expected lengths from 1 on, as in '16,32,64', but found '{text}'"))?;
-    if !lengths.is_sorted_by(|one, next| one < next) {
-        return Err(format!("expected lengths in ascending order, but found '{text}'"));
-    }
-    if lengths.len() > MOST {
-        return Err(format!("expected at most {MOST} lengths, but found {}", lengths.len()));
-    }
-    Ok(lengths)
-}
-
-/// The text of a `lengths.<axis>` parameter.
-pub fn text_of(lengths: &[u32]) -> String {
-    lengths.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repository::config::parameters::tests::folded;
 
     fn with(parameters: &[(&str, &str)], symbols: &[&str]) -> Result<PreparedLengths, String> {
-        let mut config = pb::ModelConfig::default();
-        for (key, value) in parameters {
-            let string_value = (*value).to_owned();
-            config.parameters.insert((*key).to_owned(), pb::ModelParameter { string_value });
-        }
         let symbols: Vec<String> = symbols.iter().map(|symbol| (*symbol).to_owned()).collect();
-        PreparedLengths::of(&config, &symbols, &Origin::default()).map_err(|error| error.to_string())
-    }
-
-    fn list(config: &mut pb::ModelConfig, axis: &str, lengths: &str) {
-        let parameter = pb::ModelParameter { string_value: lengths.to_owned() };
-        config.parameters.insert(format!("{LENGTHS}{axis}"), parameter);
+        folded(parameters).map(|settings| PreparedLengths::of(&settings.own.lengths, &symbols))
     }
 
     fn combinations(lengths: &PreparedLengths) -> Vec<Vec<u32>> {
@@ -161,30 +124,30 @@ mod tests {
         assert_eq!(combinations(&given), [[8], [64], [100]]);
         assert!(given.are_given());
         for (text, reason) in [
-            ("16,16", "ascending order"),
-            ("32,16", "ascending order"),
-            ("0,16", "from 1 on"),
-            ("16,", "from 1 on"),
-            ("-4", "from 1 on"),
-            ("many", "from 1 on"),
+            ("16,16", "ascending lengths"),
+            ("32,16", "ascending lengths"),
+            ("0,16", "expected a whole number from 1 to 4294967295, but found 0"),
+            ("16,", "expected numbers with commas between them, but found '16,'"),
+            ("-4", "expected a whole number from 1 to 4294967295, but found -4"),
+            ("many", "expected numbers with commas between them, but found 'many'"),
         ] {
             let refused = with(&[("lengths.tokens", text)], &["tokens"]).expect_err("it is no such list");
-            assert!(refused.contains(reason) && refused.contains(text), "{refused}");
+            assert!(refused.contains("parameters[lengths.tokens]") && refused.contains(reason), "{refused}");
         }
     }
 
     #[test]
     fn cells_have_axes_of_their_own_each() {
-        let mut config = pb::ModelConfig::default();
-        list(&mut config, "past", "8, 24");
+        let given = |parameters: &[(&str, &str)]| folded(parameters).expect("they ascend").own.lengths;
+        let past = given(&[("lengths.past", "8, 24")]);
         let axes = ["past", "memory"].map(str::to_owned);
-        let cells = CellLengths::of(&config, &[&[], &axes[1..], &axes]).expect("all is known");
+        let cells = CellLengths::of(&past, &[&[], &axes[1..], &axes]).expect("all is known");
         let counts: Vec<usize> = cells.cells.iter().map(|own| combinations(own).len()).collect();
         assert_eq!(counts, [1, LADDER.len(), 2 * COARSE.len()]);
         assert_eq!(cells.most_steps, None);
-        list(&mut config, "steps", "7,90");
-        assert_eq!(CellLengths::of(&config, &[&axes]).expect("all is known").most_steps, Some(90));
-        let refused = CellLengths::of(&config, &[&axes[1..]]).expect_err("no cell has a past");
+        let both = given(&[("lengths.past", "8, 24"), ("lengths.steps", "7,90")]);
+        assert_eq!(CellLengths::of(&both, &[&axes]).expect("all is known").most_steps, Some(90));
+        let refused = CellLengths::of(&both, &[&axes[1..]]).expect_err("no cell has a past");
         assert_eq!(refused, "instance.lengths.past: no cell has an axis 'past'");
     }
 

@@ -1,10 +1,11 @@
 //! Model configuration: `config.pbtxt`, `model.yaml`, a JSON override, and completion from the graph, all ending in one
-//! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
+//! [`Settings`], which one conversion turns into what admission and batching need.
 //!
-//! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), completion ([`complete`]), validation
-//! ([`check`]), our own knobs in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`],
-//! [`lengths`], [`precision`], [`engine`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
-//! [`policy_text`] for command lines), what they leave to a profile ([`automatic`]) and the conversion ([`convert`]).
+//! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), the tree of values that keeps their
+//! places (`tree`, `origin`), the types of what it says ([`model`], [`values`]), our own settings among `parameters`
+//! ([`parameters`]), completion ([`complete`]), validation ([`check`]), and what settings mean: [`stages`], [`unfold`],
+//! [`sequences`], [`latencies`], [`lengths`], [`engine`], [`placement`], a policy ([`policies`], and [`policy_text`]
+//! for command lines), what they leave to a profile ([`automatic`]) and the conversion ([`convert`]).
 //! Here must not live: directories and versions, model states, threads. Nothing here touches the disk; callers hand in
 //! text and graph signatures.
 
@@ -17,21 +18,23 @@ pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 pub mod json;
-pub mod knobs;
 pub mod latencies;
 pub mod lengths;
+pub mod model;
 mod nearest;
 mod origin;
-pub mod params;
+pub mod parameters;
 pub mod pbtxt;
 pub mod placement;
 pub mod policies;
 pub mod policy_text;
-pub mod precision;
 mod schema;
 pub mod sequences;
+pub mod settings;
 pub mod stages;
+mod tree;
 pub mod unfold;
+pub mod values;
 pub mod yaml;
 
 #[cfg(test)]
@@ -40,6 +43,7 @@ mod corpus;
 mod round_trip;
 
 pub use origin::{ConfigError, Origin, Position};
+pub use settings::Settings;
 
 /// Messages of `model_config.proto`.
 #[allow(missing_docs, clippy::doc_markdown)]

@@ -1,4 +1,15 @@
-//! The known word nearest to an unknown one, for messages that suggest what was meant.
+//! Known words in messages: all of them, and the one nearest to an unknown word, which suggests what was meant.
+
+/// Longer words have no neighbours.
+const MAX_WORD_BYTES: usize = 256;
+
+/// `a, b or c`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words {
+        [others @ .., before, last] if !others.is_empty() => format!("{}, {before} or {last}", others.join(", ")),
+        words => words.join(" or "),
+    }
+}
 
 /// `; did you mean 'x'?` for the candidate within reach of `word`, or nothing.
 pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
@@ -6,35 +17,18 @@ pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'
 }
 
 fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > MAX_WORD_BYTES {
+        return None;
+    }
     let lower = word.to_ascii_lowercase();
     let reach = (word.chars().count() / 3).max(2);
     let scored = candidates.into_iter().filter_map(|candidate| {
         let other = candidate.to_ascii_lowercase();
         let contained = lower.len() >= 4 && (other.contains(&lower) || lower.contains(&other) && other.len() >= 4);
-        let distance = if contained { 1 } else { edit_distance(&lower, &other, reach)? };
-        Some((distance, candidate))
+        let distance = if contained { 1 } else { strsim::levenshtein(&lower, &other) };
+        (distance <= reach).then_some((distance, candidate))
     });
     scored.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein distance, `None` beyond `limit`; words longer than 64 characters have no neighbours.
-fn edit_distance(left: &str, right: &str, limit: usize) -> Option<usize> {
-    let left: Vec<char> = left.chars().take(65).collect();
-    let right: Vec<char> = right.chars().take(65).collect();
-    if left.len() > 64 || right.len() > 64 || left.len().abs_diff(right.len()) > limit {
-        return None;
-    }
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, from) in left.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().filter(|distance| *distance <= limit)
 }
 
 #[cfg(test)]

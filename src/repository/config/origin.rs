@@ -1,11 +1,8 @@
 //! Where the parts of a configuration stand in the user's own file, so that every refusal can say so.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::{collections::BTreeMap, fmt, iter};
 
-use super::yaml::Trail;
+use super::tree::{self, Node, Trail};
 
 /// A place in a text file; both counted from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +39,13 @@ pub struct ConfigError {
     pub message: String,
 }
 
+impl ConfigError {
+    /// A refusal of a text as a whole, or at a position of it.
+    pub(super) fn of_text(file: &str, position: Option<Position>, message: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), position, key: String::new(), message: message.into() }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.file)?;
@@ -60,23 +64,16 @@ impl fmt::Display for ConfigError {
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     file: String,
-    places: BTreeMap<String, Place>,
     /// The user's text, in which places are counted out when an error asks for one.
     text: String,
-    /// Paths that nobody wrote: their values are the form's own.
-    implied: BTreeSet<String>,
-}
-
-#[derive(Clone, Debug)]
-struct Place {
-    key: String,
-    at: At,
-}
-
-#[derive(Clone, Debug)]
-enum At {
-    Offset(usize),
-    Yaml(Trail),
+    /// Byte offsets of paths, where the text is no YAML.
+    offsets: BTreeMap<String, usize>,
+    /// The tree of a YAML text.
+    tree: Option<Node>,
+    /// By beginning of a path, what a YAML text calls it. Parameters are there without brackets around their keys.
+    names: Vec<(String, String)>,
+    /// Whether the policy is implied by the form of the configuration, not written.
+    pub(super) implies_policy: bool,
 }
 
 impl Origin {
@@ -85,61 +82,67 @@ impl Origin {
         Self { file: file.into(), ..Self::default() }
     }
 
-    /// An origin whose places are noted one by one.
-    pub(super) fn of_text(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), text: text.to_owned(), ..Self::default() }
+    /// An origin of a text, with the byte offset of every path, which has the same name there.
+    pub(super) fn of_text(file: &str, text: &str, offsets: BTreeMap<String, usize>) -> Self {
+        Self { text: text.to_owned(), offsets, ..Self::new(file) }
     }
 
-    /// The file as the user knows it.
-    pub fn file(&self) -> &str {
-        &self.file
+    /// An origin of a YAML text, whose keys are paths until they are named otherwise.
+    pub(super) fn of_tree(file: &str, text: &str, root: Node) -> Self {
+        Self { text: text.to_owned(), tree: Some(root), ..Self::new(file) }
     }
 
-    /// Notes that the value of `path` is implied by the form of the configuration, not written.
-    pub(super) fn imply(&mut self, path: String) {
-        self.implied.insert(path);
-    }
-
-    /// Whether nobody wrote the value of `path`.
-    pub fn is_implied(&self, path: &str) -> bool {
-        self.implied.contains(path)
-    }
-
-    /// Notes that `path` stands at a byte offset of the text, under the same name.
-    pub(super) fn place(&mut self, path: String, offset: usize) {
-        self.places.insert(path.clone(), Place { key: path, at: At::Offset(offset) });
-    }
-
-    /// Notes that `path` stands at the end of a trail in a YAML text, under the name `key`.
-    pub(super) fn place_yaml(&mut self, path: impl Into<String>, key: String, trail: Trail) {
-        self.places.insert(path.into(), Place { key, at: At::Yaml(trail) });
+    /// Notes that paths which begin with `path` stand at `key` of a YAML text.
+    pub(super) fn name(&mut self, path: impl Into<String>, key: impl Into<String>) {
+        self.names.push((path.into(), key.into()));
     }
 
     /// An error about the value at `path`, placed at it or at the nearest part around it that the file has.
     pub fn error(&self, path: &str, message: impl Into<String>) -> ConfigError {
-        let mut known = path;
-        let found = loop {
-            if let Some(place) = self.places.get(known) {
-                break Some(place);
+        let (key, position) = match &self.tree {
+            Some(root) => {
+                let (trail, key) = root.find(&named(path, &self.names));
+                (key, self.position(&trail))
             }
-            match known.rfind(['.', '[']) {
-                Some(cut) => known = &known[..cut],
-                None => break None,
+            None => {
+                let mut around = iter::successors(Some(path), |path| path.rfind(['.', '[']).map(|cut| &path[..cut]));
+                let offset = around.find_map(|path| self.offsets.get(path));
+                (path.to_owned(), offset.map(|offset| Position::at(&self.text, *offset)))
             }
-        };
-        let (key, position) = match found {
-            Some(place) => (format!("{}{}", place.key, &path[known.len()..]), self.position(place)),
-            None => (path.to_owned(), None),
         };
         ConfigError { file: self.file.clone(), position, key, message: message.into() }
     }
 
-    fn position(&self, place: &Place) -> Option<Position> {
-        match &place.at {
-            At::Offset(offset) => Some(Position::at(&self.text, *offset)),
-            At::Yaml(trail) => super::yaml::locate(&self.text, trail),
+    /// Refuses the first of several faults that is there. Each is whether it is there, its path and the reason.
+    pub(super) fn refuse_first<P: AsRef<str>, M: Into<String>>(
+        &self,
+        faults: impl IntoIterator<Item = (bool, P, M)>,
+    ) -> Result<(), ConfigError> {
+        match faults.into_iter().find(|(is_there, ..)| *is_there) {
+            Some((_, path, message)) => Err(self.error(path.as_ref(), message)),
+            None => Ok(()),
         }
     }
+
+    /// An error at a place of a YAML text.
+    pub(super) fn error_at(&self, trail: &Trail, message: String) -> ConfigError {
+        let key = self.tree.as_ref().map(|root| root.name(trail)).unwrap_or_default();
+        ConfigError { file: self.file.clone(), position: self.position(trail), key, message }
+    }
+
+    fn position(&self, trail: &Trail) -> Option<Position> {
+        if trail.is_empty() { None } else { tree::locate(&self.text, trail) }
+    }
+}
+
+/// What a path is called, by the longest of the names that it begins with.
+fn named(path: &str, names: &[(String, String)]) -> String {
+    let path = path.strip_prefix("parameters[").and_then(|path| path.strip_suffix(']')).unwrap_or(path);
+    let fits = names.iter().filter_map(|(known, key)| {
+        let rest = path.strip_prefix(known.as_str())?;
+        (rest.is_empty() || rest.starts_with(['.', '['])).then(|| (known.len(), format!("{key}{rest}")))
+    });
+    fits.max_by_key(|(length, _)| *length).map_or_else(|| path.to_owned(), |(_, named)| named)
 }
 
 #[cfg(test)]
@@ -156,8 +159,8 @@ mod tests {
 
     #[test]
     fn an_error_is_placed_at_the_nearest_known_part() {
-        let mut origin = Origin::of_text("m/config.pbtxt", "\n\n\n  input {}");
-        origin.place("input[0]".to_owned(), 5);
+        let places = BTreeMap::from([("input[0]".to_owned(), 5)]);
+        let origin = Origin::of_text("m/config.pbtxt", "\n\n\n  input {}", places);
         let error = origin.error("input[0].dims", "0 is not a size");
         assert_eq!(error.to_string(), "m/config.pbtxt:4:3: input[0].dims: 0 is not a size");
         assert_eq!(origin.error("output", "none").to_string(), "m/config.pbtxt: output: none");

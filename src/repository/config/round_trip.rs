@@ -5,7 +5,7 @@ use proptest::{option, prelude::*, sample::select};
 
 use super::{
     fuzz::{check_forms, told},
-    params::PolicyName,
+    settings::PolicyName,
     yaml,
 };
 use crate::batching::PolicyKind;

@@ -169,7 +169,7 @@ async fn a_latency_table_that_cannot_be_read_is_refused_with_its_place() {
     let missing = "m/model.yaml:2:3: batching.latencies: cannot read ";
     assert!(refusal.contains(missing) && refusal.contains("m/latencies.csv: "), "{refusal}");
     let refusal = reason(&[model, config, ("m/latencies.csv", "stage,rows,length,latency_us\n1,1,0,5\n")]).await;
-    let line = "batching.latencies: latencies.csv: line 2: expected a stage from 0 to 0, but found '1,1,0,5'";
+    let line = "batching.latencies: latencies.csv: stage 1, rows 1, length 0: expected a stage from 0 to 0";
     assert!(refusal.ends_with(line), "{refusal}");
     let large = "\n".repeat((1 << 20) + 1);
     let refusal = reason(&[model, config, ("m/latencies.csv", &large)]).await;
@@ -180,7 +180,7 @@ async fn a_latency_table_that_cannot_be_read_is_refused_with_its_place() {
     let inline = ("m/model.yaml", "batching: { latencies: [ { stage: 3, rows: 1, latency_us: 1 } ] }");
     let refusal = reason(&[model, inline]).await;
     assert!(
-        refusal.ends_with("batching.latencies: line 2: expected a stage from 0 to 0, but found '3,1,0,1'"),
+        refusal.ends_with("batching.latencies: stage 3, rows 1, length 0: expected a stage from 0 to 0"),
         "{refusal}"
     );
 }

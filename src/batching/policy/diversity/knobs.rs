@@ -1,45 +1,90 @@
 //! Knobs of the policy `diversity`.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::batching::{
     Ns, PartOrder,
-    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE, POLICY, from_ms, from_us, narrow},
+    knob::{Above0, KnobRefusal, LengthList, Microseconds, Milliseconds, Mode, ModelTraits, Whole, given},
     policy::{BatchLimits, BatchPolicy, PolicyKnobs, Requirements},
     queue::{LengthBucketing, LengthGroups},
 };
 
-/// Maximum number of length groups.
-const MAX_GROUPS: u64 = 64;
-/// Last stage that a model can have.
-const MAX_STAGE: u64 = 255;
+/// Knobs of `diversity`. Each kind of diversity is `true`, `false`, or a mapping of its knobs, which switches it on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiversitySettings {
+    /// Policy I: requests of similar length share batches. Default: on if an input is padded and `load` is not on.
+    #[schemars(with = "Option<FlagOr<InputSettings>>")]
+    pub input: Option<InputSettings>,
+    /// Policy II: batches are split where their parts are faster. Default: off.
+    #[schemars(with = "Option<FlagOr<OperatorSettings>>")]
+    pub operator: Option<OperatorSettings>,
+    /// Policy III: newcomers join the newest batch. Default: on if `input` is off.
+    #[schemars(with = "Option<FlagOr<LoadSettings>>")]
+    pub load: Option<LoadSettings>,
+}
 
-const PARTS: Form = Form::Word { words: &["depth-first", "pipelined"], refused: None };
+/// What the schema says of a switch with knobs of its own.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "no value is of this type: it describes the one that is read")]
+enum FlagOr<T> {
+    Flag(bool),
+    Knobs(T),
+}
 
-/// Switches Policy I on or off.
-const INPUT: Knob<bool> = Knob::new("batching.diversity.input", Form::Flag);
-/// Maximum number of groups if their bounds are chosen automatically.
-const INPUT_GROUPS: Knob<u64> = Knob::whole("batching.diversity.input.groups", 1, MAX_GROUPS);
-/// Upper bounds of the groups.
-const INPUT_BOUNDS: Knob<Vec<u32>> = Knob::new("batching.diversity.input.bounds", Form::Lengths);
-/// Maximum time that a group waits for more requests, in microseconds.
-const INPUT_WINDOW: Knob<u64> = Knob::whole("batching.diversity.input.window_us", 0, DAY_US);
-/// `default`, or the paper's own rule.
-const INPUT_MODE: Knob<&str> = Knob::new("batching.diversity.input.mode", MODE);
-/// Switches Policy II on or off.
-const OPERATOR: Knob<bool> = Knob::new("batching.diversity.operator", Form::Flag);
-/// Factor on the sum of the parts' times when a split is considered.
-const OPERATOR_THRESHOLD: Knob<f64> = Knob::positive("batching.diversity.operator.threshold", 10.0);
-/// The order in which the parts run.
-const OPERATOR_ORDER: Knob<&str> = Knob::new("batching.diversity.operator.order", PARTS);
-/// `default`, or the paper's own rule.
-const OPERATOR_MODE: Knob<&str> = Knob::new("batching.diversity.operator.mode", MODE);
-/// Switches Policy III on or off.
-const LOAD: Knob<bool> = Knob::new("batching.diversity.load", Form::Flag);
-/// Maximum age of a batch that is stretched, in milliseconds.
-const LOAD_AGE: Knob<f64> = Knob::positive("batching.diversity.load.max_age_ms", DAY_MS);
-/// Last stage at which a batch is stretched.
-const LOAD_STAGE: Knob<u64> = Knob::whole("batching.diversity.load.max_stage", 0, MAX_STAGE);
-/// `default`, or the paper's own rule.
-const LOAD_MODE: Knob<&str> = Knob::new("batching.diversity.load.mode", MODE);
+/// Knobs of Policy I.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputSettings {
+    /// Whether it is on, where that is said: the value of the switch itself.
+    #[serde(rename = "")]
+    #[schemars(skip)]
+    pub is_on: Option<bool>,
+    /// Maximum number of groups if their bounds are chosen automatically. Default: 8.
+    pub groups: Option<Whole<u32, 1, 64>>,
+    /// Upper bounds of the groups, ascending.
+    pub bounds: Option<LengthList>,
+    /// Maximum time that a group waits for more requests, in microseconds. Default: the time of the first stage with
+    /// the largest batch.
+    pub window_us: Option<Microseconds>,
+    /// `default`, or the paper's own rule.
+    pub mode: Option<Mode>,
+}
+
+/// Knobs of Policy II.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorSettings {
+    /// Whether it is on, where that is said: the value of the switch itself.
+    #[serde(rename = "")]
+    #[schemars(skip)]
+    pub is_on: Option<bool>,
+    /// Factor on the sum of the parts' times when a split is considered. Default: 0.99.
+    pub threshold: Option<Above0<10>>,
+    /// The order in which the parts run.
+    pub order: Option<PartOrder>,
+    /// `default`, or the paper's own rule.
+    pub mode: Option<Mode>,
+}
+
+/// Knobs of Policy III.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoadSettings {
+    /// Whether it is on, where that is said: the value of the switch itself.
+    #[serde(rename = "")]
+    #[schemars(skip)]
+    pub is_on: Option<bool>,
+    /// Maximum age of a batch that is stretched, in milliseconds. Default: half the time of the whole model with the
+    /// largest batch.
+    pub max_age_ms: Option<Milliseconds>,
+    /// Last stage at which a batch is stretched, counted from 0. Default: the last but one.
+    pub max_stage: Option<Whole<u16, 0, 255>>,
+    /// `default`, or the paper's own rule.
+    pub mode: Option<Mode>,
+}
 
 /// Parameters of DVABatch (section 7).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -107,54 +152,51 @@ impl DiversityKnobs {
     }
 }
 
-impl PolicyKnobs for DiversityKnobs {
-    const NAME: &'static str = "diversity";
-    const KNOBS: &'static [KnobEntry] = &[
-        INPUT.entry(),
-        INPUT_GROUPS.entry(),
-        INPUT_BOUNDS.entry(),
-        INPUT_WINDOW.entry(),
-        INPUT_MODE.entry(),
-        OPERATOR.entry(),
-        OPERATOR_THRESHOLD.entry(),
-        OPERATOR_ORDER.entry(),
-        OPERATOR_MODE.entry(),
-        LOAD.entry(),
-        LOAD_AGE.entry(),
-        LOAD_STAGE.entry(),
-        LOAD_MODE.entry(),
-    ];
-
-    /// By default, Policy I is on if there are lengths to group, and Policy III is on if Policy I is off (DVABatch
-    /// section 7.2: groups that run in parallel already admit requests at any time).
-    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
-        let input = switch(given, &INPUT)?;
-        let operator = switch(given, &OPERATOR)?.unwrap_or(false);
-        let load = switch(given, &LOAD)?;
-        if input == Some(true) && load == Some(true) {
-            let message = format!(
-                "'{}' and '{}' are both on, but groups that run in parallel already take load diversity \
-                 (DVABatch section 7.2): expected one of the two",
-                INPUT.key, LOAD.key
-            );
-            return Err(KnobRefusal::new(place(given, &LOAD), message));
+impl DiversityKnobs {
+    /// Reads the knobs from a configuration. By default, Policy I is on if there are lengths to group, and Policy III
+    /// is on if Policy I is off (DVABatch section 7.2: groups that run in parallel already admit requests at any time).
+    ///
+    /// # Errors
+    /// If a knob contradicts another or the model.
+    pub fn read(settings: &DiversitySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+        let DiversitySettings { input, operator, load } = settings;
+        let given_input = switch("input", input.as_ref(), |own| own.is_on)?;
+        let given_operator = switch("operator", operator.as_ref(), |own| own.is_on)?;
+        let given_load = switch("load", load.as_ref(), |own| own.is_on)?;
+        if let (Some((true, _)), Some((true, place))) = (&given_input, &given_load) {
+            let message = "'batching.diversity.input' and 'batching.diversity.load' are both on, but groups that run in \
+                           parallel already take load diversity (DVABatch section 7.2): expected one of the two";
+            return Err(KnobRefusal::new(place, message));
         }
-        if input == Some(true) && !given.is_padded {
+        if let Some((true, place)) = &given_input
+            && !model.is_padded
+        {
             let message = "requests are grouped by their padded length, but no axis of the model is padded: give an \
                            input a pad, or remove this";
-            return Err(KnobRefusal::new(place(given, &INPUT), message));
+            return Err(KnobRefusal::new(place, message));
         }
-        let input = input.unwrap_or(given.is_padded && load != Some(true));
-        let load = load.unwrap_or(!input);
-        if !input && !operator && !load {
+        let is_on = |given: &Option<(bool, String)>| given.as_ref().map(|(is_on, _)| *is_on);
+        let has_input = is_on(&given_input).unwrap_or(model.is_padded && is_on(&given_load) != Some(true));
+        let has_operator = is_on(&given_operator).unwrap_or(false);
+        let has_load = is_on(&given_load).unwrap_or(!has_input);
+        if !has_input && !has_operator && !has_load {
             let message = "input, operator and load are all off: expected one of them, or the policy 'window'";
-            return Err(KnobRefusal::new(POLICY, message));
+            return Err(KnobRefusal::new("policy", message));
         }
+        let (input, operator, load) = (input.clone(), operator.clone(), load.clone());
         Ok(Self {
-            input: input.then(|| read_input(given)).transpose()?,
-            operator: operator.then(|| read_operator(given)).transpose()?,
-            load: load.then(|| read_load(given)).transpose()?,
+            input: has_input.then(|| read_input(input.unwrap_or_default())).transpose()?,
+            operator: has_operator.then(|| read_operator(&operator.unwrap_or_default())).transpose()?,
+            load: has_load.then(|| read_load(&load.unwrap_or_default(), model)).transpose()?,
         })
+    }
+}
+
+impl PolicyKnobs for DiversityKnobs {
+    const NAME: &'static str = "diversity";
+
+    fn plain() -> Self {
+        Self { load: Some(LoadDiversity::default()), ..Self::default() }
     }
 
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
@@ -170,69 +212,58 @@ impl PolicyKnobs for DiversityKnobs {
     }
 }
 
-fn read_input(given: &GivenKnobs<'_>) -> Result<InputDiversity, KnobRefusal> {
-    let bounds = given.read(&INPUT_BOUNDS)?;
-    let groups = given.read(&INPUT_GROUPS)?;
+fn read_input(settings: InputSettings) -> Result<InputDiversity, KnobRefusal> {
+    let InputSettings { groups, bounds, window_us, mode, .. } = settings;
     if bounds.is_some() && groups.is_some() {
-        let message = format!("the groups follow from '{}': expected one of the two", INPUT_BOUNDS.key);
-        return Err(KnobRefusal::new(INPUT_GROUPS.key, message));
+        let message = "the groups follow from 'batching.diversity.input.bounds': expected one of the two";
+        return Err(KnobRefusal::new("diversity.input.groups", message));
     }
     Ok(InputDiversity {
-        bounds: bounds.unwrap_or_default(),
-        max_groups: groups.map_or(0, narrow),
-        window_ns: given.read(&INPUT_WINDOW)?.map(from_us),
-        paper: given.read_paper(&INPUT_MODE, &[])?,
+        bounds: bounds.map(|bounds| bounds.0).unwrap_or_default(),
+        max_groups: groups.map_or(0, |groups| groups.0),
+        window_ns: window_us.map(Microseconds::us),
+        paper: mode == Some(Mode::Paper),
         by_runs: false,
     })
 }
 
-fn read_operator(given: &GivenKnobs<'_>) -> Result<OperatorDiversity, KnobRefusal> {
+fn read_operator(settings: &OperatorSettings) -> Result<OperatorDiversity, KnobRefusal> {
+    let OperatorSettings { threshold, order, mode, .. } = settings;
     let default = OperatorDiversity::default();
-    let paper = given.read_paper(&OPERATOR_MODE, &[OPERATOR_THRESHOLD.entry()])?;
-    let order = match given.read(&OPERATOR_ORDER)? {
-        Some("pipelined") => PartOrder::Pipelined,
-        _ => default.order,
-    };
-    let threshold = given.read(&OPERATOR_THRESHOLD)?.unwrap_or(default.threshold);
-    Ok(OperatorDiversity { threshold, order, paper })
-}
-
-fn read_load(given: &GivenKnobs<'_>) -> Result<LoadDiversity, KnobRefusal> {
-    let max_stage = given.read(&LOAD_STAGE)?.and_then(|stage| u16::try_from(stage).ok());
-    let last = given.stages - 1;
-    if let Some(stage) = max_stage.filter(|stage| *stage > last) {
-        let message = format!("expected a stage from 0 to {last}, the model's last, but found {stage}");
-        return Err(KnobRefusal::new(LOAD_STAGE.key, message));
-    }
-    Ok(LoadDiversity {
-        max_age_ns: given.read(&LOAD_AGE)?.map(from_ms),
-        max_stage,
-        paper: given.read_paper(&LOAD_MODE, &[])?,
+    Ok(OperatorDiversity {
+        threshold: threshold.map_or(default.threshold, |threshold| threshold.0),
+        order: order.unwrap_or(default.order),
+        paper: Mode::is_paper(*mode, &[("diversity.operator.threshold", threshold.is_some())])?,
     })
 }
 
-/// Returns the given knobs of one kind of diversity.
-fn own<'g>(given: &'g GivenKnobs<'_>, kind: &'g Knob<bool>) -> impl Iterator<Item = &'static str> + 'g {
-    let is_own = |key: &str| key.strip_prefix(kind.key).is_some_and(|rest| rest.starts_with('.'));
-    let keys = DiversityKnobs::KNOBS.iter().map(|(key, _)| *key);
-    keys.filter(move |key| is_own(key) && given.is_given(key))
-}
-
-/// Returns whether a kind of diversity is switched on or off. Setting one of its knobs switches it on.
-fn switch(given: &GivenKnobs<'_>, kind: &Knob<bool>) -> Result<Option<bool>, KnobRefusal> {
-    match (given.read(kind)?, own(given, kind).next()) {
-        (Some(false), Some(key)) => {
-            Err(KnobRefusal::new(key, format!("'{}' is off: remove this, or switch it on", kind.key)))
-        }
-        (None, Some(_)) => Ok(Some(true)),
-        (switch, _) => Ok(switch),
+fn read_load(settings: &LoadSettings, model: ModelTraits) -> Result<LoadDiversity, KnobRefusal> {
+    let LoadSettings { max_age_ms, max_stage, mode, .. } = settings;
+    let max_stage = max_stage.map(|stage| stage.0);
+    let last = model.stages - 1;
+    if let Some(stage) = max_stage.filter(|stage| *stage > last) {
+        let message = format!("expected a stage from 0 to {last}, the model's last, but found {stage}");
+        return Err(KnobRefusal::new("diversity.load.max_stage", message));
     }
+    Ok(LoadDiversity { max_age_ns: max_age_ms.map(Milliseconds::ns), max_stage, paper: *mode == Some(Mode::Paper) })
 }
 
-/// Returns the key that switched a kind on: its own switch if given, or else its first given knob.
-fn place(given: &GivenKnobs<'_>, kind: &Knob<bool>) -> &'static str {
-    match given.is_given(kind.key) {
-        true => kind.key,
-        false => own(given, kind).min().unwrap_or(kind.key),
+/// Returns whether a kind of diversity is switched on or off, and the key that says so: its switch, or else its first
+/// knob, which switches it on.
+fn switch<T: Serialize>(
+    kind: &str,
+    settings: Option<&T>,
+    is_on: impl Fn(&T) -> Option<bool>,
+) -> Result<Option<(bool, String)>, KnobRefusal> {
+    let Some(settings) = settings else { return Ok(None) };
+    let key = |name: &str| format!("diversity.{kind}.{name}").trim_end_matches('.').to_owned();
+    let given: Vec<String> = given(settings);
+    match (is_on(settings), given.as_slice()) {
+        (Some(false), [_, knob, ..]) => {
+            let message = format!("'batching.diversity.{kind}' is off: remove this, or switch it on");
+            Err(KnobRefusal::new(key(knob), message))
+        }
+        (is_on, [first, ..]) => Ok(Some((is_on.unwrap_or(true), key(first)))),
+        (_, []) => Ok(None),
     }
 }

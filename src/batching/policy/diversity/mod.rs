@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-pub use self::knobs::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity};
+pub use self::knobs::{
+    DiversityKnobs, DiversitySettings, InputDiversity, InputSettings, LoadDiversity, LoadSettings, OperatorDiversity,
+    OperatorSettings,
+};
 use super::{
     BatchPolicy, Decision, Selection, View,
     candidate::CandidateBatch,

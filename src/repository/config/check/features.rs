@@ -1,12 +1,11 @@
 //! Which fields are honoured at all.
 
-use super::stays_inside;
+use super::{is_file_name, stays_inside};
 use crate::{
     observe::FIRST_RESPONSE_HISTOGRAM,
     repository::config::{
         ConfigError, Origin,
         complete::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
-        params::{self, Meaning},
         pb::{
             self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
             model_sequence_batching::StrategyChoice, model_version_policy::PolicyChoice,
@@ -14,6 +13,14 @@ use crate::{
         sequences,
     },
 };
+
+/// Parameters of the ONNX Runtime backend that Triton knows and we do not act on.
+const ONNXRUNTIME_PARAMETERS: &str = "\
+    arena_extend_strategy cudnn_conv_algo_search cudnn_conv_use_max_workspace do_copy_in_default_stream \
+    enable_cuda_graph enable_mem_arena enable_mem_pattern execution_mode gpu_mem_limit inter_op_thread_count \
+    intra_op_thread_count memory.enable_memory_arena_shrinkage model_namespace \
+    optimization.graph_optimization_level use_device_allocator_for_initializers use_global_thread_pool \
+    use_ort_model_bytes_directly";
 
 /// A field without effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,118 +31,114 @@ pub struct Hint {
     pub text: String,
 }
 
-pub(super) fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
-    let refuse = |key: &str, message: String| Err(origin.error(key, message));
-    if !config.name.is_empty() && config.name != model {
-        return refuse("name", format!("expected the directory's name '{model}', but found '{}'", config.name));
-    }
-    match config.scheduling_choice {
-        Some(SchedulingChoice::EnsembleScheduling(_)) => {
-            return refuse("ensemble_scheduling", "ensembles are not supported".to_owned());
-        }
-        Some(SchedulingChoice::SequenceBatching(_) | SchedulingChoice::DynamicBatching(_)) | None => {}
-    }
-    if !["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&config.backend.as_str()) {
-        let message = format!(
-            "the backend '{}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}",
-            config.backend
-        );
-        return refuse("backend", message);
-    }
-    let has_platform = ["", ONNXRUNTIME].contains(&config.backend.as_str());
-    let fits = config.platform.is_empty() || config.platform == ONNX_PLATFORM && has_platform;
-    if !fits {
-        let message = format!("the platform '{}' is not supported; expected {ONNX_PLATFORM}", config.platform);
-        return refuse("platform", message);
-    }
-    if !config.batch_input.is_empty() {
-        return refuse("batch_input", "batch inputs are not supported".to_owned());
-    }
-    if !config.batch_output.is_empty() {
-        return refuse("batch_output", "batch outputs are not supported".to_owned());
-    }
-    if config.model_operations.as_ref().is_some_and(|operations| !operations.op_library_filename.is_empty()) {
-        return refuse("model_operations", "libraries of custom operators are not supported".to_owned());
-    }
-    if config.model_repository_agents.as_ref().is_some_and(|agents| !agents.agents.is_empty()) {
-        return refuse("model_repository_agents", "repository agents are not supported".to_owned());
-    }
-    if let Some(policy) = &config.version_policy
-        && let Some(PolicyChoice::Latest(latest)) = &policy.policy_choice
-        && latest.num_versions == 0
-    {
-        return refuse("version_policy.latest.num_versions", "expected at least 1, but found 0".to_owned());
-    }
+/// Refuses what this server cannot honour: to be called before completion.
+///
+/// # Errors
+/// Names the first field that changes results and is not supported.
+pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
+    let (name, backend, platform) = (&config.name, config.backend.as_str(), config.platform.as_str());
+    let has_platform = ["", ONNXRUNTIME].contains(&backend);
+    let operators = config.model_operations.as_ref().map(|operations| &operations.op_library_filename);
+    let agents = config.model_repository_agents.as_ref().map(|agents| &agents.agents);
+    let latest = match config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref()) {
+        Some(PolicyChoice::Latest(latest)) => latest.num_versions,
+        _ => 1,
+    };
     let program = &config.default_model_filename;
-    if !program.is_empty() && (!stays_inside(program) || program.contains(['/', '\\'])) {
-        let message = format!("expected the name of a file in the version's directory, but found '{program}'");
-        return refuse("default_model_filename", message);
-    }
+    origin.refuse_first([
+        (
+            !name.is_empty() && name != model,
+            "name",
+            format!("expected the directory's name '{model}', but found '{name}'"),
+        ),
+        (
+            matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_))),
+            "ensemble_scheduling",
+            "ensembles are not supported".to_owned(),
+        ),
+        (
+            !["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&backend),
+            "backend",
+            format!("the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}"),
+        ),
+        (
+            !platform.is_empty() && (platform != ONNX_PLATFORM || !has_platform),
+            "platform",
+            format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM}"),
+        ),
+        (!config.batch_input.is_empty(), "batch_input", "batch inputs are not supported".to_owned()),
+        (!config.batch_output.is_empty(), "batch_output", "batch outputs are not supported".to_owned()),
+        (
+            operators.is_some_and(|operators| !operators.is_empty()),
+            "model_operations",
+            "libraries of custom operators are not supported".to_owned(),
+        ),
+        (
+            agents.is_some_and(|agents| !agents.is_empty()),
+            "model_repository_agents",
+            "repository agents are not supported".to_owned(),
+        ),
+        (latest == 0, "version_policy.latest.num_versions", "expected at least 1, but found 0".to_owned()),
+        (
+            !program.is_empty() && !is_file_name(program),
+            "default_model_filename",
+            format!("expected the name of a file in the version's directory, but found '{program}'"),
+        ),
+    ])?;
     tensors(config, origin)?;
     for (number, group) in config.instance_group.iter().enumerate() {
-        if group.count < 0 {
-            let message = format!("expected a positive number, but found {}", group.count);
-            return refuse(&format!("instance_group[{number}].count"), message);
-        }
+        let path = |key: &str| format!("instance_group[{number}].{key}");
         let off_gpu = [Kind::Cpu, Kind::Model].into_iter().find(|kind| group.kind == i32::from(*kind));
-        if let Some(kind) = off_gpu.filter(|_| !group.gpus.is_empty()) {
-            let message =
-                format!("expected none, since the kind is {}, but found {:?}", kind.as_str_name(), group.gpus);
-            return refuse(&format!("instance_group[{number}].gpus"), message);
-        }
-        if !group.profile.is_empty() {
-            return refuse(&format!("instance_group[{number}].profile"), "profiles are TensorRT's".to_owned());
-        }
+        let kind = off_gpu.map_or("", |kind| kind.as_str_name());
+        origin.refuse_first([
+            (group.count < 0, path("count"), format!("expected a positive number, but found {}", group.count)),
+            (
+                off_gpu.is_some() && !group.gpus.is_empty(),
+                path("gpus"),
+                format!("expected none, since the kind is {kind}, but found {:?}", group.gpus),
+            ),
+            (!group.profile.is_empty(), path("profile"), "profiles are TensorRT's".to_owned()),
+        ])?;
     }
-    if config.response_cache.as_ref().is_some_and(|cache| cache.enable) {
-        let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-        let what = match () {
-            () if sequences::given(config).is_some() => "sequence_batching",
-            () if decoupled => "a decoupled model",
-            () => return Ok(()),
-        };
-        return refuse("response_cache", format!("a response cache does not go with {what}"));
-    }
-    Ok(())
+    let caches = config.response_cache.as_ref().is_some_and(|cache| cache.enable);
+    let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
+    let without_cache = [(sequences::given(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")];
+    origin.refuse_first(without_cache.map(|(is_there, what)| {
+        (caches && is_there, "response_cache", format!("a response cache does not go with {what}"))
+    }))
 }
 
 fn tensors(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
     for (number, input) in config.input.iter().enumerate() {
-        let refuse = |key: &str, what: &str| {
+        let unsupported = [
+            (input.is_shape_tensor, "is_shape_tensor", "shape tensors"),
+            (input.allow_ragged_batch, "allow_ragged_batch", "ragged batches"),
+            (input.is_non_linear_format_io, "is_non_linear_format_io", "non-linear tensor formats"),
+        ];
+        origin.refuse_first(unsupported.map(|(is_there, key, what)| {
             let message = format!("{what} are not supported (input '{}')", input.name);
-            Err(origin.error(&format!("input[{number}].{key}"), message))
-        };
-        if input.is_shape_tensor {
-            return refuse("is_shape_tensor", "shape tensors");
-        }
-        if input.allow_ragged_batch {
-            return refuse("allow_ragged_batch", "ragged batches");
-        }
-        if input.is_non_linear_format_io {
-            return refuse("is_non_linear_format_io", "non-linear tensor formats");
-        }
+            (is_there, format!("input[{number}].{key}"), message)
+        }))?;
     }
     for (number, output) in config.output.iter().enumerate() {
-        let refuse = |key: &str, what: &str| {
+        let unsupported = [
+            (output.is_shape_tensor, "is_shape_tensor", "shape tensors"),
+            (output.is_non_linear_format_io, "is_non_linear_format_io", "non-linear tensor formats"),
+        ];
+        origin.refuse_first(unsupported.map(|(is_there, key, what)| {
             let message = format!("{what} are not supported (output '{}')", output.name);
-            Err(origin.error(&format!("output[{number}].{key}"), message))
-        };
-        if output.is_shape_tensor {
-            return refuse("is_shape_tensor", "shape tensors");
-        }
-        if output.is_non_linear_format_io {
-            return refuse("is_non_linear_format_io", "non-linear tensor formats");
-        }
-        if !output.label_filename.is_empty() && !stays_inside(&output.label_filename) {
-            let path = format!("output[{number}].label_filename");
-            let message = format!("expected a file in the model's directory, but found '{}'", output.label_filename);
-            return Err(origin.error(&path, message));
-        }
+            (is_there, format!("output[{number}].{key}"), message)
+        }))?;
+        let labels = &output.label_filename;
+        let message = format!("expected a file in the model's directory, but found '{labels}'");
+        let strays = !labels.is_empty() && !stays_inside(labels);
+        origin.refuse_first([(strays, format!("output[{number}].label_filename"), message)])?;
     }
     Ok(())
 }
 
-pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
+/// Fields that stay visible but have no effect.
+pub fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
     let mut found = Vec::new();
     let mut hint = |given: bool, key: &str, text: &str| {
         if given {
@@ -196,7 +199,7 @@ pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
         hint(ordering, "sequence_batching.oldest.preserve_ordering", text);
     }
     for key in config.parameters.keys() {
-        let onnx = params::meaning(config, key) == Meaning::OnnxRuntime;
+        let onnx = ONNXRUNTIME_PARAMETERS.split_whitespace().any(|known| known == key);
         hint(onnx, &format!("parameters[{key}]"), "ONNX Runtime runs with the server's settings");
     }
     found

@@ -1,5 +1,6 @@
 //! The configuration against the graph it is to run: names, datatypes, shapes.
 
+use super::tensors::tensors;
 use crate::{
     onnx::{Port, PortDim, Signature},
     repository::config::{
@@ -8,26 +9,20 @@ use crate::{
 };
 
 pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
-    for (number, input) in config.input.iter().enumerate() {
-        let path = format!("input[{number}]");
-        let port = find(&signature.inputs, &input.name, "input", &path, origin)?;
-        let shape = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
-        fits(config, port, input.data_type, shape, &path, origin)?;
+    for tensor in tensors(config) {
+        let ports = if tensor.what == "input" { &signature.inputs } else { &signature.outputs };
+        let port = find(ports, tensor.name, tensor.what, &tensor.path, origin)?;
+        fits(config, port, tensor.data_type, tensor.shape(), &tensor.path, origin)?;
     }
     let known = |name: &str| {
         config.input.iter().any(|input| input.name == name) || sequences::inputs(config).any(|own| own == name)
     };
-    let missing = signature.inputs.iter().find(|port| !known(&port.name));
-    if let Some(missing) = missing {
-        return Err(origin.error("input", format!("the graph has an input '{}' that is not listed", missing.name)));
+    match signature.inputs.iter().find(|port| !known(&port.name)) {
+        Some(missing) => {
+            Err(origin.error("input", format!("the graph has an input '{}' that is not listed", missing.name)))
+        }
+        None => Ok(()),
     }
-    for (number, output) in config.output.iter().enumerate() {
-        let path = format!("output[{number}]");
-        let port = find(&signature.outputs, &output.name, "output", &path, origin)?;
-        let shape = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
-        fits(config, port, output.data_type, shape, &path, origin)?;
-    }
-    Ok(())
 }
 
 pub(super) fn find<'s>(

@@ -4,68 +4,83 @@ use super::stays_inside;
 use crate::{
     batching::PolicyKind,
     repository::config::{
-        ConfigError, Origin, convert, knobs, latencies,
-        params::{self, Meaning, PolicyName},
+        ConfigError, Origin, convert,
+        model::Latencies,
+        nearest::suggestion,
+        parameters::{POLICY, path},
         pb::{
             self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType,
         },
-        policies, sequences, stages, unfold,
+        policies, sequences,
+        settings::{PolicyName, Settings},
+        stages, unfold,
     },
 };
 
-pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    let config = &settings.config;
     if config.max_batch_size < 0 {
         let message = format!("expected 0 or more, but found {}", config.max_batch_size);
         return Err(origin.error("max_batch_size", message));
     }
-    parameters(config, origin)?;
+    own(settings, origin)?;
     if let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice {
-        dynamic_batching(config, batching, origin)?;
+        dynamic_batching(settings, batching, origin)?;
     }
-    super::sequences::check(config, origin)?;
+    super::sequences::check(settings, origin)?;
     super::sequences::files(config, origin)?;
-    unfold::read(config, origin)?;
-    let stages = stages::read(config, origin)?;
-    policies::read(config, &stages, origin)?;
+    unfold::read(settings, origin)?;
+    let stages = stages::read(settings, origin)?;
+    policies::read(settings, &stages, origin)?;
     warmup(config, origin)
 }
 
-fn parameters(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
-    for key in config.parameters.keys() {
-        if let Meaning::Unknown(message) = params::meaning(config, key) {
-            return Err(origin.error(&format!("parameters[{key}]"), message));
+/// What `ModelConfig` has no fields for: it is of tensors and axes that there are, and of the policy that is chosen.
+fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    let Settings { config, own } = settings;
+    let inputs = config.input.iter().map(|tensor| tensor.name.as_str());
+    let outputs = config.output.iter().map(|tensor| tensor.name.as_str());
+    let tensors: Vec<&str> = inputs.clone().chain(outputs).collect();
+    let inputs: Vec<&str> = inputs.collect();
+    let padded: Vec<&str> = own.pad.values().flat_map(|pad| &pad.0.symbols).map(String::as_str).collect();
+    // Which axes cells have their programs say.
+    let lengths = own.lengths.keys().filter(|_| !settings.has_cells());
+    let pads = own.pad.keys().map(|name| ("pad", "input", name, &inputs));
+    let axes = own.axes.keys().map(|name| ("axes", "input or output", name, &tensors));
+    let lengths = lengths.map(|name| ("lengths", "padded axis", name, &padded));
+    for (key, what, name, known) in pads.chain(axes).chain(lengths) {
+        if !known.contains(&name.as_str()) {
+            let hint = suggestion(name, known.iter().copied());
+            return Err(
+                origin.error(&path(&format!("{key}.{name}")), format!("the model has no {what} '{name}'{hint}"))
+            );
         }
     }
-    let at = |key: &str| format!("parameters[{key}]");
-    knobs::check(config, origin)?;
-    if let Some(latencies::Place::File(name)) = latencies::place(config)
+    if let Some(Latencies::File(name)) = &own.batching.latencies
         && !stays_inside(name)
     {
         let message = format!("expected a file in the model's directory, but found '{name}'");
-        return Err(origin.error(&knobs::LATENCIES.path(), message));
+        return Err(origin.error(&path("batching.latencies"), message));
     }
-    let policy = params::policy(config).map_err(|fault| origin.error(&at(params::POLICY), fault))?;
-    match (policy, &config.scheduling_choice) {
+    match (settings.policy(), &config.scheduling_choice) {
         (Some(PolicyName::Of(PolicyKind::Serial)), Some(SchedulingChoice::DynamicBatching(_))) => {
-            let message = "the policy 'serial' contradicts dynamic_batching";
-            Err(origin.error(&at(params::POLICY), message))
+            Err(origin.error(&path(POLICY), "the policy 'serial' contradicts dynamic_batching"))
         }
-        (Some(PolicyName::Of(PolicyKind::Window)), None) if !unfold::is_given(config) => {
-            let message = "the policy 'window' needs dynamic_batching and a max_batch_size";
-            Err(origin.error(&at(params::POLICY), message))
+        (Some(PolicyName::Of(PolicyKind::Window)), None) if !settings.has_cells() => {
+            Err(origin.error(&path(POLICY), "the policy 'window' needs dynamic_batching and a max_batch_size"))
         }
         _ => Ok(()),
     }
 }
 
 fn dynamic_batching(
-    config: &pb::ModelConfig,
+    settings: &Settings,
     batching: &pb::ModelDynamicBatching,
     origin: &Origin,
 ) -> Result<(), ConfigError> {
     let refuse = |key: &str, message: String| Err(origin.error(key, message));
-    let largest = config.max_batch_size;
-    let has_cells = unfold::is_given(config);
+    let largest = settings.config.max_batch_size;
+    let has_cells = settings.has_cells();
     if largest == 0 && !has_cells {
         let message = "batching needs a max_batch_size of at least 1, but it is 0".to_owned();
         return refuse("dynamic_batching", message);
@@ -96,23 +111,17 @@ fn dynamic_batching(
 /// Refuses what changes the order that `preserve_ordering` keeps, as Triton does.
 fn ordered(batching: &pb::ModelDynamicBatching, origin: &Origin) -> Result<(), ConfigError> {
     let levels = batching.priority_levels;
-    if levels > 1 {
-        let message = format!("expected one level, since preserve_ordering is true, but found {levels}");
-        return Err(origin.error("dynamic_batching.priority_levels", message));
-    }
+    let message = format!("expected one level, since preserve_ordering is true, but found {levels}");
+    origin.refuse_first([(levels > 1, "dynamic_batching.priority_levels", message)])?;
     let default = batching.default_queue_policy.iter().map(|policy| ("default_queue_policy".to_owned(), policy));
     let own = batching.priority_queue_policy.iter();
     let own = own.map(|(level, policy)| (format!("priority_queue_policy[{level}]"), policy));
-    let delays = |policy: &pb::ModelQueuePolicy| {
-        policy.timeout_action == i32::from(TimeoutAction::Delay) && policy.default_timeout_microseconds > 0
-    };
-    match default.chain(own).find(|(_, policy)| delays(policy)) {
-        Some((policy, _)) => {
-            let message = "expected REJECT, since preserve_ordering is true, but found DELAY";
-            Err(origin.error(&format!("dynamic_batching.{policy}.timeout_action"), message))
-        }
-        None => Ok(()),
-    }
+    origin.refuse_first(default.chain(own).map(|(key, policy)| {
+        let delays = policy.timeout_action == i32::from(TimeoutAction::Delay);
+        let path = format!("dynamic_batching.{key}.timeout_action");
+        let message = "expected REJECT, since preserve_ordering is true, but found DELAY";
+        (delays && policy.default_timeout_microseconds > 0, path, message)
+    }))
 }
 
 fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {

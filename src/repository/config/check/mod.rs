@@ -10,36 +10,25 @@ mod limits;
 mod sequences;
 mod tensors;
 
-use super::{ConfigError, Origin, pb};
+use super::{ConfigError, Origin, settings::Settings};
 use crate::onnx::Signature;
 
-pub use features::Hint;
-
-/// Refuses what this server cannot honour: to be called before completion.
-///
-/// # Errors
-/// Names the first field that changes results and is not supported.
-pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
-    features::supported(config, model, origin)
-}
-
-/// Fields that stay visible but have no effect.
-pub fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
-    features::hints(config)
-}
+pub use features::{Hint, hints, supported};
+pub(super) use tensors::tensors;
 
 /// Refuses what contradicts itself or, where a graph is given, the graph: to be called after completion.
 ///
 /// # Errors
 /// Names the first contradiction: file, key, expected and got.
-pub fn consistent(config: &pb::ModelConfig, signature: Option<&Signature>, origin: &Origin) -> Result<(), ConfigError> {
-    limits::check(config, origin)?;
+pub fn consistent(settings: &Settings, signature: Option<&Signature>, origin: &Origin) -> Result<(), ConfigError> {
+    let config = &settings.config;
+    limits::check(settings, origin)?;
     tensors::check(config, origin)?;
     if let Some(signature) = signature {
         graph::check(config, signature, origin)?;
         sequences::fits(config, signature, origin)?;
     }
-    tensors::padding(config, origin)
+    tensors::padding(settings, origin)
 }
 
 /// Whether a file name from a configuration stays within the directory it is looked up in: relative, no `..`.
@@ -49,6 +38,11 @@ pub fn stays_inside(name: &str) -> bool {
     components.peek().is_some()
         && !name.contains('\0')
         && components.all(|component| matches!(component, Component::Normal(_) | Component::CurDir))
+}
+
+/// Whether it is the name of a file in that directory itself.
+pub fn is_file_name(name: &str) -> bool {
+    stays_inside(name) && !name.contains(['/', '\\'])
 }
 
 #[cfg(test)]

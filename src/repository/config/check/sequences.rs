@@ -2,66 +2,79 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{graph, stays_inside};
+use super::{
+    graph, stays_inside,
+    tensors::{Tensor, tensors},
+};
 use crate::{
+    batching::knob::{DAY_US, given},
     model::DataType,
     onnx::Signature,
     repository::config::{
         ConfigError, Origin,
         complete::REPEAT,
-        convert, knobs, params, pb,
+        convert, parameters, pb,
         pb::model_sequence_batching::{Control, State, StrategyChoice, control::Kind},
-        sequences, stages, unfold,
+        sequences,
+        settings::Settings,
     },
 };
 
-pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
-    let Some(batching) = sequences::given(config) else { return without_sequences(config, origin) };
+pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    let config = &settings.config;
+    let Some(batching) = sequences::given(config) else { return without_sequences(settings, origin) };
     let refuse = |key: &str, message: String| Err(origin.error(&format!("sequence_batching{key}"), message));
-    if batching.iterative_sequence {
-        return refuse(".iterative_sequence", "iterative sequences are not supported".to_owned());
+    let candidates = match &batching.strategy_choice {
+        Some(StrategyChoice::Oldest(oldest)) => oldest.max_candidate_sequences,
+        _ => 1,
+    };
+    let timeout = settings.own.batching.sequences.as_ref().and_then(|queue| queue.default_timeout_us);
+    let timeout_us = timeout.map_or(0, |timeout| timeout.0);
+    origin.refuse_first([
+        (
+            batching.iterative_sequence,
+            "sequence_batching.iterative_sequence",
+            "iterative sequences are not supported".to_owned(),
+        ),
+        (config.backend == REPEAT, "sequence_batching", format!("the backend '{REPEAT}' has no sequences")),
+        (
+            candidates < 1,
+            "sequence_batching.oldest.max_candidate_sequences",
+            format!("expected at least 1, but found {candidates}"),
+        ),
+        (
+            timeout_us > DAY_US,
+            "parameters[batching.sequences.default_timeout_us]",
+            format!("expected a whole number from 0 to {DAY_US}, but found {timeout_us}"),
+        ),
+    ])?;
+    batches(settings, batching, origin)?;
+    if settings.has_cells() {
+        let message = "the segments of a model of cells say this: expected their keys 'keep' and 'control'";
+        return origin.refuse_first([
+            (!batching.state.is_empty(), "sequence_batching.state", message),
+            (!batching.control_input.is_empty(), "sequence_batching.control_input", message),
+        ]);
     }
-    if config.backend == REPEAT {
-        return refuse("", format!("the backend '{REPEAT}' has no sequences"));
-    }
-    if let Some(StrategyChoice::Oldest(oldest)) = &batching.strategy_choice
-        && oldest.max_candidate_sequences < 1
-    {
-        let message = format!("expected at least 1, but found {}", oldest.max_candidate_sequences);
-        return refuse(".oldest.max_candidate_sequences", message);
-    }
-    batches(config, batching, origin)?;
-    sequences::queue(config, origin)?;
-    if unfold::is_given(config) {
-        let own = if batching.state.is_empty() { ".control_input" } else { ".state" };
-        if !batching.state.is_empty() || !batching.control_input.is_empty() {
-            return refuse(
-                own,
-                "the segments of a model of cells say this: expected their keys 'keep' and 'control'".to_owned(),
-            );
-        }
-        return Ok(());
-    }
-    if config.max_batch_size == 0 {
-        return refuse("", "sequences need a max_batch_size of at least 1, but it is 0".to_owned());
-    }
-    if config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled) {
-        let message = "a decoupled model with sequences needs 'cells' and 'unfold'";
-        return Err(origin.error("model_transaction_policy", message));
-    }
-    whole_requests(config, origin)?;
+    let batch = "sequences need a max_batch_size of at least 1, but it is 0";
+    let decoupled = "a decoupled model with sequences needs 'cells' and 'unfold'";
+    origin.refuse_first([
+        (config.max_batch_size == 0, "sequence_batching", batch),
+        (settings.is_decoupled(), "model_transaction_policy", decoupled),
+    ])?;
+    whole_requests(settings, origin)?;
     let mut names: BTreeSet<&str> = config.input.iter().map(|input| input.name.as_str()).collect();
     for (number, name) in sequences::inputs(config).enumerate() {
         let key = match number.checked_sub(batching.state.len()) {
             None => format!(".state[{number}].input_name"),
             Some(control) => format!(".control_input[{control}].name"),
         };
-        if name.is_empty() {
-            return refuse(&key, "expected the name of an input of the program".to_owned());
-        }
-        if !names.insert(name) {
-            return refuse(&key, format!("the input '{name}' is there twice"));
-        }
+        let message = match name {
+            "" => "expected the name of an input of the program".to_owned(),
+            name if !names.insert(name) => format!("the input '{name}' is there twice"),
+            _ => continue,
+        };
+        return refuse(&key, message);
     }
     for (number, state) in batching.state.iter().enumerate() {
         let fault = state_fault(state);
@@ -86,10 +99,10 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
 }
 
 /// Refuses sizes of batches that cannot be, as Triton does, although rows wait for none.
-fn batches(config: &pb::ModelConfig, batching: &pb::ModelSequenceBatching, origin: &Origin) -> Result<(), ConfigError> {
+fn batches(settings: &Settings, batching: &pb::ModelSequenceBatching, origin: &Origin) -> Result<(), ConfigError> {
     match &batching.strategy_choice {
-        Some(StrategyChoice::Oldest(oldest)) if !unfold::is_given(config) => {
-            let largest = config.max_batch_size;
+        Some(StrategyChoice::Oldest(oldest)) if !settings.has_cells() => {
+            let largest = settings.config.max_batch_size;
             let Some(size) = oldest.preferred_batch_size.iter().find(|size| !(1..=largest).contains(*size)) else {
                 return Ok(());
             };
@@ -105,35 +118,34 @@ fn batches(config: &pb::ModelConfig, batching: &pb::ModelSequenceBatching, origi
 }
 
 /// Refuses what only sequences have.
-fn without_sequences(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
-    let given = knobs::OF_SEQUENCES.into_iter().find(|key| config.parameters.contains_key(*key));
-    match given {
-        Some(key) => Err(origin.error(&format!("parameters[{key}]"), "expected 'sequence_batching', which this is of")),
+fn without_sequences(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    match settings.own.batching.sequences.as_ref().and_then(|queue| given(queue).into_iter().next()) {
+        Some(key) => {
+            let path = parameters::path(&format!("batching.sequences.{key}"));
+            Err(origin.error(&path, "expected 'sequence_batching', which this is of"))
+        }
         None => Ok(()),
     }
 }
 
 /// Refuses what a request that runs through one cell cannot have.
-fn whole_requests(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
-    let refused =
-        |key: &&String| stages::is_ours(key) || key.starts_with(params::PAD) || *key == knobs::BUCKET_WIDTH.key;
-    if let Some(key) = config.parameters.keys().filter(refused).min() {
+fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    let Settings { config, own } = settings;
+    let width = own.batching.bucket_width.map(|_| "batching.bucket_width".to_owned());
+    let stages = || own.stages_key().map(str::to_owned);
+    let pad = || own.pad.keys().next().map(|input| format!("pad.{input}"));
+    if let Some(key) = width.or_else(stages).or_else(pad) {
         let message = "requests of sequences are neither cut into stages nor padded: remove this";
-        return Err(origin.error(&format!("parameters[{key}]"), message));
+        return Err(origin.error(&parameters::path(&key), message));
     }
-    let inputs =
-        config.input.iter().map(|input| (&input.name, input.data_type, input.reshape.is_some(), input.optional));
-    let outputs = config.output.iter().map(|output| (&output.name, output.data_type, output.reshape.is_some(), false));
-    let inputs = inputs.enumerate().map(|(number, tensor)| (format!("input[{number}]"), tensor));
-    let outputs = outputs.enumerate().map(|(number, tensor)| (format!("output[{number}]"), tensor));
-    for (path, (name, data_type, is_reshaped, is_optional)) in inputs.chain(outputs) {
-        let fault = match () {
-            () if convert::datatype(data_type) == Some(DataType::Bytes) => "cannot be BYTES",
-            () if is_reshaped => "cannot be reshaped",
-            () if is_optional => "cannot be left out",
-            () => continue,
-        };
-        return Err(origin.error(&path, format!("'{name}' of a model with sequences {fault}")));
+    for Tensor { path, name, data_type, reshape, optional, .. } in tensors(config) {
+        let faults = [
+            (convert::datatype(data_type) == Some(DataType::Bytes), "cannot be BYTES"),
+            (reshape.is_some(), "cannot be reshaped"),
+            (optional, "cannot be left out"),
+        ];
+        let message = |fault: &str| format!("'{name}' of a model with sequences {fault}");
+        origin.refuse_first(faults.map(|(is_there, fault)| (is_there, &path, message(fault))))?;
     }
     Ok(())
 }

@@ -6,22 +6,31 @@ use crate::{
     model::DataType,
     repository::config::{
         ConfigError, Origin, convert,
-        params::{self, Pad},
+        parameters::path as parameter,
         pb,
+        settings::{Pad, Settings},
     },
 };
 
 /// An input or output, as both kinds are checked.
-struct Tensor<'a> {
-    path: String,
-    what: &'static str,
-    name: &'a str,
-    data_type: i32,
-    dims: &'a [i64],
-    reshape: Option<&'a [i64]>,
+pub(in crate::repository::config) struct Tensor<'a> {
+    pub(in crate::repository::config) path: String,
+    pub(in crate::repository::config) what: &'static str,
+    pub(in crate::repository::config) name: &'a str,
+    pub(in crate::repository::config) data_type: i32,
+    pub(in crate::repository::config) dims: &'a [i64],
+    pub(in crate::repository::config) reshape: Option<&'a [i64]>,
+    pub(in crate::repository::config) optional: bool,
 }
 
-fn tensors(config: &pb::ModelConfig) -> impl Iterator<Item = Tensor<'_>> {
+impl Tensor<'_> {
+    /// The dims that the graph sees.
+    pub(super) fn shape(&self) -> &[i64] {
+        self.reshape.unwrap_or(self.dims)
+    }
+}
+
+pub(in crate::repository::config) fn tensors(config: &pb::ModelConfig) -> impl Iterator<Item = Tensor<'_>> {
     let inputs = config.input.iter().enumerate().map(|(number, tensor)| Tensor {
         path: format!("input[{number}]"),
         what: "input",
@@ -29,6 +38,7 @@ fn tensors(config: &pb::ModelConfig) -> impl Iterator<Item = Tensor<'_>> {
         data_type: tensor.data_type,
         dims: &tensor.dims,
         reshape: tensor.reshape.as_ref().map(|reshape| reshape.shape.as_slice()),
+        optional: tensor.optional,
     });
     let outputs = config.output.iter().enumerate().map(|(number, tensor)| Tensor {
         path: format!("output[{number}]"),
@@ -37,6 +47,7 @@ fn tensors(config: &pb::ModelConfig) -> impl Iterator<Item = Tensor<'_>> {
         data_type: tensor.data_type,
         dims: &tensor.dims,
         reshape: tensor.reshape.as_ref().map(|reshape| reshape.shape.as_slice()),
+        optional: false,
     });
     inputs.chain(outputs)
 }
@@ -106,15 +117,14 @@ fn segments(dims: &[i64]) -> Vec<Option<i64>> {
 }
 
 /// Checks what is padded; axes have their names by now, from the configuration or from the graph.
-pub(super) fn padding(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+pub(super) fn padding(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    let config = &settings.config;
     let mut padded = BTreeSet::new();
     for tensor in tensors(config) {
-        axes_fit(config, origin, &tensor)?;
-        if tensor.what == "input"
-            && let Some(pad) = pad_of(config, origin, &tensor)?
-        {
-            pad_fits(config, origin, &tensor, &pad)?;
-            padded.extend(pad.symbols);
+        axes_fit(settings, origin, &tensor)?;
+        if let Some(pad) = pad_of(settings, &tensor) {
+            pad_fits(settings, origin, &tensor, pad)?;
+            padded.extend(&pad.symbols);
         }
     }
     if padded.is_empty() {
@@ -122,9 +132,8 @@ pub(super) fn padding(config: &pb::ModelConfig, origin: &Origin) -> Result<(), C
     }
     for tensor in tensors(config) {
         let Tensor { path, what, name, .. } = &tensor;
-        let axes = axes_of(config, origin, &tensor)?;
-        let own = if *what == "input" { pad_of(config, origin, &tensor)? } else { None };
-        let own = own.map(|pad| pad.symbols).unwrap_or_default();
+        let axes = axes_of(settings, &tensor);
+        let own = pad_of(settings, &tensor).map(|pad| pad.symbols.as_slice()).unwrap_or_default();
         let shared = axes.iter().flatten().find(|axis| padded.contains(*axis) && !own.contains(axis));
         if let (Some(axis), "input") = (shared, *what) {
             let message = format!("the axis '{axis}' is padded in other inputs: '{name}' needs a pad for it too");
@@ -141,8 +150,7 @@ pub(super) fn padding(config: &pb::ModelConfig, origin: &Origin) -> Result<(), C
         if let (Some((axis, _)), "output") = (unnamed, *what) {
             let message = format!(
                 "dimension {axis} of '{name}' varies and has no name, so it is not known whether padding must be cut \
-                 off: name it in dims of model.yaml or in the parameter '{}{name}'",
-                params::AXES
+                 off: name it in dims of model.yaml or in the parameter 'axes.{name}'"
             );
             return Err(origin.error(path, message));
         }
@@ -150,23 +158,20 @@ pub(super) fn padding(config: &pb::ModelConfig, origin: &Origin) -> Result<(), C
     Ok(())
 }
 
-fn axes_of(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> Result<Vec<Option<String>>, ConfigError> {
-    let axes = params::axes(config, tensor.name);
-    let path = format!("parameters[{}{}]", params::AXES, tensor.name);
-    Ok(axes.map_err(|fault| origin.error(&path, fault))?.unwrap_or_default())
+fn axes_of<'s>(settings: &'s Settings, tensor: &Tensor<'_>) -> &'s [Option<String>] {
+    settings.own.axes.get(tensor.name).map(|axes| axes.0.0.as_slice()).unwrap_or_default()
 }
 
-fn pad_of(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> Result<Option<Pad>, ConfigError> {
-    let path = format!("parameters[{}{}]", params::PAD, tensor.name);
-    params::pad(config, tensor.name).map_err(|fault| origin.error(&path, fault))
+fn pad_of<'s>(settings: &'s Settings, tensor: &Tensor<'_>) -> Option<&'s Pad> {
+    settings.own.pad.get(tensor.name).map(|pad| &pad.0).filter(|_| tensor.what == "input")
 }
 
-fn axes_fit(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> Result<(), ConfigError> {
-    let axes = axes_of(config, origin, tensor)?;
+fn axes_fit(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>) -> Result<(), ConfigError> {
+    let axes = axes_of(settings, tensor);
     if axes.is_empty() {
         return Ok(());
     }
-    let path = format!("parameters[{}{}]", params::AXES, tensor.name);
+    let path = parameter(&format!("axes.{}", tensor.name));
     let dims = tensor.dims;
     if axes.len() != dims.len() {
         let message =
@@ -184,16 +189,16 @@ fn axes_fit(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> R
     }
 }
 
-fn pad_fits(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>, pad: &Pad) -> Result<(), ConfigError> {
-    let refuse = |message: String| Err(origin.error(&format!("parameters[{}{}]", params::PAD, tensor.name), message));
-    let axes = axes_of(config, origin, tensor)?;
+fn pad_fits(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>, pad: &Pad) -> Result<(), ConfigError> {
+    let refuse = |message: String| Err(origin.error(&parameter(&format!("pad.{}", tensor.name)), message));
+    let axes = axes_of(settings, tensor);
     if let Some(missing) = pad.symbols.iter().find(|symbol| !axes.iter().flatten().any(|axis| axis == *symbol)) {
         let names: Vec<&str> = axes.iter().flatten().map(String::as_str).collect();
         let known =
             if names.is_empty() { "no axis with a name".to_owned() } else { format!("only {}", names.join(", ")) };
         return refuse(format!("'{}' has no axis '{missing}'; it has {known}", tensor.name));
     }
-    if config.max_batch_size == 0 {
+    if settings.config.max_batch_size == 0 {
         return refuse(format!("'{}' is padded, but max_batch_size is 0: requests never share a batch", tensor.name));
     }
     if tensor.reshape.is_some() {

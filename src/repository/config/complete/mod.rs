@@ -4,12 +4,13 @@
 use super::{
     ConfigError, Origin,
     convert::datatype_to_pb,
-    params::{self, PolicyName},
     pb::{
         self, model_config::SchedulingChoice, model_instance_group::Kind,
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
-    sequences, unfold,
+    sequences,
+    settings::{Axes, PolicyName, Settings},
+    values::{Named, Symbol},
 };
 use crate::{
     batching::PolicyKind,
@@ -34,7 +35,9 @@ pub const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
 const DEFAULT_INSTANCES: i32 = 2;
 
 /// Fills in what needs no graph: name, backend, platform, file name, version policy, instances, pinned memory.
-pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
+pub fn defaults(settings: &mut Settings, model: &str) {
+    let has_cells = settings.has_cells();
+    let config = &mut settings.config;
     if config.name.is_empty() {
         model.clone_into(&mut config.name);
     }
@@ -48,7 +51,7 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
             ONNX_PLATFORM.clone_into(&mut config.platform);
         }
         // Cells have programs of their own.
-        if config.default_model_filename.is_empty() && !unfold::is_given(config) {
+        if config.default_model_filename.is_empty() && !has_cells {
             ONNX_FILENAME.clone_into(&mut config.default_model_filename);
         }
     }
@@ -62,7 +65,7 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
 
     // Lanes of a CPU share its cores: two tasks of half of the nodes take longer than one of all.
-    let count = if onnx && !unfold::is_given(config) { DEFAULT_INSTANCES } else { 1 };
+    let count = if onnx && !has_cells { DEFAULT_INSTANCES } else { 1 };
     if config.instance_group.is_empty() {
         let name = config.name.clone();
         config.instance_group.push(pb::ModelInstanceGroup { name, ..Default::default() });
@@ -91,13 +94,15 @@ pub fn kinds(config: &mut pb::ModelConfig, has_cards: bool) {
 /// # Errors
 /// When a tensor that has to be completed has a type that the protocol has not.
 pub fn from_graph(
-    config: &mut pb::ModelConfig,
+    settings: &mut Settings,
     signature: &Signature,
     default_max_batch_size: i32,
     origin: &Origin,
 ) -> Result<(), ConfigError> {
+    let policy = settings.policy();
+    let config = &mut settings.config;
     if config.input.is_empty() || config.output.is_empty() {
-        batch_size(config, signature, default_max_batch_size);
+        batch_size(config, policy, signature, default_max_batch_size);
     }
     let batched = config.max_batch_size > 0;
     if config.input.is_empty() {
@@ -112,15 +117,17 @@ pub fn from_graph(
         let tensors = outputs.map(|port| pb::ModelOutput { name: port.name.clone(), ..Default::default() });
         config.output = tensors.collect();
     }
-    for (number, tensor) in config.input.iter_mut().enumerate() {
-        let Some(port) = signature.inputs.iter().find(|port| port.name == tensor.name) else { continue };
+    let inputs = config.input.iter_mut().enumerate().map(|(number, tensor)| {
         let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
-        fill(fields, port, batched).map_err(|fault| origin.error(&format!("input[{number}]"), fault))?;
-    }
-    for (number, tensor) in config.output.iter_mut().enumerate() {
-        let Some(port) = signature.outputs.iter().find(|port| port.name == tensor.name) else { continue };
+        (format!("input[{number}]"), &tensor.name, &signature.inputs, fields)
+    });
+    let outputs = config.output.iter_mut().enumerate().map(|(number, tensor)| {
         let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
-        fill(fields, port, batched).map_err(|fault| origin.error(&format!("output[{number}]"), fault))?;
+        (format!("output[{number}]"), &tensor.name, &signature.outputs, fields)
+    });
+    for (path, name, ports, fields) in inputs.chain(outputs) {
+        let Some(port) = ports.iter().find(|port| port.name == *name) else { continue };
+        fill(fields, port, batched).map_err(|fault| origin.error(&path, fault))?;
     }
     Ok(())
 }
@@ -136,14 +143,19 @@ pub(super) fn leads_with_batch(dims: &[PortDim]) -> bool {
     dims.first().is_some_and(|dim| dim.size() == -1)
 }
 
-fn batch_size(config: &mut pb::ModelConfig, signature: &Signature, default_max_batch_size: i32) {
+fn batch_size(
+    config: &mut pb::ModelConfig,
+    policy: Option<PolicyName>,
+    signature: &Signature,
+    default_max_batch_size: i32,
+) {
     if !can_batch(signature) {
         return;
     }
     if config.max_batch_size == 0 {
         config.max_batch_size = default_max_batch_size;
     }
-    let says_serial = matches!(params::policy(config), Ok(Some(PolicyName::Of(PolicyKind::Serial))));
+    let says_serial = policy == Some(PolicyName::Of(PolicyKind::Serial));
     if config.max_batch_size > 1 && config.scheduling_choice.is_none() && !says_serial {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
     }
@@ -172,41 +184,40 @@ fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> R
     Ok(())
 }
 
-/// Gives the axes of a padded model the names that the graph has for them, where the configuration names none: into
-/// `axes.<tensor>` parameters, so that the configuration alone says what is padded and cut back.
-pub fn name_axes(config: &mut pb::ModelConfig, signature: &Signature) {
-    if !config.parameters.keys().any(|key| key.starts_with(params::PAD)) {
+/// Gives the axes of a padded model the names that the graph has for them, where the configuration names none, so that
+/// the configuration alone says what is padded and cut back.
+pub fn name_axes(settings: &mut Settings, signature: &Signature) {
+    let Settings { config, own } = settings;
+    if own.pad.is_empty() {
         return;
     }
     let batched = usize::from(config.max_batch_size > 0);
     let inputs = config.input.iter().map(|tensor| (&tensor.name, &tensor.dims, &signature.inputs));
     let outputs = config.output.iter().map(|tensor| (&tensor.name, &tensor.dims, &signature.outputs));
-    let mut named = Vec::new();
     for (name, dims, ports) in inputs.chain(outputs) {
-        let key = format!("{}{name}", params::AXES);
         let port = ports.iter().find(|port| port.name == *name);
         let shape = port.and_then(|port| port.dims.as_ref()).filter(|shape| shape.len() == dims.len() + batched);
         let Some(shape) = shape else { continue };
         let axes = dims.iter().zip(shape.iter().skip(batched)).map(|(size, dim)| match dim {
-            PortDim::Symbol(symbol) if *size == -1 && params::is_symbol(symbol) => Some(symbol.clone()),
+            PortDim::Symbol(symbol) if *size == -1 && Symbol::is(symbol) => Some(symbol.clone()),
             _ => None,
         });
         let axes: Vec<Option<String>> = axes.collect();
-        if axes.iter().any(Option::is_some) && !config.parameters.contains_key(&key) {
-            named.push((key, pb::ModelParameter { string_value: params::axes_text(&axes) }));
+        if axes.iter().any(Option::is_some) {
+            own.axes.entry(name.clone()).or_insert(Named(Axes(axes)));
         }
     }
-    config.parameters.extend(named);
 }
 
 /// Fills in the scheduler once the largest batch is known: `auto` batches where the model can, as do the policies that
 /// need no window; and where there is one, the largest batch is the preferred one if none is named (as Triton's
 /// ModelConfig shows it). Models of cells need neither.
-pub fn scheduler(config: &mut pb::ModelConfig) {
-    if unfold::is_given(config) {
+pub fn scheduler(settings: &mut Settings) {
+    if settings.has_cells() {
         return;
     }
-    let named = params::policy(config).ok().flatten();
+    let named = settings.policy();
+    let config = &mut settings.config;
     let batches = named.is_some_and(|name| !matches!(name, PolicyName::Of(PolicyKind::Serial | PolicyKind::Window)));
     if batches && config.max_batch_size > 0 && config.scheduling_choice.is_none() {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));

@@ -19,11 +19,11 @@ fn identity(dims: &[PortDim]) -> Signature {
 fn completed(model: &str, text: &str, signature: &Signature) -> serde_json::Value {
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     defaults(&mut config, model);
-    kinds(&mut config, false);
+    kinds(&mut config.config, false);
     from_graph(&mut config, signature, DEFAULT_MAX_BATCH_SIZE, &origin).unwrap();
     name_axes(&mut config, signature);
     scheduler(&mut config);
-    config_json::write(&config).unwrap()
+    config_json::write(&config.shown()).unwrap()
 }
 
 #[test]
@@ -32,6 +32,7 @@ fn the_default_largest_batch_is_that_of_models_that_can_batch_and_do_not_say() {
         let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
         defaults(&mut config, "m");
         from_graph(&mut config, &identity(dims), default_size, &origin).unwrap();
+        let config = config.config;
         let dims = config.input[0].dims.clone();
         (config.max_batch_size, config.scheduling_choice.is_some(), dims)
     };
@@ -161,7 +162,7 @@ fn auto_batches_where_the_model_can() {
     let shown = |text: &str| {
         let (mut config, _) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
         scheduler(&mut config);
-        config_json::write(&config).unwrap()
+        config_json::write(&config.shown()).unwrap()
     };
     assert_eq!(shown("max_batch_size: 8")["dynamic_batching"], json!({"preferred_batch_size": [8]}));
     assert_eq!(shown("max_batch_size: 0").get("dynamic_batching"), None);
@@ -177,6 +178,6 @@ fn policies_without_a_window_get_no_preferred_size() {
         );
         let (mut config, _) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
         scheduler(&mut config);
-        assert_eq!(config_json::write(&config).unwrap()["dynamic_batching"], json!({}), "{policy}");
+        assert_eq!(config_json::write(&config.shown()).unwrap()["dynamic_batching"], json!({}), "{policy}");
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::repository::config::values::DataTypeName;
 use crate::{
     batching::{CellularKnobs, LazyKnobs, WindowKnobs},
     repository::config::{pbtxt, stages::StageCuts, yaml},
@@ -15,11 +16,12 @@ const TENSORS: &str =
 
 #[test]
 fn datatypes_correspond_both_ways() {
+    let named = |name: &str| name.parse::<DataTypeName>().map(|named| named.0);
     for datatype in DataType::ALL {
         let number: i32 = datatype_to_pb(datatype).into();
         assert_eq!(super::datatype(number), Some(datatype));
-        assert_eq!(datatype_from_name(datatype.as_str()), Some(datatype));
-        assert_eq!(datatype_from_name(datatype_to_pb(datatype).as_str_name()), Some(datatype));
+        assert_eq!(named(datatype.as_str()), Ok(datatype));
+        assert_eq!(named(datatype_to_pb(datatype).as_str_name()), Ok(datatype));
     }
     assert_eq!(super::datatype(0), None);
     assert_eq!(super::datatype(15), None);

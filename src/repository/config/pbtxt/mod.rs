@@ -8,14 +8,14 @@ mod tokens;
 use miette::Diagnostic;
 use prost_reflect::DynamicMessage;
 
-use super::{ConfigError, Origin, Position, bounds, pb, schema};
+use super::{ConfigError, Origin, Position, bounds, parameters, schema, settings::Settings};
 
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is too large, not UTF-8, not in the text format, or names keys or values that `ModelConfig` has not;
+/// For text that is too large, not UTF-8, not in the text format, or names keys or values that there are not;
 /// with file, line, column and what was expected.
-pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
+pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
     let origin = Origin::new(file);
     if bytes.len() > bounds::MAX_TEXT_BYTES {
         return Err(origin.error("", bounds::too_large(bytes.len(), bounds::MAX_TEXT_BYTES)));
@@ -25,30 +25,23 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
         Err(fault) => {
             let valid = String::from_utf8_lossy(&bytes[..fault.valid_up_to()]).into_owned();
             let position = Position::at(&valid, valid.len());
-            return Err(refusal(file, Some(position), "expected UTF-8 text".to_owned()));
+            return Err(ConfigError::of_text(file, Some(position), "expected UTF-8 text"));
         }
     };
     let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
     let prepared = tokens::prepare(text, root.clone())
-        .map_err(|fault| refusal(file, Some(Position::at(text, fault.offset)), fault.message))?;
+        .map_err(|fault| ConfigError::of_text(file, Some(Position::at(text, fault.offset)), fault.message))?;
 
     let message = DynamicMessage::parse_text_format(root, &prepared.text).map_err(|fault| {
         let label = fault.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
         let offset = label.map_or(text.len(), |offset| prepared.original_offset(offset));
         let hint = fault.help().map(|help| format!("; {help}")).unwrap_or_default();
-        refusal(file, Some(Position::at(text, offset)), format!("{fault}{hint}"))
+        ConfigError::of_text(file, Some(Position::at(text, offset)), format!("{fault}{hint}"))
     })?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
 
-    let mut placed = Origin::of_text(file, text);
-    for (path, offset) in prepared.places {
-        placed.place(path, offset);
-    }
-    Ok((config, placed))
-}
-
-fn refusal(file: &str, position: Option<Position>, message: String) -> ConfigError {
-    ConfigError { file: file.to_owned(), position, key: String::new(), message }
+    let placed = Origin::of_text(file, text, prepared.places);
+    Ok((parameters::fold(config, &placed)?, placed))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use super::*;
-use crate::repository::config::pb::{model_config::SchedulingChoice, model_version_policy::PolicyChoice};
+use crate::repository::config::pb::{self, model_config::SchedulingChoice, model_version_policy::PolicyChoice};
 
 fn read(text: &str) -> pb::ModelConfig {
-    parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}")).0
+    parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}")).0.shown()
 }
 
 fn refusal_of(text: &str) -> String {

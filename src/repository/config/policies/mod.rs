@@ -2,24 +2,23 @@
 //! what would work; those of policies that are not chosen play no part.
 
 use super::{
-    ConfigError, Origin,
-    knobs::{self, InConfig, narrow},
-    params::{self, PolicyName},
+    ConfigError, Origin, parameters,
     pb::{self, model_config::SchedulingChoice},
     sequences,
+    settings::{PolicyName, Settings},
     stages::StageRequest,
     unfold,
 };
 use crate::batching::{
-    CellularKnobs, DiversityKnobs, InputDiversity, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs,
-    WindowKnobs,
-    knob::{GivenKnobs, KnobRefusal, from_us},
+    AdaptiveKnobs, CellularKnobs, DiversityKnobs, InputDiversity, LazyCellKnobs, LazyKnobs, Policy, PolicyKind,
+    SequenceKnobs, WindowKnobs,
+    knob::{KnobRefusal, ModelTraits, from_us},
 };
 
 /// A configuration, and where its parts came from.
 #[derive(Clone, Copy)]
 struct Source<'c> {
-    config: &'c pb::ModelConfig,
+    settings: &'c Settings,
     origin: &'c Origin,
     stages: u16,
 }
@@ -28,16 +27,17 @@ struct Source<'c> {
 ///
 /// # Errors
 /// When a knob is not of its form or contradicts another.
-pub fn read(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) -> Result<Policy, ConfigError> {
-    let source = Source { config, origin, stages: stages.count() };
-    let path = format!("parameters[{}]", params::POLICY);
-    let named = params::policy(config).map_err(|fault| origin.error(&path, fault))?;
+pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Result<Policy, ConfigError> {
+    let source = Source { settings, origin, stages: stages.count() };
+    let config = &settings.config;
+    let path = parameters::path(parameters::POLICY);
+    let named = settings.policy();
     let batching = match &config.scheduling_choice {
         Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
         _ => None,
     };
     let has_sequences = sequences::given(config).is_some();
-    if unfold::is_given(config) || has_sequences {
+    if settings.has_cells() || has_sequences {
         return match named {
             None | Some(PolicyName::Auto | PolicyName::Of(PolicyKind::Cellular)) => {
                 source.cellular(batching).map(Policy::Cellular)
@@ -70,7 +70,7 @@ pub fn read(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) ->
         (Some(PolicyName::Of(kind)), batching) => {
             source.needs_batches(kind)?;
             source.without_window(kind, batching)?;
-            source.read(kind)
+            source.over_batches(kind)
         }
     }
 }
@@ -95,11 +95,10 @@ impl Source<'_> {
             return Err(self.origin.error("dynamic_batching.preferred_batch_size", message));
         }
         if batching.max_queue_delay_microseconds > 0 {
-            let delay = format!("batching.{policy}.max_queue_delay_us");
             let own = match kind {
-                PolicyKind::Cellular => "remove it".to_owned(),
-                _ if kind.knobs().iter().any(|(key, _)| *key == delay) => format!("give '{delay}' instead"),
-                _ => "remove it, or choose the policy 'window'".to_owned(),
+                PolicyKind::Cellular => "remove it",
+                PolicyKind::Adaptive => "give 'batching.adaptive.max_queue_delay_us' instead",
+                _ => "remove it, or choose the policy 'window'",
             };
             let message = format!("the policy '{policy}' has no such delay: {own}");
             return Err(self.origin.error("dynamic_batching.max_queue_delay_microseconds", message));
@@ -109,40 +108,36 @@ impl Source<'_> {
 
     /// Whether an axis of an input is padded.
     fn is_padded(self) -> bool {
-        let has_pad = |tensor: &pb::ModelInput| {
-            let key = format!("{}{}", params::PAD, tensor.name);
-            self.config.parameters.contains_key(&key)
-        };
-        self.config.input.iter().any(has_pad)
+        let Settings { config, own } = self.settings;
+        config.input.iter().any(|tensor| own.pad.contains_key(&tensor.name))
     }
 
     /// Whether `auto` groups requests by what the model's runs tell: where lengths differ, and it is not said which
     /// may share a batch.
     fn is_grouped_by_runs(self) -> bool {
-        let config = self.config;
-        let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-        config.max_batch_size > 1 && !decoupled && self.is_padded() && !knobs::BUCKET_WIDTH.is_given(config)
+        let Settings { config, own } = self.settings;
+        let may_share = config.max_batch_size > 1 && !self.settings.is_decoupled();
+        may_share && self.is_padded() && own.batching.bucket_width.is_none()
     }
 
     fn needs_batches(self, kind: PolicyKind) -> Result<(), ConfigError> {
-        if self.config.max_batch_size > 0 {
+        if self.settings.config.max_batch_size > 0 {
             return Ok(());
         }
         let message = format!("the policy '{}' needs a max_batch_size of at least 1, but it is 0", kind.name());
-        Err(self.origin.error(&format!("parameters[{}]", params::POLICY), message))
+        Err(self.origin.error(&parameters::path(parameters::POLICY), message))
     }
 
     /// Cells and segments are left out: they are numbered once the programs are known.
     fn cellular(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
-        let Self { config, origin, .. } = self;
         self.without_window(PolicyKind::Cellular, batching)?;
-        let max_tasks = knobs::CELLULAR_TASKS.read(config, origin)?.and_then(|tasks| u16::try_from(tasks).ok());
+        let given = self.settings.own.batching.cellular.clone().unwrap_or_default();
         let default = CellularKnobs::default();
         Ok(CellularKnobs {
-            slots: knobs::CELLULAR_SLOTS.read(config, origin)?.map_or(default.slots, narrow),
-            max_tasks: max_tasks.unwrap_or(default.max_tasks),
-            frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(default.frontier),
-            merge_requests: knobs::CELLULAR_MERGE.read(config, origin)?.map(narrow),
+            slots: given.slots.map_or(default.slots, |slots| slots.0),
+            max_tasks: given.max_tasks.map_or(default.max_tasks, |tasks| tasks.0),
+            frontier: given.frontier.unwrap_or(default.frontier),
+            merge_requests: given.merge_requests.map(|requests| requests.0),
             sequences: self.sequences()?,
             ..default
         })
@@ -150,43 +145,53 @@ impl Source<'_> {
 
     /// Of LazyBatching's knobs those that say something of cells.
     fn lazy_cells(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
-        if let Some(key) = LazyKnobs::OF_BATCHES.into_iter().find(|key| self.config.parameters.contains_key(*key)) {
+        let given = self.settings.own.batching.lazy.clone().unwrap_or_default();
+        let of_batches = [("predictor", given.predictor.is_some()), ("max_depth", given.max_depth.is_some())];
+        if let Some((key, _)) = of_batches.into_iter().find(|(_, is_given)| *is_given) {
             let message = "requests that unfold into cells are in no stack of batches: remove this";
-            return Err(self.origin.error(&format!("parameters[{key}]"), message));
+            return Err(self.origin.error(&parameters::path(&format!("batching.lazy.{key}")), message));
         }
-        let lazy = match self.read(PolicyKind::Lazy)? {
-            Policy::Lazy(LazyKnobs { max_catch_up_ns, reject_late, .. }) => {
-                Some(LazyCellKnobs { max_catch_up_ns, reject_late })
-            }
-            _ => None,
-        };
+        let LazyKnobs { max_catch_up_ns, reject_late, .. } =
+            LazyKnobs::read(&given, self.traits()).map_err(|refusal| self.refused(refusal))?;
+        let lazy = Some(LazyCellKnobs { max_catch_up_ns, reject_late });
         Ok(CellularKnobs { lazy, ..self.cellular(batching)? })
     }
 
     fn sequences(self) -> Result<Option<SequenceKnobs>, ConfigError> {
-        let Self { config, origin, .. } = self;
+        let config = &self.settings.config;
         if sequences::given(config).is_none() {
             return Ok(None);
         }
-        let rows = match unfold::read(config, origin)? {
+        let rows = match unfold::read(self.settings, self.origin)? {
             Some(unfold) => unfold.max_rows(),
             None => u32::try_from(config.max_batch_size).unwrap_or(0),
         };
         Ok(sequences::limits(config, rows.max(1), instances(config)))
     }
 
-    /// A policy with its own knobs.
-    fn read(self, kind: PolicyKind) -> Result<Policy, ConfigError> {
-        let text = |key: &str| self.config.parameters.get(key).map(|parameter| parameter.string_value.as_str());
-        let given = GivenKnobs {
-            text: &text,
-            stages: self.stages,
-            is_padded: self.is_padded(),
-            has_objective: knobs::LATENCY_OBJECTIVE.is_given(self.config),
+    /// A policy over batches with its own knobs.
+    fn over_batches(self, kind: PolicyKind) -> Result<Policy, ConfigError> {
+        let (given, traits) = (self.settings.own.batching.clone(), self.traits());
+        let policy = match kind {
+            PolicyKind::Serial => Ok(Policy::Serial),
+            PolicyKind::Window => Ok(Policy::Window(WindowKnobs::default())),
+            PolicyKind::Adaptive => AdaptiveKnobs::read(&given.adaptive.unwrap_or_default()).map(Policy::Adaptive),
+            PolicyKind::Lazy => LazyKnobs::read(&given.lazy.unwrap_or_default(), traits).map(Policy::Lazy),
+            PolicyKind::Diversity => {
+                DiversityKnobs::read(&given.diversity.unwrap_or_default(), traits).map(Policy::Diversity)
+            }
+            PolicyKind::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
         };
-        let refused =
-            |refusal: KnobRefusal| self.origin.error(&format!("parameters[{}]", refusal.key), refusal.message);
-        kind.read(&given).map_err(refused)
+        policy.map_err(|refusal| self.refused(refusal))
+    }
+
+    fn traits(self) -> ModelTraits {
+        let has_objective = self.settings.own.batching.latency_objective_ms.is_some();
+        ModelTraits { stages: self.stages, is_padded: self.is_padded(), has_objective }
+    }
+
+    fn refused(self, refusal: KnobRefusal) -> ConfigError {
+        self.origin.error(&parameters::path(&format!("batching.{}", refusal.key)), refusal.message)
     }
 }
 

@@ -8,20 +8,21 @@ use bytes::Bytes;
 use smallvec::smallvec;
 
 use super::{
-    ConfigError, Origin, convert,
-    knobs::{self, InConfig, from_us, narrow},
-    pb,
+    ConfigError, Origin, convert, pb,
     pb::{
         model_config::SchedulingChoice,
-        model_queue_policy::TimeoutAction,
         model_sequence_batching::{
             Control as PbControl, InitialState, StrategyChoice, control::Kind, initial_state::StateData,
         },
     },
-    unfold::{self, CellRequest, Constant, NamedSource, SegmentRequest, UnfoldRequest},
+    settings::{Own, Settings},
+    unfold::{CellRequest, Constant, NamedSource, SegmentRequest, UnfoldRequest},
 };
 use crate::{
-    batching::SequenceKnobs,
+    batching::{
+        QueueKnobs, SequenceKnobs,
+        knob::{Long, from_us},
+    },
     model::{
         DataType,
         unfold::{Control, Emit, Nodes, Source, Start, Which},
@@ -87,20 +88,14 @@ pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<Seq
 }
 
 /// The queue of requests that wait for their turn, which Triton's sequence batcher has no fields for.
-///
-/// # Errors
-/// For knobs that are not of their form.
-pub fn queue(config: &pb::ModelConfig, origin: &Origin) -> Result<pb::ModelQueuePolicy, ConfigError> {
-    let action = match knobs::SEQUENCE_ACTION.read(config, origin)? {
-        Some("delay") => TimeoutAction::Delay,
-        _ => TimeoutAction::Reject,
-    };
-    Ok(pb::ModelQueuePolicy {
-        timeout_action: action.into(),
-        default_timeout_microseconds: knobs::SEQUENCE_TIMEOUT.read(config, origin)?.unwrap_or(0),
-        allow_timeout_override: knobs::SEQUENCE_OVERRIDE.read(config, origin)?.unwrap_or(true),
-        max_queue_size: knobs::SEQUENCE_QUEUE.read(config, origin)?.map_or(0, narrow),
-    })
+pub fn queue(own: &Own) -> QueueKnobs {
+    let queue = own.batching.sequences.clone().unwrap_or_default();
+    QueueKnobs {
+        timeout_action: queue.timeout_action.unwrap_or_default(),
+        default_timeout_ns: queue.default_timeout_us.map_or(0, Long::us),
+        allow_timeout_override: queue.allow_timeout_override.unwrap_or(true),
+        max_queue_size: queue.max_queue_size.map_or(0, |size| size.0),
+    }
 }
 
 /// Files that initial states name, by the state's input.
@@ -118,11 +113,12 @@ pub fn files(config: &pb::ModelConfig) -> impl Iterator<Item = (&str, &str)> {
 /// # Errors
 /// When an initial state has not as many bytes as its dims.
 pub fn as_cells(
-    config: &pb::ModelConfig,
+    settings: &Settings,
     initial: &BTreeMap<String, Bytes>,
     origin: &Origin,
 ) -> Result<Option<UnfoldRequest>, ConfigError> {
-    let Some(batching) = given(config).filter(|_| !unfold::is_given(config)) else { return Ok(None) };
+    let config = &settings.config;
+    let Some(batching) = given(config).filter(|_| !settings.has_cells()) else { return Ok(None) };
     let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
     let mut sources: BTreeMap<String, NamedSource> = BTreeMap::new();
     for input in &config.input {
@@ -164,7 +160,8 @@ pub fn as_cells(
         emits: config.output.iter().map(emit).collect(),
         streams: false,
     };
-    Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment] }))
+    let lengths = settings.own.lengths.clone();
+    Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment], lengths }))
 }
 
 fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     batching::{Policy, QueueKnobs},
-    repository::config::{check, complete, convert, pbtxt, yaml},
+    repository::config::{check, complete, convert, pbtxt, unfold, yaml},
 };
 
 const TENSORS: &str = "max_batch_size: 8
@@ -10,7 +10,7 @@ output { name: \"y\" data_type: TYPE_INT64 dims: [ 1 ] }
 ";
 const STATE: &str = "state { input_name: \"total\" output_name: \"total_next\" data_type: TYPE_INT64 dims: [ 1 ] }";
 
-fn completed(text: &str) -> (pb::ModelConfig, Origin) {
+fn completed(text: &str) -> (Settings, Origin) {
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
     complete::defaults(&mut config, "m");
     (config, origin)
@@ -21,7 +21,7 @@ fn refusal(text: &str) -> String {
     check::consistent(&config, None, &origin).expect_err("it should be refused").to_string()
 }
 
-fn policy(config: &pb::ModelConfig, origin: &Origin) -> (SequenceKnobs, QueueKnobs) {
+fn policy(config: &Settings, origin: &Origin) -> (SequenceKnobs, QueueKnobs) {
     check::consistent(config, None, origin).unwrap_or_else(|fault| panic!("{fault}"));
     let (_, knobs, _) = convert::model(config, 1, &BTreeMap::new(), origin).unwrap_or_else(|fault| panic!("{fault}"));
     let Policy::Cellular(cellular) = knobs.policy else { panic!("sequences run by cells") };
@@ -63,8 +63,8 @@ fn a_program_is_the_one_cell_of_its_requests_with_state_and_controls_beside_thei
     let [no, yes] = [3.0, 4.0].map(Constant::Value);
     assert_eq!(sources["START"], Source::Control { control: Control::Start, no, yes });
     assert_eq!(sources["ID"], Source::CorrelationId);
-    assert_eq!(inputs(&config).collect::<Vec<_>>(), ["total", "START", "ID"]);
-    assert_eq!(outputs(&config).collect::<Vec<_>>(), ["total_next"]);
+    assert_eq!(inputs(&config.config).collect::<Vec<_>>(), ["total", "START", "ID"]);
+    assert_eq!(outputs(&config.config).collect::<Vec<_>>(), ["total_next"]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn an_initial_state_is_as_long_as_its_dims() {
     let state = STATE.replace("dims: [ 1 ] }", &format!("dims: [ 1 ] {initial} }}"));
     let (config, origin) = completed(&format!("{TENSORS}sequence_batching {{ {state} }}"));
     policy(&config, &origin);
-    assert_eq!(files(&config).collect::<Vec<_>>(), [("total", "seven")]);
+    assert_eq!(files(&config.config).collect::<Vec<_>>(), [("total", "seven")]);
     let with = |bytes: &'static [u8]| {
         as_cells(&config, &BTreeMap::from([("total".to_owned(), Bytes::from_static(bytes))]), &origin)
     };

@@ -6,8 +6,8 @@ fn from_text(text: &str, parameters: &[(&str, &str)]) -> Result<StageRequest, St
         .iter()
         .map(|(key, value)| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}\n"))
         .collect();
-    let (config, origin) = pbtxt::parse("config.pbtxt", format!("{text}\n{parameters}").as_bytes()).unwrap();
-    read(&config, &origin).map_err(|fault| fault.to_string())
+    let read = pbtxt::parse("config.pbtxt", format!("{text}\n{parameters}").as_bytes());
+    read.and_then(|(config, origin)| super::read(&config, &origin)).map_err(|fault| fault.to_string())
 }
 
 const BATCHED: &str = "max_batch_size: 8 output { name: \"logits\" } output { name: \"score\" }";
@@ -50,7 +50,8 @@ fn a_model_that_cannot_be_cut_says_why() {
 #[test]
 fn impossible_cuts_are_refused() {
     for count in ["0", "257", "-1", "four", ""] {
-        let expected = format!("expected auto or a number of stages from 1 to 256, but found '{count}'");
+        let expected = "expected auto, a number of stages from 1 to 256 or a list of tensors to cut at, but found";
+        let expected = format!("{expected} '{count}'");
         assert!(refusal(&[("stages", count)]).ends_with(&expected), "{count}");
     }
     assert!(refusal(&[("stages", "2"), ("stages.0", "t")]).ends_with("(stages.0 …), but found both"));
@@ -101,11 +102,11 @@ fn exits_that_lead_nowhere_are_refused_with_what_would_work() {
             "exits.0.at_least]: an exit leaves the order of stages, but the model is not cut: give \
                              'stages' as a number above 1 or as tensors to cut at",
         ),
-        (&[("exits.0.stage", "3")], "exits.0.stage]: expected a stage from 0 to 2, before the last, but found '3'"),
-        (&[("exits.0.stage", "one")], "exits.0.stage]: expected a stage from 0 to 2, before the last, but found 'one'"),
-        (&[("exits.0.skip_to", "1")], "exits.0.skip_to]: expected a stage from 3 to 3, but found '1'"),
-        (&[("exits.0.skip_to", "2")], "exits.0.skip_to]: expected a stage from 3 to 3, but found '2'"),
-        (&[("exits.0.skip_to", "4")], "exits.0.skip_to]: expected a stage from 3 to 3, but found '4'"),
+        (&[("exits.0.stage", "3")], "exits.0.stage]: expected a stage from 0 to 2, before the last, but found 3"),
+        (&[("exits.0.stage", "one")], "exits.0.stage]: expected a whole number from 0 to 255, but found 'one'"),
+        (&[("exits.0.skip_to", "1")], "exits.0.skip_to]: expected a stage from 3 to 3, but found 1"),
+        (&[("exits.0.skip_to", "2")], "exits.0.skip_to]: expected a stage from 3 to 3, but found 2"),
+        (&[("exits.0.skip_to", "4")], "exits.0.skip_to]: expected a stage from 3 to 3, but found 4"),
         (
             &[("exits.0.skip_to", "3"), ("exits.0.stage", "2")],
             "exits.0.skip_to]: nothing can be skipped behind stage 2: the next one, 3, is the last",
@@ -120,7 +121,7 @@ fn exits_that_lead_nowhere_are_refused_with_what_would_work() {
                                               'logits'?",
         ),
         (&[("exits.0.at_least", "NaN")], "exits.0.at_least]: expected a number, but found 'NaN'"),
-        (&[("exits.0.at_least", "1e99")], "exits.0.at_least]: expected a number, but found '1e99'"),
+        (&[("exits.0.at_least", "1e999")], "exits.0.at_least]: expected a number, but found '1e999'"),
         (&[("exits.0.value", "")], "exits.0.at_least]: expected exits.0.value too"),
         (&[("exits.0.stage", "")], "exits.0.at_least]: expected exits.0.stage too"),
         (&[("exits.2.stage", "0")], "exits.2.stage]: exits count from 0 without gaps: expected exits.1 too"),
@@ -134,15 +135,17 @@ fn exits_that_lead_nowhere_are_refused_with_what_would_work() {
 
 #[test]
 fn keys_are_read_in_one_form_only() {
-    for key in ["stages", "stages.0", "stages.12", "exits.0.stage", "exits.7.outputs.a.b", "exits.1.skip_to"] {
-        assert_eq!(known(key), Ok(()), "{key}");
+    let refusal = |key: &str| {
+        let refused = of(&[("stages", "4"), (key, "1")]).expect_err("there is no such key");
+        refused.split_once("]: ").map(|(_, message)| message.to_owned()).expect("it names the key")
+    };
+    assert_eq!(refusal("stagess"), "unknown key 'stagess'; did you mean 'stages'?");
+    assert_eq!(refusal("exits.first.stage"), "expected a number from 0 behind 'exits.', but found 'first'");
+    for number in ["00", "+0", "70000", ""] {
+        let expected = format!("expected a number from 0 behind 'exits.', but found '{number}'");
+        assert_eq!(refusal(&format!("exits.{number}.stage")), expected);
     }
-    for key in ["stagess", "stages.", "stages.01", "stages.+1", "stages.70000", "exits", "exits.0", "exits.0.outputs."]
-    {
-        assert!(known(key).is_err(), "{key}");
-    }
-    let expected = "expected stages, stages.<number> or exits.<number>.<key>; did you mean";
-    assert_eq!(known("exits.2.values").unwrap_err(), format!("{expected} 'exits.2.value'?"));
-    assert_eq!(known("exits.2.outputs").unwrap_err(), format!("{expected} 'exits.2.outputs.<output>'?"));
-    assert_eq!(known("stages.first").unwrap_err(), format!("{expected} 'stages'?"));
+    assert_eq!(refusal("exits.0.values"), "unknown key 'values'; did you mean 'value'?");
+    assert!(refusal("exits.0.outputs").starts_with("expected a mapping of keys to values, but found '1'"));
+    assert!(refusal("exits").starts_with("expected"));
 }

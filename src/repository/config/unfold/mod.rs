@@ -1,6 +1,5 @@
 //! `cells` and `unfold`: the cell types of a recurrent model, and how each request unfolds into them (BatchMaker
-//! sections 3.1 and 4.2). They travel in `parameters`: `cells.<cell>.<key>`, and `unfold.<n>.<key>` of the n-th
-//! segment.
+//! sections 3.1 and 4.2).
 //!
 //! [`read`] makes them an [`UnfoldRequest`], in which programs' inputs and outputs are still names. Which of them there
 //! are only the programs know: the loader reads those and calls [`UnfoldRequest::resolve`], for an
@@ -11,42 +10,26 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::pb;
-use crate::model::{
-    TensorSpec,
-    unfold::{Emit, Nodes, Source, Start},
+use crate::{
+    batching::knob::LengthList,
+    model::{
+        TensorSpec,
+        unfold::{Emit, Nodes, Source, Start},
+    },
 };
 
-pub(super) mod keys;
-mod part;
 mod read;
 mod resolve;
 mod scope;
 mod segment;
 
-pub use keys::{Kind, is_name, is_ours, known};
 pub use read::read;
-
-/// Begins the keys of cells.
-pub const CELLS: &str = "cells";
-
-/// Begins the keys of segments, which count from 0.
-pub const UNFOLD: &str = "unfold";
-
-/// Most rows of a cell's batch.
-pub const MAX_ROWS: u32 = 1 << 16;
-
-/// Most nodes of a tree, and most that a configuration may allow.
-pub const MAX_NODES: u32 = 1 << 20;
 
 /// Most cell types of a model, and most segments of a request.
 pub const MAX_PARTS: usize = 64;
 
 /// Largest batch of a cell that names no sizes.
 const DEFAULT_MAX_ROWS: u32 = 64;
-
-/// Most nodes of a tree whose configuration does not say.
-const DEFAULT_MAX_NODES: u32 = 256;
 
 /// How the requests of a version unfold, as its configuration says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +38,8 @@ pub struct UnfoldRequest {
     pub cells: Vec<CellRequest>,
     /// What each request runs, one after the other; at least one.
     pub segments: Vec<SegmentRequest>,
+    /// The lengths that cards are prepared for, by axis of its cells.
+    pub lengths: BTreeMap<String, LengthList>,
 }
 
 impl UnfoldRequest {
@@ -139,14 +124,14 @@ impl SegmentRequest {
         })
     }
 
-    /// Which kind of segment it is.
-    fn kind(&self) -> Kind {
-        match self.nodes {
-            Nodes::Stage => Kind::Stage,
-            Nodes::Chain { .. } => Kind::Chain,
-            Nodes::Decode { .. } => Kind::Decode,
-            Nodes::Tree { .. } => Kind::Tree,
-        }
+    /// Whether it is a stage.
+    fn is_stage(&self) -> bool {
+        matches!(self.nodes, Nodes::Stage)
+    }
+
+    /// Whether how many steps it runs is known beforehand, so that what it leaves of all of them has a known length.
+    fn has_known_steps(&self) -> bool {
+        !matches!(self.nodes, Nodes::Decode { .. })
     }
 }
 
@@ -162,11 +147,6 @@ fn tensor_of(source: &NamedSource) -> Option<&str> {
         | Source::GrownLength
         | Source::Child { .. } => None,
     }
-}
-
-/// Whether a configuration is of a model of cells.
-pub fn is_given(config: &pb::ModelConfig) -> bool {
-    config.parameters.keys().any(|key| is_ours(key))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The tensors that a segment may name, and how long they are known to be.
 
-use super::{Kind, SegmentRequest, keys};
+use super::{SegmentRequest, segment::Fault};
 use crate::{
     model::unfold::{Emit, Emitted, Expression, Nodes, Source, Tensor, Which},
     repository::config::nearest::suggestion,
@@ -25,9 +25,6 @@ struct Left<'r> {
     /// Rows of what it leaves of all nodes, where they are known beforehand.
     rows: Option<Expression>,
 }
-
-/// Why a segment does not fit those before it: the key at fault, and the reason.
-pub(super) type Fault = (String, String);
 
 /// What a name stands for.
 enum Found {
@@ -90,8 +87,8 @@ impl<'r> Scope<'r> {
     pub(super) fn length_of(&self, segment: &SegmentRequest, name: &str) -> Result<Option<Tensor>, String> {
         self.tensor(name).map_err(|fault| {
             let grows = segment.sources.iter().filter(|(_, source)| matches!(source, Source::Grown { .. }));
-            let grown: Vec<String> = grows.map(|(input, _)| format!("{}.{input}", keys::GROW)).collect();
-            if keys::grown(name).is_none() || grown.is_empty() {
+            let grown: Vec<String> = grows.map(|(input, _)| format!("grow.{input}")).collect();
+            if !name.starts_with("grow.") || grown.is_empty() {
                 return fault;
             }
             let hint = suggestion(name, grown.iter().map(String::as_str));
@@ -119,7 +116,7 @@ impl<'r> Scope<'r> {
     pub(super) fn steps_of(&self, name: &str) -> Result<Option<Tensor>, String> {
         let tensor = self.tensor(name)?;
         if let Some(Tensor::Emitted(emitted)) = tensor
-            && self.segments[emitted.segment].segment.kind() != Kind::Stage
+            && !self.segments[emitted.segment].segment.is_stage()
             && self.which(emitted) != Some(Which::All)
         {
             return Err(format!(
@@ -137,19 +134,19 @@ impl<'r> Scope<'r> {
         let parse = |key: &str, text: &str| self.expression(text).map(Some).map_err(|fault| (key.to_owned(), fault));
         match &segment.nodes {
             Nodes::Stage => Ok(segment.over().find_map(|(_, of)| self.rows(of))),
-            Nodes::Chain { steps: Some(text) } => parse(keys::STEPS, text),
-            Nodes::Decode { max_steps: Some(text), .. } => parse(keys::MAX_STEPS, text),
+            Nodes::Chain { steps: Some(text) } => parse("steps", text),
+            Nodes::Decode { max_steps: Some(text), .. } => parse("max_steps", text),
             Nodes::Tree { children, .. } => Ok(self.rows(children)),
             Nodes::Chain { steps: None } | Nodes::Decode { max_steps: None, .. } => {
                 let known = segment.over().find_map(|(_, of)| self.rows(of));
                 match (known, segment.over().next()) {
                     (Some(known), _) => Ok(Some(known)),
                     (None, Some((input, of))) => Err((
-                        format!("{}.{input}", keys::OVER),
+                        format!("over.{input}"),
                         format!("how long '{of}' will be is not known before it is there: expected the key 'steps'"),
                     )),
                     (None, None) => Err((
-                        keys::CELL.to_owned(),
+                        "cell".to_owned(),
                         "expected 'over', whose length is the number of steps, or 'steps'".to_owned(),
                     )),
                 }
@@ -217,7 +214,7 @@ impl<'r> Scope<'r> {
             Some(Tensor::Input(input)) => Some(Expression::Length(input)),
             Some(Tensor::Emitted(emitted)) => {
                 let Left { segment, rows, .. } = &self.segments[emitted.segment];
-                let has_all = self.which(emitted) == Some(Which::All) || segment.kind() == Kind::Stage;
+                let has_all = self.which(emitted) == Some(Which::All) || segment.is_stage();
                 if has_all { rows.clone() } else { None }
             }
             // An output of a stage that names none: each has the stage's rows.

@@ -4,130 +4,122 @@ use std::collections::BTreeMap;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Constant, DEFAULT_MAX_NODES, Kind, MAX_NODES, NamedSource, SegmentRequest, keys, part::Part};
+use super::{Constant, NamedNodes, NamedSource, SegmentRequest};
 use crate::{
     model::unfold::{Control, Emit, Nodes, Source, Start, Which},
-    repository::config::{ConfigError, nearest::suggestion},
+    repository::config::{
+        model::{self, Segment, Stage, Steps},
+        values::Filled,
+    },
 };
+
+/// Most nodes of a tree whose configuration does not say.
+const DEFAULT_MAX_NODES: u32 = 256;
+
+/// The key at fault in a segment, and the reason.
+pub(super) type Fault = (String, String);
 
 /// Reads a segment. `cell` gives the number of a cell, or the reason why there is none of that name.
 ///
 /// # Errors
-/// For keys that its kind has not, that are missing, or whose values are of a wrong kind.
+/// For cells that there are not, and values of a wrong kind.
 pub(super) fn read(
-    part: &Part<'_>,
+    segment: &Segment,
     cell: &mut dyn FnMut(&str) -> Result<usize, String>,
-) -> Result<SegmentRequest, ConfigError> {
-    let kind = kind(part)?;
-    let mut cell_at = |key: &str| {
-        let name = part.required(key)?;
-        cell(name).map_err(|fault| part.refuse(key, fault)).map(|number| (number, name))
-    };
-    let (cells, default_name): (SmallVec<[usize; 2]>, &str) = match kind {
-        Kind::Stage | Kind::Chain | Kind::Decode => {
-            let (cell, name) = cell_at(keys::CELL)?;
-            (smallvec![cell], name)
-        }
-        Kind::Tree => {
-            let ((leaf, _), (internal, _)) = (cell_at(keys::LEAF)?, cell_at(keys::INTERNAL)?);
-            (smallvec![leaf, internal], Kind::Tree.as_str())
-        }
-    };
-    let nodes = match kind {
-        Kind::Stage => Nodes::Stage,
-        Kind::Chain => {
-            let steps = part.text(keys::STEPS).map(|_| part.required(keys::STEPS)).transpose()?;
-            Nodes::Chain { steps: steps.map(str::to_owned) }
-        }
-        Kind::Decode => {
-            let max_steps = part.required(keys::MAX_STEPS)?.to_owned();
-            Nodes::Decode { max_steps: Some(max_steps), until: until(part)? }
-        }
-        Kind::Tree => {
-            let children = part.required(keys::CHILDREN)?.to_owned();
-            let max_nodes = part.whole(keys::MAX_NODES, 1..=MAX_NODES)?.unwrap_or(DEFAULT_MAX_NODES);
-            Nodes::Tree { children, max_nodes }
-        }
-    };
-    let name = part.text(keys::NAME).unwrap_or(default_name);
-    if !keys::is_name(name) {
-        let message = format!("expected a name of letters, digits, '_' and '-', but found '{name}'");
-        return Err(part.refuse(keys::NAME, message));
+) -> Result<SegmentRequest, Fault> {
+    let mut cell_at = |key: &str, name: &Filled| cell(&name.0).map_err(|fault| (key.to_owned(), fault));
+    let (name, key, first) = segment.name_and_cell();
+    let mut cells: SmallVec<[usize; 2]> = smallvec![cell_at(key, first)?];
+    if let Segment::Tree(tree) = segment {
+        cells.push(cell_at("internal", &tree.internal)?);
     }
-    let sources = sources(part, kind)?;
-    let emits = emits(part, kind)?;
-    Ok(SegmentRequest { name: name.to_owned(), cells, nodes, sources, emits, streams: part.flag(keys::STREAM)? })
+    let (default_name, streams) = match segment {
+        Segment::Chain(model::Chain { stream, .. }) | Segment::Decode(model::Decode { stream, .. }) => {
+            (first.0.as_str(), *stream == Some(true))
+        }
+        Segment::Stage(_) => (first.0.as_str(), false),
+        Segment::Tree(_) => ("tree", false),
+    };
+    Ok(SegmentRequest {
+        name: name.unwrap_or(default_name).to_owned(),
+        cells,
+        nodes: nodes(segment)?,
+        sources: sources(segment)?,
+        emits: emits(segment)?,
+        streams,
+    })
 }
 
-fn kind(part: &Part<'_>) -> Result<Kind, ConfigError> {
-    let word = part.required(keys::KIND)?;
-    let Some(kind) = Kind::from_name(word) else {
-        let hint = suggestion(word, Kind::ALL.map(Kind::as_str));
-        return Err(part.refuse(keys::KIND, format!("expected stage, chain, decode or tree, but found '{word}'{hint}")));
-    };
-    for key in part.keys().filter(|key| *key != keys::KIND) {
-        let first = key.split('.').next().unwrap_or(key);
-        if !kind.plain().contains(&key) && !kind.maps().contains(&first) {
-            let hint = suggestion(first, kind.plain().iter().chain(kind.maps()).copied());
-            return Err(part.refuse(key, format!("a {kind} has no '{first}'{hint}")));
+fn nodes(segment: &Segment) -> Result<NamedNodes, Fault> {
+    Ok(match segment {
+        Segment::Stage(_) => Nodes::Stage,
+        Segment::Chain(chain) => Nodes::Chain { steps: chain.steps.as_ref().map(Steps::text) },
+        Segment::Decode(decode) => {
+            let mut until = decode.until.iter().flat_map(|until| &until.0);
+            let first = until.next();
+            if let (Some((first, _)), Some((second, _))) = (first, until.next()) {
+                let message = format!("expected one output that ends the loop, but found '{}' too", first.0);
+                return Err((format!("until.{}", second.0), message));
+            }
+            let until = first.map(|(output, value)| (output.0.clone(), value.0));
+            Nodes::Decode { max_steps: Some(decode.max_steps.text()), until }
         }
-    }
-    Ok(kind)
-}
-
-fn until(part: &Part<'_>) -> Result<Option<(String, i64)>, ConfigError> {
-    let given = part.mapping(keys::UNTIL)?;
-    let key = |output: &str| format!("{}.{output}", keys::UNTIL);
-    match given[..] {
-        [] => Ok(None),
-        [(output, text)] => match text.parse() {
-            Ok(value) => Ok(Some((output.to_owned(), value))),
-            Err(_) => Err(part.refuse(&key(output), format!("expected a whole number, but found '{text}'"))),
+        Segment::Tree(tree) => Nodes::Tree {
+            children: tree.children.0.clone(),
+            max_nodes: tree.max_nodes.map_or(DEFAULT_MAX_NODES, |most| most.0),
         },
-        [(first, _), (second, _), ..] => {
-            Err(part.refuse(&key(second), format!("expected one output that ends the loop, but found '{first}' too")))
-        }
-    }
+    })
 }
 
-fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, NamedSource>, ConfigError> {
-    let reversed = part.flag(keys::REVERSE)?;
-    let mut starts: BTreeMap<&str, &str> = BTreeMap::new();
-    if kind.maps().contains(&keys::START) {
-        starts.extend(part.mapping(keys::START)?);
-    }
+/// The tensor or output that a segment gives an input under a key.
+pub(super) fn given_at<'s>(segment: &'s Segment, key: &str, input: &str) -> Option<&'s str> {
+    let (_, map) = segment.sources().into_iter().find(|(known, _)| *known == key)?;
+    map.get(&Filled(input.to_owned())).map(|text| text.0.as_str())
+}
+
+fn sources(segment: &Segment) -> Result<BTreeMap<String, NamedSource>, Fault> {
+    let is_stage = matches!(segment, Segment::Stage(_));
+    let reversed = matches!(segment, Segment::Chain(model::Chain { reverse: Some(true), .. }));
+    let starts = match segment {
+        Segment::Stage(Stage { start, .. })
+        | Segment::Chain(model::Chain { start, .. })
+        | Segment::Decode(model::Decode { start, .. }) => start.as_ref(),
+        Segment::Tree(_) => None,
+    };
+    let mut starts: BTreeMap<&str, &model::Start> =
+        starts.into_iter().flat_map(|starts| &starts.0).map(|(input, start)| (input.0.as_str(), start)).collect();
     let mut sources = BTreeMap::new();
     let mut places: BTreeMap<&str, &str> = BTreeMap::new();
-    for map in kind.sources() {
-        for (input, text) in part.mapping(map)? {
-            let key = format!("{map}.{input}");
-            if let Some(other) = places.insert(input, map) {
-                let message = format!("expected one source of the input '{input}', but '{other}' has it too");
-                return Err(part.refuse(&key, message));
-            }
-            if kind == Kind::Stage && map != keys::OVER && places.values().any(|other| *other == keys::OVER) {
-                let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
-                return Err(part.refuse(&key, message));
-            }
-            let source = match map {
-                keys::OVER if kind == Kind::Stage => Source::Rows(text.to_owned()),
-                keys::OVER => Source::Step { of: text.to_owned(), reversed },
-                keys::LENGTH => length(part, text),
-                keys::GROW => Source::Grown { output: text.to_owned() },
-                keys::CHILD => child(text).map_err(|fault| part.refuse(&key, fault))?,
-                keys::CARRY | keys::FEED | keys::KEEP => {
-                    let start = starts.remove(input).map_or(Start::Row(Constant::Value(0.0)), start);
-                    Source::Carried { output: text.to_owned(), start, is_kept: map == keys::KEEP }
-                }
-                keys::CONTROL => control(text).map_err(|fault| part.refuse(&key, fault))?,
-                _ => Source::Whole(text.to_owned()),
-            };
-            sources.insert(input.to_owned(), source);
+    let entries = segment.sources().into_iter().flat_map(|(map, own)| own.iter().map(move |entry| (map, entry)));
+    for (map, (Filled(input), Filled(text))) in entries {
+        let refuse = |message: String| (format!("{map}.{input}"), message);
+        if let Some(other) = places.insert(input, map) {
+            return Err(refuse(format!("expected one source of the input '{input}', but '{other}' has it too")));
         }
+        if is_stage && map != "over" && places.values().any(|other| *other == "over") {
+            let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
+            return Err(refuse(message.to_owned()));
+        }
+        let grows = |input: &str| given_at(segment, "grow", input).is_some();
+        let source = match map {
+            "over" if is_stage => Source::Rows(text.clone()),
+            "over" => Source::Step { of: text.clone(), reversed },
+            "length" if text.strip_prefix("grow.").is_some_and(grows) => Source::GrownLength,
+            "length" => Source::Length(text.clone()),
+            "grow" => Source::Grown { output: text.clone() },
+            "child" => child(text).map_err(refuse)?,
+            "carry" | "feed" | "keep" => {
+                let start = starts.remove(input.as_str()).map_or(Start::Row(Constant::Value(0.0)), start);
+                Source::Carried { output: text.clone(), start, is_kept: map == "keep" }
+            }
+            "control" => control(text).map_err(refuse)?,
+            _ => Source::Whole(text.clone()),
+        };
+        sources.insert(input.clone(), source);
     }
     if let Some((input, _)) = starts.first_key_value() {
         let message = format!("only what is carried from step to step has a start, but '{input}' is not");
-        return Err(part.refuse(&format!("{}.{input}", keys::START), message));
+        return Err((format!("start.{input}"), message));
     }
     Ok(sources)
 }
@@ -144,15 +136,15 @@ fn control(text: &str) -> Result<NamedSource, String> {
     Ok(Source::Control { control, no: Constant::Value(0.0), yes: Constant::Value(1.0) })
 }
 
-/// The length of a tensor, or of an input that the segment itself grows.
-fn length(part: &Part<'_>, text: &str) -> NamedSource {
-    let grows = keys::grown(text).is_some() && part.text(text).is_some();
-    if grows { Source::GrownLength } else { Source::Length(text.to_owned()) }
-}
-
-fn start(text: &str) -> Start<String, Constant> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    number.map_or_else(|| Start::Tensor(text.to_owned()), |number| Start::Row(Constant::Value(number)))
+fn start(start: &model::Start) -> Start<String, Constant> {
+    match start {
+        model::Start::Number(number) => Start::Row(Constant::Value(number.0)),
+        // A text that is a number is one, as it is in parameters.
+        model::Start::Tensor(Filled(text)) => match text.parse().ok().filter(|number: &f64| number.is_finite()) {
+            Some(number) => Start::Row(Constant::Value(number)),
+            None => Start::Tensor(text.clone()),
+        },
+    }
 }
 
 fn child(text: &str) -> Result<NamedSource, String> {
@@ -165,29 +157,31 @@ fn child(text: &str) -> Result<NamedSource, String> {
     Ok(Source::Child { child: child.into(), output: output.to_owned(), none: Constant::Value(0.0) })
 }
 
-fn emits(part: &Part<'_>, kind: Kind) -> Result<Vec<Emit<String>>, ConfigError> {
-    // A stage that names none leaves all outputs of its cell.
-    let given = if kind == Kind::Stage { part.mapping(keys::EMIT)? } else { part.required_mapping(keys::EMIT)? };
-    let last = if kind == Kind::Tree { "root" } else { "last" };
-    let emits = given.into_iter().map(|(name, text)| {
-        let refuse = || {
-            let message = format!("expected {last}(<output>) or all(<output>), but found '{text}'");
-            part.refuse(&format!("{}.{name}", keys::EMIT), message)
-        };
+/// A stage that names none leaves all outputs of its cell.
+fn emits(segment: &Segment) -> Result<Vec<Emit<String>>, Fault> {
+    let (given, last) = match segment {
+        Segment::Stage(stage) => (stage.emit.as_ref(), "last"),
+        Segment::Chain(chain) => (Some(&chain.emit), "last"),
+        Segment::Decode(decode) => (Some(&decode.emit), "last"),
+        Segment::Tree(tree) => (Some(&tree.emit), "root"),
+    };
+    let emits = given.into_iter().flat_map(|given| &given.0).map(|(Filled(name), Filled(text))| {
         let call = text.strip_suffix(')').and_then(|call| call.split_once('('));
-        let (word, output) = call.ok_or_else(refuse)?;
-        let which = match word.trim() {
+        let (word, output) = call.map_or(("", ""), |(word, output)| (word.trim(), output.trim()));
+        let which = match word {
             // All values of a single node are the last one.
-            "all" if kind == Kind::Stage => Which::Last,
-            "all" => Which::All,
-            word if word == last => Which::Last,
-            _ => return Err(refuse()),
+            "all" if matches!(segment, Segment::Stage(_)) => Some(Which::Last),
+            "all" => Some(Which::All),
+            word => (word == last).then_some(Which::Last),
         };
-        let output = output.trim();
-        if output.is_empty() {
-            return Err(refuse());
-        }
-        Ok(Emit { name: name.to_owned(), output: output.to_owned(), which })
+        let emit = which.filter(|_| !output.is_empty()).map(|which| {
+            let output = output.to_owned();
+            Emit { name: name.clone(), output, which }
+        });
+        emit.ok_or_else(|| {
+            let message = format!("expected {last}(<output>) or all(<output>), but found '{text}'");
+            (format!("emit.{name}"), message)
+        })
     });
     emits.collect()
 }

@@ -1,56 +1,50 @@
-//! `model.yaml`: our own form of a model's configuration, read into the same `ModelConfig` that `config.pbtxt` gives.
-//!
-//! `tree` turns text into nodes, `read` reads them with keys and places, and the files beside them fill in the
-//! parts of the configuration. Whatever `ModelConfig` has no field for goes into `parameters`
-//! ([`crate::repository::config::params`]).
+//! `model.yaml`: our own form of a model's configuration, read as a [`Model`] and made the same [`Settings`] that
+//! `config.pbtxt` gives.
 
 mod batching;
-mod queueing;
-mod read;
-mod sequences;
-mod stages;
-mod tensors;
-mod tree;
-mod unfold;
-mod warmup;
 
-pub(super) use tree::{Trail, locate};
+use std::collections::BTreeMap;
 
-use std::str::FromStr;
+use serde::Deserialize;
 
-use self::read::{Reader, Section, Value};
 use super::{
     ConfigError, Origin, bounds,
-    engine::ENGINE,
-    lengths::{self, LENGTHS},
-    params,
-    pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
-    precision::PRECISION,
+    convert::datatype_to_pb,
+    model::{
+        Device, Input, Instance, Model, Output, PadSection, Sample, SampleData, SampleInput, Sequences, Shape,
+        SomeVersions, VersionWord, Versions,
+    },
+    parameters,
+    pb::{
+        self,
+        model_config::SchedulingChoice,
+        model_instance_group::Kind,
+        model_sequence_batching::{StrategyChoice, StrategyDirect, StrategyOldest},
+        model_version_policy as version_policy,
+        model_warmup::input::InputDataType,
+    },
+    settings::{Axes, Own, Pad, Settings},
+    tree,
+    values::{DataTypeName, Dim, Named},
 };
-use crate::engine::{OnnxEngine, Precision};
+
+use crate::batching::knob::given;
 
 /// More text than any model needs.
 const MAX_BYTES: usize = 128 << 10;
 
-const KEYS: [&str; 18] = [
-    "name",
-    "backend",
-    "engine",
-    "program",
-    "max_batch_size",
-    "version_policy",
-    "inputs",
-    "outputs",
-    "instance",
-    "decoupled",
-    "stages",
-    "exits",
-    "cells",
-    "unfold",
-    "sequence_batching",
-    "batching",
-    "warmup",
-    "parameters",
+/// What `ModelConfig` calls otherwise.
+const NAMES: [(&str, &str); 10] = [
+    ("input", "inputs"),
+    ("output", "outputs"),
+    ("default_model_filename", "program"),
+    ("model_transaction_policy", "decoupled"),
+    ("instance_group", "instance"),
+    ("lengths", "instance.lengths"),
+    ("model_warmup", "warmup"),
+    ("sequence_batching.oldest.max_candidate_sequences", "sequence_batching.max_candidate_sequences"),
+    ("batching.sequences", "sequence_batching.queue"),
+    ("dynamic_batching.max_queue_delay_microseconds", "batching.window.max_queue_delay_us"),
 ];
 
 /// Reads a `model.yaml`. `file` is the name that errors carry.
@@ -58,187 +52,227 @@ const KEYS: [&str; 18] = [
 /// # Errors
 /// For text that is too large or not YAML, for unknown and repeated keys, and for values of a wrong kind; with file,
 /// line, column, key and what was expected.
-pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
-    let plain = |message: String| ConfigError { file: file.to_owned(), position: None, key: String::new(), message };
+pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
+    let refuse = |position, message: String| ConfigError::of_text(file, position, message);
     if bytes.len() > MAX_BYTES {
-        return Err(plain(bounds::too_large(bytes.len(), MAX_BYTES)));
+        return Err(refuse(None, bounds::too_large(bytes.len(), MAX_BYTES)));
     }
     let text = std::str::from_utf8(bytes)
-        .map_err(|fault| plain(format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
+        .map_err(|fault| refuse(None, format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    bounds::yaml(text).map_err(|bounds::Excess { position, message }| ConfigError { position, ..plain(message) })?;
-    let root = tree::read(text).map_err(|(position, message)| ConfigError { position, ..plain(message) })?;
-
-    let mut reader = Reader::new(file, text);
-    let mut config = pb::ModelConfig::default();
-    let top = reader.section(&Reader::root(&root), &KEYS)?;
-    identity(&mut reader, &top, &mut config)?;
-    if let Some(value) = top.get("version_policy") {
-        config.version_policy = Some(versions(&reader, value)?);
-        reader.note("version_policy", value);
+    bounds::yaml(text).map_err(|excess| refuse(excess.position, excess.message))?;
+    let root = tree::read(text).map_err(|(position, message)| refuse(position, message))?;
+    let twice = root.twice();
+    let model = Model::deserialize(&root);
+    let mut origin = Origin::of_tree(file, text, root);
+    if let Some((first, second, name)) = twice {
+        let first = tree::locate(text, &first).map(|place| format!(", first in line {}", place.line));
+        let message = format!("the key '{name}' is there twice{}", first.unwrap_or_default());
+        return Err(origin.error_at(&second, message));
     }
-    if let Some(value) = top.get("inputs") {
-        tensors::inputs(&mut reader, value, &mut config)?;
+    let model = model.map_err(|fault| origin.error_at(&fault.trail(), fault.message))?;
+    for (path, key) in NAMES {
+        origin.name(path, key);
     }
-    if let Some(value) = top.get("outputs") {
-        tensors::outputs(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("instance") {
-        instance(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("decoupled") {
-        config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: reader.flag(value)? });
-        reader.note("model_transaction_policy", value);
-    }
-    if let Some(value) = top.get("warmup") {
-        warmup::samples(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("parameters") {
-        parameters(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("stages") {
-        stages::cuts(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("exits") {
-        stages::exits(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("cells") {
-        unfold::cells(&mut reader, value, &mut config)?;
-        // Each request unfolds by itself.
-        if top.get("max_batch_size").is_none() {
-            config.max_batch_size = 1;
-        }
-    }
-    if let Some(value) = top.get("unfold") {
-        unfold::segments(&mut reader, value, &mut config)?;
-    }
-    if let Some(value) = top.get("sequence_batching") {
-        sequences::batching(&mut reader, value, &mut config)?;
-    }
-    batching::policy(&mut reader, top.get("batching"), &mut config)?;
-    Ok((config, reader.origin))
+    let settings = settings(model, &mut origin)?;
+    Ok((settings, origin))
 }
 
-fn identity(reader: &mut Reader<'_>, top: &Section<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
-    if let Some(value) = top.get("name") {
-        config.name = reader.text(value)?;
-        reader.note("name", value);
+fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> {
+    let batching = model.batching.unwrap_or_default();
+    if let Some(key) = given(&batching).iter().find(|key| ["bucket_width", "sequences"].contains(&key.as_str())) {
+        return Err(origin.error(&format!("batching.{key}"), tree::unknown_key(key, [])));
     }
-    if let Some(value) = top.get("backend") {
-        config.backend = reader.text(value)?;
-        reader.note("backend", value);
-    }
-    if let Some(value) = top.get("engine") {
-        let text = named::<OnnxEngine>(reader, value)?;
-        put(reader, config, ENGINE.to_owned(), text, value);
-    }
-    if let Some(value) = top.get("program") {
-        config.default_model_filename = reader.text(value)?;
-        reader.note("default_model_filename", value);
-    }
-    if let Some(value) = top.get("max_batch_size") {
-        config.max_batch_size = reader.int(value, 0..=i128::from(i32::MAX))?;
-        reader.note("max_batch_size", value);
-    }
-    Ok(())
-}
-
-fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPolicy, ConfigError> {
-    let chosen = |choice| pb::ModelVersionPolicy { policy_choice: Some(choice) };
-    if let tree::Node::Text(word) = value.node {
-        return match word.as_str() {
-            "latest" => Ok(chosen(version_policy::PolicyChoice::Latest(version_policy::Latest { num_versions: 1 }))),
-            "all" => Ok(chosen(version_policy::PolicyChoice::All(version_policy::All {}))),
-            _ => Err(reader.error(value, format!("expected latest, all or a mapping, but found '{word}'"))),
-        };
-    }
-    let section = reader.section(value, &["latest", "specific"])?;
-    match (section.get("latest"), section.get("specific")) {
-        (Some(count), None) => {
-            let num_versions = reader.int(count, 1..=i128::from(u32::MAX))?;
-            Ok(chosen(version_policy::PolicyChoice::Latest(version_policy::Latest { num_versions })))
-        }
-        (None, Some(list)) => {
-            let versions = reader.list(list)?;
-            let versions = versions.iter().map(|item| reader.int(item, 1..=i128::from(i64::MAX)));
-            let versions = versions.collect::<Result<_, _>>()?;
-            Ok(chosen(version_policy::PolicyChoice::Specific(version_policy::Specific { versions })))
-        }
-        _ => Err(reader.error(value, "expected latest, all, { latest: <count> } or { specific: [<versions>] }")),
-    }
-}
-
-fn instance(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
-    let section = reader.section(value, &["devices", "count", "lengths", "precision"])?;
-    config.instance_group = instance_groups(reader, &section)?;
-    reader.note("instance_group", value);
-    if let Some(precision) = section.get("precision") {
-        let text = named::<Precision>(reader, precision)?;
-        put(reader, config, PRECISION.to_owned(), text, precision);
-    }
-    let Some(lengths) = section.get("lengths") else { return Ok(()) };
-    for (axis, entry) in reader.mapping(lengths)?.entries() {
-        let listed = reader.list(entry)?;
-        let listed = listed.iter().map(|length| reader.int(length, 1..=i128::from(u32::MAX)));
-        let listed: Vec<u32> = listed.collect::<Result<_, _>>()?;
-        put(reader, config, format!("{LENGTHS}{axis}"), lengths::text_of(&listed), entry);
-    }
-    Ok(())
-}
-
-fn instance_groups(reader: &Reader<'_>, section: &Section<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
-    let count = section.get("count").map(|count| reader.int(count, 1..=i128::from(i32::MAX))).transpose()?;
-    let group = |kind: Kind| pb::ModelInstanceGroup {
-        kind: kind.into(),
-        count: count.unwrap_or(0),
-        ..pb::ModelInstanceGroup::default()
+    let mut config = pb::ModelConfig {
+        name: model.name.unwrap_or_default(),
+        backend: model.backend.unwrap_or_default(),
+        default_model_filename: model.program.unwrap_or_default(),
+        version_policy: model.version_policy.map(versions),
+        model_transaction_policy: model.decoupled.map(|decoupled| pb::ModelTransactionPolicy { decoupled }),
+        ..Default::default()
     };
-    let Some(devices) = section.get("devices") else { return Ok(vec![group(Kind::Auto)]) };
+    // Each request of cells unfolds by itself.
+    let batch_size = model.max_batch_size.map(|size| size.0);
+    config.max_batch_size = batch_size.unwrap_or(i32::from(model.cells.is_some()));
+    let mut own = Own {
+        engine: model.engine,
+        stages: model.stages,
+        exits: model.exits,
+        cells: model.cells.map(|cells| cells.0).unwrap_or_default(),
+        unfold: model.unfold.map(|segments| segments.0).unwrap_or_default(),
+        batching,
+        ..Own::default()
+    };
+    for (number, input) in model.inputs.into_iter().enumerate() {
+        config.input.push(self::input(number, input, &mut own, origin)?);
+    }
+    for (number, output) in model.outputs.into_iter().enumerate() {
+        config.output.push(self::output(number, output, &mut own, origin));
+    }
+    if let Some(instance) = model.instance {
+        config.instance_group = instance_groups(&instance);
+        own.lengths = instance.lengths;
+        own.instance.precision = instance.precision;
+    }
+    for (number, sample) in model.warmup.into_iter().enumerate() {
+        config.model_warmup.push(self::sample(number, sample, origin)?);
+    }
+    for (key, string_value) in model.parameters {
+        if parameters::is_ours(&key) {
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, batching, \
+                           stages, exits, cells or unfold";
+            return Err(origin.error(&format!("parameters.{key}"), message));
+        }
+        config.parameters.insert(key, pb::ModelParameter { string_value });
+    }
+    for (number, segment) in own.unfold.iter_mut().enumerate() {
+        let (path, key) = (format!("unfold.{number}"), format!("unfold[{number}].{}", segment.kind()));
+        origin.name(format!("{path}.kind"), key.clone());
+        origin.name(path, key.clone());
+        segment.name_over().map_err(|(name, message)| origin.error(&format!("{key}.{name}"), message))?;
+    }
+    if let Some(sequences) = model.sequence_batching {
+        let batching = sequence_batching(&sequences);
+        config.scheduling_choice = Some(SchedulingChoice::SequenceBatching(batching));
+        own.batching.sequences = sequences.queue;
+    }
+    let mut settings = Settings { config, own };
+    batching::policy(&mut settings, origin)?;
+    Ok(settings)
+}
+
+fn versions(versions: Versions) -> pb::ModelVersionPolicy {
+    use version_policy::{All, Latest, PolicyChoice, Specific};
+    let choice = match versions {
+        Versions::Word(VersionWord::All) => PolicyChoice::All(All {}),
+        Versions::Word(VersionWord::Latest) => PolicyChoice::Latest(Latest { num_versions: 1 }),
+        Versions::Some(SomeVersions::Latest(count)) => PolicyChoice::Latest(Latest { num_versions: count.0 }),
+        Versions::Some(SomeVersions::Specific(versions)) => {
+            PolicyChoice::Specific(Specific { versions: versions.into_iter().map(|version| version.0).collect() })
+        }
+    };
+    pb::ModelVersionPolicy { policy_choice: Some(choice) }
+}
+
+fn input(number: usize, input: Input, own: &mut Own, origin: &mut Origin) -> Result<pb::ModelInput, ConfigError> {
+    let Input { name, dtype, dims, reshape, optional, pad } = input;
+    let key = format!("inputs[{number}]");
+    origin.name(format!("input[{number}].data_type"), format!("{key}.dtype"));
+    if let Some(given) = pad {
+        origin.name(format!("pad.{name}"), format!("{key}.pad"));
+        let pad = self::pad(given).map_err(|fault| origin.error(&format!("{key}.pad"), fault))?;
+        own.pad.insert(name.clone(), Named(pad));
+    }
+    let dims = sizes(&name, dims, &key, own, origin);
+    let (data_type, reshape) = (data_type(dtype), reshape.map(self::reshape));
+    Ok(pb::ModelInput { name, data_type, dims, reshape, optional, ..Default::default() })
+}
+
+fn pad(given: PadSection) -> Result<Pad, String> {
+    let axes = match (given.axis, given.axes) {
+        (Some(axis), None) => vec![axis],
+        (None, Some(axes)) if !axes.is_empty() => axes,
+        (None, Some(_)) => return Err("expected at least one axis".to_owned()),
+        _ => return Err("expected either 'axis' (a name) or 'axes' (a list of names)".to_owned()),
+    };
+    let symbols = axes.into_iter().map(|axis| match axis {
+        Dim::Axis(symbol) => Ok(symbol.0),
+        Dim::Size(size) => Err(format!("expected the name of an axis, but found {}: give it a name in dims", size.0)),
+    });
+    Ok(Pad { symbols: symbols.collect::<Result<_, _>>()?, value: given.value.unwrap_or(0.0) })
+}
+
+fn output(number: usize, output: Output, own: &mut Own, origin: &mut Origin) -> pb::ModelOutput {
+    let Output { name, dtype, dims, reshape, labels } = output;
+    let key = format!("outputs[{number}]");
+    origin.name(format!("output[{number}].data_type"), format!("{key}.dtype"));
+    origin.name(format!("output[{number}].label_filename"), format!("{key}.labels"));
+    let dims = sizes(&name, dims, &key, own, origin);
+    let (data_type, reshape) = (data_type(dtype), reshape.map(self::reshape));
+    let label_filename = labels.unwrap_or_default();
+    pb::ModelOutput { name, data_type, dims, reshape, label_filename, ..Default::default() }
+}
+
+fn data_type(dtype: Option<Named<DataTypeName>>) -> i32 {
+    dtype.map_or(0, |dtype| datatype_to_pb(dtype.0.0).into())
+}
+
+fn reshape(shape: Shape) -> pb::ModelTensorReshape {
+    pb::ModelTensorReshape { shape: shape.into_iter().map(|size| size.0).collect() }
+}
+
+/// Sizes; the names of those dimensions that vary under a name become the tensor's axes.
+fn sizes(tensor: &str, dims: Vec<Dim>, key: &str, own: &mut Own, origin: &mut Origin) -> Vec<i64> {
+    let split = dims.into_iter().map(|dim| match dim {
+        Dim::Size(size) => (size.0, None),
+        Dim::Axis(name) => (-1, Some(name.0)),
+    });
+    let (sizes, names): (Vec<i64>, Vec<Option<String>>) = split.unzip();
+    if names.iter().any(Option::is_some) {
+        origin.name(format!("axes.{tensor}"), format!("{key}.dims"));
+        own.axes.insert(tensor.to_owned(), Named(Axes(names)));
+    }
+    sizes
+}
+
+fn instance_groups(instance: &Instance) -> Vec<pb::ModelInstanceGroup> {
+    let count = instance.count.map_or(0, |count| count.0);
+    let group = |kind: Kind| pb::ModelInstanceGroup { kind: kind.into(), count, ..pb::ModelInstanceGroup::default() };
+    let Some(devices) = &instance.devices else { return vec![group(Kind::Auto)] };
     let mut groups: Vec<pb::ModelInstanceGroup> = Vec::new();
-    for device in reader.list(devices)? {
-        let name = reader.text(&device)?;
-        let named = |number: &str| number.parse().ok().filter(|number: &i32| *number >= 0);
-        let (kind, gpu) = match (name.as_str(), name.strip_prefix("cuda:").map(named)) {
-            ("cpu", _) => (Kind::Cpu, None),
-            ("cuda", _) => (Kind::Gpu, None),
-            (_, Some(gpu @ Some(_))) => (Kind::Gpu, gpu),
-            _ => {
-                let message = format!("expected cpu, cuda or cuda:<number>, but found '{name}'");
-                return Err(reader.error(&device, message));
-            }
+    for Named(device) in devices {
+        let (kind, gpu) = match device {
+            Device::Cpu => (Kind::Cpu, None),
+            Device::Cards => (Kind::Gpu, None),
+            Device::Card(number) => (Kind::Gpu, Some(*number)),
         };
         match groups.iter_mut().find(|group| group.kind == i32::from(kind)) {
             Some(group) => group.gpus.extend(gpu),
             None => groups.push(pb::ModelInstanceGroup { gpus: gpu.into_iter().collect(), ..group(kind) }),
         }
     }
-    Ok(groups)
+    groups
 }
 
-fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
-    for (name, entry) in reader.mapping(value)?.entries() {
-        if params::is_ours(name) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, batching, \
-                           stages, exits, cells or unfold";
-            return Err(reader.error(entry, message));
-        }
-        let string_value = reader.text(entry)?;
-        reader.note(format!("parameters[{name}]"), entry);
-        config.parameters.insert((*name).to_owned(), pb::ModelParameter { string_value });
+fn sample(number: usize, sample: Sample, origin: &Origin) -> Result<pb::ModelWarmup, ConfigError> {
+    let mut inputs = BTreeMap::new();
+    for (name, SampleInput { dtype, dims, data, file }) in sample.inputs {
+        let data = match (data, file) {
+            (None | Some(SampleData::Zero), None) => InputDataType::ZeroData(true),
+            (Some(SampleData::Random), None) => InputDataType::RandomData(true),
+            (None, Some(file)) => InputDataType::InputDataFile(file),
+            (Some(_), Some(_)) => {
+                let path = format!("warmup[{number}].inputs[{name}].file");
+                return Err(origin.error(&path, "expected either 'data' or 'file', but found both"));
+            }
+        };
+        let input = pb::model_warmup::Input {
+            data_type: datatype_to_pb(dtype.0.0).into(),
+            dims: dims.into_iter().map(|size| size.0).collect(),
+            input_data_type: Some(data),
+        };
+        inputs.insert(name, input);
     }
-    Ok(())
+    Ok(pb::ModelWarmup {
+        name: sample.name.unwrap_or_else(|| format!("warmup {number}")),
+        batch_size: sample.batch_size.map_or(1, |size| size.0),
+        count: sample.count.map_or(0, |count| count.0),
+        inputs,
+    })
 }
 
-/// The name of one of several, as it is written in parameters.
-fn named<T: FromStr<Err = String> + ToString>(reader: &Reader<'_>, value: &Value<'_>) -> Result<String, ConfigError> {
-    let one: T = reader.text(value)?.parse().map_err(|fault: String| reader.error(value, fault))?;
-    Ok(one.to_string())
-}
-
-/// Puts a parameter of ours into the configuration, and notes where its value stands.
-fn put(reader: &mut Reader<'_>, config: &mut pb::ModelConfig, key: String, string_value: String, value: &Value<'_>) {
-    reader.note(format!("parameters[{key}]"), value);
-    config.parameters.insert(key, pb::ModelParameter { string_value });
+fn sequence_batching(sequences: &Sequences) -> pb::ModelSequenceBatching {
+    pb::ModelSequenceBatching {
+        max_sequence_idle_microseconds: sequences.max_sequence_idle_us.map_or(0, |idle| idle.0),
+        strategy_choice: Some(match sequences.max_candidate_sequences {
+            Some(candidates) => StrategyChoice::Oldest(StrategyOldest {
+                max_candidate_sequences: candidates.0,
+                ..StrategyOldest::default()
+            }),
+            None => StrategyChoice::Direct(StrategyDirect::default()),
+        }),
+        ..pb::ModelSequenceBatching::default()
+    }
 }
 
 #[cfg(test)]

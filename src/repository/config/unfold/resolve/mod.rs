@@ -4,10 +4,7 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 
-use super::{
-    CellPorts, Constant, Kind, NamedSource, SegmentRequest, UnfoldRequest,
-    scope::{Fault, Scope},
-};
+use super::{CellPorts, Constant, NamedSource, SegmentRequest, UnfoldRequest, scope::Scope, segment::Fault};
 use crate::{
     model::{
         DataType, ModelSpec, TensorSpec, element_count,
@@ -106,7 +103,7 @@ impl<'r> Resolver<'r> {
         });
         let emits = emits.collect::<Result<Vec<Emit>, String>>()?;
         self.emitted.push(emits.iter().map(|emit| self.cells[first].outputs[emit.output].datatype).collect());
-        let rows: Option<Expression> = rows.filter(|_| request.kind() != Kind::Decode);
+        let rows: Option<Expression> = rows.filter(|_| request.has_known_steps());
         self.scope.leave(request, Some(named), rows);
         Ok(Segment { name: request.name.clone(), types, nodes, emits, streams: request.streams })
     }
@@ -144,17 +141,17 @@ impl<'r> Resolver<'r> {
 
     /// The source of an input that the segment does not name.
     fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
-        let kind = request.kind();
-        let maps: Vec<&str> = kind.sources().collect();
-        let takes_whole = kind == Kind::Stage && request.over().next().is_none();
+        let maps = match request.nodes {
+            Nodes::Stage => "over, inputs, keep, length, control",
+            Nodes::Chain { .. } => "over, carry, keep, grow, hold, length, control",
+            Nodes::Decode { .. } => "carry, feed, keep, grow, hold, length, control",
+            Nodes::Tree { .. } => "over, hold, length, control, child",
+        };
+        let takes_whole = request.is_stage() && request.over().next().is_none();
         let own = if takes_whole { self.scope.input(&input.name) } else { None };
         let own = own.ok_or_else(|| {
             let name = &self.request.cells[cell].name;
-            format!(
-                "nothing gives the input '{}' of the cell '{name}': expected it in one of {}",
-                input.name,
-                maps.join(", ")
-            )
+            format!("nothing gives the input '{}' of the cell '{name}': expected it in one of {maps}", input.name)
         })?;
         self.read(input, &self.spec.inputs[own].name).map(Source::Whole)
     }

@@ -8,8 +8,12 @@ fn refusal(text: &str, from: &str, to: &str) -> String {
 #[test]
 fn segments_that_lack_a_key_or_have_one_too_many_are_refused_with_their_place() {
     let cases = [
-        ("- chain:", "- chains:", "f:7:3: unfold[0].chains: unknown key 'chains'; did you mean 'chain'?"),
-        ("- chain:", "- stage: encode\n  chain:", "f:7:3: unfold[0]: expected one of stage, chain, decode and tree"),
+        (
+            "- chain:",
+            "- chains:",
+            "f:7:3: unfold[0].chains: expected stage, chain, decode or tree, but found 'chains'; did you mean 'chain'?",
+        ),
+        ("- chain:", "- stage: encode\n  chain:", "f:7:3: unfold[0]: expected one of stage, chain, decode or tree"),
         ("    cell: encode\n", "", "f:7:3: unfold[0].chain: expected the key 'cell'"),
         ("    emit: { tokens: all(next) }\n", "", "f:16:3: unfold[1].decode: expected the key 'emit'"),
         (
@@ -96,7 +100,7 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
         (
             "[1, 4, 512], min_followup: 64",
             "[16], min_followup: 17",
-            "f:4:55: cells.encode.min_followup: expected a whole number from 1 to 16, but found '17'",
+            "f:4:55: cells.encode.min_followup: expected a whole number from 1 to 16, but found 17",
         ),
         (
             "priority: 7",
@@ -412,8 +416,8 @@ fn what_has_no_meaning_for_cells_is_refused_by_name() {
 #[test]
 fn cells_and_unfold_need_each_other() {
     let refused = |text: &str| from_yaml(text).expect_err("it should be refused");
-    assert_eq!(refused("cells: {}"), "f:1:1: cells: expected at least one cell");
-    assert_eq!(refused("unfold: []"), "f:1:1: unfold: expected at least one segment");
+    assert_eq!(refused("cells: {}"), "f:1:1: cells: expected at least one entry");
+    assert_eq!(refused("unfold: []"), "f:1:1: unfold: expected at least one entry");
     assert_eq!(
         refused("cells: { c: { program: c.onnx } }"),
         "f:1:15: cells.c.program: cells need 'unfold', which says what each request runs"

@@ -1,58 +1,20 @@
 //! YAML text → a tree that keeps the order of keys and their duplicates, and the way back from a node to its place.
 //!
 //! serde_yaml tells a place only with an error. So the tree carries none; when a fault is found, [`locate`] reads the
-//! text once more along the node's [`Trail`] and fails there on purpose.
+//! text once more along the node's [`Trail`](super::Trail) and fails there on purpose.
 
 use std::{cell::Cell, fmt};
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::Node;
 use crate::repository::config::{Position, bounds};
 
 /// Most bytes of keys and texts in a tree: far more than a file may have, which aliases can repeat without end.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// A YAML value.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node {
-    Null,
-    Flag(bool),
-    Int(i128),
-    Float(f64),
-    Text(String),
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
-}
-
-impl Node {
-    /// What it is, for messages.
-    pub(super) fn describe(&self) -> String {
-        match self {
-            Self::Null => "nothing".to_owned(),
-            Self::Flag(flag) => flag.to_string(),
-            Self::Int(number) => number.to_string(),
-            Self::Float(number) => number.to_string(),
-            Self::Text(text) => format!("'{}'", text.escape_debug()),
-            Self::List(_) => "a list".to_owned(),
-            Self::Map(_) => "a mapping".to_owned(),
-        }
-    }
-}
-
-/// The way from the root to a node: the number of the entry or item at each level.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::repository::config) struct Trail(Vec<usize>);
-
-impl Trail {
-    pub(super) fn child(&self, number: usize) -> Self {
-        let mut steps = self.0.clone();
-        steps.push(number);
-        Self(steps)
-    }
-}
-
 /// Reads a text into a tree; the error carries a place where the reader knows one.
-pub(super) fn read(text: &str) -> Result<Node, (Option<Position>, String)> {
+pub(in crate::repository::config) fn read(text: &str) -> Result<Node, (Option<Position>, String)> {
     let mut documents = serde_yaml::Deserializer::from_str(text);
     let Some(document) = documents.next() else { return Ok(Node::Null) };
     let size = Size::default();
@@ -64,9 +26,9 @@ pub(super) fn read(text: &str) -> Result<Node, (Option<Position>, String)> {
 }
 
 /// The place of the key (or list item) at the end of a trail.
-pub(in crate::repository::config) fn locate(text: &str, trail: &Trail) -> Option<Position> {
+pub(in crate::repository::config) fn locate(text: &str, trail: &[usize]) -> Option<Position> {
     let document = serde_yaml::Deserializer::from_str(text).next()?;
-    let fault = SeekSeed { rest: &trail.0 }.deserialize(document).err()?;
+    let fault = SeekSeed { rest: trail }.deserialize(document).err()?;
     explain(&fault).0
 }
 
@@ -87,25 +49,17 @@ struct Size {
 }
 
 impl Size {
-    fn add_node<E: de::Error>(&self) -> Result<(), E> {
-        self.nodes.set(self.nodes.get() + 1);
-        match self.nodes.get() {
-            0..=bounds::MAX_VALUES => Ok(()),
-            _ => Err(E::custom(bounds::too_many_values())),
-        }
-    }
-
-    fn add_text<E: de::Error>(&self, text: &str) -> Result<(), E> {
+    fn add<E: de::Error>(&self, nodes: usize, text: &str) -> Result<(), E> {
+        self.nodes.set(self.nodes.get() + nodes);
         self.text_bytes.set(self.text_bytes.get() + text.len());
-        match self.text_bytes.get() {
-            0..=MAX_TEXT_BYTES => Ok(()),
-            _ => {
-                let message = format_args!(
-                    "expected at most {MAX_TEXT_BYTES} bytes of text once aliases are replaced, but found more"
-                );
-                Err(E::custom(message))
-            }
+        if self.nodes.get() > bounds::MAX_VALUES {
+            return Err(E::custom(bounds::too_many_values()));
         }
+        if self.text_bytes.get() > MAX_TEXT_BYTES {
+            let most = format_args!("{MAX_TEXT_BYTES} bytes of text once aliases are replaced");
+            return Err(E::custom(format_args!("expected at most {most}, but found more")));
+        }
+        Ok(())
     }
 }
 
@@ -134,7 +88,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     }
 
     fn visit_none<E: de::Error>(self) -> Result<Node, E> {
-        self.count(Node::Null)
+        self.visit_unit()
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
@@ -158,7 +112,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
-        self.size.add_text(value)?;
+        self.size.add(0, value)?;
         self.count(Node::Text(value.to_owned()))
     }
 
@@ -172,7 +126,14 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut map = Vec::new();
-        while let Some(key) = entries.next_key_seed(KeySeed { size: self.size })? {
+        while let Some(key) = entries.next_key_seed(self)? {
+            let key = match key {
+                Node::Text(key) => key,
+                // Numbers stand for themselves (priority levels).
+                Node::Int(number) => number.to_string(),
+                _ => return Err(de::Error::custom("expected a word as key")),
+            };
+            bounds::key(&key).map_err(de::Error::custom)?;
             map.push((key, entries.next_value_seed(self)?));
         }
         self.count(Node::Map(map))
@@ -181,47 +142,12 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
 
 impl TreeSeed<'_> {
     fn count<E: de::Error>(self, node: Node) -> Result<Node, E> {
-        self.size.add_node()?;
+        self.size.add(1, "")?;
         Ok(node)
     }
 }
 
-/// Keys are words; numbers stand for themselves (priority levels).
-struct KeySeed<'c> {
-    size: &'c Size,
-}
-
-impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl Visitor<'_> for KeySeed<'_> {
-    type Value = String;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a word as key")
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<String, E> {
-        bounds::key(value).map_err(E::custom)?;
-        self.size.add_text(value)?;
-        Ok(value.to_owned())
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-}
-
-/// Walks a trail and fails at its end.
+/// Walks a trail and fails at its end: of a single value serde itself refuses what is there, with its place.
 struct SeekSeed<'t> {
     rest: &'t [usize],
 }
@@ -244,50 +170,21 @@ impl<'de> Visitor<'de> for SeekSeed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let Some((&number, rest)) = self.rest.split_first() else { return Err(de::Error::custom("here")) };
         for _ in 0..number {
-            if items.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(());
-            }
+            items.next_element::<IgnoredAny>()?;
         }
-        if rest.is_empty() {
-            items.next_element_seed(Stop)?;
-        } else {
-            items.next_element_seed(SeekSeed { rest })?;
-        }
-        Ok(())
+        items.next_element_seed(SeekSeed { rest }).map(drop)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
         let Some((&number, rest)) = self.rest.split_first() else { return Err(de::Error::custom("here")) };
         for _ in 0..number {
-            if entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_none() {
-                return Ok(());
-            }
+            entries.next_entry::<IgnoredAny, IgnoredAny>()?;
         }
         if rest.is_empty() {
-            entries.next_key_seed(Stop)?;
-        } else if entries.next_key::<IgnoredAny>()?.is_some() {
-            entries.next_value_seed(SeekSeed { rest })?;
+            // The place of an entry is that of its key.
+            return entries.next_key_seed(SeekSeed { rest }).map(drop);
         }
-        Ok(())
-    }
-}
-
-/// Fails at whatever stands here.
-struct Stop;
-
-impl<'de> DeserializeSeed<'de> for Stop {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-/// Every visit fails: serde's own refusals carry the place just as well.
-impl Visitor<'_> for Stop {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the place looked for")
+        entries.next_key::<IgnoredAny>()?;
+        entries.next_value_seed(SeekSeed { rest })
     }
 }

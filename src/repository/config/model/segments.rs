@@ -1,0 +1,303 @@
+//! `unfold`: the segments that each request of a recurrent model runs.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::Signed;
+use crate::{
+    batching::knob::{Finite, Long, Whole},
+    repository::config::values::{Entries, Filled, Names, NonEmpty, PartName},
+};
+
+/// One part of what each request runs: a mapping of its kind to its keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Segment {
+    /// A cell that runs once, or once for each row of a tensor. The cell's name alone stands for `{ cell: <name> }`.
+    Stage(
+        #[serde(deserialize_with = "short_stage")]
+        #[schemars(with = "ShortStage")]
+        Stage,
+    ),
+    /// A cell that runs for a number of steps, one after the other.
+    Chain(Chain),
+    /// A cell that runs until one of its outputs says that it is done.
+    Decode(Decode),
+    /// Cells that run behind those of their children.
+    Tree(Tree),
+}
+
+/// A segment of one node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Its name for later segments. Default: its cell's.
+    pub name: Option<PartName>,
+    /// The cell.
+    pub cell: Filled,
+    /// The tensors of which each row runs by itself, by input; or one tensor, for the input that `as` names.
+    pub over: Option<Over>,
+    /// The cell's input that gets the rows of `over`.
+    #[serde(rename = "as")]
+    pub as_input: Option<Filled>,
+    /// Tensors by input. Inputs that are not named come from the model's input of the same name.
+    pub inputs: Names,
+    /// Outputs of the sequence's request before, by input.
+    pub keep: Names,
+    /// What is kept before the first request, by input: a number for each element, or a tensor. Default: 0.
+    pub start: Option<Entries<Start>>,
+    /// Tensors by the input that is told their length.
+    pub length: Names,
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    pub control: Names,
+    /// What it leaves behind, by name: `last(<output>)` or `all(<output>)`. Default: each output under its own name.
+    pub emit: Names,
+}
+
+/// A segment of steps whose number is known beforehand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Chain {
+    /// Its name for later segments. Default: its cell's.
+    pub name: Option<PartName>,
+    /// The cell.
+    pub cell: Filled,
+    /// Number of steps, an expression such as `len(tokens) / 2`. Default: the length of `over`, where that is known.
+    pub steps: Option<Steps>,
+    /// `true`: the last row comes first.
+    pub reverse: Option<bool>,
+    /// `true`: each step answers a response of its own.
+    pub stream: Option<bool>,
+    /// The tensors of which each step gets its row, by input; or one tensor, for the input that `as` names.
+    pub over: Option<Over>,
+    /// The cell's input that gets the rows of `over`.
+    #[serde(rename = "as")]
+    pub as_input: Option<Filled>,
+    /// Outputs of the step before, by input.
+    pub carry: Names,
+    /// The same as `carry`, and kept for the sequence's next request.
+    pub keep: Names,
+    /// What is carried into the first step, by input: a number for each element, or a tensor. Default: 0.
+    pub start: Option<Entries<Start>>,
+    /// Outputs by the input that grows by them.
+    pub grow: Names,
+    /// Tensors by input: whole, and the same at each step.
+    pub hold: Names,
+    /// Tensors, or `grow.<input>`, by the input that is told their length.
+    pub length: Names,
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    pub control: Names,
+    /// What it leaves behind, by name: `last(<output>)` or `all(<output>)`.
+    pub emit: Entries<Filled>,
+}
+
+/// A segment of steps until one says that it is the last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Decode {
+    /// Its name for later segments. Default: its cell's.
+    pub name: Option<PartName>,
+    /// The cell.
+    pub cell: Filled,
+    /// Most steps, an expression such as `len(source) + 50`.
+    pub max_steps: Steps,
+    /// `true`: each step answers a response of its own.
+    pub stream: Option<bool>,
+    /// Outputs of the step before, by input.
+    pub carry: Names,
+    /// The same as `carry`, for the token that goes back.
+    pub feed: Names,
+    /// The same as `carry`, and kept for the sequence's next request.
+    pub keep: Names,
+    /// What is carried into the first step, by input: a number for each element, or a tensor. Default: 0.
+    pub start: Option<Entries<Start>>,
+    /// Outputs by the input that grows by them.
+    pub grow: Names,
+    /// The integer that ends the loop, by output. Its step is the last.
+    pub until: Option<Entries<Signed>>,
+    /// Tensors by input: whole, and the same at each step.
+    pub hold: Names,
+    /// Tensors, or `grow.<input>`, by the input that is told their length.
+    pub length: Names,
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    pub control: Names,
+    /// What it leaves behind, by name: `last(<output>)` or `all(<output>)`.
+    pub emit: Entries<Filled>,
+}
+
+/// A segment of nodes that run behind their children.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tree {
+    /// Its name for later segments. Default: `tree`.
+    pub name: Option<PartName>,
+    /// The cell of nodes without children.
+    pub leaf: Filled,
+    /// The cell of the other nodes.
+    pub internal: Filled,
+    /// The input of the model that names each node's children, −1 for none.
+    pub children: Filled,
+    /// Most nodes of a request. Default: 256.
+    pub max_nodes: Option<Whole<u32, 1, { 1 << 20 }>>,
+    /// The tensors of which each node gets its row, by input; or one tensor, for the input that `as` names.
+    pub over: Option<Over>,
+    /// The cell's input that gets the rows of `over`.
+    #[serde(rename = "as")]
+    pub as_input: Option<Filled>,
+    /// Tensors by input: whole, and the same at each node.
+    pub hold: Names,
+    /// Tensors by the input that is told their length.
+    pub length: Names,
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    pub control: Names,
+    /// `<n>.<output>` of the n-th child, by input; zeros where there is none.
+    pub child: Names,
+    /// What it leaves behind, by name: `root(<output>)` or `all(<output>)`.
+    pub emit: Entries<Filled>,
+}
+
+impl Segment {
+    /// The name of its kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Stage(_) => "stage",
+            Self::Chain(_) => "chain",
+            Self::Decode(_) => "decode",
+            Self::Tree(_) => "tree",
+        }
+    }
+
+    /// Its name, if it has one of its own, and the key and the name of its cell; of a tree that of the leaves.
+    pub fn name_and_cell(&self) -> (Option<&str>, &'static str, &Filled) {
+        let (name, key, cell) = match self {
+            Self::Stage(stage) => (&stage.name, "cell", &stage.cell),
+            Self::Chain(chain) => (&chain.name, "cell", &chain.cell),
+            Self::Decode(decode) => (&decode.name, "cell", &decode.cell),
+            Self::Tree(tree) => (&tree.name, "leaf", &tree.leaf),
+        };
+        (name.as_ref().map(|name| name.0.as_str()), key, cell)
+    }
+
+    /// Its mappings from inputs of its cells to where they come from, by key.
+    pub fn sources(&self) -> Vec<(&'static str, &BTreeMap<Filled, Filled>)> {
+        const NO: &Names = &None;
+        let (over, [inputs, carry, feed, keep, grow, hold, length, control, child]) = match self {
+            Self::Stage(Stage { over, inputs, keep, length, control, .. }) => {
+                (over, [inputs, NO, NO, keep, NO, NO, length, control, NO])
+            }
+            Self::Chain(Chain { over, carry, keep, grow, hold, length, control, .. }) => {
+                (over, [NO, carry, NO, keep, grow, hold, length, control, NO])
+            }
+            Self::Decode(Decode { carry, feed, keep, grow, hold, length, control, .. }) => {
+                (&None, [NO, carry, feed, keep, grow, hold, length, control, NO])
+            }
+            Self::Tree(Tree { over, hold, length, control, child, .. }) => {
+                (over, [NO, NO, NO, NO, NO, hold, length, control, child])
+            }
+        };
+        let over = match over {
+            Some(Over::Inputs(inputs)) => Some(("over", &inputs.0)),
+            Some(Over::Tensor(_)) | None => None,
+        };
+        let keys = ["inputs", "carry", "feed", "keep", "grow", "hold", "length", "control", "child"];
+        let named = keys.into_iter().zip([inputs, carry, feed, keep, grow, hold, length, control, child]);
+        over.into_iter().chain(named.filter_map(|(key, names)| Some((key, &names.as_ref()?.0)))).collect()
+    }
+
+    /// Puts the input that `as` names before the tensor of `over`, so that both forms of `over` are one.
+    ///
+    /// # Errors
+    /// For one of the two without the other: the key, and the reason.
+    pub fn name_over(&mut self) -> Result<(), (&'static str, &'static str)> {
+        let (over, as_input) = match self {
+            Self::Stage(stage) => (&mut stage.over, stage.as_input.take()),
+            Self::Chain(chain) => (&mut chain.over, chain.as_input.take()),
+            Self::Decode(_) => return Ok(()),
+            Self::Tree(tree) => (&mut tree.over, tree.as_input.take()),
+        };
+        *over = match (over.take(), as_input) {
+            (Some(Over::Tensor(tensor)), Some(input)) => Some(Over::Inputs(NonEmpty([(input, tensor)].into()))),
+            (over @ (None | Some(Over::Inputs(_))), None) => over,
+            (Some(Over::Tensor(_)), None) => {
+                return Err((
+                    "over",
+                    "expected 'as', the cell's input, beside it, or a mapping from inputs to tensors",
+                ));
+            }
+            (None, Some(_)) => return Err(("as", "expected 'over', which names the tensor, beside it")),
+            (Some(Over::Inputs(_)), Some(_)) => {
+                return Err(("as", "the mapping 'over' names the cell's inputs: remove this"));
+            }
+        };
+        Ok(())
+    }
+}
+
+/// A stage, or the name of its cell for short.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename = "the name of a cell, or a mapping of keys to values")]
+#[schemars(untagged, inline)]
+enum ShortStage {
+    #[serde(rename = "#text")]
+    Cell(Filled),
+    #[serde(rename = "#map")]
+    Keys(Box<Stage>),
+}
+
+fn short_stage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stage, D::Error> {
+    Ok(match ShortStage::deserialize(deserializer)? {
+        ShortStage::Keys(stage) => *stage,
+        ShortStage::Cell(cell) => Stage { cell, ..Stage::default() },
+    })
+}
+
+/// Tensors by input, or one for the input that `as` names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename = "a tensor, or a mapping of inputs to tensors")]
+#[schemars(untagged, inline)]
+pub enum Over {
+    /// For the input that `as` names.
+    #[serde(rename = "#text")]
+    Tensor(Filled),
+    /// By input.
+    #[serde(rename = "#map")]
+    Inputs(Entries<Filled>),
+}
+
+/// What is carried into the first step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename = "a number, or the name of a tensor")]
+#[schemars(untagged, inline)]
+pub enum Start {
+    /// This value in each element.
+    #[serde(rename = "#number")]
+    Number(Finite),
+    /// The row of a tensor.
+    #[serde(rename = "#text")]
+    Tensor(Filled),
+}
+
+/// A number of steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename = "a number of steps, or an expression such as \"len(tokens) + 1\"")]
+#[schemars(untagged, inline)]
+pub enum Steps {
+    /// As many.
+    #[serde(rename = "#whole")]
+    Number(Long),
+    /// As many as an expression says.
+    #[serde(rename = "#text")]
+    Expression(Filled),
+}
+
+impl Steps {
+    /// The number as an expression.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Number(number) => number.0.to_string(),
+            Self::Expression(expression) => expression.0.clone(),
+        }
+    }
+}

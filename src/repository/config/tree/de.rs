@@ -1,0 +1,343 @@
+//! serde over a tree: the type says what a value is read as, and every fault has its place and says what was expected
+//! and what was found.
+//!
+//! Two conventions of its own, because serde has no others that keep places:
+//!
+//! - An enum whose variants are called `#flag`, `#whole`, `#number`, `#text`, `#list` or `#map` is one of several ways
+//!   to write a value: the variant is chosen by the kind of the value. The enum's name says what is expected, and also
+//!   stands for what the variant itself would expect of a single value.
+//! - A struct with a field of the empty name is a switch with knobs: a single value is the value of that field.
+
+use std::fmt;
+
+use serde::{
+    Deserializer,
+    de::{
+        self, DeserializeSeed, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+        value::{BorrowedStrDeserializer, MapAccessDeserializer, SeqDeserializer, StrDeserializer},
+    },
+    forward_to_deserialize_any,
+};
+
+use super::{Node, Trail};
+use crate::repository::config::nearest::{alternatives, suggestion};
+
+const MAPPING: &str = "a mapping of keys to values";
+const SWITCH: &str = "true, false or a mapping of knobs";
+
+/// Why a value could not be typed.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(in crate::repository::config) struct Fault {
+    /// Where it is, from the innermost level outwards.
+    levels: Trail,
+    /// What was expected.
+    pub(in crate::repository::config) message: String,
+    /// The key that is missing, if that is it.
+    pub(in crate::repository::config) missing: Option<&'static str>,
+}
+
+impl Fault {
+    fn new(message: String) -> Self {
+        Self { levels: Trail::new(), message, missing: None }
+    }
+
+    fn expected(what: &str, found: &str) -> Self {
+        Self::new(format!("expected {what}, but found {found}"))
+    }
+
+    /// The same fault, one level further out.
+    fn within(mut self, number: usize) -> Self {
+        self.levels.push(number);
+        self
+    }
+
+    /// Where it is.
+    pub(in crate::repository::config) fn trail(&self) -> Trail {
+        self.levels.iter().rev().copied().collect()
+    }
+}
+
+impl de::Error for Fault {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(message.to_string())
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let is_scalar = !matches!(found, Unexpected::Seq | Unexpected::Map | Unexpected::Unit | Unexpected::Str(_));
+        let expected = expected.to_string();
+        // serde's own types say what they are in Rust.
+        let expected = match expected.as_str() {
+            "a string" if is_scalar => "a string (put it in quotes)",
+            "a boolean" => "true or false",
+            "a sequence" => "a list",
+            "f64" => "a number",
+            "a map" => MAPPING,
+            kind if kind.starts_with("struct ") => MAPPING,
+            kind => kind,
+        };
+        Self::expected(expected, &describe(found))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::expected(&expected.to_string(), &describe(found))
+    }
+
+    fn unknown_variant(found: &str, expected: &'static [&'static str]) -> Self {
+        let hint = suggestion(found, expected.iter().copied());
+        Self::expected(&alternatives(expected), &format!("'{}'{hint}", found.escape_debug()))
+    }
+
+    fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
+        Self::new(unknown_key(found, expected.iter().copied()))
+    }
+
+    fn missing_field(key: &'static str) -> Self {
+        Self { missing: Some(key), ..Self::new(format!("expected the key '{key}'")) }
+    }
+}
+
+/// The refusal of a key that is none of those known.
+pub(in crate::repository::config) fn unknown_key<'k>(found: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    format!("unknown key '{found}'{}", suggestion(found, known))
+}
+
+fn describe(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(flag) => flag.to_string(),
+        Unexpected::Signed(number) => number.to_string(),
+        Unexpected::Unsigned(number) => number.to_string(),
+        Unexpected::Float(number) => number.to_string(),
+        Unexpected::Str(text) => format!("'{}'", text.escape_debug()),
+        Unexpected::Unit | Unexpected::Option => "nothing".to_owned(),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a mapping".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+impl Node {
+    fn unexpected(&self) -> Unexpected<'_> {
+        match self {
+            Self::Null => Unexpected::Unit,
+            Self::Flag(flag) => Unexpected::Bool(*flag),
+            Self::Int(number) => i64::try_from(*number).map_or(Unexpected::Other("a large number"), Unexpected::Signed),
+            Self::Float(number) => Unexpected::Float(*number),
+            Self::Text(text) | Self::Raw(text) => Unexpected::Str(text),
+            Self::List(_) => Unexpected::Seq,
+            Self::Map(_) => Unexpected::Map,
+        }
+    }
+
+    /// The parameter's text as a `T`, if this is one and reads as such.
+    fn raw<T: std::str::FromStr>(&self) -> Option<T> {
+        match self {
+            Self::Raw(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Whether the value can be read as the kind of a variant.
+    fn is_of_kind(&self, variant: &str) -> bool {
+        match variant {
+            "#flag" => matches!(self, Self::Flag(_)) || self.raw::<bool>().is_some(),
+            "#whole" => matches!(self, Self::Int(_)) || self.raw::<i128>().is_some(),
+            "#number" => {
+                let finite = |number: &f64| number.is_finite();
+                matches!(self, Self::Int(_)) || matches!(self, Self::Float(_)) || self.raw().filter(finite).is_some()
+            }
+            "#text" => matches!(self, Self::Text(_) | Self::Raw(_)),
+            "#list" => matches!(self, Self::List(_)),
+            "#map" => matches!(self, Self::Map(_) | Self::Null),
+            _ => false,
+        }
+    }
+}
+
+/// A mapping's entries; nothing is an empty mapping.
+fn entries(node: &Node) -> Option<Entries<'_>> {
+    match node {
+        Node::Map(entries) => Some(Entries { entries, next: 0 }),
+        Node::Null => Some(Entries { entries: &[], next: 0 }),
+        _ => None,
+    }
+}
+
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Fault;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self {
+            Node::Null => visitor.visit_unit(),
+            Node::Flag(flag) => visitor.visit_bool(*flag),
+            Node::Int(number) => match (i64::try_from(*number), u64::try_from(*number)) {
+                (Ok(number), _) => visitor.visit_i64(number),
+                (_, Ok(number)) => visitor.visit_u64(number),
+                _ => visitor.visit_i128(*number),
+            },
+            Node::Float(number) => visitor.visit_f64(*number),
+            Node::Text(text) | Node::Raw(text) => visitor.visit_borrowed_str(text),
+            Node::List(items) => visitor.visit_seq(Items { items, next: 0 }),
+            Node::Map(entries) => visitor.visit_map(Entries { entries, next: 0 }),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.raw() {
+            Some(flag) => visitor.visit_bool(flag),
+            None => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.raw() {
+            Some(number) => visitor.visit_i128(number),
+            None => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.raw().filter(|number: &f64| number.is_finite()) {
+            Some(number) => visitor.visit_f64(number),
+            None => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let Node::Raw(text) = self else { return self.deserialize_any(visitor) };
+        let numbers: Option<Vec<i128>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
+        match numbers {
+            Some(numbers) => visitor.visit_seq(SeqDeserializer::new(numbers.into_iter())),
+            None => Err(Fault::expected("numbers with commas between them", &describe(self.unexpected()))),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        // A key without a value is not a key left out.
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match entries(self) {
+            Some(entries) => visitor.visit_map(entries),
+            None => Err(Fault::expected(MAPPING, &describe(self.unexpected()))),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if !fields.contains(&"") {
+            return self.deserialize_map(visitor);
+        }
+        match entries(self) {
+            Some(entries) => visitor.visit_map(entries),
+            None if self.is_of_kind("#flag") => visitor.visit_map(Single { name: "", value: Some(self) }),
+            None => Err(Fault::expected(SWITCH, &describe(self.unexpected()))),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        expected: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        // What a parameter's text can be besides a text comes first.
+        let by_kind = |is_text: bool| {
+            let mut kinds = variants.iter().filter(|variant| (**variant == "#text") == is_text);
+            kinds.find(|variant| self.is_of_kind(variant))
+        };
+        if let Some(variant) = by_kind(false).or_else(|| by_kind(true)) {
+            let read = visitor.visit_enum(MapAccessDeserializer::new(Single { name: variant, value: Some(self) }));
+            let is_single = !matches!(self, Node::Map(_) | Node::Null);
+            return read.map_err(|fault| match fault.levels.is_empty() && is_single {
+                true => Fault::expected(expected, &describe(self.unexpected())),
+                false => fault,
+            });
+        }
+        match self {
+            _ if variants.iter().any(|variant| variant.starts_with('#')) => {
+                Err(Fault::expected(expected, &describe(self.unexpected())))
+            }
+            Node::Text(word) | Node::Raw(word) => {
+                let word: StrDeserializer<'_, Fault> = word.trim().into_deserializer();
+                visitor.visit_enum(word)
+            }
+            Node::Map(entries) if entries.len() == 1 => {
+                visitor.visit_enum(MapAccessDeserializer::new(Entries { entries, next: 0 }))
+            }
+            Node::Map(_) => Err(Fault::new(format!("expected one of {}", alternatives(variants)))),
+            _ => Err(Fault::expected(&alternatives(variants), &describe(self.unexpected()))),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 u8 u16 u32 u64 u128 f32 char str string bytes byte_buf unit unit_struct tuple tuple_struct
+        identifier ignored_any
+    }
+}
+
+/// A single entry: the variant that a value's kind chose, or the empty name of a switch.
+struct Single<'n> {
+    name: &'static str,
+    value: Option<&'n Node>,
+}
+
+impl<'n> MapAccess<'n> for Single<'n> {
+    type Error = Fault;
+
+    fn next_key_seed<K: DeserializeSeed<'n>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+        self.value.map(|_| seed.deserialize(BorrowedStrDeserializer::<Fault>::new(self.name))).transpose()
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<T::Value, Fault> {
+        seed.deserialize(self.value.take().unwrap_or(&Node::Null))
+    }
+}
+
+struct Items<'n> {
+    items: &'n [Node],
+    next: usize,
+}
+
+impl<'n> SeqAccess<'n> for Items<'n> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+        let number = self.next;
+        let Some(node) = self.items.get(number) else { return Ok(None) };
+        self.next += 1;
+        seed.deserialize(node).map(Some).map_err(|fault| fault.within(number))
+    }
+}
+
+struct Entries<'n> {
+    entries: &'n [(String, Node)],
+    /// The entry whose key is read next.
+    next: usize,
+}
+
+impl<'n> MapAccess<'n> for Entries<'n> {
+    type Error = Fault;
+
+    fn next_key_seed<K: DeserializeSeed<'n>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+        let number = self.next;
+        let Some((name, _)) = self.entries.get(number) else { return Ok(None) };
+        self.next += 1;
+        let key = seed.deserialize(BorrowedStrDeserializer::<Fault>::new(name));
+        key.map(Some).map_err(|fault| fault.within(number))
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<T::Value, Fault> {
+        let number = self.next - 1;
+        seed.deserialize(&self.entries[number].1).map_err(|fault| fault.within(number))
+    }
+}

@@ -1,0 +1,179 @@
+//! Values of a `model.yaml` that are more than what serde has: words of other modules, names, mappings that must not be
+//! empty. Numbers with bounds and units are those of [`crate::batching::knob`].
+
+use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{convert::datatype_to_pb, nearest::suggestion};
+use crate::{
+    batching::knob::Whole,
+    engine::{OnnxEngine, Precision},
+    model::DataType,
+};
+
+/// A value that is written as a word, and which knows its words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<T>(pub T);
+
+impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.trim().parse().map(Self).map_err(de::Error::custom)
+    }
+}
+
+impl<T: fmt::Display> Serialize for Named<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// The words of a type, for the schema.
+pub trait Words {
+    /// All words that are read as a value.
+    fn words() -> Vec<&'static str>;
+}
+
+impl Words for OnnxEngine {
+    fn words() -> Vec<&'static str> {
+        Self::NAMES.map(|(name, _)| name).to_vec()
+    }
+}
+
+impl Words for Precision {
+    fn words() -> Vec<&'static str> {
+        Self::NAMES.map(|(name, _)| name).into_iter().chain(["fp32"]).collect()
+    }
+}
+
+impl<T: Words> JsonSchema for Named<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::words().join("_").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "enum": T::words() })
+    }
+}
+
+/// A datatype as people write it: `FP32`, `TYPE_FP32`, `BYTES` or `STRING`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataTypeName(pub DataType);
+
+impl FromStr for DataTypeName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let wire = name.strip_prefix("TYPE_").unwrap_or(name);
+        let datatype = if wire == "STRING" { Some(DataType::Bytes) } else { DataType::from_wire(wire) };
+        datatype.map(Self).ok_or_else(|| {
+            let hint = suggestion(name, DataType::ALL.map(DataType::as_str));
+            format!("expected a datatype such as FP32, INT64 or BYTES, but found '{name}'{hint}")
+        })
+    }
+}
+
+impl Words for DataTypeName {
+    fn words() -> Vec<&'static str> {
+        let triton = DataType::ALL.map(|datatype| datatype_to_pb(datatype).as_str_name());
+        DataType::ALL.map(DataType::as_str).into_iter().chain(["STRING"]).chain(triton).collect()
+    }
+}
+
+/// A size, −1 where it varies, or the name of an axis that varies.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename = "a size, -1, or the name of an axis")]
+#[schemars(untagged, inline)]
+pub enum Dim {
+    /// A size, or −1.
+    #[serde(rename = "#whole")]
+    Size(Whole<i64, -1, { i64::MAX as i128 }>),
+    /// The axis varies under this name.
+    #[serde(rename = "#text")]
+    Axis(Symbol),
+}
+
+/// A name that an axis can have: one that can stand in `pad.` and `axes.` parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline)]
+pub struct Symbol(pub String);
+
+impl Symbol {
+    /// Whether a text can be such a name: neither empty nor a number, without `,`, `=` and spaces around it.
+    pub fn is(name: &str) -> bool {
+        let is_plain = name != "-" && name.trim() == name && !name.contains([',', '=']);
+        !name.is_empty() && is_plain && name.parse::<f64>().is_err()
+    }
+}
+
+impl TryFrom<String> for Symbol {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if Self::is(&name) { Ok(Self(name)) } else { Err(format!("expected the name of an axis, but found '{name}'")) }
+    }
+}
+
+/// The name of a cell or segment: letters, digits, `_` and `-`, so that it can stand before a dot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline)]
+pub struct PartName(pub String);
+
+impl TryFrom<String> for PartName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let fits = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+        if !name.is_empty() && name.chars().all(fits) {
+            return Ok(Self(name));
+        }
+        Err(format!("expected a name of letters, digits, '_' and '-', but found '{name}'"))
+    }
+}
+
+/// A list or mapping that is not empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct NonEmpty<C>(pub C);
+
+impl<'de, C: Deserialize<'de>> Deserialize<'de> for NonEmpty<C>
+where
+    for<'c> &'c C: IntoIterator,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let entries = C::deserialize(deserializer)?;
+        let is_empty = (&entries).into_iter().next().is_none();
+        if is_empty { Err(de::Error::custom("expected at least one entry")) } else { Ok(Self(entries)) }
+    }
+}
+
+/// Values by name, at least one.
+pub type Entries<T> = NonEmpty<BTreeMap<Filled, T>>;
+
+/// Names by name, if there are any: tensors, outputs or words, by what they are for.
+pub type Names = Option<Entries<Filled>>;
+
+/// A text that says something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline)]
+pub struct Filled(pub String);
+
+impl TryFrom<String> for Filled {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, &'static str> {
+        match text.trim() {
+            "" => Err("expected a value, but found nothing"),
+            text => Ok(Self(text.to_owned())),
+        }
+    }
+}
