@@ -20,6 +20,8 @@ mod pool;
 pub mod profile;
 mod recording;
 mod report;
+#[cfg(feature = "tools")]
+mod schema;
 mod serve;
 mod server;
 #[cfg(feature = "tools")]

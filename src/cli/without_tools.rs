@@ -15,6 +15,8 @@ pub(super) enum Tool {
     #[command(hide = true)]
     Simulate(Anything),
     #[command(hide = true)]
+    Schema(Anything),
+    #[command(hide = true)]
     Completions(Anything),
 }
 
@@ -33,6 +35,7 @@ impl Tool {
             Self::Bench(_) => "bench",
             Self::Timeline(_) => "timeline",
             Self::Simulate(_) => "simulate",
+            Self::Schema(_) => "schema",
             Self::Completions(_) => "completions",
         };
         eprintln!("error: this program was built without '{name}', which needs the cargo feature 'tools'");
