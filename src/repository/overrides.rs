@@ -114,7 +114,7 @@ mod tests {
         assert!(matches!(overrides.program(2, "model.onnx"), Ok(Some((bytes, _))) if bytes == "x"));
         for (version, file) in [(3, "model.onnx"), (2, "other.onnx")] {
             let refused = overrides.program(version, file).expect_err("it did not come along");
-            let named = format!("no override file '{version}/{file}': the request brought [\"10/model.onnx\", ");
+            let named = format!("no override file '{version}/{file}': the request has [\"10/model.onnx\", ");
             assert!(refused.starts_with(&named), "{refused}");
         }
         assert_eq!(Overrides::default().versions(), None);

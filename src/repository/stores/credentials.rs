@@ -274,7 +274,7 @@ mod tests {
         assert!(!read(r#"{"type": "authorized_user"}"#).unwrap().is_service_account);
         for text in ["{}", r#"{"type": "external_account", "private_key": "hunter2"}"#, r#"{"type": ["hunter2"]}"#] {
             let fault = read(text).err().unwrap().to_string();
-            assert!(fault.contains("no Google credential") && !fault.contains("hunter2"), "{fault}");
+            assert!(fault.contains("Google credential: expected") && !fault.contains("hunter2"), "{fault}");
         }
     }
 }
