@@ -61,8 +61,8 @@ impl Layout {
             rings += usize::from(is_brought);
             inputs.push(Input { row_bytes, axis, from, ring });
         }
-        // An output may go to a table, to the rows of sequences, to a span, to the host, or to several of these. One that
-        // nothing reads is left out.
+        // An output may go to a table, to the rows of sequences, to a span, to the host, or to several of these. An
+        // output that nothing reads is left out.
         let (mut kept, mut left, mut appended, mut fetched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (number, output) in spec.outputs.iter().enumerate() {
             let origins = types_of(programs, cell).flat_map(|(segment, role, _)| {
