@@ -14,6 +14,7 @@ pub mod openvino;
 mod precision;
 mod program;
 mod repeat;
+mod running;
 mod sessions;
 mod stop;
 mod target;

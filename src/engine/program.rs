@@ -147,6 +147,12 @@ pub trait Program: Send + Sync {
         false
     }
 
+    /// Returns the length to whose multiples the executor should extend the padded axes of a batch, because a new shape
+    /// is costly. A graph may refuse a length that no request has; the batch then runs at its own lengths.
+    fn pads_to(&self) -> u32 {
+        1
+    }
+
     /// Returns, by input, the indices that are valid there, as far as they are known. A run with any other index fails.
     fn index_ranges(&self) -> &[Option<IndexRange>] {
         &[]

@@ -1,6 +1,10 @@
 //! Runs a graph with both engines, and compares the answers.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{
+    fmt::Debug,
+    sync::{Arc, Barrier},
+    thread,
+};
 
 use paternoster::{
     device::BufferPool,
@@ -13,6 +17,9 @@ use crate::{openvino::openvino, runtime::runtime};
 
 /// Maximum difference between the engines' fp32 answers, as a fraction of the largest.
 pub(crate) const FP32: f32 = 1e-4;
+
+/// Runs of one program at the same time.
+const TOGETHER: usize = 3;
 
 /// Returns both engines; `None` if one is not installed.
 pub(crate) fn engines() -> Option<Engines> {
@@ -106,12 +113,30 @@ impl Network {
         program.run(&batch).unwrap_or_else(|error| panic!("{}, {rows} rows: {error}", self.name)).outputs
     }
 
+    /// Runs the same batch on several threads at once, so that runs use one thread each as well as all threads.
+    fn run_together(&self, program: &dyn Program, rows: i64, output_shapes: &[Option<Dims>]) -> Vec<Vec<BatchOutput>> {
+        let start = Barrier::new(TOGETHER);
+        let run = || {
+            start.wait();
+            self.run(program, rows, output_shapes)
+        };
+        thread::scope(|scope| {
+            let runs: Vec<_> = (0..TOGETHER).map(|_| scope.spawn(run)).collect();
+            runs.into_iter().map(|run| run.join().expect("the run ends")).collect()
+        })
+    }
+
     /// Runs one row and three rows with both engines, in fp32 and, if the processor supports it, in BF16.
     pub(crate) fn check(&self, bf16: f32) {
         let Some(engines) = engines() else { return };
-        let expected = self.program(&engines, OnnxEngine::OnnxRuntime, Precision::Ieee);
+        let reference = self.program(&engines, OnnxEngine::OnnxRuntime, Precision::Ieee);
         let unknown = vec![None; self.outputs.len()];
-        let expected: Vec<_> = [1, 3].map(|rows| (rows, self.run(&*expected, rows, &unknown))).into();
+        let expected: Vec<_> = [1, 3].map(|rows| (rows, self.run(&*reference, rows, &unknown))).into();
+        for (rows, expected) in &expected {
+            for given in self.run_together(&*reference, *rows, &unknown) {
+                self.compare(&given, expected, FP32, &format!("onnxruntime, several runs, {rows} rows"));
+            }
+        }
         let mut precisions = vec![(Precision::Ieee, FP32)];
         if engines.openvino.computes_in("BF16").expect("it is loaded") {
             precisions.push((Precision::Bf16, bf16));
@@ -126,6 +151,9 @@ impl Network {
                 for shapes in [&known, &unknown] {
                     let given = self.run(&*program, *rows, shapes);
                     self.compare(&given, expected, tolerance, &format!("{precision}, {rows} rows"));
+                }
+                for given in self.run_together(&*program, *rows, &known) {
+                    self.compare(&given, expected, tolerance, &format!("{precision}, several runs, {rows} rows"));
                 }
             }
         }

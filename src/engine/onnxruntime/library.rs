@@ -14,10 +14,11 @@ use ort::{
     sys::OrtApiBase,
 };
 
-use super::{arena::Arena, weights::CompiledGraph};
+use super::{arena::Arena, compiled::CompiledGraph};
 use crate::engine::{
     available_cores,
     library::{EngineLibrary, LibraryError},
+    running::RunsInProgress,
     sessions::Sessions,
 };
 
@@ -52,6 +53,7 @@ pub struct Runtime {
     sessions: Arc<Sessions<CompiledGraph>>,
     path: PathBuf,
     threads: usize,
+    running: Arc<RunsInProgress>,
     arena: Option<Arc<Arena>>,
 }
 
@@ -108,7 +110,8 @@ impl Runtime {
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
         let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
-        Ok(Self { environment, sessions: Arc::default(), path, threads, arena })
+        let running = Arc::new(RunsInProgress::new(threads));
+        Ok(Self { environment, sessions: Arc::default(), path, threads, running, arena })
     }
 
     /// Returns the environment in which sessions are created.
@@ -124,6 +127,11 @@ impl Runtime {
     /// Returns whether sessions allocate from one arena of limited size.
     pub(super) fn has_arena(&self) -> bool {
         self.arena.is_some()
+    }
+
+    /// Returns the runs in progress.
+    pub(super) fn running(&self) -> &Arc<RunsInProgress> {
+        &self.running
     }
 
     /// Returns the path from which the library was loaded.

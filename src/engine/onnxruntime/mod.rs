@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod compiled;
 mod cuda_provider;
 mod library;
 mod program;

@@ -10,20 +10,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use ort::{
-    AsPointer,
-    session::{Session, builder::GraphOptimizationLevel},
-    sys,
-};
+use ort::{AsPointer, sys};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::{
+    compiled::CompiledGraph,
     cuda_provider::CudaProvider,
     library::{GivesBack, Runtime},
     status::check,
     value::{HostMemory, Tensor, element_type},
-    weights::{CompiledGraph, Weights},
+    weights::Weights,
 };
 use crate::{
     engine::{
@@ -138,7 +135,7 @@ impl OnnxProgram {
         let index_ranges = inputs.iter().map(|port| known.get(port.name).copied()).collect();
         let weights = Weights::read(model, &mut hash)?;
         let origin = hash.finalize().into();
-        let compiled = runtime.sessions().of(origin, || compile_graph(runtime, &graph, weights, provider))?;
+        let compiled = runtime.sessions().of(origin, || CompiledGraph::new(runtime, &graph, weights, provider))?;
         let inputs = ports("input", inputs, compiled.session().inputs())?;
         let outputs = ports("output", outputs, compiled.session().outputs())?;
         Ok(Self {
@@ -153,29 +150,6 @@ impl OnnxProgram {
             _runtime: GivesBack(runtime.clone()),
         })
     }
-}
-
-fn compile_graph(
-    runtime: &Runtime,
-    graph: &[u8],
-    weights: Weights,
-    provider: Option<CudaProvider>,
-) -> Result<CompiledGraph, EngineError> {
-    let mut builder = Session::builder(runtime.environment())
-        .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
-        .and_then(|builder| match runtime.has_arena() {
-            true => builder.with_env_allocators().map_err(ort::Error::from),
-            false => Ok(builder),
-        })
-        .map_err(refused)?;
-    if let Some(provider) = provider {
-        provider.append(&mut builder)?;
-    }
-    CompiledGraph::new(builder, graph, weights)
-}
-
-pub(super) fn refused(error: ort::Error) -> EngineError {
-    EngineError(format!("onnx runtime error: {}", error.message()))
 }
 
 /// Matches the requested tensors with those of the graph.
@@ -300,11 +274,12 @@ impl OnnxProgram {
             inputs.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
         let mut output_values: SmallVec<[*mut sys::OrtValue; 4]> =
             ours.iter().map(|tensor| tensor.as_ref().map_or(ptr::null_mut(), Tensor::as_ptr)).collect();
+        let (session, run) = self.graph.begin_run();
         // SAFETY: all arrays have the lengths given, and names and values outlive the call. ONNX Runtime permits
         // concurrent runs of one session. The call allocates outputs that are null.
         let ran = check(unsafe {
             (ort::api().Run)(
-                self.graph.session().ptr().cast_mut(),
+                session.ptr().cast_mut(),
                 options.ptr(),
                 names.as_ptr(),
                 input_values.as_ptr(),
@@ -314,6 +289,7 @@ impl OnnxProgram {
                 output_values.as_mut_ptr(),
             )
         });
+        drop(run);
         // Before the status is checked: a failed run may have allocated outputs, which must be freed.
         let allocated: SmallVec<[Option<Tensor<'static>>; 4]> = ours
             .iter()

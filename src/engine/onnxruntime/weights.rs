@@ -1,17 +1,10 @@
 //! Weights stored outside the graph's own file: read into memory to which a session refers, so that ONNX Runtime opens
 //! no file.
 
-use std::{
-    ffi::{CString, c_char},
-    fmt,
-};
+use std::ffi::{CString, c_char};
 
 use bytes::Bytes;
-use ort::{
-    AsPointer,
-    session::{Session, builder::SessionBuilder},
-    sys,
-};
+use ort::{AsPointer, session::builder::SessionBuilder, sys};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -43,6 +36,33 @@ impl Weights {
     pub(super) fn read(model: &SealedModel, hash: &mut Sha256) -> Result<Self, EngineError> {
         model.weights().map(|weight| Weight::read(weight, hash)).collect::<Result<_, _>>().map(Self)
     }
+
+    /// Returns the size of all weights in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(|weight| weight.elements.len()).sum()
+    }
+
+    /// Shares the weights with the session that `builder` creates.
+    ///
+    /// # Safety
+    /// The weights outlive the builder and its session.
+    ///
+    /// # Errors
+    /// Fails if ONNX Runtime rejects one of them.
+    pub(super) unsafe fn share(&self, builder: &mut SessionBuilder) -> Result<(), EngineError> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let host = HostMemory::new()?;
+        let tensors = self.0.iter().map(|weight| weight.tensor(&host)).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<*const c_char> = self.0.iter().map(|weight| weight.name.as_ptr()).collect();
+        let values: Vec<*const sys::OrtValue> = tensors.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
+        // SAFETY: both arrays have the length given and outlive the call, which copies the names and shares the values.
+        // The caller keeps their memory for as long as the session. Sessions only read initializers.
+        check(unsafe {
+            (ort::api().AddExternalInitializers)(builder.ptr_mut(), names.as_ptr(), values.as_ptr(), values.len())
+        })
+    }
 }
 
 impl Weight {
@@ -60,46 +80,5 @@ impl Weight {
 
     fn tensor(&self, host: &HostMemory) -> Result<Tensor<'_>, EngineError> {
         Tensor::over(host, self.datatype, &self.dims, &self.elements)
-    }
-}
-
-/// A session, and the weights to which it refers.
-pub(super) struct CompiledGraph {
-    // Declared first, so that it is dropped before the weights.
-    session: Session,
-    #[allow(dead_code, reason = "the session refers to it")]
-    weights: Weights,
-}
-
-impl CompiledGraph {
-    /// Compiles a graph with its external weights.
-    ///
-    /// # Errors
-    /// Fails if ONNX Runtime rejects it.
-    pub(super) fn new(mut builder: SessionBuilder, graph: &[u8], weights: Weights) -> Result<Self, EngineError> {
-        if !weights.0.is_empty() {
-            let host = HostMemory::new()?;
-            let tensors = weights.0.iter().map(|weight| weight.tensor(&host)).collect::<Result<Vec<_>, _>>()?;
-            let names: Vec<*const c_char> = weights.0.iter().map(|weight| weight.name.as_ptr()).collect();
-            let values: Vec<*const sys::OrtValue> = tensors.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
-            // SAFETY: both arrays have the length given and outlive the call, which copies the names and shares the
-            // values. The weights' memory outlives builder and session, since it moves into a struct that drops the
-            // session first. Sessions only read initializers.
-            check(unsafe {
-                (ort::api().AddExternalInitializers)(builder.ptr_mut(), names.as_ptr(), values.as_ptr(), values.len())
-            })?;
-        }
-        let session = builder.commit_from_memory(graph).map_err(super::program::refused)?;
-        Ok(Self { session, weights })
-    }
-
-    pub(super) fn session(&self) -> &Session {
-        &self.session
-    }
-}
-
-impl fmt::Debug for CompiledGraph {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("CompiledGraph").field("session", &self.session).finish_non_exhaustive()
     }
 }

@@ -19,6 +19,7 @@ use super::{
 use crate::engine::{
     EngineError, available_cores,
     library::{EngineLibrary, LibraryError},
+    running::RunsInProgress,
     sessions::Sessions,
 };
 
@@ -63,6 +64,7 @@ pub(super) struct Loaded {
     pub(super) core: Arc<Core>,
     /// The compiled graphs of existing programs.
     pub(super) graphs: Sessions<CompiledGraph>,
+    pub(super) running: Arc<RunsInProgress>,
     path: PathBuf,
     version: String,
     /// Precisions for which the plugin reports hardware support, such as `BF16` and `FP32`.
@@ -123,7 +125,7 @@ impl OpenVino {
 
     pub(super) fn loaded(&self) -> Result<&Loaded, EngineError> {
         let loaded = self.0.loaded.get_or_init(|| {
-            let loaded = Loaded::load(&self.0.options);
+            let loaded = Loaded::load(&self.0.options, self.threads());
             if let Ok(Loaded { path, version, capabilities, .. }) = &loaded {
                 info!("OpenVINO is '{}': {version}; the CPU computes in {}", path.display(), capabilities.join(", "));
             }
@@ -140,7 +142,7 @@ impl fmt::Debug for OpenVino {
 }
 
 impl Loaded {
-    fn load(options: &OpenVinoOptions) -> Result<Self, LibraryError> {
+    fn load(options: &OpenVinoOptions, threads: usize) -> Result<Self, LibraryError> {
         let (path, api) = open(options.library.as_deref())?;
         let version = version(api).map_err(|error| unset(error.0))?;
         if !is_new_enough(&version) {
@@ -153,6 +155,7 @@ impl Loaded {
         Ok(Self {
             core: Arc::new(core),
             graphs: Sessions::default(),
+            running: Arc::new(RunsInProgress::new(threads)),
             path,
             version,
             capabilities: capabilities.split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect(),

@@ -23,15 +23,18 @@ use super::{
 use crate::{
     engine::{
         Batch, BatchInput, BatchOutput, EngineError, Execution, Precision, Program, ProgramPort, SMALL_MODEL_BYTES,
-        sessions::Origin, target::Target,
+        StopSignal,
+        running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
+        sessions::Origin,
+        target::Target,
     },
     model::{DataType, Dims, IndexRange, element_count},
     onnx::{SealedModel, index_ranges},
 };
 
-/// Concurrent runs of one graph; each uses all threads. Two streams with half of the threads each take longer when one
-/// runs alone, and are hardly faster when both run.
-const STREAMS: usize = 1;
+/// Length to whose multiples batches are padded. OpenVINO generates code for each new shape, which takes longer than
+/// several runs. With the usual 512 tokens, lengths then make 64 shapes.
+const PADDED_TO: u32 = 8;
 
 /// A compiled graph, shared by all lanes and by all programs of the same graph and precision.
 pub struct OpenVinoProgram {
@@ -54,9 +57,17 @@ struct Port {
     differs: AtomicBool,
 }
 
-/// A compiled graph and its infer requests.
+/// A graph compiled for one run at a time on all threads, and for a run on each thread.
 pub(super) struct CompiledGraph {
-    // Declared first, so that it is dropped before the graph that it was created from.
+    all_threads: Streams,
+    /// `None` if there is one thread, or if the graph is too large to be kept twice.
+    one_thread: Option<Streams>,
+    running: Arc<RunsInProgress>,
+}
+
+/// A compiled graph and its infer requests, one for each stream.
+struct Streams {
+    // Dropped before the graph that they belong to.
     requests: Arc<Requests>,
     compiled: Compiled,
 }
@@ -69,6 +80,7 @@ pub(super) struct Compiled {
     outputs: Vec<GraphPort>,
 }
 
+#[derive(PartialEq)]
 struct GraphPort {
     /// One of the port's names. A tensor also has the names of nodes that pass it on unchanged.
     name: String,
@@ -116,11 +128,12 @@ impl OpenVinoProgram {
         let known = index_ranges(&graph);
         let compiled =
             loaded.graphs.of(origin, || CompiledGraph::new(loaded, openvino.threads(), precision, &graph))?;
-        let Compiled { inputs: taken, outputs: given, .. } = &compiled.compiled;
+        let graph_ports = &compiled.all_threads.compiled;
+        let Compiled { inputs: taken, outputs: given, .. } = graph_ports;
         let (declared, made) = (model.inputs(), model.outputs());
         let in_graph = |&port: &ProgramPort<'_>| {
             let at = declared.iter().position(|input| input.name == port.name);
-            let Some(index) = compiled.compiled.input(port.name, at)? else {
+            let Some(index) = graph_ports.input(port.name, at)? else {
                 return match declared.iter().find(|input| input.name == port.name) {
                     Some(input) if input.has_default => Err(EngineError(format!(
                         "input '{}' has a default in the graph, which the engine openvino takes for a constant",
@@ -134,7 +147,7 @@ impl OpenVinoProgram {
         };
         let of_graph = |&port: &ProgramPort<'_>| {
             let at = made.iter().position(|output| *output == port.name);
-            let index = compiled.compiled.output(port.name, at)?;
+            let index = graph_ports.output(port.name, at)?;
             let index = index.ok_or_else(|| lacks("output", port.name, &made))?;
             fits("output", &port, &given[index]).map(|()| (Port::new(port), index))
         };
@@ -200,19 +213,56 @@ fn hint(precision: Precision) -> &'static CStr {
 
 impl CompiledGraph {
     fn new(loaded: &Loaded, threads: usize, precision: Precision, graph: &[u8]) -> Result<Self, EngineError> {
-        let compiled = Compiled::new(&loaded.core, threads, precision, graph)?;
-        let used = compiled.property(c"INFERENCE_PRECISION_HINT")?;
+        let all_threads = Streams::new(&loaded.core, 1, threads, precision, graph)?;
+        let used = all_threads.compiled.property(c"INFERENCE_PRECISION_HINT")?;
         let asked = hint(precision).to_string_lossy();
         if used != asked {
             warn!(requested = &*asked, used, "the CPU lacks the requested precision; OpenVINO uses another");
         }
-        let requests = Arc::new(Requests::new(&compiled, STREAMS)?);
+        let one_thread = (threads > 1 && graph.len() <= MAX_COPIED_BYTES)
+            .then(|| Streams::new(&loaded.core, threads, threads, precision, graph))
+            .transpose()?
+            // Programs find their tensors by the ports' places, which are those of `all_threads`.
+            .filter(|streams| streams.compiled.has_ports_of(&all_threads.compiled));
+        Ok(Self { all_threads, one_thread, running: Arc::clone(&loaded.running) })
+    }
+
+    fn api(&self) -> &'static Api {
+        self.all_threads.compiled.api()
+    }
+
+    /// Takes an infer request for a run that starts now. Both are held until the run ends.
+    ///
+    /// # Errors
+    /// If the run is stopped while it waits for a request.
+    fn begin_run(&self, stop: &StopSignal) -> Result<(Taken<'_>, RunInProgress<'_>), EngineError> {
+        let (run, shares_cores) = self.running.begin();
+        let streams = self.one_thread.as_ref().filter(|_| shares_cores).unwrap_or(&self.all_threads);
+        Ok((streams.requests.take(stop)?, run))
+    }
+}
+
+impl Streams {
+    fn new(
+        core: &Arc<Core>,
+        streams: usize,
+        threads: usize,
+        precision: Precision,
+        graph: &[u8],
+    ) -> Result<Self, EngineError> {
+        let compiled = Compiled::new(core, (streams, threads), precision, graph)?;
+        let requests = Arc::new(Requests::new(&compiled, streams)?);
         Ok(Self { requests, compiled })
     }
 }
 
 impl Compiled {
-    fn new(core: &Arc<Core>, threads: usize, precision: Precision, graph: &[u8]) -> Result<Self, EngineError> {
+    fn new(
+        core: &Arc<Core>,
+        (streams, threads): (usize, usize),
+        precision: Precision,
+        graph: &[u8],
+    ) -> Result<Self, EngineError> {
         let api = core.api;
         let mut model = ptr::null_mut();
         // SAFETY: the graph is valid for its length, and no separate weights are given; `model` receives the new
@@ -221,7 +271,7 @@ impl Compiled {
             let text = graph.as_ptr().cast();
             (api.ov_core_read_model_from_memory_buffer)(core.as_ptr(), text, graph.len(), ptr::null(), &mut model)
         })?;
-        let (streams, threads) = (c_string(&STREAMS.to_string())?, c_string(&threads.to_string())?);
+        let (streams, threads) = (c_string(&streams.to_string())?, c_string(&threads.to_string())?);
         let mut compiled = ptr::null_mut();
         // SAFETY: ten strings follow, as announced, which the call copies; the model is released once, after its last
         // use.
@@ -289,6 +339,10 @@ impl Compiled {
             named.and(typed)?;
             Ok(GraphPort { name, element })
         }
+    }
+
+    fn has_ports_of(&self, other: &Self) -> bool {
+        self.inputs == other.inputs && self.outputs == other.outputs
     }
 
     /// Returns the index of the input that has this name among its names. `at` is its index in the graph.
@@ -360,7 +414,7 @@ impl Program for OpenVinoProgram {
         if let Some(input) = &self.missing_input {
             return Err(EngineError(format!("input '{input}' of the graph is not among those of the model")));
         }
-        let api = self.graph.compiled.api();
+        let api = self.graph.api();
         let mut inputs: SmallVec<[(usize, Tensor<'_>); 8]> = SmallVec::new();
         for ((port, index), input) in self.inputs.iter().zip(batch.inputs) {
             let Some(index) = *index else { continue };
@@ -380,7 +434,7 @@ impl Program for OpenVinoProgram {
             targets.push(Target::of((&port.name, port.datatype), differs, shape.as_ref(), memory, batch)?);
         }
         // Everything above needs no infer request, so it is done before a stream is occupied.
-        let mut request = self.graph.requests.take(batch.stop)?;
+        let (mut request, run) = self.graph.begin_run(batch.stop)?;
         for (index, tensor) in &inputs {
             request.bind_input(*index, tensor)?;
         }
@@ -389,7 +443,7 @@ impl Program for OpenVinoProgram {
             None => self.execute_undeclared(&mut request, &mut targets, batch)?,
         };
         // Returns the infer request before the outputs are handed on, so that the next run can start.
-        drop(request);
+        drop((request, run));
         Ok(Execution { outputs, ..Execution::default() })
     }
 
@@ -399,6 +453,10 @@ impl Program for OpenVinoProgram {
 
     fn is_steady(&self) -> bool {
         self.steady
+    }
+
+    fn pads_to(&self) -> u32 {
+        PADDED_TO
     }
 
     fn origin(&self) -> Option<[u8; 32]> {
@@ -414,7 +472,7 @@ impl OpenVinoProgram {
         targets: &mut [Target<'_>],
         batch: &Batch<'_>,
     ) -> Result<Option<Vec<BatchOutput>>, EngineError> {
-        let api = self.graph.compiled.api();
+        let api = self.graph.api();
         let can_go_on = targets.iter().any(|target| matches!(target, Target::Ours(..)));
         let mut owned: SmallVec<[Option<Tensor<'static>>; 4]> = SmallVec::new();
         let mut over: SmallVec<[Option<Tensor<'_>>; 4]> = SmallVec::new();
