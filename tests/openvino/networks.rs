@@ -1,5 +1,5 @@
 //! Every network of the zoo, with both engines. The last number is the allowed difference between BF16 and fp32
-//! answers, as a fraction of the largest: BF16 has 8 bits of fraction, and deep networks of random weights accumulate
+//! answers, as a fraction of the largest: BF16 has 8 significant bits, and deep networks of random weights accumulate
 //! the error.
 
 use paternoster::onnx::{
