@@ -7,7 +7,7 @@ use std::{
 };
 
 use plotters::{
-    coord::{Shift, ranged1d::ValueFormatter},
+    coord::{Shift, combinators::BindKeyPoints, ranged1d::ValueFormatter},
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
 };
@@ -107,7 +107,8 @@ impl Lines {
         let mut builder = builder(&plot, &self.title)?;
         if self.log_y {
             let Range { start, end } = extent(points().map(|point| point.1.log10()), 0.05);
-            let ys = (10_f64.powf(start)..10_f64.powf(end)).log_scale();
+            let (least, greatest) = (10_f64.powf(start), 10_f64.powf(end));
+            let ys = (least..greatest).log_scale().with_key_points(log_ticks(least, greatest));
             self.fill(&mut builder.build_cartesian_2d(xs, ys)?)?;
         } else {
             let top = extent(points().map(|point| point.1), 0.05).end;
@@ -235,9 +236,39 @@ fn extent(values: impl Iterator<Item = f64>, more: f64) -> Range<f64> {
     least - more..greatest + more
 }
 
+/// Returns the labelled values of a logarithmic axis. A long axis has only powers of ten, a shorter one also two and
+/// five times each, and the shortest has round numbers at equal distances. Every axis has labels, and none overlap.
+fn log_ticks(least: f64, greatest: f64) -> Vec<f64> {
+    let decades = least.log10().floor() as i32..=greatest.log10().ceil() as i32;
+    let ticks = |factors: &[f64]| -> Vec<f64> {
+        let all = decades.clone().flat_map(|decade| factors.iter().map(move |factor| factor * 10_f64.powi(decade)));
+        all.filter(|tick| (least..=greatest).contains(tick)).collect()
+    };
+    let powers = ticks(&[1.0]);
+    if powers.len() >= 4 {
+        let each = powers.len().div_ceil(10);
+        return powers.into_iter().step_by(each).collect();
+    }
+    let halves = ticks(&[1.0, 2.0, 5.0]);
+    if halves.len() >= 3 {
+        return halves;
+    }
+    let apart = (greatest - least) / 4.0;
+    let decade = 10_f64.powf(apart.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade).into_iter().find(|&step| step >= apart);
+    let step = step.unwrap_or(apart);
+    let first = (least / step).ceil();
+    (0..5).map(|place| (first + f64::from(place)) * step).filter(|&tick| tick <= greatest).collect()
+}
+
 /// A number as short as an axis wants it.
 fn number(value: &f64) -> String {
-    let digits = if value.abs() >= 10.0 || *value == 0.0 { 0 } else { 2 };
+    let digits = match value.abs() {
+        1000.0.. => 0,
+        0.1.. => 2,
+        small if small > 0.0 => (1.0 - small.log10().floor()).min(9.0) as usize,
+        _ => 0,
+    };
     let shown = format!("{value:.digits$}");
     if digits == 0 { shown } else { shown.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }
@@ -330,10 +361,26 @@ mod tests {
     }
 
     #[test]
+    fn a_logarithmic_axis_of_any_length_has_labels_that_do_not_overlap() {
+        for (least, greatest) in
+            [(3.0, 9.0), (11.0, 14.0), (30.0, 90.0), (8.0, 450.0), (0.9, 20_000.0), (95.0, 8_500.0)]
+        {
+            let ticks = log_ticks(least, greatest);
+            assert!((2..=10).contains(&ticks.len()), "{least} to {greatest}: {ticks:?}");
+            let place = |tick: &f64| (tick / least).log10() / (greatest / least).log10();
+            let places: Vec<f64> = ticks.iter().map(place).collect();
+            assert!(places.windows(2).all(|two| two[1] - two[0] > 0.05), "{least} to {greatest}: {ticks:?}");
+            assert!(places.iter().all(|place| (0.0..=1.0).contains(place)), "{least} to {greatest}: {ticks:?}");
+        }
+        let svg = drawn(|path| lines(true, &[(0.25, 3.0), (0.6, 8.0)]).write_svg(path));
+        assert!(["2", "4", "6", "8"].iter().all(|tick| svg.contains(&format!("\n{tick}\n</text>"))), "{svg}");
+    }
+
+    #[test]
     fn numbers_on_axes_are_short() {
         assert_eq!(
-            [0.0, 0.25, 1.0, 2.5, 40.0, 12_345.6].map(|value| number(&value)),
-            ["0", "0.25", "1", "2.5", "40", "12346"]
+            [0.0, 0.002, 0.25, 1.0, 2.5, 11.5, 40.0, 12_345.6].map(|value| number(&value)),
+            ["0", "0.002", "0.25", "1", "2.5", "11.5", "40", "12346"]
         );
     }
 }
