@@ -14,6 +14,8 @@ use crate::{
 };
 
 const NS_PER_MS: f64 = 1e6;
+/// Bytes of a drawing from which on browsers and viewers are slow to show it.
+const LARGE: usize = 1 << 20;
 
 /// Draw a timeline that a server recorded: requests as rows, stages as bars, and the lanes beneath. Or plot how long
 /// requests waited and ran, and how large tasks were
@@ -118,7 +120,17 @@ pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
     let undrawable = |error| TimelineError::Undrawable { file: args.file.display().to_string(), error };
     let drawn = picture.to_svg(view).map_err(undrawable)?;
     let unwritable = |error| TimelineError::Unwritable { file: svg.display().to_string(), error };
-    fs::write(svg, drawn).map_err(unwritable)
+    fs::write(svg, &drawn).map_err(unwritable)?;
+    if let Some(hint) = hint(drawn.len()) {
+        eprintln!("'{}' {hint}", svg.display());
+    }
+    Ok(())
+}
+
+/// Returns what to do about a drawing of so many bytes, if it is large.
+fn hint(bytes: usize) -> Option<String> {
+    let megabytes = bytes as f64 / 1e6;
+    (bytes >= LARGE).then(|| format!("has {megabytes:.1} MB and may be slow to open: --from and --to draw a part"))
 }
 
 fn read(file: &Path) -> Result<Picture, TimelineError> {
@@ -177,6 +189,13 @@ mod tests {
         );
         let part = drawn(&trace(), Some(1.5)).expect("the request still waits");
         assert!(!part.contains(">0 ms</text>") && part.contains(">2000 µs</text>"), "{part}");
+    }
+
+    #[test]
+    fn only_a_large_drawing_comes_with_a_hint_to_draw_a_part() {
+        assert_eq!(hint(LARGE - 1), None);
+        let large = hint(6_700_000).expect("it is large");
+        assert_eq!(large, "has 6.7 MB and may be slow to open: --from and --to draw a part");
     }
 
     #[test]
