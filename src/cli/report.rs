@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
+const REASON_LETTERS: usize = 36;
+
 /// Logs every model with its version, policy, state and reason: as a table for people, or as one record each if the
 /// log's format is JSON.
 pub(super) fn models(repository: &Repository, index: &[IndexEntry], format: LogFormat) {
@@ -38,11 +41,25 @@ pub(super) fn models(repository: &Repository, index: &[IndexEntry], format: LogF
             info!(model, version, policy = policy_of(entry), state, reason, "model");
         }
     } else {
-        info!("\n{}", table(index, policy_of));
+        info!("\n{}", overview(index, policy_of));
     }
     if index.is_empty() {
         warn!("the model repository holds no model");
     }
+}
+
+/// Returns the table, and below it the reasons that are too long for a column of it, each on a line of its own.
+fn overview(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) -> String {
+    let mut shown = table(index, policy_of).to_string();
+    for entry in index.iter().filter(|entry| !has_room(&entry.reason)) {
+        let reason = entry.reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        shown += &format!("\n{}: {reason}", named(entry));
+    }
+    shown
+}
+
+fn has_room(reason: &str) -> bool {
+    reason.chars().count() <= REASON_LETTERS
 }
 
 fn table(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) -> Table {
@@ -51,6 +68,7 @@ fn table(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) 
         let status = match (entry.state, entry.reason.as_str()) {
             ("", _) => "not loaded".to_owned(),
             (state, "") => state.to_owned(),
+            (state, reason) if !has_room(reason) => format!("{state}: see below"),
             (state, reason) => format!("{state}: {reason}"),
         };
         table.row([entry.name.clone(), entry.version.clone(), policy_of(entry).to_owned(), status]);
@@ -61,12 +79,14 @@ fn table(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) 
 /// Returns the models that should serve but do not, with their reasons.
 pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
     let failed = index.iter().filter(|entry| entry.state == "UNAVAILABLE");
-    failed
-        .map(|entry| match entry.version.as_str() {
-            "" => format!("{}: {}", entry.name, entry.reason),
-            version => format!("{} version {version}: {}", entry.name, entry.reason),
-        })
-        .collect()
+    failed.map(|entry| format!("{}: {}", named(entry), entry.reason)).collect()
+}
+
+fn named(entry: &IndexEntry) -> String {
+    match entry.version.as_str() {
+        "" => entry.name.clone(),
+        version => format!("{} version {version}", entry.name),
+    }
 }
 
 /// Returns the name of the policy that batches a model's requests.
@@ -109,6 +129,17 @@ mod tests {
 | later  |         |        | not loaded                             |
 +--------+---------+--------+----------------------------------------+";
         assert_eq!(table(&index, policy_of).to_string(), expected);
+    }
+
+    #[test]
+    fn a_long_reason_is_below_the_table_and_whole() {
+        let reason = format!("node 'Conv_17' {}", "has an input of the wrong shape ".repeat(15));
+        let index = [entry("broken", "1", "UNAVAILABLE", &reason), entry("ident", "3", "READY", "")];
+        let shown = overview(&index, |_| "");
+        let (table, below) = shown.rsplit_once('\n').expect("there are several lines");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        assert!(table.contains("| UNAVAILABLE: see below |"), "{table}");
+        assert_eq!(below, format!("broken version 1: {}", reason.trim_end()));
     }
 
     #[test]
