@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
-    monitor::{Demand, Dispatch, Monitor, Queue},
+    monitor::{AdaptiveKnobs, Demand, Dispatch, Monitor, Queue},
 };
 use crate::batching::{
     Ns, ShapeClass,
@@ -29,28 +29,6 @@ pub struct AdaptiveSettings {
     pub max_queue_delay_us: Option<Microseconds>,
     /// `default`, or the paper's own rules.
     pub mode: Option<Mode>,
-}
-
-/// Parameters of BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdaptiveKnobs {
-    /// The preferred batch size must sustain the measured rate times 1 + this. Without a margin the batch size is
-    /// unstable under Poisson arrivals. Not used in `paper` mode.
-    pub headroom: f64,
-    /// Averaging time of the request rate. Also the time for which a smaller batch size must be asked for before it is
-    /// adopted. Not used in `paper` mode.
-    pub average_ns: Ns,
-    /// Maximum time that the oldest request waits for its batch to fill.
-    pub max_queue_delay_ns: Ns,
-    /// Whether to use algorithm 1 as published: a window of one second, a search from 2 with a strict comparison, times
-    /// by linear regression, and partial batches that are launched only at `max_queue_delay_ns`.
-    pub paper: bool,
-}
-
-impl Default for AdaptiveKnobs {
-    fn default() -> Self {
-        Self { headroom: 0.15, average_ns: 30_000_000, max_queue_delay_ns: 100_000_000, paper: false }
-    }
 }
 
 impl AdaptiveKnobs {

@@ -17,7 +17,7 @@ mod window;
 
 pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use self::serial::Serial;
-pub use self::{adaptive::*, diversity::*, lazy::*, slack::Predictor, window::*};
+pub use self::{adaptive::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
 use super::CellularKnobs;
 
 macro_rules! policies {
