@@ -208,7 +208,7 @@ impl CellGraphs {
     ) -> SmallVec<[RequestIx; 8]> {
         for (at, row) in rows.iter().enumerate() {
             if is_last(at) && self.is_live(row) {
-                self.queues.change(row.subgraph, |subgraph| subgraph.nodes.end());
+                self.queues.end_loop(row.subgraph);
             }
         }
         self.queues.completed(cell, rows);
@@ -254,7 +254,7 @@ impl CellGraphs {
                 self.queues.remove(subgraph);
             }
         }
-        self.queues.forget_retries(ix);
+        self.queues.forget_retries(|row| row.of.journey == ix);
         self.forget_if_over(ix);
     }
 

@@ -158,6 +158,28 @@ fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
 }
 
 #[test]
+fn a_step_that_failed_ahead_of_the_outcome_that_ended_its_loop_does_not_run_again() {
+    let cell = CellId(0);
+    let steps = SegmentKnobs::Steps { cell };
+    for segments in [1, 2] {
+        let mut cells = CellGraphs::new(&[self::cell(1, 1)], &vec![steps.clone(); segments], SLOTS, true);
+        cells.board(1, (0..segments).map(|_| Unfolded::Steps(10)).collect());
+        let first = form(&mut cells, cell, LANE);
+        let ahead = form(&mut cells, cell, LANE);
+        // The device refuses the second step before the first has completed.
+        cells.failed(cell, &ahead, false, std::iter::empty());
+        cells.completed(cell, &ahead, |_| false);
+        assert_eq!(cells.queues.first_retry(LANE), Some(cell));
+        let done = cells.completed(cell, &first, |_| true);
+        assert_eq!(done.len(), usize::from(segments == 1), "the request is done, or goes on with its next segment");
+        assert_eq!(cells.queues.first_retry(LANE), None);
+        assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), (segments == 2).then_some(cell));
+        let aboard = if segments == 1 { vec![] } else { vec![1] };
+        cells.check(aboard, std::iter::empty(), std::iter::empty()).expect("nothing of the step is left");
+    }
+}
+
+#[test]
 fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
     let mut cells = CellGraphs::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);

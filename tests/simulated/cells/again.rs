@@ -1,6 +1,6 @@
 //! Nodes of failed tasks that must run again, and which of them may share a task.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use paternoster::batching::{ReqId, Task, TaskId};
 
@@ -30,6 +30,13 @@ impl Again {
             }
             first => Ok(first.is_some()),
         }
+    }
+
+    /// Records that an outcome ended a loop: these steps beyond it do not run again. Returns whether any had yet to.
+    pub(super) fn loop_ended(&mut self, req: u64, beyond: Range<u32>) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(own, node), _| *own != req || !beyond.contains(node));
+        self.0.len() < before
     }
 
     /// Records the end of a request. Returns whether any of its nodes had yet to run again.

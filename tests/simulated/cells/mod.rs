@@ -56,6 +56,10 @@ pub(crate) struct Rare {
     pub bad_nodes: u64,
     /// A task failed while another one of its requests was in flight.
     pub failed_with_more_in_flight: u64,
+    /// Tasks were refused, and failed before the tasks ahead of them.
+    pub refused_behind_others: u64,
+    /// Loops ended while a step beyond their end had yet to run again.
+    pub ended_before_step_ran_again: u64,
     /// Sequences ended because no request arrived in time.
     pub sequences_reclaimed: u64,
     /// Sequences started again before their end.
@@ -88,6 +92,8 @@ impl AddAssign for Rare {
         self.void_rows += other.void_rows;
         self.bad_nodes += other.bad_nodes;
         self.failed_with_more_in_flight += other.failed_with_more_in_flight;
+        self.refused_behind_others += other.refused_behind_others;
+        self.ended_before_step_ran_again += other.ended_before_step_ran_again;
         self.sequences_reclaimed += other.sequences_reclaimed;
         self.sequences_superseded += other.sequences_superseded;
         self.sequences_waited += other.sequences_waited;
@@ -97,7 +103,7 @@ impl AddAssign for Rare {
 }
 
 impl Rare {
-    fn each(&self) -> [(&'static str, u64); 20] {
+    fn each(&self) -> [(&'static str, u64); 22] {
         [
             ("moved to another lane", self.moved_lane),
             ("ran past the end of a loop", self.ran_past_the_end),
@@ -114,6 +120,8 @@ impl Rare {
             ("launched ahead of a node that failed", self.void_rows),
             ("bad node found", self.bad_nodes),
             ("failed with more in flight", self.failed_with_more_in_flight),
+            ("refused behind others", self.refused_behind_others),
+            ("loop ended before a step beyond it ran again", self.ended_before_step_ran_again),
             ("sequence reclaimed", self.sequences_reclaimed),
             ("sequence begun anew", self.sequences_superseded),
             ("sequence waited for a slot", self.sequences_waited),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{JourneyIx, NodeRow, Queues, SubgraphIx};
+use super::{NodeRow, Queues, SubgraphIx};
 use crate::batching::{CellId, LaneId, hold::hold};
 
 /// Rows of one type that run again as a separate task.
@@ -75,12 +75,25 @@ impl Queues {
         });
     }
 
-    /// Drops the rows of a request that has ended.
-    pub(in crate::batching::cells) fn forget_retries(&mut self, journey: JourneyIx) {
+    /// Ends the loop of a subgraph by an outcome. Steps beyond it that were launched ahead and failed do not run again.
+    pub(in crate::batching::cells) fn end_loop(&mut self, ix: SubgraphIx) {
+        let forgotten = self.forget_retries(|row| row.subgraph == ix);
+        self.change(ix, |subgraph| {
+            subgraph.retried -= forgotten;
+            subgraph.nodes.end();
+        });
+    }
+
+    /// Drops rows that wait to run again, and returns their number.
+    pub(in crate::batching::cells) fn forget_retries(&mut self, is_over: impl Fn(&NodeRow) -> bool) -> u32 {
+        let mut forgotten = 0;
         self.retries.retain_mut(|retry| {
-            retry.rows.retain(|row| row.of.journey != journey);
+            let rows = retry.rows.len();
+            retry.rows.retain(|row| !is_over(row));
+            forgotten += rows - retry.rows.len();
             !retry.rows.is_empty()
         });
+        forgotten as u32
     }
 
     /// Checks that each row to run again is in exactly one retry, waiting or among those `in_flight`, and that its

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use paternoster::batching::{Event, LaneId, RowSpan, Task};
 
-use super::{Due, Run};
+use super::{Due, Flying, Run};
 
 impl Run {
     /// Returns whether a task fails, at random or because of a bad node.
@@ -39,6 +39,22 @@ impl Run {
     /// ended, do not.
     pub(super) fn counts(&self, row: &RowSpan) -> bool {
         self.known[&row.req.0].end.is_none() && !self.is_past_the_end(row)
+    }
+
+    /// The device refuses the task that it was given last. It fails at once, before the tasks ahead of it on its lane.
+    pub(super) fn refuse_a_launch(&mut self) -> Result<(), String> {
+        if !self.rng.permille(self.world.failing) {
+            return Ok(());
+        }
+        let Some(queue) = self.lanes.values_mut().find(|queue| queue.len() > 1) else { return Ok(()) };
+        let Some(Flying { task, void, .. }) = queue.pop_back() else { return Ok(()) };
+        self.rare.refused_behind_others += 1;
+        let rows = task.rows.iter().enumerate();
+        let count = rows.filter(|(at, row)| !void.contains(at) && self.counts(row)).map(|(_, row)| *row);
+        let count: Vec<RowSpan> = count.collect();
+        self.release(&task);
+        self.run_again(&task, &count);
+        self.act(Event::Failed { task: task.id })
     }
 
     pub(super) fn lose_a_lane(&mut self) -> Result<(), String> {

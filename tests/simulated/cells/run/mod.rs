@@ -167,6 +167,7 @@ impl Run {
                 }
             }
             self.lose_a_lane()?;
+            self.refuse_a_launch()?;
             self.move_requests()?;
         }
         if let Some((req, _)) = self.known.iter().find(|(_, known)| known.end.is_none()) {
@@ -596,7 +597,10 @@ impl Run {
             return on;
         }
         known.ended.insert(segment);
-        let is_early = step + 1 < known.asked.graph[segment].nodes();
+        let nodes = known.asked.graph[segment].nodes();
+        let beyond = row.start + 1..row.start + nodes - step;
+        self.rare.ended_before_step_ran_again += u64::from(self.again.loop_ended(row.req.0, beyond));
+        let is_early = step + 1 < nodes;
         RowOutcome { next: if is_early { Next::Done } else { Next::On }, emitted: false }
     }
 
