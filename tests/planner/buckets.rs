@@ -5,7 +5,7 @@
 //! What lies behind the lengths of a row is poisoned as far as graphs allow: with other tokens that exist, with numbers
 //! of 1e30 in state, and with 0 in masks. Rows behind those of the batch hold NaN and ids that no table has.
 
-use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc, thread, time::Instant};
+use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc};
 
 use paternoster::{
     batching::Lengths,
@@ -32,7 +32,7 @@ use crate::{
     fake_cuda::with_card,
     images::of_side,
     networks::specs_of,
-    rig::{Elements, PATIENCE, STREAM, TOLERANCE, card, compare, row_bytes},
+    rig::{Elements, STREAM, TOLERANCE, card, compare, row_bytes, run_graph},
     runtime::runtime,
 };
 
@@ -276,15 +276,7 @@ impl<'n> AllSizes<'n> {
             self.cuda.upload(self.inputs[number], 0, &all).expect("the buffer is there");
         }
         let graph = self.graphs.iter().find(|(own, _)| *own == size).map(|(_, work)| Rc::clone(&work.graph));
-        let parameters = (rows.len() as i32).to_ne_bytes().to_vec().into_boxed_slice();
-        let work = CudaWork { graph: graph.expect("all sizes have graphs"), parameters };
-        self.cuda.launch(STREAM, &[], work).expect("the launch is right");
-        let ticket = self.cuda.record(STREAM).expect("there is such a stream");
-        let deadline = Instant::now() + PATIENCE;
-        while !self.cuda.is_complete(ticket) {
-            assert!(Instant::now() < deadline, "the launch ends");
-            thread::yield_now();
-        }
+        run_graph(&mut self.cuda, &graph.expect("all sizes have graphs"), rows.len());
         let specs = self.network.outputs(at);
         let cuda = &mut self.cuda;
         let outputs: Vec<Vec<u8>> = specs

@@ -1,11 +1,16 @@
 //! Runs a graph on the card and on the CPU, and compares the answers.
 
-use std::{rc::Rc, sync::Arc, thread, time::Instant};
+use std::{
+    rc::Rc,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use paternoster::{
     device::{
         BufferId, BufferPool, Device, DeviceError, Operation, StreamId,
-        cuda::{Compiler, Cuda, CudaOptions, CudaWork, Told},
+        cuda::{Compiler, Cuda, CudaOptions, CudaWork, Graph, Told},
     },
     engine::{
         Batch, BatchInput, Precision, Program, ProgramPort, StopSignal,
@@ -21,7 +26,7 @@ use crate::runtime::runtime;
 /// Allowed difference from the CPU's answer, relative to the largest number of a row.
 pub(crate) const TOLERANCE: f32 = 1e-4;
 pub(crate) const STREAM: StreamId = StreamId(0);
-pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Silent;
 
@@ -37,6 +42,18 @@ pub(crate) fn card() -> Cuda {
 pub(crate) fn card_with(compiler: &Compiler) -> Cuda {
     let options = CudaOptions { ordinal: 0, streams: 1, depth: 4, parameter_bytes: 64 };
     Cuda::open(&options, compiler, Arc::new(Silent)).expect("there is a card")
+}
+
+/// Launches a graph with this number of live rows, and waits until it has run.
+pub(crate) fn run_graph(cuda: &mut Cuda, graph: &Rc<Graph>, rows: usize) {
+    let parameters = (rows as i32).to_ne_bytes().to_vec().into_boxed_slice();
+    cuda.launch(STREAM, &[], CudaWork { graph: Rc::clone(graph), parameters }).expect("the launch is right");
+    let ticket = cuda.record(STREAM).expect("there is such a stream");
+    let deadline = Instant::now() + PATIENCE;
+    while !cuda.is_complete(ticket) {
+        assert!(Instant::now() < deadline, "the launch ends");
+        thread::yield_now();
+    }
 }
 
 /// A graph and its ports, with the dims of one row.
@@ -248,15 +265,7 @@ impl<'c> OnCard<'c> {
             self.cuda.upload(buffer, 0, &all).expect("the buffer is there");
         }
         assert!(rows <= bucket as usize);
-        let parameters = (rows as i32).to_ne_bytes().to_vec().into_boxed_slice();
-        let work = CudaWork { graph: Rc::clone(&graph.graph), parameters };
-        self.cuda.launch(STREAM, &[], work).expect("the launch is right");
-        let ticket = self.cuda.record(STREAM).expect("there is such a stream");
-        let deadline = Instant::now() + PATIENCE;
-        while !self.cuda.is_complete(ticket) {
-            assert!(Instant::now() < deadline, "the launch ends");
-            thread::yield_now();
-        }
+        run_graph(&mut self.cuda, &graph.graph, rows);
         let outputs = self.case.outputs.iter().zip(&self.outputs).map(|(spec, &buffer)| {
             let mut data = vec![0; rows * row_bytes(spec)];
             self.cuda.download(buffer, 0, &mut data).expect("the buffer is there");
