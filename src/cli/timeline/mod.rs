@@ -127,7 +127,7 @@ pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
     Ok(())
 }
 
-/// Returns what to do about a drawing of so many bytes, if it is large.
+/// Returns a hint on how to draw less, if a drawing of this size in bytes is large.
 fn hint(bytes: usize) -> Option<String> {
     let megabytes = bytes as f64 / 1e6;
     (bytes >= LARGE).then(|| format!("has {megabytes:.1} MB and may be slow to open: --from and --to draw a part"))

@@ -181,7 +181,7 @@ fn nodes_of_a_task(lists: usize, rows: u32, most_bytes: usize) -> Result<u32, St
 }
 
 /// Returns the number of slots: as many as asked for, limited to those that fit into a fraction of the memory that is
-/// free once so many sequences have their state.
+/// free once all sequences have their state.
 fn slots(card: &Cuda, layout: &Layout, asked: u32, sequences: u32) -> Result<u32, DeviceError> {
     let (free, _) = card.memory_bytes()?;
     let free = free.saturating_sub(layout.sequence_bytes().saturating_mul(sequences as usize));

@@ -78,7 +78,7 @@ impl OfSequence {
 }
 
 impl SequenceSlots {
-    /// So many slots.
+    /// Creates a number of free slots.
     ///
     /// # Errors
     /// When they are more than tasks can name.

@@ -45,16 +45,16 @@ pub struct Model {
     /// The inputs. Missing ones, and missing `dtype` or `dims`, are completed from the graph.
     #[serde(default)]
     pub inputs: Vec<Input>,
-    /// The outputs, likewise.
+    /// The outputs. Missing ones, and missing `dtype` or `dims`, are completed from the graph.
     #[serde(default)]
     pub outputs: Vec<Output>,
     /// How the model runs on its devices.
     pub instance: Option<Instance>,
-    /// `true`: any number of responses to one request.
+    /// Whether a request may have any number of responses.
     pub decoupled: Option<bool>,
     /// Where the model is cut: `auto`, a number of stages, or the tensors to cut at.
     pub stages: Option<Stages>,
-    /// Where rows leave the order of stages.
+    /// Exits: where rows leave before the last stage.
     #[serde(default)]
     pub exits: Vec<Exit>,
     /// The cell types of a recurrent model, by name.
@@ -78,33 +78,33 @@ pub struct Model {
 #[serde(rename = "latest, all, { latest: <count> } or { specific: [<versions>] }")]
 #[schemars(untagged, inline)]
 pub enum Versions {
-    /// In one word.
+    /// A single word.
     #[serde(rename = "#text")]
     Word(VersionWord),
-    /// By their number, or by themselves.
+    /// A count, or a list of versions.
     #[serde(rename = "#map")]
     Some(SomeVersions),
 }
 
-/// Versions in one word.
+/// A single word for several versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum VersionWord {
-    /// The newest.
+    /// The newest version.
     Latest,
-    /// All.
+    /// All versions.
     All,
 }
 
-/// Versions by their number, or by themselves.
+/// The newest versions by count, or a list of versions.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum SomeVersions {
-    /// So many of the newest.
+    /// This number of the newest versions.
     Latest(Positive),
-    /// These.
+    /// These versions.
     Specific(Vec<Whole<i64, 1, { i64::MAX as i128 }>>),
 }
 
@@ -115,12 +115,12 @@ pub struct Instance {
     /// `cpu`, `cuda` (all cards) and `cuda:<number>`. Default: the server decides.
     #[schemars(with = "Option<Vec<String>>")]
     pub devices: Option<Vec<Named<Device>>>,
-    /// Most batches of the model in flight at once.
+    /// Maximum number of the model's batches in flight at once.
     pub count: Option<PositiveInt>,
-    /// Lengths of padded axes that cards are prepared for, ascending, at most 64, by axis.
+    /// Lengths that cards are prepared for, by padded axis: ascending, at most 64.
     #[serde(default)]
     pub lengths: BTreeMap<String, LengthList>,
-    /// What products and convolutions are computed with: `fp32` (default, also `ieee`), `tf32`, `bf16` or `fp16`.
+    /// Precision of matrix products and convolutions: `fp32` (default, also `ieee`), `tf32`, `bf16` or `fp16`.
     pub precision: Option<Named<Precision>>,
 }
 
@@ -154,18 +154,18 @@ impl std::str::FromStr for Device {
 #[serde(rename = "auto, a number of stages from 1 to 256 or a list of tensors to cut at")]
 #[schemars(untagged, inline)]
 pub enum Stages {
-    /// As its profile advises.
+    /// Where the model's profile advises.
     #[serde(rename = "#text")]
     Word(Auto),
-    /// Into this many stages of even time, at least 1.
+    /// Into this number of stages, at least 1, of about equal run time.
     #[serde(rename = "#whole")]
     Count(Whole<u16, 1, { MAX_STAGES as i128 }>),
-    /// At these tensors, at least one: the n-th is what stage n ends with.
+    /// At these tensors, at least one: stage n ends with the n-th tensor.
     #[serde(rename = "#list")]
     At(NonEmpty<Vec<String>>),
 }
 
-/// What is left to the server.
+/// A choice that is left to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -177,20 +177,20 @@ pub enum Auto {
 /// The number of a stage, from 0.
 pub type StageNumber = Whole<u16, 0, { MAX_STAGES as i128 - 1 }>;
 
-/// A way out of the order of stages (DVABatch section 9.2).
+/// An exit: rows that leave before the last stage (DVABatch section 9.2).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exit {
-    /// The stage behind which rows may leave: any but the last.
+    /// The stage after which rows may leave: any but the last.
     pub stage: StageNumber,
-    /// A tensor of that stage with one FP32 value a row.
+    /// A tensor of that stage with one FP32 value per row.
     pub value: Filled,
     /// Rows with at least this value leave.
     pub at_least: Finite,
-    /// Rows that leave are done: the tensors of the stage that answer, by output of the model.
+    /// Rows that leave are complete: the stage's tensors that give the model's outputs, by output.
     #[serde(default)]
     pub outputs: BTreeMap<String, Filled>,
-    /// Rows that leave go on at this stage instead, at least two behind `stage`.
+    /// Rows that leave continue at this stage instead, which comes at least two after `stage`.
     pub skip_to: Option<StageNumber>,
 }
 
@@ -198,7 +198,7 @@ pub struct Exit {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sequences {
-    /// Most sequences that have state at a time.
+    /// Maximum number of sequences that have state at the same time.
     pub max_candidate_sequences: Option<PositiveInt>,
     /// How long a sequence may be idle before its state is dropped, in microseconds. Default: one second.
     pub max_sequence_idle_us: Option<Whole<u64, 1, { u64::MAX as i128 }>>,
@@ -217,18 +217,18 @@ pub struct Cell {
     pub program: Filled,
     /// Sizes of its batches in rows, ascending; the last is the largest that runs (Bsizes). Default: `[64]`.
     pub batch_sizes: Option<Vec<Rows>>,
-    /// Least rows of a further task of the same type, at most the largest batch; otherwise another type's turn comes.
+    /// Minimum number of rows for another task of the same type; with fewer, another type runs.
     /// Default: a quarter of the largest batch.
     pub min_followup: Option<Rows>,
-    /// Which of several types goes first, 1 = highest. Default: types that come later in a request go first.
+    /// Priority among the cell types, 1 the highest. Default: types that come later in a request run first.
     pub priority: Option<Positive>,
     /// What runs it on the CPU, in place of the model's `engine`.
     pub engine: Option<Named<OnnxEngine>>,
-    /// What its products are computed with, in place of the model's `instance.precision`.
+    /// Precision of its matrix products, in place of the model's `instance.precision`.
     pub precision: Option<Named<Precision>>,
 }
 
-/// Any whole number of 64 bits with a sign.
+/// A signed 64-bit integer.
 pub type Signed = Whole<i64, { i64::MIN as i128 }, { i64::MAX as i128 }>;
 
 #[cfg(test)]

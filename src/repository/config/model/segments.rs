@@ -25,7 +25,7 @@ pub enum Segment {
     Chain(Chain),
     /// A cell that runs until one of its outputs says that it is done.
     Decode(Decode),
-    /// Cells that run behind those of their children.
+    /// Cells that run after those of their children.
     Tree(Tree),
 }
 
@@ -37,26 +37,26 @@ pub struct Stage {
     pub name: Option<PartName>,
     /// The cell.
     pub cell: Filled,
-    /// The tensors of which each row runs by itself, by input; or one tensor, for the input that `as` names.
+    /// The tensors whose rows run each by itself, by input; or one tensor, for the input that `as` names.
     pub over: Option<Over>,
-    /// The cell's input that gets the rows of `over`.
+    /// The cell's input that receives the rows of `over`.
     #[serde(rename = "as")]
     pub as_input: Option<Filled>,
-    /// Tensors by input. Inputs that are not named come from the model's input of the same name.
+    /// Tensors, by the input that receives them. Other inputs receive the model's input of the same name.
     pub inputs: Names,
-    /// Outputs of the sequence's request before, by input.
+    /// Outputs of the previous request of the sequence, by the input that receives them.
     pub keep: Names,
-    /// What is kept before the first request, by input: a number for each element, or a tensor. Default: 0.
+    /// Value before a sequence's first request, by input: one number for all elements, or a tensor. Default: 0.
     pub start: Option<Entries<Start>>,
-    /// Tensors by the input that is told their length.
+    /// Tensors, by the input that receives their length.
     pub length: Names,
-    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
     pub control: Names,
-    /// What it leaves behind, by name: `last(<output>)` or `all(<output>)`. Default: each output under its own name.
+    /// Its results, by name: `last(<output>)` or `all(<output>)`. Default: each output under its own name.
     pub emit: Names,
 }
 
-/// A segment of steps whose number is known beforehand.
+/// A segment of steps whose number is known in advance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chain {
@@ -66,34 +66,34 @@ pub struct Chain {
     pub cell: Filled,
     /// Number of steps, an expression such as `len(tokens) / 2`. Default: the length of `over`, where that is known.
     pub steps: Option<Steps>,
-    /// `true`: the last row comes first.
+    /// Whether the steps go from the last row to the first.
     pub reverse: Option<bool>,
-    /// `true`: each step answers a response of its own.
+    /// Whether each step is answered by a response of its own.
     pub stream: Option<bool>,
-    /// The tensors of which each step gets its row, by input; or one tensor, for the input that `as` names.
+    /// The tensors of which each step receives its row, by input; or one tensor, for the input that `as` names.
     pub over: Option<Over>,
-    /// The cell's input that gets the rows of `over`.
+    /// The cell's input that receives the rows of `over`.
     #[serde(rename = "as")]
     pub as_input: Option<Filled>,
-    /// Outputs of the step before, by input.
+    /// Outputs of the previous step, by the input that receives them.
     pub carry: Names,
-    /// The same as `carry`, and kept for the sequence's next request.
+    /// As `carry`; the value is also kept for the sequence's next request.
     pub keep: Names,
-    /// What is carried into the first step, by input: a number for each element, or a tensor. Default: 0.
+    /// Value of a carried input in the first step, by input: one number for all elements, or a tensor. Default: 0.
     pub start: Option<Entries<Start>>,
-    /// Outputs by the input that grows by them.
+    /// Outputs that are appended to an input, by the input that grows.
     pub grow: Names,
-    /// Tensors by input: whole, and the same at each step.
+    /// Tensors that each step receives whole, by input.
     pub hold: Names,
-    /// Tensors, or `grow.<input>`, by the input that is told their length.
+    /// Tensors, or `grow.<input>`, by the input that receives their length.
     pub length: Names,
-    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
     pub control: Names,
-    /// What it leaves behind, by name: `last(<output>)` or `all(<output>)`.
+    /// Its results, by name: `last(<output>)` or `all(<output>)`.
     pub emit: Entries<Filled>,
 }
 
-/// A segment of steps until one says that it is the last.
+/// A segment of steps that ends with a step that says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Decode {
@@ -101,33 +101,33 @@ pub struct Decode {
     pub name: Option<PartName>,
     /// The cell.
     pub cell: Filled,
-    /// Most steps, an expression such as `len(source) + 50`.
+    /// Maximum number of steps, an expression such as `len(source) + 50`.
     pub max_steps: Steps,
-    /// `true`: each step answers a response of its own.
+    /// Whether each step is answered by a response of its own.
     pub stream: Option<bool>,
-    /// Outputs of the step before, by input.
+    /// Outputs of the previous step, by the input that receives them.
     pub carry: Names,
-    /// The same as `carry`, for the token that goes back.
+    /// As `carry`, for the token that is fed back.
     pub feed: Names,
-    /// The same as `carry`, and kept for the sequence's next request.
+    /// As `carry`; the value is also kept for the sequence's next request.
     pub keep: Names,
-    /// What is carried into the first step, by input: a number for each element, or a tensor. Default: 0.
+    /// Value of a carried input in the first step, by input: one number for all elements, or a tensor. Default: 0.
     pub start: Option<Entries<Start>>,
-    /// Outputs by the input that grows by them.
+    /// Outputs that are appended to an input, by the input that grows.
     pub grow: Names,
-    /// The integer that ends the loop, by output. Its step is the last.
+    /// The integer that ends the loop, by output. The step that outputs it is the last.
     pub until: Option<Entries<Signed>>,
-    /// Tensors by input: whole, and the same at each step.
+    /// Tensors that each step receives whole, by input.
     pub hold: Names,
-    /// Tensors, or `grow.<input>`, by the input that is told their length.
+    /// Tensors, or `grow.<input>`, by the input that receives their length.
     pub length: Names,
-    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
     pub control: Names,
-    /// What it leaves behind, by name: `last(<output>)` or `all(<output>)`.
+    /// Its results, by name: `last(<output>)` or `all(<output>)`.
     pub emit: Entries<Filled>,
 }
 
-/// A segment of nodes that run behind their children.
+/// A segment of nodes that run after their children.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tree {
@@ -139,22 +139,22 @@ pub struct Tree {
     pub internal: Filled,
     /// The input of the model that names each node's children, −1 for none.
     pub children: Filled,
-    /// Most nodes of a request. Default: 256.
+    /// Maximum number of nodes of a request. Default: 256.
     pub max_nodes: Option<Whole<u32, 1, { 1 << 20 }>>,
-    /// The tensors of which each node gets its row, by input; or one tensor, for the input that `as` names.
+    /// The tensors of which each node receives its row, by input; or one tensor, for the input that `as` names.
     pub over: Option<Over>,
-    /// The cell's input that gets the rows of `over`.
+    /// The cell's input that receives the rows of `over`.
     #[serde(rename = "as")]
     pub as_input: Option<Filled>,
-    /// Tensors by input: whole, and the same at each node.
+    /// Tensors that each node receives whole, by input.
     pub hold: Names,
-    /// Tensors by the input that is told their length.
+    /// Tensors, by the input that receives their length.
     pub length: Names,
-    /// `start`, `end`, `ready` or `id` of the request's sequence, by input that is told it.
+    /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
     pub control: Names,
     /// `<n>.<output>` of the n-th child, by input; zeros where there is none.
     pub child: Names,
-    /// What it leaves behind, by name: `root(<output>)` or `all(<output>)`.
+    /// Its results, by name: `root(<output>)` or `all(<output>)`.
     pub emit: Entries<Filled>,
 }
 
@@ -266,7 +266,7 @@ pub enum Over {
     Inputs(Entries<Filled>),
 }
 
-/// What is carried into the first step.
+/// Value of a carried input in the first step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename = "a number, or the name of a tensor")]
 #[schemars(untagged, inline)]
@@ -284,10 +284,10 @@ pub enum Start {
 #[serde(rename = "a number of steps, or an expression such as \"len(tokens) + 1\"")]
 #[schemars(untagged, inline)]
 pub enum Steps {
-    /// As many.
+    /// This number.
     #[serde(rename = "#whole")]
     Number(Long),
-    /// As many as an expression says.
+    /// An expression of the tensors' lengths.
     #[serde(rename = "#text")]
     Expression(Filled),
 }

@@ -10,7 +10,7 @@ use crate::{
     repository::config::values::{DataTypeName, Dim, Named, Symbol},
 };
 
-/// What the graph has in place of `dims`: as many elements.
+/// Shape that the graph has in place of `dims`, with the same number of elements.
 pub type Shape = Vec<Whole<i64, -1, { i64::MAX as i128 }>>;
 
 /// An input.
@@ -21,19 +21,19 @@ pub struct Input {
     pub name: String,
     /// Its datatype, such as `FP32`, `INT64` or `BYTES`.
     pub dtype: Option<Named<DataTypeName>>,
-    /// Sizes without the batch; −1 varies; a name varies under that name.
+    /// Sizes without the batch axis. −1 is a size that varies; a name is one that varies under that name.
     #[serde(default)]
     pub dims: Vec<Dim>,
-    /// What the graph sees in place of `dims`: as many elements.
+    /// Shape that the graph sees in place of `dims`, with the same number of elements.
     pub reshape: Option<Shape>,
-    /// `true`: a request may leave it out.
+    /// Whether a request may leave it out.
     #[serde(default)]
     pub optional: bool,
     /// Axes on which requests of different lengths are padded to share a batch.
     pub pad: Option<PadSection>,
 }
 
-/// What is padded of an input: one axis or several.
+/// The padded axes of an input.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PadSection {
@@ -43,7 +43,7 @@ pub struct PadSection {
     /// The axes, where there are several.
     #[schemars(with = "Option<Vec<Symbol>>")]
     pub axes: Option<Vec<Dim>>,
-    /// What it is filled with. Default: 0.
+    /// The value of padding. Default: 0.
     pub value: Option<f64>,
 }
 
@@ -55,12 +55,12 @@ pub struct Output {
     pub name: String,
     /// Its datatype, such as `FP32`, `INT64` or `BYTES`.
     pub dtype: Option<Named<DataTypeName>>,
-    /// Sizes without the batch; −1 varies; a name varies under that name.
+    /// Sizes without the batch axis. −1 is a size that varies; a name is one that varies under that name.
     #[serde(default)]
     pub dims: Vec<Dim>,
-    /// What the graph gives in place of `dims`: as many elements.
+    /// Shape that the graph gives in place of `dims`, with the same number of elements.
     pub reshape: Option<Shape>,
-    /// File in the model's directory, one label a line, for classification.
+    /// File in the model's directory with one label per line, for classification.
     pub labels: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub struct Output {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// What messages call it.
+    /// Its name in messages.
     pub name: Option<String>,
     /// Its rows. Default: 1.
     pub batch_size: Option<Positive>,
@@ -93,7 +93,7 @@ pub struct SampleInput {
     pub file: Option<String>,
 }
 
-/// What a sample's input holds.
+/// The values of a sample's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]

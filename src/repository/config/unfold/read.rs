@@ -224,7 +224,7 @@ impl Reader<'_> {
                 found.map_err(|fault| refuse((format!("{map}.{input}"), fault)))?;
             }
             let rows = scope.count(segment).map_err(refuse)?;
-            // The steps of a loop are at most so many: what it leaves has a length that nobody knows.
+            // The number of a loop's steps only has an upper bound, so the length of what it emits is unknown.
             let rows = rows.filter(|_| segment.has_known_steps());
             let is_open = segment.emits.is_empty();
             scope.leave(segment, (!is_open).then(|| segment.emits.clone()), rows);
