@@ -80,7 +80,7 @@ soak: build
 
 lint:
 	cargo fmt --check
-	python3 scripts/check_imports.py batching bench cli device engine/cuda engine/repeat executor frontend model onnx profile report \
+	python3 scripts/check_imports.py batching bench cli device engine/cuda engine/openvino engine/repeat executor frontend model onnx profile report \
 		repository/stores simulate workload
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings

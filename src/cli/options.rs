@@ -74,13 +74,18 @@ pub(super) fn runtime(args: &DeviceArgs) -> RuntimeOptions {
     RuntimeOptions {
         library: args.onnxruntime_library.clone(),
         threads: args.cpu_threads as usize,
+        lanes: usize::from(args.cpu_lanes),
         max_memory_bytes: usize::try_from(most).unwrap_or(usize::MAX),
     }
 }
 
 /// Returns OpenVINO, which is loaded when it is needed.
 pub(super) fn openvino(args: &DeviceArgs) -> OpenVino {
-    OpenVino::new(OpenVinoOptions { library: args.openvino_library.clone(), threads: args.cpu_threads as usize })
+    OpenVino::new(OpenVinoOptions {
+        library: args.openvino_library.clone(),
+        threads: args.cpu_threads as usize,
+        lanes: usize::from(args.cpu_lanes),
+    })
 }
 
 /// Returns how models are opened in a separate process first, if they are.

@@ -147,11 +147,15 @@ pub trait Program: Send + Sync {
         false
     }
 
-    /// Returns the length to whose multiples the executor should extend the padded axes of a batch, because a new shape
-    /// is costly. A graph may refuse a length that no request has; the batch then runs at its own lengths.
-    fn pads_to(&self) -> u32 {
-        1
+    /// Returns the length to which the executor should extend a padded axis of this length, because a new shape is
+    /// costly. Never less than `length`.
+    fn preferred_length(&self, length: u32) -> u32 {
+        length
     }
+
+    /// Notes that a batch failed with an axis at this preferred length and ran at its own: the graph refuses lengths
+    /// that no request has.
+    fn refuse_length(&self, _length: u32) {}
 
     /// Returns, by input, the indices that are valid there, as far as they are known. A run with any other index fails.
     fn index_ranges(&self) -> &[Option<IndexRange>] {

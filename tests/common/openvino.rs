@@ -15,7 +15,7 @@ pub(crate) fn openvino() -> Option<&'static OpenVino> {
                 eprintln!("skipped: no OpenVINO library; run `make test`, or set OPENVINO_DYLIB_PATH");
                 return None;
             }
-            let openvino = OpenVino::new(OpenVinoOptions { library, threads: 2 });
+            let openvino = OpenVino::new(OpenVinoOptions { library, threads: 2, lanes: 2 });
             openvino.load().expect("the library loads");
             Some(openvino)
         })

@@ -18,7 +18,7 @@ pub(crate) fn runtime() -> Option<&'static Runtime> {
                 eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
                 return None;
             }
-            let options = RuntimeOptions { library, threads: 2, max_memory_bytes: MAX_MEMORY_BYTES };
+            let options = RuntimeOptions { library, threads: 2, lanes: 2, max_memory_bytes: MAX_MEMORY_BYTES };
             Some(Runtime::load(&options).expect("the library loads"))
         })
         .as_ref()

@@ -11,6 +11,7 @@ use ort::{
         builder::{GraphOptimizationLevel, SessionBuilder},
     },
 };
+use tracing::warn;
 
 use super::{cuda_provider::CudaProvider, library::Runtime, weights::Weights};
 use crate::engine::{
@@ -22,36 +23,46 @@ use crate::engine::{
 pub(super) struct CompiledGraph {
     // Both sessions are dropped before the weights.
     session: Session,
-    /// Runs on the calling thread. `None` if the runtime has only one thread, if the graph runs on a card, or if its
-    /// weights are too large to be kept twice.
+    /// Runs on the calling thread. `None` if no run would take it, if the graph runs on a card, or if its weights are
+    /// too large to be kept twice.
     single: Option<Session>,
     #[allow(dead_code, reason = "the sessions refer to them")]
     weights: Weights,
+    threads: usize,
     running: Arc<RunsInProgress>,
 }
 
 impl CompiledGraph {
-    /// Compiles a graph with the weights beside it.
+    /// Compiles a graph with its external weights.
     ///
     /// # Errors
-    /// If ONNX Runtime refuses it.
+    /// Fails if ONNX Runtime rejects it.
     pub(super) fn new(
         runtime: &Runtime,
         graph: &[u8],
         weights: Weights,
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
-        let running = Arc::clone(runtime.running());
-        let wants_single = provider.is_none() && runtime.threads() > 1;
+        let threads = runtime.threads();
         let mut builder = builder(runtime)?;
-        if let Some(provider) = provider {
-            provider.append(&mut builder)?;
-        }
+        // Runs on a card leave the cores to others.
+        let (running, may_share) = match provider {
+            Some(provider) => {
+                provider.append(&mut builder)?;
+                (Arc::default(), false)
+            }
+            None => (Arc::clone(runtime.running()), runs_on_one_thread(runtime.lanes(), threads)),
+        };
         let session = commit(builder, graph, &weights)?;
-        let single = (wants_single && graph.len() + weights.bytes() <= MAX_COPIED_BYTES)
+        let single = (may_share && graph.len() + weights.bytes() <= MAX_COPIED_BYTES)
             .then(|| commit(single_threaded(runtime)?, graph, &weights))
-            .transpose()?;
-        Ok(Self { session, single, weights, running })
+            .transpose()
+            // The model runs without it; there may just be no memory for a second copy of the weights.
+            .unwrap_or_else(|error| {
+                warn!(%error, "cannot compile a graph for one thread; all its runs use all threads");
+                None
+            });
+        Ok(Self { session, single, weights, threads, running })
     }
 
     /// The session that describes the graph's inputs and outputs.
@@ -59,10 +70,11 @@ impl CompiledGraph {
         &self.session
     }
 
-    /// Returns the session that a run takes which starts now. The guard is held until the run ends.
+    /// Returns the session for a run that starts now. The guard is held until the run ends.
     pub(super) fn begin_run(&self) -> (&Session, RunInProgress<'_>) {
-        let (run, alone) = self.running.begin();
-        (self.single.as_ref().filter(|_| alone).unwrap_or(&self.session), run)
+        let (run, runs) = self.running.begin();
+        let single = self.single.as_ref().filter(|_| runs_on_one_thread(runs, self.threads));
+        (single.unwrap_or(&self.session), run)
     }
 }
 
@@ -70,6 +82,13 @@ impl fmt::Debug for CompiledGraph {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("CompiledGraph").field("session", &self.session).finish_non_exhaustive()
     }
+}
+
+/// Returns whether one of `runs` runs in progress should use one thread: if all of them, with one thread each, occupy
+/// more than half of the threads. ONNX Runtime has nothing between one thread and all: the runs of a session share its
+/// threads.
+fn runs_on_one_thread(runs: usize, threads: usize) -> bool {
+    threads > 1 && runs > 1 && 2 * runs > threads
 }
 
 fn builder(runtime: &Runtime) -> Result<SessionBuilder, EngineError> {
@@ -97,4 +116,17 @@ fn commit(mut builder: SessionBuilder, graph: &[u8], weights: &Weights) -> Resul
 
 fn refused(error: ort::Error) -> EngineError {
     EngineError(format!("onnx runtime error: {}", error.message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_use_one_thread_where_they_occupy_the_cores() {
+        assert!(!runs_on_one_thread(1, 1) && !runs_on_one_thread(4, 1), "there is one thread");
+        assert!(!runs_on_one_thread(1, 2) && runs_on_one_thread(2, 2));
+        assert!(!runs_on_one_thread(2, 4) && runs_on_one_thread(3, 4));
+        assert!(!runs_on_one_thread(2, 16), "two lanes leave most of 16 cores idle");
+    }
 }

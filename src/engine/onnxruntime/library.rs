@@ -41,6 +41,8 @@ pub struct RuntimeOptions {
     pub library: Option<PathBuf>,
     /// Threads that one run may use, shared by all sessions; 0 uses one per core.
     pub threads: usize,
+    /// Runs that take place at the same time: the lanes of the CPU.
+    pub lanes: usize,
     /// Limit on the memory for tensors of all models, weights included, in bytes; a run that needs more fails. 0 means
     /// no limit.
     pub max_memory_bytes: usize,
@@ -53,6 +55,7 @@ pub struct Runtime {
     sessions: Arc<Sessions<CompiledGraph>>,
     path: PathBuf,
     threads: usize,
+    lanes: usize,
     running: Arc<RunsInProgress>,
     arena: Option<Arc<Arena>>,
 }
@@ -110,8 +113,8 @@ impl Runtime {
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
         let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
-        let running = Arc::new(RunsInProgress::new(threads));
-        Ok(Self { environment, sessions: Arc::default(), path, threads, running, arena })
+        let (sessions, running) = (Arc::default(), Arc::default());
+        Ok(Self { environment, sessions, path, threads, lanes: options.lanes, running, arena })
     }
 
     /// Returns the environment in which sessions are created.
@@ -127,6 +130,11 @@ impl Runtime {
     /// Returns whether sessions allocate from one arena of limited size.
     pub(super) fn has_arena(&self) -> bool {
         self.arena.is_some()
+    }
+
+    /// Returns the number of runs that take place at the same time.
+    pub(super) fn lanes(&self) -> usize {
+        self.lanes
     }
 
     /// Returns the runs in progress.

@@ -1,7 +1,7 @@
 //! The OpenVINO library, which is loaded when the first model needs it.
 
 use std::{
-    ffi::{CStr, CString, c_char},
+    ffi::CStr,
     fmt,
     path::{Path, PathBuf},
     ptr,
@@ -13,7 +13,8 @@ use tracing::info;
 
 use super::{
     api::{self, Api},
-    program::CompiledGraph,
+    core::Core,
+    graph::CompiledGraph,
     tensor,
 };
 use crate::engine::{
@@ -35,9 +36,6 @@ static LIBRARY: EngineLibrary = EngineLibrary {
 /// Oldest supported version. Before it, element types are numbered differently.
 const OLDEST: (u32, u32) = (2025, 1);
 
-/// The device for which programs are compiled.
-pub(super) const DEVICE: &CStr = c"CPU";
-
 /// Options of OpenVINO.
 #[derive(Clone, Debug, Default)]
 pub struct OpenVinoOptions {
@@ -47,6 +45,8 @@ pub struct OpenVinoOptions {
     pub library: Option<PathBuf>,
     /// Threads that one run may use; 0 uses one per core.
     pub threads: usize,
+    /// Runs that take place at the same time: the lanes of the CPU.
+    pub lanes: usize,
 }
 
 /// OpenVINO, loaded on first use. Clones share it.
@@ -70,17 +70,6 @@ pub(super) struct Loaded {
     /// Precisions for which the plugin reports hardware support, such as `BF16` and `FP32`.
     capabilities: Vec<String>,
 }
-
-/// The registry of plugins.
-pub(super) struct Core {
-    pub(super) api: &'static Api,
-    core: *mut api::Core,
-}
-
-// SAFETY: several threads may use an OpenVINO core at once.
-unsafe impl Send for Core {}
-// SAFETY: as above.
-unsafe impl Sync for Core {}
 
 impl OpenVino {
     /// Creates the engine without loading the library.
@@ -118,6 +107,11 @@ impl OpenVino {
         if self.0.options.threads == 0 { available_cores() } else { self.0.options.threads }
     }
 
+    /// Returns the number of runs that take place at the same time.
+    pub(super) fn lanes(&self) -> usize {
+        self.0.options.lanes
+    }
+
     /// Returns the library's path as given in the options.
     pub fn given_library(&self) -> Option<&Path> {
         self.0.options.library.as_deref()
@@ -125,7 +119,7 @@ impl OpenVino {
 
     pub(super) fn loaded(&self) -> Result<&Loaded, EngineError> {
         let loaded = self.0.loaded.get_or_init(|| {
-            let loaded = Loaded::load(&self.0.options, self.threads());
+            let loaded = Loaded::load(&self.0.options);
             if let Ok(Loaded { path, version, capabilities, .. }) = &loaded {
                 info!("OpenVINO is '{}': {version}; the CPU computes in {}", path.display(), capabilities.join(", "));
             }
@@ -142,7 +136,7 @@ impl fmt::Debug for OpenVino {
 }
 
 impl Loaded {
-    fn load(options: &OpenVinoOptions, threads: usize) -> Result<Self, LibraryError> {
+    fn load(options: &OpenVinoOptions) -> Result<Self, LibraryError> {
         let (path, api) = open(options.library.as_deref())?;
         let version = version(api).map_err(|error| unset(error.0))?;
         if !is_new_enough(&version) {
@@ -155,42 +149,11 @@ impl Loaded {
         Ok(Self {
             core: Arc::new(core),
             graphs: Sessions::default(),
-            running: Arc::new(RunsInProgress::new(threads)),
+            running: Arc::default(),
             path,
             version,
             capabilities: capabilities.split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect(),
         })
-    }
-}
-
-impl Core {
-    fn new(api: &'static Api) -> Result<Self, EngineError> {
-        let mut core = ptr::null_mut();
-        // SAFETY: `core` receives the new object.
-        api.check(unsafe { (api.ov_core_create)(&mut core) })?;
-        Ok(Self { api, core })
-    }
-
-    pub(super) fn as_ptr(&self) -> *const api::Core {
-        self.core
-    }
-
-    /// Returns a property of the device, for which the plugin is loaded.
-    fn property(&self, name: &CStr) -> Result<String, EngineError> {
-        let mut value: *mut c_char = ptr::null_mut();
-        // SAFETY: the core is live and the strings are zero-terminated; the value belongs to the caller.
-        unsafe {
-            let got = (self.api.ov_core_get_property)(self.core, DEVICE.as_ptr(), name.as_ptr(), &mut value);
-            self.api.check(got)?;
-            Ok(self.api.owned(value))
-        }
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        // SAFETY: created by `new` and released once, after everything created from it, which holds a reference.
-        unsafe { (self.api.ov_core_free)(self.core) }
     }
 }
 
@@ -249,14 +212,6 @@ fn is_new_enough(version: &str) -> bool {
     }
 }
 
-/// Returns a zero-terminated copy of a string.
-///
-/// # Errors
-/// Fails if it contains a zero byte.
-pub(super) fn c_string(text: &str) -> Result<CString, EngineError> {
-    CString::new(text).map_err(|_| EngineError(format!("'{}' holds a zero byte", text.escape_debug())))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -276,7 +231,7 @@ mod tests {
     #[test]
     fn a_library_that_is_not_there_or_another_is_refused_by_its_path() {
         let load = |path: &Path| {
-            let options = OpenVinoOptions { library: Some(path.to_owned()), threads: 1 };
+            let options = OpenVinoOptions { library: Some(path.to_owned()), threads: 1, lanes: 1 };
             OpenVino::new(options).load().expect_err("there is no OpenVINO").0
         };
         let missing = load(Path::new("/no/such.so"));

@@ -7,6 +7,9 @@
 #![allow(unsafe_code)]
 
 mod api;
+mod compiled;
+mod core;
+mod graph;
 mod library;
 mod program;
 mod requests;

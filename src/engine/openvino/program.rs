@@ -1,40 +1,33 @@
 //! An ONNX graph compiled by OpenVINO for the CPU.
 
-use std::{
-    ffi::{CStr, c_char},
-    ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
-use tracing::warn;
 
 use super::{
-    api::{self, Api},
-    library::{Core, DEVICE, Loaded, OpenVino, c_string},
-    requests::{Requests, Taken},
+    compiled::{Compiled, GraphPort, hint},
+    graph::{CompiledGraph, Source},
+    library::OpenVino,
+    requests::Taken,
     tensor::{Tensor, element_type},
 };
 use crate::{
     engine::{
         Batch, BatchInput, BatchOutput, EngineError, Execution, Precision, Program, ProgramPort, SMALL_MODEL_BYTES,
-        StopSignal,
-        running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
-        sessions::Origin,
-        target::Target,
+        sessions::Origin, target::Target,
     },
     model::{DataType, Dims, IndexRange, element_count},
     onnx::{SealedModel, index_ranges},
 };
 
-/// Length to whose multiples batches are padded. OpenVINO generates code for each new shape, which takes longer than
-/// several runs. With the usual 512 tokens, lengths then make 64 shapes.
-const PADDED_TO: u32 = 8;
+/// Lengths are rounded up to multiples of this. OpenVINO generates code for each new shape, which takes longer than
+/// several runs. With at most 512 tokens, there are then 64 lengths.
+const LENGTH_STEP: u32 = 8;
 
 /// A compiled graph, shared by all lanes and by all programs of the same graph and precision.
 pub struct OpenVinoProgram {
@@ -47,6 +40,8 @@ pub struct OpenVinoProgram {
     /// Range of valid indices, by input; `None` for an input that indexes nothing.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
+    /// The least preferred length that the graph has refused; `u32::MAX` if it has refused none.
+    refused_length: AtomicU32,
     origin: Origin,
 }
 
@@ -56,44 +51,6 @@ struct Port {
     /// Whether a run gave the output another shape than declared. From then on, OpenVINO allocates it.
     differs: AtomicBool,
 }
-
-/// A graph compiled for one run at a time on all threads, and for a run on each thread.
-pub(super) struct CompiledGraph {
-    all_threads: Streams,
-    /// `None` if there is one thread, or if the graph is too large to be kept twice.
-    one_thread: Option<Streams>,
-    running: Arc<RunsInProgress>,
-}
-
-/// A compiled graph and its infer requests, one for each stream.
-struct Streams {
-    // Dropped before the graph that they belong to.
-    requests: Arc<Requests>,
-    compiled: Compiled,
-}
-
-/// OpenVINO's compiled model and its ports. Inputs that nothing reads have been removed.
-pub(super) struct Compiled {
-    core: Arc<Core>,
-    compiled: *mut api::CompiledModel,
-    inputs: Vec<GraphPort>,
-    outputs: Vec<GraphPort>,
-}
-
-#[derive(PartialEq)]
-struct GraphPort {
-    /// One of the port's names. A tensor also has the names of nodes that pass it on unchanged.
-    name: String,
-    element: u32,
-}
-
-/// Finds a port by any of its names.
-type ByName = unsafe extern "C" fn(*const api::CompiledModel, *const c_char, *mut *mut api::Port) -> api::Status;
-
-// SAFETY: several threads may use a compiled model at once; here it is only read.
-unsafe impl Send for Compiled {}
-// SAFETY: as above.
-unsafe impl Sync for Compiled {}
 
 impl OpenVinoProgram {
     /// Compiles a whole model or one stage with these inputs and outputs, in this order. If the processor does not
@@ -126,9 +83,9 @@ impl OpenVinoProgram {
         hash.update(&graph);
         let origin = hash.finalize().into();
         let known = index_ranges(&graph);
-        let compiled =
-            loaded.graphs.of(origin, || CompiledGraph::new(loaded, openvino.threads(), precision, &graph))?;
-        let graph_ports = &compiled.all_threads.compiled;
+        let source = Source { graph: &graph, precision, threads: openvino.threads(), lanes: openvino.lanes() };
+        let compiled = loaded.graphs.of(origin, || CompiledGraph::new(&loaded.core, &loaded.running, &source))?;
+        let graph_ports = compiled.ports();
         let Compiled { inputs: taken, outputs: given, .. } = graph_ports;
         let (declared, made) = (model.inputs(), model.outputs());
         let in_graph = |&port: &ProgramPort<'_>| {
@@ -161,6 +118,7 @@ impl OpenVinoProgram {
             missing_input,
             index_ranges: inputs.iter().map(|port| known.get(port.name).copied()).collect(),
             steady: graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
+            refused_length: AtomicU32::new(u32::MAX),
             graph: compiled,
             origin,
         })
@@ -198,206 +156,6 @@ fn fits(kind: &str, port: &ProgramPort<'_>, graph: &GraphPort) -> Result<(), Eng
     let found = found.map_or_else(|| format!("of element type {}", graph.element), |datatype| datatype.to_string());
     let (name, wanted) = (port.name, port.datatype);
     Err(EngineError(format!("{kind} '{name}' is {wanted} in the configuration but {found} in the graph")))
-}
-
-/// Returns OpenVINO's name of a precision. It is always set, since OpenVINO's default is BF16 where the processor
-/// supports it.
-fn hint(precision: Precision) -> &'static CStr {
-    match precision {
-        // CPUs have no units for TF32.
-        Precision::Ieee | Precision::Tf32 => c"f32",
-        Precision::Bf16 => c"bf16",
-        Precision::Fp16 => c"f16",
-    }
-}
-
-impl CompiledGraph {
-    fn new(loaded: &Loaded, threads: usize, precision: Precision, graph: &[u8]) -> Result<Self, EngineError> {
-        let all_threads = Streams::new(&loaded.core, 1, threads, precision, graph)?;
-        let used = all_threads.compiled.property(c"INFERENCE_PRECISION_HINT")?;
-        let asked = hint(precision).to_string_lossy();
-        if used != asked {
-            warn!(requested = &*asked, used, "the CPU lacks the requested precision; OpenVINO uses another");
-        }
-        let one_thread = (threads > 1 && graph.len() <= MAX_COPIED_BYTES)
-            .then(|| Streams::new(&loaded.core, threads, threads, precision, graph))
-            .transpose()?
-            // Programs find their tensors by the ports' places, which are those of `all_threads`.
-            .filter(|streams| streams.compiled.has_ports_of(&all_threads.compiled));
-        Ok(Self { all_threads, one_thread, running: Arc::clone(&loaded.running) })
-    }
-
-    fn api(&self) -> &'static Api {
-        self.all_threads.compiled.api()
-    }
-
-    /// Takes an infer request for a run that starts now. Both are held until the run ends.
-    ///
-    /// # Errors
-    /// If the run is stopped while it waits for a request.
-    fn begin_run(&self, stop: &StopSignal) -> Result<(Taken<'_>, RunInProgress<'_>), EngineError> {
-        let (run, shares_cores) = self.running.begin();
-        let streams = self.one_thread.as_ref().filter(|_| shares_cores).unwrap_or(&self.all_threads);
-        Ok((streams.requests.take(stop)?, run))
-    }
-}
-
-impl Streams {
-    fn new(
-        core: &Arc<Core>,
-        streams: usize,
-        threads: usize,
-        precision: Precision,
-        graph: &[u8],
-    ) -> Result<Self, EngineError> {
-        let compiled = Compiled::new(core, (streams, threads), precision, graph)?;
-        let requests = Arc::new(Requests::new(&compiled, streams)?);
-        Ok(Self { requests, compiled })
-    }
-}
-
-impl Compiled {
-    fn new(
-        core: &Arc<Core>,
-        (streams, threads): (usize, usize),
-        precision: Precision,
-        graph: &[u8],
-    ) -> Result<Self, EngineError> {
-        let api = core.api;
-        let mut model = ptr::null_mut();
-        // SAFETY: the graph is valid for its length, and no separate weights are given; `model` receives the new
-        // object.
-        api.check(unsafe {
-            let text = graph.as_ptr().cast();
-            (api.ov_core_read_model_from_memory_buffer)(core.as_ptr(), text, graph.len(), ptr::null(), &mut model)
-        })?;
-        let (streams, threads) = (c_string(&streams.to_string())?, c_string(&threads.to_string())?);
-        let mut compiled = ptr::null_mut();
-        // SAFETY: ten strings follow, as announced, which the call copies; the model is released once, after its last
-        // use.
-        let done = unsafe {
-            let done = (api.ov_core_compile_model)(
-                core.as_ptr(),
-                model,
-                DEVICE.as_ptr(),
-                10,
-                &mut compiled,
-                c"INFERENCE_PRECISION_HINT".as_ptr(),
-                hint(precision).as_ptr(),
-                c"NUM_STREAMS".as_ptr(),
-                streams.as_ptr(),
-                c"INFERENCE_NUM_THREADS".as_ptr(),
-                threads.as_ptr(),
-                // Pinned threads would share cores with ONNX Runtime's threads while other cores are idle.
-                c"ENABLE_CPU_PINNING".as_ptr(),
-                c"NO".as_ptr(),
-                // With integer weights, OpenVINO would otherwise quantize activations to eight bits.
-                c"DYNAMIC_QUANTIZATION_GROUP_SIZE".as_ptr(),
-                c"0".as_ptr(),
-            );
-            (api.ov_model_free)(model);
-            done
-        };
-        api.check(done)?;
-        let mut compiled = Self { core: Arc::clone(core), compiled, inputs: Vec::new(), outputs: Vec::new() };
-        compiled.inputs = compiled.ports(api.ov_compiled_model_inputs_size, api.ov_compiled_model_input_by_index)?;
-        compiled.outputs = compiled.ports(api.ov_compiled_model_outputs_size, api.ov_compiled_model_output_by_index)?;
-        Ok(compiled)
-    }
-
-    fn ports(
-        &self,
-        count: unsafe extern "C" fn(*const api::CompiledModel, *mut usize) -> api::Status,
-        by_index: unsafe extern "C" fn(*const api::CompiledModel, usize, *mut *mut api::Port) -> api::Status,
-    ) -> Result<Vec<GraphPort>, EngineError> {
-        let (api, mut ports) = (self.core.api, 0);
-        // SAFETY: the compiled model is live.
-        api.check(unsafe { count(self.compiled, &mut ports) })?;
-        let port = |index| {
-            let mut port = ptr::null_mut();
-            // SAFETY: the index is below the count; the new port has no other owner.
-            unsafe {
-                api.check(by_index(self.compiled, index, &mut port))?;
-                self.describe(port)
-            }
-        };
-        (0..ports).map(port).collect()
-    }
-
-    /// Reads and releases a port.
-    ///
-    /// # Safety
-    /// The port is live and owned by the caller.
-    unsafe fn describe(&self, port: *mut api::Port) -> Result<GraphPort, EngineError> {
-        let (api, mut name, mut element) = (self.core.api, ptr::null_mut::<c_char>(), 0);
-        // SAFETY: the port is live until it is released, once; the name is copied and freed.
-        unsafe {
-            let named = api.check((api.ov_port_get_any_name)(port, &mut name));
-            let typed = api.check((api.ov_port_get_element_type)(port, &mut element));
-            (api.ov_output_const_port_free)(port);
-            let name = api.owned(name);
-            named.and(typed)?;
-            Ok(GraphPort { name, element })
-        }
-    }
-
-    fn has_ports_of(&self, other: &Self) -> bool {
-        self.inputs == other.inputs && self.outputs == other.outputs
-    }
-
-    /// Returns the index of the input that has this name among its names. `at` is its index in the graph.
-    fn input(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
-        self.place(&self.inputs, self.core.api.ov_compiled_model_input_by_name, name, at)
-    }
-
-    /// Returns the index of an output, as [`Self::input`].
-    fn output(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
-        self.place(&self.outputs, self.core.api.ov_compiled_model_output_by_name, name, at)
-    }
-
-    fn place(
-        &self,
-        ports: &[GraphPort],
-        by_name: ByName,
-        name: &str,
-        at: Option<usize>,
-    ) -> Result<Option<usize>, EngineError> {
-        let (name, mut port) = (c_string(name)?, ptr::null_mut());
-        // SAFETY: the compiled model is live and the name zero-terminated; a port that is found is released.
-        let found = unsafe {
-            if by_name(self.compiled, name.as_ptr(), &mut port) != 0 {
-                return Ok(None);
-            }
-            self.describe(port)?
-        };
-        // Several outputs may be the same tensor; then the one at the graph's own index is meant.
-        let is_it = |at: &usize| ports.get(*at).is_some_and(|port| port.name == found.name);
-        Ok(at.filter(is_it).or_else(|| (0..ports.len()).find(is_it)))
-    }
-
-    fn property(&self, name: &CStr) -> Result<String, EngineError> {
-        let (api, mut value) = (self.core.api, ptr::null_mut::<c_char>());
-        // SAFETY: the compiled model is live, the name is zero-terminated, and the value belongs to the caller.
-        unsafe {
-            api.check((api.ov_compiled_model_get_property)(self.compiled, name.as_ptr(), &mut value))?;
-            Ok(api.owned(value))
-        }
-    }
-
-    pub(super) fn api(&self) -> &'static Api {
-        self.core.api
-    }
-
-    pub(super) fn as_ptr(&self) -> *const api::CompiledModel {
-        self.compiled
-    }
-}
-
-impl Drop for Compiled {
-    fn drop(&mut self) {
-        // SAFETY: created by `new`, released once.
-        unsafe { (self.core.api.ov_compiled_model_free)(self.compiled) }
-    }
 }
 
 /// Returns whether a run failed because an output does not have the shape of the memory provided.
@@ -455,8 +213,13 @@ impl Program for OpenVinoProgram {
         self.steady
     }
 
-    fn pads_to(&self) -> u32 {
-        PADDED_TO
+    fn preferred_length(&self, length: u32) -> u32 {
+        let preferred = length.checked_next_multiple_of(LENGTH_STEP).unwrap_or(length);
+        if preferred < self.refused_length.load(Ordering::Relaxed) { preferred } else { length }
+    }
+
+    fn refuse_length(&self, length: u32) {
+        self.refused_length.fetch_min(length, Ordering::Relaxed);
     }
 
     fn origin(&self) -> Option<[u8; 32]> {

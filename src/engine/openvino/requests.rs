@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{
     api::{self, Api},
-    program::Compiled,
+    compiled::Compiled,
     tensor::Tensor,
 };
 use crate::engine::{EngineError, StopSignal, stop::Interrupt};

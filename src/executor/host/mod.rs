@@ -15,6 +15,7 @@ pub(super) mod short_runs;
 mod stage_task;
 pub(super) mod trial;
 pub(super) mod warm_up;
+mod whole_task;
 mod work;
 
 use std::{io, sync::Arc, time::Instant};

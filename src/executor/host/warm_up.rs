@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{
     boundary::{BoundaryRows, Places},
     gather::Part,
-    run::{RunContext, run_parts},
     stage_task::StageTask,
     trial::{Trial, run_alone},
+    whole_task::WholeTask,
 };
 use crate::{
     batching::{Ns, ShapeClass},
@@ -56,8 +56,9 @@ impl Pool {
         let stages = match &programs.0 {
             Programs::Whole(program) => {
                 let steps = vec![0; rows as usize];
-                let ran = run_parts(spec, &**program, &class, &parts, &lengths, &steps, RunContext { buffers, stop })?;
-                return Ok(vec![ran.took_ns()]);
+                let (parts, lengths, steps) = (&parts, &lengths, &steps);
+                let task = WholeTask { spec, program: &**program, parts, lengths, steps, buffers, stop };
+                return Ok(vec![task.run(&class)?.took_ns()]);
             }
             Programs::Cells(cells) => {
                 let given = Arc::new(cells.rows_of(program_inputs)?);

@@ -45,10 +45,10 @@ fn open(input: &mut impl io::BufRead) -> Result<(), String> {
     let library = trial.library.clone();
     let engines = match engine {
         OnnxEngine::OnnxRuntime => {
-            let options = RuntimeOptions { library, threads: 1, max_memory_bytes: 0 };
+            let options = RuntimeOptions { library, threads: 1, lanes: 1, max_memory_bytes: 0 };
             Engines::from(Runtime::load(&options))
         }
-        OnnxEngine::OpenVino => Engines::from(OpenVino::new(OpenVinoOptions { library, threads: 1 })),
+        OnnxEngine::OpenVino => Engines::from(OpenVino::new(OpenVinoOptions { library, threads: 1, lanes: 1 })),
     };
     let compile = |model: &SealedModel| {
         let refused = |error| format!("cannot load '{}': {error}", trial.label);
