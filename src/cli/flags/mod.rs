@@ -229,8 +229,8 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub max_output_bytes: Option<u64>,
 
-    /// Limit on the bytes of all tensors in ONNX Runtime, weights included; a run that exceeds it fails. 0 means no
-    /// limit. Defaults to three quarters of the memory
+    /// Limit on the bytes of tensors that runs compute in ONNX Runtime, without weights; a run that exceeds it fails. 0
+    /// means no limit. Defaults to three quarters of the memory
     #[arg(long = "onnxruntime-memory-bytes", value_name = "BYTES")]
     pub max_memory_bytes: Option<u64>,
 

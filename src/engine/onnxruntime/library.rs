@@ -43,8 +43,8 @@ pub struct RuntimeOptions {
     pub threads: usize,
     /// Runs that take place at the same time: the lanes of the CPU.
     pub lanes: usize,
-    /// Limit on the memory for tensors of all models, weights included, in bytes; a run that needs more fails. 0 means
-    /// no limit.
+    /// Limit on the memory for tensors that runs compute, over all models, in bytes; a run that needs more fails. 0
+    /// means no limit.
     pub max_memory_bytes: usize,
 }
 
