@@ -73,6 +73,8 @@ async fn a_client_that_disconnects_cancels_the_request_that_runs() {
         eventually("the request is cancelled", is_counted).await;
         eventually("its place is free", || server.budgets.requests.used() == 0).await;
         server.gate.let_pass(1);
+        // Otherwise the next request's run, on the other lane, could pass the gate in place of this one.
+        eventually("the run ends", || server.pool.stats().snapshot().tasks_running == 0).await;
     }
     eventually("nothing is held", || holds_nothing(&server)).await;
 }
