@@ -174,14 +174,13 @@ pub fn of(own: &Own) -> BTreeMap<String, String> {
 
 /// Prints a value below a key.
 fn print(key: &str, value: &Json, texts: &mut BTreeMap<String, String>) {
-    let below = |name: &str| format!("{key}.{name}").trim_matches('.').to_owned();
+    let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
     let text = match value {
         Json::Null => return,
         Json::Object(entries) => {
             for (name, value) in entries {
-                // How a value is written, and the value of a switch, are no names.
-                let is_name = !name.is_empty() && !name.starts_with('#');
-                print(&if is_name { below(name) } else { key.to_owned() }, value, texts);
+                // The value of a switch has no name.
+                print(&if name.is_empty() { key.to_owned() } else { below(name) }, value, texts);
             }
             return;
         }

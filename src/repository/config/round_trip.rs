@@ -170,7 +170,7 @@ outputs: [ {{ name: y.1, dtype: FP32, dims: [2] }} ]
 
 /// Names of a program's inputs and outputs, and of emits: anything but nothing.
 fn port() -> impl Strategy<Value = String> {
-    select(&["h", "y.1", "123", "h:0", "ü 'q'"][..]).prop_map(str::to_owned)
+    select(&["h", "y.1", "123", "h:0", "ü 'q'", "h.", ".h", "#h", "#text", "#map"][..]).prop_map(str::to_owned)
 }
 
 fn cell() -> impl Strategy<Value = String> {

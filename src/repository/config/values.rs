@@ -13,6 +13,20 @@ use crate::{
     model::DataType,
 };
 
+/// Serialises an enum of kinds of values as the value, without a tag that names could be mistaken for.
+macro_rules! serialize_untagged {
+    ($kinds:ty: $($kind:ident),+) => {
+        impl serde::Serialize for $kinds {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$kind(value) => value.serialize(serializer),)+
+                }
+            }
+        }
+    };
+}
+pub(super) use serialize_untagged;
+
 /// A value that is written as a word, and which knows its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<T>(pub T);

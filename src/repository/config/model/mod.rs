@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{batching::*, segments::*, tensors::*};
-use super::values::{Filled, Named, NonEmpty, PartName};
+use super::values::{Filled, Named, NonEmpty, PartName, serialize_untagged};
 use crate::{
     batching::knob::{Finite, LengthList, Positive, Whole},
     engine::{OnnxEngine, Precision},
@@ -150,7 +150,7 @@ impl std::str::FromStr for Device {
 }
 
 /// Where a model is cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename = "auto, a number of stages from 1 to 256 or a list of tensors to cut at")]
 #[schemars(untagged, inline)]
 pub enum Stages {
@@ -164,6 +164,7 @@ pub enum Stages {
     #[serde(rename = "#list")]
     At(NonEmpty<Vec<String>>),
 }
+serialize_untagged!(Stages: Word, Count, At);
 
 /// A choice that is left to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

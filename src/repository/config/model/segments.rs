@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::Signed;
 use crate::{
     batching::knob::{Finite, Long, Whole},
-    repository::config::values::{Entries, Filled, Names, NonEmpty, PartName},
+    repository::config::values::{Entries, Filled, Names, NonEmpty, PartName, serialize_untagged},
 };
 
 /// One part of what each request runs: a mapping of its kind to its keys.
@@ -254,7 +254,7 @@ fn short_stage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stage, D::E
 }
 
 /// Tensors by input, or one for the input that `as` names.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename = "a tensor, or a mapping of inputs to tensors")]
 #[schemars(untagged, inline)]
 pub enum Over {
@@ -265,9 +265,10 @@ pub enum Over {
     #[serde(rename = "#map")]
     Inputs(Entries<Filled>),
 }
+serialize_untagged!(Over: Tensor, Inputs);
 
 /// Value of a carried input in the first step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename = "a number, or the name of a tensor")]
 #[schemars(untagged, inline)]
 pub enum Start {
@@ -278,9 +279,10 @@ pub enum Start {
     #[serde(rename = "#text")]
     Tensor(Filled),
 }
+serialize_untagged!(Start: Number, Tensor);
 
 /// A number of steps.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename = "a number of steps, or an expression such as \"len(tokens) + 1\"")]
 #[schemars(untagged, inline)]
 pub enum Steps {
@@ -291,6 +293,7 @@ pub enum Steps {
     #[serde(rename = "#text")]
     Expression(Filled),
 }
+serialize_untagged!(Steps: Number, Expression);
 
 impl Steps {
     /// The number as an expression.
