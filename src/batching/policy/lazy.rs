@@ -29,7 +29,7 @@ const LOOKED_AT: usize = 4;
 #[serde(deny_unknown_fields)]
 pub struct LazySettings {
     /// The predictor of remaining times: `table` (default) or `paper`.
-    pub predictor: Option<PredictorName>,
+    pub predictor: Option<Predictor>,
     /// Maximum number of entries in the batch table's stack. Default: 4.
     pub max_depth: Option<Whole<u32, 1, 64>>,
     /// Maximum total time that an entry waits for later ones, in milliseconds. Default: half the time of the whole
@@ -39,17 +39,7 @@ pub struct LazySettings {
     pub reject_late: Option<bool>,
 }
 
-/// The predictor of a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", try_from = "String")]
-pub enum PredictorName {
-    /// Measured latencies.
-    Table,
-    /// The paper's own sum.
-    Paper,
-}
-
-impl TryFrom<String> for PredictorName {
+impl TryFrom<String> for Predictor {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -99,12 +89,8 @@ impl LazyKnobs {
                            'batching.latency_objective_ms', or remove this";
             return Err(KnobRefusal::new("lazy.reject_late", message));
         }
-        let predictor = match settings.predictor {
-            Some(PredictorName::Paper) => Predictor::Paper,
-            Some(PredictorName::Table) | None => default.predictor,
-        };
         Ok(Self {
-            predictor,
+            predictor: settings.predictor.unwrap_or(default.predictor),
             max_depth: settings.max_depth.map_or(default.max_depth, |depth| depth.0),
             max_catch_up_ns: settings.max_catch_up_ms.map(Milliseconds::ns),
             reject_late,

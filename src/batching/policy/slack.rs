@@ -1,6 +1,8 @@
 //! The slack time predictor (LazyBatching section IV-C): whether newcomers may be pushed onto a stack of batches
 //! without making any of its rows late.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::batching::{
@@ -52,8 +54,9 @@ pub(in crate::batching) struct Waiting {
     pub(in crate::batching) target: Option<Ns>,
 }
 
-/// How the slack of a request is predicted (LazyBatching section IV-C).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How the slack of a request is predicted (LazyBatching section IV-C). A configuration names one of the first two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", try_from = "String")]
 pub enum Predictor {
     /// Equation 2: the sum of all requests' times at batch size 1; of the elapsed time, only the wait in the queue
     /// counts.
@@ -61,7 +64,8 @@ pub enum Predictor {
     /// Measured latency per stage and batch size, at the 99th percentile, corrected online.
     #[default]
     Table,
-    /// Mean latency per stage and batch size. Exact if the table is exact, as in simulation.
+    /// Mean latency per stage and batch size, for simulations. Exact if the table is exact, as in simulation.
+    #[schemars(skip)]
     Oracle,
 }
 
