@@ -72,7 +72,7 @@ gpu-kit: setup
 # Coverage-guided, on stable Rust: needs a C++ compiler. What it finds is kept in the target directory.
 SECONDS = 60
 fuzz:
-	@$(PYTHON) scripts/fuzz.py --seconds $(SECONDS)
+	@$(PYTHON) scripts/fuzz.py $(if $(RUNS),--runs $(RUNS),--seconds $(SECONDS))
 
 MINUTES = 60
 soak: build

@@ -1,11 +1,13 @@
 """Fuzzes everything that parses input from outside. Started by `make fuzz`.
 
-    python3 scripts/fuzz.py [target …] [--seconds 60] [--jobs 2] [--max-len 4096]
+    python3 scripts/fuzz.py [target …] [--seconds 60 | --runs 50000] [--jobs 2] [--max-len 4096]
     python3 scripts/fuzz.py --replay target file
 
 The targets in tests/fuzz are built once, instrumented for libFuzzer (stable Rust suffices). Each runs for the given
 time over the seeds in tests/corpus and the findings of earlier runs, which are kept, minimised, in the target
-directory. On a finding the script ends with status 1, and prints the input's path and the command that replays it.
+directory. With a number of runs, it starts from the seeds alone and chooses inputs by a fixed seed, so that the result
+hardly depends on the machine; CI does that. On a finding the script ends with status 1, and prints the input's path
+and the command that replays it.
 """
 
 import argparse
@@ -72,9 +74,10 @@ class Run:
 
     def __init__(self, target, program, out, given):
         self.target, self.given = target, given
-        self.corpus, self.findings = out / "corpus" / target, out / "findings" / target
+        self.corpus, self.findings = out / ("runs" if given.runs else "corpus") / target, out / "findings" / target
         self.dictionary, self.log = out / f"{target}.dict", out / f"{target}.log"
         self.program = program
+        self.until = [f"-runs={given.runs}", "-seed=1"] if given.runs else [f"-max_total_time={given.seconds}"]
         self.limits = [f"-max_len={given.max_len}", f"-rss_limit_mb={MEMORY_MB}", f"-timeout={INPUT_S}"]
 
     def command(self, *arguments):
@@ -90,6 +93,8 @@ class Run:
         return done.returncode
 
     def fuzz(self):
+        if self.given.runs:
+            shutil.rmtree(self.corpus, ignore_errors=True)
         self.corpus.mkdir(parents=True, exist_ok=True)
         self.findings.mkdir(parents=True, exist_ok=True)
         known = set(self.findings.iterdir())
@@ -97,13 +102,13 @@ class Run:
         dictionary(self.target, self.dictionary)
         status = self.start(
             self.command(
-                f"-max_total_time={self.given.seconds}", f"-artifact_prefix={self.findings}/", f"-dict={self.dictionary}",
-                "-print_final_stats=1", self.corpus, SEEDS / self.target,
+                *self.until, f"-artifact_prefix={self.findings}/", f"-dict={self.dictionary}", "-print_final_stats=1",
+                self.corpus, SEEDS / self.target,
             ),
             self.given.seconds,
         )  # fmt: skip
         log = self.log.read_text(errors="replace")
-        if status == 0:
+        if status == 0 and not self.given.runs:
             self.keep_small()
         new = [path for path in sorted(set(self.findings.iterdir()) - known) if path.name.startswith(FINDING)]
         figures = dict(re.findall(r"^stat::(\w+): +(\d+)$", log, re.MULTILINE))
@@ -152,6 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("targets", nargs="*", metavar="target", help=f"one of {', '.join(all_targets())}; all by default")
     parser.add_argument("--seconds", type=int, default=60, help="time for each target")
+    parser.add_argument("--runs", type=int, help="in place of the time: inputs for each target, chosen by a fixed seed")
     parser.add_argument("--jobs", type=int, default=2, help="targets that run concurrently")
     parser.add_argument("--max-len", type=int, default=4096, help="longest input, in bytes")
     parser.add_argument("--replay", nargs=2, metavar=("target", "file"), help="run one input and show what happens")
@@ -172,7 +178,8 @@ def main():
     runs = [Run(target, programs / target, out, given) for target in targets]
     if given.replay:
         return subprocess.run(runs[0].command(given.replay[1]), check=False).returncode
-    print(f"\n{len(runs)} targets, {given.seconds} s each, {given.jobs} at a time, inputs of up to {given.max_len} bytes", flush=True)
+    each = f"{given.runs} runs" if given.runs else f"{given.seconds} s"
+    print(f"\n{len(runs)} targets, {each} each, {given.jobs} at a time, inputs of up to {given.max_len} bytes", flush=True)
     with ThreadPoolExecutor(given.jobs) as pool:
         passed = [report(outcome) for outcome in pool.map(Run.fuzz, runs)]
     return 0 if all(passed) else 1
