@@ -188,9 +188,10 @@ fn segments() -> impl Strategy<Value = String> {
     let start = prop_oneof![
         any::<i32>().prop_map(|start| start.to_string()),
         (-1e9_f64..1e9).prop_map(|start| start.to_string()),
-        Just("x".to_owned())
+        select(&["x", "08", "\"+1.50\"", "088888888888888888888"][..]).prop_map(str::to_owned)
     ];
-    let chain = (port(), start, maybe(any::<bool>()), option::of(Just("len(x) / 2 + 1".to_owned())));
+    let steps = word(&["len(x) / 2 + 1", "08", "\"+8\"", "8"]);
+    let chain = (port(), start, maybe(any::<bool>()), steps);
     let chain = chain.prop_map(|(port, start, reverse, steps)| {
         let keys = vec![
             ("cell", Some("one".to_owned())),

@@ -269,31 +269,77 @@ serialize_untagged!(Over: Tensor, Inputs);
 
 /// Value of a carried input in the first step.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(from = "WrittenStart")]
+#[schemars(with = "WrittenStart", inline)]
+pub enum Start {
+    /// This value in each element.
+    Number(Finite),
+    /// The row of a tensor.
+    Tensor(Filled),
+}
+serialize_untagged!(Start: Number, Tensor);
+
+/// [`Start`] as it is written. A text that is a number is one, as it is in parameters.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename = "a number, or the name of a tensor")]
 #[schemars(untagged, inline)]
-pub enum Start {
+enum WrittenStart {
     /// This value in each element.
     #[serde(rename = "#number")]
     Number(Finite),
     /// The row of a tensor.
     #[serde(rename = "#text")]
-    Tensor(Filled),
+    Text(Filled),
 }
-serialize_untagged!(Start: Number, Tensor);
+
+impl From<WrittenStart> for Start {
+    fn from(written: WrittenStart) -> Self {
+        match written {
+            WrittenStart::Number(number) => Self::Number(number),
+            WrittenStart::Text(text) => match text.0.parse().ok().filter(|number: &f64| number.is_finite()) {
+                Some(number) => Self::Number(Finite(number)),
+                None => Self::Tensor(text),
+            },
+        }
+    }
+}
 
 /// A number of steps.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(from = "WrittenSteps")]
+#[schemars(with = "WrittenSteps", inline)]
+pub enum Steps {
+    /// This number.
+    Number(Long),
+    /// An expression of the tensors' lengths.
+    Expression(Filled),
+}
+serialize_untagged!(Steps: Number, Expression);
+
+/// [`Steps`] as they are written. A text that is a number is one, as it is in parameters.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename = "a number of steps, or an expression such as \"len(tokens) + 1\"")]
 #[schemars(untagged, inline)]
-pub enum Steps {
+enum WrittenSteps {
     /// This number.
     #[serde(rename = "#whole")]
     Number(Long),
     /// An expression of the tensors' lengths.
     #[serde(rename = "#text")]
-    Expression(Filled),
+    Text(Filled),
 }
-serialize_untagged!(Steps: Number, Expression);
+
+impl From<WrittenSteps> for Steps {
+    fn from(written: WrittenSteps) -> Self {
+        match written {
+            WrittenSteps::Number(number) => Self::Number(number),
+            WrittenSteps::Text(text) => match text.0.parse() {
+                Ok(number) => Self::Number(Whole(number)),
+                Err(_) => Self::Expression(text),
+            },
+        }
+    }
+}
 
 impl Steps {
     /// The number as an expression.

@@ -139,11 +139,7 @@ fn control(text: &str) -> Result<NamedSource, String> {
 fn start(start: &model::Start) -> Start<String, Constant> {
     match start {
         model::Start::Number(number) => Start::Row(Constant::Value(number.0)),
-        // A text that is a number is one, as it is in parameters.
-        model::Start::Tensor(Filled(text)) => match text.parse().ok().filter(|number: &f64| number.is_finite()) {
-            Some(number) => Start::Row(Constant::Value(number)),
-            None => Start::Tensor(text.clone()),
-        },
+        model::Start::Tensor(Filled(name)) => Start::Tensor(name.clone()),
     }
 }
 
