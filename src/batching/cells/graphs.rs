@@ -156,27 +156,38 @@ impl CellGraphs {
         Some(rows)
     }
 
-    /// Handles the failure of a task: these rows, whose outcomes count, run again in halves. Rows among `in_flight`
-    /// that were launched ahead and depend on them become void.
+    /// Handles the failure of a task: these rows, whose outcomes count, run again in halves. What was launched ahead
+    /// and depends on them counts for nothing, and runs in its turn. `in_flight` are the rows of all other tasks, and
+    /// whether they run again.
     pub(in crate::batching) fn failed<'a>(
         &mut self,
         cell: CellId,
         rows: &[NodeRow],
         is_retry: bool,
-        in_flight: impl Iterator<Item = &'a mut NodeRow>,
+        in_flight: impl Iterator<Item = (&'a mut NodeRow, bool)>,
     ) {
+        if !is_retry {
+            let mut behind: SmallVec<[(SubgraphIx, u32); 8]> = SmallVec::new();
+            for row in rows {
+                behind.extend(self.queues.take_back(row).into_iter().map(|node| (row.subgraph, node)));
+            }
+            if !behind.is_empty() {
+                self.void(&behind, in_flight);
+            }
+        }
         self.queues.halve(cell, rows);
-        if is_retry {
-            return;
+    }
+
+    /// Voids the rows of nodes that were taken back. Some may have failed before, if the device refused them while what
+    /// they depend on was running: these do not run again by themselves.
+    fn void<'a>(&mut self, nodes: &[(SubgraphIx, u32)], in_flight: impl Iterator<Item = (&'a mut NodeRow, bool)>) {
+        let is_void = |row: &NodeRow| nodes.contains(&(row.subgraph, row.node));
+        let mut failed_before = self.queues.forget_retries(is_void);
+        for (row, is_retry) in in_flight.filter(|(row, _)| is_void(row) && !row.is_void) {
+            row.is_void = true;
+            failed_before.extend(is_retry.then_some(*row));
         }
-        let mut void: SmallVec<[(SubgraphIx, u32); 8]> = SmallVec::new();
-        for row in rows {
-            let behind = self.queues.take_back(row);
-            void.extend(behind.into_iter().map(|node| (row.subgraph, node)));
-        }
-        if !void.is_empty() {
-            in_flight.for_each(|row| row.is_void |= void.contains(&(row.subgraph, row.node)));
-        }
+        failed_before.iter().for_each(|row| self.queues.ran_again(row));
     }
 
     /// Handles the success of a retry.

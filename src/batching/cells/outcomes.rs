@@ -55,7 +55,8 @@ impl Cells {
         if may_retry && in_flight.rows > 1 {
             let again: Vec<NodeRow> = task.nodes.iter().filter(|row| self.cells.counts(row)).copied().collect();
             context.version.totals.retries += again.len().min(2) as u64;
-            let in_flight = self.tasks.iter_mut().flat_map(|task| &mut task.nodes);
+            let in_flight =
+                self.tasks.iter_mut().flat_map(|other| other.nodes.iter_mut().map(|row| (row, other.is_retry)));
             self.cells.failed(task.cell, &again, task.is_retry, in_flight);
         } else {
             for row in &task.nodes {

@@ -180,6 +180,51 @@ fn a_step_that_failed_ahead_of_the_outcome_that_ended_its_loop_does_not_run_agai
 }
 
 #[test]
+fn a_node_that_was_refused_ahead_of_one_that_fails_runs_in_its_turn() {
+    let (leaf, inner) = (CellId(0), CellId(1));
+    // A chain of three steps, and a tree with two inner nodes below its root. The last of the three is refused, then
+    // the first fails, on which it depends; its retry waits or is launched by then.
+    for (is_tree, is_launched) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut cells, cell, graph) = match is_tree {
+            false => (chain(1), leaf, Unfolded::Steps(3)),
+            true => (trees(1, false), inner, Unfolded::Tree(complete(4))),
+        };
+        cells.board(1, Box::new([graph]));
+        if is_tree {
+            (0..4).for_each(|_| _ = run(&mut cells, leaf, LANE));
+        }
+        let [first, second, refused] = [(); 3].map(|()| form(&mut cells, cell, LANE));
+        let nodes = [&first, &second, &refused].map(|rows| rows[0].node);
+        cells.failed(cell, &refused, false, std::iter::empty());
+        cells.completed(cell, &refused, |_| false);
+        let again = if is_launched { cells.launch_retry(cell, LANE).expect("its lane is free") } else { vec![] };
+        let mut others: Vec<(NodeRow, bool)> = second.iter().map(|row| (*row, false)).collect();
+        others.extend(again.iter().map(|row| (*row, true)));
+        cells.failed(cell, &first, false, others.iter_mut().map(|(row, is_retry)| (row, *is_retry)));
+        cells.completed(cell, &first, |_| false);
+        assert!(others.iter().all(|(row, is_retry)| row.is_void == (*is_retry || !is_tree)), "{others:?}");
+        for (row, _) in &others {
+            cells.completed(cell, &[*row], |_| false);
+        }
+        cells.check(vec![1], std::iter::empty(), std::iter::empty()).expect("only the first runs again");
+        let mut ran = Vec::new();
+        while ran.len() < 3 && cells.queues.has_ready() {
+            let rows = match cells.launch_retry(cell, LANE) {
+                None => form(&mut cells, cell, LANE),
+                Some(rows) => {
+                    cells.ran_again(&rows);
+                    rows
+                }
+            };
+            ran.extend(rows.iter().map(|row| row.node));
+            cells.completed(cell, &rows, |_| false);
+        }
+        let expected = if is_tree { vec![nodes[0], nodes[2]] } else { nodes.to_vec() };
+        assert_eq!(ran, expected, "launched: {is_launched}");
+    }
+}
+
+#[test]
 fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
     let mut cells = CellGraphs::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);

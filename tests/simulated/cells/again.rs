@@ -1,8 +1,8 @@
 //! Nodes of failed tasks that must run again, and which of them may share a task.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::collections::BTreeMap;
 
-use paternoster::batching::{ReqId, Task, TaskId};
+use paternoster::batching::{Task, TaskId};
 
 /// For each request and node, the failed task, and the maximum rows of the task in which it runs next.
 #[derive(Debug, Default)]
@@ -32,17 +32,10 @@ impl Again {
         }
     }
 
-    /// Records that an outcome ended a loop: these steps beyond it do not run again. Returns whether any had yet to.
-    pub(super) fn loop_ended(&mut self, req: u64, beyond: Range<u32>) -> bool {
+    /// Forgets nodes that need not run again. Returns whether there were any.
+    pub(super) fn forget(&mut self, is_over: impl Fn(u64, u32) -> bool) -> bool {
         let before = self.0.len();
-        self.0.retain(|(own, node), _| *own != req || !beyond.contains(node));
-        self.0.len() < before
-    }
-
-    /// Records the end of a request. Returns whether any of its nodes had yet to run again.
-    pub(super) fn ended(&mut self, req: ReqId) -> bool {
-        let before = self.0.len();
-        self.0.retain(|(own, _), _| *own != req.0);
+        self.0.retain(|(req, node), _| !is_over(*req, *node));
         self.0.len() < before
     }
 }

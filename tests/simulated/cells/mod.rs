@@ -58,6 +58,8 @@ pub(crate) struct Rare {
     pub failed_with_more_in_flight: u64,
     /// Tasks were refused, and failed before the tasks ahead of them.
     pub refused_behind_others: u64,
+    /// Tasks failed while a node that depends on them and was refused had yet to run again.
+    pub refused_ahead_of_a_failure: u64,
     /// Loops ended while a step beyond their end had yet to run again.
     pub ended_before_step_ran_again: u64,
     /// Sequences ended because no request arrived in time.
@@ -93,6 +95,7 @@ impl AddAssign for Rare {
         self.bad_nodes += other.bad_nodes;
         self.failed_with_more_in_flight += other.failed_with_more_in_flight;
         self.refused_behind_others += other.refused_behind_others;
+        self.refused_ahead_of_a_failure += other.refused_ahead_of_a_failure;
         self.ended_before_step_ran_again += other.ended_before_step_ran_again;
         self.sequences_reclaimed += other.sequences_reclaimed;
         self.sequences_superseded += other.sequences_superseded;
@@ -103,7 +106,7 @@ impl AddAssign for Rare {
 }
 
 impl Rare {
-    fn each(&self) -> [(&'static str, u64); 22] {
+    fn each(&self) -> [(&'static str, u64); 23] {
         [
             ("moved to another lane", self.moved_lane),
             ("ran past the end of a loop", self.ran_past_the_end),
@@ -121,6 +124,7 @@ impl Rare {
             ("bad node found", self.bad_nodes),
             ("failed with more in flight", self.failed_with_more_in_flight),
             ("refused behind others", self.refused_behind_others),
+            ("refused ahead of a failure", self.refused_ahead_of_a_failure),
             ("loop ended before a step beyond it ran again", self.ended_before_step_ran_again),
             ("sequence reclaimed", self.sequences_reclaimed),
             ("sequence begun anew", self.sequences_superseded),

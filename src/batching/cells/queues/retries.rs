@@ -67,7 +67,8 @@ impl Queues {
         Some(rows)
     }
 
-    /// Handles a row that succeeded in a retry: nodes that wait for it may go on.
+    /// Handles a row that need not run again, because it succeeded in a retry or is void: nodes that wait for it may go
+    /// on.
     pub(in crate::batching::cells) fn ran_again(&mut self, row: &NodeRow) {
         self.change(row.subgraph, |subgraph| {
             subgraph.retried -= 1;
@@ -77,23 +78,21 @@ impl Queues {
 
     /// Ends the loop of a subgraph by an outcome. Steps beyond it that were launched ahead and failed do not run again.
     pub(in crate::batching::cells) fn end_loop(&mut self, ix: SubgraphIx) {
-        let forgotten = self.forget_retries(|row| row.subgraph == ix);
+        let forgotten = self.forget_retries(|row| row.subgraph == ix).len() as u32;
         self.change(ix, |subgraph| {
             subgraph.retried -= forgotten;
             subgraph.nodes.end();
         });
     }
 
-    /// Drops rows that wait to run again, and returns their number.
-    pub(in crate::batching::cells) fn forget_retries(&mut self, is_over: impl Fn(&NodeRow) -> bool) -> u32 {
-        let mut forgotten = 0;
+    /// Drops and returns rows that wait to run again.
+    pub(in crate::batching::cells) fn forget_retries(&mut self, is_over: impl Fn(&NodeRow) -> bool) -> Vec<NodeRow> {
+        let mut forgotten = Vec::new();
         self.retries.retain_mut(|retry| {
-            let rows = retry.rows.len();
-            retry.rows.retain(|row| !is_over(row));
-            forgotten += rows - retry.rows.len();
+            forgotten.extend(retry.rows.extract_if(.., |row| is_over(row)));
             !retry.rows.is_empty()
         });
-        forgotten as u32
+        forgotten
     }
 
     /// Checks that each row to run again is in exactly one retry, waiting or among those `in_flight`, and that its
@@ -108,7 +107,8 @@ impl Queues {
             hold!(void.is_none(), "{void:?} is to run again, though no node waits for it");
         }
         let waiting = self.retries.iter().flat_map(|retry| &retry.rows).map(|row| row.subgraph);
-        for subgraph in waiting.chain(in_flight.map(|row| row.subgraph)) {
+        let in_flight = in_flight.filter(|row| !row.is_void).map(|row| row.subgraph);
+        for subgraph in waiting.chain(in_flight) {
             *of_subgraph.entry(subgraph).or_default() += 1;
         }
         for (ix, subgraph) in self.subgraphs.iter().filter(|(_, subgraph)| !subgraph.dropped) {

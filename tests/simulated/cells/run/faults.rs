@@ -24,13 +24,19 @@ impl Run {
             known.is_masked = true;
             return;
         }
+        let known = &self.known;
+        let depends =
+            |req: u64, node: u32| nodes.iter().any(|on| on.req.0 == req && known[&req].asked.depends(node, on.start));
+        // A node that was refused while one was running that it depends on runs in its turn if that one fails.
+        self.rare.refused_ahead_of_a_failure += u64::from(self.again.forget(depends));
         let again: Vec<(u64, u32)> = nodes.iter().map(|row| (row.req.0, row.start)).collect();
         self.again.failed(task.id, &again);
         for flying in self.lanes.values_mut().flatten() {
             for (at, row) in flying.task.rows.iter().enumerate() {
-                let depends =
-                    |on: &RowSpan| on.req == row.req && self.known[&row.req.0].asked.depends(row.start, on.start);
-                self.rare.void_rows += u64::from(nodes.iter().any(depends) && flying.void.insert(at));
+                if depends(row.req.0, row.start) && flying.void.insert(at) {
+                    self.rare.void_rows += 1;
+                    self.rare.refused_ahead_of_a_failure += u64::from(flying.is_retry);
+                }
             }
         }
     }
@@ -42,12 +48,15 @@ impl Run {
     }
 
     /// The device refuses the task that it was given last. It fails at once, before the tasks ahead of it on its lane.
+    /// The last of these may fail too.
     pub(super) fn refuse_a_launch(&mut self) -> Result<(), String> {
         if !self.rng.permille(self.world.failing) {
             return Ok(());
         }
         let Some(queue) = self.lanes.values_mut().find(|queue| queue.len() > 1) else { return Ok(()) };
         let Some(Flying { task, void, .. }) = queue.pop_back() else { return Ok(()) };
+        let fails = self.rng.below(2) == 0;
+        queue.iter_mut().last().into_iter().for_each(|ahead| ahead.fails |= fails);
         self.rare.refused_behind_others += 1;
         let rows = task.rows.iter().enumerate();
         let count = rows.filter(|(at, row)| !void.contains(at) && self.counts(row)).map(|(_, row)| *row);

@@ -44,6 +44,10 @@ struct Flying {
     writes: Option<Vec<u64>>,
     /// Rows that were launched ahead of one that failed, and whose values are dropped.
     void: BTreeSet<usize>,
+    /// Whether nodes of a failed task run again in it.
+    is_retry: bool,
+    /// Whether it fails, because the device failed when it refused the task behind it.
+    fails: bool,
 }
 
 /// A request that has arrived.
@@ -359,7 +363,8 @@ impl Run {
         self.tables.plant(&mut task, |req| self.known[&req].asked.model);
         self.rare.tasks += 1;
         self.is_of_one_type(&task)?;
-        self.rare.retries += u64::from(self.again.launched(&task)?);
+        let is_retry = self.again.launched(&task)?;
+        self.rare.retries += u64::from(is_retry);
         let requests: BTreeSet<u64> = task.rows.iter().map(|row| row.req.0).collect();
         self.rare.same_request_twice += u64::from(requests.len() < task.rows.len());
         for row in &task.rows {
@@ -391,7 +396,7 @@ impl Run {
         }
         let lane = task.lane.0;
         let queue = self.lanes.get_mut(&lane).ok_or_else(|| format!("lane {lane} is lost"))?;
-        queue.push_back(Flying { task, writes: None, void: BTreeSet::new() });
+        queue.push_back(Flying { task, writes: None, void: BTreeSet::new(), is_retry, fails: false });
         if queue.len() == 1 { self.begin(lane) } else { Ok(()) }
     }
 
@@ -531,10 +536,11 @@ impl Run {
         let found = self.lanes.iter().find(|(_, queue)| queue.front().is_some_and(|flying| flying.task.id == id));
         // Its lane has been lost.
         let Some(lane) = found.map(|(&lane, _)| lane) else { return Ok(()) };
-        let Some(Flying { task, writes, void }) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
+        let Some(Flying { task, writes, void, fails, .. }) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front)
+        else {
             return Ok(());
         };
-        let fails = self.fails(&task);
+        let fails = self.fails(&task) || fails;
         let rows = task.rows.iter().enumerate();
         let count = rows.filter(|(at, row)| !void.contains(at) && self.counts(row)).map(|(_, row)| *row);
         let count: Vec<RowSpan> = count.collect();
@@ -599,7 +605,8 @@ impl Run {
         known.ended.insert(segment);
         let nodes = known.asked.graph[segment].nodes();
         let beyond = row.start + 1..row.start + nodes - step;
-        self.rare.ended_before_step_ran_again += u64::from(self.again.loop_ended(row.req.0, beyond));
+        self.rare.ended_before_step_ran_again +=
+            u64::from(self.again.forget(|req, node| req == row.req.0 && beyond.contains(&node)));
         let is_early = step + 1 < nodes;
         RowOutcome { next: if is_early { Next::Done } else { Next::On }, emitted: false }
     }
@@ -632,7 +639,7 @@ impl Run {
         if end == End::Failed && !known.may_fail {
             return Err(format!("{req:?} fails, though no node of it failed alone"));
         }
-        self.rare.ended_before_retry += u64::from(self.again.ended(req));
+        self.rare.ended_before_retry += u64::from(self.again.forget(|own, _| own == req.0));
         let Some(known) = self.known.get(&req.0) else { return Ok(()) };
         let (model, needs) = (known.asked.model, slots(&known.asked.graph));
         self.rare.never_fits += u64::from(needs > self.room(model));
