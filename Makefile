@@ -35,14 +35,16 @@ help:
 	@echo "make book      the pages of docs as a book in target/book"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
+FETCH_SETUP = $(FETCH) venv runtime minilm
 setup:
-	@$(FETCH) venv runtime minilm
+	@$(FETCH_SETUP)
 
 tools:
 	@$(FETCH) perf_analyzer grpcurl
 
-build: setup
-	cargo build --release
+# Cargo compiles while the rest is fetched. If something cannot be fetched, the reason comes last.
+build:
+	cargo build --release & building=$$!; $(FETCH_SETUP) || { kill $$building; exit 1; }; wait $$building
 	@$(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); import fetch; fetch.beside(sys.argv[1])' "$(BINARY)"
 
 models: build
