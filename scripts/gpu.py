@@ -22,12 +22,14 @@ import time
 from pathlib import Path
 
 import fetch
+import gpu_report
+import gpu_splits
+import gpu_tables
+from gpu_load import under_load
+from gpu_programs import RUNTIME, SERVER, TIMES, ran
 from server import ROOT
 
 SUITES = ("device", "planner", "cards")
-#: The program that serves models under load, and the one that times their plans alone.
-SERVER, TIMES = "paternoster", "times"
-RUNTIME = "libonnxruntime.so"
 #: A cargo profile of release code with its checks, without the settings that make release builds slow. Timings are
 #: those of releases.
 PROFILE = "kit"
@@ -35,22 +37,18 @@ ARCHIVE = "programs.tar.xz"
 #: Maximum size of a kit, so that it can be copied to remote machines.
 BYTES_MAX = 60 << 20
 QUERY = "--query-gpu=name,driver_version,memory.total,power.limit"
-#: Time limits in seconds: of a suite, of the timings, of a model under load, and of everything.
+#: Time limits in seconds: of a suite, of the timings, and of everything. The networks in stages come last and take the
+#: time that is left, up to their limit; loading the program and ending the last measurement take the rest.
 SECONDS = 150
 SECONDS_OF_TIMES = 200
-SECONDS_UNDER_LOAD = 90
+SECONDS_OF_STAGES = 120
+SECONDS_BESIDE_STAGES = 15
 SECONDS_IN_ALL = 470
-POLICIES = ["--policy", "window: { max_queue_delay_us: 0 }", "--policy", "diversity"]
-#: The models served under load, with their arguments. Cells have one policy; the others are compared with a window.
-UNDER_LOAD = {
-    "lstm": ["--workload", "wmt15", "--concurrency", "64,512"],
-    "seq2seq": ["--workload", "wmt15", "--concurrency", "64,512"],
-    "tree-lstm": ["--workload", "trees", "--concurrency", "64,512"],
-    "bert-base": ["--workload", "glue-short", "--stages", "2", *POLICIES],
-    "resnet50": ["--stages", "4", *POLICIES],
-}
-BRIEFLY = {"lstm": ["--length", "3", "--concurrency", "4"], "resnet50": ["--concurrency", "2", "--stages", "2", *POLICIES]}
-
+#: Scripts that a kit has.
+SCRIPTS = (
+    "gpu.py", "gpu_load.py", "gpu_programs.py", "gpu_report.py", "gpu_splits.py", "gpu_tables.py", "fetch.py", "pins.py",
+    "server.py",
+)  # fmt: skip
 
 def built():
     """Builds the programs; returns them by name."""
@@ -79,7 +77,7 @@ def kit(directory):
             shutil.copy2(program, lean)
             subprocess.run(["strip", "--strip-debug", lean], check=True)
             archive.add(lean, name)
-    for script in ("gpu.py", "fetch.py", "pins.py", "server.py"):
+    for script in SCRIPTS:
         shutil.copy2(ROOT / "scripts" / script, directory)
     size = sum(file.stat().st_size for file in directory.iterdir())
     if size > BYTES_MAX:
@@ -103,54 +101,12 @@ def card():
     return dict(zip(("name", "driver", "memory", "power limit"), parts))
 
 
-def ran(command, environment, log, seconds, until):
-    """Runs a program; returns its exit status (None if it ran out of time) and its output, which is also written to
-    `log`. `until` is when everything must have ended."""
-    seconds = max(1, min(seconds, until - time.monotonic()))
-    try:
-        done = subprocess.run(
-            [str(part) for part in command], env=environment, cwd=ROOT if ROOT.is_dir() else None,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
-        )  # fmt: skip
-        text, status = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as late:
-        text, status = f"{(late.stdout or b'').decode(errors='replace')}\nnot done after {seconds:.0f} s", None
-    log.write_text(text)
-    return status, text
-
-
 def tested(program, environment, log, until):
     """Runs a suite, one test after the other; returns its status, its closing line and the failed tests."""
     status, text = ran([program, "--test-threads=1"], environment, log, SECONDS, until)
     closing = [line for line in text.splitlines() if line.startswith("test result:")]
     failed = [line.split()[1] for line in text.splitlines() if line.startswith("test ") and line.endswith("FAILED")]
     return {"status": status, "closing": closing[-1] if closing else text[-300:], "failed": failed}
-
-
-def under_load(programs, environment, out, quick, until):
-    """Serves example models on the card under load; returns the figures of each, or the error."""
-    loads = BRIEFLY if quick else UNDER_LOAD
-    lasting = ["0.2", "0", "1"] if quick else ["3", "1", "2"]
-    figures = {}
-    with tempfile.TemporaryDirectory() as folder:
-        making = [programs[SERVER], "models", "--out", folder, "--only", ",".join(loads), *(["--quarter"] if quick else [])]
-        status, text = ran(making, environment, out / "models.log", SECONDS_UNDER_LOAD, until)
-        if status != 0:
-            return {"models": {"status": status, "said": text[-300:]}}
-        for model, load in loads.items():
-            command = [programs[SERVER], "bench", "--model-repository", folder, "--model", model, "--device=cuda", *load]
-            for flag, value in zip(("--seconds", "--warm-up-seconds", "--rounds"), lasting):
-                command += [flag, value]
-            file = out / f"load-{model}.json"
-            command += ["--samples", "4" if quick else "64", "--json"]
-            status, text = ran(command, environment, file, SECONDS_UNDER_LOAD, until)
-            begins = text.find("{")
-            if status == 0 and begins >= 0:
-                figures[model], _ = json.JSONDecoder().raw_decode(text, begins)
-            else:
-                figures[model] = {"status": status, "said": text[-300:]}
-            print(f"{model} under load: {figures[model].get('said', 'measured')}", flush=True)
-    return figures
 
 
 def run(programs, out, quick=False):
@@ -171,9 +127,30 @@ def run(programs, out, quick=False):
     report["times"] = json.loads(steps.read_text()) if status == 0 and steps.is_file() else {"status": status, "said": text[-300:]}
     print(text if status == 0 else f"times: {text[-300:]}", flush=True)
     report["under load"] = under_load(programs, environment, out, quick, until)
+    report["stages"] = staged(programs[TIMES], environment, out, quick, until)
+    card_name = report["stages"].get("card") or report["times"].get("card") or "unknown card"
+    report["tables"] = gpu_tables.write(out / "tables", card_name, report["stages"], report["times"].get("steps", []))
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    parts = [*report["suites"].values(), report["times"], *report["under load"].values()]
+    (out / "report.md").write_text("\n".join(gpu_report.lines(report)) + "\n")
+    print(f"the report is {out / 'report.md'}", flush=True)
+    parts = [*report["suites"].values(), report["times"], *report["under load"].values(), report["stages"]]
     return all(part.get("status", 0) == 0 for part in parts)
+
+
+def staged(program, environment, out, quick, until):
+    """Times networks in stages; returns the times and what they mean for splitting. What was measured before the program
+    failed is kept."""
+    file = out / "stages.json"
+    budget = max(1, min(SECONDS_OF_STAGES, int(until - time.monotonic()) - SECONDS_BESIDE_STAGES))
+    command = [program, "--stages", "--budget-s", budget, "--json", file, *(["--quick"] if quick else [])]
+    status, text = ran(command, environment, out / "stages.log", budget + SECONDS_BESIDE_STAGES, until)
+    measured = json.loads(file.read_text()) if file.is_file() else {"times": [], "skipped": []}
+    if status != 0 or not measured["times"]:
+        measured |= {"status": 1 if status == 0 else status, "said": text[-300:]}
+    measured["splits"] = gpu_splits.judged(measured)
+    for name, found in measured["splits"].items():
+        print(f"{name}: {found['verdict']}", flush=True)
+    return measured
 
 
 def unpacked(directory, into):

@@ -1,13 +1,15 @@
 //! How long the example networks take on a CUDA card, as plans run them: one captured graph after another on one
 //! stream, for each number of rows and each precision, beside what the card itself can do.
 //!
-//! `cargo bench --bench cards`; `-- --json FILE` keeps the figures, and `-- --quick` takes small networks, to see
-//! that all of it runs: on the stand-in for CUDA's libraries too, where times mean nothing. Without a card it says so
-//! and ends.
+//! `cargo bench --bench cards`; `-- --stages` measures networks in stages instead, from which splitting is judged and
+//! policies are simulated. `-- --json FILE` keeps the figures, and `-- --quick` takes small networks, to see that all
+//! of it runs: on the stand-in for CUDA's libraries too, where times mean nothing. Without a card it says so and ends.
 
 mod ceilings;
+mod cuts;
 mod networks;
 mod report;
+mod staged;
 mod steps;
 mod timing;
 
@@ -32,6 +34,12 @@ struct Args {
     /// File for the figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Networks in stages, for the time of --budget-s
+    #[arg(long)]
+    stages: bool,
+    /// Seconds that networks in stages may take together
+    #[arg(long, value_name = "S", default_value_t = 120)]
+    budget_s: u64,
     /// Which card: its number among those of the driver
     #[arg(long, value_name = "N", default_value_t = 0)]
     card: u16,
@@ -67,6 +75,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth: timing::DEPTH, parameter_bytes: 64 };
     let mut cuda = Cuda::open(&options, &Compiler::default(), Arc::new(Unheard))?;
     println!("{card}\n");
+    if args.stages {
+        return in_stages(&mut cuda, card.to_string(), &args);
+    }
     let lasting = if args.quick { Duration::from_millis(1) } else { Duration::from_millis(40) };
     let ceilings = Ceilings::measure(&mut cuda, args.quick, lasting)?;
     println!("{ceilings}");
@@ -81,4 +92,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
     }
     Ok(())
+}
+
+/// Measures networks in stages. The file is written after each of them, so that it has what was measured if the program
+/// is ended.
+fn in_stages(cuda: &mut Cuda, card: String, args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut printed = 0;
+    staged::all(cuda, card, args.quick, Duration::from_secs(args.budget_s), |staged| {
+        if let Some(path) = &args.json {
+            fs::write(path, serde_json::to_string_pretty(staged)? + "\n")?;
+        }
+        for times in &staged.times[printed..] {
+            println!("{}", report::stages(times));
+        }
+        printed = staged.times.len();
+        Ok(())
+    })
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use paternoster::{
-    model::TensorSpec,
+    model::{DataType, TensorSpec},
     onnx::{
         Model, Port, PortDim, Signature,
         weights::Seeded,
@@ -39,17 +39,22 @@ impl Network {
         let model = model?;
         let signature = Signature::from_bytes(name, &model.to_bytes())?;
         let spec = |port: &Port| {
-            let dims = port.dims.as_deref().unwrap_or_default().iter().skip(1).map(|dim| match dim {
-                PortDim::Fixed(fixed) => *fixed,
-                PortDim::Symbol(_) | PortDim::Unknown => length,
-            });
             let datatype = port.datatype.ok_or_else(|| format!("{name}: '{}' has no datatype", port.name))?;
-            Ok::<_, String>(TensorSpec::new(port.name.clone(), datatype, &dims.collect::<Vec<_>>()))
+            Ok::<_, String>(row_spec(&port.name, datatype, port.dims.as_deref(), length))
         };
         let inputs = signature.inputs.iter().map(spec).collect::<Result<_, _>>()?;
         let outputs = signature.outputs.iter().map(spec).collect::<Result<_, _>>()?;
         Ok(Self { name: name.to_owned(), model, inputs, outputs, rows: rows.to_vec() })
     }
+}
+
+/// A tensor's specification without the batch axis; axes that vary are `length` long.
+pub(crate) fn row_spec(name: &str, datatype: DataType, dims: Option<&[PortDim]>, length: i64) -> TensorSpec {
+    let dims = dims.unwrap_or_default().iter().skip(1).map(|dim| match dim {
+        PortDim::Fixed(fixed) => *fixed,
+        PortDim::Symbol(_) | PortDim::Unknown => length,
+    });
+    TensorSpec::new(name.to_owned(), datatype, &dims.collect::<Vec<_>>())
 }
 
 /// All of them; with `is_quick` at a quarter of their width.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use paternoster::engine::Precision;
 use serde::Serialize;
 
-use crate::{ceilings::Ceilings, steps::Step};
+use crate::{ceilings::Ceilings, staged::StagedTimes, steps::Step};
 
 /// All figures of a card.
 #[derive(Debug, Serialize)]
@@ -31,6 +31,24 @@ pub(crate) fn table(network: &str, steps: &[Step]) -> String {
         for step in steps.iter().filter(|step| step.rows == rows) {
             let share = step.microseconds / step.floor_microseconds;
             let _ = write!(text, " {:>11.1} {share:>5.1}x", step.microseconds);
+        }
+    }
+    text + "\n"
+}
+
+/// A network's times in stages: a line for each number of rows, a column for each stage.
+pub(crate) fn stages(times: &StagedTimes) -> String {
+    let StagedTimes { network, precision, length, cut } = times;
+    let of_length = if *length > 0 { format!(", {length} tokens") } else { String::new() };
+    let mut text = format!("{network}{of_length}, {precision}: microseconds of each stage\n{:>6}", "rows");
+    for stage in 0..cut.stages.len() {
+        let _ = write!(text, " {stage:>11}");
+    }
+    for rows in cut.rows() {
+        let _ = write!(text, "\n{rows:>6}");
+        for stage in 0..cut.stages.len() {
+            let median_ns = cut.point(stage, rows, *length).map_or(0, |point| point.median_ns);
+            let _ = write!(text, " {:>11.1}", median_ns as f64 / 1e3);
         }
     }
     text + "\n"

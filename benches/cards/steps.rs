@@ -3,7 +3,10 @@
 use std::{error::Error, rc::Rc, time::Duration};
 
 use paternoster::{
-    device::cuda::{Cuda, Graph},
+    device::{
+        DeviceError,
+        cuda::{Cuda, Graph},
+    },
     engine::{
         Precision,
         cuda::{Loaded, Plan, Workspace},
@@ -64,11 +67,26 @@ fn time(
     rows: u32,
     lasting: Duration,
 ) -> Result<f64, Box<dyn Error>> {
+    let graph = captured(cuda, loaded, workspace, rows)?;
+    Ok(timing::seconds(cuda, &graph, &live(rows), lasting)?)
+}
+
+/// Captures a batch of `rows` rows, which are the graph's parameter as well.
+pub(crate) fn captured(
+    cuda: &mut Cuda,
+    loaded: &Loaded,
+    workspace: &Workspace,
+    rows: u32,
+) -> Result<Rc<Graph>, DeviceError> {
     let prepared = loaded.prepare(cuda, workspace, rows)?;
-    let graph: Rc<Graph> = Rc::new(cuda.capture(STREAM, size_of::<i32>(), |capture| {
+    let graph = cuda.capture(STREAM, size_of::<i32>(), |capture| {
         let live = capture.parameters();
         prepared.issue(capture, live)
-    })?);
-    let live = i32::try_from(rows)?.to_ne_bytes();
-    Ok(timing::seconds(cuda, &graph, &live, lasting)?)
+    })?;
+    Ok(Rc::new(graph))
+}
+
+/// The parameter of such a graph.
+pub(crate) fn live(rows: u32) -> [u8; 4] {
+    i32::try_from(rows).unwrap_or(i32::MAX).to_ne_bytes()
 }

@@ -61,6 +61,23 @@ fn run(cuda: &mut Cuda, graph: &Rc<Graph>, parameters: &[u8], count: u32) -> Res
     Ok(began.elapsed())
 }
 
+/// Runs graphs one after another behind a run of the first, and returns the nanoseconds of each: from the end of the
+/// one before it to its own. At most [`DEPTH`] − 1 graphs.
+pub(crate) fn in_turn(cuda: &mut Cuda, graphs: &[Rc<Graph>], parameters: &[u8]) -> Result<Vec<u64>, DeviceError> {
+    let mut tickets = Vec::with_capacity(graphs.len() + 1);
+    for graph in graphs.first().into_iter().chain(graphs) {
+        cuda.launch(STREAM, &[], CudaWork { graph: Rc::clone(graph), parameters: parameters.into() })?;
+        tickets.push(cuda.record(STREAM)?);
+    }
+    let mut ended = Vec::with_capacity(tickets.len());
+    for ticket in tickets {
+        wait(cuda, ticket)?;
+        ended.push(Instant::now());
+    }
+    let between = |pair: &[Instant]| u64::try_from((pair[1] - pair[0]).as_nanos()).unwrap_or(u64::MAX);
+    Ok(ended.windows(2).map(between).collect())
+}
+
 fn wait(cuda: &mut Cuda, ticket: Ticket) -> Result<(), DeviceError> {
     let began = Instant::now();
     while !cuda.is_complete(ticket) {

@@ -7,7 +7,11 @@ import subprocess
 
 import fetch
 import gpu
+import gpu_splits
 from server import ROOT
+
+#: Stages of the networks that are measured in stages.
+STAGES = {"linknet-32": 4, "bert-base": 2}
 
 
 def executable(name, *command):
@@ -17,6 +21,16 @@ def executable(name, *command):
     )
     made = (json.loads(line) for line in told.stdout.splitlines() if line.startswith(b"{"))
     return next(one["executable"] for one in made if one.get("executable") and one["target"]["name"] == name)
+
+
+def simulated(program, folder, model):
+    """Simulates a model of a table with two policies; returns how many requests each completed."""
+    table = folder / f"{model.rsplit('-', 1)[0]}.json"
+    words = ["simulate", "--table", table, "--model", model, "--load", "0.5", "--requests", "200", "--json"]
+    words += ["--policy", "window: { max_queue_delay_us: 0 }", "--policy", "diversity: { operator: true }"]
+    done = subprocess.run([str(part) for part in (program, *words)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, monkeypatch):
@@ -29,6 +43,22 @@ def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, 
     steps = report["times"]["steps"]
     assert {step["precision"] for step in steps} == {"ieee", "tf32", "bf16", "fp16"}
     assert all(step["microseconds"] > 0 and step["floor_microseconds"] > 0 for step in steps)
+    staged = report["stages"]
+    assert staged["skipped"] == []
+    measured = {(times["network"], times["precision"]): times for times in staged["times"]}
+    assert set(measured) == {(name, kind) for name in ("linknet-32", "bert-base") for kind in ("ieee", "fp16")}
+    for (network, _), times in measured.items():
+        assert [[point["rows"] for point in stage] for stage in times["cut"]["stages"]] == [[1, 2, 4]] * STAGES[network]
+        assert {point["length"] for stage in times["cut"]["stages"] for point in stage} == {times["length"]}
+    text = (tmp_path / "report.md").read_text()
+    for times in measured.values():
+        verdict = staged["splits"][gpu_splits.title(times)]["verdict"]
+        assert verdict.startswith(("splitting", "no verdict"))
+        assert f"### {gpu_splits.title(times)}" in text
+        assert verdict in text
+    assert report["tables"] == ["linknet-32.json", "bert-base.json", "lstm.json"]
+    for model in ("linknet-32-fp16", "bert-base-ieee", "lstm-tf32"):
+        assert simulated(program, tmp_path / "tables", model), model
     for model, policies in (("lstm", 1), ("resnet50", 2)):
         for load in report["under load"][model]["loads"]:
             assert len(load["policies"]) == policies, model
@@ -42,6 +72,7 @@ def test_what_fails_on_the_card_fails_the_run_and_is_told(tmp_path):
     programs = dict.fromkeys([*gpu.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME], failing)
     assert not gpu.run(programs, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    for part in (*report["suites"].values(), report["times"], report["under load"]["models"]):
+    assert report["tables"] == []
+    for part in (*report["suites"].values(), report["times"], report["under load"]["models"], report["stages"]):
         assert part["status"] == 3
         assert "the card is lost" in part.get("said", part.get("closing"))

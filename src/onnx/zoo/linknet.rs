@@ -22,8 +22,16 @@ const CLASSES: usize = 19;
 /// # Errors
 /// Only if the graph built here is invalid, which would be a bug.
 pub fn linknet(width: Width) -> Result<Model, BuildError> {
+    linknet_of(width, 256)
+}
+
+/// Like [`linknet`], for images of `side` × `side`, which must be a multiple of 32. The weights are the same.
+///
+/// # Errors
+/// Only if the graph built here is invalid, which would be a bug.
+pub fn linknet_of(width: Width, side: i64) -> Result<Model, BuildError> {
     let mut net = Net::new("linknet");
-    let image = net.image(&dims!["batch", 3, 256, 256]);
+    let image = net.image(&dims!["batch", 3, side, side]);
     let first = width.of(64);
     let mut x = stem(&mut net, &image, first);
     let mut channels = first;
@@ -50,7 +58,7 @@ pub fn linknet(width: Width) -> Result<Model, BuildError> {
     x = net.relu(&x);
     x = net.conv_relu("conv", &x, Conv::new(half, half, 3));
     let mask = net.upconv("full2", &x, Conv::new(half, CLASSES, 2).gain(1.0));
-    net.output("mask", &mask, &dims!["batch", CLASSES as i64, 256, 256]);
+    net.output("mask", &mask, &dims!["batch", CLASSES as i64, side, side]);
     net.graph.finish()
 }
 

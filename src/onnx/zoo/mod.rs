@@ -17,11 +17,11 @@ mod unet;
 mod vgg;
 
 pub use bert::{bert_base, minilm, minilm_of};
-pub use linknet::linknet;
+pub use linknet::{linknet, linknet_of};
 pub use mobilenet::mobilenet;
-pub use resnet::resnet50;
+pub use resnet::{resnet50, resnet152};
 pub use small::{add_sub, correlation_id, identity, identity_of, lookup, runaway, running_total, scale, slow};
-pub use unet::unet;
+pub use unet::{unet, unet_of};
 pub use vgg::vgg19;
 
 /// Width of a network relative to the paper's.

@@ -35,13 +35,19 @@ fn convolutional_networks_declare_what_they_promise() {
     let seen = dims!["batch", 3, 224, 224];
     let classified =
         (vec![port("image", DataType::Fp32, &seen)], vec![port("logits", DataType::Fp32, &dims!["batch", 1000])]);
-    for model in [resnet50(Width::QUARTER), mobilenet(Width::QUARTER)] {
+    for model in [resnet50(Width::QUARTER), resnet152(Width::QUARTER), mobilenet(Width::QUARTER)] {
         assert_eq!(ports(&model.expect("sound")), classified);
     }
-    for (model, classes) in [(unet(Width::QUARTER), 2), (linknet(Width::QUARTER), 19)] {
+    let segmenting = [
+        (unet(Width::QUARTER), 256, 2),
+        (unet_of(Width::QUARTER, 128), 128, 2),
+        (linknet(Width::QUARTER), 256, 19),
+        (linknet_of(Width::QUARTER, 128), 128, 19),
+    ];
+    for (model, side, classes) in segmenting {
         let (inputs, outputs) = ports(&model.expect("sound"));
-        assert_eq!(inputs, [port("image", DataType::Fp32, &dims!["batch", 3, 256, 256])]);
-        assert_eq!(outputs, [port("mask", DataType::Fp32, &dims!["batch", classes, 256, 256])]);
+        assert_eq!(inputs, [port("image", DataType::Fp32, &dims!["batch", 3, side, side])]);
+        assert_eq!(outputs, [port("mask", DataType::Fp32, &dims!["batch", classes, side, side])]);
     }
 }
 
@@ -61,6 +67,17 @@ fn encoders_declare_what_they_promise() {
 fn weights(model: &Model) -> usize {
     let graph = model.0.graph.as_ref().expect("a graph");
     graph.initializer.iter().map(|tensor| tensor.dims.iter().product::<i64>() as usize).sum()
+}
+
+#[test]
+fn a_deeper_residual_network_has_the_blocks_of_its_paper() {
+    let count = |model: Result<Model, BuildError>| {
+        let model = model.expect("sound");
+        let graph = model.0.graph.as_ref().expect("a graph");
+        graph.node.iter().filter(|node| node.op_type() == "Conv").count()
+    };
+    // Three in each block, four shortcuts and the stem; the dense layer is no convolution.
+    assert_eq!((count(resnet50(Width::QUARTER)), count(resnet152(Width::QUARTER))), (3 * 16 + 5, 3 * 50 + 5));
 }
 
 #[test]

@@ -22,8 +22,16 @@ const CLASSES: usize = 2;
 /// # Errors
 /// Only if the graph built here is invalid, which would be a bug.
 pub fn unet(width: Width) -> Result<Model, BuildError> {
+    unet_of(width, 256)
+}
+
+/// Like [`unet`], for images of `side` × `side`, which must be a multiple of 16. The weights are the same.
+///
+/// # Errors
+/// Only if the graph built here is invalid, which would be a bug.
+pub fn unet_of(width: Width, side: i64) -> Result<Model, BuildError> {
     let mut net = Net::new("unet");
-    let mut x = net.image(&dims!["batch", 3, 256, 256]);
+    let mut x = net.image(&dims!["batch", 3, side, side]);
     let mut channels = 3;
     let mut skips = Vec::new();
     for (depth, output) in DEPTHS.into_iter().enumerate() {
@@ -45,7 +53,7 @@ pub fn unet(width: Width) -> Result<Model, BuildError> {
         channels = output;
     }
     let mask = net.conv("classes", &x, Conv::new(channels, CLASSES, 1).gain(1.0));
-    net.output("mask", &mask, &dims!["batch", CLASSES as i64, 256, 256]);
+    net.output("mask", &mask, &dims!["batch", CLASSES as i64, side, side]);
     net.graph.finish()
 }
 
