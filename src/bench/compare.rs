@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     bench::{
-        Target,
+        Meter, Target,
         answers::Work,
         load::{self, Figures, Load, Timing},
     },
@@ -18,6 +18,8 @@ pub struct Subject {
     pub name: String,
     /// Target of the load.
     pub target: Target,
+    /// Meter of the energy that the runs of the target take, if there is one.
+    pub meter: Option<Meter>,
 }
 
 /// A load to measure at.
@@ -56,6 +58,7 @@ impl Outcome {
     pub fn total(&self) -> Figures {
         let mut total = Figures::default();
         self.rounds.iter().for_each(|figures| total.merge(figures));
+        total.joules = self.rounds.iter().map(|figures| figures.joules).sum();
         total
     }
 
@@ -95,7 +98,9 @@ pub async fn measure(
         }
         let load = load().await;
         for index in order {
-            let figures = load::run(&subjects[index].target, work, &load, timing, seed.wrapping_add(round)).await;
+            let Subject { target, meter, .. } = &subjects[index];
+            let seed = seed.wrapping_add(round);
+            let figures = load::run_metered(target, work, &load, timing, seed, meter.as_ref()).await;
             outcomes[index].rounds.push(figures);
             done();
         }

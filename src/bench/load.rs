@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{
-    bench::{Target, answers::Work},
+    bench::{Meter, Target, answers::Work},
     report::Latencies,
     workload::Arrivals,
 };
@@ -59,6 +59,13 @@ pub struct Timing {
     pub keeps_each: bool,
 }
 
+impl Timing {
+    /// Returns the initial time that is not counted, of recorded or of other arrivals.
+    fn uncounted(&self, recorded: bool) -> Duration {
+        if recorded { Duration::ZERO } else { self.warm_up }
+    }
+}
+
 /// A correct answer to a counted request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answered {
@@ -82,6 +89,8 @@ pub struct Figures {
     pub first_fault: Option<String>,
     /// Seconds from the start of the counted time to its end, or to the last counted answer if that is later.
     pub seconds: f64,
+    /// Energy in joules during the counted time; `None` if it is not measured.
+    pub joules: Option<f64>,
     /// Latency of each request, in the order of the answers, if they are kept.
     pub each: Vec<Answered>,
 }
@@ -97,12 +106,18 @@ impl Figures {
         self.latencies.count_within(objective_ns) as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
+    /// Returns the energy in joules of a counted request; `None` if it is not measured or there was no request.
+    pub fn joules_per_request(&self) -> Option<f64> {
+        let requests = self.latencies.count();
+        self.joules.filter(|_| requests > 0).map(|joules| joules / requests as f64)
+    }
+
     /// Returns the number of wrong answers and failed requests.
     pub fn errors(&self) -> u64 {
         self.wrong + self.failed
     }
 
-    /// Adds the figures of another run, except [`Self::each`].
+    /// Adds the figures of another run, except [`Self::joules`] and [`Self::each`].
     pub fn merge(&mut self, other: &Self) {
         self.latencies.merge(&other.latencies);
         self.wrong += other.wrong;
@@ -116,10 +131,37 @@ impl Figures {
 
 /// Runs a load on a target and checks every answer. The seed determines the send times of open loops.
 pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing, seed: u64) -> Figures {
-    match load {
-        Load::Open(arrivals) => open(target, work, arrivals, timing, seed, Instant::now()).await,
-        Load::Closed { concurrency } => closed(target, work, *concurrency, timing, Instant::now()).await,
+    run_metered(target, work, load, timing, seed, None).await
+}
+
+/// As [`run`], with the energy that `meter` counts.
+pub async fn run_metered(
+    target: &Target,
+    work: &Arc<Work>,
+    load: &Load,
+    timing: Timing,
+    seed: u64,
+    meter: Option<&Meter>,
+) -> Figures {
+    let start = Instant::now();
+    let begin = start + timing.uncounted(matches!(load, Load::Open(Arrivals::At(_))));
+    let before = meter.map(|meter| meter.at(begin));
+    // A closed loop ends with requests whose answers are not counted.
+    let ends = matches!(load, Load::Closed { .. }).then(|| begin + timing.measured.unwrap_or_default());
+    let after = meter.zip(ends).map(|(meter, end)| meter.at(end));
+    let mut figures = match load {
+        Load::Open(arrivals) => open(target, work, arrivals, timing, seed, start).await,
+        Load::Closed { concurrency } => closed(target, work, *concurrency, timing, start).await,
+    };
+    if let (Some(meter), Some(before)) = (meter, before) {
+        let before = before.await.ok().flatten();
+        let after = match after {
+            Some(after) => after.await.ok().flatten(),
+            None => meter.now(),
+        };
+        figures.joules = before.zip(after).map(|(before, after)| after - before);
     }
+    figures
 }
 
 /// Figures during a run.
@@ -187,7 +229,7 @@ pub(super) async fn open(
     start: Instant,
 ) -> Figures {
     let recorded = matches!(arrivals, Arrivals::At(_));
-    let warm_up = if recorded { Duration::ZERO } else { timing.warm_up };
+    let warm_up = timing.uncounted(recorded);
     let measured = timing.measured.or((!recorded).then_some(Duration::ZERO));
     let until_ns = measured.map_or(u64::MAX, |measured| ns(warm_up + measured));
     let begin = start + warm_up;

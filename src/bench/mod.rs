@@ -7,6 +7,7 @@
 
 pub mod answers;
 pub mod compare;
+mod energy;
 pub mod load;
 pub mod local;
 mod remote;
@@ -18,6 +19,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use energy::Meter;
 pub use remote::{Remote, RemoteError};
 pub use sizes::Sizes;
 pub use target::{Answer, Target};

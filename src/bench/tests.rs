@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Target,
+    Meter, Target,
     answers::Work,
     compare::{self, Subject},
     load::{self, Figures, Load, Timing},
@@ -252,8 +252,8 @@ async fn without_a_right_answer_beforehand_nothing_is_measured() {
 async fn policies_are_measured_in_alternating_order_with_the_same_arrivals() {
     let rig = Rig::start().await;
     let (handle, second) = double(&rig.pool);
-    let first = Subject { name: "first".to_owned(), target: rig.target.clone() };
-    let other = Subject { name: "second".to_owned(), target: Target::local(handle) };
+    let first = Subject { name: "first".to_owned(), target: rig.target.clone(), meter: Some(meter(20.0)) };
+    let other = Subject { name: "second".to_owned(), target: Target::local(handle), meter: None };
     let mut sent = Vec::new();
     let done = || sent.push((rig.rows(), second.rows.load(Ordering::SeqCst)));
     let mut rounds = 0;
@@ -269,6 +269,28 @@ async fn policies_are_measured_in_alternating_order_with_the_same_arrivals() {
     );
     assert_eq!(outcomes.iter().map(|outcome| outcome.name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
     assert!(outcomes.iter().all(|outcome| outcome.total().latencies.count() == 30));
+    let joules: Vec<_> = outcomes.iter().map(|outcome| outcome.total().joules).collect();
+    assert_eq!(joules, [Some(40.0), None], "two rounds of 20 J each");
+}
+
+/// A meter on which `each` joules have been added at every reading.
+fn meter(each: f64) -> Meter {
+    let read = AtomicUsize::new(0);
+    Meter::new(move || Some(each * read.fetch_add(1, Ordering::SeqCst) as f64))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn energy_is_that_between_the_ends_of_the_counted_time() {
+    let rig = Rig::start().await;
+    let run = async |load: Load, meter: &Meter| {
+        load::run_metered(&rig.target, &rig.work, &load, timing(10, Some(20)), 1, Some(meter)).await
+    };
+    let closed = run(Load::Closed { concurrency: 2 }, &meter(3.0)).await;
+    assert_eq!(closed.joules, Some(3.0), "the counter is read twice, at the ends");
+    let open = run(at_once(4), &meter(6.0)).await;
+    assert_eq!((open.joules, open.joules_per_request()), (Some(6.0), Some(1.5)));
+    let broken = run(at_once(4), &Meter::new(|| None)).await;
+    assert_eq!((broken.joules, broken.joules_per_request()), (None, None));
 }
 
 #[test]

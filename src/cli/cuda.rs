@@ -1,6 +1,6 @@
 //! Flags for CUDA cards, and the choice of cards.
 
-use std::path::PathBuf;
+use std::{fmt::Display, path::PathBuf};
 
 use clap::Args;
 use tracing::{info, warn};
@@ -151,11 +151,18 @@ pub(super) fn watched_cards(pool: &Pool) -> Option<WatchedCards> {
     if !pool.has_cards() {
         return None;
     }
-    let used: Vec<u16> = pool.cards().collect();
-    let of_pool = |card: Card| used.contains(&card.ordinal).then_some(card.uuid);
-    let uuids: Vec<String> = cards::cards().unwrap_or_default().into_iter().filter_map(of_pool).collect();
-    let watched = WatchedCards::open(&uuids);
+    let watched = watch(&pool.cards().collect::<Vec<u16>>());
     watched.inspect_err(|error| warn!(%error, "there are no metrics of cards: NVML does not know them")).ok()
+}
+
+/// Watches cards by their numbers in the driver.
+///
+/// # Errors
+/// If NVML does not know them.
+pub(super) fn watch(ordinals: &[u16]) -> Result<WatchedCards, impl Display + use<>> {
+    let chosen = |card: Card| ordinals.contains(&card.ordinal).then_some(card.uuid);
+    let uuids: Vec<String> = cards::cards().unwrap_or_default().into_iter().filter_map(chosen).collect();
+    WatchedCards::open(&uuids)
 }
 
 #[cfg(test)]

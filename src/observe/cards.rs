@@ -49,6 +49,12 @@ impl WatchedCards {
         Ok(Self { nvml, cards })
     }
 
+    /// Returns the energy of all cards together in joules since the start; `None` if one of them does not count it.
+    pub fn energy(&self) -> Option<f64> {
+        let joules = |watched: &WatchedCard| watched.energy(&self.nvml.device_by_uuid(watched.uuid.as_str()).ok()?);
+        self.cards.iter().map(joules).sum()
+    }
+
     /// Reads each card. A card that fails is omitted.
     pub(super) fn read(&self) -> Vec<CardReading> {
         let read = |watched: &WatchedCard| {
@@ -60,17 +66,22 @@ impl WatchedCards {
 }
 
 impl WatchedCard {
+    /// Returns the energy in joules since the start.
+    fn energy(&self, card: &Device<'_>) -> Option<f64> {
+        let (start, now) = self.energy_at_start.zip(card.total_energy_consumption().ok())?;
+        // A reloaded driver counts from zero.
+        Some(now.checked_sub(start).unwrap_or(now) as f64 / 1e3)
+    }
+
     fn read(&self, card: &Device<'_>) -> CardReading {
         let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
-        let energy = self.energy_at_start.zip(card.total_energy_consumption().ok());
         CardReading {
             uuid: self.uuid.clone(),
             utilization: card.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 1e2),
             memory: card.memory_info().ok().map(|memory| (memory.total, memory.used)),
             power_usage: card.power_usage().ok().map(watts),
             power_limit: card.enforced_power_limit().ok().map(watts),
-            // A reloaded driver counts from zero.
-            energy: energy.map(|(start, now)| now.checked_sub(start).unwrap_or(now) as f64 / 1e3),
+            energy: self.energy(card),
         }
     }
 }

@@ -73,7 +73,11 @@ async fn two_servers_are_sent_the_same_and_expected_to_answer_the_same() {
     let second = soon(Remote::connect(&addresses[1], "identity")).await.expect("it serves the model");
     let second = second.beside(&first).expect("it takes what the first takes");
     let subjects = addresses.iter().zip([first, second]);
-    let subjects = subjects.map(|(name, server)| Subject { name: name.clone(), target: Target::Remote(server.into()) });
+    let subjects = subjects.map(|(name, server)| Subject {
+        name: name.clone(),
+        target: Target::Remote(server.into()),
+        meter: None,
+    });
     let subjects: Vec<Subject> = subjects.collect();
     let target = &subjects[0].target;
     let samples = recipe().samples(target.ports(), 12).expect("the recipe suits the model");

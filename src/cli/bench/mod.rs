@@ -11,12 +11,12 @@ pub use args::BenchArgs;
 use results::Results;
 
 use super::{
-    options,
+    cuda, options,
     recording::{TimelineRecording, UnwritableTimeline},
 };
 use crate::{
     bench::{
-        Remote, RemoteError, Sizes, Target,
+        Meter, Remote, RemoteError, Sizes, Target,
         answers::{Unanswered, Work},
         compare::{self, Outcome, Pace, Points, Subject},
         load::{Load, Timing},
@@ -25,7 +25,7 @@ use crate::{
         sweep,
     },
     engine::{Engines, onnxruntime::Runtime},
-    executor::PoolOptions,
+    executor::{CardsOptions, PoolOptions},
     observe::machine,
     report::plot::PlotError,
     workload::{Arrivals, Lengths, Trace, TraceError},
@@ -103,13 +103,16 @@ async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Resu
     let trace = args.trace.as_deref().map(Trace::read).transpose()?;
     let variants = args.variants()?;
     let bench = if args.urls.is_empty() {
-        let local = open(args, recording).await?;
+        let cards = args.cuda.cards().map_err(BenchError::Cards)?.unwrap_or_default();
+        let energy = meter(&cards.ordinals);
+        let local = open(args, recording, cards).await?;
         let mut subjects = Vec::with_capacity(variants.len());
         for variant in &variants {
             let name = variant.as_ref().map_or_else(|| args::AS_CONFIGURED.to_owned(), ToString::to_string);
-            subjects.push(Subject { name, target: local.load(variant.as_ref()).await?.target });
+            let meter = energy.as_ref().and_then(|meter| meter.clone().ok());
+            subjects.push(Subject { name, target: local.load(variant.as_ref()).await?.target, meter });
         }
-        Bench::of(args, trace, Some(local), subjects)
+        Bench { energy, ..Bench::of(args, trace, Some(local), subjects) }
     } else {
         Bench::of(args, trace, None, servers(args).await?)
     };
@@ -127,16 +130,31 @@ async fn servers(args: &BenchArgs) -> Result<Vec<Subject>, BenchError> {
         };
         servers.push(Arc::new(server));
     }
-    let subject = |(url, server): (&String, _)| Subject { name: url.clone(), target: Target::Remote(server) };
+    let subject =
+        |(url, server): (&String, _)| Subject { name: url.clone(), target: Target::Remote(server), meter: None };
     Ok(args.urls.iter().zip(servers).map(subject).collect())
 }
 
-async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, BenchError> {
+/// Returns a meter of the energy of these cards, or why there is none; `None` without cards.
+fn meter(ordinals: &[u16]) -> Option<Result<Meter, String>> {
+    if ordinals.is_empty() {
+        return None;
+    }
+    let watched = match cuda::watch(ordinals) {
+        Ok(watched) => watched,
+        Err(error) => return Some(Err(format!("NVML does not know the cards: {error}"))),
+    };
+    Some(match watched.energy() {
+        Some(_) => Ok(Meter::new(move || watched.energy())),
+        None => Err("a card does not count its energy".to_owned()),
+    })
+}
+
+async fn open(args: &BenchArgs, recording: &TimelineRecording, cards: CardsOptions) -> Result<Local, BenchError> {
     let device = &args.device;
     let runtime = Runtime::load(&options::runtime(device));
     let engines = Engines { onnxruntime: Some(runtime), openvino: options::openvino(device) };
     let timeline = Arc::clone(&recording.timeline);
-    let cards = args.cuda.cards().map_err(BenchError::Cards)?.unwrap_or_default();
     let pool = PoolOptions { timeline, cards, ..options::pool(device) };
     let repository = args.model_repository.clone().unwrap_or_default();
     Ok(Local::open(&repository, &args.model, engines, &pool, args.profiles()).await?)
@@ -151,6 +169,8 @@ struct Bench<'a> {
     sizes: Option<Sizes>,
     /// Number of requests in the trace, if there is one.
     traced: Option<usize>,
+    /// Meter of the energy of the cards, or why there is none; `None` without cards.
+    energy: Option<Result<Meter, String>>,
 }
 
 impl<'a> Bench<'a> {
@@ -161,7 +181,8 @@ impl<'a> Bench<'a> {
         // The lengths of a trace apply only to models whose requests have lengths.
         let traced = trace.as_ref().filter(|_| varies).map(Trace::lengths).map(Sizes::Lengths);
         let sizes = traced.or_else(|| args.sizes());
-        Self { args, local, subjects, arrivals, sizes, traced: trace.map(|trace| trace.arrivals_ns.len()) }
+        let traced = trace.map(|trace| trace.arrivals_ns.len());
+        Self { args, local, subjects, arrivals, sizes, traced, energy: None }
     }
 
     async fn measure(self) -> Result<Results, BenchError> {
@@ -210,6 +231,7 @@ impl<'a> Bench<'a> {
             mean_length: self.sizes.as_ref().and_then(|sizes| sizes.mean_length(self.args.seed, work.distinct())),
             peak,
             objective_ms: self.args.objective_ms,
+            energy_not_measured: self.energy.as_ref().and_then(|energy| energy.clone().err()),
             points: measured,
         })
     }
@@ -278,7 +300,8 @@ impl<'a> Bench<'a> {
         let mut window = None;
         if let (Some(best), Some(local)) = (best, &self.local) {
             let loaded = local.load(Some(best)).await?;
-            subjects.insert(0, Subject { name: format!("{best} (best)"), target: loaded.target.clone() });
+            let (name, meter) = (format!("{best} (best)"), subjects.first().and_then(|subject| subject.meter.clone()));
+            subjects.insert(0, Subject { name, target: loaded.target.clone(), meter });
             window = Some((loaded, best));
         }
         let (rounds, seed) = (u64::from(self.args.rounds), self.args.seed);

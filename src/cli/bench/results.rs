@@ -39,6 +39,8 @@ pub(super) struct Results {
     /// Peak in requests per second.
     pub peak: Option<f64>,
     pub objective_ms: Option<f64>,
+    /// Why the energy of cards was not measured; `None` if it was, or if no card was used.
+    pub energy_not_measured: Option<String>,
     pub points: Vec<(Point, Vec<Outcome>)>,
 }
 
@@ -66,6 +68,9 @@ impl Results {
         if self.points.iter().any(|(_, outcomes)| outcomes.len() > 1) {
             writeln!(out, "× is the median over the rounds of the ratio to the first policy (least–greatest)")?;
         }
+        if let Some(reason) = &self.energy_not_measured {
+            writeln!(out, "energy was not measured: {reason}")?;
+        }
         Ok(())
     }
 
@@ -76,6 +81,8 @@ impl Results {
         titles.extend(goodput.as_deref());
         titles.push("mean ms");
         titles.extend(QUANTILES.map(|(name, _)| name));
+        let has_energy = self.points.iter().flat_map(|(_, outcomes)| outcomes).any(|one| one.total().joules.is_some());
+        titles.extend(has_energy.then_some("J/request"));
         titles.push("errors");
         titles.extend(RATIOS.iter().map(|(name, _)| *name).filter(|_| is_compared));
         let mut table = Table::new(&titles);
@@ -86,6 +93,9 @@ impl Results {
                 cells.extend(self.goodput(&total).map(digits));
                 cells.push(digits(mean_ms(&total)));
                 cells.extend(QUANTILES.map(|(_, quantile)| digits(quantile_ms(&total, quantile))));
+                if has_energy {
+                    cells.push(total.joules_per_request().map(digits).unwrap_or_default());
+                }
                 cells.push(total.errors().to_string());
                 if number > 0 {
                     let ratios = RATIOS.map(|(_, figure)| outcome.ratio(&outcomes[0], figure));
@@ -128,6 +138,7 @@ impl Results {
             "mean_length": self.mean_length,
             "peak_requests_per_s": self.peak,
             "objective_ms": self.objective_ms,
+            "energy_not_measured": self.energy_not_measured,
             "loads": points.collect::<Vec<_>>(),
         })
     }
@@ -140,6 +151,9 @@ impl Results {
             "mean_ms": mean_ms(figures),
             "wrong": figures.wrong,
             "failed": figures.failed,
+            "seconds": figures.seconds,
+            "joules": figures.joules,
+            "joules_per_request": figures.joules_per_request(),
         });
         for (name, quantile) in QUANTILES {
             object[format!("{name}_ms")] = quantile_ms(figures, quantile).into();
@@ -163,6 +177,7 @@ impl Results {
             "p99.9_ms",
             "wrong",
             "failed",
+            "joules_per_request",
             "machine",
             "setting",
         ];
@@ -203,7 +218,13 @@ impl Results {
             self.goodput(figures).map(digits).unwrap_or_default(),
             digits(mean_ms(figures)),
         ];
-        let tail = [figures.wrong.to_string(), figures.failed.to_string(), self.machine.clone(), self.setting.clone()];
+        let tail = [
+            figures.wrong.to_string(),
+            figures.failed.to_string(),
+            figures.joules_per_request().map(digits).unwrap_or_default(),
+            self.machine.clone(),
+            self.setting.clone(),
+        ];
         head.into_iter().chain(quantiles).chain(tail).collect()
     }
 
@@ -291,6 +312,7 @@ mod tests {
             mean_length: Some(22.0),
             peak: Some(4.0),
             objective_ms,
+            energy_not_measured: None,
             points: vec![(Point { name: "0.5 of peak".to_owned(), at: 0.5, load }, outcomes)],
         }
     }
@@ -315,6 +337,18 @@ mod tests {
     fn one_policy_needs_no_ratios() {
         let table = results(vec![outcome("window", &[100], 0)], None).table().to_string();
         assert!(!table.contains('×') && !table.contains("ms/s"), "{table}");
+    }
+
+    #[test]
+    fn joules_of_a_request_are_shown_where_energy_is_measured() {
+        let mut measured = outcome("window", &[100, 200], 0);
+        measured.rounds.iter_mut().for_each(|figures| figures.joules = Some(3.0));
+        let shown = results(vec![measured, outcome("lazy", &[50], 0)], None);
+        let table = shown.table().to_string();
+        assert!(table.contains("| J/request |") && table.contains("| 3.00      |"), "{table}");
+        let json = shown.json();
+        assert_eq!(json["loads"][0]["policies"][0]["total"]["joules"], 6.0);
+        assert_eq!(json["loads"][0]["policies"][1]["total"]["joules_per_request"], Value::Null);
     }
 
     #[test]
