@@ -36,7 +36,7 @@ PROFILE = "kit"
 ARCHIVE = "programs.tar.xz"
 #: Maximum size of a kit, so that it can be copied to remote machines.
 BYTES_MAX = 60 << 20
-QUERY = "--query-gpu=name,driver_version,memory.total,power.limit"
+QUERY = "--query-gpu=name,driver_version,memory.total,power.limit,power.draw"
 #: Time limits in seconds: of a suite, of the timings, and of everything. The networks in stages come last and take the
 #: time that is left, up to their limit; loading the program and ending the last measurement take the rest.
 SECONDS = 150
@@ -49,6 +49,7 @@ SCRIPTS = (
     "gpu.py", "gpu_load.py", "gpu_programs.py", "gpu_report.py", "gpu_splits.py", "gpu_tables.py", "fetch.py", "pins.py",
     "server.py",
 )  # fmt: skip
+
 
 def built():
     """Builds the programs; returns them by name."""
@@ -92,13 +93,13 @@ def libraries():
 
 
 def card():
-    """Returns name, driver, memory and power limit of the first card."""
+    """Returns name, driver, memory, power limit and the power of the first card before anything runs on it."""
     try:
         told = subprocess.run(["nvidia-smi", QUERY, "--format=csv,noheader"], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         return {"unknown": str(error)}
     parts = (part.strip() for part in told.stdout.splitlines()[0].split(","))
-    return dict(zip(("name", "driver", "memory", "power limit"), parts))
+    return dict(zip(("name", "driver", "memory", "power limit", "idle power"), parts))
 
 
 def tested(program, environment, log, until):
@@ -124,17 +125,32 @@ def run(programs, out, quick=False):
     steps = out / "steps.json"
     command = [programs[TIMES], "--json", steps, *(["--quick"] if quick else [])]
     status, text = ran(command, environment, out / "times.log", SECONDS_OF_TIMES, until)
-    report["times"] = json.loads(steps.read_text()) if status == 0 and steps.is_file() else {"status": status, "said": text[-300:]}
+    report["times"] = (
+        json.loads(steps.read_text()) if status == 0 and steps.is_file() else {"status": status, "said": text[-300:]}
+    )
     print(text if status == 0 else f"times: {text[-300:]}", flush=True)
     report["under load"] = under_load(programs, environment, out, quick, until)
     report["stages"] = staged(programs[TIMES], environment, out, quick, until)
     card_name = report["stages"].get("card") or report["times"].get("card") or "unknown card"
-    report["tables"] = gpu_tables.write(out / "tables", card_name, report["stages"], report["times"].get("steps", []))
+    of_cells = report["times"].get("steps", [])
+    report["tables"] = gpu_tables.write(out / "tables", card_name, report["stages"], of_cells, watts(report))
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     (out / "report.md").write_text("\n".join(gpu_report.lines(report)) + "\n")
     print(f"the report is {out / 'report.md'}", flush=True)
     parts = [*report["suites"].values(), report["times"], *report["under load"].values(), report["stages"]]
     return all(part.get("status", 0) == 0 for part in parts)
+
+
+def watts(report):
+    """Returns the power of the idle card, and the highest mean power of a load; None if one of them is unknown."""
+    loads = (load for model in report["under load"].values() for load in model.get("loads", []))
+    rounds = (one for load in loads for policy in load["policies"] for one in policy["rounds"])
+    busy = max((one["joules"] / one["seconds"] for one in rounds if one["joules"]), default=None)
+    try:
+        idle = float(report["card"].get("idle power", "").removesuffix("W"))
+    except ValueError:
+        return None
+    return (idle, busy) if busy and busy >= idle else None
 
 
 def staged(program, environment, out, quick, until):

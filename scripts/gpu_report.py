@@ -1,6 +1,7 @@
 """The report of a card for people: what `report.json` has, as Markdown."""
 
 import gpu_splits
+from gpu_load import TRACED
 
 
 def lines(report):
@@ -15,7 +16,12 @@ def lines(report):
     yield from ("", "## The card's own speeds", "")
     yield from ceilings(report["times"])
     yield from ("", "## Under load", "")
-    yield from loads(report["under load"])
+    yield from loads({model: figures for model, figures in report["under load"].items() if model != TRACED})
+    if TRACED in report["under load"]:
+        yield from ("", "## One trace, several policies", "")
+        yield "The requests of trace.csv at shares of the peak of the first policy, in the same order for all policies."
+        yield ""
+        yield from loads({TRACED: report["under load"][TRACED]})
     yield from ("", "## Networks in stages", "")
     yield "The ratio T_remain(b) / Σ T_remain(part) says whether splitting a batch before a stage pays: docs/gpu.md."
     yield from failure(report["stages"])
@@ -44,16 +50,24 @@ def ceilings(times):
     yield "- steps of all networks: steps.json, times.log"
 
 
+def energy(total):
+    joules = total["joules_per_request"]
+    return "not measured" if joules is None else f"{joules:.3g}"
+
+
 def loads(measured):
     """Yields a table of all models, loads and policies."""
-    yield "| model | load | policy | requests/s | mean ms | p99 ms |"
-    yield "|---|---|---|---|---|---|"
+    yield "| model | load | policy | requests/s | mean ms | p99 ms | J/request |"
+    yield "|---|---|---|---|---|---|---|"
     for model, figures in measured.items():
         for load in figures.get("loads", []):
             for policy in load["policies"]:
                 total = policy["total"]
                 cells = [model, load["load"], f"`{policy['policy']}`", f"{total['requests_per_s']:.1f}"]
-                yield "| " + " | ".join([*cells, f"{total['mean_ms']:.3g}", f"{total['p99_ms']:.3g}"]) + " |"
+                cells += [f"{total['mean_ms']:.3g}", f"{total['p99_ms']:.3g}", energy(total)]
+                yield "| " + " | ".join(cells) + " |"
+    reasons = {figures.get("energy_not_measured") for figures in measured.values()} - {None}
+    yield from (line for reason in sorted(reasons) for line in ("", f"Energy was not measured: {reason}."))
     for model, figures in measured.items():
         if "said" in figures:
             yield from ("", f"{model} failed (exit status {figures['status']}): {one_line(figures['said'])}")

@@ -97,7 +97,8 @@ def tables(staged):
         scatter = times["cut"]["scatter"]
         if scatter:
             tenth = (len(scatter) - 1) // 10
-            yield from ("", f"Eight of ten runs took {scatter[tenth] / 1e3:.2f} to {scatter[-1 - tenth] / 1e3:.2f} medians.")
+            least, most = scatter[tenth] / 1e3, scatter[-1 - tenth] / 1e3
+            yield from ("", f"Eight of ten runs took {least:.2f} to {most:.2f} times their median.")
         yield from ("", "| before stage | best ratio | batch | parts |", "|---|---|---|---|")
         for stage, split in verdicts[name]["before_stage"].items():
             yield f"| {stage} | {split['ratio']:.3f} | {split['rows']} | {' + '.join(map(str, split['parts']))} |"

@@ -23,7 +23,7 @@ CELLS = {
 
 def staged_models(staged):
     """Returns {network: models} of networks in stages. The points of all lengths are in one model; its scatter is the
-    mean of those of its lengths."""
+    mean of those of its lengths, and its largest batch was measured at all of them."""
     groups = {}
     for times in staged["times"]:
         groups.setdefault((times["network"], times["precision"]), []).append(times)
@@ -39,7 +39,8 @@ def staged_models(staged):
         ]
         scatters = [times["cut"]["scatter"] for times in group if times["cut"]["scatter"]]
         scatter = [statistics.fmean(quantiles) / 1e3 for quantiles in zip(*scatters)]
-        model = {"name": f"{network}-{precision}", "stages": stages, "scatter": scatter}
+        largest = min(max(point["rows"] for point in times["cut"]["stages"][0]) for times in group)
+        model = {"name": f"{network}-{precision}", "max_batch_rows": largest, "stages": stages, "scatter": scatter}
         models.setdefault(network, []).append(model)
     return models
 
@@ -64,12 +65,14 @@ def cell_models(steps):
     return models
 
 
-def write(folder, card, staged, steps):
-    """Writes the tables of all networks into a folder; returns the names of the files."""
+def write(folder, card, staged, steps, watts=None):
+    """Writes the tables of all networks into a folder; returns the names of the files. `watts` is the power of the idle
+    and of the busy card, if it is known."""
     folder.mkdir(parents=True, exist_ok=True)
     names = []
     for network, models in {**staged_models(staged), **cell_models(steps)}.items():
         name = f"{network}.json"
-        (folder / name).write_text(json.dumps({"name": card, "models": models}, indent=1) + "\n")
+        power = {"idle_watts": watts[0], "busy_watts": watts[1]} if watts else {}
+        (folder / name).write_text(json.dumps({"name": card, **power, "models": models}, indent=1) + "\n")
         names.append(name)
     return names

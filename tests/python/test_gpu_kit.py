@@ -4,9 +4,11 @@ libraries."""
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import fetch
 import gpu
+import gpu_load
 import gpu_splits
 from server import ROOT
 
@@ -23,6 +25,10 @@ def executable(name, *command):
     return next(one["executable"] for one in made if one.get("executable") and one["target"]["name"] == name)
 
 
+def runtime():
+    return os.environ.get("ORT_DYLIB_PATH") or fetch.PIECES["runtime"]()
+
+
 def simulated(program, folder, model):
     """Simulates a model of a table with two policies; returns how many requests each completed."""
     table = folder / f"{model.rsplit('-', 1)[0]}.json"
@@ -36,8 +42,7 @@ def simulated(program, folder, model):
 def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, monkeypatch):
     for name, value in stand_in.items():
         monkeypatch.setenv(name, value)
-    runtime = os.environ.get("ORT_DYLIB_PATH") or fetch.PIECES["runtime"]()
-    programs = {gpu.SERVER: program, gpu.TIMES: executable("cards", "--bench", "cards"), gpu.RUNTIME: runtime}
+    programs = {gpu.SERVER: program, gpu.TIMES: executable("cards", "--bench", "cards"), gpu.RUNTIME: runtime()}
     assert gpu.run(programs, tmp_path, quick=True), (tmp_path / "report.json").read_text()
     report = json.loads((tmp_path / "report.json").read_text())
     steps = report["times"]["steps"]
@@ -63,6 +68,37 @@ def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, 
         for load in report["under load"][model]["loads"]:
             assert len(load["policies"]) == policies, model
             assert all(one["requests"] > 0 for policy in load["policies"] for one in policy["rounds"]), model
+            assert all(policy["total"]["joules_per_request"] > 0 for policy in load["policies"]), model
+    traced = report["under load"][gpu_load.TRACED]["loads"]
+    assert [load["at"] for load in traced] == [0.25, 0.6, 0.9]
+    for policies in (load["policies"] for load in traced):
+        assert [policy["policy"].removesuffix(", stages: 2") for policy in policies] == gpu_load.TRACE_POLICIES
+        (requests,) = {policy["total"]["requests"] for policy in policies}
+        assert 0 < requests <= gpu_load.FEW_REQUESTS
+    assert "## One trace, several policies" in text
+    assert "not measured" not in text
+
+
+def test_a_load_says_why_its_energy_is_not_measured(program, stand_in, tmp_path):
+    # The same stand-in without the library that counts energy.
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for library in Path(stand_in["LD_LIBRARY_PATH"]).glob("lib*"):
+        if "nvidia-ml" not in library.name:
+            (libraries / library.name).symlink_to(library.resolve())
+    models = tmp_path / "models"
+    making = [program, "models", "--out", models, "--only", "lstm", "--quarter"]
+    subprocess.run([str(part) for part in making], check=True, capture_output=True, timeout=120)
+    words = ["bench", "--model-repository", models, "--model", "lstm", "--device=cuda", "--length", "3", "--rate", "20"]
+    words += ["--seconds", "0.2", "--warm-up-seconds", "0", "--rounds", "1", "--samples", "4", "--json"]
+    command = [str(part) for part in (program, *words)]
+    environment = {**os.environ, **stand_in, "LD_LIBRARY_PATH": str(libraries), "ORT_DYLIB_PATH": str(runtime())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout[done.stdout.index("{") :])
+    assert measured["energy_not_measured"].startswith("NVML does not know the cards: ")
+    (policy,) = measured["loads"][0]["policies"]
+    assert policy["total"]["joules_per_request"] is None
 
 
 def test_what_fails_on_the_card_fails_the_run_and_is_told(tmp_path):

@@ -1,11 +1,19 @@
-"""What the kit for CUDA cards makes of measured times: verdicts on splitting, and tables for the simulator."""
+"""What the kit for CUDA cards makes of measured times: verdicts on splitting, tables for the simulator, and the report.
+And the trace that it plays."""
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 
+import gpu
+import gpu_load
+import gpu_report
 import gpu_splits
 import gpu_tables
 import pytest
+from server import ROOT
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -40,7 +48,9 @@ def test_a_decoder_that_gains_nothing_from_batches_is_worth_splitting():
     measured = staged(points(gains), points(constant_per_row))
     (best,) = gpu_splits.splits(measured["times"][0]["cut"]["stages"])
     assert best.ratio == pytest.approx(1.0)
-    assert gpu_splits.judged(measured)["net, ieee"]["verdict"].startswith("splitting pays on this card: 1.000 before stage 1, ")
+    assert gpu_splits.judged(measured)["net, ieee"]["verdict"].startswith(
+        "splitting pays on this card: 1.000 before stage 1, "
+    )
 
 
 def test_a_network_that_gains_everywhere_is_not():
@@ -50,7 +60,10 @@ def test_a_network_that_gains_everywhere_is_not():
     assert (best.rows, best.parts) == (64, (32, 32))
     assert best.ratio == pytest.approx(164 / 264)
     verdict = gpu_splits.judged(measured)["net, ieee"]["verdict"]
-    assert verdict == "splitting does not pay on this card: the best ratio is 0.621 (before stage 1, 64 rows as 32 + 32), below 0.99"
+    assert (
+        verdict
+        == "splitting does not pay on this card: the best ratio is 0.621 (before stage 1, 64 rows as 32 + 32), below 0.99"
+    )
 
 
 def test_the_best_parts_are_no_smaller_than_an_eighth():
@@ -87,18 +100,32 @@ def simulate(program, table, model, *words):
     return json.loads(done.stdout)
 
 
+OPERATOR = "diversity: { operator: true, input: false, load: false }"
+
+
+@pytest.mark.parametrize(("decoder", "pays"), [(constant_per_row, True), (gains, False)])
+def test_the_policy_splits_in_simulation_where_the_verdict_says_so(program, tmp_path, decoder, pays):
+    measured = staged(points(gains), points(decoder))
+    assert gpu_splits.judged(measured)["net, ieee"]["verdict"].startswith("splitting pays") == pays
+    gpu_tables.write(tmp_path, "a card", measured, [])
+    # The load is high enough for batches of several rows.
+    words = ["--policy", OPERATOR, "--policy", "window", "--load", "0.9"]
+    diversity, window = simulate(program, tmp_path / "net.json", "net-ieee", *words)["runs"]
+    assert diversity["completed"] == window["completed"] > 0
+    assert (diversity["splits"] > 0, window["splits"] > 0) == (pays, False)
+
+
 def test_stages_of_several_lengths_are_simulated_from_one_file(program, tmp_path):
     measured = staged(points(gains, 16), points(gains, 16), length=16, network="texts")
     # The longer requests were measured with few rows only.
     longer = [points(lambda rows: 4 * gains(rows), 64)[:3]] * 2
     measured["times"] += staged(*longer, length=64, network="texts")["times"]
     assert gpu_tables.write(tmp_path, "a card", measured, []) == ["texts.json"]
-    table = json.loads((tmp_path / "texts.json").read_text())
-    assert table["models"][0]["scatter"] == [0.95, 1.0, 1.2]
-    words = ["--workload", "glue-short", "--load", "0.6", "--policy", "diversity: { operator: true }", "--policy", "window"]
-    diversity, window = simulate(program, tmp_path / "texts.json", "texts-ieee", *words)["runs"]
-    assert diversity["completed"] == window["completed"] > 0
-    assert diversity["splits"] > 0 == window["splits"]
+    (model,) = json.loads((tmp_path / "texts.json").read_text())["models"]
+    assert (model["scatter"], model["max_batch_rows"]) == ([0.95, 1.0, 1.2], 4)
+    words = ["--workload", "glue-short", "--load", "0.6", "--policy", "diversity", "--policy", "window"]
+    runs = simulate(program, tmp_path / "texts.json", "texts-ieee", *words)["runs"]
+    assert all(run["completed"] > 0 and run["batch"] <= 4 for run in runs)
 
 
 def test_cells_are_simulated(program, tmp_path):
@@ -108,9 +135,61 @@ def test_cells_are_simulated(program, tmp_path):
         for rows in ROWS
     ]
     # The TreeLSTM lacks one of its cells.
-    assert gpu_tables.write(tmp_path, "a card", {"times": []}, steps) == ["seq2seq.json"]
+    assert gpu_tables.write(tmp_path, "a card", {"times": []}, steps, watts=(70, 400)) == ["seq2seq.json"]
     found = simulate(program, tmp_path / "seq2seq.json", "seq2seq-fp16", "--policy", "cellular", "--load", "0.5")
     assert found["table"] == "a card"
     assert found["runs"][0]["completed"] > 0
     # Steps of different requests share tasks.
     assert found["runs"][0]["tasks"] < found["runs"][0]["rows"]
+    assert found["runs"][0]["requests_per_joule"] > 0
+
+
+def figures(joules):
+    per_request = None if joules is None else joules / 100
+    one = {"requests_per_s": 50.0, "mean_ms": 2.0, "p99_ms": 9.0, "seconds": 2.0, "joules": joules}
+    return {**one, "joules_per_request": per_request}
+
+
+def loaded(joules, reason=None):
+    policy = {"policy": "diversity", "total": figures(joules), "rounds": [figures(joules)]}
+    return {"energy_not_measured": reason, "loads": [{"load": "0.25 of peak", "policies": [policy]}]}
+
+
+def test_the_report_has_joules_a_request_or_why_not():
+    text = "\n".join(gpu_report.loads({"lstm": loaded(800.0)}))
+    assert "| lstm | 0.25 of peak | `diversity` | 50.0 | 2 | 9 | 8 |" in text
+    text = "\n".join(gpu_report.loads({"lstm": loaded(None, "NVML does not know the cards: no library")}))
+    assert "| not measured |" in text
+    assert "Energy was not measured: NVML does not know the cards: no library." in text
+
+
+def test_the_power_of_a_busy_card_is_that_of_its_heaviest_load():
+    report = {"card": {"idle power": "70.5 W"}, "under load": {"lstm": loaded(800.0), "bert-base": loaded(900.0)}}
+    assert gpu.watts(report) == (70.5, 450.0)
+    assert gpu.watts({**report, "card": {"unknown": "no nvidia-smi"}}) is None
+    assert gpu.watts({**report, "under load": {"lstm": loaded(None), "models": {"status": 3, "said": ""}}}) is None
+
+
+def test_a_trace_has_busy_and_calm_periods_and_is_always_the_same(tmp_path):
+    files = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for file in files:
+        gpu_load.write_trace(file, gpu_load.REQUESTS)
+    assert files[0].read_text() == files[1].read_text()
+    rows = [line.split(",") for line in files[0].read_text().splitlines()[1:]]
+    times, lengths = [float(row[0]) for row in rows], [int(row[1]) for row in rows]
+    assert times == sorted(times)
+    least, greatest = gpu_load.LENGTHS
+    assert least == min(lengths) < max(lengths) <= greatest
+    assert times[-1] / len(times) == pytest.approx(1, rel=0.1)
+    # In a busy period a hundred requests take a quarter of the time that they take in a calm one.
+    hundreds = [times[at + 100] - times[at] for at in range(0, len(times) - 100, 100)]
+    assert max(hundreds) > 3 * min(hundreds)
+
+
+def test_a_kit_has_all_scripts_that_it_needs(tmp_path):
+    for script in gpu.SCRIPTS:
+        shutil.copy2(ROOT / "scripts" / script, tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "gpu.py", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
