@@ -122,6 +122,9 @@ def run(programs, out, quick=False):
     for name in SUITES if not quick else ():
         report["suites"][name] = tested(programs[name], environment, out / f"{name}.log", until)
         print(f"{name}: {report['suites'][name]['closing']}", flush=True)
+    # What an earlier run has measured must not be taken for this one's.
+    for stale in (out / "steps.json", out / "stages.json", *(out / "tables").glob("*.json")):
+        stale.unlink(missing_ok=True)
     steps = out / "steps.json"
     command = [programs[TIMES], "--json", steps, *(["--quick"] if quick else [])]
     status, text = ran(command, environment, out / "times.log", SECONDS_OF_TIMES, until)

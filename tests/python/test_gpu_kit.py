@@ -105,10 +105,15 @@ def test_what_fails_on_the_card_fails_the_run_and_is_told(tmp_path):
     failing = tmp_path / "failing"
     failing.write_text("#!/bin/sh\necho the card is lost\nexit 3\n")
     failing.chmod(0o755)
+    # An earlier run has left its times.
+    earlier = tmp_path / "out" / "stages.json"
+    earlier.parent.mkdir()
+    earlier.write_text(json.dumps({"card": "a card", "times": [], "skipped": []}))
     programs = dict.fromkeys([*gpu.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME], failing)
     assert not gpu.run(programs, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["tables"] == []
+    assert "card" not in report["stages"]
     for part in (*report["suites"].values(), report["times"], report["under load"]["models"], report["stages"]):
         assert part["status"] == 3
         assert "the card is lost" in part.get("said", part.get("closing"))
