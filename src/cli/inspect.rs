@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     slice::{PROGRAM, program},
-    table::Table,
+    table::{Table, terminal_width},
 };
 use crate::{
     engine::{
@@ -84,7 +84,9 @@ fn length(given: &str) -> Result<(String, i64), String> {
 /// # Errors
 /// Fails if there is no such model, or the length of one of its inputs is not known.
 pub fn run(args: &InspectArgs) -> Result<(), InspectError> {
-    run_with(args, &mut io::stdout().lock())
+    let mut out = io::stdout().lock();
+    let width = terminal_width(&out);
+    print(args, &mut out, width)
 }
 
 /// As [`run`], printing to `out`.
@@ -92,6 +94,10 @@ pub fn run(args: &InspectArgs) -> Result<(), InspectError> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectError> {
+    print(args, out, None)
+}
+
+fn print(args: &InspectArgs, out: &mut dyn Write, width: Option<usize>) -> Result<(), InspectError> {
     let missing = || InspectError::Missing { path: args.model.display().to_string() };
     let path = program(&args.model).ok_or_else(missing)?;
     let sealed = SealedModel::read(&path)?;
@@ -107,12 +113,12 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
     let outputs: Vec<TensorSpec> = outputs.collect::<Result<_, _>>()?;
 
     let nodes = Plan::nodes(&sealed, &inputs, &outputs, has_batch_axis)?;
-    let mut table = Table::new(&["Node", "Operator", "On a card"]);
+    let mut table = Table::new(&["Node", "Operator", "On a card"]).with_text(&["Node", "Operator", "On a card"]);
     for node in &nodes {
         let lowered = node.lowered.as_ref().map_or_else(|reason| format!("NO PLAN: {reason}"), String::clone);
         table.row([node.name.clone(), node.operator.clone(), lowered]);
     }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", table.within(width))?;
     match Plan::new(&sealed, &inputs, &outputs, has_batch_axis, Precision::Ieee) {
         Ok(plan) => writeln!(out, "{} nodes, {} launches for a batch", nodes.len(), plan.launches())?,
         Err(error) => {

@@ -1,10 +1,13 @@
 //! Reports the models once loading is over.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, io::stderr};
 
 use tracing::{info, warn};
 
-use super::table::Table;
+use super::{
+    LogArgs,
+    table::{Table, terminal_width},
+};
 use crate::{
     batching::PolicyKind,
     observe::LogFormat,
@@ -22,9 +25,12 @@ use crate::{
 /// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
 const REASON_LETTERS: usize = 36;
 
+/// Columns by which the log indents the lines of a record after its first.
+const INDENTATION: usize = 2;
+
 /// Logs every model with its version, policy, state and reason: as a table for people, or as one record each if the
 /// log's format is JSON.
-pub(super) fn models(repository: &Repository, index: &[IndexEntry], format: LogFormat) {
+pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArgs) {
     let loaded = repository.loaded();
     let policies: HashMap<(&str, String), &'static str> = loaded
         .iter()
@@ -35,22 +41,25 @@ pub(super) fn models(repository: &Repository, index: &[IndexEntry], format: LogF
         policies.get(&key).copied().unwrap_or_default()
     };
 
-    if format == LogFormat::Json {
+    if log.format == LogFormat::Json {
         for entry in index {
             let IndexEntry { name: model, version, state, reason } = entry;
             info!(model, version, policy = policy_of(entry), state, reason, "model");
         }
     } else {
-        info!("\n{}", overview(index, policy_of));
+        let width = if log.file.is_none() { terminal_width(stderr()) } else { None };
+        let width = width.map(|columns| columns.saturating_sub(INDENTATION));
+        info!("\n{}", overview(index, policy_of, width));
     }
     if index.is_empty() {
         warn!("the model repository holds no model");
     }
 }
 
-/// Returns the table, and below it the reasons that are too long for a column of it, each on a line of its own.
-fn overview(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) -> String {
-    let mut shown = table(index, policy_of).to_string();
+/// Returns the table with lines of at most `width` columns, and below it the reasons that are too long for a column of
+/// it, each on a line of its own.
+fn overview(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str, width: Option<usize>) -> String {
+    let mut shown = table(index, policy_of).within(width);
     for entry in index.iter().filter(|entry| !has_room(&entry.reason)) {
         let reason = entry.reason.split_whitespace().collect::<Vec<_>>().join(" ");
         shown += &format!("\n{}: {reason}", named(entry));
@@ -63,7 +72,7 @@ fn has_room(reason: &str) -> bool {
 }
 
 fn table(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) -> Table {
-    let mut table = Table::new(&["Model", "Version", "Policy", "Status"]);
+    let mut table = Table::new(&["Model", "Version", "Policy", "Status"]).with_text(&["Model", "Status"]);
     for entry in index {
         let status = match (entry.state, entry.reason.as_str()) {
             ("", _) => "not loaded".to_owned(),
@@ -135,11 +144,22 @@ mod tests {
     fn a_long_reason_is_below_the_table_and_whole() {
         let reason = format!("node 'Conv_17' {}", "has an input of the wrong shape ".repeat(15));
         let index = [entry("broken", "1", "UNAVAILABLE", &reason), entry("ident", "3", "READY", "")];
-        let shown = overview(&index, |_| "");
+        let shown = overview(&index, |_| "", None);
         let (table, below) = shown.rsplit_once('\n').expect("there are several lines");
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         assert!(table.contains("| UNAVAILABLE: see below |"), "{table}");
         assert_eq!(below, format!("broken version 1: {}", reason.trim_end()));
+    }
+
+    #[test]
+    fn the_table_fits_the_terminal_whatever_the_models_are_called() {
+        let name = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2/".repeat(3);
+        let index = [entry(&name, "12", "UNAVAILABLE", "model.onnx is no protobuf")];
+        let shown = overview(&index, |_| "diversity", Some(78));
+        assert!(shown.lines().all(|line| line.chars().count() <= 78), "{shown}");
+        for cell in [" 12 ", " diversity ", "v2/"] {
+            assert!(shown.contains(cell), "{shown}");
+        }
     }
 
     #[test]

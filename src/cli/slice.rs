@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::table::Table;
+use super::table::{Table, terminal_width};
 use crate::onnx::{
     self, SealedModel,
     cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts},
@@ -66,7 +66,9 @@ pub enum SliceError {
 /// # Errors
 /// Fails if there is no such model, or it cannot be cut as requested.
 pub fn run(args: &SliceArgs) -> Result<(), SliceError> {
-    run_with(args, &mut io::stdout().lock())
+    let mut out = io::stdout().lock();
+    let width = terminal_width(&out);
+    print(args, &mut out, width)
 }
 
 /// As [`run`], printing to `out`.
@@ -74,13 +76,17 @@ pub fn run(args: &SliceArgs) -> Result<(), SliceError> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError> {
+    print(args, out, None)
+}
+
+fn print(args: &SliceArgs, out: &mut dyn Write, width: Option<usize>) -> Result<(), SliceError> {
     let missing = || SliceError::Missing { path: args.model.display().to_string() };
     let path = program(&args.model).ok_or_else(missing)?;
     let sealed = SealedModel::read(&path)?;
     let model = sealed.model();
     let Some(count) = args.stages else {
         let places = legal_cuts(model);
-        return Ok(if args.json { places_json(&places, out) } else { places_table(&places, out) }?);
+        return Ok(if args.json { places_json(&places, out) } else { places_table(&places, out, width) }?);
     };
     let cuts = Cuts::Parts(usize::from(count));
     let refused = |source| SliceError::Cut { path: path.display().to_string(), source };
@@ -91,13 +97,14 @@ pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError>
         return Ok(writeln!(out)?);
     }
     let mut table = Table::new(&["Stage", "Share of time", "Nodes", "Crosses behind it", "Bytes a row"]);
+    table = table.with_text(&["Crosses behind it"]);
     for stage in &stages {
         let share = format!("{:.1} %", stage.share_of_time * 100.0);
         let crossing = if stage.crossing.is_empty() { "-".to_owned() } else { stage.crossing.join(", ") };
         let bytes = stage.crossing_bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes:.0}"));
         table.row([stage.stage.to_string(), share, stage.nodes.to_string(), crossing, bytes]);
     }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", table.within(width))?;
     Ok(writeln!(out, "shares are estimated; dimensions that vary count as {OPEN_LENGTH}")?)
 }
 
@@ -136,13 +143,13 @@ impl Stage {
     }
 }
 
-fn places_table(places: &[LegalCut], out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(&["Cut at", "Time before", "Crosses", "Bytes a row"]);
+fn places_table(places: &[LegalCut], out: &mut dyn Write, width: Option<usize>) -> io::Result<()> {
+    let mut table = Table::new(&["Cut at", "Time before", "Crosses", "Bytes a row"]).with_text(&["Cut at", "Crosses"]);
     for place in places {
         let before = format!("{:.1} %", place.cost_before * 100.0);
         table.row([place.tensor.clone(), before, place.crossing.join(", "), format!("{:.0}", place.crossing_bytes)]);
     }
-    writeln!(out, "{table}")?;
+    writeln!(out, "{}", table.within(width))?;
     writeln!(out, "{} places; shares are estimated; dimensions that vary count as {OPEN_LENGTH}", places.len())
 }
 

@@ -12,7 +12,7 @@ use crate::{
         compare::{Outcome, Point, Ratio},
         load::Figures,
     },
-    cli::table::Table,
+    cli::table::{Table, terminal_width},
     report::{
         self,
         plot::{Lines, PlotError},
@@ -64,7 +64,8 @@ impl Results {
         if let Some(peak) = self.peak {
             writeln!(out, "peak of the first policy: {peak:.1} requests/s")?;
         }
-        writeln!(out, "{}", self.table())?;
+        let table = self.table().within(terminal_width(&out));
+        writeln!(out, "{table}")?;
         if self.points.iter().any(|(_, outcomes)| outcomes.len() > 1) {
             writeln!(out, "× is the median over the rounds of the ratio to the first policy (least–greatest)")?;
         }
@@ -85,7 +86,7 @@ impl Results {
         titles.extend(has_energy.then_some("J/request"));
         titles.push("errors");
         titles.extend(RATIOS.iter().map(|(name, _)| *name).filter(|_| is_compared));
-        let mut table = Table::new(&titles);
+        let mut table = Table::new(&titles).with_keys(2).with_text(&["load", "policy"]);
         for (point, outcomes) in &self.points {
             for (number, outcome) in outcomes.iter().enumerate() {
                 let total = outcome.total();

@@ -16,7 +16,7 @@ pub(super) fn run(
     args: &ProfileArgs,
     loader: &PoolLoader,
     request: &LoadRequest,
-    out: &mut dyn Write,
+    (out, width): (&mut dyn Write, Option<usize>),
 ) -> Result<(), ProfileError> {
     let progress = Progress::start();
     let budget = std::time::Duration::from_secs(args.budget_s);
@@ -30,7 +30,7 @@ pub(super) fn run(
         writeln!(out)?;
         return Ok(());
     }
-    tables.iter().try_for_each(|table| describe(table, out))?;
+    tables.iter().try_for_each(|table| describe(table, out, width))?;
     Ok(())
 }
 
@@ -47,12 +47,13 @@ pub(super) fn size(text: &str) -> Result<Size, String> {
     }
 }
 
-fn describe(table: &EngineTable, out: &mut dyn Write) -> io::Result<()> {
+fn describe(table: &EngineTable, out: &mut dyn Write, width: Option<usize>) -> io::Result<()> {
     match &table.cell {
         Some(cell) => writeln!(out, "\ncell '{cell}'")?,
         None => writeln!(out, "\nwhole")?,
     }
     let mut shown = Table::new(&["Engine", "Precision", "Length", "Rows", "Median µs", "Ratio", "Deviation", "Runs"]);
+    shown = shown.with_keys(4).with_text(&["Engine"]);
     for times in &table.engines {
         for (point, base) in times.points.iter().zip(&table.engines[0].points) {
             shown.row([
@@ -67,7 +68,7 @@ fn describe(table: &EngineTable, out: &mut dyn Write) -> io::Result<()> {
             ]);
         }
     }
-    writeln!(out, "{shown}")?;
+    writeln!(out, "{}", shown.within(width))?;
     for times in &table.engines {
         if let Some(reason) = &times.refused {
             writeln!(out, "{} in {} does not run it: {reason}", times.engine, times.precision)?;
@@ -112,7 +113,7 @@ mod tests {
 
     fn described(cell: Option<&str>, engines: Vec<EngineTimes>) -> String {
         let mut out = Vec::new();
-        describe(&EngineTable { cell: cell.map(str::to_owned), engines }, &mut out).expect("memory takes it");
+        describe(&EngineTable { cell: cell.map(str::to_owned), engines }, &mut out, None).expect("memory takes it");
         String::from_utf8(out).expect("it is text")
     }
 

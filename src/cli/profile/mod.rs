@@ -15,7 +15,11 @@ use serde::Serialize;
 
 pub use self::display::PlotArgs;
 use self::display::{PlotError, Progress};
-use super::{flags::DeviceArgs, options, table::Table};
+use super::{
+    flags::DeviceArgs,
+    options,
+    table::{Table, terminal_width},
+};
 use crate::{
     engine::{Engines, onnxruntime::Runtime},
     executor::Pool,
@@ -115,7 +119,9 @@ struct Report<'a> {
 pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
     let runtime = Runtime::load(&options::runtime(&args.device));
     let engines = Engines { onnxruntime: Some(runtime), openvino: options::openvino(&args.device) };
-    run_with(args, engines, &mut io::stdout().lock())
+    let mut out = io::stdout().lock();
+    let width = terminal_width(&out);
+    print(args, engines, &mut out, width)
 }
 
 /// As [`run`], with these engines, and printing to `out`.
@@ -123,13 +129,17 @@ pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(args: &ProfileArgs, engines: impl Into<Engines>, out: &mut dyn Write) -> Result<(), ProfileError> {
+    print(args, engines.into(), out, None)
+}
+
+fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Option<usize>) -> Result<(), ProfileError> {
     let directory = args.profile_directory.clone().or_else(default_directory).ok_or(ProfileError::NoDirectory)?;
     let store = Store::new(directory);
     let pool = Pool::start(&options::pool(&args.device)).map_err(ProfileError::Threads)?;
     let loader = PoolLoader::new(Arc::clone(&pool), engines);
     let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
     if args.engines {
-        return engines::run(args, &loader, &request, out);
+        return engines::run(args, &loader, &request, (out, width));
     }
     let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
     let progress = Progress::start();
@@ -151,7 +161,7 @@ pub fn run_with(args: &ProfileArgs, engines: impl Into<Engines>, out: &mut dyn W
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        describe(&profile, &key, out)?;
+        describe(&profile, &key, out, width)?;
         if let (Some(found), Some(choice)) = (findings, choice) {
             describe_choice(&profile, &found, &choice, out)?;
         }
@@ -166,15 +176,15 @@ fn shown_lengths(cut: &CutTable) -> Vec<u32> {
     if cut.stages.len() == 1 { cut.lengths() } else { cut.middle_length().into_iter().collect() }
 }
 
-fn describe(profile: &Profile, key: &Key, out: &mut dyn Write) -> io::Result<()> {
+fn describe(profile: &Profile, key: &Key, out: &mut dyn Write, width: Option<usize>) -> io::Result<()> {
     writeln!(out, "model '{}' on {}", profile.model, key.device)?;
     for cut in &profile.cuts {
         writeln!(out, "\n{}", title(cut))?;
-        writeln!(out, "{}", latencies(&cut.stages, &shown_lengths(cut)))?;
+        writeln!(out, "{}", latencies(&cut.stages, &shown_lengths(cut)).within(width))?;
     }
     if !profile.side_by_side.is_empty() {
         writeln!(out, "\nwhole, on every lane at once")?;
-        writeln!(out, "{}", latencies(std::slice::from_ref(&profile.side_by_side), &[0]))?;
+        writeln!(out, "{}", latencies(std::slice::from_ref(&profile.side_by_side), &[0]).within(width))?;
     }
     Ok(())
 }
@@ -205,7 +215,7 @@ fn title(cut: &CutTable) -> String {
 }
 
 fn latencies(stages: &[Vec<Point>], lengths: &[u32]) -> Table {
-    let mut table = Table::new(&["Stage", "Length", "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]);
+    let mut table = Table::new(&["Stage", "Length", "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]).with_keys(3);
     for (stage, points) in stages.iter().enumerate() {
         for &length in lengths {
             for point in points.iter().filter(|point| point.length == length) {

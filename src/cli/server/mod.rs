@@ -175,7 +175,7 @@ impl Server {
     pub(super) async fn load_models(&self, args: &ServeArgs, startup: Startup) -> Result<(), StartError> {
         startup.load().await;
         let index = self.repository.index(false).await;
-        report::models(&self.repository, &index, args.log.format);
+        report::models(&self.repository, &index, &args.log);
         let failures = report::failures(&index);
         if args.repository.exit_on_error == Some(true) && !failures.is_empty() {
             return Err(StartError::Models(failures));

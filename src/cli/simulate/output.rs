@@ -1,12 +1,12 @@
 //! Prints the figures, for people and for programs.
 
-use std::path::Path;
+use std::{io::stdout, path::Path};
 
 use serde_json::{Map, Value, json};
 
 use super::{SimulateArgs, SimulateError, ask::Ask, line::Line, plots};
 use crate::{
-    cli::table::Table,
+    cli::table::{Table, terminal_width},
     report::write_csv,
     simulate::{Figures, ModelFigures},
 };
@@ -77,16 +77,17 @@ pub(super) fn figures(
         return Ok(());
     }
     println!("{}", heading(args, ask, peak));
-    let titles =
-        ["Policy", "Objective", "Load", "Rate/s", "Model"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
-    let mut table = Table::new(&titles.collect::<Vec<_>>());
+    const KEYS: [&str; 5] = ["Policy", "Objective", "Load", "Rate/s", "Model"];
+    let titles = KEYS.into_iter().chain(COLUMNS.map(|(_, title, _)| title));
+    let table = Table::new(&titles.collect::<Vec<_>>());
+    let mut table = table.with_keys(KEYS.len()).with_text(&["Policy", "Model"]);
     for (line, model, row, _) in &rows {
         let objective = line.objective_ms.map(|objective_ms| format!("{objective_ms} ms"));
         let [part, rate] = [line.part.map(|part| format!("{part:.2}")), line.rate.map(|rate| format!("{rate:.1}"))];
         let head = [line.policy.clone(), or_dash(objective), or_dash(part), or_dash(rate), model.clone()];
         table.row(head.into_iter().chain(cells(row)));
     }
-    println!("{table}");
+    println!("{}", table.within(terminal_width(stdout())));
     for line in lines {
         let Some((rate, objective_ms)) = highest_step(ask, line).zip(line.objective_ms) else { continue };
         println!("{}: the highest step below {objective_ms} ms has {rate:.0} requests/s", line.policy);
@@ -169,12 +170,12 @@ pub(super) fn sizings(
     println!("{}", heading(args, ask, None));
     println!("devices for {rate} requests/s with 99 of 100 within {p99_ms} ms:");
     let titles = ["Policy", "Devices"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
-    let mut table = Table::new(&titles.collect::<Vec<_>>());
+    let mut table = Table::new(&titles.collect::<Vec<_>>()).with_text(&["Policy"]);
     for (sizing, row) in &rows {
         let devices = sizing.devices.map_or_else(|| format!("> {}", args.max_devices), |devices| devices.to_string());
         table.row([sizing.policy.clone(), devices].into_iter().chain(cells(row)));
     }
-    println!("{table}");
+    println!("{}", table.within(terminal_width(stdout())));
     Ok(())
 }
 
