@@ -94,20 +94,20 @@ impl CudaArgs {
             (Ok(there), _) => there,
             (Err(reason), DeviceChoice::Cuda(_)) => return Err(format!("--device: {reason}")),
             (Err(reason), _) => {
-                info!("models run on the CPU: {reason}");
+                info!(%reason, "models run on the CPU");
                 return Ok(Err(reason.to_string()));
             }
         };
         let found = libraries::preload(self.libraries.as_deref());
         for (path, reason) in &found.broken {
-            warn!("the CUDA library '{}' cannot be loaded: {reason}", path.display());
+            warn!(library = %path.display(), %reason, "CUDA library cannot be loaded");
         }
         for path in &found.loaded {
-            info!("the CUDA library '{}' is used", path.display());
+            info!(library = %path.display(), "CUDA library is loaded");
         }
         let ordinals = self.chosen(&there)?;
         for card in there.iter().filter(|card| ordinals.contains(&card.ordinal)) {
-            info!("CUDA card {}: {card}", card.ordinal);
+            info!(card = card.ordinal, description = %card, "CUDA card found");
         }
         Ok(Ok(CardsOptions {
             ordinals,

@@ -24,11 +24,11 @@ pub(super) struct InvalidHook {
 pub(super) fn held_schedulers(allowed: bool) -> Result<u32, InvalidHook> {
     let Some(given) = env::var_os(HELD_SCHEDULERS) else { return Ok(0) };
     if !allowed {
-        warn!("{HELD_SCHEDULERS} is set and not read: it needs --allow-test-hooks");
+        warn!(variable = HELD_SCHEDULERS, "a variable for tests is ignored without --allow-test-hooks");
         return Ok(0);
     }
     let requests = number(&given)?;
-    warn!(requests, "for tests: models with a batcher run nothing before so many requests wait");
+    warn!(requests, "for tests: a batcher runs nothing before this many requests wait");
     Ok(requests)
 }
 

@@ -27,8 +27,10 @@ pub(super) fn start_pool(
     let began = Instant::now();
     let runtime = Runtime::load(&options::runtime(device));
     match &runtime {
-        Ok(runtime) => info!("ONNX Runtime is '{}': {}", runtime.path().display(), runtime.description()),
-        Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
+        Ok(runtime) => {
+            info!(library = %runtime.path().display(), build = runtime.description(), "ONNX Runtime is loaded");
+        }
+        Err(error) => warn!(%error, "models that need ONNX Runtime will not load"),
     }
     let timeline = Arc::clone(&recording.timeline);
     let pool_options = PoolOptions { timeline, backlog, ..options::pool(device) };
@@ -36,7 +38,7 @@ pub(super) fn start_pool(
         Err(reason) => (Pool::start(&pool_options)?, reason),
         Ok(cards) => match Pool::start(&PoolOptions { cards, ..pool_options.clone() }) {
             Err(error) if cuda.leaves_open() => {
-                warn!("models run on the CPU: {error}");
+                warn!(%error, "cards cannot be used; models run on the CPU");
                 (Pool::start(&pool_options)?, error.to_string())
             }
             started => (started?, String::new()),

@@ -53,7 +53,7 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
     match serve(&args) {
         Ok(code) => code,
         Err(failure) => {
-            error!("{failure}");
+            error!(error = %failure, "the server cannot start");
             let unlogged = log_goes_elsewhere || matches!(failure, ServeError::Log(_));
             if unlogged {
                 eprintln!("error: {failure}");
@@ -65,13 +65,13 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
 
 fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let log = Logging::start(options::log(&args.log))?;
-    info!("{}: paternoster {} starts", args.log_name(), env!("CARGO_PKG_VERSION"));
+    info!(id = args.log_name(), version = env!("CARGO_PKG_VERSION"), "paternoster starts");
     for flag in &args.ignored {
-        warn!("--{} does nothing here: {}", flag.name, flag.why);
+        warn!(flag = flag.name, reason = flag.why, "flag has no effect");
     }
 
-    for (setting, why) in args.idle_settings() {
-        warn!("{setting} does nothing here: {why}");
+    for (setting, reason) in args.idle_settings() {
+        warn!(setting, reason, "setting has no effect");
     }
     let hold = hooks::held_schedulers(args.life.allow_test_hooks)?;
 
@@ -96,7 +96,7 @@ async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Resul
     let (server, startup) = tokio::select! {
         opened = Server::open(args, log, pool) => opened?,
         name = signals.next() => {
-            info!("{name} came before the ports were open");
+            info!(signal = name, "the signal came before the ports were open");
             return Ok(ExitCode::SUCCESS);
         }
         () = executor.failed() => return Ok(ExitCode::from(EXIT_FAULT)),
@@ -120,7 +120,7 @@ pub(super) async fn load_and_serve(
         () = executor.failed() => {}
         name = next_signal() => {
             let exit_timeout_secs = args.life.exit_timeout_secs;
-            info!("{name} came while models were loading; finishing what is in flight within {exit_timeout_secs} s");
+            info!(signal = name, exit_timeout_secs, "the signal came while models were loading; requests are finished");
             return Ok(finish(server.shutdown_early(), executor, next_signal).await);
         }
     }
@@ -142,10 +142,8 @@ pub(super) async fn serve_until_ended(
             return ExitCode::from(EXIT_FAULT);
         }
     };
-    info!(
-        "{name}: readiness is off; serving on for {} s, then finishing what is in flight within {} s",
-        life.drain_delay_secs, life.exit_timeout_secs
-    );
+    let LifeArgs { drain_delay_secs, exit_timeout_secs, .. } = *life;
+    info!(signal = name, drain_delay_secs, exit_timeout_secs, "readiness is off; requests are served, then finished");
     finish(server.shutdown(), executor, next_signal).await
 }
 
@@ -161,7 +159,7 @@ async fn finish(
             false => ended(finished),
         },
         name = next_signal() => {
-            warn!("{name} again: ending at once");
+            warn!(signal = name, "a second signal ends the server at once");
             ExitCode::FAILURE
         }
     }
@@ -169,7 +167,7 @@ async fn finish(
 
 fn ended(finished: bool) -> ExitCode {
     if finished {
-        info!("everything in flight ended");
+        info!("all requests in flight ended");
         ExitCode::SUCCESS
     } else {
         warn!("requests still in flight at the exit timeout were cut off");

@@ -57,7 +57,7 @@ def server(program, repository, stand_in):
 
 def test_models_are_where_their_cells_run(server):
     log = server.log.read_text()
-    assert "CUDA card 0: " in log
+    assert "CUDA card found card=0 " in log
     on_the_cpu = [line for line in log.splitlines() if "the model runs on the CPU" in line]
     assert on_the_cpu == []
 
@@ -166,7 +166,7 @@ def test_a_card_that_is_asked_for_and_missing_ends_the_server(program, repositor
 @pytest.mark.parametrize(
     ("missing", "library", "said"),
     [
-        ("libnvrtc", "NVRTC", "models run on the CPU: CUDA card 0: NVRTC is not found (libnvrtc.so.13)"),
+        ("libnvrtc", "NVRTC", 'models run on the CPU error="CUDA card 0: NVRTC is not found (libnvrtc.so.13)'),
         ("libcublasLt", "cuBLASLt", "cuBLASLt is not found (libcublasLt.so.13): matrices cannot be multiplied"),
     ],
 )
@@ -188,4 +188,4 @@ def test_a_library_that_is_missing_is_one_clear_line(program, repository, stand_
 def test_a_server_without_a_driver_says_so_in_one_line(program, repository):
     with Server(repository, "--model-control-mode=explicit", program=program) as running:
         lines = [line for line in running.log.read_text().splitlines() if "CUDA" in line]
-    assert len(lines) == 1 and "models run on the CPU: " in lines[0], lines
+    assert len(lines) == 1 and "models run on the CPU reason=" in lines[0], lines

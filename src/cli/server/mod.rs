@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{error, field::display, info, warn};
 
 use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
 use crate::{
@@ -202,12 +202,13 @@ impl Server {
     }
 
     fn announce_readiness(&self, id: &str) {
-        let listening: Vec<String> = self.endpoints().map(|(name, address)| format!("{name} {address}")).collect();
-        let (listening, seconds) = (listening.join(", "), self.began.elapsed().as_secs_f64());
+        let startup_ms = self.began.elapsed().as_millis() as u64;
+        let grpc = self.grpc.as_ref().map(GrpcServer::address).map(display);
+        let [http, metrics] = [self.http_address(), self.metrics_address()].map(|address| address.map(display));
         if self.readiness.ready() {
-            info!("{id} is ready after {seconds:.2} s: {listening}");
+            info!(id, startup_ms, grpc, http, metrics, "the server is ready");
         } else {
-            warn!("{id} serves but is not ready, because not every model is, after {seconds:.2} s: {listening}");
+            warn!(id, startup_ms, grpc, http, metrics, "the server is not ready, because not every model is");
         }
     }
 
@@ -271,9 +272,9 @@ impl Server {
                 tracer.flush();
             }
             match recording.finish() {
-                Ok(Some(file)) => info!("the timeline is in '{}'", file.display()),
+                Ok(Some(file)) => info!(file = %file.display(), "timeline written"),
                 Ok(None) => {}
-                Err(error) => error!("{error}"),
+                Err(error) => error!(%error, "the timeline cannot be written"),
             }
             ended
         };

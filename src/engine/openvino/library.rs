@@ -121,7 +121,8 @@ impl OpenVino {
         let loaded = self.0.loaded.get_or_init(|| {
             let loaded = Loaded::load(&self.0.options);
             if let Ok(Loaded { path, version, capabilities, .. }) = &loaded {
-                info!("OpenVINO is '{}': {version}; the CPU computes in {}", path.display(), capabilities.join(", "));
+                let precisions = capabilities.join(", ");
+                info!(library = %path.display(), version, precisions, "OpenVINO is loaded");
             }
             loaded
         });

@@ -215,7 +215,7 @@ impl Pool {
         match shard.backend.leave_behind(lane, replacement.flight.task) {
             Ok(()) => _ = self.drive(shard, |state, now, after| state.lane_up(now, lane, after)),
             Err(error) => {
-                error!(device = shard.number, lane = lane.0, "the lane cannot go on: {error}");
+                error!(device = shard.number, lane = lane.0, %error, "the lane cannot continue");
                 self.drive(shard, |state, now, after| state.lane_not_replaced(now, replacement, after));
             }
         }
