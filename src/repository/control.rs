@@ -64,7 +64,7 @@ pub(super) struct Control {
 pub(super) struct Kept {
     config: (Settings, Origin),
     /// The directory's fingerprint at that load.
-    print: Fingerprint,
+    fingerprint: Fingerprint,
 }
 
 /// Why a model is to be loaded.
@@ -219,12 +219,14 @@ impl Control {
             return Ok(());
         }
         // Taken before the load: a change during the load then counts as a change after it.
-        let print = self.print(directory.as_deref()).await;
-        let config = config.or_else(|| self.kept(name, print.as_ref()));
+        let fingerprint = self.fingerprint(directory.as_deref()).await;
+        let config = config.or_else(|| self.kept(name, fingerprint.as_ref()));
         let source = Source { directory, overrides, config: config.clone(), asked: true, is_stray: false };
         self.load_source(name, source).await?;
-        match (config, print) {
-            (Some(config), Some(print)) => drop(self.kept.lock().insert(name.to_owned(), Kept { config, print })),
+        match (config, fingerprint) {
+            (Some(config), Some(fingerprint)) => {
+                drop(self.kept.lock().insert(name.to_owned(), Kept { config, fingerprint }))
+            }
             (Some(_), None) => {}
             (None, _) => drop(self.kept.lock().remove(name)),
         }
@@ -232,15 +234,15 @@ impl Control {
     }
 
     /// Returns the fingerprint of a model's directory; `None` if it cannot be read.
-    async fn print(&self, directory: Option<&Path>) -> Option<Fingerprint> {
+    async fn fingerprint(&self, directory: Option<&Path>) -> Option<Fingerprint> {
         let directory = directory?.to_owned();
         blocking(move || Fingerprint::of(&directory)).await.ok()?.ok()
     }
 
     /// Returns the configuration from an earlier load request, unless the directory has changed since.
-    fn kept(&self, name: &str, print: Option<&Fingerprint>) -> Option<(Settings, Origin)> {
+    fn kept(&self, name: &str, fingerprint: Option<&Fingerprint>) -> Option<(Settings, Origin)> {
         let kept = self.kept.lock();
-        let holds = |kept: &&Kept| print.is_none_or(|print| *print == kept.print);
+        let holds = |kept: &&Kept| fingerprint.is_none_or(|fingerprint| *fingerprint == kept.fingerprint);
         kept.get(name).filter(holds).map(|kept| kept.config.clone())
     }
 

@@ -66,7 +66,7 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
     Ok(false)
 }
 
-/// What a model looks like from outside. Two fingerprints are equal if no file was added, removed, replaced or written
+/// The identity of the files of a model. Two fingerprints are equal if no file was added, removed, replaced or written
 /// in between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fingerprint {

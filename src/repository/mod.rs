@@ -1,7 +1,7 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
 //! [`config`] turns configuration texts and graph signatures into one checked configuration. `places` lists the
-//! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `looks`
+//! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
 //! `polling` run. `table` holds the state of every version, and `serving` the snapshot of it that requests read. The
 //! [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool.
@@ -11,6 +11,7 @@ mod background;
 mod blocking;
 mod bounded_file;
 mod cells;
+mod changes;
 mod comparing;
 pub mod config;
 mod control;
@@ -18,7 +19,6 @@ mod directory;
 mod error;
 mod isolation;
 mod loader;
-mod looks;
 mod opening;
 mod options;
 mod overrides;

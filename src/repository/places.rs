@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 use super::{
     Options, StartError,
     blocking::blocking,
+    changes::PollResult,
     directory::Fingerprint,
-    looks::Look,
     scan::{self, Found, Listing, Scan},
     stores::{Cache, Credentials, LetGo, Location, Mirror, PARALLEL_REQUESTS, StoreFault, is_remote},
 };
@@ -86,29 +86,29 @@ impl Places {
     ///
     /// # Errors
     /// As [`Self::scan`].
-    pub(super) async fn look(&self) -> Result<Look, String> {
+    pub(super) async fn poll(&self) -> Result<PollResult, String> {
         let directories = self.directories.clone();
-        let mut look = blocking(move || look_at(&directories)).await?;
+        let mut poll = blocking(move || poll_directories(&directories)).await?;
         let contents = self.stores.iter().map(async |store| (store.root().to_owned(), store.contents().await));
         for (root, contents) in join_all(contents).await {
             let mut listing = Listing::default();
             let contents = match contents {
                 Ok(contents) => contents,
                 Err(fault) => {
-                    look.scan.push((root, Err(fault.into())));
+                    poll.scan.push((root, Err(fault.into())));
                     continue;
                 }
             };
             for (name, objects) in contents {
                 let directory = root.join(&name);
                 // A key that cannot be a file is the model's own fault; loading the model reports it.
-                let print = objects.map_or_else(|reason| Fingerprint::of_fault(&reason), Fingerprint::of_objects);
-                look.prints.insert(directory.clone(), Ok(print));
+                let fingerprint = objects.map_or_else(|reason| Fingerprint::of_fault(&reason), Fingerprint::of_objects);
+                poll.fingerprints.insert(directory.clone(), Ok(fingerprint));
                 listing.models.insert(name, directory);
             }
-            look.scan.push((root, Ok(listing)));
+            poll.scan.push((root, Ok(listing)));
         }
-        Ok(look)
+        Ok(poll)
     }
 
     /// Returns the directory of one model, or both directories if two repositories have it; `None` if no repository
@@ -170,10 +170,10 @@ impl Places {
 }
 
 /// Lists directories and takes the fingerprints of the models in them.
-fn look_at(directories: &[PathBuf]) -> Look {
+fn poll_directories(directories: &[PathBuf]) -> PollResult {
     let scan = scan::scan(directories);
     let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());
     let models = listings.flat_map(|listing| listing.models.values());
-    let prints: BTreeMap<_, _> = models.map(|model| (model.clone(), Fingerprint::of(model))).collect();
-    Look { scan, prints }
+    let fingerprints: BTreeMap<_, _> = models.map(|model| (model.clone(), Fingerprint::of(model))).collect();
+    PollResult { scan, fingerprints }
 }

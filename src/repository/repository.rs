@@ -60,9 +60,9 @@ impl Repository {
         for (path, listed) in scanned {
             match listed {
                 Ok(mut listing) => {
-                    for (name, fault) in listing.unclear.clone() {
+                    for (name, fault) in listing.unreadable.clone() {
                         tracing::warn!(model = name, fault, "the model's directory cannot be read");
-                        listing.believe(&path, &name);
+                        listing.assume_model(&path, &name);
                     }
                     listings.push(listing);
                 }

@@ -23,12 +23,12 @@ pub(super) struct Listing {
     /// Model directories by name.
     pub(super) models: BTreeMap<String, PathBuf>,
     /// Names of entries that could not be read, with the system's reason.
-    pub(super) unclear: BTreeMap<String, String>,
+    pub(super) unreadable: BTreeMap<String, String>,
 }
 
 impl Listing {
     /// Records a name that could not be read as a model.
-    pub(super) fn believe(&mut self, root: &Path, name: &str) {
+    pub(super) fn assume_model(&mut self, root: &Path, name: &str) {
         self.models.insert(name.to_owned(), root.join(name));
     }
 }
@@ -79,7 +79,7 @@ fn list(root: &Path) -> io::Result<Listing> {
         match is_directory(&entry.path()) {
             Ok(true) => drop(listing.models.insert(name, entry.path())),
             Ok(false) => {}
-            Err(fault) => drop(listing.unclear.insert(name, fault.to_string())),
+            Err(fault) => drop(listing.unreadable.insert(name, fault.to_string())),
         }
     }
     Ok(listing)
@@ -110,7 +110,7 @@ pub(super) fn merge<'l>(listings: impl IntoIterator<Item = &'l Listing>) -> BTre
 /// Returns the names of all models in a scan, including those that could not be read.
 pub(super) fn names(scan: &Scan) -> BTreeSet<String> {
     let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());
-    listings.flat_map(|listing| listing.models.keys().chain(listing.unclear.keys()).cloned()).collect()
+    listings.flat_map(|listing| listing.models.keys().chain(listing.unreadable.keys()).cloned()).collect()
 }
 
 /// Returns the directory of one model, or both if two repositories have it; `None` if no repository does.
@@ -181,7 +181,7 @@ mod tests {
         assert!(scan.pop().unwrap().1.is_err(), "a repository that is missing");
         let listing = scan.pop().unwrap().1.unwrap();
         assert_eq!(listing.models.keys().collect::<Vec<_>>(), ["model"]);
-        assert_eq!(listing.unclear.keys().collect::<Vec<_>>(), ["circle"], "a link in a circle");
+        assert_eq!(listing.unreadable.keys().collect::<Vec<_>>(), ["circle"], "a link in a circle");
         assert!(find(&roots[..1], "circle").unwrap_err().contains("circle: "));
         assert_eq!(find(&roots[..1], "dangling"), Ok(None));
         assert!(find(&roots, "other").unwrap_err().contains("missing: "));

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ControlMode, Repository, looks::Looks, polling, scan::Found};
+use super::{ControlMode, Repository, changes::ChangeDetector, polling, scan::Found};
 
 /// A repository whose startup models have not been loaded yet.
 #[derive(Debug)]
@@ -40,9 +40,9 @@ impl Startup {
                 control.load_all((!loads_all(&startup)).then_some(startup), found).await;
             }
             ControlMode::Poll { period } => {
-                let mut looks = Looks::default();
-                polling::first_look(control, &mut looks).await;
-                let task = tokio::spawn(polling::run(Arc::downgrade(control), looks, period));
+                let mut detector = ChangeDetector::default();
+                polling::first_poll(control, &mut detector).await;
+                let task = tokio::spawn(polling::run(Arc::downgrade(control), detector, period));
                 // Cannot be set already: only this method sets it, and it consumes the only `Startup`.
                 let _ = repository.poller.set(task.abort_handle());
             }

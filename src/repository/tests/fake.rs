@@ -22,8 +22,8 @@ use crate::{
     model::{DataType, ModelSpec},
     onnx::{Port, PortDim, Signature},
     repository::{
-        ControlMode, IndexEntry, LoadRequest, Loader, Options, Overrides, Repository, config::complete, looks::Looks,
-        polling,
+        ControlMode, IndexEntry, LoadRequest, Loader, Options, Overrides, Repository, changes::ChangeDetector,
+        config::complete, polling,
     },
 };
 
@@ -206,12 +206,12 @@ pub(super) async fn start(directory: &Directory, mode: ControlMode) -> (Arc<Repo
 }
 
 /// Opens a repository in poll mode in which the test itself polls.
-pub(super) async fn polled(options: Options, loader: Arc<FakeLoader>) -> (Arc<Repository>, Looks) {
+pub(super) async fn polled(options: Options, loader: Arc<FakeLoader>) -> (Arc<Repository>, ChangeDetector) {
     let repository = Repository::start(options, loader.clone()).await.unwrap();
-    let mut looks = Looks::default();
-    polling::first_look(&repository.control, &mut looks).await;
+    let mut detector = ChangeDetector::default();
+    polling::first_poll(&repository.control, &mut detector).await;
     loader.requests.lock().clear();
-    (repository, looks)
+    (repository, detector)
 }
 
 pub(super) fn explicit() -> ControlMode {

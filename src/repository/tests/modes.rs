@@ -3,7 +3,9 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use super::fake::{self, Directory, FakeLoader, GARBAGE, index, options, start, until};
-use crate::repository::{ControlError, ControlMode, Overrides, Repository, ResolveError, looks::Looks, polling};
+use crate::repository::{
+    ControlError, ControlMode, Overrides, Repository, ResolveError, changes::ChangeDetector, polling,
+};
 
 #[tokio::test]
 async fn everything_is_loaded_and_a_broken_model_stops_nothing() {
@@ -122,33 +124,33 @@ async fn linked_model_and_version_directories_are_followed() {
     assert_eq!(repository.ready_versions("m"), [5]);
 }
 
-/// A repository in poll mode over one directory, its loader, and looks for the test's own polls.
-async fn polled(directory: &Directory) -> (Arc<Repository>, Arc<FakeLoader>, Looks) {
+/// A repository in poll mode over one directory, its loader, and a change detector for the test's own polls.
+async fn polled(directory: &Directory) -> (Arc<Repository>, Arc<FakeLoader>, ChangeDetector) {
     let loader = Arc::new(FakeLoader::default());
     let mode = ControlMode::Poll { period: Duration::from_secs(3600) };
-    let (repository, looks) = fake::polled(options(&[directory], mode), loader.clone()).await;
-    (repository, loader, looks)
+    let (repository, detector) = fake::polled(options(&[directory], mode), loader.clone()).await;
+    (repository, loader, detector)
 }
 
 #[tokio::test]
 async fn polling_loads_what_changed_once_it_holds_still() {
     let directory = Directory::new();
     directory.model("same").model("changes").model("goes");
-    let (repository, loader, mut looks) = polled(&directory).await;
-    assert!(!polling::look_again(&repository.control, &mut looks).await, "nothing new");
+    let (repository, loader, mut detector) = polled(&directory).await;
+    assert!(!polling::poll_again(&repository.control, &mut detector).await, "nothing new");
 
     directory.write("changes/2/model.onnx", GARBAGE).model("comes");
     fs::remove_dir_all(directory.path().join("goes")).unwrap();
-    assert!(polling::look_again(&repository.control, &mut looks).await, "something new, left alone for now");
+    assert!(polling::poll_again(&repository.control, &mut detector).await, "something new, left alone for now");
     assert_eq!(repository.ready_versions("changes"), [1]);
     directory.write("changes/2/model.onnx", "good, and whole");
-    polling::look_again(&repository.control, &mut looks).await;
+    polling::poll_again(&repository.control, &mut detector).await;
     assert_eq!(repository.ready_versions("changes"), [1], "it was still being written");
     assert_eq!(repository.is_ready("comes", ""), Ok(true));
     assert_eq!(repository.is_ready("goes", ""), Ok(false));
-    polling::look_again(&repository.control, &mut looks).await;
+    polling::poll_again(&repository.control, &mut detector).await;
     assert_eq!(repository.ready_versions("changes"), [2]);
-    assert!(!polling::look_again(&repository.control, &mut looks).await);
+    assert!(!polling::poll_again(&repository.control, &mut detector).await);
     assert_eq!(loader.loads_of("changes"), [2], "loaded once");
     assert!(loader.loads_of("same").is_empty(), "what did not change is left alone");
 }
@@ -157,16 +159,16 @@ async fn polling_loads_what_changed_once_it_holds_still() {
 async fn a_bad_change_keeps_the_old_version_until_it_is_repaired() {
     let directory = Directory::new();
     directory.model("m");
-    let (repository, _, mut looks) = polled(&directory).await;
+    let (repository, _, mut detector) = polled(&directory).await;
     directory.write("m/config.pbtxt", "max_batch_size: [");
     for _ in 0..3 {
-        polling::look_again(&repository.control, &mut looks).await;
+        polling::poll_again(&repository.control, &mut detector).await;
     }
     assert_eq!(repository.ready_versions("m"), [1]);
     assert!(index(&repository).await[0][3].contains("config.pbtxt:1:17"), "{:?}", index(&repository).await);
     directory.write("m/config.pbtxt", "max_batch_size: 32");
     for _ in 0..2 {
-        polling::look_again(&repository.control, &mut looks).await;
+        polling::poll_again(&repository.control, &mut detector).await;
     }
     assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 32);
     assert_eq!(index(&repository).await[0][3], "");

@@ -3,14 +3,14 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use super::fake::{Directory, FakeLoader, GARBAGE, index, options, polled, start};
-use crate::repository::{ControlMode, Options, Repository, looks::Looks, polling};
+use crate::repository::{ControlMode, Options, Repository, changes::ChangeDetector, polling};
 
 const POLL: ControlMode = ControlMode::Poll { period: Duration::from_secs(3600) };
 
 /// Polls as often as a change needs to be acted on, and once more.
-async fn settle(repository: &Repository, looks: &mut Looks) {
+async fn settle(repository: &Repository, detector: &mut ChangeDetector) {
     for _ in 0..3 {
-        polling::look_again(&repository.control, looks).await;
+        polling::poll_again(&repository.control, detector).await;
     }
 }
 
@@ -20,19 +20,19 @@ async fn a_repository_that_cannot_be_read_is_not_an_empty_one() {
     directory.model("models/m");
     let (root, aside) = (directory.path().join("models"), directory.path().join("aside"));
     let options = Options { repositories: vec![root.clone()], ..options(&[], POLL) };
-    let (repository, mut looks) = polled(options, Arc::default()).await;
+    let (repository, mut detector) = polled(options, Arc::default()).await;
     fs::rename(&root, &aside).unwrap();
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert_eq!(repository.ready_versions("m"), [1], "the directory is gone");
     fs::write(&root, "no directory").unwrap();
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert_eq!(repository.ready_versions("m"), [1], "a file is in its place");
     assert!(repository.ready());
     assert_eq!(repository.index(false).await.len(), 1);
     fs::remove_file(&root).unwrap();
     fs::rename(&aside, &root).unwrap();
     directory.write("models/m/2/model.onnx", "good").model("models/new");
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert_eq!(repository.ready_versions("m"), [2], "followed again");
     assert_eq!(repository.ready_versions("new"), [1]);
 }
@@ -44,11 +44,11 @@ async fn a_repository_that_cannot_be_read_keeps_no_other_from_being_followed() {
     two.model("b");
     let root = one.path().join("models");
     let options = Options { repositories: vec![root.clone(), two.path()], ..options(&[], POLL) };
-    let (repository, mut looks) = polled(options, Arc::default()).await;
+    let (repository, mut detector) = polled(options, Arc::default()).await;
     fs::rename(&root, one.path().join("aside")).unwrap();
     two.model("c");
     fs::remove_dir_all(two.path().join("b")).unwrap();
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     let ready: Vec<_> = repository.loaded().iter().map(|version| version.spec().name.clone()).collect();
     assert_eq!(ready, ["a", "c"]);
 }
@@ -57,11 +57,11 @@ async fn a_repository_that_cannot_be_read_keeps_no_other_from_being_followed() {
 async fn a_directory_without_a_model_does_not_count() {
     let directory = Directory::new();
     directory.model("m").write("lost+found/x", "").write("readme/text", "at the start");
-    let (repository, mut looks) = polled(options(&[&directory], POLL), Arc::default()).await;
+    let (repository, mut detector) = polled(options(&[&directory], POLL), Arc::default()).await;
     assert!(repository.ready(), "{:?}", index(&repository).await);
     fs::create_dir(directory.path().join("notes")).unwrap();
     directory.write("drafts/2024/plan.txt", "").write("half/config.pbtxt", "max_batch_size: [");
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert!(repository.ready(), "{:?}", index(&repository).await);
     let reasons = index(&repository).await.into_iter().filter(|entry| entry[2] == "UNAVAILABLE").collect::<Vec<_>>();
     let names: Vec<&str> = reasons.iter().map(|entry| entry[0].as_str()).collect();
@@ -77,11 +77,11 @@ async fn a_server_told_to_start_without_a_repository_is_not_live_until_it_comes(
     let refusal = Repository::start(missing.clone(), Arc::new(FakeLoader::default())).await.unwrap_err();
     assert!(refusal.to_string().contains("cannot read the model repository "), "{refusal}");
     let lenient = Options { start_unreadable: true, strict_readiness: false, ..missing };
-    let (repository, mut looks) = polled(lenient, Arc::default()).await;
-    settle(&repository, &mut looks).await;
+    let (repository, mut detector) = polled(lenient, Arc::default()).await;
+    settle(&repository, &mut detector).await;
     assert!(!repository.live() && !repository.ready());
     directory.model("later/m");
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert!(repository.live() && repository.ready());
     assert_eq!(repository.ready_versions("m"), [1]);
 }
@@ -122,9 +122,9 @@ async fn a_model_that_was_there_at_the_start_or_was_tried_counts() {
     }
     let directory = Directory::new();
     directory.model("m");
-    let (repository, mut looks) = polled(options(&[&directory], POLL), Arc::default()).await;
+    let (repository, mut detector) = polled(options(&[&directory], POLL), Arc::default()).await;
     directory.write("late/1/model.onnx", GARBAGE);
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert!(!repository.ready(), "one of its versions was tried");
     let named = ControlMode::Explicit { startup: vec!["notes".to_owned()] };
     directory.write("notes/text", "");
@@ -137,10 +137,10 @@ async fn versions_that_are_gone_leave_the_index_and_are_not_at_ready_state() {
     let directory = Directory::new();
     directory.model("m").write("m/2/model.onnx", "good").write("m/config.pbtxt", "version_policy { all { } }");
     directory.model("goes");
-    let (repository, mut looks) = polled(options(&[&directory], POLL), Arc::default()).await;
+    let (repository, mut detector) = polled(options(&[&directory], POLL), Arc::default()).await;
     fs::remove_dir_all(directory.path().join("m/1")).unwrap();
     fs::remove_dir_all(directory.path().join("goes")).unwrap();
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     let rows: Vec<String> = index(&repository).await.iter().map(|entry| entry.join(" ")).collect();
     assert_eq!(rows, ["m 2 READY "]);
     let refusal = |name: &str, version: &str| repository.resolve(name, version).unwrap_err().to_string();
@@ -170,9 +170,9 @@ async fn a_name_that_comes_twice_is_served_by_neither_until_one_goes() {
     let (one, two) = (Directory::new(), Directory::new());
     one.model("m").model("a");
     two.model("b");
-    let (repository, mut looks) = polled(options(&[&one, &two], POLL), Arc::default()).await;
+    let (repository, mut detector) = polled(options(&[&one, &two], POLL), Arc::default()).await;
     two.model("m");
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert!(repository.ready_versions("m").is_empty(), "as Triton does it");
     assert_eq!(repository.loaded().len(), 2, "the others are served");
     assert!(repository.ready(), "nothing that was asked for failed");
@@ -180,7 +180,7 @@ async fn a_name_that_comes_twice_is_served_by_neither_until_one_goes() {
     assert_eq!((rows.len(), rows[0][2].as_str()), (1, "UNAVAILABLE"), "{rows:?}");
     assert!(rows[0][3].starts_with("model appears in two or more repositories: "), "{rows:?}");
     fs::remove_dir_all(two.path().join("m")).unwrap();
-    settle(&repository, &mut looks).await;
+    settle(&repository, &mut detector).await;
     assert_eq!(repository.ready_versions("m"), [1]);
 }
 
