@@ -208,7 +208,7 @@ mod tests {
     fn a_device_that_idles_takes_from_the_one_with_most_to_do() {
         let router = router(&[load(50, 3, 0), load(70, 3, 0), load(0, 0, 2), load(90, 4, 1)]);
         assert_eq!(router.rebalance(2), Some(Move { from: 1, to: 2 }), "the last has a lane of its own");
-        assert_eq!(router.rebalance(0), Some(Move { from: 0, to: 2 }), "whoever is behind looks for help");
+        assert_eq!(router.rebalance(0), Some(Move { from: 0, to: 2 }), "a device with fewer requests takes some");
         assert_eq!(router.rebalance(3), None, "its requests wait for something else");
         router.lose(2);
         assert_eq!((router.rebalance(0), router.rebalance(2)), (None, None));

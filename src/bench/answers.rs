@@ -160,8 +160,8 @@ mod tests {
         assert!(check(14.0, 0.0012).is_err());
         assert!(check(14.0012, 0.0).is_err());
         assert!(check(14.0, f32::NAN).is_err(), "what is no number is no answer");
-        let told = check(14.1, 0.0).expect_err("it differs");
-        assert!(told.contains("output 'y' is 14.1") && told.contains("at element 0 instead of 14"), "{told}");
+        let message = check(14.1, 0.0).expect_err("it differs");
+        assert!(message.contains("output 'y' is 14.1") && message.contains("at element 0 instead of 14"), "{message}");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Remote {
             raw_input_contents: sample.inputs.iter().map(|tensor| tensor.data.clone()).collect(),
             ..pb::ModelInferRequest::default()
         };
-        let answer = client.model_infer(request).await.map_err(told)?.into_inner();
+        let answer = client.model_infer(request).await.map_err(status_text)?.into_inner();
         let by_port = self.ports.outputs.iter().map(|port| {
             let place = answer.outputs.iter().position(|output| output.name == port.name);
             let place = place.ok_or_else(|| format!("the answer lacks the output '{}'", port.name))?;
@@ -145,9 +145,9 @@ impl Remote {
 /// Requests a model's ports: shapes from its metadata, the largest batch from its configuration.
 async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) -> Result<Ports, String> {
     let request = pb::ModelMetadataRequest { name: model.to_owned(), ..Default::default() };
-    let metadata = client.model_metadata(request).await.map_err(told)?.into_inner();
+    let metadata = client.model_metadata(request).await.map_err(status_text)?.into_inner();
     let request = pb::ModelConfigRequest { name: model.to_owned(), ..Default::default() };
-    let config = client.model_config(request).await.map_err(told)?.into_inner().config.unwrap_or_default();
+    let config = client.model_config(request).await.map_err(status_text)?.into_inner().config.unwrap_or_default();
     let batched = config.max_batch_size > 0;
     let port = |tensor: &TensorMetadata| {
         let datatype = DataType::from_wire(&tensor.datatype);
@@ -164,7 +164,7 @@ async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) ->
 }
 
 /// What requests for `first` and their answers would not find in `own`; the order of tensors does not count, nor how
-/// outputs are said to be shaped, which the answers show.
+/// outputs are declared, which the answers show.
 fn difference(own: &Ports, first: &Ports) -> Option<String> {
     if own.batched != first.batched {
         let with = |batched| if batched { "with" } else { "without" };
@@ -189,7 +189,7 @@ fn difference(own: &Ports, first: &Ports) -> Option<String> {
     input.or(output)
 }
 
-fn told(status: Status) -> String {
+fn status_text(status: Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
@@ -221,14 +221,17 @@ mod tests {
             "an output that is not compared"
         );
 
-        let told = |own: &Ports| differs(own).expect("they differ");
-        assert_eq!(told(&Ports { batched: false, ..first.clone() }), "without a batch axis, expected one with it");
-        assert_eq!(told(&ports(vec![ids.clone()], vec![y.clone()])), "1 inputs, expected 2");
+        let difference = |own: &Ports| differs(own).expect("they differ");
+        assert_eq!(
+            difference(&Ports { batched: false, ..first.clone() }),
+            "without a batch axis, expected one with it"
+        );
+        assert_eq!(difference(&ports(vec![ids.clone()], vec![y.clone()])), "1 inputs, expected 2");
         let named = ports(vec![ids.clone(), port("attention", DataType::Int64, &[-1])], vec![y.clone()]);
-        assert_eq!(told(&named), "input 'mask' is none, expected INT64 [-1]");
+        assert_eq!(difference(&named), "input 'mask' is none, expected INT64 [-1]");
         let typed = ports(vec![ids.clone(), port("mask", DataType::Int32, &[-1])], vec![y]);
-        assert_eq!(told(&typed), "input 'mask' is INT32 [-1], expected INT64 [-1]");
+        assert_eq!(difference(&typed), "input 'mask' is INT32 [-1], expected INT64 [-1]");
         let halved = ports(vec![ids, mask], vec![port("y", DataType::Fp16, &[-1])]);
-        assert_eq!(told(&halved), "output 'y' is FP16, expected FP32");
+        assert_eq!(difference(&halved), "output 'y' is FP16, expected FP32");
     }
 }

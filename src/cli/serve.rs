@@ -1,4 +1,4 @@
-//! `paternoster serve`: a process that serves until it is told to stop.
+//! `paternoster serve`: a process that serves until a signal stops it.
 
 use std::{io, process::ExitCode, sync::Arc};
 

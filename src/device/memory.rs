@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn fresh_memory_becomes_resident_only_where_it_is_written() {
         let resident_pages = || -> usize {
-            let statm = std::fs::read_to_string("/proc/self/statm").expect("linux tells");
+            let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has this file");
             statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).expect("a number of pages")
         };
         let before = resident_pages();

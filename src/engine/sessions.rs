@@ -62,7 +62,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &compiled(&sessions, ORIGIN, 11)));
         assert_eq!(*compiled(&sessions, OTHER, 20), 20, "another graph is another session");
         drop(first);
-        assert_eq!(*compiled(&sessions, ORIGIN, 12), 12, "nobody had it any more");
+        assert_eq!(*compiled(&sessions, ORIGIN, 12), 12, "it had no user left");
     }
 
     #[test]
@@ -81,6 +81,6 @@ mod tests {
         let sessions = Sessions::default();
         assert_eq!(sessions.of(ORIGIN, || Err("no")), Err("no"));
         assert_eq!(*compiled(&sessions, ORIGIN, 3), 3);
-        assert_eq!(sessions.by_origin.lock().len(), 1, "what nobody has is forgotten");
+        assert_eq!(sessions.by_origin.lock().len(), 1, "an unused session is forgotten");
     }
 }

@@ -91,7 +91,7 @@ impl StopSignal {
 
     /// Returns the error of a run that a signal stopped.
     pub(super) fn stopped() -> EngineError {
-        EngineError("the run was told to stop".to_owned())
+        EngineError("the run was asked to stop".to_owned())
     }
 
     /// Returns options for ONNX Runtime runs that stop with this signal.

@@ -106,7 +106,7 @@ mod tests {
         whereabouts.leave();
         location.cancel(|_, _| unreachable!("no device has it"));
         assert_eq!(location.now(), None);
-        assert!(whereabouts.arrive(1, ReqId(8)), "whoever takes it is told");
+        assert!(whereabouts.arrive(1, ReqId(8)), "the taker learns of it");
     }
 
     #[test]

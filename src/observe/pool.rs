@@ -27,16 +27,16 @@ pub struct PoolStats {
     moved: AtomicU64,
 }
 
-/// State of the lanes of a pool, and counts of tasks that were told to stop.
+/// State of the lanes of a pool, and counts of tasks that were asked to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounts {
     /// Lanes that are occupied by a task past its time limit, or lost to one.
     pub stuck: u64,
     /// Abandoned tasks that still run without a lane.
     pub abandoned: u64,
-    /// Tasks told to stop because all their requests had ended.
+    /// Tasks asked to stop because all their requests had ended.
     pub unwanted: u64,
-    /// Tasks told to stop because they exceeded their time limit.
+    /// Tasks asked to stop because they exceeded their time limit.
     pub overdue: u64,
     /// Times that a lane got a new thread because its task did not stop.
     pub replaced: u64,

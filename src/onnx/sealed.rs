@@ -176,7 +176,7 @@ mod tests {
             if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("good-but-")) {
                 continue;
             }
-            Signature::read(&path).expect("it looks like any other model");
+            Signature::read(&path).expect("it has the form of any model");
             let refused = SealedModel::read(&path).expect_err("an engine must not open it").to_string();
             assert!(refused.starts_with("cannot use '"), "{refused}");
             count += 1;

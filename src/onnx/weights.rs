@@ -172,9 +172,11 @@ mod tests {
         let turned = checkpoint.transposed("m", 3, 2, 0.0).expect("it is there");
         assert_eq!(numbers(&turned), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
 
-        let told = |result: Result<Bytes, Error>| result.expect_err("refused").to_string();
-        assert!(told(checkpoint.tensor("m", &[3, 2], 0.0)).ends_with("tensor 'm' is F32 [2, 3], expected F32 [3, 2]"));
-        assert!(told(checkpoint.tensor("h", &[1], 0.0)).ends_with("tensor 'h' is F16 [1], expected F32 [1]"));
-        assert!(told(checkpoint.tensor("x", &[1], 0.0)).ends_with("there is no tensor 'x'"));
+        let refusal = |result: Result<Bytes, Error>| result.expect_err("refused").to_string();
+        assert!(
+            refusal(checkpoint.tensor("m", &[3, 2], 0.0)).ends_with("tensor 'm' is F32 [2, 3], expected F32 [3, 2]")
+        );
+        assert!(refusal(checkpoint.tensor("h", &[1], 0.0)).ends_with("tensor 'h' is F16 [1], expected F32 [1]"));
+        assert!(refusal(checkpoint.tensor("x", &[1], 0.0)).ends_with("there is no tensor 'x'"));
     }
 }

@@ -43,7 +43,7 @@ impl Control {
         });
     }
 
-    /// Returns whether new requests reach a version. Its pointer alone does not tell: requests in flight keep an
+    /// Returns whether new requests reach a version. Its pointer alone does not show that: requests in flight keep an
     /// unloaded version alive.
     fn serves(&self, version: &Weak<ModelVersion>) -> bool {
         let serving = self.serving.load();

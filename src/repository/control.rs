@@ -125,17 +125,17 @@ impl Control {
         while loads.join_next().await.is_some() {}
     }
 
-    /// Loads what a scan or poll found under a name. Returns false if the model could not be brought to disk, since a
+    /// Loads what a scan or poll found under a name. Returns false if the model could not be fetched, since a
     /// store may fail to deliver what it listed.
     pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
-        let brought = match found {
-            Some(Found::At(directory)) => self.bring(&directory).await.map(Found::At).map(Some),
+        let fetched = match found {
+            Some(Found::At(directory)) => self.fetch(&directory).await.map(Found::At).map(Some),
             found => Ok(found),
         };
-        let was_brought = brought.is_ok();
-        let outcome = match brought {
+        let is_fetched = fetched.is_ok();
+        let outcome = match fetched {
             Err(reason) => self.refuse(name, reason, demand != Demand::Poll),
             Ok(Some(Found::At(directory))) => {
                 let is_stray = demand != Demand::Named && !self.holds_model(&directory).await;
@@ -152,28 +152,28 @@ impl Control {
         if let Err(fault) = outcome {
             tracing::error!(model = name, %fault, "load failed; the model is not served as its repository has it");
         }
-        was_brought
+        is_fetched
     }
 
     /// Returns the local directory of a model. Fetching it may remove copies of models that are not loaded.
-    async fn bring(self: &Arc<Self>, directory: &Path) -> Result<PathBuf, String> {
+    async fn fetch(self: &Arc<Self>, directory: &Path) -> Result<PathBuf, String> {
         let control = self.clone();
         // Waiting for another model's gate could deadlock: its holder may itself be waiting for room.
         let let_go: LetGo = Arc::new(move |name| {
             let turn = control.gate(name).try_lock_owned().ok()?;
             (!control.table.lock().needs(name)).then_some(turn)
         });
-        self.places.bring(directory, &let_go).await
+        self.places.fetch(directory, &let_go).await
     }
 
     /// Returns whether a directory holds a model. A directory that cannot be read counts as one.
     async fn holds_model(&self, directory: &Path) -> bool {
         let (directory, config_name) = (directory.to_owned(), self.options.config_name.clone());
-        let look = move || {
+        let check = move || {
             let configurations = prepare::configurations(&directory, config_name.as_deref());
             directory::holds_model(&directory, &configurations).unwrap_or(true)
         };
-        blocking(look).await.unwrap_or(true)
+        blocking(check).await.unwrap_or(true)
     }
 
     /// Loads a model at a client's request.
@@ -206,7 +206,7 @@ impl Control {
         }
         let directory = match directory {
             None => None,
-            Some(directory) => match self.bring(&directory).await {
+            Some(directory) => match self.fetch(&directory).await {
                 Ok(directory) => Some(directory),
                 Err(_) if overrides.versions().is_some() => None,
                 Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),

@@ -1,7 +1,7 @@
 //! Where models are: local directories, and object stores that are mirrored into directories.
 //!
 //! The rest of the repository treats a repository in a store as a directory named `s3://bucket/path`, and its models as
-//! directories named `s3://bucket/path/model`. [`Places::bring`] returns the local directory of such a model.
+//! directories named `s3://bucket/path/model`. [`Places::fetch`] returns the local directory of such a model.
 
 use std::{
     collections::BTreeMap,
@@ -137,9 +137,9 @@ impl Places {
     ///
     /// # Errors
     /// Returns the model and the reason if the store does not deliver it.
-    pub(super) async fn bring(&self, directory: &Path, let_go: &LetGo) -> Result<PathBuf, String> {
+    pub(super) async fn fetch(&self, directory: &Path, let_go: &LetGo) -> Result<PathBuf, String> {
         let Some((store, name)) = self.in_store(directory) else { return Ok(directory.to_owned()) };
-        store.bring(name, let_go).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
+        store.fetch(name, let_go).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
     }
 
     /// Records that a model was in use until now.

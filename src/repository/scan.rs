@@ -136,7 +136,7 @@ pub(super) fn find_all(roots: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, St
         if is_directory(&path).map_err(|fault| fail(&path, fault))? {
             places.push(path);
         } else {
-            // An unreadable repository says nothing about the model, so its absence there must not look like an unload.
+            // An unreadable repository says nothing about the model, so its absence there must not count as an unload.
             fs::metadata(root).map_err(|fault| fail(root, fault))?;
         }
     }

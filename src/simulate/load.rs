@@ -25,11 +25,11 @@ pub struct Offered {
 
 /// The inputs of a model's requests.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Brought {
+pub enum RequestInputs {
     /// All requests are alike.
-    Nothing,
+    Alike,
     /// An input of random length.
-    Input(Lengths),
+    OfLength(Lengths),
     /// An input of random length, and an output of similar length.
     Translated(Lengths),
     /// A tree.
@@ -42,7 +42,7 @@ pub struct Load {
     /// Arrival times, for all models together.
     pub arrivals: Arrivals,
     /// For each model, its share of the requests (at least one share is above 0) and their inputs.
-    pub models: Vec<(f64, Brought)>,
+    pub models: Vec<(f64, RequestInputs)>,
     /// Lengths in arrival order, from a trace; they replace the lengths of the models.
     pub traced: Option<Vec<u32>>,
     /// Number of requests that wait from the start; the arrivals follow them.
@@ -55,7 +55,7 @@ impl Load {
         let total: f64 = self.models.iter().map(|(share, _)| share).sum();
         let models = (1_u64..).zip(&self.models);
         let mut samplers: Vec<Sampler> =
-            models.map(|(stream, (_, brought))| Sampler::new(brought, mix(seed ^ mix(stream)))).collect();
+            models.map(|(stream, (_, inputs))| Sampler::new(inputs, mix(seed ^ mix(stream)))).collect();
         let [backlog, count] = [self.backlog, count].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
         let times = std::iter::repeat_n(0, backlog).chain(self.arrivals.times(seed)).take(count);
         (0_u64..).zip(times).map(move |(number, at)| {
@@ -82,13 +82,13 @@ struct Sampler {
 }
 
 impl Sampler {
-    fn new(brought: &Brought, seed: u64) -> Self {
-        let lengths = match brought {
-            Brought::Input(lengths) | Brought::Translated(lengths) => Some(lengths),
-            Brought::Nothing | Brought::Tree(_) => None,
+    fn new(inputs: &RequestInputs, seed: u64) -> Self {
+        let lengths = match inputs {
+            RequestInputs::OfLength(lengths) | RequestInputs::Translated(lengths) => Some(lengths),
+            RequestInputs::Alike | RequestInputs::Tree(_) => None,
         };
-        let translated = lengths.filter(|_| matches!(brought, Brought::Translated(_)));
-        let trees = if let Brought::Tree(trees) = brought { Some(trees) } else { None };
+        let translated = lengths.filter(|_| matches!(inputs, RequestInputs::Translated(_)));
+        let trees = if let RequestInputs::Tree(trees) = inputs { Some(trees) } else { None };
         Self {
             lengths: lengths.map(|lengths| Box::new(lengths.sampler(seed)) as Box<_>),
             translations: translated.map(|lengths| Translations::new(mix(seed), lengths.most().unwrap_or(u32::MAX))),
@@ -127,7 +127,11 @@ mod tests {
     fn requests_are_shared_among_the_models_and_fixed_by_the_seed() {
         let load = Load {
             arrivals: Arrivals::Poisson { rate: 1000.0 },
-            models: vec![(3.0, Brought::Input(Lengths::Fixed(7))), (1.0, Brought::Nothing), (0.0, Brought::Nothing)],
+            models: vec![
+                (3.0, RequestInputs::OfLength(Lengths::Fixed(7))),
+                (1.0, RequestInputs::Alike),
+                (0.0, RequestInputs::Alike),
+            ],
             traced: None,
             backlog: 0,
         };
@@ -143,7 +147,7 @@ mod tests {
     fn a_traces_lengths_stay_with_its_arrivals() {
         let load = Load {
             arrivals: Arrivals::At(vec![10, 20, 30]),
-            models: vec![(1.0, Brought::Translated(Lengths::Fixed(1)))],
+            models: vec![(1.0, RequestInputs::Translated(Lengths::Fixed(1)))],
             traced: Some(vec![4, 5, 6]),
             backlog: 0,
         };

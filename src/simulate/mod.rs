@@ -35,7 +35,7 @@ pub use capacity::fewest_devices;
 pub use cells::{CellGraph, Segment};
 pub use figures::{Figures, ModelFigures, Period};
 pub use file_error::FileError;
-pub use load::{Brought, Load, Offered};
+pub use load::{Load, Offered, RequestInputs};
 pub use parallel::{cores, on_all_cores};
 pub use recorded::{Recorded, RecordedError};
 pub use replay::Replay;

@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn what_tells_nothing_is_refused() {
-        let refusal = |tasks: &[RanTask<'_>]| Recorded::of(&table(), tasks).expect_err("it tells nothing").to_string();
+        let refusal =
+            |tasks: &[RanTask<'_>]| Recorded::of(&table(), tasks).expect_err("it has no information").to_string();
         assert_eq!(refusal(&pairs("m", 5)), "it has 10 tasks of 'm' on one of the lanes: expected at least 20");
         let others = [pairs("a · version 1", 20), pairs("b · version 1", 20)].concat();
         assert_eq!(refusal(&others), "it has no task of 'm'; it has 'a · version 1', 'b · version 1'");

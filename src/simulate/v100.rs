@@ -72,7 +72,7 @@ mod tests {
     fn us(model: &str, cell: usize, rows: u32) -> f64 {
         let table = v100();
         let points = &table.model(model).expect("it is built in").latencies.stages[cell];
-        points.iter().find(|point| point.rows == rows).expect("it is told").took_ns as f64 / 1e3
+        points.iter().find(|point| point.rows == rows).expect("it was measured").took_ns as f64 / 1e3
     }
 
     #[test]

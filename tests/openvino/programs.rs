@@ -229,7 +229,7 @@ fn a_run_stops_when_it_is_told_to_and_the_next_is_as_good_as_before() {
                 thread::yield_now();
             }
             let ended = running.join().expect("it does not panic");
-            assert_eq!(ended, Err("the run was told to stop".to_owned()));
+            assert_eq!(ended, Err("the run was asked to stop".to_owned()));
         }
     });
     first.clear();

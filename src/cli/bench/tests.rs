@@ -65,8 +65,8 @@ fn words_that_do_not_go_together_are_refused() {
         (["--seconds", "NaN"], "expected a number above 0"),
         (["--fill", "mask"], "expected INPUT=VALUE"),
     ] {
-        let told = refusal(&[&place[..], &more].concat());
-        assert!(told.contains(expected), "{told}");
+        let message = refusal(&[&place[..], &more].concat());
+        assert!(message.contains(expected), "{message}");
     }
 }
 
@@ -96,9 +96,9 @@ fn what_cannot_be_measured_is_said() {
     let missing = parsed(&["--model-repository", folder.path().to_str().expect("text"), "--model", "ech"]);
     let missing = run(&missing.expect("they go together")).expect_err("there is no such model").to_string();
     assert!(missing.contains("there is no model 'ech'") && missing.contains("it has 'echo'"), "{missing}");
-    let nobody = parsed(&["--url", "127.0.0.1:1", "--model", "m"]).expect("they go together");
-    let nobody = run(&nobody).expect_err("nobody answers there").to_string();
-    assert!(nobody.contains("cannot connect to '127.0.0.1:1'"), "{nobody}");
+    let absent = parsed(&["--url", "127.0.0.1:1", "--model", "m"]).expect("they go together");
+    let absent = run(&absent).expect_err("no server answers there").to_string();
+    assert!(absent.contains("cannot connect to '127.0.0.1:1'"), "{absent}");
     let address = parsed(&["--url", "localhost", "--model", "m"]).expect("they go together");
     assert!(run(&address).expect_err("the port is missing").to_string().contains("expected host:port"));
 }

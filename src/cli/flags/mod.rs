@@ -213,7 +213,7 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_shards: u16,
 
-    /// Seconds after which a batch is told to stop; 0 means no limit. A model's batching.task_time_limit_ms takes
+    /// Seconds after which a batch is asked to stop; 0 means no limit. A model's batching.task_time_limit_ms takes
     /// precedence
     #[arg(long = "task-time-limit-secs", value_name = "SECONDS", default_value_t = 60)]
     pub task_time_limit_secs: u32,

@@ -137,23 +137,23 @@ fn delay(given: &str) -> Result<Duration, String> {
 }
 
 fn level(given: &str) -> Result<String, String> {
-    TraceLevel::default().add(given).map_err(said).map(|()| given.to_owned())
+    TraceLevel::default().add(given).map_err(message).map(|()| given.to_owned())
 }
 
 fn rate(given: &str) -> Result<u32, String> {
-    parse_number("trace_rate", given).map_err(said)
+    parse_number("trace_rate", given).map_err(message)
 }
 
 fn log_frequency(given: &str) -> Result<u32, String> {
-    parse_number("log_frequency", given).map_err(said)
+    parse_number("log_frequency", given).map_err(message)
 }
 
 fn count(given: &str) -> Result<TraceCount, String> {
-    parse_count(given).map_err(said).map(TraceCount)
+    parse_count(given).map_err(message).map(TraceCount)
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it maps errors")]
-fn said(error: TraceSettingError) -> String {
+fn message(error: TraceSettingError) -> String {
     error.to_string()
 }
 

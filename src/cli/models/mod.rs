@@ -79,7 +79,7 @@ pub enum ModelsError {
     /// `minilm` was requested by name, but no checkpoint was given.
     #[error("the model 'minilm' needs its weights: name their directory with --minilm")]
     NoCheckpoint,
-    /// The checkpoint is not where the user said.
+    /// The checkpoint is not at the given path.
     #[error("there is no model.safetensors in '{directory}' ('{}' was looked for)", CHECKPOINTS.join("', '"))]
     CheckpointMissing {
         /// The directory given.
@@ -131,9 +131,9 @@ pub fn run(args: &ModelsArgs) -> Result<(), ModelsError> {
         if outcome.is_err() {
             bar.finish_and_clear();
         }
-        let told = tally.count(recipe, outcome?, started.elapsed());
+        let line = tally.count(recipe, outcome?, started.elapsed());
         bar.inc(1);
-        if let Some(line) = told {
+        if let Some(line) = line {
             bar.suspend(|| eprintln!("{line}"));
         }
     }

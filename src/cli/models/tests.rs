@@ -187,22 +187,22 @@ fn a_failure_leaves_nothing_behind() {
     let folder = Folder::new("failure");
     let mut recipe = Set::Examples.recipes().swap_remove(0);
     recipe.program = Program::Graph(|| Err(onnx::build::BuildError::NoOutput { graph: "g".to_owned() }.into()));
-    let told = write(&folder.args(Set::Examples, &[]), &recipe).expect_err("the graph is bad").to_string();
-    assert_eq!(told, "model 'identity': graph 'g' has no output");
+    let refusal = write(&folder.args(Set::Examples, &[]), &recipe).expect_err("the graph is bad").to_string();
+    assert_eq!(refusal, "model 'identity': graph 'g' has no output");
     assert!(folder.names().is_empty(), "{:?}", folder.names());
 }
 
 #[test]
 fn choices_that_cannot_be_met_are_refused() {
     let folder = Folder::new("refused");
-    let told = |args: &ModelsArgs| run(args).expect_err("refused").to_string();
-    let unknown = told(&folder.args(Set::Replay, &["addsub", "resnet"]));
+    let refusal = |args: &ModelsArgs| run(args).expect_err("refused").to_string();
+    let unknown = refusal(&folder.args(Set::Replay, &["addsub", "resnet"]));
     assert!(unknown.starts_with("there is no model 'resnet' in the set 'replay'; it has identity_onnx, "), "{unknown}");
-    let unweighted = told(&folder.args(Set::Examples, &["minilm"]));
+    let unweighted = refusal(&folder.args(Set::Examples, &["minilm"]));
     assert_eq!(unweighted, "the model 'minilm' needs its weights: name their directory with --minilm");
     let mut args = folder.args(Set::Examples, &["minilm"]);
     args.minilm = Some("nowhere".into());
-    assert!(told(&args).starts_with("there is no model.safetensors in 'nowhere' ("), "{}", told(&args));
+    assert!(refusal(&args).starts_with("there is no model.safetensors in 'nowhere' ("), "{}", refusal(&args));
     assert!(!folder.0.exists(), "nothing was begun");
 }
 

@@ -193,13 +193,13 @@ async fn a_signal_while_models_load_ends_the_server_in_order() {
     let flags = ["--drain-delay-secs=3600"];
     let (args, server, startup) = open_with(&directory, &flags, pool).await.expect("nothing stands in the way");
     let http = server.http_address();
-    let (tell, mut told) = tokio::sync::mpsc::channel(1);
+    let (signals, mut received) = tokio::sync::mpsc::channel(1);
     let served = load_and_serve(server, startup, &executor, &args, async || {
-        told.recv().await.expect("a second signal would end the server at once, and none comes")
+        received.recv().await.expect("a second signal would end the server at once, and none comes")
     });
     let asked = async {
         assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"), "it serves while it loads");
-        tell.send("SIGTERM").await.expect("it listens");
+        signals.send("SIGTERM").await.expect("it listens");
     };
     let (code, ()) = tokio::join!(served, asked);
     let code = code.expect("no model has to be there");

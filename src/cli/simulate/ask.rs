@@ -11,7 +11,8 @@ use crate::{
     batching::LaneKnobs,
     observe::timeline::RanTask,
     simulate::{
-        Brought, CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, Served, Setup, run,
+        CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, RequestInputs, Served,
+        Setup, run,
     },
     workload::{Arrivals, Lengths, Trace, Trees},
 };
@@ -42,7 +43,7 @@ pub(super) struct Model {
     parts: ModelTable,
     pub(super) share: f64,
     pub(super) workload: Option<String>,
-    brought: Brought,
+    inputs: RequestInputs,
 }
 
 /// The part of the simulation that is the same for all policies.
@@ -179,7 +180,7 @@ impl<'a> Ask<'a> {
     }
 
     fn loaded(&self, arrivals: Arrivals) -> Load {
-        let models = self.models.iter().map(|model| (model.share, model.brought.clone())).collect();
+        let models = self.models.iter().map(|model| (model.share, model.inputs.clone())).collect();
         Load { arrivals, models, traced: self.traced.clone(), backlog: self.args.backlog }
     }
 
@@ -216,12 +217,13 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
     let default = usual_workload(&model);
     let given = parts.next().or(args.workload.as_deref());
     let workload = default.map(|default| given.unwrap_or(default).to_owned());
-    let brought = workload.as_ref().map(|name| brought(&model, name)).transpose()?.unwrap_or(Brought::Nothing);
-    if matches!(brought, Brought::Tree(_)) && args.trace.is_some() {
+    let inputs =
+        workload.as_ref().map(|name| request_inputs(&model, name)).transpose()?.unwrap_or(RequestInputs::Alike);
+    if matches!(inputs, RequestInputs::Tree(_)) && args.trace.is_some() {
         let message = format!("--trace: expected a model whose requests have lengths, but '{}' has trees", whole.name);
         return Err(SimulateError::Word(message));
     }
-    Ok(Model { table: model, parts: whole, share, workload, brought })
+    Ok(Model { table: model, parts: whole, share, workload, inputs })
 }
 
 /// Returns the default workload of a model; `None` if all its requests are alike.
@@ -235,15 +237,17 @@ fn usual_workload(model: &ModelTable) -> Option<&'static str> {
 }
 
 /// Returns what requests of a model contain under a workload.
-fn brought(model: &ModelTable, workload: &str) -> Result<Brought, SimulateError> {
+fn request_inputs(model: &ModelTable, workload: &str) -> Result<RequestInputs, SimulateError> {
     if model.cells.as_ref().is_some_and(CellGraph::has_trees) {
         let trees = Trees::named(workload);
-        return trees.map(Brought::Tree).ok_or_else(|| SimulateError::unknown("workload", workload, &Trees::NAMES));
+        return trees
+            .map(RequestInputs::Tree)
+            .ok_or_else(|| SimulateError::unknown("workload", workload, &Trees::NAMES));
     }
     let lengths = Lengths::named(workload);
     let lengths = lengths.ok_or_else(|| SimulateError::unknown("workload", workload, &Lengths::NAMES))?;
     let is_translated = model.cells.as_ref().is_some_and(CellGraph::decodes);
-    Ok(if is_translated { Brought::Translated(lengths) } else { Brought::Input(lengths) })
+    Ok(if is_translated { RequestInputs::Translated(lengths) } else { RequestInputs::OfLength(lengths) })
 }
 
 /// Returns how far ahead lanes accept work.

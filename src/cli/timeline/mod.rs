@@ -108,9 +108,9 @@ pub enum TimelineError {
 pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
     let picture = read(&args.file)?;
     if let Some(path) = &args.plots {
-        let mut series = vec![told(&args.file, &picture, args.leave_out)?];
+        let mut series = vec![distributions(&args.file, &picture, args.leave_out)?];
         for file in &args.beside {
-            series.push(told(file, &read(file)?, args.leave_out)?);
+            series.push(distributions(file, &read(file)?, args.leave_out)?);
         }
         plots::write(path, &series)?;
     }
@@ -140,7 +140,7 @@ fn read(file: &Path) -> Result<Picture, TimelineError> {
 }
 
 /// Returns the distributions of one timeline, labelled with its file name.
-fn told(file: &Path, picture: &Picture, left_out: u32) -> Result<Series, TimelineError> {
+fn distributions(file: &Path, picture: &Picture, left_out: u32) -> Result<Series, TimelineError> {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let series = Series::of(name, picture, left_out as usize);
     series.ok_or_else(|| TimelineError::NoRequest { file: file.display().to_string(), left_out })
@@ -227,7 +227,7 @@ mod tests {
         files.iter().for_each(|file| fs::write(file, &ran).expect("a file for the test"));
         let plots = Some(directory.path().join("out"));
         let both = TimelineArgs { plots, beside: vec![files[1].clone()], ..args(files[0].clone()) };
-        run(&both).expect("both are told");
+        run(&both).expect("both are shown");
         let svg = fs::read_to_string(directory.path().join("out-queueing.svg")).expect("it was drawn");
         assert!(svg.contains("cells") && svg.contains("padded"), "{svg}");
         let none = run(&TimelineArgs { leave_out: 1, ..both }).expect_err("there is one request").to_string();

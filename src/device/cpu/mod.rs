@@ -245,7 +245,7 @@ impl<W: HostWork> Shared<W> {
         }
         for queued in stream.abandon() {
             if let Action::Launch { work, .. } = queued.action {
-                tell(work, Err(WorkFailure::Stopped));
+                complete(work, Err(WorkFailure::Stopped));
             }
         }
     }
@@ -274,7 +274,7 @@ impl<W: HostWork> Shared<W> {
                 // Releases the rows before the launch counts as complete.
                 drop(accesses);
                 stream.complete(position, shift);
-                tell(work, outcome);
+                complete(work, outcome);
             }
         }
         stream.rest(shift);
@@ -321,7 +321,7 @@ fn run_caught<W: HostWork>(work: &mut W, operands: &mut [Operand]) -> Result<(),
 }
 
 /// Calls the completion callback of work. A panic in it is logged, and the stream continues.
-fn tell<W: HostWork>(work: W, outcome: Result<(), WorkFailure>) {
+fn complete<W: HostWork>(work: W, outcome: Result<(), WorkFailure>) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work.done(outcome))) {
         error!(error = %message(&*payload), "completion callback panicked");
     }

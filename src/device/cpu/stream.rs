@@ -224,7 +224,7 @@ impl<W> Stream<W> {
         Some(shift)
     }
 
-    /// Rejects further operations and tells the thread to end.
+    /// Rejects further operations and makes the thread end.
     pub(super) fn stop(&self) {
         self.state.lock().stopped = true;
         self.arrived.notify_one();

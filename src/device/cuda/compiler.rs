@@ -148,9 +148,9 @@ impl Compiler {
         let _ = unsafe { sys::nvrtcVersion(&mut version.0, &mut version.1) };
         let mut hash = Sha256::new();
         let prelude = PRELUDE.iter().map(|(_, text)| *text);
-        let said =
+        let own =
             [self.architecture.as_str(), element.definition(), source.name, source.text, env!("CARGO_PKG_VERSION")];
-        for part in prelude.chain(said).chain(OPTIONS) {
+        for part in prelude.chain(own).chain(OPTIONS) {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }

@@ -196,9 +196,9 @@ impl Sim {
             return Some(abandoned);
         }
         while let Some((ended_ns, _, stream)) = self.next_stream().filter(|(ended_ns, ..)| *ended_ns <= until_ns) {
-            let told = self.streams[stream].end_oldest();
+            let ended = self.streams[stream].end_oldest();
             self.now_ns = self.now_ns.max(ended_ns);
-            if let Some(Pending { operation, started_ns, clock, outcome: Some(outcome), .. }) = told {
+            if let Some(Pending { operation, started_ns, clock, outcome: Some(outcome), .. }) = ended {
                 self.host.join(&clock);
                 return Some(Completion { operation, started_ns, ended_ns, outcome });
             }

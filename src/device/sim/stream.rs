@@ -123,9 +123,9 @@ impl Stream {
     pub(super) fn end_oldest(&mut self) -> Option<Pending> {
         self.unnoticed += 1;
         self.pending.get(self.unnoticed - 1)?.outcome.as_ref()?;
-        let told = self.pending.drain(..self.unnoticed).next_back();
+        let ended = self.pending.drain(..self.unnoticed).next_back();
         self.known += std::mem::take(&mut self.unnoticed) as u64;
-        told
+        ended
     }
 
     /// Orders the next operation after everything that the host knows, and drops entries that this makes redundant.

@@ -167,8 +167,8 @@ fn plain(text: &str) -> String {
             || line.starts_with("To facilitate the conversion")
     };
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_place(line));
-    let said = lines.collect::<Vec<_>>().join(" ");
-    if said.is_empty() { text.split_whitespace().collect::<Vec<_>>().join(" ") } else { said }
+    let message = lines.collect::<Vec<_>>().join(" ");
+    if message.is_empty() { text.split_whitespace().collect::<Vec<_>>().join(" ") } else { message }
 }
 
 #[cfg(test)]

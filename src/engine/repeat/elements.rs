@@ -259,8 +259,8 @@ mod tests {
     fn delays_of_any_size_do_not_overflow() {
         let longest = u64::from(u32::MAX);
         let delays = [u32::MAX; 3];
-        let said: Vec<u64> = runs(&[0; 3], &delays, u32::MAX).into_iter().map(|(_, delay)| delay).collect();
-        assert_eq!(said, [longest, longest, longest, 0]);
+        let reported: Vec<u64> = runs(&[0; 3], &delays, u32::MAX).into_iter().map(|(_, delay)| delay).collect();
+        assert_eq!(reported, [longest, longest, longest, 0]);
     }
 
     fn refusal(values: usize, delays: usize) -> String {

@@ -65,7 +65,8 @@ impl CellPrograms {
         let cells = unfolding.cells.iter().zip(programs).enumerate().map(|(number, (spec, program))| {
             let nodes = unfolding.segments.iter().flat_map(|segment| &segment.types);
             let nodes: SmallVec<[&NodeType; 4]> = nodes.filter(|nodes| nodes.cell == number).collect();
-            let pads = (0..spec.inputs.len()).map(|input| nodes.iter().all(|nodes| is_told(nodes, input))).collect();
+            let pads =
+                (0..spec.inputs.len()).map(|input| nodes.iter().all(|nodes| receives_length(nodes, input))).collect();
             Cell::new(spec, program, pads)
         });
         Ok(Self { cells: cells.collect(), keeps, unfolding, most_steps: MOST_STEPS })
@@ -184,7 +185,7 @@ fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>
 }
 
 /// Whether the cell receives the length of this input.
-fn is_told(nodes: &NodeType, input: usize) -> bool {
+fn receives_length(nodes: &NodeType, input: usize) -> bool {
     let grows = matches!(nodes.inputs[input], Source::Grown { .. });
     nodes.inputs.iter().any(|source| match source {
         Source::GrownLength => grows,

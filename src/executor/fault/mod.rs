@@ -79,7 +79,7 @@ impl Pool {
     }
 }
 
-/// Answers one request. A panic here affects no other request; the channel that it closes tells the client.
+/// Answers one request. A panic here affects no other request; its channel closes, which ends the call of the client.
 fn answer(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
         error!(panic = message(&*panic), "a request could not be answered");

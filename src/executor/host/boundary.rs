@@ -179,7 +179,7 @@ mod tests {
 
     fn fill(rows: &BoundaryRows, spans: &[(u32, u32)], values: &[u8], pool: &Arc<BufferPool>) {
         let places = Places::new(spans.iter().copied());
-        let mut room = rows.write(0, (&[2], 1), &places, pool).expect("nobody uses the rows");
+        let mut room = rows.write(0, (&[2], 1), &places, pool).expect("the rows are unused");
         room.as_mut_slice().copy_from_slice(values);
         room.commit();
     }
@@ -201,7 +201,7 @@ mod tests {
         let pool = BufferPool::new(0);
         let rows = BoundaryRows::new(4, 1);
         let places = Places::new([(1, 1), (2, 1)].into_iter());
-        let room = rows.write(0, (&[2], 1), &places, &pool).expect("nobody uses the rows");
+        let room = rows.write(0, (&[2], 1), &places, &pool).expect("the rows are unused");
         assert!(matches!(room, WriteRows::Inside(_)));
         room.commit();
         let (row_dims, read) = rows.read(0, &places, &pool).expect("they were written");
@@ -227,7 +227,7 @@ mod tests {
         fill(&rows, &[(0, 1)], &[1, 1], &pool);
         assert!(read(&rows, &[(0, 2)], &pool).is_err(), "the second row is not there");
         let places = Places::new([(1, 1)].into_iter());
-        drop(rows.write(0, (&[2], 1), &places, &pool).expect("nobody uses the row"));
+        drop(rows.write(0, (&[2], 1), &places, &pool).expect("the row is unused"));
         assert!(read(&rows, &[(1, 1)], &pool).is_err(), "its writer gave up");
     }
 

@@ -130,7 +130,7 @@ mod tests {
         answers: Result<Vec<Bytes>, String>,
         /// The lengths of the runs.
         lengths: Vec<i64>,
-        /// The lengths that the program is told not to prefer again.
+        /// The lengths that the program no longer prefers.
         refused: Vec<u32>,
     }
 

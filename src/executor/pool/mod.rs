@@ -50,7 +50,7 @@ pub struct PoolOptions {
     pub retain_bytes: usize,
     /// Maximum bytes of all outputs of one batch. A batch that would need more fails.
     pub max_output_bytes: usize,
-    /// Time limit of a task. A task that exceeds it is told to stop; its requests run again in halves, and a request
+    /// Time limit of a task. A task that exceeds it is asked to stop; its requests run again in halves, and a request
     /// that ran alone fails. Zero: no limit. A version can set its own limit.
     pub task_time_limit: Duration,
     /// A task that still runs after this time, counted from the stop signal, is abandoned and its lane gets a new
@@ -352,7 +352,7 @@ impl Pool {
     }
 
     /// Stops the pool: no further request is taken, requests in flight are answered that the server is shutting down,
-    /// and running programs are told to stop. Returns whether all threads ended within `patience`.
+    /// and running programs are asked to stop. Returns whether all threads ended within `patience`.
     pub fn stop(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         // Dropping the records closes their channels, which answers the requests.

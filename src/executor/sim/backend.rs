@@ -322,8 +322,8 @@ pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usiz
     }
     let outcomes = here.behaviour.outcomes(job);
     let timings = ExecutionTimings { compute_infer_ns: ended_ns - started_ns, ..ExecutionTimings::default() };
-    let told = outcomes.clone();
-    let ran = Ran { outputs: None, outcomes: told, failures: Vec::new(), delays: Vec::new(), timings };
+    let of_requests = outcomes.clone();
+    let ran = Ran { outputs: None, outcomes: of_requests, failures: Vec::new(), delays: Vec::new(), timings };
     here.counts.completed_before_taken += u64::from(!here.untaken.is_empty());
     drop(here);
     Arc::clone(pool).completed(shard, Some(started_ns), &flight.job, Finished::Ran(ran));

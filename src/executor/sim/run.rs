@@ -394,7 +394,7 @@ impl Run {
                 return Err(broken.clone());
             }
             if !self.lost[shard] && floor.used_rows() > 0 {
-                return Err(format!("{} rows of device {shard} are reserved for nobody", floor.used_rows()));
+                return Err(format!("{} rows of device {shard} are reserved without a request", floor.used_rows()));
             }
             let counts = floor.counts;
             let own = &mut self.happened;

@@ -24,11 +24,11 @@ pub(in crate::executor) struct After {
     /// State of sequences that are over.
     pub(in crate::executor) forgotten: Vec<Arc<SequenceState>>,
     pub(in crate::executor) wake_at: Option<Ns>,
-    /// Time of the next look for hung tasks.
+    /// Time of the next check for hung tasks.
     pub(in crate::executor) watch_at: Option<Ns>,
     /// Time at which the delay of a request ends.
     pub(in crate::executor) resume_at: Option<Ns>,
-    /// Incidents of tasks that were told to stop.
+    /// Incidents of tasks that were asked to stop.
     pub(in crate::executor) incidents: Vec<Incident>,
     /// Lanes that continue without their tasks.
     pub(in crate::executor) replacements: Vec<Replacement>,

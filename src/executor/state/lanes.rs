@@ -86,9 +86,9 @@ impl State {
     pub(in crate::executor) fn stop_unwanted(&mut self, now: Ns, after: &mut After) {
         let requests = &self.requests;
         let is_live = |req| find(requests, req).is_some();
-        let (stopped, look) = self.watch.stop_unwanted(now, is_live);
+        let (stopped, check_at) = self.watch.stop_unwanted(now, is_live);
         after.lanes_changed |= stopped > 0;
-        after.watch_at = look.or(after.watch_at);
+        after.watch_at = check_at.or(after.watch_at);
         if stopped > 0 {
             debug!(tasks = stopped, "tasks stopped early: all their requests have ended");
         }
@@ -100,7 +100,7 @@ impl State {
         if self.stopped {
             return;
         }
-        for (lane, found) in self.watch.look(now) {
+        for (lane, found) in self.watch.check(now) {
             match found {
                 Found::Overdue(flight) => {
                     flight.loaded.hangs.began(flight.stage);
@@ -121,7 +121,7 @@ impl State {
             }
         }
         self.abandon_lost(after);
-        after.watch_at = self.watch.next_look();
+        after.watch_at = self.watch.next_check();
     }
 
     /// Lets lost lanes continue without their tasks, up to the allowed number of abandoned tasks.

@@ -35,8 +35,8 @@ impl State {
             members.push(Member { span, payload, journey, step: record.step, guest });
         }
         let flight = Flight { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
-        let (stop, look) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
-        after.watch_at = look.or(after.watch_at);
+        let (stop, check_at) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
+        after.watch_at = check_at.or(after.watch_at);
         self.record_launch(now, &task);
         after.orders.push(Order::Run(Job { task, model, members, stop }));
     }

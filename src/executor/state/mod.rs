@@ -7,7 +7,7 @@ mod delays;
 mod lanes;
 mod launching;
 mod outputs;
-mod told;
+mod timeline_entries;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,7 +24,7 @@ pub(super) use self::{
 };
 use self::{
     delays::Delays,
-    told::{request_end, task_ran},
+    timeline_entries::{request_end, task_ran},
 };
 use super::{
     ModelHandle,
@@ -382,7 +382,7 @@ impl State {
         }
     }
 
-    /// Stops: takes no further request, tells tasks to stop, and returns the records of the requests in flight and the
+    /// Stops: takes no further request, asks tasks to stop, and returns the records of the requests in flight and the
     /// loaded versions.
     pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Version>) {
         self.stopped = true;

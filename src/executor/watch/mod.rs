@@ -1,5 +1,5 @@
 //! Watches the tasks on each lane: whether a live request needs them, whether they end in time, and whether they stop
-//! when told to.
+//! when asked to.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -19,8 +19,8 @@ pub(super) struct Watch {
     abandoned: Vec<(Flight, StopReason)>,
     /// Maximum number of abandoned tasks.
     most_abandoned: usize,
-    /// Time of the next look; `None` if there is nothing to look for.
-    look_at: Option<Ns>,
+    /// Time of the next check; `None` if there is nothing to check.
+    check_at: Option<Ns>,
     counts: LaneCounts,
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Returned {
     Abandoned(Flight),
 }
 
-/// The result of a look: a task whose stop signal was raised now, or one that did not return within the grace period.
+/// A finding of a check: a task whose stop signal was raised now, or one that did not return within the grace period.
 pub(super) enum Found {
     Overdue(Flight),
     Lost(Flight, StopReason),
@@ -94,12 +94,12 @@ impl Watch {
             grace_ns,
             abandoned: Vec::new(),
             most_abandoned: usize::from(lanes),
-            look_at: None,
+            check_at: None,
             counts: LaneCounts::default(),
         }
     }
 
-    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next look if it becomes
+    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next check if it becomes
     /// earlier.
     pub(super) fn launched(
         &mut self,
@@ -111,25 +111,25 @@ impl Watch {
         let (stop, mut own) = lane.spare.pop().unwrap_or_default();
         own.clear();
         own.extend(requests);
-        let looks_at = due(&flight, Progress::Running, self.grace_ns).filter(|_| lane.tasks.is_empty());
+        let checks_at = due(&flight, Progress::Running, self.grace_ns).filter(|_| lane.tasks.is_empty());
         let entry = OnLane { flight, progress: Progress::Running, stop: Arc::clone(&stop), requests: own };
         lane.tasks.push_back(entry);
-        (stop, looks_at.and_then(|at| self.arm(at)))
+        (stop, checks_at.and_then(|at| self.arm(at)))
     }
 
     /// Records that a task has left a lane, so that the next one on it, if any, runs from now on. Returns the time of
-    /// the next look if it becomes earlier.
+    /// the next check if it becomes earlier.
     pub(super) fn goes_on(&mut self, lane: LaneId, now: Ns) -> Option<Ns> {
         let next = self.lanes.get_mut(usize::from(lane.0))?.tasks.front_mut()?;
         next.flight.since = next.flight.since.max(now);
-        if let Progress::Stopping(_, told) = &mut next.progress {
-            *told = (*told).max(now);
+        if let Progress::Stopping(_, asked_at) = &mut next.progress {
+            *asked_at = (*asked_at).max(now);
         }
         let at = due(&next.flight, next.progress, self.grace_ns)?;
         self.arm(at)
     }
 
-    /// Stops tasks that no live request needs. Returns their number, and the time of the next look if it becomes
+    /// Stops tasks that no live request needs. Returns their number, and the time of the next check if it becomes
     /// earlier.
     pub(super) fn stop_unwanted(&mut self, now: Ns, is_live: impl Fn(ReqId) -> bool) -> (usize, Option<Ns>) {
         let mut stopped = 0;
@@ -141,8 +141,8 @@ impl Watch {
             }
         }
         self.counts.unwanted += stopped as u64;
-        let look = if stopped == 0 { None } else { self.arm(now.saturating_add(self.grace_ns)) };
-        (stopped, look)
+        let check_at = if stopped == 0 { None } else { self.arm(now.saturating_add(self.grace_ns)) };
+        (stopped, check_at)
     }
 
     /// Removes a task from its lane.
@@ -166,7 +166,7 @@ impl Watch {
     }
 
     /// Stops tasks that exceeded their time limit, and gives up those that did not return within the grace period.
-    pub(super) fn look(&mut self, now: Ns) -> Vec<(LaneId, Found)> {
+    pub(super) fn check(&mut self, now: Ns) -> Vec<(LaneId, Found)> {
         let mut found = Vec::new();
         for (id, lane) in (0..).map(LaneId).zip(&mut self.lanes) {
             let Some(OnLane { flight, progress, stop, .. }) = lane.tasks.front_mut() else { continue };
@@ -190,11 +190,11 @@ impl Watch {
         found
     }
 
-    /// Returns the time of the next look.
-    pub(super) fn next_look(&mut self) -> Option<Ns> {
+    /// Returns the time of the next check.
+    pub(super) fn next_check(&mut self) -> Option<Ns> {
         let first = self.lanes.iter().filter_map(|lane| lane.tasks.front());
-        self.look_at = first.filter_map(|entry| due(&entry.flight, entry.progress, self.grace_ns)).min();
-        self.look_at
+        self.check_at = first.filter_map(|entry| due(&entry.flight, entry.progress, self.grace_ns)).min();
+        self.check_at
     }
 
     /// Abandons the task of a lost lane, together with those behind it, unless too many tasks are abandoned already.
@@ -241,21 +241,21 @@ impl Watch {
         LaneCounts { stuck, abandoned: self.abandoned.len() as u64, ..self.counts }
     }
 
-    /// Brings the next look forward. Returns its time, unless an earlier look is due.
+    /// Brings the next check forward. Returns its time, unless an earlier check is due.
     fn arm(&mut self, at: Ns) -> Option<Ns> {
-        if self.look_at.is_some_and(|look_at| look_at <= at) {
+        if self.check_at.is_some_and(|check_at| check_at <= at) {
             return None;
         }
-        self.look_at = Some(at);
-        self.look_at
+        self.check_at = Some(at);
+        self.check_at
     }
 }
 
-/// Returns when the next look at a task is due.
+/// Returns when the next check of a task is due.
 fn due(flight: &Flight, progress: Progress, grace_ns: Ns) -> Option<Ns> {
     match progress {
         Progress::Running => Some(flight.since.saturating_add(flight.limit_ns?)),
-        Progress::Stopping(_, told) => Some(told.saturating_add(grace_ns)),
+        Progress::Stopping(_, asked_at) => Some(asked_at.saturating_add(grace_ns)),
         Progress::Lost(_) => None,
     }
 }

@@ -101,7 +101,7 @@ mod tests {
         written.expect("it was read in time");
 
         guarded.write_all(&[4]).await.expect("it fits");
-        let error = guarded.write_all(&[5]).await.expect_err("nobody reads");
+        let error = guarded.write_all(&[5]).await.expect_err("the client does not read");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -66,8 +66,8 @@ impl Acceptor {
                 Ok((stream, None)) => {
                     // A client that expects TLS could not read a message yet.
                     let words = if self.tls.is_none() { NO_PLACE } else { &[] };
-                    let told = turn_away(stream, words);
-                    debug!(?told, "HTTP connection refused: there are too many");
+                    let closed = turn_away(stream, words);
+                    debug!(?closed, "HTTP connection refused: there are too many");
                 }
                 Ok((stream, Some(place))) => {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());

@@ -78,9 +78,9 @@ impl Checker<'_> {
             unfolding.outputs_of(segment, emit.output)?;
         }
         if let Nodes::Decode { until: Some((output, _)), .. } = segment.nodes {
-            let given = self.first().outputs.get(output).ok_or("'until' looks at no output of its cell")?;
+            let given = self.first().outputs.get(output).ok_or("'until' names no output of its cell")?;
             if !is_integer(given) {
-                return Err(format!("'until' looks at '{}': expected one INT32 or INT64 a row", given.name));
+                return Err(format!("'until' reads '{}': expected one INT32 or INT64 a row", given.name));
             }
         }
         Ok(())
@@ -102,8 +102,8 @@ impl Checker<'_> {
             }
             Source::Control { no, yes, .. } => {
                 is_single(input)?;
-                is_row(input, "is told", no)?;
-                is_row(input, "is told", yes)
+                is_row(input, "is given", no)?;
+                is_row(input, "is given", yes)
             }
             Source::CorrelationId => {
                 use DataType::{Int32, Int64, Uint32, Uint64};

@@ -76,7 +76,7 @@ fn depth(children: &[SmallVec<[u32; 2]>], parents: &[SmallVec<[u32; 1]>]) -> u32
 }
 
 /// Value for no child.
-pub(super) const NOBODY: i64 = -1;
+pub(super) const NO_CHILD: i64 = -1;
 
 /// Creates the graph from a table with `width` children per node.
 ///
@@ -87,7 +87,7 @@ pub(super) fn topology(children: &[i64], width: usize) -> Result<Topology, Unfol
     let mut table: Vec<SmallVec<[u32; 2]>> = Vec::with_capacity(nodes);
     for (node, own) in children.chunks_exact(width.max(1)).enumerate() {
         let mut named = SmallVec::new();
-        for &child in own.iter().filter(|child| **child != NOBODY) {
+        for &child in own.iter().filter(|child| **child != NO_CHILD) {
             let known = u32::try_from(child).ok().filter(|child| (*child as usize) < nodes);
             named.push(known.ok_or(UnfoldError::UnknownChild { node, child, nodes })?);
         }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn children_are_named_by_their_numbers() {
-        let found = topology(&[1, 2, NOBODY, NOBODY, NOBODY, NOBODY], 2).expect("a tree");
+        let found = topology(&[1, 2, NO_CHILD, NO_CHILD, NO_CHILD, NO_CHILD], 2).expect("a tree");
         assert_eq!(found, Topology::new(vec![[1, 2].into_iter().collect(), SmallVec::new(), SmallVec::new()]));
     }
 

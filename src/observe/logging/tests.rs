@@ -174,7 +174,7 @@ fn a_file_that_cannot_be_opened_is_named() {
 }
 
 /// Returns the part of a line after the source location.
-fn said(page: &Page) -> String {
+fn body(page: &Page) -> String {
     let text = page.take();
     assert_eq!(text.lines().count(), 1, "a record is one line: {text}");
     text.trim_end().split_once("] ").expect("a place ends with a bracket").1.to_owned()
@@ -189,9 +189,9 @@ fn a_record_has_the_fields_of_the_spans_around_it_and_the_innermost_counts() {
             let _inner = info_span!("measure", what = "2 stages", model = "inner").entered();
             warn!(rows = 4, "slow");
             let fields = r#"rows=4 what="2 stages" model="inner" version=3 engine="onnxruntime""#;
-            assert_eq!(said(page), format!("slow {fields}"));
+            assert_eq!(body(page), format!("slow {fields}"));
             warn!(model = "own", "slow");
-            assert!(said(page).starts_with(r#"slow model="own" what="2 stages" version=3"#));
+            assert!(body(page).starts_with(r#"slow model="own" what="2 stages" version=3"#));
 
             logging.apply([("log_format", Some(LogValue::Text("json".to_owned())))]).expect("changeable");
             warn!(rows = 4, "slow");
@@ -201,7 +201,7 @@ fn a_record_has_the_fields_of_the_spans_around_it_and_the_innermost_counts() {
             logging.apply([("log_format", Some(LogValue::Text("default".to_owned())))]).expect("changeable");
         });
         warn!("apart");
-        assert_eq!(said(page), "apart", "a span that is left says nothing more");
+        assert_eq!(body(page), "apart", "a span that is left adds no fields");
     });
 }
 
@@ -215,10 +215,10 @@ fn spans_of_level_info_are_open_as_long_as_anything_is_logged_and_debug_spans_wh
             warn!("slow");
         };
         within((true, false));
-        assert_eq!(said(page), r#"slow model="slow""#);
+        assert_eq!(body(page), r#"slow model="slow""#);
         logging.apply([("log_verbose_level", Some(LogValue::Uint(1)))]).expect("changeable");
         within((true, true));
-        assert_eq!(said(page), r#"slow request_id="7" model="slow""#);
+        assert_eq!(body(page), r#"slow request_id="7" model="slow""#);
         let off = [("log_verbose_level", LogValue::Uint(0)), ("log_warning", LogValue::Bool(false))];
         logging.apply(off.map(|(name, value)| (name, Some(value)))).expect("changeable");
         within((false, false));
@@ -233,9 +233,9 @@ fn what_a_client_sends_forges_neither_a_line_nor_a_field() {
         let _request = info_span!("infer", request_id = forged).entered();
         let quoted = format!("{forged:?}");
         warn!(reason = forged, error = %forged, "refused");
-        assert_eq!(said(page), format!("refused reason={quoted} error={quoted} request_id={quoted}"));
+        assert_eq!(body(page), format!("refused reason={quoted} error={quoted} request_id={quoted}"));
         warn!(one = %"", two = %"a=b", three = %"a b", four = %"plain", "values");
-        assert!(said(page).starts_with(r#"values one="" two="a=b" three="a b" four=plain"#));
+        assert!(body(page).starts_with(r#"values one="" two="a=b" three="a b" four=plain"#));
 
         warn!("of {forged}");
         let text = page.take();

@@ -246,11 +246,11 @@ pub(super) const PER_POOL: [PerPool; 13] = [
         value: |read| read.tasks_running as f64,
     },
     PerPool {
-        family: counter("paternoster_tasks_unwanted_total", "Tasks told to stop because all their requests had ended"),
+        family: counter("paternoster_tasks_unwanted_total", "Tasks asked to stop because all their requests had ended"),
         value: |read| read.lanes.unwanted as f64,
     },
     PerPool {
-        family: counter("paternoster_tasks_overdue_total", "Tasks told to stop because their time was over"),
+        family: counter("paternoster_tasks_overdue_total", "Tasks asked to stop because their time was over"),
         value: |read| read.lanes.overdue as f64,
     },
     PerPool {
@@ -362,7 +362,7 @@ pub(super) const REJECTION_TIME: Family =
 
 pub(super) const FAILED_SCANS: Family = counter(
     "paternoster_repository_failed_scans_total",
-    "Looks at a model repository or a model's directory that failed; what was served stayed as it was",
+    "Failed scans of a model repository or a model's directory; the served models stayed as they were",
 );
 
 /// A family of one number per card (label gpu_uuid).

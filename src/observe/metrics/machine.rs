@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(at(0, 1), 1);
         assert_eq!(at(1_999, 2), 1, "it is not old yet");
         assert_eq!(at(2_000, 3), 3);
-        assert_eq!(at(3_000, 4), 3, "the interval begins anew with each reading");
+        assert_eq!(at(3_000, 4), 3, "each reading starts a new interval");
         let always = Kept::new(Duration::ZERO);
         assert_eq!((always.get(begin, || 1), always.get(begin, || 2)), (1, 2));
     }

@@ -229,7 +229,7 @@ fn without_a_model_the_machine_and_the_pool_still_report() {
 }
 
 #[test]
-fn failed_looks_at_the_repository_are_counted() {
+fn failed_scans_of_the_repository_are_counted() {
     let stats = Arc::new(RepositoryStats::default());
     stats.failed_scans.fetch_add(2, Ordering::Relaxed);
     let metrics = metrics_of(Vec::new()).with_repository(stats).expect("names are unique");

@@ -202,7 +202,11 @@ mod tests {
         timeline.arrived(3, 9, 0, 1);
         assert!(timeline.recording().is_none());
         timeline.watch(10);
-        assert_eq!(timeline.recording().map(|recording| recording.records.len()), Some(0), "it begins anew");
+        assert_eq!(
+            timeline.recording().map(|recording| recording.records.len()),
+            Some(0),
+            "the recording starts again"
+        );
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl Picture {
         let legend = Legend::of(rows);
         let (mut body, top) = (String::new(), legend.y + 14.0);
         let mut y = top;
-        // Requests come first, because readers look for them, followed by the lanes that run them.
+        // Requests come first, because readers want them, followed by the lanes that run them.
         let (lanes, models): (Vec<_>, Vec<_>) = self.processes.iter().partition(|process| process.id == LANES);
         for process in models.into_iter().chain(lanes) {
             let own = || rows.range(Row { process: process.id, row: 0 }..=Row { process: process.id, row: u32::MAX });

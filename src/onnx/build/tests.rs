@@ -14,9 +14,9 @@ fn an_undefined_tensor_is_named_with_its_node() {
     let (mut graph, x) = one_input();
     let y = graph.op("Add", &[&x, &Value::by_name("ghost")]).named("y").value();
     graph.output(&y, ROW, &dims!["batch", 2]);
-    let told = graph.finish().expect_err("ghost is nowhere");
-    assert_eq!(told, BuildError::Undefined { node: "y".to_owned(), tensor: "ghost".to_owned() });
-    assert_eq!(told.to_string(), "node 'y' uses tensor 'ghost', which is not defined before it");
+    let refusal = graph.finish().expect_err("ghost is nowhere");
+    assert_eq!(refusal, BuildError::Undefined { node: "y".to_owned(), tensor: "ghost".to_owned() });
+    assert_eq!(refusal.to_string(), "node 'y' uses tensor 'ghost', which is not defined before it");
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn a_constant_must_fill_its_shape() {
     let (mut graph, x) = one_input();
     graph.constant("weights", &[2, 3], &[1.0_f32; 5]);
     graph.output(&x, ROW, &dims!["batch", 2]);
-    let told = graph.finish().expect_err("one number is missing").to_string();
-    assert_eq!(told, "constant 'weights' of shape [2, 3] takes 24 bytes, but 20 were given");
+    let refusal = graph.finish().expect_err("one number is missing").to_string();
+    assert_eq!(refusal, "constant 'weights' of shape [2, 3] takes 24 bytes, but 20 were given");
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl ExternalFiles {
                 let file = files.get(location).cloned().map(Source::Memory);
                 file.ok_or_else(|| {
                     let names: Vec<&str> = files.keys().map(String::as_str).collect();
-                    format!("the load request did not bring it; beside the model it brought {names:?}")
+                    format!("the load request lacks it; beside the model it has {names:?}")
                 })
             }
         }

@@ -232,7 +232,7 @@ fn files_that_came_along_are_found_by_their_names_only() {
     assert_eq!(taken(&files, &[("location", "in/w.bin")]), Ok(numbers(4)));
     assert_eq!(taken(&files, &[("location", "./in/w.bin")]), Ok(numbers(4)));
     let refused = taken(&files, &[("location", "/etc/hostname")]).expect_err("it did not come along");
-    assert!(refused.contains("'/etc/hostname': the load request did not bring it"), "{refused}");
+    assert!(refused.contains("'/etc/hostname': the load request lacks it"), "{refused}");
     let short = taken(&files, &[("location", "in/w.bin"), ("offset", "1")]).expect_err("one byte is missing");
     assert!(short.contains("it has 16 bytes, expected 16 from byte 1 on"), "{short}");
 }

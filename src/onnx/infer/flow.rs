@@ -92,7 +92,7 @@ fn followed(call: &Call<'_>, id: NodeId, dims: Option<&[Dim]>, track: Track, sym
     let is_multiple = dims.get(axis).and_then(Option::as_ref).is_some_and(|length| length.is_batch_multiple(symbols));
     let counted = |(at, dim): (usize, &Dim)| at != axis && dim.as_ref().is_some_and(|it| it.counts_rows(symbols));
     if !is_multiple || dims.iter().enumerate().any(counted) {
-        return lost("makes a tensor whose shape does not tell where the rows are");
+        return lost("makes a tensor whose shape does not show where the rows are");
     }
     Flow::Rows(axis)
 }

@@ -73,10 +73,10 @@ pub fn running_total() -> Result<Model, BuildError> {
     let next = graph.op("Identity", &[&sum]).named("total_next").value();
     graph.output(&sum, DataType::Int64, &shape);
     graph.output(&next, DataType::Int64, &shape);
-    for (control, datatype, told) in [("START", DataType::Int32, "is_first"), ("END", DataType::Fp32, "is_last")] {
+    for (control, datatype, flag) in [("START", DataType::Int32, "is_first"), ("END", DataType::Fp32, "is_last")] {
         let control = graph.input(control, datatype, &shape);
-        let told = graph.op("Identity", &[&control]).named(told).value();
-        graph.output(&told, datatype, &shape);
+        let flag = graph.op("Identity", &[&control]).named(flag).value();
+        graph.output(&flag, datatype, &shape);
     }
     graph.finish()
 }

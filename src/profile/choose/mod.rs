@@ -89,7 +89,7 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
     let stages = match fixed {
         Some(stages) => stages,
         None if !found.load_diversity || found.runs_best_one_by_one() => {
-            reasons.push("one stage: boundaries would cost and nobody would join at them".to_owned());
+            reasons.push("one stage: boundaries would cost time, and no request would join at them".to_owned());
             1
         }
         None if found.input_diversity => stages_by_operators(profile, &found, &mut reasons),
@@ -112,15 +112,14 @@ fn why(policy: ChosenPolicy) -> &'static [&'static str] {
     const PARTS: &str = "no more boards together, or stays together, than the device takes as well in parts";
     match policy {
         ChosenPolicy::Serial => &["while all lanes are busy, no batch is 5 % faster a row than requests one by one"],
-        ChosenPolicy::Diversity { input: true, .. } => &[
-            "requests differ in length: those of like length travel together, where that is faster than padding",
-            PARTS,
-        ],
+        ChosenPolicy::Diversity { input: true, .. } => {
+            &["requests differ in length: those of like length share a batch where that is faster than padding", PARTS]
+        }
         ChosenPolicy::Diversity { load: true, .. } => {
             &["lengths are alike: newcomers join the newest batch (it is stretched)", PARTS]
         }
         ChosenPolicy::Diversity { .. } => {
-            &["lengths are alike and nobody joins on the way: what waits boards at once", PARTS]
+            &["lengths are alike and no request joins a running batch: waiting requests board at once", PARTS]
         }
     }
 }
@@ -131,7 +130,7 @@ fn stages_by_operators(profile: &Profile, found: &Findings, reasons: &mut Vec<St
     let fewest = profile.cuts.iter().filter(diverse).map(|cut| cut.stages.len()).min();
     let stages = fewest.and_then(|count| u16::try_from(count).ok()).unwrap_or(1);
     reasons.push(match stages {
-        1 => "one stage: groups of like length run in parallel, so nobody needs to join at a boundary".to_owned(),
+        1 => "one stage: groups of like length run in parallel, so no request needs to join at a boundary".to_owned(),
         count => format!("{count} stages: the fewest that gain by batches of different sizes"),
     });
     stages
@@ -153,7 +152,8 @@ fn stages_by_wait(profile: &Profile, found: &Findings, reasons: &mut Vec<String>
         cheap.filter_map(|cut| Some((cut.stages.len(), expected_ns(cut, found.length)?))).collect();
     if weighed.len() < profile.cuts.len() {
         reasons.push(format!(
-            "cuts that make a batch of 1 or {} more than {:.0} % slower are left out: everybody would pay for those who join",
+            "cuts that make a batch of 1 or {} more than {:.0} % slower are left out: all requests would pay for those \
+             that join",
             found.together_rows,
             100.0 * (CUT_COSTS - 1.0),
         ));

@@ -24,14 +24,14 @@ impl Automatic {
     pub fn of(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Self {
         let Settings { config, own } = settings;
         let is_auto = |stages: &Stages| *stages == Stages::Word(Auto::Auto);
-        let said = own.stages.as_ref();
+        let given = own.stages.as_ref();
         let policy = settings.policy() == Some(PolicyName::Auto);
-        let is_asked_for = said.is_some_and(is_auto) || policy && !origin.implies_policy;
+        let is_asked_for = given.is_some_and(is_auto) || policy && !origin.implies_policy;
         let unfolds = settings.has_cells() || sequences::given(config).is_some();
         if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || unfolds {
             return Self::default();
         }
-        Self { stages: said.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }
+        Self { stages: given.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }
     }
 
     /// Whether anything is chosen.
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn what_is_not_named_is_chosen_where_auto_is() {
         let with = |text: &str| automatic(&format!("max_batch_size: 4\n{text}"));
-        assert_eq!(with(""), (false, false), "nobody asked");
+        assert_eq!(with(""), (false, false), "not requested");
         assert_eq!(with("batching: { latency_objective_ms: 9 }"), (false, false));
         assert_eq!(with("stages: auto"), (true, true));
         assert_eq!(with("batching: { policy: auto }"), (true, true));

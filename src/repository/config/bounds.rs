@@ -95,14 +95,14 @@ fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) -> Option<usize> {
     None
 }
 
-/// Brackets times bytes of a YAML text. The YAML reader looks at every open bracket again at each token, so this
+/// Brackets times bytes of a YAML text. The YAML reader visits every open bracket again at each token, so this
 /// product bounds its time (to about half a second); it allows 1,024 brackets in the longest file and more in shorter
 /// ones.
 const MAX_BRACKETS_TIMES_BYTES: usize = 1 << 27;
 
 /// Checks the nesting of a YAML text.
 ///
-/// Quotes and comments are not told apart from the rest, so that nothing can hide in them: brackets there count too.
+/// Quotes and comments are not distinguished from the rest, so that nothing can hide in them: their brackets count too.
 pub(super) fn yaml(text: &str) -> Result<(), Excess> {
     let (mut depth, mut brackets) = (0_usize, 0_usize);
     // Deeper lists need deeper indentation, unless they begin in one line: `- - - x`.

@@ -72,7 +72,7 @@ fn large_texts_are_answered_too() {
     tensors.push_str("output { name: 'y' data_type: TYPE_INT8 dims: 1 }");
     assert!(read_pbtxt(tensors.as_bytes()), "many tensors on one line");
     let keys: String = (0..8_000).map(|number| format!("k{number}: 1\n")).collect();
-    assert!(!read_yaml(keys.as_bytes()), "many keys that nobody knows");
+    assert!(!read_yaml(keys.as_bytes()), "many unknown keys");
 }
 
 proptest! {

@@ -252,7 +252,7 @@ pub(super) mod tests {
         assert!(refused.ends_with("unknown key 'queueing'"), "{refused}");
         let refused = folded(&[("instance.precisio", "bf16")]).expect_err("there is none");
         assert!(refused.ends_with("unknown key 'precisio'; did you mean 'precision'?"), "{refused}");
-        let refused = folded(&[("stages", "2"), ("stages.0", "t")]).expect_err("it is said twice");
+        let refused = folded(&[("stages", "2"), ("stages.0", "t")]).expect_err("it is given twice");
         assert!(refused.contains("stages]: expected either a number or tensors to cut at (stages.0 …)"), "{refused}");
     }
 }

@@ -85,7 +85,7 @@ pub struct OwnInstance {
 }
 
 impl Own {
-    /// The key of the first that is said of stages and exits.
+    /// The key of the first setting of stages and exits.
     pub fn stages_key(&self) -> Option<&'static str> {
         match &self.stages {
             _ if !self.exits.is_empty() => Some("exits.0.at_least"),

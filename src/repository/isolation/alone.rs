@@ -27,7 +27,7 @@ pub fn open_alone() -> ExitCode {
         Err(reason) => {
             let shown = reason.as_bytes();
             let shown = &shown[..shown.len().min(REASON_MAX_BYTES as usize)];
-            // If the write fails, the exit status still tells the server enough.
+            // If the write fails, the exit status is still enough for the server.
             let _ = io::stdout().write_all(shown);
             ExitCode::from(REFUSED as u8)
         }

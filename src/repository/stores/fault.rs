@@ -86,12 +86,12 @@ mod tests {
         let answer = "Error performing GET http://s/b?list-type=2 in 3ms - Server returned non-2xx status code: 403 \
                       Forbidden: <Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>AKIA</AWSAccessKeyId>\
                       <StringToSign>secret</StringToSign></Error>";
-        let told = generic(answer).to_string();
-        assert_eq!(told, "the store refuses these credentials (403 SignatureDoesNotMatch)");
-        let told = generic("status code: 404 Not Found: <Code>NoSuchBucket</Code>").to_string();
-        assert_eq!(told, "the store has no such bucket, container or object (404 NoSuchBucket)");
-        let told = generic("status code: 500: <Code>a code\nof two lines</Code>").to_string();
-        assert_eq!(told, "the store answers with an error (500)");
+        let shown = generic(answer).to_string();
+        assert_eq!(shown, "the store refuses these credentials (403 SignatureDoesNotMatch)");
+        let shown = generic("status code: 404 Not Found: <Code>NoSuchBucket</Code>").to_string();
+        assert_eq!(shown, "the store has no such bucket, container or object (404 NoSuchBucket)");
+        let shown = generic("status code: 500: <Code>a code\nof two lines</Code>").to_string();
+        assert_eq!(shown, "the store answers with an error (500)");
     }
 
     #[test]

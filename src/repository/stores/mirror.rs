@@ -99,7 +99,7 @@ impl Mirror {
     /// # Errors
     /// Fails if the store does not deliver every object, a key cannot be a file, the disk cannot be written, there is
     /// no room, or the model changed during the fetch.
-    pub(in crate::repository) async fn bring(&self, name: &str, let_go: &LetGo) -> Result<PathBuf, StoreFault> {
+    pub(in crate::repository) async fn fetch(&self, name: &str, let_go: &LetGo) -> Result<PathBuf, StoreFault> {
         let objects = self.objects(name).await?;
         if objects.is_empty() {
             return Err(StoreFault("the store has nothing of that model".to_owned()));
@@ -119,7 +119,7 @@ impl Mirror {
         let Some((draft, missing)) = begun.await? else { return Ok(self.shelf.model(name)) };
         let needed = missing.iter().map(|(object, _)| object.size).sum();
         let reserved = self.cache.room.reserve(needed, let_go).await?;
-        let fetches = stream::iter(missing).map(|(object, file)| self.fetch(name, object, file));
+        let fetches = stream::iter(missing).map(|(object, file)| self.fetch_object(name, object, file));
         let bytes: Vec<u64> = fetches.buffer_unordered(PARALLEL_REQUESTS).try_collect().await?;
         // Listed again: every object matched its tag when it was fetched, but objects may have been added or removed.
         if self.objects(name).await? != objects {
@@ -157,7 +157,7 @@ impl Mirror {
     }
 
     /// Streams one object to its file, and returns its size in bytes.
-    async fn fetch(&self, name: &str, object: Object, path: PathBuf) -> Result<u64, StoreFault> {
+    async fn fetch_object(&self, name: &str, object: Object, path: PathBuf) -> Result<u64, StoreFault> {
         let _permit = self.permit().await?;
         let key = format!("{}/{name}/{}", self.location.prefix, object.path);
         let key = Key::parse(key).map_err(object_store::Error::from)?;

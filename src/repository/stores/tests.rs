@@ -128,7 +128,7 @@ impl Fixture {
 
     /// Returns the directory of the repository, with a copy of this model in it.
     async fn shelf_of(&self, name: &str) -> PathBuf {
-        let model = self.mirror().bring(name, &keep_all()).await.expect("it is fetched");
+        let model = self.mirror().fetch(name, &keep_all()).await.expect("it is fetched");
         model.parent().and_then(Path::parent).expect("a repository").to_owned()
     }
 
@@ -153,16 +153,16 @@ fn text(folder: &Path, file: &str) -> String {
 async fn an_object_is_fetched_once_for_each_of_its_contents() {
     let fixture = Fixture::new().await;
     let (store, mirror) = (&fixture.store, fixture.mirror());
-    let folder = mirror.bring("m", &keep_all()).await.unwrap();
+    let folder = mirror.fetch("m", &keep_all()).await.unwrap();
     assert_eq!(store.fetched(), ["models/m/1/model.onnx", "models/m/config.pbtxt"]);
     assert_eq!((text(&folder, "1/model.onnx"), text(&folder, "config.pbtxt")), ("one".to_owned(), "config".to_owned()));
     let program = fs::metadata(folder.join("1/model.onnx")).unwrap();
 
-    assert_eq!(mirror.bring("m", &keep_all()).await.unwrap(), folder);
+    assert_eq!(mirror.fetch("m", &keep_all()).await.unwrap(), folder);
     assert_eq!(store.fetched(), [""; 0], "nothing changed");
 
     store.write("models/m/config.pbtxt", "another").await;
-    assert_eq!(mirror.bring("m", &keep_all()).await.unwrap(), folder);
+    assert_eq!(mirror.fetch("m", &keep_all()).await.unwrap(), folder);
     assert_eq!(store.fetched(), ["models/m/config.pbtxt"]);
     assert_eq!(text(&folder, "config.pbtxt"), "another");
     let same = fs::metadata(folder.join("1/model.onnx")).unwrap();
@@ -171,7 +171,7 @@ async fn an_object_is_fetched_once_for_each_of_its_contents() {
 
     store.write("models/m/2/model.onnx", "two").await;
     store.erase("models/m/1/model.onnx").await;
-    mirror.bring("m", &keep_all()).await.unwrap();
+    mirror.fetch("m", &keep_all()).await.unwrap();
     assert_eq!(store.fetched(), ["models/m/2/model.onnx"]);
     assert!(!folder.join("1").exists() && folder.join("2/model.onnx").exists());
 }
@@ -182,21 +182,21 @@ async fn a_model_that_changes_while_it_is_fetched_is_left_as_it_was() {
     let (store, mirror) = (&fixture.store, fixture.mirror());
     for (key, new) in [("models/m/3/model.onnx", "half"), ("models/m/1/model.onnx", "other")] {
         *store.puts_at_fetch.lock() = Some((key.to_owned(), new.to_owned()));
-        let fault = mirror.bring("m", &keep_all()).await.unwrap_err().to_string();
+        let fault = mirror.fetch("m", &keep_all()).await.unwrap_err().to_string();
         assert_eq!(fault, "the model changed in the store while it was fetched", "{key}");
         assert_eq!(fixture.snapshots(), 0, "nothing is left of it");
     }
-    let folder = mirror.bring("m", &keep_all()).await.unwrap();
+    let folder = mirror.fetch("m", &keep_all()).await.unwrap();
     assert_eq!(text(&folder, "3/model.onnx"), "half");
 
     store.write("models/m/config.pbtxt", "newer").await;
     *store.puts_at_fetch.lock() = Some(("models/m/3/model.onnx".to_owned(), "whole".to_owned()));
-    mirror.bring("m", &keep_all()).await.unwrap_err();
+    mirror.fetch("m", &keep_all()).await.unwrap_err();
     assert_eq!(
         (text(&folder, "config.pbtxt"), text(&folder, "3/model.onnx")),
         ("config".to_owned(), "half".to_owned())
     );
-    mirror.bring("m", &keep_all()).await.unwrap();
+    mirror.fetch("m", &keep_all()).await.unwrap();
     assert_eq!(
         (text(&folder, "config.pbtxt"), text(&folder, "3/model.onnx")),
         ("newer".to_owned(), "whole".to_owned())
@@ -207,15 +207,15 @@ async fn a_model_that_changes_while_it_is_fetched_is_left_as_it_was() {
 async fn an_object_that_the_store_refuses_leaves_the_model_as_it_was() {
     let fixture = Fixture::new().await;
     let (store, mirror) = (&fixture.store, fixture.mirror());
-    let folder = mirror.bring("m", &keep_all()).await.unwrap();
+    let folder = mirror.fetch("m", &keep_all()).await.unwrap();
     store.write("models/m/2/model.onnx", "two").await;
     *store.refused.lock() = Some("2/model.onnx".to_owned());
-    let fault = mirror.bring("m", &keep_all()).await.unwrap_err().to_string();
+    let fault = mirror.fetch("m", &keep_all()).await.unwrap_err().to_string();
     assert_eq!(fault, "the store refuses these credentials (403 AccessDenied)");
     assert!(folder.join("1").exists() && !folder.join("2").exists());
     assert_eq!(fixture.snapshots(), 1);
     *store.refused.lock() = None;
-    mirror.bring("m", &keep_all()).await.unwrap();
+    mirror.fetch("m", &keep_all()).await.unwrap();
     assert_eq!(text(&folder, "2/model.onnx"), "two");
 }
 
@@ -224,18 +224,18 @@ async fn a_cache_that_is_kept_spares_the_next_process_the_fetch() {
     let fixture = Fixture::new().await;
     let store = &fixture.store;
     store.write("models/other/1/model.onnx", "o").await;
-    let folder = fixture.mirror().bring("m", &keep_all()).await.unwrap();
-    fixture.mirror().bring("other", &keep_all()).await.unwrap();
+    let folder = fixture.mirror().fetch("m", &keep_all()).await.unwrap();
+    fixture.mirror().fetch("other", &keep_all()).await.unwrap();
     store.fetched();
     let left = folder.canonicalize().unwrap().parent().unwrap().with_file_name("model-left");
     fs::create_dir_all(left.join("files")).unwrap();
 
     let next = fixture.mirror();
     assert!(!left.exists(), "what was not completed is removed");
-    assert_eq!(next.bring("m", &keep_all()).await.unwrap(), folder);
+    assert_eq!(next.fetch("m", &keep_all()).await.unwrap(), folder);
     assert_eq!(store.fetched(), [""; 0]);
     fs::write(folder.join("1/model.onnx"), "o").unwrap();
-    next.bring("m", &keep_all()).await.unwrap();
+    next.fetch("m", &keep_all()).await.unwrap();
     assert_eq!(store.fetched().len(), 2, "a copy of another size is not trusted");
     assert_eq!(text(&folder, "1/model.onnx"), "one");
 
@@ -265,7 +265,7 @@ async fn models_are_known_by_one_listing() {
     assert_eq!(paths("m"), [PathBuf::from("1/model.onnx"), PathBuf::from("config.pbtxt")]);
     assert_eq!(paths("n"), [PathBuf::from("1/model.onnx")], "an empty object stands for a folder");
     assert!(mirror.has("n").await.unwrap() && !mirror.has("none").await.unwrap());
-    assert!(mirror.bring("none", &keep_all()).await.unwrap_err().to_string().contains("nothing of that model"));
+    assert!(mirror.fetch("none", &keep_all()).await.unwrap_err().to_string().contains("nothing of that model"));
     assert_eq!(store.fetched(), [""; 0], "nothing was fetched for it");
 }
 
@@ -277,7 +277,7 @@ async fn a_key_that_is_a_file_and_a_folder_refuses_its_model_alone() {
     fixture.store.write("models/bad/1/model.onnx/weights", "in it").await;
     let contents = mirror.contents().await.unwrap();
     assert!(contents["m"].is_ok() && contents["bad"].as_ref().unwrap_err().contains("'1/model.onnx'"));
-    let fault = mirror.bring("bad", &keep_all()).await.unwrap_err().to_string();
+    let fault = mirror.fetch("bad", &keep_all()).await.unwrap_err().to_string();
     assert!(fault.contains("other keys need a folder of that name"), "{fault}");
 }
 
@@ -303,7 +303,7 @@ fn one_process_uses_a_cache_and_a_temporary_one_goes() {
 fn keep(loaded: &'static [&'static str]) -> LetGo {
     Arc::new(move |name| {
         let gate = Arc::new(tokio::sync::Mutex::new(()));
-        (!loaded.contains(&name)).then(|| gate.try_lock_owned().expect("nobody else has it"))
+        (!loaded.contains(&name)).then(|| gate.try_lock_owned().expect("no other owner"))
     })
 }
 
@@ -320,13 +320,13 @@ async fn bounded() -> Fixture {
 async fn without_room_the_copy_that_was_used_longest_ago_goes() {
     let fixture = bounded().await;
     let mirror = fixture.mirror();
-    let folder = mirror.bring("a", &keep_all()).await.unwrap();
-    let other = mirror.bring("b", &keep_all()).await.unwrap();
-    mirror.bring("a", &keep_all()).await.unwrap();
-    mirror.bring("c", &keep(&[])).await.unwrap();
+    let folder = mirror.fetch("a", &keep_all()).await.unwrap();
+    let other = mirror.fetch("b", &keep_all()).await.unwrap();
+    mirror.fetch("a", &keep_all()).await.unwrap();
+    mirror.fetch("c", &keep(&[])).await.unwrap();
     assert!(folder.exists() && !other.exists(), "it was used after the other");
     mirror.touch("a").await;
-    mirror.bring("b", &keep(&[])).await.unwrap();
+    mirror.fetch("b", &keep(&[])).await.unwrap();
     assert!(folder.exists() && !folder.with_file_name("c").exists());
     assert_eq!(fixture.snapshots(), 2);
 }
@@ -335,21 +335,21 @@ async fn without_room_the_copy_that_was_used_longest_ago_goes() {
 async fn copies_of_loaded_models_stay_and_a_fetch_without_room_says_so() {
     let fixture = bounded().await;
     let (store, mirror) = (&fixture.store, fixture.mirror());
-    let folder = mirror.bring("a", &keep_all()).await.unwrap();
-    let other = mirror.bring("b", &keep_all()).await.unwrap();
+    let folder = mirror.fetch("a", &keep_all()).await.unwrap();
+    let other = mirror.fetch("b", &keep_all()).await.unwrap();
     store.fetched();
-    let fault = mirror.bring("c", &keep(&["a", "b"])).await.unwrap_err().to_string();
+    let fault = mirror.fetch("c", &keep(&["a", "b"])).await.unwrap_err().to_string();
     let expected = "there is no room for its 8 bytes: models that are loaded or being fetched take 16 of the 20 that \
                     --repository-cache-max-bytes allows";
     assert_eq!(fault, expected);
     assert_eq!(store.fetched(), [""; 0], "nothing is fetched that has no room");
 
     store.write("models/c/2/model.onnx", "twelve bytes").await;
-    mirror.bring("c", &keep(&["a"])).await.unwrap_err();
+    mirror.fetch("c", &keep(&["a"])).await.unwrap_err();
     assert!(folder.exists() && other.exists(), "nothing goes where that is not enough");
     assert_eq!(fixture.snapshots(), 2);
 
-    mirror.bring("c", &keep(&[])).await.unwrap();
+    mirror.fetch("c", &keep(&[])).await.unwrap();
     assert!(!folder.exists() && !other.exists());
 }
 
@@ -358,14 +358,14 @@ async fn what_is_being_fetched_counts_until_it_is_there_or_given_up() {
     let fixture = bounded().await;
     let (store, mirror) = (&fixture.store, fixture.mirror());
     let first = fixture.cache.room.reserve(13, &keep_all()).await.unwrap();
-    let fault = mirror.bring("a", &keep(&[])).await.unwrap_err().to_string();
+    let fault = mirror.fetch("a", &keep(&[])).await.unwrap_err().to_string();
     assert!(fault.contains("take 13 of the 20"), "{fault}");
     drop(first);
     *store.refused.lock() = Some("a/1/model.onnx".to_owned());
-    mirror.bring("a", &keep(&[])).await.unwrap_err();
+    mirror.fetch("a", &keep(&[])).await.unwrap_err();
     *store.refused.lock() = None;
-    mirror.bring("b", &keep_all()).await.unwrap();
-    mirror.bring("a", &keep_all()).await.unwrap();
+    mirror.fetch("b", &keep_all()).await.unwrap();
+    mirror.fetch("a", &keep_all()).await.unwrap();
     assert_eq!(fixture.snapshots(), 2, "what failed gave its room back");
 }
 
@@ -375,7 +375,7 @@ async fn copies_of_repositories_that_are_not_served_any_more_go_first() {
     let gone = fixture.folder.path().join("s3---gone-0123");
     fs::rename(fixture.shelf_of("a").await, &gone).unwrap();
     let mirror = fixture.mirror();
-    let folder = mirror.bring("b", &keep_all()).await.unwrap();
-    mirror.bring("c", &keep_all()).await.unwrap();
-    assert!(folder.exists() && !gone.join("models/a").exists(), "nobody is asked for it");
+    let folder = mirror.fetch("b", &keep_all()).await.unwrap();
+    mirror.fetch("c", &keep_all()).await.unwrap();
+    assert!(folder.exists() && !gone.join("models/a").exists(), "no lock is requested");
 }

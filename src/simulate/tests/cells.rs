@@ -146,7 +146,7 @@ fn every_tree_that_comes_in_ends_and_runs_are_fixed_by_their_seeds() {
     let trees = Trees::named("trees").expect("it has a name");
     let load = |rate| Load {
         arrivals: Arrivals::Poisson { rate },
-        models: vec![(1.0, Brought::Tree(trees.clone()))],
+        models: vec![(1.0, RequestInputs::Tree(trees.clone()))],
         traced: None,
         backlog: 0,
     };

@@ -230,7 +230,7 @@ fn periods_are_told_apart_by_the_numbers_of_their_requests() {
 }
 
 fn poisson(rate: f64) -> Load {
-    let models = vec![(1.0, Brought::Input(Lengths::Fixed(1)))];
+    let models = vec![(1.0, RequestInputs::OfLength(Lengths::Fixed(1)))];
     Load { arrivals: Arrivals::Poisson { rate }, models, traced: None, backlog: 0 }
 }
 
@@ -270,7 +270,7 @@ fn every_request_that_comes_in_ends() {
     setup.devices = 3;
     setup.lanes = 2;
     setup.models[0].knobs.queueing.default_queue.max_queue_size = 4;
-    let models = [2.0, 1.0].map(|share| (share, Brought::Input(Lengths::Fixed(1)))).to_vec();
+    let models = [2.0, 1.0].map(|share| (share, RequestInputs::OfLength(Lengths::Fixed(1)))).to_vec();
     let load = Load { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None, backlog: 0 };
     let figures = run(&setup, 1, load.requests(3, 5000));
     for model in &figures.models {

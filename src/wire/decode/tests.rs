@@ -114,10 +114,10 @@ fn shared_memory_is_checked_as_raw_entries_are() {
 
 #[test]
 fn an_unknown_region_is_not_found() {
-    let request = Request::new("r").shared("INPUT0", "FP32", &[1, 16], region("nobody", 0, 64));
+    let request = Request::new("r").shared("INPUT0", "FP32", &[1, 16], region("absent", 0, 64));
     let refusal = decode(request.0, &models::identity_onnx(), &SharedMemory::new(true)).expect_err("unknown");
     assert_eq!(refusal.kind(), Kind::NotFound);
-    assert!(refusal.message().contains("'nobody'") && refusal.message().contains("'INPUT0'"), "{refusal}");
+    assert!(refusal.message().contains("'absent'") && refusal.message().contains("'INPUT0'"), "{refusal}");
     assert_eq!(refusal.id(), "r");
 }
 
@@ -429,7 +429,7 @@ fn an_output_cannot_be_asked_for_in_two_forms() {
 
 #[test]
 fn an_output_region_is_looked_up_before_the_request_runs() {
-    let request = addsub_request().output("OUTPUT0", region("nobody", 0, 64));
+    let request = addsub_request().output("OUTPUT0", region("absent", 0, 64));
     let refusal = decode(request.0, &models::addsub(), &SharedMemory::new(true)).expect_err("unknown");
     assert_eq!(refusal.kind(), Kind::NotFound);
 }

@@ -32,7 +32,7 @@ const NAME_LIMIT_BYTES: usize = 1024;
 /// Most regions: each holds a file descriptor, of which a process often has no more than 1,024.
 const MOST_REGIONS: usize = 512;
 
-/// Bytes that one request may read unless it is said otherwise: the largest message of gRPC.
+/// Bytes that one request may read by default: the largest message of gRPC.
 const REQUEST_LIMIT_BYTES: u64 = i32::MAX as u64;
 
 /// What statuses call the kinds of regions.

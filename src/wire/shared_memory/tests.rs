@@ -62,7 +62,7 @@ fn unregistering_takes_one_or_all_and_an_unknown_name_is_no_error() {
     let object = Object::new("unregister", &[0; 16]);
     let memory = registered(&object, 0, 16);
     memory.register("other", object.key(), 8, 8).expect("two names may share an object");
-    memory.unregister("nobody");
+    memory.unregister("absent");
     assert_eq!(memory.status("").expect("all").regions.len(), 2);
     memory.unregister("other");
     assert_eq!(memory.status("other").expect_err("it is gone").kind(), Kind::NotFound);
@@ -100,7 +100,7 @@ fn a_slice_beyond_its_region_is_refused_without_overflow() {
         assert!(matches!(refused, SharedMemoryError::BeyondRegion { available: 8, .. }), "{refused}");
         assert_eq!(refused.kind(), Kind::InvalidArgument);
     }
-    assert_eq!(memory.slice("nobody", 0, 1).expect_err("unknown").kind(), Kind::NotFound);
+    assert_eq!(memory.slice("absent", 0, 1).expect_err("unknown").kind(), Kind::NotFound);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_key_cannot_leave_the_directory() {
         assert!(refused.to_string().starts_with(&tritons), "{refused}");
         assert!(refused.to_string().ends_with("a name in /dev/shm without '/' is expected"), "{refused}");
     }
-    let absent = memory.register("region", "paternoster-nobody-has-this", 0, 1).expect_err("no such object");
+    let absent = memory.register("region", "paternoster-absent", 0, 1).expect_err("no such object");
     assert!(matches!(absent, SharedMemoryError::Open { .. }), "{absent}");
 }
 

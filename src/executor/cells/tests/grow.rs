@@ -15,10 +15,10 @@ fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 }
 
 /// A chain over the input `tokens`, whose cell optionally reads the number of previous steps.
-fn unfolding(tells: bool, reversed: bool) -> Unfolding {
+fn unfolding(has_length: bool, reversed: bool) -> Unfolding {
     let mut inputs: Vec<(&str, &[i64])> = vec![("x", &[]), ("seen", &[-1, 1])];
     let mut sources = vec![Source::Step { of: Tensor::Input(0), reversed }, Source::Grown { output: 0 }];
-    if tells {
+    if has_length {
         inputs.push(("count", &[]));
         sources.push(Source::GrownLength);
     }
@@ -35,9 +35,9 @@ fn unfolding(tells: bool, reversed: bool) -> Unfolding {
     }
 }
 
-pub(super) fn growing(tells: bool, reversed: bool) -> Tried {
+pub(super) fn growing(has_length: bool, reversed: bool) -> Tried {
     let spec = model(&[("tokens", &[-1])], 4);
-    let tried = Tried::new(spec, unfolding(tells, reversed), &[all_digits]).expect("it fits");
+    let tried = Tried::new(spec, unfolding(has_length, reversed), &[all_digits]).expect("it fits");
     // Reuses buffers together with their stale contents.
     Tried { buffers: BufferPool::new(1 << 20), ..tried }
 }
@@ -50,8 +50,8 @@ pub(super) fn left(journey: &Journey) -> Vec<Vec<i64>> {
 
 #[test]
 fn each_step_reads_what_all_steps_before_it_have_left() {
-    for tells in [false, true] {
-        let outputs = growing(tells, false).alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
+    for has_length in [false, true] {
+        let outputs = growing(has_length, false).alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
         let expected = [
             (vec![3, 1], vec![1, 12, 123]),
             (vec![3, 1], vec![0, 1, 2]),
@@ -87,8 +87,8 @@ fn a_loop_reads_its_own_tokens() {
 fn steps_of_unlike_numbers_share_a_run_where_the_cell_is_told_them_and_else_run_apart() {
     let shared = (vec![1, 1, 3, 2, 1], [vec![0, 1, 2, 3], vec![2, 3], vec![2, 1]]);
     let apart = (vec![1, 1, 2, 1, 1, 1, 1], [vec![0, 1, 2, 3], vec![0, 1], vec![0, 1]]);
-    for (tells, (runs, read)) in [(true, shared), (false, apart)] {
-        let tried = growing(tells, false);
+    for (has_length, (runs, read)) in [(true, shared), (false, apart)] {
+        let tried = growing(has_length, false);
         let journeys = [&[1, 2, 3, 4][..], &[5, 6], &[7, 8]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
         let [long, one, two] = &journeys;
         let tasks: [&[(&Journey, u32)]; 5] =
@@ -191,9 +191,9 @@ proptest! {
     fn nodes_in_any_tasks_read_their_own_requests_steps(
         tokens in vec(vec(0_i64..1_000, 1..12), 1..6),
         picks in vec(any::<u8>(), 1..40),
-        tells in any::<bool>(),
+        has_length in any::<bool>(),
     ) {
-        let tried = growing(tells, false);
+        let tried = growing(has_length, false);
         let journeys: Vec<Journey> = tokens.iter().map(|own| tried.journey(&[(&[own.len() as i64], own)])).collect();
         let mut ran = vec![0; journeys.len()];
         let mut picks = picks.iter().cycle();
@@ -202,7 +202,7 @@ proptest! {
             if open.is_empty() {
                 break;
             }
-            let pick = *picks.next().expect("it begins anew");
+            let pick = *picks.next().expect("it starts again");
             let mut nodes: Vec<usize> = open.iter().copied().filter(|request| pick >> request & 1 == 1).collect();
             if nodes.is_empty() {
                 nodes.push(open[usize::from(pick) % open.len()]);

@@ -9,25 +9,25 @@ use crate::{
 
 /// A chain of digits whose state is kept between requests, and whose cell reads the request's sequence flags.
 fn digits_of_a_sequence() -> Tried {
-    let told = |control| Source::Control { control, no: bytes(&[0]), yes: bytes(&[1]) };
+    let flags = |control| Source::Control { control, no: bytes(&[0]), yes: bytes(&[1]) };
     let kept = Source::Carried { output: 0, start: Start::Row(bytes(&[9])), is_kept: true };
     let sources = vec![
         Source::Step { of: Tensor::Input(0), reversed: false },
         kept,
-        told(Control::Start),
-        told(Control::End),
-        told(Control::Ready),
+        flags(Control::Start),
+        flags(Control::End),
+        flags(Control::Ready),
         Source::CorrelationId,
     ];
     let one: &[i64] = &[1];
     let cell =
-        cell("step", &[("x", &[]), ("h", one), ("s", one), ("e", one), ("r", one), ("id", one)], &["h_next", "told"]);
+        cell("step", &[("x", &[]), ("h", one), ("s", one), ("e", one), ("r", one), ("id", one)], &["h_next", "flags"]);
     let emits = vec![emit("y0", 0, Which::Last), emit("y1", 1, Which::Last)];
     let segments = vec![segment("digits", steps(0, sources, over_tokens()), emits)];
     let unfolding = Unfolding { cells: vec![cell], segments, outputs: vec![emitted(0, 0), emitted(0, 1)] };
     let row: Row = |inputs| {
-        let told = 1000 * inputs[5][0] + 100 * inputs[2][0] + 10 * inputs[3][0] + inputs[4][0];
-        vec![vec![10 * inputs[1][0] + inputs[0][0]], vec![told]]
+        let flags = 1000 * inputs[5][0] + 100 * inputs[2][0] + 10 * inputs[3][0] + inputs[4][0];
+        vec![vec![10 * inputs[1][0] + inputs[0][0]], vec![flags]]
     };
     Tried::new(model(&[("x", &[-1])], 2), unfolding, &[row]).expect("the cell fits")
 }
@@ -87,10 +87,10 @@ fn trials_that_come_at_once_share_a_run_and_read_what_they_are_given() {
     };
     let trials = vec![trial(1), trial(2), trial(3)];
     let (replies, _) = run_alone(&tried.spec, &tried.programs, trials, &tried.buffers).expect("they run");
-    let told = replies.iter().map(|reply| [0, 1].map(|output| values(&reply.outputs[output].data)[0]));
+    let flags = replies.iter().map(|reply| [0, 1].map(|output| values(&reply.outputs[output].data)[0]));
     let expected = [[41, 11], [42, 11], [43, 11]];
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        flags.collect::<Vec<_>>(),
         expected,
         "no START, as given; END and READY, as of a sequence's only request"
     );

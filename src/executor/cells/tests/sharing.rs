@@ -228,7 +228,7 @@ fn a_shared_task_stops_when_the_last_of_its_requests_is_gone() {
     assert_eq!(begun.recv(), Ok(2), "both versions have a node in it");
     let [leaves, stays] = futures;
     drop(leaves);
-    assert_eq!(pool.stats().snapshot().lanes.unwanted, 0, "somebody waits for it");
+    assert_eq!(pool.stats().snapshot().lanes.unwanted, 0, "a request waits for it");
     drop(stays);
     assert_eq!(pool.stats().snapshot().lanes.unwanted, 1);
     let response = runtime.block_on(up(&pool, false, rows(digits)).submit(request(&[7]))).expect("the lane is free");

@@ -13,7 +13,7 @@ use crate::{
 fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
     let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
     let Tried { spec, programs, .. } = decoder(true).expect("it fits");
-    let programs = Arc::into_inner(programs).expect("nobody else has it");
+    let programs = Arc::into_inner(programs).expect("no other owner");
     let (cells, segments) = programs.knobs();
     let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
     let model =

@@ -50,7 +50,7 @@ pub(super) enum DecoupledState {
 }
 
 /// An event of a decoupled request.
-pub(super) enum Said {
+pub(super) enum DecoupledEvent {
     Answer(Answer),
     /// Nothing follows; `bytes` are those of the request.
     Over {
@@ -59,9 +59,9 @@ pub(super) enum Said {
 }
 
 impl Stream for Decoupled {
-    type Item = Said;
+    type Item = DecoupledEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Said>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<DecoupledEvent>> {
         if self.state == DecoupledState::Running {
             match ready!(self.responses.poll_next(context)) {
                 Some(result) => {
@@ -69,20 +69,20 @@ impl Stream for Decoupled {
                         self.state = DecoupledState::Over;
                     }
                     let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), &self.span, result, false);
-                    return Poll::Ready(Some(Said::Answer(answer)));
+                    return Poll::Ready(Some(DecoupledEvent::Answer(answer)));
                 }
                 None => self.state = DecoupledState::Over,
             }
             if self.reply.enable_empty_final_response {
                 let last = stream::empty_final(self.version.spec(), &self.reply);
-                return Poll::Ready(Some(Said::Answer(Answer::Reply(last))));
+                return Poll::Ready(Some(DecoupledEvent::Answer(Answer::Reply(last))));
             }
         }
         if self.state == DecoupledState::Ended {
             return Poll::Ready(None);
         }
         self.state = DecoupledState::Ended;
-        Poll::Ready(Some(Said::Over { bytes: self.bytes }))
+        Poll::Ready(Some(DecoupledEvent::Over { bytes: self.bytes }))
     }
 }
 

@@ -88,8 +88,8 @@ async fn apart(
     span: Span,
 ) -> Outcome {
     let bytes = message.bytes.len();
-    let look = move || (measure(INFER_REQUEST, &message.bytes, usize::MAX), message);
-    let (built, mut message) = workers.run(bytes, look).await?;
+    let measure = move || (measure(INFER_REQUEST, &message.bytes, usize::MAX), message);
+    let (built, mut message) = workers.run(bytes, measure).await?;
     let built = match built {
         Ok(built) => built.unwrap_or(usize::MAX),
         Err(error) => return refuse(error),

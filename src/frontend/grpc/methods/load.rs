@@ -23,8 +23,8 @@ pub(in crate::frontend::grpc) async fn read_load(
     message: &mut Message,
 ) -> Result<pb::RepositoryModelLoadRequest, Status> {
     let bytes = message.bytes.clone();
-    let look = move || measure(LOAD_REQUEST, &bytes, usize::MAX);
-    let built = workers.run(message.bytes.len(), look).await?.map_err(|error| match error {
+    let measured = move || measure(LOAD_REQUEST, &bytes, usize::MAX);
+    let built = workers.run(message.bytes.len(), measured).await?.map_err(|error| match error {
         SizeError::TooMany(error) => error.into(),
         SizeError::Broken => unparsable(&error),
     })?;

@@ -18,7 +18,7 @@ use tonic::Status;
 use tracing::Span;
 
 use super::{
-    answers::{Answer, Decoupled, DecoupledState, Said, conclude},
+    answers::{Answer, Decoupled, DecoupledEvent, DecoupledState, conclude},
     intake::{Apart, Intake, take_in},
 };
 use crate::{
@@ -267,13 +267,13 @@ impl InferStream {
     }
 
     fn poll_decoupled(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
-        while let Some(said) = ready!(self.decoupled.poll_next_unpin(context)) {
-            match said {
-                Said::Answer(answer) => {
+        while let Some(event) = ready!(self.decoupled.poll_next_unpin(context)) {
+            match event {
+                DecoupledEvent::Answer(answer) => {
                     self.ordinary_last = false;
                     return Poll::Ready(answer);
                 }
-                Said::Over { bytes } => self.in_flight_bytes -= bytes,
+                DecoupledEvent::Over { bytes } => self.in_flight_bytes -= bytes,
             }
         }
         Poll::Pending

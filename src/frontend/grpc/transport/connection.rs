@@ -107,8 +107,8 @@ impl Host {
     pub(super) fn turn_away(&self, stream: TcpStream) {
         // A client that expects TLS could not read a message yet.
         let words = if self.tls.is_none() { NO_PLACE } else { &[] };
-        let told = turn_away(stream, words);
-        debug!(?told, "gRPC connection refused: there are too many");
+        let closed = turn_away(stream, words);
+        debug!(?closed, "gRPC connection refused: there are too many");
     }
 
     async fn shake_hands<S>(&self, handshake: impl Future<Output = io::Result<S>>) -> io::Result<S> {
@@ -140,7 +140,7 @@ impl Host {
                 () = self.ended.cancelled() => return Ok(()),
                 () = self.closing.cancelled() => break,
                 () = &mut old => break,
-                () = idleness.next_look() => idle = idleness.look(connection.begun(), connection.is_running()),
+                () = idleness.next_check() => idle = idleness.check(connection.begun(), connection.is_running()),
             }
         }
         // Sends GOAWAY. The connection ends once its calls have ended and the peer has answered.

@@ -69,7 +69,7 @@ async fn models_load_and_batches_are_shown() {
 #[tokio::test(start_paused = true)]
 async fn batches_are_recorded_while_somebody_asks_and_a_few_seconds_longer() {
     let (_fixture, timeline, overview) = overview().await;
-    assert!(timeline.recording().is_none(), "nobody asked");
+    assert!(timeline.recording().is_none(), "no page asked");
     asked(&overview).await;
     for _ in 0..3 {
         tokio::time::sleep(WATCH / 2).await;
@@ -77,9 +77,9 @@ async fn batches_are_recorded_while_somebody_asks_and_a_few_seconds_longer() {
         asked(&overview).await;
     }
     tokio::time::sleep(WATCH * 2).await;
-    assert!(timeline.recording().is_none(), "nobody asks any more");
+    assert!(timeline.recording().is_none(), "no page asks");
     asked(&overview).await;
-    assert!(timeline.recording().is_some(), "somebody asks again");
+    assert!(timeline.recording().is_some(), "a page asks again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -108,7 +108,7 @@ async fn a_body_without_json_is_the_one_input() {
     let answer = post(server.address(), "/v2/models/half/infer", &raw, &[1, 2, 3, 4]).await;
     assert!(answer.body.ends_with(&[1, 2, 3, 4]), "the variable dimension follows from the length");
     let answer = post(server.address(), "/v2/models/text/infer", &raw, b"word").await;
-    assert_eq!(answer.status, 400, "how many strings these are is not said");
+    assert_eq!(answer.status, 400, "the number of strings is missing");
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn requests_that_are_wrong_are_told_what_was_expected() {
             wrong.push((expected, answer.error()));
         }
     }
-    assert_eq!(wrong, [], "expected, and what is said instead");
+    assert_eq!(wrong, [], "expected, and the text instead");
     let (open, close) = ("[".repeat(1000), "]".repeat(1000));
     let deep = input(json!({ "data": [] })).replace("\"data\":[]", &format!("\"data\":{open}{close}"));
     let answer = post(server.address(), INFER, &[], deep.as_bytes()).await;

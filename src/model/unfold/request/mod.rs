@@ -68,7 +68,7 @@ pub enum UnfoldError {
         steps: u64,
     },
     /// An input that determines the number of steps is missing.
-    #[error("segment '{segment}' needs inputs that tell its steps, but they are left out")]
+    #[error("segment '{segment}' takes its number of steps from inputs that are left out")]
     Missing {
         /// Name of the segment.
         segment: String,

@@ -53,7 +53,7 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     let refusal = |inputs: &[Option<Given<'_>>]| unfolding.unfold(&specs, inputs).expect_err("it does not").to_string();
     let empty = "segment 'chain' would have no step: expected an input of at least one element along its first axis";
     assert_eq!(refusal(&[given(&[0], &[])]), empty);
-    assert_eq!(refusal(&[None]), "segment 'chain' needs inputs that tell its steps, but they are left out");
+    assert_eq!(refusal(&[None]), "segment 'chain' takes its number of steps from inputs that are left out");
     let long = "segment 'chain' would have 1048577 steps, expected at most 1048576";
     assert_eq!(refusal(&[given(&[1_048_577], &[])]), long);
 }

@@ -12,9 +12,9 @@ fn legal_cuts_tell_what_crosses_in_order() {
     let c = graph.op("Add", &[&a, &b]).named("c").value();
     let y = relu(&mut graph, &c, "y");
     let cuts = legal_cuts(&finish(graph, &y));
-    let told: Vec<_> = cuts.iter().map(|cut| (cut.tensor.as_str(), cut.crossing.join(" "))).collect();
+    let found: Vec<_> = cuts.iter().map(|cut| (cut.tensor.as_str(), cut.crossing.join(" "))).collect();
     let expected = [("a", "a"), ("b", "a b"), ("c", "c")].map(|(tensor, crossing)| (tensor, crossing.to_owned()));
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     let row_bytes = 64.0 * 4.0 * 4.0;
     assert_eq!(cuts.iter().map(|cut| cut.crossing_bytes / row_bytes).collect::<Vec<_>>(), [1.0, 2.0, 1.0]);
     // A rectifier moves two tensors, a sum three.
@@ -59,9 +59,9 @@ fn an_encoder_has_the_mask_cross_and_nothing_that_shapes_tell() {
     let model = zoo::minilm(Seeded::new(1)).expect("sound");
     let stages = cut(&model, Cuts::Parts(3), &[]).expect("six layers");
     for stage in &stages[..2] {
-        let told = stage.outputs.iter().map(|port| port.dims.clone().unwrap_or_default()).collect::<Vec<_>>();
-        assert!(told.contains(&dims!["batch", "tokens", 384].into()), "{told:?}");
-        assert!(told.len() <= 2, "the states and the mask: {told:?}");
+        let found = stage.outputs.iter().map(|port| port.dims.clone().unwrap_or_default()).collect::<Vec<_>>();
+        assert!(found.contains(&dims!["batch", "tokens", 384].into()), "{found:?}");
+        assert!(found.len() <= 2, "the states and the mask: {found:?}");
     }
     assert_eq!(port_names(&stages[1].inputs)[0], "mask/Mul", "the bias of the mask, not the mask");
     for stage in &stages {
@@ -112,6 +112,6 @@ fn nodes_that_every_stage_would_repeat_are_bounded() {
     let y = (0..20).fold(x, |x, _| graph.op("Mul", &[&x, &long]).value());
     let model = finish(graph, &y);
     assert!(cut(&model, Cuts::Parts(4), &[]).is_ok());
-    let told = cut(&model, Cuts::Parts(20), &[]).expect_err("twenty times").to_string();
-    assert!(told.starts_with("the stages would hold 90081 nodes, of which the graph has 20020"), "{told}");
+    let found = cut(&model, Cuts::Parts(20), &[]).expect_err("twenty times").to_string();
+    assert!(found.starts_with("the stages would hold 90081 nodes, of which the graph has 20020"), "{found}");
 }

@@ -121,8 +121,8 @@ fn weights_constants_and_tensors_for_nothing_are_no_places_to_cut() {
 fn more_parts_than_places_are_refused_with_their_number() {
     let parts = |parts: usize| cut(&chain(), Cuts::Parts(parts), &[]);
     assert_eq!(parts(4).expect("a, b, c").len(), 4);
-    let told = parts(5).expect_err("d ends the graph").to_string();
-    assert_eq!(told, "5 stages were requested, but the graph can be cut into at most 4");
+    let refusal = parts(5).expect_err("d ends the graph").to_string();
+    assert_eq!(refusal, "5 stages were requested, but the graph can be cut into at most 4");
     assert_eq!(parts(0).expect_err("none").to_string(), "0 stages were requested, expected 1 to 256");
     assert_eq!(parts(257).expect_err("too many"), CutError::Count { asked: 257 });
     let named: Vec<String> = (0..256).map(|at| at.to_string()).collect();
@@ -172,6 +172,6 @@ fn a_type_that_the_protocol_lacks_is_refused_at_the_border() {
             denotation: None,
         });
     }
-    let told = cut(&model, Cuts::Parts(1), &[]).expect_err("an eight-bit float").to_string();
-    assert_eq!(told, "tensor 'x' is FLOAT8E4M3FN, expected an element type of the protocol");
+    let refusal = cut(&model, Cuts::Parts(1), &[]).expect_err("an eight-bit float").to_string();
+    assert_eq!(refusal, "tensor 'x' is FLOAT8E4M3FN, expected an element type of the protocol");
 }

@@ -188,9 +188,9 @@ fn an_extra_output_must_come_by_rows() {
     let (mut graph, x) = begin();
     let all = graph.op("ReduceMax", &[&x]).named("all").value();
     let y = graph.op("Add", &[&x, &all]).named("y").value();
-    let told = cut(&finish(graph, &y), Cuts::Parts(1), &names(&["all"])).expect_err("refused").to_string();
+    let refusal = cut(&finish(graph, &y), Cuts::Parts(1), &names(&["all"])).expect_err("refused").to_string();
     assert_eq!(
-        told,
+        refusal,
         "tensor 'all' cannot be an output of its stage: node 'all' (ReduceMax) reduces over the batch, expected every \
          row to depend on its own request alone"
     );

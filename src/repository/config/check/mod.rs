@@ -1,7 +1,7 @@
 //! Validation of a configuration. What would change results and is not supported is refused by name; what is only a
 //! hint is warned about; what cannot be is refused with the reason.
 //!
-//! `features` needs nothing but the configuration as the user wrote it; `limits` and `tensors` look at the
+//! `features` needs nothing but the configuration as the user wrote it; `limits` and `tensors` read the
 //! completed one; `graph` compares it with the graph it is to run.
 
 mod features;

@@ -279,7 +279,7 @@ fn warm_up_samples_of_sequences_may_name_what_the_program_reads_beside_the_model
     assert!(refused(&sample("data_type: TYPE_INT32 dims: 1")).contains("expected the datatype TYPE_FP32"));
     assert!(refused(&sample("data_type: TYPE_FP32 dims: -1")).contains("expected fixed dims"));
     let end = sample("data_type: TYPE_FP32 dims: 1").replace("key: \"START\"", "key: \"END\"");
-    assert!(refused(&end).contains("the model has no input 'END'"), "the model is told nothing of its end");
+    assert!(refused(&end).contains("the model has no input 'END'"), "the model has no input for its end");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl Source<'_> {
         config.input.iter().any(|tensor| own.pad.contains_key(&tensor.name))
     }
 
-    /// Whether `auto` groups requests by what the model's runs tell: where lengths differ, and it is not said which
+    /// Whether `auto` groups requests by the times of the model's runs: where lengths differ, and it is not said which
     /// may share a batch.
     fn is_grouped_by_runs(self) -> bool {
         let Settings { config, own } = self.settings;

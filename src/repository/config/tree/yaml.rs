@@ -1,6 +1,6 @@
 //! YAML text → a tree that keeps the order of keys and their duplicates, and the way back from a node to its place.
 //!
-//! serde_yaml tells a place only with an error. So the tree carries none; when a fault is found, [`locate`] reads the
+//! serde_yaml gives a place only with an error, so the tree has none; when a fault is found, [`locate`] reads the
 //! text once more along the node's [`Trail`](super::Trail) and fails there on purpose.
 
 use std::{cell::Cell, fmt};

@@ -160,7 +160,7 @@ impl Reader<'_> {
                 "nodes of requests of any length run together",
             ),
             (stages, "a model of cells is not cut into stages"),
-            (pad.as_deref(), "cells that are told lengths are padded as they need it"),
+            (pad.as_deref(), "cells with an input for lengths are padded as they need"),
         ];
         if let Some((key, reason)) = refused.into_iter().find_map(|(key, reason)| Some((key?, reason))) {
             return Err(self.refuse(key, format!("{reason}: remove this")));

@@ -79,7 +79,7 @@ impl<'r> Scope<'r> {
         }
     }
 
-    /// A tensor whose length a segment is told.
+    /// A tensor whose length a segment takes as an input.
     ///
     /// # Errors
     /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment
@@ -126,10 +126,10 @@ impl<'r> Scope<'r> {
         Ok(tensor)
     }
 
-    /// How many steps a segment runs, as far as the request tells it beforehand.
+    /// How many steps a segment runs, as far as the request determines it beforehand.
     ///
     /// # Errors
-    /// When an expression is none, or nothing tells it.
+    /// If an expression is missing, or nothing determines it.
     pub(super) fn count(&self, segment: &SegmentRequest) -> Result<Option<Expression>, Fault> {
         let parse = |key: &str, text: &str| self.expression(text).map(Some).map_err(|fault| (key.to_owned(), fault));
         match &segment.nodes {

@@ -124,7 +124,7 @@ fn sources(segment: &Segment) -> Result<BTreeMap<String, NamedSource>, Fault> {
     Ok(sources)
 }
 
-/// What a cell is told: flags are 0 for no and 1 for yes.
+/// A flag that a cell reads: 0 for no and 1 for yes.
 fn control(text: &str) -> Result<NamedSource, String> {
     let control = match text {
         "id" => return Ok(Source::CorrelationId),

@@ -83,9 +83,11 @@ impl<'r> Resolver<'r> {
         let first = request.cells[0];
         let nodes = match &request.nodes {
             Nodes::Stage => Nodes::Stage,
-            Nodes::Chain { .. } => Nodes::Chain { steps: rows.clone().ok_or("nothing tells its number of steps")? },
+            Nodes::Chain { .. } => {
+                Nodes::Chain { steps: rows.clone().ok_or("nothing determines its number of steps")? }
+            }
             Nodes::Decode { until, .. } => {
-                let max_steps = rows.clone().ok_or("nothing tells its largest number of steps")?;
+                let max_steps = rows.clone().ok_or("nothing determines its largest number of steps")?;
                 let until =
                     until.as_ref().map(|(output, value)| Ok::<_, String>((self.output(first, output)?, *value)));
                 Nodes::Decode { max_steps, until: until.transpose()? }

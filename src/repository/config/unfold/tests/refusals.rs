@@ -259,7 +259,7 @@ fn a_chain_whose_length_nobody_knows_is_refused() {
         let again = "- chain: { cell: encode, over: decode.tokens, as: x,";
         from_yaml(&format!("{TRANSLATE}{again} {steps} emit: {{ y: last(h) }} }}\n"))
     };
-    assert_eq!(after("steps: 4,").map(|read| read.is_some()), Ok(true), "whoever knows it may say it");
+    assert_eq!(after("steps: 4,").map(|read| read.is_some()), Ok(true), "a known number of steps may be given");
     assert!(
         after("").expect_err("it may end early").ends_with("is not known before it is there: expected the key 'steps'")
     );
@@ -397,7 +397,7 @@ fn what_has_no_meaning_for_cells_is_refused_by_name() {
     );
     assert_eq!(
         refusal(TREE, "dims: [nodes] }", "dims: [nodes], pad: { axis: nodes } }"),
-        "f:2:48: inputs[0].pad: cells that are told lengths are padded as they need it: remove this"
+        "f:2:48: inputs[0].pad: cells with an input for lengths are padded as they need: remove this"
     );
     assert!(
         refusal(TREE, "dims: [nodes] }", "dims: [nodes], optional: true }")
