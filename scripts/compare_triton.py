@@ -52,11 +52,20 @@ AS_IT_COMES, WITH_A_PROFILE = "as it comes", "with a profile"
 STAND_INS = {"exact lengths": 2, "exact lengths, one instance": 1}
 #: The peer's configuration of each model: its largest batch and its tensors.
 PEER_MODELS = {
-    "identity": (64, 'input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 } output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 }'),
-    "lstm": (BATCH, 'input { name: "tokens" data_type: TYPE_INT64 dims: -1 } output { name: "hidden" data_type: TYPE_FP32 dims: HIDDEN }'),
+    "identity": (
+        64,
+        'input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 } '
+        'output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 }',
+    ),
+    "lstm": (
+        BATCH,
+        'input { name: "tokens" data_type: TYPE_INT64 dims: -1 } '
+        'output { name: "hidden" data_type: TYPE_FP32 dims: HIDDEN }',
+    ),
     "minilm": (
         32,
-        'input [ { name: "input_ids" data_type: TYPE_INT64 dims: -1 }, { name: "attention_mask" data_type: TYPE_INT64 dims: -1 } ]\n'
+        'input [ { name: "input_ids" data_type: TYPE_INT64 dims: -1 }, '
+        '{ name: "attention_mask" data_type: TYPE_INT64 dims: -1 } ]\n'
         'output { name: "sentence_embedding" data_type: TYPE_FP32 dims: 384 }',
     ),
 }
@@ -231,7 +240,8 @@ def compare(given, scratch, stack):
     facts += [f"'{name}' at {address}, with {', '.join(sorted(has))}" for name, (address, has) in comparison.servers.items()]
     if not given.peer:
         facts += [
-            f"no peer: '{next(iter(STAND_INS))}' is a Paternoster that serves the peer's repository as Triton does, without padding;",
+            f"no peer: '{next(iter(STAND_INS))}' is a Paternoster that serves the peer's repository as Triton does, "
+            "without padding;",
             "identity is left out where both servers would do the same",
         ]
     print("\n".join(facts), flush=True)

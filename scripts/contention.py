@@ -191,7 +191,10 @@ def main():
     parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
     if not os.access(given.tracing / "uprobe_events", os.W_OK):
-        sys.exit(f"'{given.tracing}/uprobe_events' cannot be written, expected root and `mount -t tracefs none {given.tracing}`")
+        sys.exit(
+            f"'{given.tracing}/uprobe_events' cannot be written, expected root and "
+            f"`mount -t tracefs none {given.tracing}`"
+        )
     probes = Probes(given.tracing, given.binary)
     with tempfile.TemporaryDirectory() as scratch, probes.set():
         models = Path(scratch) / "models"

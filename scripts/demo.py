@@ -139,7 +139,8 @@ WITH_GRPCURL = """
   .cache/bin/grpcurl -plaintext localhost:8001 list
   .cache/bin/grpcurl -plaintext -d '{"name": "minilm"}' localhost:8001 inference.GRPCInferenceService/ModelMetadata
   .cache/bin/grpcurl -plaintext -d '{"model_name": "minilm", "inputs": [
-      {"name": "input_ids", "datatype": "INT64", "shape": [1, 4], "contents": {"int64_contents": [101, 7592, 2088, 102]}},
+      {"name": "input_ids", "datatype": "INT64", "shape": [1, 4],
+       "contents": {"int64_contents": [101, 7592, 2088, 102]}},
       {"name": "attention_mask", "datatype": "INT64", "shape": [1, 4], "contents": {"int64_contents": [1, 1, 1, 1]}}
     ]}' localhost:8001 inference.GRPCInferenceService/ModelInfer
 """

@@ -88,7 +88,7 @@ def check_python():
     if sys.version_info < OLDEST_PYTHON:
         given = ".".join(map(str, sys.version_info[:3]))
         wanted = ".".join(map(str, OLDEST_PYTHON))
-        raise Unavailable(f"python {given} is too old, {wanted} or newer is needed: run 'make PYTHON=/path/to/python3 …'")
+        raise Unavailable(f"python {given} is too old, expected {wanted} or newer: run 'make PYTHON=/path/to/python3 …'")
 
 
 def venv_python():

@@ -34,7 +34,8 @@ DYNAMIC_USER = "61184:61184"
 def built(pattern):
     found = list(PACKAGES.glob(pattern))
     if len(found) != 1:
-        raise Unavailable(f"expected one {pattern} in {PACKAGES.relative_to(ROOT)}, got {len(found)}: run 'make packages'")
+        folder = PACKAGES.relative_to(ROOT)
+        raise Unavailable(f"expected one {pattern} in {folder}, got {len(found)}: run 'make packages'")
     return found[0]
 
 

@@ -162,8 +162,8 @@ async fn outputs_above_the_limit_fail_whoever_allocates_them_and_smaller_ones_ar
         let handle = bring_up(&pool, runtime, &model, spec);
         let ask = |rows: i64| handle.submit(request(vec![(&[rows, 9], fp32(&vec![1.5; rows as usize * 9]))]));
         let expected = InferError::Engine(format!(
-            "output 'OUTPUT0' of model 'model' {takes} 72 bytes for the shape [2, 9]: expected at most 64 bytes for all outputs of a \
-             batch (--max-output-bytes)"
+            "output 'OUTPUT0' of model 'model' {takes} 72 bytes for the shape [2, 9]: expected at most 64 bytes for \
+             all outputs of a batch (--max-output-bytes)"
         ));
         assert_eq!(ask(2).await.expect_err("two rows take 72 bytes"), expected);
         ask(1).await.expect("one takes 36");

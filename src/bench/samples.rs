@@ -126,7 +126,8 @@ pub enum SampleError {
     },
     /// The workload consists of trees, but the model does not have exactly one input for their children.
     #[error(
-        "the workload gives trees: expected one input of whole numbers [-1, 2] that takes each node's children, but found {found}"
+        "the workload gives trees: expected one input of whole numbers [-1, 2] that takes each node's children, but \
+         found {found}"
     )]
     NoChildren {
         /// Number of such inputs.

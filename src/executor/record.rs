@@ -291,7 +291,8 @@ impl Record {
         let id = self.journey.as_ref().and_then(|journey| journey.sequence());
         let sequence = id.map_or_else(String::new, |id| format!(" for sequence {id}"));
         InferError::Invalid(format!(
-            "inference request{sequence} to model '{model}' must specify the START flag on the first request of the sequence"
+            "inference request{sequence} to model '{model}' must specify the START flag on the first request of the \
+             sequence"
         ))
     }
 

@@ -74,8 +74,8 @@ impl Port {
         let Self { name, type_name, .. } = self;
         match *type_name {
             SEQUENCE_OF_MAPS => format!(
-                "the graph gives '{name}' as a sequence of maps, expected a tensor: convert the model with zipmap=False \
-                 (skl2onnx: options={{'zipmap': False}}), or list the other outputs alone"
+                "the graph gives '{name}' as a sequence of maps, expected a tensor: convert the model with \
+                 zipmap=False (skl2onnx: options={{'zipmap': False}}), or list the other outputs alone"
             ),
             _ => format!("the graph has the type {type_name} for '{name}', which the protocol does not have"),
         }

@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_gives_tensors_checks_shapes_and_transposes() {
-        let header = br#"{"m":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"h":{"dtype":"F16","shape":[1],"data_offsets":[24,26]}}"#;
+        let header = br#"{"m":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
+            "h":{"dtype":"F16","shape":[1],"data_offsets":[24,26]}}"#;
         let mut content = (header.len() as u64).to_le_bytes().to_vec();
         content.extend_from_slice(header);
         (0..6_u8).for_each(|value| content.extend_from_slice(&f32::from(value).to_le_bytes()));

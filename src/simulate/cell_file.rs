@@ -92,7 +92,8 @@ mod tests {
     use super::*;
     use crate::simulate::DeviceTable;
 
-    const SEQ2SEQ: &str = r#""cells": [{ "name": "encoder", "priority": 2 }, { "name": "decoder", "max_rows": 8, "min_followup": 3 }],
+    const SEQ2SEQ: &str = r#""cells": [{ "name": "encoder", "priority": 2 },
+                  { "name": "decoder", "max_rows": 8, "min_followup": 3 }],
         "unfold": [{ "chain": "encoder" }, { "decode": "decoder" }]"#;
 
     fn read(of_model: &str) -> Result<CellGraph, String> {
@@ -142,7 +143,7 @@ mod tests {
             ),
             (r#""priority": 2"#, r#""priority": 0"#, "a priority from 1, but found 0 in the cell 'encoder'"),
             (r#""name": "encoder""#, r#""name": "decoder""#, "another name for each cell, but found 'decoder' twice"),
-            (r#"{ "name": "encoder", "priority": 2 }, "#, "", "a list of latencies for each of 1 cells, but found 2"),
+            (r#"{ "name": "encoder", "priority": 2 },"#, "", "a list of latencies for each of 1 cells, but found 2"),
         ];
         for (found, wrong, expected) in refusals {
             let text = SEQ2SEQ.replacen(found, wrong, 1);

@@ -97,7 +97,8 @@ mod tests {
 
     fn of_cuts(cuts: &str) -> Result<DeviceTable, FileError> {
         DeviceTable::from_json(&format!(
-            r#"{{ "format": 1, "key": {{ "model_sha256": "ab", "device": "two cores", "engine": "e", "configuration": "" }},
+            r#"{{ "format": 1,
+            "key": {{ "model_sha256": "ab", "device": "two cores", "engine": "e", "configuration": "" }},
                  "profile": {{ "model": "minilm", "max_rows": 16, "padded_axes": 1, "cuts": [{cuts}] }} }}"#
         ))
     }

@@ -84,7 +84,10 @@ pub(super) enum InputFault {
     BatchTooLarge { limit: u32, got: i64 },
     #[error("batch size {got} does not match other inputs: '{other}' has {expected}")]
     BatchMismatch { expected: u32, got: u32, other: String },
-    #[error("unexpected shape, expected {expected}, got {got}{}", if *.batched { " (the first is the batch)" } else { "" })]
+    #[error(
+        "unexpected shape, expected {expected}, got {got}{}",
+        if *.batched { " (the first is the batch)" } else { "" }
+    )]
     Shape { expected: Shape, got: Shape, batched: bool },
     #[error("shape {shape} has a negative dimension or more elements than can be counted")]
     Uncountable { shape: Shape },

@@ -143,7 +143,8 @@ def test_a_model_that_asks_for_a_card_is_refused_without_one(program, repository
         assert not client.is_model_ready("lstm")
         [model] = client.get_model_repository_index().models
         assert model.reason.startswith(
-            "an instance group of model 'lstm' has kind KIND_GPU but no GPU is available: the server was started with --device cpu"
+            "an instance group of model 'lstm' has kind KIND_GPU but no GPU is available: "
+            "the server was started with --device cpu"
         ), model.reason
 
 

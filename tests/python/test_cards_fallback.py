@@ -54,7 +54,8 @@ def test_a_model_that_asks_for_a_card_is_refused_with_both_reasons(reasons):
 
 
 def test_stages_are_refused_since_the_provider_is_for_whole_models(reasons):
-    for fact in ("stage 0: " + MISSING, "stage 1: " + MISSING, "ONNX Runtime's CUDA provider is there for whole models alone"):
+    whole = "ONNX Runtime's CUDA provider is there for whole models alone"
+    for fact in ("stage 0: " + MISSING, "stage 1: " + MISSING, whole):
         assert fact in reasons["in-stages"], reasons["in-stages"]
 
 

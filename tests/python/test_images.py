@@ -120,7 +120,7 @@ def test_the_image_for_cards_has_the_libraries_that_the_server_loads(instruction
     (compiler,) = re.findall(r'"libnvrtc\.so\.(\d+)"', (ROOT / "src/device/cuda/libraries.rs").read_text())
     version = ".".join(pins.NVRTC.version.split(".")[:2])
     assert version.startswith(f"{compiler}.")
-    assert re.search(rf"nvidia/cuda:{re.escape(version)}\.\d+-cudnn-runtime-", tag), f"{tag} is not CUDA {version} with cuDNN"
+    assert re.search(rf"nvidia/cuda:{re.escape(version)}\.\d+-cudnn-runtime-", tag), tag
 
 
 def test_the_image_runs_as_the_user_of_the_chart(instructions):

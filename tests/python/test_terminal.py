@@ -44,7 +44,7 @@ def figures(lines):
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
 def test_a_table_fits_the_terminal_and_has_every_figure(program, columns):
     whole = table(subprocess.run([program, *SIMULATION], capture_output=True, text=True, timeout=60, check=True).stdout)
-    assert len({len(line) for line in whole}) == 1 and len(whole[0]) > 100, "without a terminal the table is in one piece"
+    assert len({len(line) for line in whole}) == 1 and len(whole[0]) > 100, "in one piece without a terminal"
     shown = table(printed_on_a_terminal([program, *SIMULATION], columns))
     assert max(len(line) for line in shown) <= columns
     assert figures(shown) == figures(whole) != set()

@@ -32,7 +32,7 @@ Examples:
       --policy 'window: { max_queue_delay_us: 0 }' --policy diversity --stages 3 --svg latency.svg
 
   # A policy and the best window of a sweep over batch sizes, delays and length buckets
-  paternoster bench --model-repository model_repository --model minilm --workload wmt15 --policy diversity --sweep-window
+  paternoster bench --model-repository models --model minilm --workload wmt15 --policy diversity --sweep-window
 
   # A server, with 1, 8 and 64 requests in flight; then at 200 requests a second in bursts
   paternoster bench --url localhost:8001 --model resnet50 --concurrency 1,8,64

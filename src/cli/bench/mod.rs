@@ -337,8 +337,8 @@ impl<'a> Bench<'a> {
         let seconds =
             timing.measured.map_or_else(|| "the trace".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()));
         format!(
-            "model '{}' ({}) {place}; {} different requests of {} row(s), {sizes}{load}, seed {}; {} round(s) of {seconds} \
-             after {:.1} s that are not counted{}",
+            "model '{}' ({}) {place}; {} different requests of {} row(s), {sizes}{load}, seed {}; {} round(s) of \
+             {seconds} after {:.1} s that are not counted{}",
             args.model,
             target.ports().precision(),
             work.distinct(),

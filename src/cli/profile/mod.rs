@@ -61,7 +61,8 @@ pub struct ProfileArgs {
     pub engines: bool,
     /// Batch sizes at which to compare engines: rows, with the length of padded axes after an x, as in 1,8,8x55;
     /// defaults to powers of two up to 64
-    #[arg(long, value_name = "ROWS[xLENGTH],…", value_delimiter = ',', requires = "engines", value_parser = engines::size)]
+    #[arg(long, value_name = "ROWS[xLENGTH],…", value_delimiter = ',', requires = "engines")]
+    #[arg(value_parser = engines::size)]
     pub sizes: Vec<Size>,
     /// Print everything as JSON
     #[arg(long)]

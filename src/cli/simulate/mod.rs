@@ -66,7 +66,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "after_idle_us")]
     pub recorded: Option<PathBuf>,
     /// Timeline recorded while 'bench' played the trace; the device is as fast at each moment as it was then
-    #[arg(long, value_name = "FILE", requires = "trace", conflicts_with_all = ["after_idle_us", "recorded", "devices", "capacity"])]
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    #[arg(conflicts_with_all = ["after_idle_us", "recorded", "devices", "capacity"])]
     pub replay: Option<PathBuf>,
     /// Microseconds that a request spends outside queue and device, half of them before; several are quantiles in equal
     /// steps
@@ -95,13 +96,15 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "load", "rate", "capacity"])]
     pub trace: Option<PathBuf>,
     /// Requests of each run
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub requests: u64,
     /// Requests at the beginning of each run that are not counted [default: one in 20]
     #[arg(long, value_name = "N")]
     pub warm_up: Option<u64>,
     /// Requests that wait when a run begins and are not counted; shows whether a policy works off a queue
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), conflicts_with_all = ["trace", "capacity"])]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["trace", "capacity"])]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub backlog: u64,
     /// Runs of each policy and load, with different seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -123,7 +126,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "MS,…", value_delimiter = ',', value_parser = above_zero)]
     pub objective_ms: Vec<f64>,
     /// Find out how many devices carry this many requests per second
-    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "p99_ms", conflicts_with_all = ["load", "rate", "devices"])]
+    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "p99_ms")]
+    #[arg(conflicts_with_all = ["load", "rate", "devices"])]
     pub capacity: Option<f64>,
     /// Milliseconds within which 99 of 100 requests must stay, for --capacity
     #[arg(long, value_name = "MS", value_parser = above_zero, requires = "capacity")]

@@ -66,8 +66,8 @@ fn refusal(
     of: fmt::Arguments<'_>,
 ) -> String {
     format!(
-        "output '{}'{of} {takes} {bytes} bytes for the shape {shape:?}: expected at most {} bytes for all outputs of a batch \
-         (--max-output-bytes)",
+        "output '{}'{of} {takes} {bytes} bytes for the shape {shape:?}: expected at most {} bytes for all outputs of \
+         a batch (--max-output-bytes)",
         output.name,
         buffers.max_output_bytes()
     )
@@ -95,8 +95,8 @@ mod tests {
         assert_eq!(declared(&[&[2, 2], &[1]], 20), Ok(()));
         assert_eq!(
             declared(&[&[2, 2], &[1]], 19).expect_err("a byte is missing"),
-            "output 'b' of model 'm' would take 4 bytes for the shape [1]: expected at most 19 bytes for all outputs of a batch \
-             (--max-output-bytes)"
+            "output 'b' of model 'm' would take 4 bytes for the shape [1]: expected at most 19 bytes for all outputs \
+             of a batch (--max-output-bytes)"
         );
     }
 

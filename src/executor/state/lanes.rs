@@ -65,7 +65,7 @@ impl Incident {
             }
             IncidentKind::Lost => error!(model = %model, version, stage, device, lane, seconds, "task does not stop"),
             IncidentKind::Abandoned => {
-                warn!(model = %model, version, stage, device, lane, seconds, "lane goes on without its task, on a new thread");
+                warn!(model = %model, version, stage, device, lane, seconds, "lane continues on a new thread");
             }
             IncidentKind::Returned => {
                 info!(model = %model, version, stage, device, lane, seconds, "stopped task returned")

@@ -112,7 +112,9 @@ fn shapes_of_outputs_that_the_file_does_not_declare_follow_from_its_nodes() {
 
 #[test]
 fn what_git_lfs_left_in_place_of_a_model_is_no_model() {
-    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 90387606\n";
+    let pointer = b"version https://git-lfs.github.com/spec/v1\n\
+        oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n\
+        size 90387606\n";
     let refusal = refusal(pointer);
     assert!(refusal.starts_with("'m/1/model.onnx' is not an ONNX model: it is a pointer of Git LFS"), "{refusal}");
     assert!(refusal.contains("run 'git lfs pull'"), "{refusal}");

@@ -241,8 +241,8 @@ fn cells_text() -> impl Strategy<Value = String> {
         section(vec![("slots", slots), ("max_tasks", tasks), ("frontier", frontier), ("merge_requests", merged)])
     });
     let policy = select(&["auto", "cellular"][..]);
-    (select(&["", "max_batch_size: 0\n", "max_batch_size: 1\n"][..]), cell(), cell(), segments(), policy, knobs).prop_map(
-        |(batch, one, two, segments, policy, knobs)| {
+    (select(&["", "max_batch_size: 0\n", "max_batch_size: 1\n"][..]), cell(), cell(), segments(), policy, knobs)
+        .prop_map(|(batch, one, two, segments, policy, knobs)| {
             format!(
                 "inputs:
 - {{ name: x, dtype: FP32, dims: [n] }}
@@ -250,11 +250,11 @@ fn cells_text() -> impl Strategy<Value = String> {
 outputs: [ {{ name: y.1, dtype: FP32, dims: [2] }} ]
 {batch}cells: {{ one: {one}, two: {two} }}
 unfold:
-{segments}batching: {{ policy: {policy}, latency_objective_ms: 5, queueing: {{ preserve_ordering: true }}, cellular: {knobs} }}
+{segments}batching:
+  {{ policy: {policy}, latency_objective_ms: 5, queueing: {{ preserve_ordering: true }}, cellular: {knobs} }}
 "
             )
-        },
-    )
+        })
 }
 
 fn says_the_same(text: &str) {

@@ -79,8 +79,8 @@ impl Credentials {
             // serde's message may repeat the value that it found.
             let (line, column) = (fault.line(), fault.column());
             StoreFault(format!(
-                "{FILE}: '{path}' is not a valid credential file at line {line}, column {column}: expected objects 's3' \
-                 (key_id, secret_key, session_token, region, profile), 'gs' (texts) and 'as' (account_str, \
+                "{FILE}: '{path}' is not a valid credential file at line {line}, column {column}: expected objects \
+                 's3' (key_id, secret_key, session_token, region, profile), 'gs' (texts) and 'as' (account_str, \
                  account_key, auth_type, client_id), each by the beginning of a location"
             ))
         })?;

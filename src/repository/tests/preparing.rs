@@ -189,7 +189,8 @@ async fn a_latency_table_that_cannot_be_read_is_refused_with_its_place() {
 async fn the_repeat_backend_needs_no_program() {
     let directory = Directory::new();
     let config = "backend: 'repeat' max_batch_size: 8 model_transaction_policy { decoupled: true }
-                  input { name: 'INPUT0' data_type: TYPE_FP32 dims: 16 } output { name: 'OUTPUT0' data_type: TYPE_FP32 dims: 16 }";
+                  input { name: 'INPUT0' data_type: TYPE_FP32 dims: 16 } output { name: 'OUTPUT0' data_type: \
+                  TYPE_FP32 dims: 16 }";
     directory.write("r/config.pbtxt", config).write("r/1/README", "nothing to run");
     let (repository, loader) = start(&directory, ControlMode::None).await;
     assert!(repository.ready(), "{:?}", repository.index(false).await);

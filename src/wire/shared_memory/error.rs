@@ -45,13 +45,13 @@ pub enum SharedMemoryError {
     #[error("failed to register CUDA shared memory region '{name}': the driver does not take its raw_handle: {reason}")]
     Handle { name: String, reason: String },
     #[error(
-        "failed to register CUDA shared memory region '{name}': byte size {byte_size} is beyond the {available} bytes of \
-         the memory that its raw_handle names"
+        "failed to register CUDA shared memory region '{name}': byte size {byte_size} is beyond the {available} bytes \
+         of the memory that its raw_handle names"
     )]
     BeyondAllocation { name: String, byte_size: u64, available: u64 },
     #[error(
-        "invalid offset + byte size for shared memory region '{name}': {offset} + {byte_size} is beyond its {available} \
-         bytes"
+        "invalid offset + byte size for shared memory region '{name}': {offset} + {byte_size} is beyond its \
+         {available} bytes"
     )]
     BeyondRegion { name: String, offset: u64, byte_size: u64, available: u64 },
     #[error("shared memory region '{name}' has become shorter than it was registered")]
@@ -61,8 +61,8 @@ pub enum SharedMemoryError {
     #[error("shared memory region '{name}' cannot be used: its card: {reason}")]
     Card { name: String, reason: String },
     #[error(
-        "a request may read {limit} bytes from shared memory: {byte_size} from region '{name}' are too many, {left} of them \
-         are left"
+        "a request may read {limit} bytes from shared memory: {byte_size} from region '{name}' are too many, {left} \
+         of them are left"
     )]
     OverLimit { name: String, byte_size: u64, limit: u64, left: u64 },
     #[error("no memory for {byte_size} bytes from shared memory region '{name}'")]

@@ -198,7 +198,8 @@ proptest! {
         let mut ran = vec![0; journeys.len()];
         let mut picks = picks.iter().cycle();
         loop {
-            let open: Vec<usize> = (0..journeys.len()).filter(|&request| ran[request] < tokens[request].len()).collect();
+            let is_open = |request: &usize| ran[*request] < tokens[*request].len();
+            let open: Vec<usize> = (0..journeys.len()).filter(is_open).collect();
             if open.is_empty() {
                 break;
             }
@@ -209,7 +210,8 @@ proptest! {
             }
             let turned = usize::from(pick) % nodes.len();
             nodes.rotate_left(turned);
-            let task: Vec<(&Journey, u32)> = nodes.iter().map(|&request| (&journeys[request], ran[request] as u32)).collect();
+            let node = |&request: &usize| (&journeys[request], ran[request] as u32);
+            let task: Vec<(&Journey, u32)> = nodes.iter().map(node).collect();
             tried.task(0, &task).map_err(TestCaseError::fail)?;
             nodes.iter().for_each(|&request| ran[request] += 1);
         }

@@ -79,7 +79,8 @@ fn admit(services: &Services, request: pb::ModelInferRequest) -> Result<(Arc<Mod
 
 fn decoupled(model: &str) -> RequestError {
     let message = format!(
-        "ModelInfer RPC doesn't support models with decoupled transaction policy: model '{model}' needs ModelStreamInfer"
+        "ModelInfer RPC doesn't support models with decoupled transaction policy: model '{model}' needs \
+         ModelStreamInfer"
     );
     RequestError::new(Kind::Unimplemented, message)
 }

@@ -23,8 +23,8 @@ fn a_transposition_that_moves_the_batch_is_no_place_to_cut() {
     let y = relu(&mut graph, &back, "y");
     assert_eq!(
         refusal(&finish(graph, &y), &["moved"]),
-        "cannot cut at 'moved': tensor 'moved' would cross, but the batch is its axis 1, expected axis 0; possible cuts \
-         nearby are 'before', 'back'"
+        "cannot cut at 'moved': tensor 'moved' would cross, but the batch is its axis 1, expected axis 0; possible \
+         cuts nearby are 'before', 'back'"
     );
 }
 

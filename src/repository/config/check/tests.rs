@@ -102,7 +102,8 @@ fn batching_numbers_must_agree() {
     let window = |knobs: &str| contradiction(&format!("max_batch_size: 4\ndynamic_batching {{ {knobs} }}"));
     assert_eq!(
         window("preferred_batch_size: [ 4, 8 ]"),
-        "config.pbtxt:4:20: dynamic_batching.preferred_batch_size: expected sizes from 1 to max_batch_size 4, but found 8"
+        "config.pbtxt:4:20: dynamic_batching.preferred_batch_size: expected sizes from 1 to max_batch_size 4, but \
+         found 8"
     );
     assert!(window("preferred_batch_size: [ 0 ]").contains("found 0"));
     assert!(
@@ -129,8 +130,8 @@ fn our_parameters_must_mean_something() {
     assert!(parameter("batching.bucket_width", "wide").contains("expected a whole number from 0 to 4294967295"));
     assert_eq!(
         parameter("batching.policy", "cellular"),
-        "config.pbtxt:3:12: parameters[batching.policy]: the policy 'cellular' needs 'cells' and 'unfold', which say what \
-         requests unfold into"
+        "config.pbtxt:3:12: parameters[batching.policy]: the policy 'cellular' needs 'cells' and 'unfold', which say \
+         what requests unfold into"
     );
     assert_eq!(
         parameter("unfold.0.kin", "chain"),
@@ -174,7 +175,8 @@ fn tensors_must_be_whole() {
     assert!(both(&format!("{INPUT}{INPUT}")).contains("config.pbtxt:2:9: input[1].name: the input 'x' is there twice"));
     assert!(both("").contains("the model has no inputs"));
     agrees(
-        "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] } output { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] }",
+        "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] } output { name: \"x\" data_type: TYPE_FP32 dims: \
+         [ 1 ] }",
     );
 }
 
@@ -182,7 +184,8 @@ fn tensors_must_be_whole() {
 fn a_reshape_keeps_the_elements() {
     let reshape = |dims: &str, shape: &str| {
         let text = format!(
-            "max_batch_size: 2 {OUTPUT} input {{ name: \"x\" data_type: TYPE_FP32 dims: [ {dims} ] reshape {{ shape: [ {shape} ] }} }}"
+            "max_batch_size: 2 {OUTPUT} input {{ name: \"x\" data_type: TYPE_FP32 dims: [ {dims} ] reshape {{ shape: \
+             [ {shape} ] }} }}"
         );
         let (config, origin) = read(&text);
         consistent(&config, None, &origin).map_err(|fault| fault.to_string())

@@ -49,9 +49,11 @@ fn a_model_without_a_batch_axis_is_never_merged() {
 #[test]
 fn dynamic_batching_becomes_the_window() {
     let (_, knobs) = from_pbtxt(&format!(
-        "max_batch_size: 8 {TENSORS} dynamic_batching {{ preferred_batch_size: [ 8, 2, 2 ] max_queue_delay_microseconds: 100
+        "max_batch_size: 8 {TENSORS} dynamic_batching {{ preferred_batch_size: [ 8, 2, 2 ]
+         max_queue_delay_microseconds: 100
          preserve_ordering: true priority_levels: 18446744073709551615 default_priority_level: 4294967296
-         default_queue_policy {{ timeout_action: DELAY default_timeout_microseconds: 7 allow_timeout_override: true max_queue_size: 9 }}
+         default_queue_policy {{ timeout_action: DELAY default_timeout_microseconds: 7
+         allow_timeout_override: true max_queue_size: 9 }}
          priority_queue_policy {{ key: 1 value {{ max_queue_size: 1 }} }} }}
          parameters {{ key: \"batching.bucket_width\" value {{ string_value: \"16\" }} }}"
     ));
@@ -80,7 +82,8 @@ fn what_all_policies_have_in_common_reaches_the_knobs() {
     let parameter =
         |key: &str, value: &str| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}");
     let text = format!(
-        "max_batch_size: 8 {TENSORS} dynamic_batching {{ priority_levels: 2 default_priority_level: 1 }} {} {} {} {} {}",
+        "max_batch_size: 8 {TENSORS} dynamic_batching {{ priority_levels: 2 default_priority_level: 1 }} {} {} {} {} \
+         {}",
         parameter("batching.policy", "lazy"),
         parameter("batching.latency_objective_ms", "12.5"),
         parameter("batching.weight", "3"),
@@ -122,8 +125,10 @@ fn the_knobs_of_a_model_of_cells_wait_for_its_programs() {
 
 #[test]
 fn padded_axes_are_symbols_of_inputs_and_outputs() {
-    let text = "max_batch_size: 4\ninputs:\n- { name: ids, dtype: INT64, dims: [tokens], pad: { axis: tokens, value: 7 } }\n\
-                outputs:\n- { name: hidden, dtype: FP32, dims: [tokens, 384] }\n- { name: pooled, dtype: FP32, dims: [384] }\n\
+    let text = "max_batch_size: 4\ninputs:\n- { name: ids, dtype: INT64, dims: [tokens], pad: { axis: tokens, \
+                value: 7 } }\n\
+                outputs:\n- { name: hidden, dtype: FP32, dims: [tokens, 384] }\n- { name: pooled, dtype: FP32, dims: \
+                [384] }\n\
                 - { name: other, dtype: FP32, dims: [elsewhere] }\n";
     let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
     let (spec, ..) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();

@@ -149,11 +149,13 @@ fn what_sequences_cannot_have_is_refused_with_its_place() {
             "control_input[0].control: expected two values, for false and true, in one of",
         ),
         (
-            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0 ] } } }",
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: \
+             [ 0 ] } } }",
             "control_input[0].control: expected two values",
         ),
         (
-            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: \
+             TYPE_STRING } } }",
             "control_input[0].control: expected an integer as data_type of a correlation id, but found BYTES",
         ),
         ("sequence_batching { control_input { name: \"c\" } }", "expected one control for 'c', but found 0"),

@@ -142,8 +142,8 @@ impl Reader<'_> {
     fn fits_the_model(self) -> Result<(), ConfigError> {
         let Self { settings: Settings { config, own }, origin } = self;
         let batch = format!(
-            "expected 0 or 1, because each request unfolds by itself, but found {}; each cell's batch_sizes say how many \
-             nodes run together",
+            "expected 0 or 1, because each request unfolds by itself, but found {}; each cell's batch_sizes say how \
+             many nodes run together",
             config.max_batch_size
         );
         let own_program = "each cell has a program of its own: remove this".to_owned();
@@ -247,7 +247,8 @@ impl Reader<'_> {
         let (Some(DataType::Int32 | DataType::Int64), Some(width)) = (datatype, width) else {
             let found = datatype.map_or("none", DataType::as_str);
             let message = format!(
-                "expected an input of INT32 or INT64 with dims [nodes, children of a node], but '{children}' is {found} {:?}",
+                "expected an input of INT32 or INT64 with dims [nodes, children of a node], but '{children}' is \
+                 {found} {:?}",
                 input.dims
             );
             return refuse(message);
@@ -289,7 +290,8 @@ impl Reader<'_> {
             if segments[emitted.segment].name != streaming.name {
                 let (name, other) = (&streaming.name, &segments[emitted.segment].name);
                 return Err(refuse(format!(
-                    "the model answers step by step: expected '{name}', which streams, to emit '{}', but '{other}' does",
+                    "the model answers step by step: expected '{name}', which streams, to emit '{}', but '{other}' \
+                     does",
                     output.name
                 )));
             }

@@ -17,8 +17,11 @@ inputs: [ { name: source, dtype: INT64, dims: [words] } ]
 outputs: [ { name: tokens, dtype: INT64, dims: [-1] } ]
 cells: { encode: { program: e.onnx, batch_sizes: [512] }, decode: { program: d.onnx, batch_sizes: [256] } }
 unfold:
-- chain: { cell: encode, name: encoder, over: source, as: word, reverse: true, carry: { h: h_next }, emit: { h: last(h_next), all: all(h_next) } }
-- decode: { cell: decode, feed: { token: next }, carry: { h: h_next }, start: { token: 1, h: encoder.h }, hold: { memory: encoder.all }, length: { words: encoder.all, count: grow.past }, grow: { past: key }, until: { next: 2 }, max_steps: \"len(encoder.all) + 50\", emit: { tokens: all(next) } }
+- chain: { cell: encode, name: encoder, over: source, as: word, reverse: true,
+    carry: { h: h_next }, emit: { h: last(h_next), all: all(h_next) } }
+- decode: { cell: decode, feed: { token: next }, carry: { h: h_next }, start: { token: 1, h: encoder.h },
+    hold: { memory: encoder.all }, length: { words: encoder.all, count: grow.past }, grow: { past: key },
+    until: { next: 2 }, max_steps: \"len(encoder.all) + 50\", emit: { tokens: all(next) } }
 ";
 
 fn translate_ports() -> Vec<CellPorts> {
@@ -93,8 +96,8 @@ fn what_programs_do_not_have_is_refused_with_what_they_have() {
         (
             "carry: { h: h_next }, emit",
             "emit",
-            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, keep, \
-             grow, hold, length, control",
+            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, \
+             keep, grow, hold, length, control",
         ),
         (
             "carry: { h: h_next }, emit",
@@ -121,7 +124,8 @@ fn what_programs_do_not_have_is_refused_with_what_they_have() {
         (
             "grow: { past: key }",
             "grow: { past: keys }",
-            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'keys'; did you mean 'key'?",
+            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'keys'; did you mean \
+             'key'?",
         ),
         ("all(next)", "all(h_next)", "output 'tokens' is INT64, but gets FP32"),
     ];
@@ -163,7 +167,8 @@ fn leaves_and_inner_nodes_take_what_they_have_of_a_trees_sources() {
 inputs: [ { name: tokens, dtype: INT64, dims: [n] }, { name: table, dtype: INT64, dims: [n, 2] } ]
 outputs: [ { name: root, dtype: FP32, dims: [8] } ]
 cells: { leaf: { program: l.onnx }, node: { program: n.onnx } }
-unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as: x, child: { left: 0.h, right: 1.h }, emit: { root: root(h) } } ]
+unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as: x,
+    child: { left: 0.h, right: 1.h }, emit: { root: root(h) } } ]
 ";
     let leaf = CellPorts { inputs: vec![port("x", DataType::Int64, &[])], outputs: floats(&["c", "h"]) };
     let node = CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) };
@@ -220,7 +225,8 @@ unfold:
     let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
     assert_eq!(
         resolve(text, &[unknown, step.clone()]),
-        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, keep, length, control"
+        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, \
+             keep, length, control"
             .to_owned())
     );
     let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };

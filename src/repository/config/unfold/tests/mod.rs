@@ -61,7 +61,8 @@ outputs: [ { name: logits, dtype: FP32, dims: [-1, 29] } ]
 cells: { conv: { program: conv.onnx }, step: { program: step.onnx }, dense: { program: dense.onnx } }
 unfold:
 - stage: conv
-- chain: { cell: step, over: { x: conv.features }, steps: len(frames) / 2, carry: { h: h_next }, emit: { h: all(h_next) } }
+- chain: { cell: step, over: { x: conv.features }, steps: len(frames) / 2, carry: { h: h_next },
+    emit: { h: all(h_next) } }
 - stage: { cell: dense, inputs: { x: step.h }, emit: { logits: all(y) } }
 ";
 

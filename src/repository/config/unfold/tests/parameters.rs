@@ -40,8 +40,8 @@ fn parameters_alone_are_refused_as_exactly() {
         (("unfold.0.emit.y", " "), "f:4:12: parameters[unfold.0.emit.y]: expected a value, but found nothing"),
         (
             ("unfold.0.steps", ""),
-            "f:7:12: parameters[unfold.0.steps]: expected a number of steps, or an expression such as \"len(tokens) + 1\", \
-             but found ''",
+            "f:7:12: parameters[unfold.0.steps]: expected a number of steps, or an expression such as \"len(tokens) \
+             + 1\", but found ''",
         ),
         (("unfold.0.reverse", "no"), "f:7:12: parameters[unfold.0.reverse]: expected true or false, but found 'no'"),
         (

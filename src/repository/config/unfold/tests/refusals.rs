@@ -26,7 +26,8 @@ fn segments_that_lack_a_key_or_have_one_too_many_are_refused_with_their_place() 
         (
             "    as: word\n",
             "",
-            "f:10:5: unfold[0].chain.over: expected 'as', the cell's input, beside it, or a mapping from inputs to tensors",
+            "f:10:5: unfold[0].chain.over: expected 'as', the cell's input, beside it, or a mapping from inputs to \
+             tensors",
         ),
         (
             "over: source",
@@ -53,13 +54,14 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
         (
             "max_steps: \"2 * len(encoder.all) + 50\"",
             "max_steps: 1.5",
-            "f:24:5: unfold[1].decode.max_steps: expected a number of steps, or an expression such as \"len(tokens) + 1\", \
-             but found 1.5",
+            "f:24:5: unfold[1].decode.max_steps: expected a number of steps, or an expression such as \"len(tokens) \
+             + 1\", but found 1.5",
         ),
         (
             "+ 50",
             "+ fifty",
-            "f:24:5: unfold[1].decode.max_steps: expected a whole number, len(input) or a parenthesis, but found 'fifty'",
+            "f:24:5: unfold[1].decode.max_steps: expected a whole number, len(input) or a parenthesis, but found \
+             'fifty'",
         ),
         (
             "until: { next: 2 }",
@@ -138,8 +140,8 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "over: source",
             "over: sauce",
-            "f:10:5: unfold[0].chain.over: expected an input of the model or <segment>.<emit> of an earlier segment, but \
-             found 'sauce'; did you mean 'source'?",
+            "f:10:5: unfold[0].chain.over: expected an input of the model or <segment>.<emit> of an earlier segment, \
+             but found 'sauce'; did you mean 'source'?",
         ),
         (
             "memory: encoder.all",
@@ -150,13 +152,14 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "h: encoder.h",
             "h: decode.tokens",
-            "f:20:24: unfold[1].decode.start.h: expected an input of the model or <segment>.<emit> of an earlier segment, \
-             but found 'decode.tokens'",
+            "f:20:24: unfold[1].decode.start.h: expected an input of the model or <segment>.<emit> of an earlier \
+             segment, but found 'decode.tokens'",
         ),
         (
             "len(encoder.all)",
             "len(encoder.h)",
-            "f:24:5: unfold[1].decode.max_steps: 'encoder.h' is not an input whose length is known before the segment runs",
+            "f:24:5: unfold[1].decode.max_steps: 'encoder.h' is not an input whose length is known before the segment \
+             runs",
         ),
         (
             "start: { h: -0.5 }",
@@ -166,13 +169,14 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "past_words: grow.past",
             "past_words: grow.pasts",
-            "f:22:35: unfold[1].decode.length.past_words: expected an input that the segment grows, grow.past, but found \
-             'grow.pasts'; did you mean 'grow.past'?",
+            "f:22:35: unfold[1].decode.length.past_words: expected an input that the segment grows, grow.past, but \
+             found 'grow.pasts'; did you mean 'grow.past'?",
         ),
         (
             "start: { token: 1,",
             "start: { past: 1,",
-            "f:20:14: unfold[1].decode.start.past: only what is carried from step to step has a start, but 'past' is not",
+            "f:20:14: unfold[1].decode.start.past: only what is carried from step to step has a start, but 'past' is \
+             not",
         ),
         (
             "grow: { past: key }",
@@ -212,8 +216,8 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
     let twice = changed(TRANSLATE, "name: source,", "name: encoder.all,").replace("over: source", "over: encoder.all");
     assert_eq!(
         from_yaml(&twice).expect_err("two of a name"),
-        "f:21:13: unfold[1].decode.hold.memory: 'encoder.all' is an input of the model, and an emit too: expected one of \
-         them to be named otherwise"
+        "f:21:13: unfold[1].decode.hold.memory: 'encoder.all' is an input of the model, and an emit too: expected one \
+         of them to be named otherwise"
     );
 }
 
@@ -248,8 +252,8 @@ fn what_grows_is_named_by_nothing_else() {
 fn a_chain_whose_length_nobody_knows_is_refused() {
     assert_eq!(
         refusal(SPEECH, "steps: len(frames) / 2, ", ""),
-        "f:6:32: unfold[1].chain.over.x: how long 'conv.features' will be is not known before it is there: expected the key \
-         'steps'"
+        "f:6:32: unfold[1].chain.over.x: how long 'conv.features' will be is not known before it is there: expected \
+         the key 'steps'"
     );
     assert_eq!(
         refusal(SPEECH, "over: { x: conv.features }, steps: len(frames) / 2, ", ""),
@@ -265,8 +269,8 @@ fn a_chain_whose_length_nobody_knows_is_refused() {
     );
     assert_eq!(
         refusal(TRANSLATE, "over: source\n    as: word", "over: { word: source, x: encoder.h }"),
-        "f:10:27: unfold[0].chain.over.x: expected an input of the model or <segment>.<emit> of an earlier segment, but \
-         found 'encoder.h'"
+        "f:10:27: unfold[0].chain.over.x: expected an input of the model or <segment>.<emit> of an earlier segment, \
+         but found 'encoder.h'"
     );
     let one = "- chain: { cell: encode, over: encoder.h, as: x, emit: { y: last(h) } }\n";
     assert!(from_yaml(&format!("{TRANSLATE}{one}")).expect_err("no rows").ends_with(
@@ -305,26 +309,27 @@ fn trees_need_a_table_of_children() {
         (
             "children: children",
             "children: childrens",
-            "f:10:5: unfold[0].tree.children: expected an input of the model, but found 'childrens'; did you mean 'children'?",
+            "f:10:5: unfold[0].tree.children: expected an input of the model, but found 'childrens'; did you mean \
+             'children'?",
         ),
         (
             "children: children",
             "children: tokens",
-            "f:10:5: unfold[0].tree.children: expected an input of INT32 or INT64 with dims [nodes, children of a node], \
-             but 'tokens' is INT64 [-1]",
+            "f:10:5: unfold[0].tree.children: expected an input of INT32 or INT64 with dims [nodes, children of a \
+             node], but 'tokens' is INT64 [-1]",
         ),
         (
             "dtype: INT32",
             "dtype: FP32",
-            "f:10:5: unfold[0].tree.children: expected an input of INT32 or INT64 with dims [nodes, children of a node], \
-             but 'children' is FP32 [-1, 2]",
+            "f:10:5: unfold[0].tree.children: expected an input of INT32 or INT64 with dims [nodes, children of a \
+             node], but 'children' is FP32 [-1, 2]",
         ),
         ("right: 1.h", "right: 2.h", "f:13:25: unfold[0].tree.child.right: expected a child from 0 to 1, but found 2"),
         (
             "right: 1.h",
             "right: h",
-            "f:13:25: unfold[0].tree.child.right: expected a child's number and an output of its cell, as in '0.h', but \
-             found 'h'",
+            "f:13:25: unfold[0].tree.child.right: expected a child's number and an output of its cell, as in '0.h', \
+             but found 'h'",
         ),
         (
             "root: root(h)",
@@ -364,8 +369,8 @@ fn streams_and_decoupled_models_go_together() {
     );
     assert_eq!(
         refusal(&decoupled, "reverse: true", "stream: true"),
-        "f:3:14: outputs[0].name: the model answers step by step: expected 'encoder', which streams, to emit 'tokens', but \
-         'decode' does"
+        "f:3:14: outputs[0].name: the model answers step by step: expected 'encoder', which streams, to emit \
+         'tokens', but 'decode' does"
     );
     let both = changed(&decoupled, "reverse: true", "stream: true");
     assert_eq!(
