@@ -99,12 +99,6 @@ impl Array {
         self.allocation.wrapping_add(self.shift)
     }
 
-    /// Returns the address of an element.
-    pub(crate) fn element(&self, place: usize) -> *mut u8 {
-        assert!(place <= self.count, "element {place} of {}", self.count);
-        self.address().wrapping_add(place * self.kind.bytes())
-    }
-
     pub(crate) fn values(&self) -> Vec<f64> {
         // SAFETY: the elements are initialized, and no kernel runs meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(), self.count * self.kind.bytes()) };

@@ -31,6 +31,8 @@ struct Case {
     /// The mask of a key, by its row, its number and the row's length.
     mask: Option<fn(usize, usize, usize) -> f64>,
     replaces: bool,
+    /// The end of the keys that can matter, if those behind it have a weight of 0.
+    last: usize,
     /// Computes elements from numbers between -1 and 1.
     values: fn(f64) -> f64,
     /// Multiplies scores.
@@ -73,6 +75,7 @@ impl Case {
             head_size: 32,
             mask: Some(padding),
             replaces: false,
+            last: usize::MAX,
             values: |x| 2.0 * x,
             scale: 1.0 / 32_f32.sqrt(),
         }
@@ -88,7 +91,7 @@ impl Case {
         let Some(mask) = self.mask else { return self.keys };
         let is_masked = |key: &usize| mask(row, *key, self.lengths[row]) <= MASKED;
         let shown = (0..self.keys).rev().find(|key| !is_masked(key)).map_or(0, |key| key + 1);
-        length.max(shown)
+        length.max(shown).min(self.last)
     }
 
     /// Returns vectors, by tokens with a gap behind each or by heads. All that no result depends on are NaN.
@@ -142,7 +145,8 @@ impl Case {
         ];
         arguments.extend([q, k, v, &out].into_iter().flat_map(Vectors::arguments));
         // Fewer blocks than tiles or heads must do the same.
-        let grid = if self.heads % 2 == 0 { [self.queries.div_ceil(32) as u32, self.heads as u32] } else { [1, 1] };
+        let grid =
+            if self.heads.is_multiple_of(2) { [self.queries.div_ceil(32) as u32, self.heads as u32] } else { [1, 1] };
         Library::of(self.element)
             .launch(&format!("attention_{size}"), grid, 128, &arguments)
             .expect("the launch keeps the rules");
@@ -302,6 +306,15 @@ fn masked_keys_count_where_other_scores_are_as_low() {
     let case = Case { gives_lengths: false, mask: Some(lowest), replaces: true, values, ..Case::new(&[33, 40, 7]) };
     Case { scale: -2_000.0, ..case.clone() }.check();
     Case { scale: -3_000.0, ..case }.check();
+}
+
+#[test]
+fn masked_keys_at_the_end_are_not_read_where_they_cannot_matter() {
+    // What lies behind the tile of the last key that is not masked is NaN.
+    for (head_size, last) in [(32, 64), (128, 32)] {
+        let case = Case { gives_lengths: false, replaces: true, own: false, head_size, last, ..Case::new(&[31, 2]) };
+        Case { queries: 40, keys: 200, ..case }.check();
+    }
 }
 
 #[test]

@@ -19,8 +19,6 @@ pub(crate) const SANITIZE: &str = "PATERNOSTER_SANITIZE_KERNELS";
 /// An argument of a launch.
 pub(crate) enum Arg<'a> {
     Array(&'a Array),
-    /// An array, from one of its elements on.
-    Inside(&'a Array, usize),
     Null,
     Int(i32),
     Float(f32),
@@ -110,7 +108,6 @@ impl Arg<'_> {
     fn words(&self) -> Vec<u64> {
         match self {
             Self::Array(array) => vec![array.address() as u64],
-            Self::Inside(array, first) => vec![array.element(*first) as u64],
             Self::Null => vec![0],
             Self::Int(value) => vec![u64::from(*value as u32)],
             Self::Float(value) => vec![u64::from(value.to_bits())],
@@ -119,7 +116,7 @@ impl Arg<'_> {
 
     fn bytes(&self) -> u32 {
         match self {
-            Self::Array(_) | Self::Inside(..) | Self::Null => 8,
+            Self::Array(_) | Self::Null => 8,
             Self::Int(_) | Self::Float(_) => 4,
         }
     }
