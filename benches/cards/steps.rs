@@ -8,7 +8,7 @@ use paternoster::{
         cuda::{Cuda, Graph},
     },
     engine::{
-        Precision,
+        Precision, RunParameters,
         cuda::{Loaded, Plan, Workspace},
     },
 };
@@ -80,8 +80,8 @@ pub(crate) fn captured(
 ) -> Result<Rc<Graph>, DeviceError> {
     let prepared = loaded.prepare(cuda, workspace, rows)?;
     let graph = cuda.capture(STREAM, size_of::<i32>(), |capture| {
-        let live = capture.parameters();
-        prepared.issue(capture, live)
+        let parameters = RunParameters { live: capture.parameters(), lengths: &[] };
+        prepared.issue(capture, parameters)
     })?;
     Ok(Rc::new(graph))
 }

@@ -18,6 +18,17 @@ pub struct RunSize {
     pub lengths: usize,
 }
 
+/// Where a run finds what differs from task to task. The run reads it when it begins, not when it is issued.
+#[derive(Clone, Copy, Debug)]
+pub struct RunParameters<'a> {
+    /// Address of a 32-bit number of rows. Rows from that number on are padding, whose content is ignored and whose
+    /// results are undefined.
+    pub live: Address,
+    /// For each symbol of the model, the address of one 32-bit number for each row: its own length along axes of this
+    /// symbol. What lies behind it was added by padding.
+    pub lengths: &'a [Address],
+}
+
 /// A program that can be loaded onto a card. Creating it needs no card.
 pub trait CardProgram: Send + Sync {
     /// Returns the lengths of padded axes that runs may have; each entry has one length per symbol of the model. A
@@ -79,11 +90,10 @@ pub trait CardWorkspace {
     /// Fails if the card lacks memory, or a kernel does not compile.
     fn prepare(&mut self, card: &mut Cuda, size: RunSize) -> Result<(), DeviceError>;
 
-    /// Issues a run of a size that was [prepared](Self::prepare). `live` is the address of a 32-bit number of rows,
-    /// which is read when the run begins; rows from that number on are padding, whose content is ignored and whose
-    /// results are undefined.
+    /// Issues a run of a size that was [prepared](Self::prepare).
     ///
     /// # Errors
     /// Fails if the driver rejects a launch.
-    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError>;
+    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, parameters: RunParameters<'_>)
+    -> Result<(), DeviceError>;
 }

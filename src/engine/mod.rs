@@ -19,7 +19,7 @@ mod sessions;
 mod stop;
 mod target;
 
-pub use card::{CardProgram, CardWeights, CardWorkspace, RunSize};
+pub use card::{CardProgram, CardWeights, CardWorkspace, RunParameters, RunSize};
 pub use engines::{Engines, OnnxEngine};
 pub use library::{EngineLibrary, LibraryError};
 pub use precision::Precision;

@@ -7,7 +7,7 @@ use paternoster::{
         DeviceError, StreamId,
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
     },
-    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize},
 };
 
 use crate::mixing::mixing;
@@ -111,7 +111,12 @@ impl CardWorkspace for Workspace {
         Ok(())
     }
 
-    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError> {
+    fn issue(
+        &self,
+        capture: &mut Capture<'_>,
+        size: RunSize,
+        RunParameters { live, .. }: RunParameters<'_>,
+    ) -> Result<(), DeviceError> {
         let [one, entries, lengths, out] = [0, 1, 2, 3].map(|at| Argument::Address(self.memory[at].address()));
         let (rows, most) = (Argument::I32(size.rows as i32), Argument::I32(ENTRIES[size.lengths] as i32));
         let live = Argument::Address(live);

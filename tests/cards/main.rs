@@ -1,6 +1,7 @@
 //! The pool on CUDA cards, on the libraries that stand in for CUDA's. Values of requests depend on every node that they
 //! passed.
 
+mod attending;
 #[path = "../common/fake_control.rs"]
 #[expect(dead_code, reason = "single calls are the device's own tests' matter")]
 mod fake_control;
@@ -16,6 +17,8 @@ mod placed;
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;
 mod running;
+#[path = "../common/runtime.rs"]
+mod runtime;
 mod sequences;
 mod several;
 mod staged;

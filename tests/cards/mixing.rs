@@ -5,7 +5,7 @@ use paternoster::{
         DeviceError, StreamId,
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
     },
-    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize},
 };
 
 const KERNELS: Source = Source { name: "mixing.cu", text: include_str!("mixing.cu") };
@@ -86,7 +86,12 @@ impl CardWorkspace for Workspace {
         Ok(())
     }
 
-    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError> {
+    fn issue(
+        &self,
+        capture: &mut Capture<'_>,
+        size: RunSize,
+        RunParameters { live, .. }: RunParameters<'_>,
+    ) -> Result<(), DeviceError> {
         let rows = size.rows;
         let input = |index: usize| {
             self.inputs.get(index).map_or(Argument::U64(0), |memory| Argument::Address(memory.address()))

@@ -9,7 +9,7 @@ use paternoster::{
         DeviceError, StreamId,
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source as Kernels},
     },
-    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize},
     executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, Response, StagePrograms},
     model::{
         BoundaryDim, BoundaryTensor, DataType, Dims, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId,
@@ -99,7 +99,12 @@ impl CardWorkspace for Workspace {
         Ok(())
     }
 
-    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError> {
+    fn issue(
+        &self,
+        capture: &mut Capture<'_>,
+        size: RunSize,
+        RunParameters { live, .. }: RunParameters<'_>,
+    ) -> Result<(), DeviceError> {
         let [tokens, marks, sums] = [0, 1, 2].map(|index| Argument::Address(self.memory[index].address()));
         let number = |number: i64| Argument::U64(number.cast_unsigned());
         let arguments = [

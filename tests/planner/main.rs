@@ -2,6 +2,7 @@
 //!
 //! Each test runs in its own process, which finds the stand-in (`common/fake_cuda.rs`).
 
+mod attention;
 mod buckets;
 mod compiling;
 mod convolutions;
@@ -12,6 +13,7 @@ mod fake_control;
 mod fake_cuda;
 mod faults;
 mod images;
+mod lengths;
 mod loading;
 mod networks;
 mod operators;

@@ -13,7 +13,7 @@ use paternoster::{
         cuda::{Compiler, Cuda, CudaOptions, CudaWork, Graph, Told},
     },
     engine::{
-        Batch, BatchInput, Precision, Program, ProgramPort, StopSignal,
+        Batch, BatchInput, Precision, Program, ProgramPort, RunParameters, StopSignal,
         cuda::{Loaded, Plan, Prepared, Workspace},
         onnxruntime::OnnxProgram,
     },
@@ -44,9 +44,10 @@ pub(crate) fn card_with(compiler: &Compiler) -> Cuda {
     Cuda::open(&options, compiler, Arc::new(Silent)).expect("there is a card")
 }
 
-/// Launches a graph with this number of live rows, and waits until it has run.
-pub(crate) fn run_graph(cuda: &mut Cuda, graph: &Rc<Graph>, rows: usize) {
-    let parameters = (rows as i32).to_ne_bytes().to_vec().into_boxed_slice();
+/// Launches a graph with these words of parameters, the first of which is the number of live rows, and waits until it
+/// has run.
+pub(crate) fn run_graph(cuda: &mut Cuda, graph: &Rc<Graph>, words: &[i32]) {
+    let parameters = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     cuda.launch(STREAM, &[], CudaWork { graph: Rc::clone(graph), parameters }).expect("the launch is right");
     let ticket = cuda.record(STREAM).expect("there is such a stream");
     let deadline = Instant::now() + PATIENCE;
@@ -240,8 +241,7 @@ impl<'c> OnCard<'c> {
                 assert_eq!(workspace.input(index).to_bits() % 256, 0, "inputs are aligned");
                 capture.copy(from[index], workspace.input(index), rows * row_bytes(spec))?;
             }
-            let live = capture.parameters();
-            prepared.issue(capture, live)?;
+            prepared.issue(capture, RunParameters { live: capture.parameters(), lengths: &[] })?;
             for (index, spec) in case.outputs.iter().enumerate() {
                 capture.copy(workspace.output(index), to[index], rows * row_bytes(spec))?;
             }
@@ -265,7 +265,7 @@ impl<'c> OnCard<'c> {
             self.cuda.upload(buffer, 0, &all).expect("the buffer is there");
         }
         assert!(rows <= bucket as usize);
-        run_graph(&mut self.cuda, &graph.graph, rows);
+        run_graph(&mut self.cuda, &graph.graph, &[rows as i32]);
         let outputs = self.case.outputs.iter().zip(&self.outputs).map(|(spec, &buffer)| {
             let mut data = vec![0; rows * row_bytes(spec)];
             self.cuda.download(buffer, 0, &mut data).expect("the buffer is there");

@@ -75,6 +75,7 @@ kernels! {
     softmax: "Softmax over rows.",
     layer_norm: "Layer normalisation over rows.",
     argmax: "The index of each row's maximum.",
+    attention: "Attention over padded sequences.",
 }
 
 /// The prelude of every file of kernels: header names and texts.

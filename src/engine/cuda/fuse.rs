@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 
 use super::ir::{
-    BufferId, Convolution, Dims, Expressions, Node, NodeId, Operation, Product, Reduce, Rowwise, Store, View, Work,
+    Attention, BufferId, Convolution, Dims, Expressions, Node, NodeId, Operation, Product, Reduce, Rowwise, Store,
+    View, Work,
 };
 
 /// Most stores of a kernel: each buffer needs a pointer, and the driver accepts 4 KB of arguments.
@@ -27,6 +28,8 @@ pub(super) enum Step {
     Convolution(Convolution),
     /// A handwritten row kernel.
     Rowwise(Rowwise),
+    /// Attention.
+    Attention(Attention),
     /// A generated reduction.
     Reduce(Reduce),
 }
@@ -57,6 +60,7 @@ impl Step {
             Self::Product(product) => vec![product.d],
             Self::Convolution(convolution) => vec![convolution.y],
             Self::Rowwise(rowwise) => rowwise.writes(),
+            Self::Attention(attention) => vec![attention.out.buffer],
             Self::Reduce(reduce) => vec![reduce.to],
         }
     }
@@ -68,6 +72,7 @@ impl Step {
             Self::Product(product) => product.reads(),
             Self::Convolution(convolution) => convolution.reads(),
             Self::Rowwise(rowwise) => rowwise.reads(),
+            Self::Attention(attention) => attention.reads(),
             Self::Reduce(reduce) => expressions.buffers(reduce.node),
         }
     }
@@ -125,6 +130,10 @@ pub(super) fn fused(work: &mut Work) -> Vec<Step> {
             }
             Operation::Rowwise(rowwise) => {
                 steps.push(Step::Rowwise(rowwise));
+                continue;
+            }
+            Operation::Attention(attention) => {
+                steps.push(Step::Attention(attention));
                 continue;
             }
             Operation::Reduce(reduce) => {

@@ -4,17 +4,20 @@ use super::{
     codegen::Generated,
     fuse::Step,
     geometry::geometry,
-    ir::{Convolution, Count, Factor, Product, RowKernel, Rowwise},
+    ir::{Attention, Convolution, Count, Factor, Product, RowKernel, Rowwise, Vectors},
     load::Loaded,
     workspace::Workspace,
 };
-use crate::device::{
-    DeviceError,
-    cuda::{
-        Address, Argument, Capture, Cuda, Function, Shape,
-        convolutions::{self, ImageConvolution},
-        products::{self, MatrixProduct, Operand},
+use crate::{
+    device::{
+        DeviceError,
+        cuda::{
+            Address, Argument, Capture, Cuda, Function, Shape,
+            convolutions::{self, ImageConvolution},
+            products::{self, MatrixProduct, Operand},
+        },
     },
+    engine::RunParameters,
 };
 
 /// Maximum number of blocks of a grid along y.
@@ -23,6 +26,9 @@ const BLOCKS_MAX: usize = 65_535;
 const ROW_THREADS: usize = 512;
 /// Elements that a thread of a row kernel reads at once.
 const PACK: usize = 4;
+/// Threads of a block of attention, and the queries of its tile.
+const ATTENTION_THREADS: u32 = 128;
+const ATTENTION_QUERIES: usize = 32;
 
 impl Loaded {
     /// Does everything that may allocate, compile or query a library for batches of `rows` rows, before a capture. May
@@ -40,6 +46,8 @@ impl Loaded {
 enum Told {
     /// The address of the number of live rows, which is given when the launch is issued.
     Live,
+    /// The address of the rows' lengths along this axis, which is also given then.
+    Lengths(usize),
     Known(Argument),
 }
 
@@ -77,6 +85,7 @@ impl Prepared {
             launches.push(match (step, generated, function) {
                 (_, Some(generated), Some(function)) => builder.generated(generated, function),
                 (Step::Rowwise(rowwise), _, Some(function)) => builder.rowwise(rowwise, function),
+                (Step::Attention(attention), _, Some(function)) => builder.attention(attention, function),
                 (Step::Product(product), ..) => Launch::Product(card.product(&builder.product(product))?),
                 (Step::Convolution(convolution), ..) => {
                     Launch::Convolution(card.convolution(&builder.convolution(convolution))?)
@@ -87,21 +96,25 @@ impl Prepared {
         Ok(Self { launches })
     }
 
-    /// Issues the launches. `live` is the address of the number of live rows, an i32 that is read when a launch runs.
+    /// Issues the launches, which read the parameters when they run.
     ///
     /// # Errors
-    /// Fails if the driver or a library rejects a launch.
-    pub fn issue(&self, capture: &mut Capture<'_>, live: Address) -> Result<(), DeviceError> {
+    /// Fails if the driver or a library rejects a launch, or if lengths are missing that the plan reads.
+    pub fn issue(&self, capture: &mut Capture<'_>, parameters: RunParameters<'_>) -> Result<(), DeviceError> {
         for launch in &self.launches {
             match launch {
                 Launch::Product(product) => capture.product(product)?,
                 Launch::Convolution(convolution) => capture.convolution(convolution)?,
                 Launch::Kernel { function, shape, arguments } => {
                     let told = |argument: &Told| match argument {
-                        Told::Live => Argument::Address(live),
-                        Told::Known(argument) => *argument,
+                        Told::Live => Ok(Argument::Address(parameters.live)),
+                        Told::Lengths(axis) => {
+                            let lengths = parameters.lengths.get(*axis).copied().map(Argument::Address);
+                            lengths.ok_or(DeviceError::MalformedWork("a run lacks the lengths of an axis"))
+                        }
+                        Told::Known(argument) => Ok(*argument),
                     };
-                    let arguments: Vec<Argument> = arguments.iter().map(told).collect();
+                    let arguments: Vec<Argument> = arguments.iter().map(told).collect::<Result<_, _>>()?;
                     capture.kernel(function, *shape, &arguments)?;
                 }
             }
@@ -176,6 +189,33 @@ impl Builder<'_> {
         }
         let threads = columns.div_ceil(PACK).next_multiple_of(32).clamp(32, ROW_THREADS);
         let shape = Shape { grid: [count as u32, 1, 1], threads: threads as u32, shared_bytes: 0 };
+        Launch::Kernel { function: function.clone(), shape, arguments }
+    }
+
+    fn attention(&self, attention: &Attention, function: &Function) -> Launch {
+        let Attention { heads, queries, keys, head_size, scale, q, k, v, out, mask, axis, is_own } = attention;
+        let null = || Told::Known(Argument::U64(0));
+        let mut arguments = vec![
+            Told::Live,
+            self.number(self.rows),
+            axis.map_or_else(null, Told::Lengths),
+            self.number(*queries),
+            self.number(*keys),
+            self.number(*heads),
+            self.number(*head_size),
+            Told::Known(Argument::F32(*scale)),
+            mask.map_or_else(null, |mask| self.at(mask.buffer)),
+            self.number(mask.is_some_and(|mask| mask.replaces).into()),
+            self.number((*is_own).into()),
+        ];
+        for Vectors { buffer, offset, row, head, token } in [q, k, v, out] {
+            let offset = offset * self.loaded.plan.element(*buffer).bytes();
+            arguments.push(Told::Known(Argument::Address(self.address(*buffer).offset(offset))));
+            arguments.extend([*row, *head, *token].map(|distance| self.number(distance)));
+        }
+        let grid = [queries.div_ceil(ATTENTION_QUERIES), *heads, self.rows];
+        let grid = grid.map(|blocks| blocks.clamp(1, BLOCKS_MAX) as u32);
+        let shape = Shape { grid, threads: ATTENTION_THREADS, shared_bytes: 0 };
         Launch::Kernel { function: function.clone(), shape, arguments }
     }
 

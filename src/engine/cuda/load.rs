@@ -45,7 +45,7 @@ impl Plan {
     pub fn compile(&self, compiler: &Compiler) -> Result<(), String> {
         let steps = self.0.steps.iter().zip(&self.0.program.kernels);
         let written = steps.filter_map(|(step, generated)| match (step, generated) {
-            (Step::Rowwise(rowwise), None) => Some((written(&rowwise.kernel).0, self.0.element(rowwise.from))),
+            (step, None) => self.0.written(step).map(|Written { source, element, .. }| (source, element)),
             _ => None,
         });
         let mut sources = std::iter::once((self.own(), Element::F32)).chain(written);
@@ -84,15 +84,13 @@ impl Plan {
         for (step, generated) in parts.steps.iter().zip(&parts.program.kernels) {
             kernels.push(match (step, generated) {
                 (_, Some(generated)) => Some(own.function(&generated.name)?),
-                (Step::Rowwise(rowwise), None) => {
-                    let ((source, name), element) = (written(&rowwise.kernel), parts.element(rowwise.from));
-                    let function = match by_name.entry((name, element)) {
+                (step, None) => match parts.written(step) {
+                    Some(Written { source, name, element }) => Some(match by_name.entry((name, element)) {
                         Entry::Occupied(known) => known.get().clone(),
                         Entry::Vacant(new) => new.insert(card.kernels(source, element)?.function(name)?).clone(),
-                    };
-                    Some(function)
-                }
-                (_, None) => None,
+                    }),
+                    None => None,
+                },
             });
         }
         let head = parts.program.has_head.then(|| own.function(HEAD)).transpose()?;
@@ -101,12 +99,36 @@ impl Plan {
     }
 }
 
-/// Returns the source file and the name of a handwritten kernel.
-fn written(kernel: &RowKernel) -> (Source<'static>, &'static str) {
-    match kernel {
-        RowKernel::Softmax => (KERNELS.softmax, "softmax"),
-        RowKernel::LayerNorm { .. } => (KERNELS.layer_norm, "layer_norm"),
-        RowKernel::ArgMax { .. } => (KERNELS.argmax, "argmax_i64"),
+/// A handwritten kernel.
+struct Written {
+    source: Source<'static>,
+    name: &'static str,
+    element: Element,
+}
+
+impl Parts {
+    /// Returns the handwritten kernel of a step, if it has one.
+    fn written(&self, step: &Step) -> Option<Written> {
+        let (source, name, buffer) = match step {
+            Step::Rowwise(rowwise) => {
+                let (source, name) = match rowwise.kernel {
+                    RowKernel::Softmax => (KERNELS.softmax, "softmax"),
+                    RowKernel::LayerNorm { .. } => (KERNELS.layer_norm, "layer_norm"),
+                    RowKernel::ArgMax { .. } => (KERNELS.argmax, "argmax_i64"),
+                };
+                (source, name, rowwise.from)
+            }
+            Step::Attention(attention) => {
+                let name = match attention.head_size {
+                    ..=32 => "attention_32",
+                    33..=64 => "attention_64",
+                    _ => "attention_128",
+                };
+                (KERNELS.attention, name, attention.q.buffer)
+            }
+            Step::Kernel(_) | Step::Product(_) | Step::Convolution(_) | Step::Reduce(_) => return None,
+        };
+        Some(Written { source, name, element: self.element(buffer) })
     }
 }
 

@@ -1,14 +1,16 @@
 //! ONNX graphs as work of a CUDA card.
 //!
 //! A [`Plan`] is made without a card. `lower` turns the graph's nodes into matrix products, convolutions, row kernels,
-//! reductions and pointwise expressions; `rectify` moves what follows a convolution into its call; `fuse` merges the
-//! rest into few kernels, whose source `codegen` writes. Nothing in a plan depends on the number of rows of a batch.
+//! reductions and pointwise expressions; `attention` makes one operation of the parts of attention; `rectify` moves
+//! what follows a convolution into its call; `fuse` merges the rest into few kernels, whose source `codegen` writes.
+//! Nothing in a plan depends on the number of rows of a batch.
 //!
 //! [`Plan::load`] copies weights and kernels to a card, and [`Loaded::reserve`] allocates memory for batches.
 //! [`Loaded::prepare`] does everything for batches of one size that may allocate or query a library, and
 //! [`Prepared::issue`] issues the launches into a capture. `ir` defines what plans consist of. This module must not
 //! know requests, slots or scheduling.
 
+mod attention;
 mod codegen;
 mod constants;
 mod fuse;

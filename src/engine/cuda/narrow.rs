@@ -1,15 +1,15 @@
 //! Keeps intermediate tensors in 16 bits, so that products and convolutions read and write half types. Values are
 //! computed in fp32 and rounded when they are stored.
 //!
-//! Some buffers stay fp32: inputs and outputs, the results of reductions, the operands of ArgMax, and what integers and
-//! truth values are computed from, such as indices. If a product or a convolution reads one of these, it is rounded
-//! into a separate buffer first.
+//! Some buffers stay fp32: inputs and outputs, the results of reductions, the operands of ArgMax, masks of attention,
+//! and what integers and truth values are computed from, such as indices. If a product, a convolution or attention
+//! reads one of these as its operand, it is rounded into a separate buffer first.
 
 use std::collections::{HashMap, HashSet};
 
 use super::ir::{
-    Buffer, BufferId, Convolution, Dims, Function, Half, Holder, Kind, Node, Operation, Product, Rectified, RowKernel,
-    Rowwise, Store, View, Work, contiguous,
+    Attention, Buffer, BufferId, Convolution, Dims, Function, Half, Holder, Kind, Node, Operation, Product, Rectified,
+    RowKernel, Rowwise, Store, View, Work, contiguous,
 };
 
 /// Rounds every buffer that may be rounded.
@@ -47,7 +47,10 @@ fn wide(work: &Work, operations: &[Operation]) -> HashSet<BufferId> {
             Operation::Product(Product { bias: Some(bias), .. }) => {
                 wide.insert(*bias);
             }
-            Operation::Product(_) | Operation::Convolution(_) | Operation::Rowwise(_) => {}
+            Operation::Attention(Attention { mask: Some(mask), .. }) => {
+                wide.insert(mask.buffer);
+            }
+            Operation::Attention(_) | Operation::Product(_) | Operation::Convolution(_) | Operation::Rowwise(_) => {}
         }
     }
     // Row kernels read and write one type, so fp32 on one side makes the other fp32 too, until nothing changes.
@@ -115,6 +118,7 @@ impl Narrowing<'_> {
             Operation::Product(product) => Operation::Product(self.product(product)),
             Operation::Convolution(convolution) => return self.convolution(convolution),
             Operation::Rowwise(rowwise) => Operation::Rowwise(self.rowwise(rowwise)),
+            Operation::Attention(attention) => return self.attention(attention),
             Operation::Store(_) | Operation::Reduce(_) => operation,
         };
         self.done.push(operation);
@@ -150,6 +154,24 @@ impl Narrowing<'_> {
         let computed = convolution.y;
         self.done.push(Operation::Convolution(convolution));
         self.copy(computed, y);
+    }
+
+    /// Rewrites attention, whose operands and result have one type. Its mask stays fp32.
+    fn attention(&mut self, mut attention: Attention) {
+        let Attention { q, k, v, out, .. } = &mut attention;
+        for vectors in [q, k, v] {
+            vectors.buffer = self.rounded(vectors.buffer);
+        }
+        let result = out.buffer;
+        let is_half = self.is_half(result);
+        if !is_half {
+            out.buffer = self.like(result, Some(self.half), Holder::Scratch);
+        }
+        let computed = out.buffer;
+        self.done.push(Operation::Attention(attention));
+        if !is_half {
+            self.copy(computed, result);
+        }
     }
 
     fn rowwise(&mut self, mut rowwise: Rowwise) -> Rowwise {

@@ -9,7 +9,7 @@ use crate::{
         DeviceError, StreamId,
         cuda::{Address, Capture, Compiler, Cuda},
     },
-    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunParameters, RunSize},
     model::{Dims, IndexRange},
 };
 
@@ -118,10 +118,15 @@ impl CardWorkspace for AllOnStream {
         Ok(())
     }
 
-    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError> {
+    fn issue(
+        &self,
+        capture: &mut Capture<'_>,
+        size: RunSize,
+        parameters: RunParameters<'_>,
+    ) -> Result<(), DeviceError> {
         let mut prepared = self.0[size.lengths].prepared.iter();
         let prepared = prepared.find(|(rows, _)| *rows == size.rows);
         let (_, prepared) = prepared.ok_or(DeviceError::MalformedWork("a run of this size was not prepared"))?;
-        prepared.issue(capture, live)
+        prepared.issue(capture, parameters)
     }
 }

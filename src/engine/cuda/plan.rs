@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    attention,
     codegen::{self, Program},
     constants,
     fuse::{self, Step},
@@ -93,6 +94,7 @@ impl Plan {
             Precision::Bf16 => Some(Half::Bf16),
             Precision::Fp16 => Some(Half::F16),
         };
+        attention::attended(&mut work, &inputs.iter().map(padded_axis).collect::<Vec<_>>());
         // cuDNN does not document BF16 for its fused call of convolution, addend, bias and rectifier.
         if half != Some(Half::Bf16) {
             rectify::rectified(&mut work);
@@ -145,6 +147,7 @@ impl Plan {
             let (read, each) = match step {
                 Step::Product(product) => (product.reads(), product.flops(rows)),
                 Step::Convolution(convolution) => (convolution.reads(), convolution.flops(rows)),
+                Step::Attention(attention) => (Vec::new(), attention.flops(rows)),
                 Step::Kernel(_) | Step::Rowwise(_) | Step::Reduce(_) => continue,
             };
             flops += each;
@@ -197,9 +200,9 @@ impl Parts {
 /// The minimum that a batch demands of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
-    /// Floating-point operations of its products and convolutions.
+    /// Floating-point operations of its products and convolutions, and of attention to all keys.
     pub flops: f64,
-    /// Bytes of their weights.
+    /// Bytes of the weights of products and convolutions.
     pub weight_bytes: usize,
 }
 
@@ -265,6 +268,14 @@ fn lowered<'m>(
 /// Returns the dims of a row as in the graph.
 fn dims_of(spec: &TensorSpec) -> &[i64] {
     spec.reshape.as_ref().unwrap_or(&spec.dims)
+}
+
+/// Returns the symbol of the axis to which an input's elements belong; `None` if the axis is not padded, or if there
+/// are several.
+fn padded_axis(spec: &TensorSpec) -> Option<usize> {
+    let mut long = spec.dims.iter().enumerate().filter(|(_, dim)| **dim != 1).map(|(axis, _)| axis);
+    let axis = long.next().filter(|_| long.next().is_none() && spec.reshape.is_none())?;
+    spec.symbols.get(axis).copied().flatten().map(|symbol| usize::from(symbol.0))
 }
 
 fn kind_of(what: &str, spec: &TensorSpec) -> Result<Kind, PlanError> {

@@ -9,7 +9,7 @@ use crate::{
         BufferId, Device, DeviceError, StreamId,
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Graph, HostMemory, KERNELS, Shape},
     },
-    engine::{CardProgram, CardWeights, CardWorkspace, RunSize},
+    engine::{CardProgram, CardWeights, CardWorkspace, RunParameters, RunSize},
 };
 
 /// Sections for each program and stream: the tasks that may be on the card, or wait for the host to take their outputs.
@@ -34,7 +34,7 @@ const PLACE_BYTES: usize = size_of::<u64>();
 /// The row moves of a graph: gathers to its program's inputs, scatters from its outputs.
 #[derive(Debug, Default)]
 pub(super) struct Around {
-    /// Number of lists of row numbers in a task's parameters.
+    /// Number of lists in a task's parameters, with an entry for each row: row numbers and lengths.
     pub(super) lists: usize,
     /// Maximum pieces for each row that are copied before any row is read; 0 if none are.
     pub(super) pieces: usize,
@@ -44,6 +44,8 @@ pub(super) struct Around {
     pub(super) scatters: Vec<(usize, Move)>,
     /// The list that names where each row's fault is written.
     pub(super) faults: usize,
+    /// The list of each row's own length, indexed by padded axis.
+    pub(super) lengths: Vec<usize>,
     /// Rings that the host writes: the pitch of each, in bytes.
     pub(super) brought: Vec<usize>,
     /// Rings that the host reads: the pitch of each, in bytes.
@@ -163,7 +165,7 @@ impl Parameters {
         parameters
     }
 
-    /// Sets an entry of a list to a row number; −1 for no row.
+    /// Sets an entry of a list: a row number, −1 for no row, or a length.
     pub(super) fn name(&mut self, list: usize, row: usize, value: i32) {
         let at = self.places.list(list) + row * size_of::<i32>();
         self.bytes[at..][..size_of::<i32>()].copy_from_slice(&value.to_ne_bytes());
@@ -384,7 +386,6 @@ struct Moves<'a> {
 impl Moves<'_> {
     fn issue(&self, capture: &mut Capture<'_>, program: &dyn CardWorkspace) -> Result<(), DeviceError> {
         let base = capture.parameters();
-        let live = base.offset(Places::LIVE);
         let RunSize { rows, lengths } = self.size;
         if self.around.pieces > 0 {
             let arguments = [
@@ -398,7 +399,10 @@ impl Moves<'_> {
         for (number, from) in self.around.gathers.iter().enumerate() {
             self.gather(capture, from, program.input(lengths, number))?;
         }
-        program.issue(capture, self.size, live)?;
+        let own_lengths = self.around.lengths.iter().map(|&list| base.offset(self.places.list(list)));
+        let own_lengths: Vec<Address> = own_lengths.collect();
+        let parameters = RunParameters { live: base.offset(Places::LIVE), lengths: &own_lengths };
+        program.issue(capture, self.size, parameters)?;
         for (output, to) in &self.around.scatters {
             self.scatter(capture, to, program.output(lengths, *output))?;
         }

@@ -63,7 +63,7 @@ pub(super) fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: 
         let (body, mut kernel) = match step {
             Step::Kernel(kernel) => writer.pointwise(kernel),
             Step::Reduce(reduce) => writer.reduction(reduce),
-            Step::Product(_) | Step::Convolution(_) | Step::Rowwise(_) => {
+            Step::Product(_) | Step::Convolution(_) | Step::Rowwise(_) | Step::Attention(_) => {
                 generated.push(None);
                 continue;
             }
@@ -96,7 +96,7 @@ fn has_one_lookup(work: &Work, steps: &[Step]) -> bool {
                 (kernel.by_rows, stores.map(|(_, node)| *node).collect())
             }
             Step::Reduce(reduce) => (reduce.by_rows, vec![reduce.node]),
-            Step::Product(_) | Step::Convolution(_) | Step::Rowwise(_) => continue,
+            Step::Product(_) | Step::Convolution(_) | Step::Rowwise(_) | Step::Attention(_) => continue,
         };
         let mut seen = HashSet::new();
         for node in nodes {

@@ -4,6 +4,7 @@
 //! unless the graph merges axes, and its dims here are `[k, …]`. `by_rows` says that every row has such a tensor. So no
 //! shape depends on the number of rows, and an operation is the same for each of them.
 
+mod attention;
 mod expressions;
 mod operations;
 
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub(super) use self::{
+    attention::{Attention, Mask, Vectors},
     expressions::{Expressions, Fetch, Function, Index, Lookup, Node, Place, View, WEIGHT_MAX},
     operations::{Convolution, Factor, Operation, Product, Rectified, Reduce, Reduction, RowKernel, Rowwise, Store},
 };

@@ -1,6 +1,6 @@
 //! Operations on memory, before they become launches.
 
-use super::{BufferId, Count, Dims, Expressions, NodeId, View};
+use super::{Attention, BufferId, Count, Dims, Expressions, NodeId, View};
 
 /// An operation that writes buffers. In a list of operations, each comes after those that write what it reads.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub(crate) enum Operation {
     Convolution(Convolution),
     /// A handwritten kernel over the rows of a matrix.
     Rowwise(Rowwise),
+    /// Attention of queries to keys.
+    Attention(Attention),
     /// Computes elements and reduces them.
     Reduce(Reduce),
 }
@@ -25,6 +27,7 @@ impl Operation {
             Self::Product(product) => vec![product.d],
             Self::Convolution(convolution) => vec![convolution.y],
             Self::Rowwise(rowwise) => rowwise.writes(),
+            Self::Attention(attention) => vec![attention.out.buffer],
             Self::Reduce(reduce) => vec![reduce.to],
         }
     }
@@ -36,6 +39,7 @@ impl Operation {
             Self::Product(product) => product.reads(),
             Self::Convolution(convolution) => convolution.reads(),
             Self::Rowwise(rowwise) => rowwise.reads(),
+            Self::Attention(attention) => attention.reads(),
         }
     }
 }

@@ -148,6 +148,7 @@ impl<'m> Lowering<'m> {
             Operation::Product(_) => "matrix product",
             Operation::Convolution(_) => "convolution",
             Operation::Reduce(_) => "reduction",
+            Operation::Attention(_) => "attention",
             Operation::Rowwise(rowwise) => match rowwise.kernel {
                 RowKernel::Softmax => "softmax",
                 RowKernel::LayerNorm { .. } => "layer_norm",

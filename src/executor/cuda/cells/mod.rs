@@ -319,6 +319,7 @@ impl Layout {
             gathers: gathers.collect(),
             scatters: kept.chain(left).chain(appended).chain(fetched).collect(),
             faults: HOST_ROWS,
+            lengths: (0..cell.axes).map(|axis| cell.count(axis)).collect(),
             brought: brought.map(|input| input.row_bytes.pitch()).collect(),
             fetched: cell.fetched.iter().map(|fetched| fetched.row_bytes.pitch()).collect(),
         }

@@ -45,6 +45,15 @@ impl Version for Stages {
         let first = section.first_row as i32;
         // Rings span all sections, so a task's rows are numbered from its section's first row.
         (0..rows).for_each(|row| parameters.name(HOST_ROWS, row, first + row as i32));
+        let mut row = 0;
+        for member in &job.members {
+            let count = member.span.count as usize;
+            for (axis, &length) in member.payload.lengths.iter().take(self.layout.axes()).enumerate() {
+                let length = i32::try_from(length).unwrap_or(i32::MAX);
+                (row..row + count).for_each(|row| parameters.name(layout.lengths(axis), row, length));
+            }
+            row += count;
+        }
         let mut accesses = Vec::new();
         for &boundary in &layout.reads {
             let lease = task.reads.iter().find(|lease| lease.boundary == boundary);

@@ -101,6 +101,11 @@ impl Layout {
         }
     }
 
+    /// Returns the number of padded axes.
+    pub(super) fn axes(&self) -> usize {
+        self.lengths.first().map_or(0, |lengths| lengths.len())
+    }
+
     /// Returns the index of the smallest lengths that hold a batch of this shape.
     pub(super) fn lengths_for(&self, class: &ShapeClass) -> Option<usize> {
         least_that_holds(&self.lengths, &class.0)
@@ -178,6 +183,11 @@ impl StageLayout {
     /// Returns the list of row numbers at the stage's own boundary.
     pub(super) fn writes(&self) -> usize {
         HOST_ROWS + 1 + self.reads.len()
+    }
+
+    /// Returns the list of each row's own length along a padded axis. The lists of lengths follow all others.
+    pub(super) fn lengths(&self, axis: usize) -> usize {
+        self.writes() + 1 + axis
     }
 }
 

@@ -145,7 +145,7 @@ fn load(
 ) -> Result<Vec<OnCard>, String> {
     let stages = layout.stages.iter().enumerate().map(|(number, stage)| {
         let program = program(programs, number).ok_or("has no plan for CUDA cards".to_owned());
-        let around = stage.around(number, boundaries);
+        let around = stage.around(number, boundaries, layout.axes());
         let buckets = knobs.stages.get(number).map_or(&[][..], |stage| &stage.buckets);
         let loaded = program.and_then(|program| loader.load(program, around, buckets));
         loaded.map_err(|fault| format!("stage {number}: {fault}"))
@@ -163,9 +163,10 @@ fn program(programs: &StagePrograms, stage: usize) -> Option<&dyn CardProgram> {
 }
 
 impl StageLayout {
-    /// Returns the row moves of a stage's graphs.
-    fn around(&self, number: usize, boundaries: &[Boundary]) -> Around {
-        let mut around = Around { lists: self.writes() + 1, faults: HOST_ROWS, ..Around::default() };
+    /// Returns the row moves of a stage's graphs, whose rows have lengths along this number of axes.
+    fn around(&self, number: usize, boundaries: &[Boundary], axes: usize) -> Around {
+        let lengths = (0..axes).map(|axis| self.lengths(axis)).collect();
+        let mut around = Around { lists: self.lengths(axes), faults: HOST_ROWS, lengths, ..Around::default() };
         for input in &self.inputs {
             let (list, place) = match input.from {
                 ReadFrom::Request(_) => {
