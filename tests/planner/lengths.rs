@@ -54,6 +54,8 @@ pub(crate) struct Network {
     /// The lengths that it is prepared for; `None` for those where the configuration lists none.
     lengths: Option<Vec<Lengths>>,
     masks: Masks,
+    /// What FP32 inputs hold behind a row's length.
+    garbage: f32,
     precision: Precision,
     tolerance: f32,
 }
@@ -73,7 +75,17 @@ impl Network {
             }
         }
         let (precision, tolerance) = (Precision::Ieee, TOLERANCE);
-        Self { model, signature, axes, tokens, lengths: None, masks: Masks::Holes, precision, tolerance }
+        Self {
+            model,
+            signature,
+            axes,
+            tokens,
+            lengths: None,
+            masks: Masks::Holes,
+            garbage: GARBAGE,
+            precision,
+            tolerance,
+        }
     }
 
     /// Prepares it for these lengths, each with one number for each of its axes.
@@ -83,6 +95,11 @@ impl Network {
 
     pub(crate) fn masked(self, masks: Masks) -> Self {
         Self { masks, ..self }
+    }
+
+    /// Fills FP32 inputs with NaN behind a row's length, for networks that must not read it.
+    pub(crate) fn poisoned(self) -> Self {
+        Self { garbage: f32::NAN, ..self }
     }
 
     /// Plans it in another precision. The tolerance is a fraction of a row's largest number.
@@ -157,7 +174,7 @@ impl Network {
     fn lengthened(&self, number: usize, row: &[u8], own: &[u32], prepared: &[u32]) -> Elements {
         let (spec, longer) = (&self.inputs(own)[number], &self.inputs(prepared)[number]);
         let poison = match spec.datatype {
-            DataType::Fp32 => GARBAGE.to_le_bytes().to_vec(),
+            DataType::Fp32 => self.garbage.to_le_bytes().to_vec(),
             _ if spec.name.contains("mask") => 0_i64.to_le_bytes().to_vec(),
             _ => (self.tokens - 1).to_le_bytes().to_vec(),
         };
