@@ -50,7 +50,7 @@ impl Run {
     /// The device refuses the task that it was given last. It fails at once, before the tasks ahead of it on its lane.
     /// The last of these may fail too.
     pub(super) fn refuse_a_launch(&mut self) -> Result<(), String> {
-        if !self.rng.permille(self.world.failing) {
+        if !self.rng.permille(4 * self.world.failing) {
             return Ok(());
         }
         let Some(queue) = self.lanes.values_mut().find(|queue| queue.len() > 1) else { return Ok(()) };
