@@ -10,12 +10,11 @@ use std::{collections::BTreeMap, fmt::Debug, rc::Rc, sync::Arc};
 use paternoster::{
     batching::Lengths,
     device::{
-        BufferId, BufferPool, Device,
+        BufferId, Device,
         cuda::{Address, Cuda, CudaWork},
     },
     engine::{
-        Batch, BatchInput, CardProgram, CardWeights, CardWorkspace, Precision, Program, ProgramPort, RunParameters,
-        RunSize, StopSignal,
+        CardProgram, CardWeights, CardWorkspace, Precision, Program, ProgramPort, RunParameters, RunSize,
         cuda::{OnCard, Plan},
         onnxruntime::OnnxProgram,
     },
@@ -26,7 +25,7 @@ use paternoster::{
 
 use crate::{
     networks::specs_of,
-    rig::{Elements, STREAM, TOLERANCE, card, compare, row_bytes, run_graph},
+    rig::{Elements, STREAM, TOLERANCE, answer, card, compare, row_bytes, run_graph},
     runtime::runtime,
 };
 
@@ -187,19 +186,7 @@ impl Network {
     fn expected(&self, program: &OnnxProgram, lengths: &[u32], row: &[Elements]) -> Vec<Elements> {
         let shape = |spec: &TensorSpec| [1].into_iter().chain(spec.dims.iter().copied()).collect();
         let shapes: Vec<Vec<i64>> = self.inputs(lengths).iter().map(shape).collect();
-        let inputs = shapes.iter().zip(row).map(|(shape, data)| BatchInput::Dense { shape, data });
-        let (inputs, stop, buffers): (Vec<_>, _, _) = (inputs.collect(), StopSignal::default(), BufferPool::new(0));
-        let output_shapes = vec![None; self.signature.outputs.len()];
-        let batch = Batch {
-            rows: 1,
-            inputs: &inputs,
-            steps: &[0],
-            output_shapes: &output_shapes,
-            buffers: &buffers,
-            stop: &stop,
-        };
-        let execution = program.run(&batch).unwrap_or_else(|error| panic!("ONNX Runtime: {error}"));
-        execution.outputs.iter().map(|output| output.data.to_vec()).collect()
+        answer(program, 1, &shapes, row, self.signature.outputs.len())
     }
 
     /// Loads the network as the server does, and runs it at all sizes.

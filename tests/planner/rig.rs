@@ -105,21 +105,7 @@ impl Case {
     /// Returns ONNX Runtime's answer, by output.
     fn expected(&self, program: &OnnxProgram, rows: usize, inputs: &[Elements]) -> Vec<Elements> {
         let shapes: Vec<Vec<i64>> = self.inputs.iter().map(|spec| self.shape_of(spec, rows)).collect();
-        let given: Vec<BatchInput<'_>> =
-            shapes.iter().zip(inputs).map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
-        let buffers = BufferPool::new(0);
-        let (stop, steps) = (StopSignal::default(), vec![0; rows]);
-        let output_shapes = vec![None; self.outputs.len()];
-        let batch = Batch {
-            rows: rows as u32,
-            inputs: &given,
-            steps: &steps,
-            output_shapes: &output_shapes,
-            buffers: &buffers,
-            stop: &stop,
-        };
-        let execution = program.run(&batch).unwrap_or_else(|error| panic!("ONNX Runtime: {error}"));
-        execution.outputs.iter().map(|output| output.data.to_vec()).collect()
+        answer(program, rows, &shapes, inputs, self.outputs.len())
     }
 
     /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with different values, and compares with ONNX
@@ -280,4 +266,28 @@ impl<'c> OnCard<'c> {
         self.cuda.download(self.faults, 0, &mut data).expect("the buffer is there");
         data.chunks(4).map(|four| u32::from_ne_bytes(four.try_into().expect("four bytes"))).collect()
     }
+}
+
+/// Returns ONNX Runtime's answer to a batch, by output.
+pub(crate) fn answer(
+    program: &OnnxProgram,
+    rows: usize,
+    shapes: &[Vec<i64>],
+    inputs: &[Elements],
+    outputs: usize,
+) -> Vec<Elements> {
+    let inputs = shapes.iter().zip(inputs).map(|(shape, data)| BatchInput::Dense { shape, data });
+    let inputs: Vec<BatchInput<'_>> = inputs.collect();
+    let (steps, output_shapes) = (vec![0; rows], vec![None; outputs]);
+    let (buffers, stop) = (BufferPool::new(0), StopSignal::default());
+    let batch = Batch {
+        rows: rows as u32,
+        inputs: &inputs,
+        steps: &steps,
+        output_shapes: &output_shapes,
+        buffers: &buffers,
+        stop: &stop,
+    };
+    let execution = program.run(&batch).unwrap_or_else(|error| panic!("ONNX Runtime: {error}"));
+    execution.outputs.iter().map(|output| output.data.to_vec()).collect()
 }

@@ -13,7 +13,7 @@ SIMULATION = "simulate --table titan-rtx --model bert-base --requests 50 --load 
 
 
 def printed_on_a_terminal(command, columns):
-    """Returns what a command prints on a terminal of so many columns."""
+    """Returns what a command prints on a terminal of this width."""
     ours, theirs = os.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))

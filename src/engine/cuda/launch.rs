@@ -43,12 +43,13 @@ impl Loaded {
 
 /// An argument of a launch.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum LaunchArgument {
     /// The address of the number of live rows, which is given when the launch is issued.
     Live,
     /// The address of the rows' lengths along this axis, which is also given then.
     Lengths(usize),
-    Known(Argument),
+    /// The same in every run.
+    Fixed(Argument),
 }
 
 /// The launches of a plan for one number of rows. Must outlive the CUDA graphs that contain them.
@@ -59,7 +60,7 @@ pub struct Prepared {
 
 #[derive(Debug)]
 enum Launch {
-    Kernel { function: Function, shape: Shape, arguments: Vec<Told> },
+    Kernel { function: Function, shape: Shape, arguments: Vec<LaunchArgument> },
     Product(products::Product),
     Convolution(convolutions::Convolution),
 }
@@ -75,9 +76,12 @@ impl Prepared {
         let mut launches = Vec::new();
         if let Some(function) = &loaded.head {
             let faults = workspace.faults().map_or(Argument::U64(0), Argument::Address);
-            let arguments =
-                [Told::Live, builder.number(rows as usize), Told::Known(Argument::Address(workspace.counts()))];
-            let arguments = arguments.into_iter().chain([Told::Known(faults)]).collect();
+            let arguments = [
+                LaunchArgument::Live,
+                builder.number(rows as usize),
+                LaunchArgument::Fixed(Argument::Address(workspace.counts())),
+            ];
+            let arguments = arguments.into_iter().chain([LaunchArgument::Fixed(faults)]).collect();
             let shape = Shape { grid: [1; 3], threads: 256, shared_bytes: 0 };
             launches.push(Launch::Kernel { function: function.clone(), shape, arguments });
         }
@@ -106,15 +110,15 @@ impl Prepared {
                 Launch::Product(product) => capture.product(product)?,
                 Launch::Convolution(convolution) => capture.convolution(convolution)?,
                 Launch::Kernel { function, shape, arguments } => {
-                    let told = |argument: &Told| match argument {
-                        Told::Live => Ok(Argument::Address(parameters.live)),
-                        Told::Lengths(axis) => {
+                    let given = |argument: &LaunchArgument| match argument {
+                        LaunchArgument::Live => Ok(Argument::Address(parameters.live)),
+                        LaunchArgument::Lengths(axis) => {
                             let lengths = parameters.lengths.get(*axis).copied().map(Argument::Address);
                             lengths.ok_or(DeviceError::MalformedWork("a run lacks the lengths of an axis"))
                         }
-                        Told::Known(argument) => Ok(*argument),
+                        LaunchArgument::Fixed(argument) => Ok(*argument),
                     };
-                    let arguments: Vec<Argument> = arguments.iter().map(told).collect::<Result<_, _>>()?;
+                    let arguments: Vec<Argument> = arguments.iter().map(given).collect::<Result<_, _>>()?;
                     capture.kernel(function, *shape, &arguments)?;
                 }
             }
@@ -136,21 +140,21 @@ impl Builder<'_> {
         constant.unwrap_or_else(|| self.workspace.address(buffer))
     }
 
-    fn at(&self, buffer: usize) -> Told {
-        Told::Known(Argument::Address(self.address(buffer)))
+    fn at(&self, buffer: usize) -> LaunchArgument {
+        LaunchArgument::Fixed(Argument::Address(self.address(buffer)))
     }
 
-    fn number(&self, number: usize) -> Told {
+    fn number(&self, number: usize) -> LaunchArgument {
         // Cannot overflow: row counts are checked when a workspace is reserved, and lengths when the plan is made.
-        Told::Known(Argument::I32(i32::try_from(number).unwrap_or(i32::MAX)))
+        LaunchArgument::Fixed(Argument::I32(i32::try_from(number).unwrap_or(i32::MAX)))
     }
 
     fn generated(&self, generated: &Generated, function: &Function) -> Launch {
         let Generated { buffers, notes_faults, by_rows, blocks, threads, .. } = generated;
-        let mut arguments = vec![Told::Live, self.number(self.rows)];
+        let mut arguments = vec![LaunchArgument::Live, self.number(self.rows)];
         arguments.extend(buffers.iter().map(|&buffer| self.at(buffer)));
         if *notes_faults {
-            arguments.extend(self.workspace.faults().map(|faults| Told::Known(Argument::Address(faults))));
+            arguments.extend(self.workspace.faults().map(|faults| LaunchArgument::Fixed(Argument::Address(faults))));
         }
         let rows = if *by_rows { self.rows } else { 1 };
         let grid = [rows as u32, (*blocks).clamp(1, BLOCKS_MAX) as u32, 1];
@@ -159,22 +163,23 @@ impl Builder<'_> {
     }
 
     /// Returns the address of a matrix's number of live rows.
-    fn live(&self, rows: Count) -> Told {
+    fn live(&self, rows: Count) -> LaunchArgument {
         let place = self.loaded.plan.counts.iter().position(|&count| count == rows);
-        let at =
-            |place: usize| Told::Known(Argument::Address(self.workspace.counts().offset(place * size_of::<i32>())));
-        place.map_or(Told::Live, at)
+        let at = |place: usize| {
+            LaunchArgument::Fixed(Argument::Address(self.workspace.counts().offset(place * size_of::<i32>())))
+        };
+        place.map_or(LaunchArgument::Live, at)
     }
 
     fn rowwise(&self, rowwise: &Rowwise, function: &Function) -> Launch {
         let Rowwise { kernel, rows, columns, from, to } = rowwise;
         let count = rows.of(self.rows);
         let mut arguments = vec![self.live(*rows), self.number(count), self.number(*columns)];
-        let null = || Told::Known(Argument::U64(0));
+        let null = || LaunchArgument::Fixed(Argument::U64(0));
         match kernel {
             RowKernel::Softmax => arguments.extend([self.at(*from), self.at(*to)]),
             RowKernel::LayerNorm { epsilon, scale, bias } => arguments.extend([
-                Told::Known(Argument::F32(*epsilon)),
+                LaunchArgument::Fixed(Argument::F32(*epsilon)),
                 self.at(*from),
                 null(),
                 self.at(*scale),
@@ -184,7 +189,12 @@ impl Builder<'_> {
             ]),
             // The kernel can detect an end token; -1 names none.
             RowKernel::ArgMax { done } => {
-                arguments.extend([self.at(*from), Told::Known(Argument::I32(-1)), self.at(*to), self.at(*done)]);
+                arguments.extend([
+                    self.at(*from),
+                    LaunchArgument::Fixed(Argument::I32(-1)),
+                    self.at(*to),
+                    self.at(*done),
+                ]);
             }
         }
         let threads = columns.div_ceil(PACK).next_multiple_of(32).clamp(32, ROW_THREADS);
@@ -194,23 +204,23 @@ impl Builder<'_> {
 
     fn attention(&self, attention: &Attention, function: &Function) -> Launch {
         let Attention { heads, queries, keys, head_size, scale, q, k, v, out, mask, axis, is_own } = attention;
-        let null = || Told::Known(Argument::U64(0));
+        let null = || LaunchArgument::Fixed(Argument::U64(0));
         let mut arguments = vec![
-            Told::Live,
+            LaunchArgument::Live,
             self.number(self.rows),
-            axis.map_or_else(null, Told::Lengths),
+            axis.map_or_else(null, LaunchArgument::Lengths),
             self.number(*queries),
             self.number(*keys),
             self.number(*heads),
             self.number(*head_size),
-            Told::Known(Argument::F32(*scale)),
+            LaunchArgument::Fixed(Argument::F32(*scale)),
             mask.map_or_else(null, |mask| self.at(mask.buffer)),
             self.number(mask.is_some_and(|mask| mask.replaces).into()),
             self.number((*is_own).into()),
         ];
         for Vectors { buffer, offset, row, head, token } in [q, k, v, out] {
             let offset = offset * self.loaded.plan.element(*buffer).bytes();
-            arguments.push(Told::Known(Argument::Address(self.address(*buffer).offset(offset))));
+            arguments.push(LaunchArgument::Fixed(Argument::Address(self.address(*buffer).offset(offset))));
             arguments.extend([*row, *head, *token].map(|distance| self.number(distance)));
         }
         let grid = [queries.div_ceil(ATTENTION_QUERIES), *heads, self.rows];

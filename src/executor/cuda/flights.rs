@@ -16,8 +16,8 @@ use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 
 use super::{
-    graph::Section,
     journal::{Journal, Noted},
+    parameters::Section,
     version::{Ended, Reader},
 };
 use crate::{

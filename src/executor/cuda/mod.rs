@@ -15,6 +15,7 @@ mod driver;
 mod flights;
 mod graph;
 mod journal;
+mod parameters;
 mod row_bytes;
 mod stages;
 mod version;

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::graph::{OnCard, Section};
+use super::{graph::OnCard, parameters::Section};
 use crate::{
     batching::{ReqId, RowOutcome, SequenceNo, Task, TaskId},
     device::{Access, BufferId, Device, DeviceError, cuda::Cuda},

@@ -17,7 +17,7 @@ use crate::{
     executor::{
         cells::{Node, Row, fits, length},
         cuda::{
-            graph::{Parameters, Section},
+            parameters::{Parameters, Section},
             version::Filled,
         },
     },
@@ -70,7 +70,7 @@ impl<'a> Filling<'a> {
             layout: &of.layout.cells[cell],
             lengths: size.lengths,
             section,
-            parameters: Parameters::new(&of.cells[cell].around, size.rows, rows),
+            parameters: Parameters::new(of.cells[cell].around.lists, size.rows, rows),
             rows: 0,
             members: 0,
             filled: Filled::default(),

@@ -18,7 +18,8 @@ use crate::{
     executor::{
         cells::Node,
         cuda::{
-            graph::{OnCard, Section},
+            graph::OnCard,
+            parameters::Section,
             version::{Filled, Reader, Untaken, Version, free},
         },
         job::Job,

@@ -27,7 +27,8 @@ use self::{
     spans::{Pool, Reading, Span},
 };
 use super::{
-    graph::{Around, Loader, Move, OnCard, Place, buckets, rows_of},
+    graph::{Around, Loader, Move, OnCard, Place, buckets},
+    parameters::rows_of,
     row_bytes::RowBytes,
     version::free,
 };

@@ -11,7 +11,7 @@ use crate::{
     executor::{
         cells::{CellPrograms, Node, Row},
         cuda::{
-            graph::Section,
+            parameters::Section,
             version::{Ended, Reader},
         },
         job::Job,

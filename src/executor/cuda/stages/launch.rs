@@ -16,7 +16,8 @@ use crate::{
     engine::RunSize,
     executor::{
         cuda::{
-            graph::{OnCard, Parameters, Ring, Section},
+            graph::OnCard,
+            parameters::{Parameters, Ring, Section},
             version::{Filled, Reader, Version, free},
         },
         host::gather::{Rows as Given, copy_rows},
@@ -41,7 +42,7 @@ impl Version for Stages {
         let number = usize::from(task.cell.0);
         let layout = self.layout.stages.get(number).ok_or_else(|| format!("there is no stage {number}"))?;
         let rows = task.row_count() as usize;
-        let mut parameters = Parameters::new(&self.stages[number].around, task.bucket.rows, rows);
+        let mut parameters = Parameters::new(self.stages[number].around.lists, task.bucket.rows, rows);
         let first = section.first_row as i32;
         // Rings span all sections, so a task's rows are numbered from its section's first row.
         (0..rows).for_each(|row| parameters.name(HOST_ROWS, row, first + row as i32));

@@ -13,7 +13,7 @@ use crate::{
         StagePrograms,
         answers::Answers,
         cuda::{
-            graph::Section,
+            parameters::Section,
             version::{Ended, Reader},
         },
         host::gather::{Part, with_rows},
