@@ -132,21 +132,20 @@ fn print(args: &InspectArgs, out: &mut dyn Write, width: Option<usize>) -> Resul
 /// Card that the fallback is checked for; any card shows whether the library has what it needs.
 const ANY_CARD: u16 = 0;
 
+/// What a program without a plan means for its model.
+const ON_A_CARD: &str = "on a card, all programs of the model run by ONNX Runtime's CUDA provider";
+
 impl InspectArgs {
-    /// Returns where a model without a plan runs instead.
+    /// Returns what runs a model of which this program is all or a part.
     fn fallback(&self) -> Result<String, InspectError> {
         let Some(library) = &self.library else {
-            return Ok(
-                "on a card it runs whole by ONNX Runtime's CUDA provider, if --onnxruntime-library has that; else on \
-                       the CPU"
-                    .to_owned(),
-            );
+            return Ok(format!("{ON_A_CARD}, if --onnxruntime-library has that; else they run on the CPU"));
         };
         let options = RuntimeOptions { library: Some(library.clone()), ..RuntimeOptions::default() };
         let runtime = Runtime::load(&options)?;
         Ok(match CudaProvider::of(&runtime, ANY_CARD, Precision::Ieee) {
-            Ok(_) => "on a card it runs whole by ONNX Runtime's CUDA provider".to_owned(),
-            Err(reason) => format!("it runs on the CPU: ONNX Runtime's CUDA provider cannot be used: {reason}"),
+            Ok(_) => ON_A_CARD.to_owned(),
+            Err(reason) => format!("the model runs on the CPU: ONNX Runtime's CUDA provider cannot be used: {reason}"),
         })
     }
 
@@ -219,7 +218,10 @@ mod tests {
         assert!(rows.contains(&("EyeLike".to_owned(), "NO PLAN: the operator has no lowering".to_owned())), "{table}");
         let [.., missing, fallback] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
         assert!(missing.starts_with("operators without a plan: EyeLike (node "), "{table}");
-        assert!(fallback.contains("ONNX Runtime's CUDA provider") && fallback.ends_with("else on the CPU"), "{table}");
+        assert!(
+            fallback.contains("ONNX Runtime's CUDA provider") && fallback.ends_with("else they run on the CPU"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
         unfold::{CellPorts, UnfoldRequest},
     },
     opening::Opener,
-    plans::{Compiled, Plans},
+    plans::{self, Compiled},
 };
 use crate::{
     batching::Policy,
@@ -62,18 +62,18 @@ pub(super) fn compile(
         let lengths = Some(lengths);
         compiled.push(Compiled { name, program, model: graph, inputs, outputs, has_batch_axis: true, lengths });
     }
-    let (plans, programs) = Plans::of(pool, request, compiled)?;
     let example = example(&request.spec, &unfolding)?;
-    let programs = CellPrograms::new(&request.spec, unfolding, programs)?;
-    let programs = match most_steps {
-        Some(most) => programs.with_most_steps(most),
-        None => programs,
-    };
-    if let Policy::Cellular(knobs) = &mut request.knobs.policy {
-        (knobs.cells, knobs.segments) = programs.knobs();
+    let programs = plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
+        let cells = CellPrograms::new(&request.spec, unfolding.clone(), programs)?;
+        let cells = match most_steps {
+            Some(most) => cells.with_most_steps(most),
+            None => cells,
+        };
+        Ok(cells.into())
+    })?;
+    if let (Policy::Cellular(knobs), Some(cells)) = (&mut request.knobs.policy, programs.cells()) {
+        (knobs.cells, knobs.segments) = cells.knobs();
     }
-    let programs = StagePrograms::from(programs);
-    plans.explain(&request.spec, &programs);
     // A request that unfolds finds mistakes that no single program shows, such as a state of the wrong shape.
     let tried = pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[] });
     tried.map_err(|fault| format!("an example request failed: {fault}"))?;

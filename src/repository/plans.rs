@@ -1,6 +1,6 @@
-//! Plans that run a version's programs on CUDA cards, and what happens to programs that cannot have one.
+//! Plans that run a version's programs on CUDA cards, and what runs a version of which a program cannot have one.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tracing::info;
 
@@ -8,11 +8,12 @@ use super::{LoadRequest, config::lengths::PreparedLengths};
 use crate::{
     batching::Lengths,
     engine::{
-        Precision, Program,
+        Engines, Precision, Program, ProgramPort,
         cuda::{OnCard, Plan},
+        onnxruntime::{CudaProvider, OnnxProgram},
     },
     executor::{Pool, StagePrograms, check_cards},
-    model::{ModelSpec, TensorSpec},
+    model::TensorSpec,
     onnx::SealedModel,
 };
 
@@ -30,49 +31,42 @@ pub(super) struct Compiled<'a> {
     pub(super) lengths: Option<PreparedLengths>,
 }
 
-/// Whether a version's programs have plans for cards.
-#[derive(Debug, Default)]
-pub(super) struct Plans {
-    /// Whether cards may be among the version's devices.
-    are_wanted: bool,
-    /// Why there are no plans although cards may be used.
-    missing: Option<String>,
-}
+/// Combines the programs of a version, in the order in which they were compiled.
+pub(super) type Assembly<'a> = &'a dyn Fn(Vec<Arc<dyn Program>>) -> Result<StagePrograms, String>;
 
-/// Why a version of several programs cannot use the fallback.
-const WHOLE_MODELS_ALONE: &str = "ONNX Runtime's CUDA provider is there for whole models alone";
-
-/// Compiles a whole model that has no plan for a card by another engine, or returns why that is impossible.
-pub(super) type Fallback<'a> = &'a dyn Fn() -> Result<Arc<dyn Program>, String>;
-
-/// Returns the program of a whole model: with a plan if it may run on cards, else compiled by `fallback`, else for the
+/// Returns a version's programs. If it may run on cards, they have plans. If one of them has none, all are compiled by
+/// ONNX Runtime's CUDA provider, since a version runs in one place. If that is impossible too, they are those of the
 /// CPU.
 ///
 /// # Errors
-/// Returns both reasons if the model has neither a plan nor a fallback but must run on cards.
-pub(super) fn of_whole(
+/// Returns both reasons, with all operators that have no plan, if the version must run on cards. Also fails if
+/// `assemble` does.
+pub(super) fn of_version(
     pool: &Pool,
+    engines: &Engines,
     request: &LoadRequest,
-    compiled: Compiled<'_>,
-    fallback: Fallback<'_>,
+    compiled: &[Compiled<'_>],
+    assemble: Assembly<'_>,
 ) -> Result<StagePrograms, String> {
+    let of_the_cpu = || assemble(compiled.iter().map(|own| Arc::clone(&own.program)).collect());
     if !pool.has_cards() || !request.placement.may_need_cards() {
-        return Ok(compiled.program.into());
+        return of_the_cpu();
     }
-    let compiled = [compiled];
-    let missing = match planned(request, &compiled).map(|mut programs| programs.pop().map(StagePrograms::from)) {
-        Ok(Some(programs)) => match check_cards(&request.spec, &programs) {
-            Ok(()) => return Ok(programs),
-            Err(reason) => reason,
-        },
-        Ok(None) => "it has no program".to_owned(),
+    let missing = match planned(request, compiled) {
+        Ok(programs) => {
+            let programs = assemble(programs)?;
+            match check_cards(&request.spec, &programs) {
+                Ok(()) => return Ok(programs),
+                Err(reason) => reason,
+            }
+        }
         Err(reason) => reason,
     };
     let model = &request.spec.name;
-    match fallback() {
-        Ok(program) => {
+    match by_provider(pool, engines, request, compiled) {
+        Ok(programs) => {
             info!(model, reason = missing, "the model runs on ONNX Runtime's CUDA provider");
-            Ok(program.into())
+            assemble(programs)
         }
         Err(refusal) => {
             let reason = format!("{missing}; ONNX Runtime's CUDA provider cannot be used: {refusal}");
@@ -80,44 +74,55 @@ pub(super) fn of_whole(
                 return Err(reason);
             }
             info!(model, reason, "the model runs on the CPU");
-            let [compiled] = compiled;
-            Ok(compiled.program.into())
+            of_the_cpu()
         }
     }
 }
 
-impl Plans {
-    /// Plans the programs of stages or cells, all or none, if the version may run on cards.
-    ///
-    /// # Errors
-    /// Names all operators without a plan if the version must run on cards and one program has no plan.
-    pub(super) fn of(
-        pool: &Pool,
-        request: &LoadRequest,
-        compiled: Vec<Compiled<'_>>,
-    ) -> Result<(Self, Vec<Arc<dyn Program>>), String> {
-        if !pool.has_cards() || !request.placement.may_need_cards() {
-            return Ok((Self::default(), compiled.into_iter().map(|own| own.program).collect()));
+/// Returns the program of a built-in model, which runs on the CPU alone.
+///
+/// # Errors
+/// Fails if the version must run on cards.
+pub(super) fn of_built_in(
+    pool: &Pool,
+    request: &LoadRequest,
+    program: Arc<dyn Program>,
+) -> Result<StagePrograms, String> {
+    if pool.has_cards() && request.placement.may_need_cards() {
+        let (model, backend) = (&request.spec.name, request.engine.name());
+        let reason = format!(
+            "the backend '{backend}' has no graph: it has no plan for cards, and ONNX Runtime's CUDA provider cannot run \
+             it"
+        );
+        if request.placement.needs_cards() {
+            return Err(format!("{reason}; expected KIND_CPU or KIND_AUTO"));
         }
-        match planned(request, &compiled) {
-            Ok(planned) => Ok((Self { are_wanted: true, missing: None }, planned)),
-            Err(reason) if request.placement.needs_cards() => Err(format!("{reason}; {WHOLE_MODELS_ALONE}")),
-            Err(reason) => {
-                let programs = compiled.into_iter().map(|own| own.program).collect();
-                Ok((Self { are_wanted: true, missing: Some(reason) }, programs))
-            }
-        }
+        info!(model, reason, "the model runs on the CPU");
     }
+    Ok(program.into())
+}
 
-    /// Logs why the version runs on the CPU although there are cards, if it does.
-    pub(super) fn explain(self, spec: &ModelSpec, programs: &StagePrograms) {
-        let Self { are_wanted, missing } = self;
-        let refused = || are_wanted.then(|| check_cards(spec, programs).err()).flatten();
-        if let Some(reason) = missing.or_else(refused) {
-            let reason = format!("{reason}; {WHOLE_MODELS_ALONE}");
-            info!(model = spec.name, reason, "the model runs on the CPU");
-        }
-    }
+/// Compiles all programs by ONNX Runtime's CUDA provider, for the first card that the version names, else the first of
+/// the pool. Engines that the configuration names are those of the CPU and do not matter here.
+///
+/// # Errors
+/// Fails if the provider cannot be used or rejects a program; the message names the program.
+fn by_provider(
+    pool: &Pool,
+    engines: &Engines,
+    request: &LoadRequest,
+    compiled: &[Compiled<'_>],
+) -> Result<Vec<Arc<dyn Program>>, String> {
+    let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
+    let runtime = engines.runtime().map_err(|error| error.to_string())?;
+    let provider = CudaProvider::of(runtime, card, request.precision).map_err(|error| error.to_string())?;
+    let programs = compiled.iter().map(|own| {
+        let [inputs, outputs] =
+            [&own.inputs, &own.outputs].map(|tensors| tensors.iter().map(ProgramPort::from).collect::<Vec<_>>());
+        let program = OnnxProgram::compile_on_card(runtime, own.model, &inputs, &outputs, provider);
+        program.map(|program| Arc::new(program) as Arc<dyn Program>).map_err(|error| own.named(&error))
+    });
+    programs.collect()
 }
 
 /// Returns the programs with one plan for each of the lengths that padded axes are prepared for. Each cell has axes of
@@ -196,10 +201,16 @@ fn at(compiled: &[Compiled<'_>], lengths: &[u32], precision: Precision) -> Resul
 
 impl Compiled<'_> {
     fn at(&self, lengths: &[u32], precision: Precision) -> Result<Plan, String> {
-        let Self { name, model, inputs, outputs, has_batch_axis, .. } = self;
+        let Self { model, inputs, outputs, has_batch_axis, .. } = self;
         let [inputs, outputs] = [inputs, outputs].map(|tensors| in_the_graph(tensors, lengths));
         let plan = Plan::new(*model, &inputs, &outputs, *has_batch_axis, precision);
-        plan.map_err(|reason| if name.is_empty() { reason.to_string() } else { format!("{name}: {reason}") })
+        plan.map_err(|reason| self.named(&reason))
+    }
+
+    /// Returns the text of an error with the name of the program, if it has one.
+    fn named(&self, reason: &dyn fmt::Display) -> String {
+        let name = &self.name;
+        if name.is_empty() { reason.to_string() } else { format!("{name}: {reason}") }
     }
 }
 

@@ -15,14 +15,11 @@ use super::{
         model_metrics::{MetricControl, metric_control::MetricOptions},
     },
     opening::Opener,
-    plans::{self, Compiled, Plans},
+    plans::{self, Compiled},
     staging,
 };
 use crate::{
-    engine::{
-        EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements,
-        onnxruntime::{CudaProvider, OnnxProgram},
-    },
+    engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, onnxruntime::OnnxProgram},
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::TensorSpec,
     observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
@@ -177,7 +174,7 @@ impl PoolLoader {
                 } else {
                     Repeat::compile(spec).map(|program| Arc::new(program) as Arc<dyn Program>)
                 };
-                program.map(Into::into).map_err(|error| error.to_string())
+                plans::of_built_in(&self.pool, request, program.map_err(|error| error.to_string())?)
             }
             EngineKind::Onnx(engine) => {
                 let opener = self.opener();
@@ -231,13 +228,8 @@ fn whole(
         has_batch_axis: spec.has_batch_axis(),
         lengths: None,
     };
-    plans::of_whole(pool, request, compiled, &|| {
-        let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
-        let on_card = opener.engines.runtime().and_then(|runtime| {
-            let provider = CudaProvider::of(runtime, card, request.precision)?;
-            OnnxProgram::compile_on_card(runtime, model, &inputs, &outputs, provider)
-        });
-        on_card.map(|program| Arc::new(program) as Arc<dyn Program>).map_err(|error| error.to_string())
+    plans::of_version(pool, opener.engines, request, &[compiled], &|mut programs| {
+        programs.pop().map(StagePrograms::from).ok_or_else(|| "it has no program".to_owned())
     })
 }
 
@@ -262,10 +254,9 @@ fn stages(
         let lengths = None;
         compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, lengths });
     }
-    let (plans, programs) = Plans::of(pool, request, compiled)?;
-    let programs = StagePrograms::cut(&request.spec, plan, programs)?;
-    plans.explain(&request.spec, &programs);
-    Ok(programs)
+    plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
+        StagePrograms::cut(&request.spec, plan.clone(), programs)
+    })
 }
 
 impl Loader for PoolLoader {

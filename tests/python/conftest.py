@@ -151,8 +151,8 @@ def start(program):
     """Returns a function that starts a test's own servers; each must end with status 0 after the test."""
     running = []
 
-    def start_one(repository, *flags, until="ready", directory=None, environment=None):
-        one = Server(repository, *flags, program=program, directory=directory, environment=environment)
+    def start_one(repository, *flags, until="ready", **more):
+        one = Server(repository, *flags, program=program, **more)
         running.append(one.start(until=until))
         return one
 

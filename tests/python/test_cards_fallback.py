@@ -1,86 +1,304 @@
-"""A model with an operator that has no plan for cards, on a server with a card that the stand-in for CUDA's libraries
-plays. ONNX Runtime's CUDA provider would run it, but the CPU build of the library does not have that provider."""
+"""Models with an operator that has no plan for cards: whole, in stages and of cells. The card is played by the stand-in
+for CUDA's libraries. Either the library lacks ONNX Runtime's CUDA provider, or part of it, and the model is refused or
+runs on the CPU; or a stand-in for the provider (tests/fake_provider) records which programs it compiles and runs."""
 
 import os
+import shutil
 import subprocess
 
+import fetch
 import numpy as np
 import onnx_bytes as onnx
 import pytest
 import tritonclient.grpc as triton
 from clients import tensor
-from conftest import Server
+from conftest import ROOT, Server, fetched
+from server import target_directory
 
 WIDTH = 8
+ROW = ("batch", WIDTH)
 MISSING = "operators without a plan: Softplus (the node of '"
-REFUSED = "ONNX Runtime's CUDA provider cannot be used: the ONNX Runtime library '"
+REFUSED = "ONNX Runtime's CUDA provider cannot be used: "
 ABSENT = "has no CUDA execution provider"
+PART = "libonnxruntime_providers_cuda.so"
+UNLOADABLE = "libcudart.so.13: cannot open shared object file"
+BY_PROVIDER = "the model runs on ONNX Runtime's CUDA provider"
+ON_CARDS = "instance: { devices: [cuda] }\n"
 
 
-def softplus(layers=1):
-    row = ("batch", WIDTH)
-    names = ["x", *(f"h{number}" for number in range(layers - 1)), "y"]
-    nodes = [onnx.node("Softplus", [before], [after]) for before, after in zip(names, names[1:])]
-    return onnx.model(nodes, [onnx.port("x", "FP32", row)], [onnx.port("y", "FP32", row)])
+def layers(*operators):
+    """Returns a graph of one operator after another, x → h0 → … → y."""
+    names = ["x", *(f"h{number}" for number in range(len(operators) - 1)), "y"]
+    nodes = [onnx.node(operator, [before], [after]) for operator, before, after in zip(operators, names, names[1:])]
+    return onnx.model(nodes, [onnx.port("x", "FP32", ROW)], [onnx.port("y", "FP32", ROW)])
 
 
-@pytest.fixture(scope="module")
-def server(program, stand_in, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fallback")
-    configs = {
-        "asks": (softplus(), "instance: { devices: [cuda] }\n"),
-        "leaves-it-open": (softplus(), ""),
-        "in-stages": (softplus(2), "stages: [h0]\ninstance: { devices: [cuda] }\n"),
-    }
-    for name, (graph, config) in configs.items():
-        version = folder / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.onnx").write_bytes(graph)
-        (version.parent / "model.yaml").write_text("max_batch_size: 4\n" + config)
-    flags = ("--device=cuda", "--strict-readiness=false")
-    with Server(folder, *flags, program=program, environment=stand_in) as running:
-        yield running
+def step(operator="Softplus"):
+    """Returns a cell: h_next is the operator of y + h."""
+    nodes = [onnx.node("Add", ["y", "h"], ["sum"]), onnx.node(operator, ["sum"], ["h_next"])]
+    return onnx.model(nodes, [onnx.port("y", "FP32", ROW), onnx.port("h", "FP32", ROW)], [onnx.port("h_next", "FP32", ROW)])
 
 
-@pytest.fixture
-def reasons(server):
+def of_stages(*operators):
+    return {"model.onnx": layers(*operators)}, "max_batch_size: 4\nstages: [h0]\n"
+
+
+CELLS = """\
+inputs: [{ name: rows, dtype: FP32, dims: [-1, 8] }]
+outputs: [{ name: last, dtype: FP32, dims: [8] }]
+max_batch_size: 1
+cells: { project: { program: project.onnx }, step: { program: step.onnx } }
+unfold:
+  - stage: { cell: project, over: rows, as: x }
+  - chain: { cell: step, over: project.y, as: y, carry: { h: h_next }, emit: { last: last(h_next) } }
+"""
+
+SEQUENCES = """\
+inputs: [{ name: rows, dtype: FP32, dims: [-1, 8] }]
+outputs: [{ name: last, dtype: FP32, dims: [8] }]
+max_batch_size: 1
+cells: { step: { program: step.onnx } }
+unfold:
+  - chain: { cell: step, over: rows, as: y, keep: { h: h_next }, emit: { last: last(h_next) } }
+sequence_batching: { max_candidate_sequences: 4, max_sequence_idle_us: 60000000 }
+"""
+
+
+def of_cells(operator):
+    return {"project.onnx": layers(operator), "step.onnx": step()}, CELLS
+
+
+WHOLE = {"model.onnx": layers("Softplus")}, "max_batch_size: 4\n"
+
+
+def write(folder, name, model, more=""):
+    files, config = model
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    for file, content in files.items():
+        (version / file).write_bytes(content)
+    (version.parent / "model.yaml").write_text(config + more)
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+X = np.linspace(-3, 3, 2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
+
+
+def same(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def ask_rows(client, name, expected):
+    same(client.infer(name, [tensor("x", X)]).as_numpy("y"), expected)
+
+
+def ask_cells(client, name, first):
+    """Sends a request of two steps; `first` is what the first cell makes of its rows."""
+    h = np.zeros(WIDTH)
+    for row in first:
+        h = softplus(row + h)
+    same(client.infer(name, [tensor("rows", X[None])]).as_numpy("last"), h[None])
+
+
+def reasons_of(server):
     with triton.InferenceServerClient(server.grpc) as client:
         return {model.name: model.reason for model in client.get_model_repository_index().models}
 
 
-def test_a_model_that_asks_for_a_card_is_refused_with_both_reasons(reasons):
-    for fact in (MISSING, REFUSED, ABSENT):
-        assert fact in reasons["asks"], reasons["asks"]
+@pytest.fixture(scope="module")
+def provider(stand_in, tmp_path_factory):
+    """Returns a function that makes a library with the provider, with or without its CUDA part: (library, environment of
+    its server)."""
+    command = ["cargo", "build", "--example", "fake_provider"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
+    built = target_directory() / "debug" / "examples" / "libfake_provider.so"
+
+    def make(has_part=True, **more):
+        folder = tmp_path_factory.mktemp("provider")
+        library = shutil.copy(built, folder / "libonnxruntime.so")
+        if has_part:
+            (folder / PART).touch()
+        own = {"FAKE_PROVIDER_RUNTIME": str(Server(".").library), "FAKE_PROVIDER_LOG": str(folder / "log")}
+        return library, {**stand_in, **own, **more}
+
+    return make
 
 
-def test_stages_are_refused_since_the_provider_is_for_whole_models(reasons):
-    whole = "ONNX Runtime's CUDA provider is there for whole models alone"
-    for fact in ("stage 0: " + MISSING, "stage 1: " + MISSING, whole):
-        assert fact in reasons["in-stages"], reasons["in-stages"]
+#: Libraries that cannot run the models, with the reasons that they give.
+LIBRARIES = {"without the provider": ABSENT, "without its CUDA part": f"has no {PART}", "unloadable": UNLOADABLE}
 
 
-def test_a_model_that_leaves_it_open_runs_on_the_cpu_and_the_log_has_both_reasons(server):
-    x = np.linspace(-3, 3, 2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
+@pytest.fixture(scope="module", params=LIBRARIES)
+def refusing(request, program, stand_in, provider, tmp_path_factory):
+    """Returns a server whose library cannot run the models, and the library's reason."""
+    library, environment = {
+        "without the provider": lambda: (None, stand_in),
+        "without its CUDA part": lambda: provider(has_part=False),
+        "unloadable": lambda: provider(FAKE_PROVIDER_REFUSES=UNLOADABLE),
+    }[request.param]()
+    folder = tmp_path_factory.mktemp("fallback")
+    models = {"whole": WHOLE, "stages": of_stages("Softplus", "Softplus"), "cells": of_cells("Softplus")}
+    for name, model in models.items():
+        write(folder, f"{name}-asks", model, ON_CARDS)
+        write(folder, f"{name}-leaves-it-open", model)
+    flags = ("--device=cuda", "--strict-readiness=false")
+    with Server(folder, *flags, program=program, library=library, environment=environment) as running:
+        yield running, LIBRARIES[request.param]
+
+
+PROGRAMS = {
+    "whole": [MISSING + "y')"],
+    "stages": ["stage 0: " + MISSING + "h0')", "stage 1: " + MISSING + "y')"],
+    "cells": ["cell 'project': " + MISSING + "y')", "cell 'step': " + MISSING + "h_next')"],
+}
+
+
+@pytest.mark.parametrize("form", PROGRAMS)
+def test_a_model_that_asks_for_a_card_is_refused_with_all_its_operators_and_the_library_s_reason(refusing, form):
+    server, library = refusing
+    reason = reasons_of(server)[f"{form}-asks"]
+    for fact in (*PROGRAMS[form], REFUSED, library):
+        assert fact in reason, reason
+    if library == UNLOADABLE:
+        first = {"whole": "", "stages": "stage 0: ", "cells": "cell 'project': "}[form]
+        assert REFUSED + first + "onnx" in reason, "the program that the provider refuses is named"
+
+
+@pytest.mark.parametrize("form", PROGRAMS)
+def test_a_model_that_leaves_it_open_runs_on_the_cpu_and_the_log_has_both_reasons(refusing, form):
+    server, library = refusing
+    name = f"{form}-leaves-it-open"
     with triton.InferenceServerClient(server.grpc) as client:
-        found = client.infer("leaves-it-open", [tensor("x", x)]).as_numpy("y")
-    np.testing.assert_allclose(found, np.log1p(np.exp(x)), rtol=1e-5, atol=1e-6)
-    (line,) = [line for line in server.log.read_text().splitlines() if "the model runs on the CPU" in line]
-    for fact in ("leaves-it-open", MISSING, REFUSED, ABSENT):
+        if form == "cells":
+            ask_cells(client, name, softplus(X))
+        else:
+            ask_rows(client, name, softplus(X) if form == "whole" else softplus(softplus(X)))
+    on_cpu = [line for line in server.log.read_text().splitlines() if "the model runs on the CPU" in line]
+    (line,) = [line for line in on_cpu if name in line]
+    for fact in (*PROGRAMS[form], REFUSED, library):
         assert fact in line, line
 
 
-def inspected(program, path, *flags):
+def test_a_built_in_model_has_no_graph_that_a_card_could_run(start, provider, made_models, tmp_path):
+    made = made_models("tests", "--only", "repeat") / "repeat"
+    for name, kind in (("asks", "KIND_GPU"), ("leaves-it-open", "KIND_AUTO")):
+        shutil.copytree(made, tmp_path / name)
+        config = (tmp_path / name / "config.pbtxt").read_text()
+        assert "KIND_CPU" in config
+        (tmp_path / name / "config.pbtxt").write_text(config.replace("KIND_CPU", kind))
+    library, environment = provider()
+    flags = ("--device=cuda", "--strict-readiness=false")
+    server = start(tmp_path, *flags, library=library, environment=environment, until="settled")
+    reason = reasons_of(server)["asks"]
+    expected = "the backend 'repeat' has no graph: it has no plan for cards, and ONNX Runtime's CUDA provider cannot run it"
+    assert reason.endswith(f"{expected}; expected KIND_CPU or KIND_AUTO"), reason
+    (line,) = [line for line in server.log.read_text().splitlines() if "the model runs on the CPU" in line]
+    assert expected in line and "leaves-it-open" in line, line
+
+
+class Recorded:
+    """What the provider's stand-in has recorded: sessions with their settings, and runs of each since the last look."""
+
+    def __init__(self, environment):
+        self.path = environment["FAKE_PROVIDER_LOG"]
+        self.seen = 0
+
+    def look(self):
+        with open(self.path) as log:
+            lines = [line.split() for line in log]
+        sessions = [dict(setting.split("=") for setting in line[2:]) for line in lines if line[0] == "session"]
+        runs = {line[1] for line in lines[self.seen :] if line[0] == "run"}
+        self.seen = len(lines)
+        return sessions, runs
+
+
+def on_provider(start, provider, folder, model, more="", name="model", flags=(), **environment):
+    """Serves a model by the provider's stand-in: (server, what is recorded)."""
+    write(folder, name, model, more)
+    library, environment = provider(**environment)
+    server = start(folder, "--device=cuda", *flags, library=library, environment=environment)
+    assert len([line for line in server.log.read_text().splitlines() if BY_PROVIDER in line and MISSING in line]) == 1
+    return server, Recorded(environment)
+
+
+@pytest.mark.parametrize("more", [ON_CARDS, ""], ids=["asks", "leaves it open"])
+def test_all_stages_run_by_the_provider_if_one_of_them_has_no_plan(start, provider, tmp_path, more):
+    server, recorded = on_provider(start, provider, tmp_path, of_stages("Relu", "Softplus"), more)
+    sessions, _ = recorded.look()
+    assert len(sessions) == 2, sessions
+    with triton.InferenceServerClient(server.grpc) as client:
+        ask_rows(client, "model", softplus(np.maximum(X, 0)))
+    assert recorded.look() == (sessions, {"0", "1"}), "both stages ran by it"
+
+
+@pytest.mark.parametrize("more", [ON_CARDS, ""], ids=["asks", "leaves it open"])
+def test_all_cells_run_by_the_provider_if_one_of_them_has_no_plan(start, provider, tmp_path, more):
+    server, recorded = on_provider(start, provider, tmp_path, of_cells("Relu"), more)
+    sessions, tried = recorded.look()
+    assert len(sessions) == 2 and tried == {"0", "1"}, "the example request of the load runs by it"
+    with triton.InferenceServerClient(server.grpc) as client:
+        ask_cells(client, "model", np.maximum(X, 0))
+    assert recorded.look() == (sessions, {"0", "1"}), "both cells ran by it"
+
+
+def test_sequences_keep_their_state_on_the_host_between_runs_of_the_provider(start, provider, tmp_path):
+    server, recorded = on_provider(start, provider, tmp_path, ({"step.onnx": step()}, SEQUENCES), ON_CARDS)
+    recorded.look()
+    h = np.zeros(WIDTH)
+    with triton.InferenceServerClient(server.grpc) as client:
+        for part in range(3):
+            rows = X + np.float32(part)
+            more = {"sequence_id": 7, "sequence_start": part == 0, "sequence_end": part == 2}
+            found = client.infer("model", [tensor("rows", rows[None])], **more).as_numpy("last")
+            for row in rows:
+                h = softplus(row + h)
+            same(found, h[None])
+    assert recorded.look()[1] == {"0"}
+
+
+@pytest.mark.parametrize("precision, tf32", [("fp32", "0"), ("tf32", "1"), ("bf16", "0"), ("fp16", "0")])
+def test_all_programs_have_the_model_s_card_and_precision(start, provider, tmp_path, precision, tf32):
+    more = f"instance: {{ devices: ['cuda:1'], precision: {precision} }}\n"
+    two = {"FAKE_CUDA_DEVICES": "2"}
+    _, recorded = on_provider(start, provider, tmp_path, of_stages("Relu", "Softplus"), more, **two)
+    sessions, _ = recorded.look()
+    assert [(own["device_id"], own["use_tf32"]) for own in sessions] == [("1", tf32)] * 2
+
+
+def test_a_cell_s_engine_is_that_of_the_cpu_alone(start, provider, tmp_path):
+    files, config = of_cells("Relu")
+    by_openvino = config.replace("step.onnx }", "step.onnx, engine: openvino }")
+    flags = ("--openvino-library", fetched(fetch.openvino))
+    server, recorded = on_provider(start, provider, tmp_path, (files, by_openvino), ON_CARDS, flags=flags)
+    recorded.look()
+    with triton.InferenceServerClient(server.grpc) as client:
+        ask_cells(client, "model", np.maximum(X, 0))
+    assert recorded.look()[1] == {"0", "1"}, "both cells ran by the provider"
+
+
+def inspected(program, path, *flags, **environment):
     command = [str(part) for part in (program, "inspect", "--model", path, *flags)]
-    ended = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=60, check=True)
+    environment = {**os.environ, **environment}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return ended.stdout.splitlines()[-2:]
 
 
-def test_inspect_says_what_the_fallback_is(program, server, tmp_path):
+def test_inspect_says_what_the_fallback_is(program, provider, tmp_path):
     model = tmp_path / "model.onnx"
-    model.write_bytes(softplus())
+    model.write_bytes(layers("Softplus"))
+    library, environment = provider()
+    by_provider = "on a card, all programs of the model run by ONNX Runtime's CUDA provider"
     missing, fallback = inspected(program, model)
     assert missing.startswith(MISSING)
-    assert fallback.startswith("on a card it runs whole by ONNX Runtime's CUDA provider, if ")
-    missing, fallback = inspected(program, model, "--onnxruntime-library", server.library)
+    assert fallback == f"{by_provider}, if --onnxruntime-library has that; else they run on the CPU"
+    missing, fallback = inspected(program, model, "--onnxruntime-library", environment["FAKE_PROVIDER_RUNTIME"])
     assert missing.startswith(MISSING)
-    assert fallback.startswith("it runs on the CPU: " + REFUSED) and fallback.endswith(ABSENT)
+    assert fallback.startswith("the model runs on the CPU: " + REFUSED) and fallback.endswith(ABSENT)
+    _, fallback = inspected(program, model, "--onnxruntime-library", library, **environment)
+    assert fallback == by_provider
+    library, environment = provider(has_part=False)
+    _, fallback = inspected(program, model, "--onnxruntime-library", library, **environment)
+    assert fallback.startswith("the model runs on the CPU: " + REFUSED) and fallback.endswith(f"has no {PART}")

@@ -125,7 +125,7 @@ impl StagePrograms {
     }
 
     /// Returns the cells, if requests unfold.
-    pub(super) fn cells(&self) -> Option<&Arc<CellPrograms>> {
+    pub fn cells(&self) -> Option<&Arc<CellPrograms>> {
         match &self.0 {
             Programs::Cells(cells) => Some(cells),
             Programs::Whole(_) | Programs::Cut(_) => None,
