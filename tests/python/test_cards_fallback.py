@@ -26,11 +26,11 @@ BY_PROVIDER = "the model runs on ONNX Runtime's CUDA provider"
 ON_CARDS = "instance: { devices: [cuda] }\n"
 
 
-def layers(*operators):
+def layers(*operators, row=ROW):
     """Returns a graph of one operator after another, x → h0 → … → y."""
     names = ["x", *(f"h{number}" for number in range(len(operators) - 1)), "y"]
     nodes = [onnx.node(operator, [before], [after]) for operator, before, after in zip(operators, names, names[1:])]
-    return onnx.model(nodes, [onnx.port("x", "FP32", ROW)], [onnx.port("y", "FP32", ROW)])
+    return onnx.model(nodes, [onnx.port("x", "FP32", row)], [onnx.port("y", "FP32", row)])
 
 
 def step(operator="Softplus"):
@@ -39,8 +39,8 @@ def step(operator="Softplus"):
     return onnx.model(nodes, [onnx.port("y", "FP32", ROW), onnx.port("h", "FP32", ROW)], [onnx.port("h_next", "FP32", ROW)])
 
 
-def of_stages(*operators):
-    return {"model.onnx": layers(*operators)}, "max_batch_size: 4\nstages: [h0]\n"
+def of_stages(*operators, row=ROW):
+    return {"model.onnx": layers(*operators, row=row)}, "max_batch_size: 4\nstages: [h0]\n"
 
 
 CELLS = """\
@@ -215,12 +215,12 @@ class Recorded:
         return sessions, runs
 
 
-def on_provider(start, provider, folder, model, more="", name="model", flags=(), **environment):
+def on_provider(start, provider, folder, model, more="", flags=(), because=MISSING, **environment):
     """Serves a model by the provider's stand-in: (server, what is recorded)."""
-    write(folder, name, model, more)
+    write(folder, "model", model, more)
     library, environment = provider(**environment)
     server = start(folder, "--device=cuda", *flags, library=library, environment=environment)
-    assert len([line for line in server.log.read_text().splitlines() if BY_PROVIDER in line and MISSING in line]) == 1
+    assert len([line for line in server.log.read_text().splitlines() if BY_PROVIDER in line and because in line]) == 1
     return server, Recorded(environment)
 
 
@@ -242,6 +242,30 @@ def test_all_cells_run_by_the_provider_if_one_of_them_has_no_plan(start, provide
     with triton.InferenceServerClient(server.grpc) as client:
         ask_cells(client, "model", np.maximum(X, 0))
     assert recorded.look() == (sessions, {"0", "1"}), "both cells ran by it"
+
+
+def test_stages_whose_rows_have_no_fixed_size_run_by_the_provider(start, provider, tmp_path):
+    model = of_stages("Relu", "Neg", row=("batch", "width"))
+    server, recorded = on_provider(start, provider, tmp_path, model, ON_CARDS, because="stage 0: ")
+    recorded.look()
+    with triton.InferenceServerClient(server.grpc) as client:
+        for width in (3, WIDTH):
+            found = client.infer("model", [tensor("x", X[:, :width])]).as_numpy("y")
+            same(found, -np.maximum(X[:, :width], 0))
+    assert recorded.look()[1] == {"0", "1"}
+
+
+def test_a_model_whose_programs_all_have_plans_does_not_use_the_provider(start, provider, tmp_path):
+    write(tmp_path, "stages", of_stages("Relu", "Neg"), ON_CARDS)
+    write(tmp_path, "cells", ({"project.onnx": layers("Relu"), "step.onnx": step("Neg")}, CELLS), ON_CARDS)
+    library, environment = provider()
+    server = start(tmp_path, "--device=cuda", library=library, environment=environment)
+    with triton.InferenceServerClient(server.grpc) as client:
+        ask_rows(client, "stages", -np.maximum(X, 0))
+        first, second = np.maximum(X, 0)
+        found = client.infer("cells", [tensor("rows", X[None])]).as_numpy("last")
+        same(found, -(second - first)[None])
+    assert not os.path.exists(environment["FAKE_PROVIDER_LOG"]), "no session has the provider"
 
 
 def test_sequences_keep_their_state_on_the_host_between_runs_of_the_provider(start, provider, tmp_path):
