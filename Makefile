@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies compare-triton scaling figures timelines page overload attacks packages package-test book clean
+.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies compare-triton scaling figures timelines page overload attacks packages package-test book clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -43,14 +43,20 @@ tools:
 	@$(FETCH) perf_analyzer grpcurl
 
 # Cargo compiles while the rest is fetched. If something cannot be fetched, the reason comes last.
+compile_and_fetch = cargo build --profile $(1) & building=$$!; $(FETCH_SETUP) || { kill $$building; exit 1; }; wait $$building
 build:
-	cargo build --release & building=$$!; $(FETCH_SETUP) || { kill $$building; exit 1; }; wait $$building
+	$(call compile_and_fetch,release)
 	@$(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); import fetch; fetch.beside(sys.argv[1])' "$(BINARY)"
 
 models: build
 	"$(BINARY)" models --out model_repository --minilm .cache/minilm --set examples
 
-demo: models
+# The demonstration compiles without optimisation, and makes only the models that it serves.
+demo-models:
+	$(call compile_and_fetch,demo)
+	@$(VENV) scripts/demo.py --models
+
+demo: demo-models
 	@$(VENV) scripts/demo.py
 
 serve: models

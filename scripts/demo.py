@@ -1,19 +1,20 @@
 """The demonstration: serves a real sentence encoder, asks it which sentences mean the same, and suggests next steps.
 
-Started by `make demo`, which has fetched and built everything before.
+Started by `make demo`, which has fetched and built everything before. With --models it only makes the models.
 """
 
+import os
 import queue
 import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import fetch
 import numpy as np
 import tritonclient.grpc as triton
-from server import ROOT, Server, ServerFailed
+from server import Server, ServerFailed, binary
 from tokenizers import Tokenizer
 
 SENTENCES = [
@@ -32,6 +33,7 @@ SENTENCES = [
 ]
 MODEL = "minilm"
 REPEAT = "repeat"
+MODELS = fetch.CACHE / "demo"
 SINGLES = 50
 SECONDS_OF_LOAD = 3.0
 CLIENTS = 4
@@ -180,14 +182,24 @@ def demonstrate(server):
     client.close()
 
 
+def program():
+    """Returns the path of the program of cargo's profile `demo`, unless another is set."""
+    return os.environ.get("PATERNOSTER") or binary("demo")
+
+
+def make_models():
+    command = [program(), "models", "--out", MODELS, "--minilm", fetch.CACHE / "minilm", "--only", f"{MODEL},{REPEAT}"]
+    return subprocess.run(command).returncode
+
+
 def interrupted(_number, _frame):
     raise KeyboardInterrupt
 
 
 def main():
     signal.signal(signal.SIGTERM, interrupted)
-    server = Server(ROOT / "model_repository", log=fetch.CACHE / "demo.log")
-    say(f"starting {server.program.name} on {Path(server.repository).name}")
+    server = Server(MODELS, program=program(), log=fetch.CACHE / "demo.log")
+    say(f"starting {server.program.name} on {MODEL} and {REPEAT}")
     status = 1
     try:
         with server:
@@ -208,4 +220,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make_models() if sys.argv[1:] == ["--models"] else main())

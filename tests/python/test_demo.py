@@ -24,7 +24,7 @@ def checkout(tmp_path, test_models):
     for name in ("minilm", "onnxruntime"):
         (folder / ".cache" / name).symlink_to(ROOT / ".cache" / name)
     # Its models, the sentence encoder and 'repeat', are among the test models.
-    (folder / "model_repository").symlink_to(test_models)
+    (folder / ".cache" / "demo").symlink_to(test_models)
     return folder
 
 
@@ -32,7 +32,7 @@ def make_demo(checkout, program):
     # This run's make passes variables to other makes, which the inner one must not get.
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     # The models exist already, and so does the program that builds them.
-    command = ["make", "--old-file=models", "demo"]
+    command = ["make", "--old-file=demo-models", "demo"]
     environment = {**own, "PATERNOSTER": str(program)}
     return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -54,8 +54,8 @@ def test_the_demonstration_runs_to_its_end(checkout, program):
 
 
 def test_it_says_so_if_it_cannot_be_shown(checkout, program):
-    (checkout / "model_repository").unlink()
-    (checkout / "model_repository").mkdir()
+    (checkout / ".cache" / "demo").unlink()
+    (checkout / ".cache" / "demo").mkdir()
     shown = make_demo(checkout, program)
     assert shown.returncode != 0
     assert "the demonstration failed" in shown.stdout and "minilm" in shown.stdout
