@@ -1,7 +1,7 @@
 //! What the front end costs, by closed loops that compare every answer while timing. `--what` says of what:
 //!
 //! `echo` (default): small requests against `paternoster serve` with the identity model, and against a bare tonic
-//! echo of the same messages in the same run (the limit). Prints requests per second, p50, p99 and server CPU per
+//! echo of the same messages in the same run, as a yardstick. Prints requests per second, p50, p99 and server CPU per
 //! request at concurrency 1, 8 and 64, and the ratios.
 //!
 //! `traces`: the same requests over both protocols to servers that trace nothing, and one request in a hundred.
