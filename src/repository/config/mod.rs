@@ -38,9 +38,7 @@ pub mod values;
 pub mod yaml;
 
 #[cfg(test)]
-mod corpus;
-#[cfg(test)]
-mod round_trip;
+mod tests;
 
 pub use origin::{ConfigError, Origin, Position};
 pub use settings::Settings;

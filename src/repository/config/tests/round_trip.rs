@@ -3,12 +3,14 @@
 
 use proptest::{option, prelude::*, sample::select};
 
-use super::{
-    fuzz::{check_forms, told},
-    settings::PolicyName,
-    yaml,
+use crate::{
+    batching::PolicyKind,
+    repository::config::{
+        fuzz::{check_forms, told},
+        settings::PolicyName,
+        yaml,
+    },
 };
-use crate::batching::PolicyKind;
 
 /// `{ key: value, … }` of the keys that are given.
 fn section(keys: Vec<(&str, Option<String>)>) -> String {

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use proptest::{prelude::*, sample::Index};
 
-use super::fuzz::{read_json, read_pbtxt, read_yaml};
+use crate::repository::config::fuzz::{read_json, read_pbtxt, read_yaml};
 
 fn corpus(kind: &str) -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(kind);
