@@ -55,46 +55,6 @@ pub(super) fn depends_on_form(message: &str) -> bool {
     message == too_many_values() || message.starts_with(key.trim_end_matches('0'))
 }
 
-/// Checks a JSON text for depth, number of values and length of keys.
-pub(super) fn json(text: &str) -> Result<(), Excess> {
-    let excess = |offset, message| Excess { position: Some(Position::at(text, offset)), message };
-    let (mut depth, mut values) = (0_usize, 1_usize);
-    let mut string = 0..0;
-    let mut bytes = text.bytes().enumerate();
-    while let Some((offset, byte)) = bytes.next() {
-        match byte {
-            b'"' => string = offset + 1..skip_string(&mut bytes).unwrap_or(text.len()),
-            b':' => key(&text[string.clone()]).map_err(|message| excess(string.start - 1, message))?,
-            b'[' | b'{' => {
-                depth += 1;
-                values += 1;
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b',' => values += 1,
-            _ => continue,
-        }
-        if depth > MAX_DEPTH {
-            return Err(excess(offset, too_deep()));
-        }
-        if values > MAX_VALUES {
-            return Err(excess(offset, too_many_values()));
-        }
-    }
-    Ok(())
-}
-
-/// Goes past the end of a string; returns where its closing quote stands.
-fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) -> Option<usize> {
-    while let Some((offset, byte)) = bytes.next() {
-        match byte {
-            b'"' => return Some(offset),
-            b'\\' => drop(bytes.next()),
-            _ => {}
-        }
-    }
-    None
-}
-
 /// Brackets times bytes of a YAML text. The YAML reader visits every open bracket again at each token, so this
 /// product bounds its time (to about half a second); it allows 1,024 brackets in the longest file and more in shorter
 /// ones.
@@ -142,30 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brackets_and_commas_in_json_strings_count_for_nothing() {
-        let text = format!(r#"{{"a": "{}\"[[[[", "b": [{{}}]}}"#, "[,".repeat(MAX_VALUES));
-        assert_eq!(json(&text), Ok(()));
-    }
-
-    #[test]
-    fn a_json_key_is_bounded_and_a_string_is_not() {
-        let text =
-            |key: usize, value: usize| format!(r#"{{"a": "", "{}" : "{}"}}"#, "k".repeat(key), "v".repeat(value));
-        assert_eq!(json(&text(MAX_KEY_BYTES, MAX_KEY_BYTES + 1)), Ok(()));
-        let excess = json(&text(MAX_KEY_BYTES + 1, 1)).unwrap_err();
-        assert_eq!(excess.message, "expected a key of at most 1024 bytes, but found one of 1025");
-        assert_eq!(excess.position, Some(Position { line: 1, column: 11 }));
-        assert!(depends_on_form(&excess.message), "escapes differ between forms");
-    }
-
-    #[test]
     fn as_deep_as_allowed_is_not_too_deep() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        for check in [json, yaml] {
-            assert_eq!(check(&nested(MAX_DEPTH)), Ok(()));
-            let excess = check(&nested(MAX_DEPTH + 1)).unwrap_err();
-            assert_eq!(excess.position, Some(Position { line: 1, column: MAX_DEPTH + 1 }));
-        }
+        assert_eq!(yaml(&nested(MAX_DEPTH)), Ok(()));
+        let excess = yaml(&nested(MAX_DEPTH + 1)).unwrap_err();
+        assert_eq!(excess.position, Some(Position { line: 1, column: MAX_DEPTH + 1 }));
     }
 
     #[test]

@@ -1,37 +1,58 @@
 //! The `config` parameter of a load request: `ModelConfig` in protobuf's JSON form.
 
-use prost_reflect::DynamicMessage;
-use serde::de::DeserializeSeed;
+use prost_reflect::{DynamicMessage, Kind, MessageDescriptor};
 
-use super::{ConfigError, Origin, Position, bounds, parameters, pb, schema, settings::Settings};
+use super::{
+    ConfigError, Origin, bounds, parameters, pb, schema,
+    settings::Settings,
+    tree::{self, Format, Node},
+};
 
 const SOURCE: &str = "the config parameter of the load request";
 
 /// Reads a JSON configuration; keys in snake_case or camelCase, 64-bit integers as numbers or strings.
 ///
 /// # Errors
-/// For anything but one JSON object of known keys, and for one that is too large; with line and column.
+/// Rejects text that is too large, and anything but one JSON object of known keys; with line, column and key.
 pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
-    let origin = Origin::new(SOURCE);
-    if text.len() > bounds::MAX_TEXT_BYTES {
-        return Err(origin.error("", bounds::too_large(text.len(), bounds::MAX_TEXT_BYTES)));
-    }
     let refuse = |position, message| ConfigError::of_text(SOURCE, position, message);
-    bounds::json(text).map_err(|excess| refuse(excess.position, excess.message))?;
-    let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let message: Result<DynamicMessage, serde_json::Error> =
-        root.deserialize(&mut deserializer).and_then(|message| deserializer.end().map(|()| message));
-    let message = message.map_err(|fault| {
-        let position = Position { line: fault.line(), column: fault.column() };
-        let mut reason = fault.to_string();
-        if let Some(cut) = reason.rfind(" at line ") {
-            reason.truncate(cut);
-        }
-        refuse((position.line > 0).then_some(position), reason)
-    })?;
+    if text.len() > bounds::MAX_TEXT_BYTES {
+        return Err(refuse(None, bounds::too_large(text.len(), bounds::MAX_TEXT_BYTES)));
+    }
+    let root = tree::read(Format::Json, text).map_err(|(position, message)| refuse(position, message))?;
+    let descriptor = schema::model_config().map_err(|fault| refuse(None, fault.to_owned()))?;
+    let unknown = unknown_key(&root, &descriptor, "");
+    let message = tree::typed(descriptor, &root);
+    let origin = Origin::of_tree(SOURCE, text, Format::Json, root);
+    origin.refuse_duplicate_keys()?;
+    if let Some((path, message)) = unknown {
+        return Err(origin.error(&path, message));
+    }
+    let message = message.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
     Ok((parameters::fold(config, &origin)?, origin))
+}
+
+/// Finds the first key that a message does not have: its path and the reason.
+fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(String, String)> {
+    let Node::Map(entries) = node else { return None };
+    entries.iter().find_map(|(name, value)| {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let field = message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name));
+        let Some(field) = field else { return Some((path, schema::unknown_field(message, name, ""))) };
+        let Kind::Message(inner) = field.kind() else { return None };
+        match value {
+            Node::Map(entries) if field.is_map() => {
+                let Kind::Message(inner) = inner.map_entry_value_field().kind() else { return None };
+                entries.iter().find_map(|(name, value)| unknown_key(value, &inner, &format!("{path}[{name}]")))
+            }
+            Node::List(items) => {
+                let mut items = items.iter().enumerate();
+                items.find_map(|(number, item)| unknown_key(item, &inner, &format!("{path}[{number}]")))
+            }
+            value => unknown_key(value, &inner, &path),
+        }
+    })
 }
 
 /// Writes a configuration in the same JSON form, with the keys of `model_config.proto`.
@@ -66,10 +87,50 @@ mod tests {
     fn what_is_not_json_is_refused_with_its_place() {
         let error = parse("not json").unwrap_err();
         assert_eq!(error.to_string(), "the config parameter of the load request:1:2: expected ident");
-        let error = parse("{\n \"max_batchsize\": 2}").unwrap_err();
-        assert_eq!(error.position.map(|position| position.line), Some(2));
-        assert!(error.message.contains("max_batchsize"), "names the key: {error}");
         assert!(parse("{} {}").is_err(), "one object only");
+    }
+
+    #[test]
+    fn keys_and_values_that_do_not_fit_are_refused_with_their_path_and_line() {
+        let refusal = |text: &str| {
+            let refused = parse(text).expect_err("it should be refused");
+            (refused.position.map(|place| place.line), format!("{}: {}", refused.key, refused.message))
+        };
+        let unknown = "unknown key 'max_batchsize'; did you mean 'max_batch_size'?";
+        let expected = (Some(2), format!("max_batchsize: {unknown}"));
+        assert_eq!(refusal("{\n \"max_batchsize\": 2}"), expected);
+        let expected = (Some(2), "input[0].nam: unknown key 'nam'; did you mean 'name'?".to_owned());
+        assert_eq!(refusal("{\"input\": [{\n\"nam\": \"x\"}]}"), expected);
+        let expected = (Some(2), "parameters[a].text: unknown key 'text'".to_owned());
+        assert_eq!(refusal("{\"parameters\": {\"a\": {\n\"text\": \"x\"}}}"), expected);
+        let expected = (Some(2), "input[0].name: expected a string (put it in quotes), but found 5".to_owned());
+        assert_eq!(refusal("{\"input\": [{\n\"name\": 5}]}"), expected);
+        let expected = (Some(2), "name: the key 'name' is there twice, first in line 1".to_owned());
+        assert_eq!(refusal("{\"name\": \"m\",\n\"name\": \"n\"}"), expected);
+    }
+
+    #[test]
+    fn later_checks_find_the_place_of_a_key() {
+        let text = "{\"input\": [{\"name\": \"x\",\n\"dims\": [0]}],\n\"parameters\": {\"pad\": {}}}";
+        let (_, origin) = parse(text).expect("it can be read");
+        let line = |path: &str| origin.error(path, "x").position.map(|place| place.line);
+        assert_eq!(line("input[0].dims"), Some(2));
+        assert_eq!(line("parameters[pad]"), Some(3));
+        assert_eq!(origin.error("parameters[pad]", "x").key, "parameters[pad]");
+        assert_eq!(line("output"), None);
+    }
+
+    #[test]
+    fn a_text_is_bounded_in_depth_and_number_of_values() {
+        let refusal = |text: &str| parse(text).expect_err("it should be refused").message;
+        assert_eq!(refusal(&"[".repeat(bounds::MAX_DEPTH + 1)), bounds::too_deep());
+        let deepest = format!("{}{}", "[".repeat(bounds::MAX_DEPTH), "]".repeat(bounds::MAX_DEPTH));
+        assert_ne!(refusal(&deepest), bounds::too_deep());
+        assert_eq!(refusal(&format!("[{}0]", "0,".repeat(bounds::MAX_VALUES))), bounds::too_many_values());
+        let key = "k".repeat(bounds::MAX_KEY_BYTES + 1);
+        let refused = refusal(&format!("{{\"parameters\": {{\"{key}\": {{}}}}}}"));
+        assert_eq!(refused, "expected a key of at most 1024 bytes, but found one of 1025");
+        assert!(bounds::depends_on_form(&refused), "escapes differ between forms");
     }
 
     #[test]

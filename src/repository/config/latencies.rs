@@ -1,13 +1,13 @@
 //! The latency table: measured times of a model's stages, in a file beside its configuration or in the configuration
 //! itself. Until a stage has been measured its latency is learned while it runs.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, marker::PhantomData};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::{
     model::{Latencies, Latency, WrittenLatencies},
-    tree::Node,
+    tree::{self, Node},
 };
 use crate::batching::{CostPoint, CostTable, Ns, knob::Whole};
 
@@ -66,10 +66,8 @@ fn lines(text: &str) -> Result<Vec<Latency>, String> {
         }
         let cell = |(name, text): (&&str, &&str)| ((*name).to_owned(), Node::Raw(start(text)));
         let row = Node::Map(names.iter().zip(&cells).map(cell).collect());
-        Latency::deserialize(&row).map_err(|fault| {
-            let name = fault.trail().first().and_then(|column| names.get(*column)).copied().unwrap_or_default();
-            format!("line {number}: {name}: {}", fault.message)
-        })
+        tree::typed(PhantomData::<Latency>, &row)
+            .map_err(|(path, fault)| format!("line {number}: {}: {}", tree::key_of(&path), fault.message))
     });
     lines.collect()
 }

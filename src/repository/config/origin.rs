@@ -1,10 +1,10 @@
-//! Where the parts of a configuration stand in the user's own file, so that every refusal can say so.
+//! Where each part of a configuration is in the user's file. Every error is created here, with its position.
 
 use std::{collections::BTreeMap, fmt, iter};
 
-use super::tree::{self, Node, Trail};
+use super::tree::{self, DuplicateKey, Format, Node, Trail};
 
-/// A place in a text file; both counted from 1, columns in characters.
+/// A position in a text file. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Line.
@@ -26,21 +26,21 @@ impl Position {
     }
 }
 
-/// Why a configuration was refused: the file, the place in it and the key where they are known, and the reason.
+/// Why a configuration was rejected.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The file as the user knows it, or what stood in its place (a load request, the graph).
+    /// The file as the user knows it, or what replaces it (a load request, the graph).
     pub file: String,
-    /// Line and column, where the fault lies in a text.
+    /// Line and column, if known.
     pub position: Option<Position>,
-    /// The key as the file writes it, such as `input[0].dims`; empty where the fault has none.
+    /// The key as the file writes it, such as `input[0].dims`; empty if the fault concerns no single key.
     pub key: String,
-    /// What was expected and what was there.
+    /// What was expected and what was found.
     pub message: String,
 }
 
 impl ConfigError {
-    /// A refusal of a text as a whole, or at a position of it.
+    /// An error about a whole text, or about a position in it.
     pub(super) fn of_text(file: &str, position: Option<Position>, message: impl Into<String>) -> Self {
         Self { file: file.to_owned(), position, key: String::new(), message: message.into() }
     }
@@ -60,48 +60,51 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Maps paths in `ModelConfig` (`input[0].dims`, `parameters[pad.x]`) to the user's keys and their places.
+/// Maps paths in `ModelConfig` (`input[0].dims`, `parameters[pad.x]`) to the keys of the user's file and their
+/// positions.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     file: String,
-    /// The user's text, in which places are counted out when an error asks for one.
+    /// The user's text, which is searched for a position only when an error needs one.
     text: String,
-    /// Byte offsets of paths, where the text is no YAML.
+    /// Byte offsets by path, for the text format of protobuf.
     offsets: BTreeMap<String, usize>,
-    /// The tree of a YAML text.
-    tree: Option<Node>,
-    /// By beginning of a path, what a YAML text calls it. Parameters are there without brackets around their keys.
+    /// The tree of a YAML or JSON text.
+    tree: Option<(Format, Node)>,
+    /// The keys of YAML by the beginning of the path that they replace. Paths of parameters are without `parameters[…]`.
     names: Vec<(String, String)>,
-    /// Whether the policy is implied by the form of the configuration, not written.
+    /// Whether the configuration names no policy and its form implies one.
     pub(super) implies_policy: bool,
 }
 
 impl Origin {
-    /// An origin whose keys are the configuration's own and whose places are unknown.
+    /// Creates an origin without positions, whose keys are the paths themselves.
     pub fn new(file: impl Into<String>) -> Self {
         Self { file: file.into(), ..Self::default() }
     }
 
-    /// An origin of a text, with the byte offset of every path, which has the same name there.
+    /// Creates the origin of a text whose keys are the paths themselves, each at a byte offset.
     pub(super) fn of_text(file: &str, text: &str, offsets: BTreeMap<String, usize>) -> Self {
         Self { text: text.to_owned(), offsets, ..Self::new(file) }
     }
 
-    /// An origin of a YAML text, whose keys are paths until they are named otherwise.
-    pub(super) fn of_tree(file: &str, text: &str, root: Node) -> Self {
-        Self { text: text.to_owned(), tree: Some(root), ..Self::new(file) }
+    /// Creates the origin of a YAML or JSON text. Keys of YAML are the paths themselves unless [`Self::name`] replaces
+    /// them.
+    pub(super) fn of_tree(file: &str, text: &str, format: Format, root: Node) -> Self {
+        Self { text: text.to_owned(), tree: Some((format, root)), ..Self::new(file) }
     }
 
-    /// Notes that paths which begin with `path` stand at `key` of a YAML text.
+    /// Records that a YAML text has the values of paths beginning with `path` at `key`.
     pub(super) fn name(&mut self, path: impl Into<String>, key: impl Into<String>) {
         self.names.push((path.into(), key.into()));
     }
 
-    /// An error about the value at `path`, placed at it or at the nearest part around it that the file has.
+    /// Creates an error about the value at `path`, with its position or that of the nearest enclosing part in the file.
     pub fn error(&self, path: &str, message: impl Into<String>) -> ConfigError {
         let (key, position) = match &self.tree {
-            Some(root) => {
-                let (trail, key) = root.find(&named(path, &self.names));
+            Some((format, root)) => {
+                let (trail, key) = root.find(&self.renamed(path));
+                let key = if *format == Format::Json { path.to_owned() } else { key };
                 (key, self.position(&trail))
             }
             None => {
@@ -113,36 +116,44 @@ impl Origin {
         ConfigError { file: self.file.clone(), position, key, message: message.into() }
     }
 
-    /// Refuses the first of several faults that is there. Each is whether it is there, its path and the reason.
+    /// Fails with the first of several faults that applies. Each has a condition, its path and the reason.
     pub(super) fn refuse_first<P: AsRef<str>, M: Into<String>>(
         &self,
         faults: impl IntoIterator<Item = (bool, P, M)>,
     ) -> Result<(), ConfigError> {
-        match faults.into_iter().find(|(is_there, ..)| *is_there) {
+        match faults.into_iter().find(|(applies, ..)| *applies) {
             Some((_, path, message)) => Err(self.error(path.as_ref(), message)),
             None => Ok(()),
         }
     }
 
-    /// An error at a place of a YAML text.
-    pub(super) fn error_at(&self, trail: &Trail, message: String) -> ConfigError {
-        let key = self.tree.as_ref().map(|root| root.name(trail)).unwrap_or_default();
-        ConfigError { file: self.file.clone(), position: self.position(trail), key, message }
+    /// Fails if a mapping of a YAML or JSON text has a key twice.
+    pub(super) fn refuse_duplicate_keys(&self) -> Result<(), ConfigError> {
+        let duplicate = self.tree.as_ref().and_then(|(_, root)| root.duplicate_key());
+        let Some(DuplicateKey { first, second, path, name }) = duplicate else { return Ok(()) };
+        let first = self.position(&first).map(|place| format!(", first in line {}", place.line));
+        let message = format!("the key '{name}' is there twice{}", first.unwrap_or_default());
+        Err(ConfigError { position: self.position(&second), ..self.error(path.trim_start_matches('.'), message) })
     }
 
+    /// Finds the position of a node of the tree.
     fn position(&self, trail: &Trail) -> Option<Position> {
-        if trail.is_empty() { None } else { tree::locate(&self.text, trail) }
+        let (format, _) = self.tree.as_ref().filter(|_| !trail.is_empty())?;
+        tree::locate(*format, &self.text, trail)
     }
-}
 
-/// What a path is called, by the longest of the names that it begins with.
-fn named(path: &str, names: &[(String, String)]) -> String {
-    let path = path.strip_prefix("parameters[").and_then(|path| path.strip_suffix(']')).unwrap_or(path);
-    let fits = names.iter().filter_map(|(known, key)| {
-        let rest = path.strip_prefix(known.as_str())?;
-        (rest.is_empty() || rest.starts_with(['.', '['])).then(|| (known.len(), format!("{key}{rest}")))
-    });
-    fits.max_by_key(|(length, _)| *length).map_or_else(|| path.to_owned(), |(_, named)| named)
+    /// The path in the user's text, by the longest of the names that it begins with.
+    fn renamed(&self, path: &str) -> String {
+        if matches!(self.tree, Some((Format::Json, _))) {
+            return path.to_owned();
+        }
+        let path = path.strip_prefix("parameters[").and_then(|path| path.strip_suffix(']')).unwrap_or(path);
+        let fits = self.names.iter().filter_map(|(known, key)| {
+            let rest = path.strip_prefix(known.as_str())?;
+            (rest.is_empty() || rest.starts_with(['.', '['])).then(|| (known.len(), format!("{key}{rest}")))
+        });
+        fits.max_by_key(|(length, _)| *length).map_or_else(|| path.to_owned(), |(_, renamed)| renamed)
+    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! Our own settings among `parameters`, where `ModelConfig` has no fields for them. Keys with dots are paths of the
-//! tree that is typed as [`Own`], which is printed as such keys.
+//! Settings of this server among the `parameters` of `ModelConfig`, which has no fields for them. Their keys are paths
+//! with dots into [`Own`].
 //!
-//! Lists are numbered from 0 (`stages.0`, `exits.0.stage`, `unfold.0.cell`), lists of numbers have commas, and the kind
-//! of a segment is its key `kind`.
+//! Lists are numbered from 0 (`stages.0`, `exits.0.stage`, `unfold.0.cell`), lists of numbers are separated by commas,
+//! and the key `kind` names the kind of a segment.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, marker::PhantomData};
 
-use serde::Deserialize;
 use serde_json::Value as Json;
+use serde_path_to_error::{Path, Segment};
 
 use super::{
     ConfigError, Origin, pb,
     settings::{Own, Settings},
-    tree::{Fault, Node, unknown_key},
+    tree::{self, Fault, Node, unknown_key},
 };
 use crate::batching::knob::given;
 
@@ -27,7 +27,7 @@ pub fn path(key: &str) -> String {
     format!("parameters[{key}]")
 }
 
-/// Whether a key is in our name space.
+/// Whether a key is reserved for settings of this server.
 pub fn is_ours(key: &str) -> bool {
     let is_section = ["pad.", "axes.", "lengths.", "batching.", "instance."].iter().any(|begin| key.starts_with(begin));
     is_section
@@ -37,25 +37,18 @@ pub fn is_ours(key: &str) -> bool {
         || matches!(key.split('.').next(), Some("cells" | UNFOLD))
 }
 
-/// Takes our own settings out of a configuration's parameters.
+/// Parameters by key.
+type Parameters = BTreeMap<String, pb::ModelParameter>;
+
+/// Moves the settings of this server out of a configuration's parameters.
 ///
 /// # Errors
-/// For keys of our name space that there are not, and values of a wrong kind.
+/// Rejects reserved keys that do not exist, and values of a wrong kind.
 pub fn fold(mut config: pb::ModelConfig, origin: &Origin) -> Result<Settings, ConfigError> {
-    let ours: BTreeMap<String, pb::ModelParameter> = config.parameters.extract_if(.., |key, _| is_ours(key)).collect();
-    let mut root = Branch::default();
-    for (key, parameter) in &ours {
-        // Names at the end of a key may hold dots themselves.
-        let levels = match key.split('.').next() {
-            Some("pad" | "axes" | "lengths" | STAGES) => 2,
-            _ => 4,
-        };
-        let last = key.splitn(levels, '.').fold(&mut root, |branch, name| branch.children.entry(name).or_default());
-        (last.key, last.text) = (key, Some(parameter.string_value.as_str()));
-    }
-    let refuse = |(key, message): Refusal| origin.error(&path(place(&key, ours.keys())), message);
-    let root = root.node(0).map_err(refuse)?;
-    let mut own = Own::deserialize(&root).map_err(|fault| refuse(refusal(&root, fault)))?;
+    let ours: Parameters = config.parameters.extract_if(.., |key, _| is_ours(key)).collect();
+    let refuse = |(key, message): Refusal| origin.error(&path(parameter_of(&key, ours.keys())), message);
+    let root = root(&ours).map_err(refuse)?;
+    let mut own = tree::typed(PhantomData::<Own>, &root).map_err(|(path, fault)| refuse(refusal(&path, fault)))?;
     if let Some(key) = given(&own.batching).iter().find(|key| ["queueing", "window"].contains(&key.as_str())) {
         return Err(refuse((format!("batching.{key}"), unknown_key(key, []))));
     }
@@ -69,105 +62,110 @@ pub fn fold(mut config: pb::ModelConfig, origin: &Origin) -> Result<Settings, Co
 /// A key and what is wrong with it.
 type Refusal = (String, String);
 
-/// A fault of the tree as one of a key.
-fn refusal(root: &Node, fault: Fault) -> Refusal {
-    let steps = root.steps(&fault.trail()).into_iter();
-    let mut steps: Vec<String> = steps.map(|(name, number)| name.map_or(number.to_string(), str::to_owned)).collect();
-    let is_of_segment = steps.first().is_some_and(|first| first == UNFOLD) && steps.len() > 2;
-    let is_segment = is_of_segment && steps.len() == 3;
-    if is_of_segment {
-        steps.remove(2);
-    }
-    let key = steps.join(".").trim_end_matches('.').to_owned();
+/// Expresses a fault of the tree in terms of keys.
+fn refusal(path: &Path, fault: Fault) -> Refusal {
+    let names = path.iter().filter_map(|segment| match segment {
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Map { key } if !key.is_empty() => Some(key.clone()),
+        // The kind of a segment is a key of its own.
+        Segment::Map { .. } | Segment::Enum { .. } | Segment::Unknown => None,
+    });
+    let names: Vec<String> = names.collect();
+    let key = names.join(".");
     let message = fault.missing.map_or(fault.message, |missing| format!("expected {key}.{missing} too"));
+    let is_segment = names.len() == 2 && names[0] == UNFOLD;
     (if is_segment { format!("{key}.kind") } else { key }, message)
 }
 
-/// The parameter at which a key stands: an item of a list stands at the list, and a whole at the first of its parts.
-fn place<'k>(key: &'k str, mut given: impl Iterator<Item = &'k String> + Clone) -> &'k str {
+/// The parameter to report for a key: itself, the list of which it is an item, or the first parameter below it.
+fn parameter_of<'k>(key: &'k str, mut given: impl Iterator<Item = &'k String> + Clone) -> &'k str {
     let is_below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'));
     let found = given.clone().find(|given| *given == key || is_below(key, given));
     found.or_else(|| given.find(|given| is_below(given, key))).map_or(key, String::as_str)
 }
 
-/// Parameters whose keys begin alike.
-#[derive(Debug, Default)]
-struct Branch<'p> {
-    key: &'p str,
-    text: Option<&'p str>,
-    children: BTreeMap<&'p str, Branch<'p>>,
-}
-
-impl Branch<'_> {
-    /// The first of its keys.
-    fn first(&self) -> String {
-        match (self.text, self.children.values().next()) {
-            (None, Some(child)) => child.first(),
-            _ => self.key.to_owned(),
+/// Builds the tree of parameters, as `model.yaml` has it.
+fn root(parameters: &Parameters) -> Result<Node, Refusal> {
+    let split = |(key, parameter): (&'_ String, &'_ pb::ModelParameter)| {
+        // Names at the end of a key may contain dots.
+        let levels = match key.split('.').next() {
+            Some("pad" | "axes" | "lengths" | STAGES) => 2,
+            _ => 4,
+        };
+        (key.splitn(levels, '.').map(str::to_owned).collect(), parameter.string_value.clone())
+    };
+    let sorted: BTreeMap<Vec<String>, String> = parameters.iter().map(split).collect();
+    let Node::Map(mut sections) = node(&sorted.into_iter().collect::<Vec<_>>(), 0) else { return Ok(Node::Null) };
+    for (section, node) in &mut sections {
+        let Node::Map(items) = node else { continue };
+        if !matches!(section.as_str(), STAGES | "exits" | UNFOLD) {
+            continue;
         }
-    }
-
-    /// The node of what is `depth` names deep. The text of a key that has others below it has the empty name there.
-    fn node(&self, depth: usize) -> Result<Node, Refusal> {
-        let raw = |text: &str| Node::Raw(text.to_owned());
-        if let (Some(text), true) = (self.text, self.children.is_empty()) {
-            return Ok(raw(text));
-        }
-        let mut entries: Vec<(String, Node)> = self.text.map(|text| (String::new(), raw(text))).into_iter().collect();
-        for (name, child) in &self.children {
-            let is_list = depth == 0 && !child.children.is_empty() && [STAGES, "exits", UNFOLD].contains(name);
-            let node = if is_list { child.list(name)? } else { child.node(depth + 1)? };
-            entries.push(((*name).to_owned(), node));
-        }
-        Ok(Node::Map(entries))
-    }
-
-    /// Children that are numbered from 0.
-    fn list(&self, section: &str) -> Result<Node, Refusal> {
-        if self.text.is_some() {
+        if parameters.contains_key(section) {
             let what = if section == STAGES { "a number or tensors to cut at" } else { "a text or a list" };
-            return Err((section.to_owned(), format!("expected either {what} ({section}.0 …), but found both")));
+            return Err((section.clone(), format!("expected either {what} ({section}.0 …), but found both")));
         }
-        let mut numbered: BTreeMap<u16, &Branch<'_>> = BTreeMap::new();
-        for (name, child) in &self.children {
-            // In the one form that is printed.
-            let number = name.parse().ok().filter(|number: &u16| number.to_string() == *name);
-            let number = number.ok_or_else(|| {
-                (child.first(), format!("expected a number from 0 behind '{section}.', but found '{name}'"))
-            })?;
-            numbered.insert(number, child);
-        }
-        let items = numbered.into_iter().enumerate().map(|(expected, (number, child))| {
-            if usize::from(number) != expected {
-                let (what, key) = match section {
-                    STAGES => ("cuts", ""),
-                    UNFOLD => ("segments", ".kind"),
-                    section => (section, ""),
-                };
-                let message = format!("{what} count from 0 without gaps: expected {section}.{expected}{key} too");
-                return Err((child.first(), message));
-            }
-            let node = child.node(2)?;
-            if section == UNFOLD { child.segment(node, expected) } else { Ok(node) }
-        });
-        items.collect::<Result<_, _>>().map(Node::List)
+        *node = list(section, std::mem::take(items))?;
     }
+    Ok(Node::Map(sections))
+}
 
-    /// A segment as `model.yaml` has it: a mapping of its kind to its keys.
-    fn segment(&self, node: Node, number: usize) -> Result<Node, Refusal> {
-        let Node::Map(mut keys) = node else { return Ok(node) };
-        let kind = keys.iter().position(|(key, _)| key == "kind").map(|at| keys.remove(at).1);
-        match kind {
-            Some(Node::Raw(kind)) => Ok(Node::Map(vec![(kind.trim().to_owned(), Node::Map(keys))])),
-            _ => Err((self.first(), format!("expected {UNFOLD}.{number}.kind too"))),
+/// The node of parameters whose paths have their first `depth` names in common. If one path is the beginning of others,
+/// its text becomes an entry with the empty name.
+fn node(parameters: &[(Vec<String>, String)], depth: usize) -> Node {
+    match parameters {
+        [(path, text)] if path.len() == depth => Node::Raw(text.clone()),
+        _ => {
+            let groups = parameters.chunk_by(|(one, _), (other, _)| one.get(depth) == other.get(depth));
+            let entry = |group: &[(Vec<String>, String)]| match group[0].0.get(depth) {
+                Some(name) => (name.clone(), node(group, depth + 1)),
+                None => (String::new(), Node::Raw(group[0].1.clone())),
+            };
+            Node::Map(groups.map(entry).collect())
         }
     }
 }
 
-/// Our own settings as parameters.
+/// Makes a list of items that are numbered from 0.
+fn list(section: &str, items: Vec<(String, Node)>) -> Result<Node, Refusal> {
+    let mut numbered: BTreeMap<u16, Node> = BTreeMap::new();
+    for (name, item) in items {
+        // A number has one form, the printed one.
+        let number = name.parse().ok().filter(|number: &u16| number.to_string() == name);
+        let message = || format!("expected a number from 0 behind '{section}.', but found '{name}'");
+        numbered.insert(number.ok_or_else(|| (format!("{section}.{name}"), message()))?, item);
+    }
+    let items = numbered.into_iter().zip(0..).map(|((number, item), expected)| {
+        if number != expected {
+            let (what, key) = match section {
+                STAGES => ("cuts", ""),
+                UNFOLD => ("segments", ".kind"),
+                section => (section, ""),
+            };
+            let message = format!("{what} count from 0 without gaps: expected {section}.{expected}{key} too");
+            return Err((format!("{section}.{number}"), message));
+        }
+        match item {
+            Node::Map(keys) if section == UNFOLD => segment(number, keys),
+            item => Ok(item),
+        }
+    });
+    items.collect::<Result<_, _>>().map(Node::List)
+}
+
+/// Makes the keys of a segment a mapping from its kind to the other keys, as `model.yaml` has it.
+fn segment(number: u16, mut keys: Vec<(String, Node)>) -> Result<Node, Refusal> {
+    let kind = keys.iter().position(|(key, _)| key == "kind").map(|at| keys.remove(at).1);
+    match kind {
+        Some(Node::Raw(kind)) => Ok(Node::Map(vec![(kind.trim().to_owned(), Node::Map(keys))])),
+        _ => Err((format!("{UNFOLD}.{number}"), format!("expected {UNFOLD}.{number}.kind too"))),
+    }
+}
+
+/// Prints settings as parameters.
 pub fn of(own: &Own) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();
-    // Settings are plain data with text keys, which always serialise.
+    // Plain data with text keys always serialises.
     print("", &serde_json::to_value(own).unwrap_or_default(), &mut texts);
     texts
 }

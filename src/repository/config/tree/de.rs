@@ -1,11 +1,11 @@
-//! serde over a tree: the type says what a value is read as, and every fault has its place and says what was expected
-//! and what was found.
+//! A serde deserializer over the tree. The requested type decides how a value is read; each fault carries its path, what
+//! was expected and what was found.
 //!
-//! Two conventions of its own, because serde has no others that keep places:
+//! Two conventions extend what serde's derives can express:
 //!
-//! - An enum whose variants are called `#flag`, `#whole`, `#number`, `#text`, `#list` or `#map` is one of several ways
-//!   to write a value: the variant is chosen by the kind of the value. The enum's name says what is expected, and also
-//!   stands for what the variant itself would expect of a single value.
+//! - An enum with the variants `#flag`, `#whole`, `#number`, `#text`, `#list` or `#map` accepts values of several
+//!   kinds; the kind of the value selects the variant. The enum's name says what is expected, and replaces what the
+//!   selected variant expects of a single value.
 //! - A struct with a field of the empty name is a switch with knobs: a single value is the value of that field.
 
 use std::fmt;
@@ -13,49 +13,63 @@ use std::fmt;
 use serde::{
     Deserializer,
     de::{
-        self, DeserializeSeed, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
-        value::{BorrowedStrDeserializer, MapAccessDeserializer, SeqDeserializer, StrDeserializer},
+        self, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor,
+        value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer, StrDeserializer},
     },
     forward_to_deserialize_any,
 };
+use serde_path_to_error::{Path, Segment, Track};
 
-use super::{Node, Trail};
+use super::Node;
 use crate::repository::config::nearest::{alternatives, suggestion};
 
 const MAPPING: &str = "a mapping of keys to values";
 const SWITCH: &str = "true, false or a mapping of knobs";
 
-/// Why a value could not be typed.
+/// Why a value could not be read as its type.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(in crate::repository::config) struct Fault {
-    /// Where it is, from the innermost level outwards.
-    levels: Trail,
-    /// What was expected.
+    /// What was expected, and what was found.
     pub(in crate::repository::config) message: String,
-    /// The key that is missing, if that is it.
+    /// The key that is missing, if that is the fault.
     pub(in crate::repository::config) missing: Option<&'static str>,
 }
 
 impl Fault {
     fn new(message: String) -> Self {
-        Self { levels: Trail::new(), message, missing: None }
+        Self { message, missing: None }
     }
 
     fn expected(what: &str, found: &str) -> Self {
         Self::new(format!("expected {what}, but found {found}"))
     }
+}
 
-    /// The same fault, one level further out.
-    fn within(mut self, number: usize) -> Self {
-        self.levels.push(number);
-        self
-    }
+/// Reads a tree as the type of a seed, such as `PhantomData::<T>`.
+///
+/// # Errors
+/// Returns the first fault with its path.
+pub(in crate::repository::config) fn typed<'n, S: DeserializeSeed<'n>>(
+    seed: S,
+    root: &'n Node,
+) -> Result<S::Value, (Path, Fault)> {
+    let mut track = Track::new();
+    let read = seed.deserialize(serde_path_to_error::Deserializer::new(root, &mut track));
+    read.map_err(|fault| (track.path(), fault))
+}
 
-    /// Where it is.
-    pub(in crate::repository::config) fn trail(&self) -> Trail {
-        self.levels.iter().rev().copied().collect()
-    }
+/// A fault's path as [`Node::find`] takes it.
+pub(in crate::repository::config) fn key_of(path: &Path) -> String {
+    let labels = path.iter().map(|segment| match segment {
+        Segment::Seq { index } => format!("[{index}]"),
+        Segment::Enum { variant } if variant.starts_with('#') => String::new(),
+        // The value of a switch has the empty name.
+        Segment::Map { key } if key.is_empty() => String::new(),
+        Segment::Map { key: name } | Segment::Enum { variant: name } => format!(".{name}"),
+        Segment::Unknown => String::new(),
+    });
+    labels.collect::<String>().trim_start_matches('.').to_owned()
 }
 
 impl de::Error for Fault {
@@ -66,7 +80,7 @@ impl de::Error for Fault {
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let is_scalar = !matches!(found, Unexpected::Seq | Unexpected::Map | Unexpected::Unit | Unexpected::Str(_));
         let expected = expected.to_string();
-        // serde's own types say what they are in Rust.
+        // serde's own types describe themselves in terms of Rust.
         let expected = match expected.as_str() {
             "a string" if is_scalar => "a string (put it in quotes)",
             "a boolean" => "true or false",
@@ -97,7 +111,7 @@ impl de::Error for Fault {
     }
 }
 
-/// The refusal of a key that is none of those known.
+/// The message for an unknown key.
 pub(in crate::repository::config) fn unknown_key<'k>(found: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     format!("unknown key '{found}'{}", suggestion(found, known))
 }
@@ -154,12 +168,25 @@ impl Node {
     }
 }
 
-/// A mapping's entries; nothing is an empty mapping.
-fn entries(node: &Node) -> Option<Entries<'_>> {
+/// The entries of a mapping; null is an empty mapping.
+fn entries(node: &Node) -> Option<&[(String, Node)]> {
     match node {
-        Node::Map(entries) => Some(Entries { entries, next: 0 }),
-        Node::Null => Some(Entries { entries: &[], next: 0 }),
+        Node::Map(entries) => Some(entries),
+        Node::Null => Some(&[]),
         _ => None,
+    }
+}
+
+/// Lets a visitor read entries as a mapping.
+fn visit_entries<'n, V: Visitor<'n>>(entries: &'n [(String, Node)], visitor: V) -> Result<V::Value, Fault> {
+    visitor.visit_map(MapDeserializer::new(entries.iter().map(|(name, node)| (name.as_str(), node))))
+}
+
+impl<'n> IntoDeserializer<'n, Fault> for &'n Node {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
     }
 }
 
@@ -177,8 +204,8 @@ impl<'de> Deserializer<'de> for &'de Node {
             },
             Node::Float(number) => visitor.visit_f64(*number),
             Node::Text(text) | Node::Raw(text) => visitor.visit_borrowed_str(text),
-            Node::List(items) => visitor.visit_seq(Items { items, next: 0 }),
-            Node::Map(entries) => visitor.visit_map(Entries { entries, next: 0 }),
+            Node::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
+            Node::Map(entries) => visit_entries(entries, visitor),
         }
     }
 
@@ -223,7 +250,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match entries(self) {
-            Some(entries) => visitor.visit_map(entries),
+            Some(entries) => visit_entries(entries, visitor),
             None => Err(Fault::expected(MAPPING, &describe(self.unexpected()))),
         }
     }
@@ -238,8 +265,8 @@ impl<'de> Deserializer<'de> for &'de Node {
             return self.deserialize_map(visitor);
         }
         match entries(self) {
-            Some(entries) => visitor.visit_map(entries),
-            None if self.is_of_kind("#flag") => visitor.visit_map(Single { name: "", value: Some(self) }),
+            Some(entries) => visit_entries(entries, visitor),
+            None if self.is_of_kind("#flag") => visitor.visit_map(MapDeserializer::new([("", self)].into_iter())),
             None => Err(Fault::expected(SWITCH, &describe(self.unexpected()))),
         }
     }
@@ -250,17 +277,17 @@ impl<'de> Deserializer<'de> for &'de Node {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        // What a parameter's text can be besides a text comes first.
+        // A parameter's text is a text only if no other kind fits.
         let by_kind = |is_text: bool| {
             let mut kinds = variants.iter().filter(|variant| (**variant == "#text") == is_text);
             kinds.find(|variant| self.is_of_kind(variant))
         };
         if let Some(variant) = by_kind(false).or_else(|| by_kind(true)) {
-            let read = visitor.visit_enum(MapAccessDeserializer::new(Single { name: variant, value: Some(self) }));
-            let is_single = !matches!(self, Node::Map(_) | Node::Null);
-            return read.map_err(|fault| match fault.levels.is_empty() && is_single {
-                true => Fault::expected(expected, &describe(self.unexpected())),
-                false => fault,
+            let entry = MapDeserializer::new([(*variant, self)].into_iter());
+            let read = visitor.visit_enum(MapAccessDeserializer::new(entry));
+            return read.map_err(|fault| match self {
+                Node::List(_) | Node::Map(_) | Node::Null => fault,
+                _ => Fault::expected(expected, &describe(self.unexpected())),
             });
         }
         match self {
@@ -272,7 +299,8 @@ impl<'de> Deserializer<'de> for &'de Node {
                 visitor.visit_enum(word)
             }
             Node::Map(entries) if entries.len() == 1 => {
-                visitor.visit_enum(MapAccessDeserializer::new(Entries { entries, next: 0 }))
+                let entry = entries.iter().map(|(name, node)| (name.as_str(), node));
+                visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(entry)))
             }
             Node::Map(_) => Err(Fault::new(format!("expected one of {}", alternatives(variants)))),
             _ => Err(Fault::expected(&alternatives(variants), &describe(self.unexpected()))),
@@ -282,62 +310,5 @@ impl<'de> Deserializer<'de> for &'de Node {
     forward_to_deserialize_any! {
         i8 i16 i32 i64 u8 u16 u32 u64 u128 f32 char str string bytes byte_buf unit unit_struct tuple tuple_struct
         identifier ignored_any
-    }
-}
-
-/// A single entry: the variant that a value's kind chose, or the empty name of a switch.
-struct Single<'n> {
-    name: &'static str,
-    value: Option<&'n Node>,
-}
-
-impl<'n> MapAccess<'n> for Single<'n> {
-    type Error = Fault;
-
-    fn next_key_seed<K: DeserializeSeed<'n>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
-        self.value.map(|_| seed.deserialize(BorrowedStrDeserializer::<Fault>::new(self.name))).transpose()
-    }
-
-    fn next_value_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<T::Value, Fault> {
-        seed.deserialize(self.value.take().unwrap_or(&Node::Null))
-    }
-}
-
-struct Items<'n> {
-    items: &'n [Node],
-    next: usize,
-}
-
-impl<'n> SeqAccess<'n> for Items<'n> {
-    type Error = Fault;
-
-    fn next_element_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
-        let number = self.next;
-        let Some(node) = self.items.get(number) else { return Ok(None) };
-        self.next += 1;
-        seed.deserialize(node).map(Some).map_err(|fault| fault.within(number))
-    }
-}
-
-struct Entries<'n> {
-    entries: &'n [(String, Node)],
-    /// The entry whose key is read next.
-    next: usize,
-}
-
-impl<'n> MapAccess<'n> for Entries<'n> {
-    type Error = Fault;
-
-    fn next_key_seed<K: DeserializeSeed<'n>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
-        let number = self.next;
-        let Some((name, _)) = self.entries.get(number) else { return Ok(None) };
-        self.next += 1;
-        let key = seed.deserialize(BorrowedStrDeserializer::<Fault>::new(name));
-        key.map(Some).map_err(|fault| fault.within(number))
-    }
-
-    fn next_value_seed<T: DeserializeSeed<'n>>(&mut self, seed: T) -> Result<T::Value, Fault> {
-        let number = self.next - 1;
-        seed.deserialize(&self.entries[number].1).map_err(|fault| fault.within(number))
     }
 }

@@ -1,15 +1,17 @@
-//! A configuration as a tree of values, before they are typed: [`read`] makes it of a YAML text, `parameters` of keys
-//! with dots, and serde types it ([`de`]). A place in the tree is a [`Trail`]; what the user calls it and where it is
-//! in the text is worked out only when an error asks for it.
+//! A configuration as an untyped tree of values: [`read`] builds it from YAML or JSON text, `parameters` builds it from
+//! keys with dots, and [`typed`] reads it as any type that serde knows.
+//!
+//! The tree holds no positions. A [`Trail`] identifies a node, and [`locate`] finds its position in the text only when
+//! an error needs one.
 
 mod de;
-mod yaml;
+mod read;
 
 use std::collections::BTreeMap;
 
 pub(super) use self::{
-    de::{Fault, unknown_key},
-    yaml::{locate, read},
+    de::{Fault, key_of, typed, unknown_key},
+    read::{Format, locate, read},
 };
 
 /// A value of a configuration.
@@ -20,58 +22,53 @@ pub(super) enum Node {
     Int(i128),
     Float(f64),
     Text(String),
-    /// The text of a parameter. Its type decides whether it is a number, a flag, a list or a text.
+    /// The text of a parameter, which may stand for a number, a flag, a list of numbers or a text; its type decides.
     Raw(String),
     List(Vec<Node>),
+    /// Entries in the order of the text; a key may occur twice.
     Map(Vec<(String, Node)>),
 }
 
-/// The way from the root to a node: the number of the entry or item at each level.
+/// The position of a node in the tree: at each level from the root, the index of the entry or item.
 pub(super) type Trail = Vec<usize>;
 
+/// Two entries of one mapping with the same key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct DuplicateKey {
+    pub(super) first: Trail,
+    pub(super) second: Trail,
+    /// The path of both.
+    pub(super) path: String,
+    /// The key.
+    pub(super) name: String,
+}
+
 impl Node {
-    /// Where a path such as `inputs[0].dims` leads, as far as it leads anywhere: the trail, and the path as a user
-    /// writes it. Items of lists may follow a dot (`stages.0`), and names may be in brackets. A path that leads into a
-    /// single value ends there.
+    /// Follows a path such as `inputs[0].dims` as far as it exists. Returns the trail, and the path as the user would
+    /// write it. Items of lists may follow a dot (`stages.0`), and names may be in brackets. Whatever a path names
+    /// below a single value is left out.
     pub(super) fn find(&self, path: &str) -> (Trail, String) {
-        let (mut trail, mut node, mut rest) = (Trail::new(), self, path);
+        let (mut trail, mut node, mut rest, mut name) = (Trail::new(), self, path, String::new());
         while let Some((number, child, after)) = node.step(rest) {
+            name.push_str(&node.label(number));
             trail.push(number);
             (node, rest) = (child, after);
         }
-        let rest = match node {
-            Self::List(_) | Self::Map(_) | Self::Null => rest,
-            Self::Flag(_) | Self::Int(_) | Self::Float(_) | Self::Text(_) | Self::Raw(_) => "",
-        };
-        let key = format!("{}{rest}", self.name(&trail));
-        (trail, key.trim_start_matches('.').to_owned())
-    }
-
-    /// The steps of a trail: the name of each entry, and none of an item, with its number.
-    pub(super) fn steps<'n>(&'n self, trail: &[usize]) -> Vec<(Option<&'n str>, usize)> {
-        let (mut node, mut steps) = (self, Vec::with_capacity(trail.len()));
-        for &number in trail {
-            let (name, child) = match node {
-                Self::List(items) => (None, &items[number]),
-                Self::Map(entries) => (Some(entries[number].0.as_str()), &entries[number].1),
-                _ => break,
-            };
-            steps.push((name, number));
-            node = child;
+        if matches!(node, Self::List(_) | Self::Map(_) | Self::Null) {
+            name.push_str(rest);
         }
-        steps
+        (trail, name.trim_start_matches('.').to_owned())
     }
 
-    /// The path of a trail, such as `inputs[0].dims`.
-    pub(super) fn name(&self, trail: &[usize]) -> String {
-        let steps = self.steps(trail).into_iter().map(|(name, number)| match name {
-            Some(name) => format!(".{name}"),
-            None => format!("[{number}]"),
-        });
-        steps.collect::<String>().trim_start_matches('.').to_owned()
+    /// How a path names a child: `.name` for an entry, `[0]` for an item.
+    fn label(&self, number: usize) -> String {
+        match self {
+            Self::Map(entries) => format!(".{}", entries[number].0),
+            _ => format!("[{number}]"),
+        }
     }
 
-    /// The child that a path begins with: its number, itself, and the rest of the path.
+    /// Finds the child that a path begins with. Returns its index, the child and the rest of the path.
     fn step<'n, 'p>(&'n self, path: &'p str) -> Option<(usize, &'n Self, &'p str)> {
         let (in_brackets, path) = match path.strip_prefix('[') {
             Some(path) => (true, path),
@@ -87,7 +84,7 @@ impl Node {
                 let number: usize = path[..digits].parse().ok()?;
                 Some((number, items.get(number)?, end(&path[digits..])?))
             }
-            // Names may hold dots: the longest that fits is meant.
+            // Names may contain dots, so the longest name that fits wins.
             Self::Map(entries) => {
                 let fits = entries
                     .iter()
@@ -99,23 +96,24 @@ impl Node {
         }
     }
 
-    /// The trails of the first and the second of two entries with the same key, if there are any, and the key.
-    pub(super) fn twice(&self) -> Option<(Trail, Trail, String)> {
-        let below = |number: usize, node: &Self| {
-            let (first, second, name) = node.twice()?;
-            let extend = |trail: Trail| [vec![number], trail].concat();
-            Some((extend(first), extend(second), name))
+    /// Finds two entries with the same key in one mapping, if there are any.
+    pub(super) fn duplicate_key(&self) -> Option<DuplicateKey> {
+        let children: Vec<(&str, &Self)> = match self {
+            Self::List(items) => items.iter().map(|item| ("", item)).collect(),
+            Self::Map(entries) => entries.iter().map(|(name, node)| (name.as_str(), node)).collect(),
+            _ => return None,
         };
-        match self {
-            Self::List(items) => items.iter().enumerate().find_map(|(number, item)| below(number, item)),
-            Self::Map(entries) => {
-                let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-                entries.iter().enumerate().find_map(|(number, (name, node))| match seen.insert(name, number) {
-                    Some(first) => Some((vec![first], vec![number], name.clone())),
-                    None => below(number, node),
-                })
+        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+        children.into_iter().enumerate().find_map(|(number, (name, child))| {
+            let label = self.label(number);
+            let first = seen.insert(name, number).filter(|_| matches!(self, Self::Map(_)));
+            if let Some(first) = first {
+                let (first, second) = (vec![first], vec![number]);
+                return Some(DuplicateKey { first, second, path: label, name: name.to_owned() });
             }
-            _ => None,
-        }
+            let DuplicateKey { first, second, path, name } = child.duplicate_key()?;
+            let within = |trail: Trail| [vec![number], trail].concat();
+            Some(DuplicateKey { first: within(first), second: within(second), path: label + &path, name })
+        })
     }
 }

@@ -3,9 +3,7 @@
 
 mod batching;
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+use std::{collections::BTreeMap, marker::PhantomData};
 
 use super::{
     ConfigError, Origin, bounds,
@@ -24,7 +22,7 @@ use super::{
         model_warmup::input::InputDataType,
     },
     settings::{Axes, Own, Pad, Settings},
-    tree,
+    tree::{self, Format},
     values::{DataTypeName, Dim, Named},
 };
 
@@ -61,16 +59,11 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
         .map_err(|fault| refuse(None, format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     bounds::yaml(text).map_err(|excess| refuse(excess.position, excess.message))?;
-    let root = tree::read(text).map_err(|(position, message)| refuse(position, message))?;
-    let twice = root.twice();
-    let model = Model::deserialize(&root);
-    let mut origin = Origin::of_tree(file, text, root);
-    if let Some((first, second, name)) = twice {
-        let first = tree::locate(text, &first).map(|place| format!(", first in line {}", place.line));
-        let message = format!("the key '{name}' is there twice{}", first.unwrap_or_default());
-        return Err(origin.error_at(&second, message));
-    }
-    let model = model.map_err(|fault| origin.error_at(&fault.trail(), fault.message))?;
+    let root = tree::read(Format::Yaml, text).map_err(|(position, message)| refuse(position, message))?;
+    let model = tree::typed(PhantomData::<Model>, &root);
+    let mut origin = Origin::of_tree(file, text, Format::Yaml, root);
+    origin.refuse_duplicate_keys()?;
+    let model = model.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
     for (path, key) in NAMES {
         origin.name(path, key);
     }

@@ -222,9 +222,10 @@ exits:
     ];
     assert_eq!(parameters_of(exits), pairs(&expected));
     let expected = "expected auto, a number of stages from 1 to 256 or a list of tensors to cut at, but found";
-    for (text, found) in [("0", "0"), ("[]", "a list"), ("many", "'many'"), ("257", "257"), ("2.5", "2.5")] {
+    for (text, found) in [("0", "0"), ("many", "'many'"), ("257", "257"), ("2.5", "2.5")] {
         assert_eq!(refusal_of(&format!("stages: {text}")), format!("model.yaml:1:1: stages: {expected} {found}"));
     }
+    assert_eq!(refusal_of("stages: []"), "model.yaml:1:1: stages: expected at least one entry");
     assert_eq!(
         refusal_of("stages: [1]"),
         "model.yaml:1:10: stages[0]: expected a string (put it in quotes), but found 1"

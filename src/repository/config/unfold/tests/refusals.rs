@@ -11,7 +11,7 @@ fn segments_that_lack_a_key_or_have_one_too_many_are_refused_with_their_place() 
         (
             "- chain:",
             "- chains:",
-            "f:7:3: unfold[0].chains: expected stage, chain, decode or tree, but found 'chains'; did you mean 'chain'?",
+            "f:7:3: unfold[0]: expected stage, chain, decode or tree, but found 'chains'; did you mean 'chain'?",
         ),
         ("- chain:", "- stage: encode\n  chain:", "f:7:3: unfold[0]: expected one of stage, chain, decode or tree"),
         ("    cell: encode\n", "", "f:7:3: unfold[0].chain: expected the key 'cell'"),

@@ -1,7 +1,7 @@
-//! YAML text → a tree that keeps the order of keys and their duplicates, and the way back from a node to its place.
+//! Builds the tree from YAML or JSON text, and finds the position of a node in that text.
 //!
-//! serde_yaml gives a place only with an error, so the tree has none; when a fault is found, [`locate`] reads the
-//! text once more along the node's [`Trail`](super::Trail) and fails there on purpose.
+//! The readers report a position only together with an error. When a fault is found later, [`locate`] reads the text
+//! again along the node's [`Trail`](super::Trail) and fails there on purpose.
 
 use std::{cell::Cell, fmt};
 
@@ -10,38 +10,66 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use super::Node;
 use crate::repository::config::{Position, bounds};
 
-/// Most bytes of keys and texts in a tree: far more than a file may have, which aliases can repeat without end.
+/// Maximum bytes of keys and texts in a tree. A file has far fewer, but YAML aliases can repeat texts without limit.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// Reads a text into a tree; the error carries a place where the reader knows one.
-pub(in crate::repository::config) fn read(text: &str) -> Result<Node, (Option<Position>, String)> {
+/// The syntax of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::repository::config) enum Format {
+    Json,
+    Yaml,
+}
+
+/// Builds the tree of a text.
+///
+/// # Errors
+/// Returns the reason, and the position where the reader knows it.
+pub(in crate::repository::config) fn read(format: Format, text: &str) -> Result<Node, (Option<Position>, String)> {
+    // The pass over a YAML text before this bounds its depth.
+    let levels = if format == Format::Json { bounds::MAX_DEPTH } else { usize::MAX };
+    let size = Size::default();
+    let seed = TreeSeed { size: &size, levels };
+    if format == Format::Json {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let root = seed.deserialize(&mut json).and_then(|root| json.end().map(|()| root));
+        return root.map_err(|fault| (json_position(&fault), without_position(&fault)));
+    }
     let mut documents = serde_yaml::Deserializer::from_str(text);
     let Some(document) = documents.next() else { return Ok(Node::Null) };
-    let size = Size::default();
-    let root = TreeSeed { size: &size }.deserialize(document).map_err(|fault| explain(&fault))?;
+    let root = seed.deserialize(document).map_err(|fault| (yaml_position(&fault), without_position(&fault)))?;
     if documents.next().is_some() {
         return Err((None, "expected one YAML document, but found more".to_owned()));
     }
     Ok(root)
 }
 
-/// The place of the key (or list item) at the end of a trail.
-pub(in crate::repository::config) fn locate(text: &str, trail: &[usize]) -> Option<Position> {
-    let document = serde_yaml::Deserializer::from_str(text).next()?;
-    let fault = SeekSeed { rest: trail }.deserialize(document).err()?;
-    explain(&fault).0
+/// Finds the position of the key (or list item) at the end of a trail.
+pub(in crate::repository::config) fn locate(format: Format, text: &str, trail: &[usize]) -> Option<Position> {
+    let seek = SeekSeed { rest: trail };
+    match format {
+        Format::Json => json_position(&seek.deserialize(&mut serde_json::Deserializer::from_str(text)).err()?),
+        Format::Yaml => yaml_position(&seek.deserialize(serde_yaml::Deserializer::from_str(text).next()?).err()?),
+    }
 }
 
-fn explain(fault: &serde_yaml::Error) -> (Option<Position>, String) {
-    let position = fault.location().map(|place| Position { line: place.line(), column: place.column() });
+fn json_position(fault: &serde_json::Error) -> Option<Position> {
+    (fault.line() > 0).then(|| Position { line: fault.line(), column: fault.column() })
+}
+
+fn yaml_position(fault: &serde_yaml::Error) -> Option<Position> {
+    fault.location().map(|place| Position { line: place.line(), column: place.column() })
+}
+
+/// The message of a reader, which ends with the position.
+fn without_position(fault: &impl fmt::Display) -> String {
     let mut message = fault.to_string();
     if let Some(cut) = message.rfind(" at line ") {
         message.truncate(cut);
     }
-    (position, message)
+    message
 }
 
-/// What was read so far, aliases expanded.
+/// The size of the tree so far, with aliases expanded.
 #[derive(Default)]
 struct Size {
     nodes: Cell<usize>,
@@ -66,6 +94,8 @@ impl Size {
 #[derive(Clone, Copy)]
 struct TreeSeed<'c> {
     size: &'c Size,
+    /// How many more levels the tree may have.
+    levels: usize,
 }
 
 impl<'de> DeserializeSeed<'de> for TreeSeed<'_> {
@@ -80,7 +110,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     type Value = Node;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a plain YAML value without a tag")
+        formatter.write_str("a plain value without a tag")
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
@@ -117,37 +147,45 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let below = self.below()?;
         let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(self)? {
+        while let Some(item) = items.next_element_seed(below)? {
             list.push(item);
         }
         self.count(Node::List(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let below = self.below()?;
         let mut map = Vec::new();
-        while let Some(key) = entries.next_key_seed(self)? {
+        while let Some(key) = entries.next_key_seed(below)? {
             let key = match key {
                 Node::Text(key) => key,
-                // Numbers stand for themselves (priority levels).
+                // Priority levels are numbers.
                 Node::Int(number) => number.to_string(),
                 _ => return Err(de::Error::custom("expected a word as key")),
             };
             bounds::key(&key).map_err(de::Error::custom)?;
-            map.push((key, entries.next_value_seed(self)?));
+            map.push((key, entries.next_value_seed(below)?));
         }
         self.count(Node::Map(map))
     }
 }
 
 impl TreeSeed<'_> {
+    /// Returns the seed of the values within a list or mapping.
+    fn below<E: de::Error>(self) -> Result<Self, E> {
+        let levels = self.levels.checked_sub(1).ok_or_else(|| E::custom(bounds::too_deep()))?;
+        Ok(Self { levels, ..self })
+    }
+
     fn count<E: de::Error>(self, node: Node) -> Result<Node, E> {
         self.size.add(1, "")?;
         Ok(node)
     }
 }
 
-/// Walks a trail and fails at its end: of a single value serde itself refuses what is there, with its place.
+/// Follows a trail and fails at its end. The visitor accepts no single value, so serde itself rejects one there.
 struct SeekSeed<'t> {
     rest: &'t [usize],
 }
@@ -164,7 +202,7 @@ impl<'de> Visitor<'de> for SeekSeed<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the place looked for")
+        formatter.write_str("a value on the way to the node")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
@@ -181,7 +219,7 @@ impl<'de> Visitor<'de> for SeekSeed<'_> {
             entries.next_entry::<IgnoredAny, IgnoredAny>()?;
         }
         if rest.is_empty() {
-            // The place of an entry is that of its key.
+            // The position of an entry is that of its key.
             return entries.next_key_seed(SeekSeed { rest }).map(drop);
         }
         entries.next_key::<IgnoredAny>()?;
