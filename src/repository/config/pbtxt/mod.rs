@@ -1,8 +1,9 @@
-//! `config.pbtxt`: protobuf's text format in every form that Triton's own reader takes.
+//! `config.pbtxt`: protobuf's text format, in every form that Triton accepts.
 //!
-//! prost-reflect reads the text; a token pass before it (`tokens`) inserts the colons that Triton does not ask for,
-//! names unknown keys and values with their place, and remembers where each key stands.
+//! prost-reflect reads the text. A pass before it (`structure`, over `tokens`) inserts the colons that Triton does not
+//! require, reports unknown keys and values, and records the position of each key.
 
+mod structure;
 mod tokens;
 
 use miette::Diagnostic;
@@ -13,8 +14,8 @@ use super::{ConfigError, Origin, Position, bounds, parameters, schema, settings:
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is too large, not UTF-8, not in the text format, or names keys or values that there are not;
-/// with file, line, column and what was expected.
+/// Rejects text that is too large, not UTF-8 or not in the text format, and unknown keys or values; with file, line,
+/// column and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
     let origin = Origin::new(file);
     if bytes.len() > bounds::MAX_TEXT_BYTES {
@@ -29,7 +30,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
         }
     };
     let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
-    let prepared = tokens::prepare(text, root.clone())
+    let prepared = structure::prepare(text, &root)
         .map_err(|fault| ConfigError::of_text(file, Some(Position::at(text, fault.offset)), fault.message))?;
 
     let message = DynamicMessage::parse_text_format(root, &prepared.text).map_err(|fault| {
