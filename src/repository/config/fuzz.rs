@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use prost_reflect::DynamicMessage;
-
 use super::{
     ConfigError, Origin, Settings, bounds, check, complete, convert, json, latencies,
     model::Latencies,
@@ -88,9 +86,7 @@ pub(super) fn told(settings: &mut Settings, origin: &Origin) -> Result<Told, Str
 /// as allowed before it is completed may be too long after it.
 pub(super) fn check_forms(settings: &Settings, said: &Result<Told, String>) {
     let config = settings.shown();
-    let mut message = DynamicMessage::new(schema::model_config().expect("sound descriptors"));
-    message.transcode_from(&config).expect("the schema is the message's");
-    let shown = message.to_text_format();
+    let shown = schema::message(&config).expect("the descriptors are sound").to_text_format();
     if let Some((mut from_pbtxt, origin)) = unless_too_long(pbtxt::parse("config.pbtxt", shown.as_bytes()), &shown) {
         assert_eq!(&told(&mut from_pbtxt, &origin), said, "{shown}");
         assert_eq!(from_pbtxt.shown(), config, "nothing is completed twice");

@@ -1,6 +1,6 @@
 //! The `config` parameter of a load request: `ModelConfig` in protobuf's JSON form.
 
-use prost_reflect::{DynamicMessage, Kind, MessageDescriptor};
+use prost_reflect::{Kind, MessageDescriptor};
 
 use super::{
     ConfigError, Origin, bounds, parameters, pb, schema,
@@ -60,14 +60,11 @@ fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(
 /// # Errors
 /// Only if the crate was built from a broken descriptor set.
 pub fn write(config: &pb::ModelConfig) -> Result<serde_json::Value, ConfigError> {
-    let origin = Origin::new("the configuration");
-    let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
-    let mut message = DynamicMessage::new(root);
-    message.transcode_from(config).map_err(|fault| origin.error("", fault.to_string()))?;
+    let refuse = |fault: String| ConfigError::of_text("the configuration", None, fault);
     let options = prost_reflect::SerializeOptions::new().use_proto_field_name(true);
-    message
-        .serialize_with_options(serde_json::value::Serializer, &options)
-        .map_err(|fault| origin.error("", fault.to_string()))
+    let message = schema::message(config).map_err(refuse)?;
+    let written = message.serialize_with_options(serde_json::value::Serializer, &options);
+    written.map_err(|fault| refuse(fault.to_string()))
 }
 
 #[cfg(test)]

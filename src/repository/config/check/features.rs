@@ -1,4 +1,4 @@
-//! Which fields are honoured at all.
+//! Which fields of `ModelConfig` the server supports at all.
 
 use super::{is_file_name, stays_inside};
 use crate::{
@@ -6,15 +6,58 @@ use crate::{
     repository::config::{
         ConfigError, Origin,
         complete::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
-        pb::{
-            self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
-            model_sequence_batching::StrategyChoice, model_version_policy::PolicyChoice,
-        },
-        sequences,
+        pb::{self, model_instance_group::Kind, model_version_policy::PolicyChoice},
+        schema, sequences,
     },
 };
 
-/// Parameters of the ONNX Runtime backend that Triton knows and we do not act on.
+/// Fields that would change results and that the server does not support, and what they ask for.
+pub(super) const UNSUPPORTED: [(&str, &str); 11] = [
+    ("ModelConfig.ensemble_scheduling", "ensembles"),
+    ("ModelConfig.batch_input", "batch inputs"),
+    ("ModelConfig.batch_output", "batch outputs"),
+    ("ModelOperations.op_library_filename", "libraries of custom operators"),
+    ("ModelRepositoryAgents.agents", "repository agents"),
+    ("ModelInput.allow_ragged_batch", "ragged batches"),
+    ("ModelInput.is_shape_tensor", "shape tensors"),
+    ("ModelInput.is_non_linear_format_io", "non-linear tensor formats"),
+    ("ModelOutput.is_shape_tensor", "shape tensors"),
+    ("ModelOutput.is_non_linear_format_io", "non-linear tensor formats"),
+    ("ModelSequenceBatching.iterative_sequence", "iterative sequences"),
+];
+
+/// Fields that the server accepts and ignores, and why they have no effect.
+pub(super) const WITHOUT_EFFECT: [(&str, &str); 19] = [
+    ("ModelConfig.runtime", "the server has its own"),
+    ("ModelConfig.cc_model_filenames", "default_model_filename is served"),
+    ("ModelConfig.metric_tags", "metrics carry model and version only"),
+    ("ModelOptimizationPolicy.graph", LEFT_TO_ENGINE),
+    ("ModelOptimizationPolicy.priority", "all models have the same priority"),
+    ("ModelOptimizationPolicy.cuda", "on a card every model runs as a captured graph"),
+    (
+        "ModelOptimizationPolicy.execution_accelerators",
+        "there are none; instance.precision selects half precision on cards",
+    ),
+    ("ModelOptimizationPolicy.gather_kernel_buffer_threshold", LEFT_TO_ENGINE),
+    ("ModelOptimizationPolicy.eager_batching", LEFT_TO_ENGINE),
+    ("ModelInstanceGroup.rate_limiter", "there is no rate limiter"),
+    ("ModelInstanceGroup.host_policy", "there are no host policies"),
+    ("ModelInstanceGroup.secondary_devices", "there are none"),
+    ("ModelInstanceGroup.passive", "its instances take requests"),
+    ("ModelInput.format", "the tensor is passed on as it is"),
+    ("ModelSequenceBatching.StrategyDirect.max_queue_delay_microseconds", ROWS_DO_NOT_WAIT),
+    ("ModelSequenceBatching.StrategyDirect.minimum_slot_utilization", ROWS_DO_NOT_WAIT),
+    ("ModelSequenceBatching.StrategyOldest.max_queue_delay_microseconds", ROWS_DO_NOT_WAIT),
+    ("ModelSequenceBatching.StrategyOldest.preferred_batch_size", ROWS_DO_NOT_WAIT),
+    (
+        "ModelSequenceBatching.StrategyOldest.preserve_ordering",
+        "requests of one sequence keep their order, and sequences do not wait for each other",
+    ),
+];
+const LEFT_TO_ENGINE: &str = "optimization is left to the engine";
+const ROWS_DO_NOT_WAIT: &str = "a row runs as soon as a lane is free";
+
+/// Parameters of Triton's ONNX Runtime backend, which have no effect here.
 const ONNXRUNTIME_PARAMETERS: &str = "\
     arena_extend_strategy cudnn_conv_algo_search cudnn_conv_use_max_workspace do_copy_in_default_stream \
     enable_cuda_graph enable_mem_arena enable_mem_pattern execution_mode gpu_mem_limit inter_op_thread_count \
@@ -27,19 +70,17 @@ const ONNXRUNTIME_PARAMETERS: &str = "\
 pub struct Hint {
     /// The key in `ModelConfig`.
     pub key: String,
-    /// Why it has none.
+    /// Why it has no effect.
     pub text: String,
 }
 
-/// Refuses what this server cannot honour: to be called before completion.
+/// Checks that the server supports everything that a configuration asks for. Call it before completion.
 ///
 /// # Errors
-/// Names the first field that changes results and is not supported.
+/// Returns the first field that would change results and is not supported.
 pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
     let (name, backend, platform) = (&config.name, config.backend.as_str(), config.platform.as_str());
     let has_platform = ["", ONNXRUNTIME].contains(&backend);
-    let operators = config.model_operations.as_ref().map(|operations| &operations.op_library_filename);
-    let agents = config.model_repository_agents.as_ref().map(|agents| &agents.agents);
     let latest = match config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref()) {
         Some(PolicyChoice::Latest(latest)) => latest.num_versions,
         _ => 1,
@@ -52,11 +93,6 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
             format!("expected the directory's name '{model}', but found '{name}'"),
         ),
         (
-            matches!(config.scheduling_choice, Some(SchedulingChoice::EnsembleScheduling(_))),
-            "ensemble_scheduling",
-            "ensembles are not supported".to_owned(),
-        ),
-        (
             !["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&backend),
             "backend",
             format!("the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}"),
@@ -66,18 +102,6 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
             "platform",
             format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM}"),
         ),
-        (!config.batch_input.is_empty(), "batch_input", "batch inputs are not supported".to_owned()),
-        (!config.batch_output.is_empty(), "batch_output", "batch outputs are not supported".to_owned()),
-        (
-            operators.is_some_and(|operators| !operators.is_empty()),
-            "model_operations",
-            "libraries of custom operators are not supported".to_owned(),
-        ),
-        (
-            agents.is_some_and(|agents| !agents.is_empty()),
-            "model_repository_agents",
-            "repository agents are not supported".to_owned(),
-        ),
         (latest == 0, "version_policy.latest.num_versions", "expected at least 1, but found 0".to_owned()),
         (
             !program.is_empty() && !is_file_name(program),
@@ -85,7 +109,17 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
             format!("expected the name of a file in the version's directory, but found '{program}'"),
         ),
     ])?;
-    tensors(config, origin)?;
+    for field in schema::set_fields(config).map_err(|fault| origin.error("", fault))? {
+        if let Some((_, what)) = UNSUPPORTED.iter().find(|(name, _)| *name == field.name) {
+            return Err(origin.error(&field.path, format!("{what} are not supported")));
+        }
+    }
+    for (number, output) in config.output.iter().enumerate() {
+        let labels = &output.label_filename;
+        let message = format!("expected a file in the model's directory, but found '{labels}'");
+        let strays = !labels.is_empty() && !stays_inside(labels);
+        origin.refuse_first([(strays, format!("output[{number}].label_filename"), message)])?;
+    }
     for (number, group) in config.instance_group.iter().enumerate() {
         let path = |key: &str| format!("instance_group[{number}].{key}");
         let off_gpu = [Kind::Cpu, Kind::Model].into_iter().find(|kind| group.kind == i32::from(*kind));
@@ -100,107 +134,48 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
             (!group.profile.is_empty(), path("profile"), "profiles are TensorRT's".to_owned()),
         ])?;
     }
-    let caches = config.response_cache.as_ref().is_some_and(|cache| cache.enable);
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
     let without_cache = [(sequences::given(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")];
-    origin.refuse_first(without_cache.map(|(is_there, what)| {
-        (caches && is_there, "response_cache", format!("a response cache does not go with {what}"))
+    origin.refuse_first(without_cache.map(|(applies, what)| {
+        let message = format!("a response cache does not go with {what}");
+        (has_cache(config) && applies, "response_cache", message)
     }))
 }
 
-fn tensors(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
-    for (number, input) in config.input.iter().enumerate() {
-        let unsupported = [
-            (input.is_shape_tensor, "is_shape_tensor", "shape tensors"),
-            (input.allow_ragged_batch, "allow_ragged_batch", "ragged batches"),
-            (input.is_non_linear_format_io, "is_non_linear_format_io", "non-linear tensor formats"),
-        ];
-        origin.refuse_first(unsupported.map(|(is_there, key, what)| {
-            let message = format!("{what} are not supported (input '{}')", input.name);
-            (is_there, format!("input[{number}].{key}"), message)
-        }))?;
-    }
-    for (number, output) in config.output.iter().enumerate() {
-        let unsupported = [
-            (output.is_shape_tensor, "is_shape_tensor", "shape tensors"),
-            (output.is_non_linear_format_io, "is_non_linear_format_io", "non-linear tensor formats"),
-        ];
-        origin.refuse_first(unsupported.map(|(is_there, key, what)| {
-            let message = format!("{what} are not supported (output '{}')", output.name);
-            (is_there, format!("output[{number}].{key}"), message)
-        }))?;
-        let labels = &output.label_filename;
-        let message = format!("expected a file in the model's directory, but found '{labels}'");
-        let strays = !labels.is_empty() && !stays_inside(labels);
-        origin.refuse_first([(strays, format!("output[{number}].label_filename"), message)])?;
-    }
-    Ok(())
+fn has_cache(config: &pb::ModelConfig) -> bool {
+    config.response_cache.as_ref().is_some_and(|cache| cache.enable)
 }
 
-/// Fields that stay visible but have no effect.
+/// Lists the fields that are set and have no effect.
 pub fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
-    let mut found = Vec::new();
-    let mut hint = |given: bool, key: &str, text: &str| {
-        if given {
-            found.push(Hint { key: key.to_owned(), text: text.to_owned() });
-        }
-    };
-    hint(!config.runtime.is_empty(), "runtime", "the server has its own");
-    hint(!config.cc_model_filenames.is_empty(), "cc_model_filenames", "default_model_filename is served");
-    hint(!config.metric_tags.is_empty(), "metric_tags", "metrics carry model and version only");
+    let hint = |key: &str, text: &str| Hint { key: key.to_owned(), text: text.to_owned() };
+    // Reading the configuration has found the schema.
+    let fields = schema::set_fields(config).unwrap_or_default();
+    let ignored = fields.iter().filter_map(|field| {
+        let (_, text) = WITHOUT_EFFECT.iter().find(|(name, _)| *name == field.name)?;
+        Some(hint(&field.path, text))
+    });
+    let mut found: Vec<Hint> = ignored.collect();
     let metrics = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
     let mut families = metrics.filter_map(|control| control.metric_identifier.as_ref());
-    let names_others = families.any(|metric| metric.family != FIRST_RESPONSE_HISTOGRAM);
-    hint(names_others, "model_metrics", "of the histograms, only that of first responses takes buckets");
-    let caches = config.response_cache.as_ref().is_some_and(|cache| cache.enable);
-    hint(caches, "response_cache", "responses are not cached");
-    if let Some(optimization) = &config.optimization {
-        let text = "optimization is left to the engine";
-        hint(optimization.graph.is_some(), "optimization.graph", text);
-        hint(optimization.priority != 0, "optimization.priority", "all models have the same priority");
-        hint(optimization.cuda.is_some(), "optimization.cuda", "what runs on a card is a captured graph in any case");
-        let accelerators = "there are none; half precision on cards is asked for by instance.precision";
-        hint(optimization.execution_accelerators.is_some(), "optimization.execution_accelerators", accelerators);
-        hint(optimization.gather_kernel_buffer_threshold != 0, "optimization.gather_kernel_buffer_threshold", text);
-        hint(optimization.eager_batching, "optimization.eager_batching", text);
+    if families.any(|metric| metric.family != FIRST_RESPONSE_HISTOGRAM) {
+        found.push(hint("model_metrics", "only the histogram of first responses takes buckets"));
+    }
+    if has_cache(config) {
+        found.push(hint("response_cache", "responses are not cached"));
     }
     for (number, group) in config.instance_group.iter().enumerate() {
-        let key = |name: &str| format!("instance_group[{number}].{name}");
-        hint(group.kind == i32::from(Kind::Model), &key("kind"), "the server decides, as with KIND_AUTO");
-        let unnamed = group.kind == i32::from(Kind::Auto) && !group.gpus.is_empty();
-        hint(unnamed, &key("gpus"), "they count with KIND_GPU alone");
-        hint(group.rate_limiter.is_some(), &key("rate_limiter"), "there is no rate limiter");
-        hint(!group.host_policy.is_empty(), &key("host_policy"), "there are no host policies");
-        hint(!group.secondary_devices.is_empty(), &key("secondary_devices"), "there are none");
-        hint(group.passive, &key("passive"), "its instances take requests");
-    }
-    for (number, input) in config.input.iter().enumerate() {
-        let formatted = input.format != i32::from(Format::None);
-        hint(formatted, &format!("input[{number}].format"), "the tensor is passed on as it comes");
-    }
-    if let Some(batching) = sequences::given(config) {
-        let text = "a row runs as soon as a lane is free";
-        let (delay, preferred, ordering) = match &batching.strategy_choice {
-            Some(StrategyChoice::Direct(direct)) => {
-                let waits = direct.max_queue_delay_microseconds > 0 || direct.minimum_slot_utilization > 0.0;
-                (waits.then_some("direct"), false, false)
-            }
-            Some(StrategyChoice::Oldest(oldest)) => {
-                let waits = oldest.max_queue_delay_microseconds > 0;
-                (waits.then_some("oldest"), !oldest.preferred_batch_size.is_empty(), oldest.preserve_ordering)
-            }
-            None => (None, false, false),
-        };
-        if let Some(strategy) = delay {
-            hint(true, &format!("sequence_batching.{strategy}.max_queue_delay_microseconds"), text);
+        let path = format!("instance_group[{number}]");
+        if group.kind == i32::from(Kind::Model) {
+            found.push(hint(&format!("{path}.kind"), "the server decides, as with KIND_AUTO"));
+        } else if group.kind == i32::from(Kind::Auto) && !group.gpus.is_empty() {
+            found.push(hint(&format!("{path}.gpus"), "they count with KIND_GPU alone"));
         }
-        hint(preferred, "sequence_batching.oldest.preferred_batch_size", text);
-        let text = "each sequence is in order, and waits for no other";
-        hint(ordering, "sequence_batching.oldest.preserve_ordering", text);
     }
     for key in config.parameters.keys() {
-        let onnx = ONNXRUNTIME_PARAMETERS.split_whitespace().any(|known| known == key);
-        hint(onnx, &format!("parameters[{key}]"), "ONNX Runtime runs with the server's settings");
+        if ONNXRUNTIME_PARAMETERS.split_whitespace().any(|known| known == key) {
+            found.push(hint(&format!("parameters[{key}]"), "ONNX Runtime runs with the server's settings"));
+        }
     }
     found
 }

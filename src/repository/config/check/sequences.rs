@@ -31,11 +31,6 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     let timeout = settings.own.batching.sequences.as_ref().and_then(|queue| queue.default_timeout_us);
     let timeout_us = timeout.map_or(0, |timeout| timeout.0);
     origin.refuse_first([
-        (
-            batching.iterative_sequence,
-            "sequence_batching.iterative_sequence",
-            "iterative sequences are not supported".to_owned(),
-        ),
         (config.backend == REPEAT, "sequence_batching", format!("the backend '{REPEAT}' has no sequences")),
         (
             candidates < 1,

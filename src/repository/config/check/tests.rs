@@ -39,9 +39,13 @@ fn what_changes_results_and_is_not_supported_is_refused_by_name() {
         ("batch_output { target_name: \"y\" }", "config.pbtxt:1:1: batch_output: "),
         ("input { name: \"x\" allow_ragged_batch: true }", "config.pbtxt:1:19: input[0].allow_ragged_batch: "),
         ("input { name: \"x\" is_shape_tensor: true }", "config.pbtxt:1:19: input[0].is_shape_tensor: "),
+        ("sequence_batching { iterative_sequence: true }", "config.pbtxt:1:21: sequence_batching.iterative_sequence: "),
         ("output { is_shape_tensor: true }", "config.pbtxt:1:10: output[0].is_shape_tensor: "),
-        ("model_operations { op_library_filename: \"a.so\" }", "config.pbtxt:1:1: model_operations: "),
-        ("model_repository_agents { agents { name: \"a\" } }", "config.pbtxt:1:1: model_repository_agents: "),
+        (
+            "model_operations { op_library_filename: \"a.so\" }",
+            "config.pbtxt:1:20: model_operations.op_library_filename: ",
+        ),
+        ("model_repository_agents { agents { name: \"a\" } }", "config.pbtxt:1:27: model_repository_agents.agents: "),
         ("name: \"other\"", "config.pbtxt:1:1: name: expected the directory's name 'm', but found 'other'"),
         ("version_policy { latest { } }", "config.pbtxt:1:18: version_policy.latest.num_versions: expected at least 1"),
         ("instance_group { count: -1 }", "config.pbtxt:1:18: instance_group[0].count: "),
@@ -86,15 +90,25 @@ fn hints_are_listed_and_nothing_else() {
     );
     let keys: Vec<String> = hints(&config.config).into_iter().map(|hint| hint.key).collect();
     let expected = [
-        "response_cache",
-        "optimization.graph",
         "instance_group[0].rate_limiter",
         "instance_group[0].host_policy",
+        "optimization.graph",
+        "response_cache",
         "parameters[intra_op_thread_count]",
     ];
     assert_eq!(keys, expected);
     let (plain, _) = read("instance_group { kind: KIND_CPU } dynamic_batching { } response_cache { }");
     assert_eq!(hints(&plain.config), []);
+}
+
+#[test]
+fn tables_of_fields_name_fields_of_the_schema() {
+    let pool = crate::repository::config::schema::model_config().expect("the descriptors are sound");
+    for (name, _) in features::UNSUPPORTED.iter().chain(&features::WITHOUT_EFFECT) {
+        let (message, field) = name.rsplit_once('.').expect("a message and its field");
+        let message = pool.parent_pool().get_message_by_name(&format!("inference.{message}"));
+        assert!(message.is_some_and(|message| message.get_field_by_name(field).is_some()), "{name}");
+    }
 }
 
 #[test]

@@ -126,7 +126,6 @@ sequence_batching:
 #[test]
 fn what_sequences_cannot_have_is_refused_with_its_place() {
     let cases = [
-        ("sequence_batching { iterative_sequence: true }", "iterative_sequence: iterative sequences are not supported"),
         ("sequence_batching { oldest { } }", "oldest.max_candidate_sequences: expected at least 1, but found 0"),
         (
             "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }",
