@@ -340,13 +340,3 @@ impl From<WrittenSteps> for Steps {
         }
     }
 }
-
-impl Steps {
-    /// The number as an expression.
-    pub fn text(&self) -> String {
-        match self {
-            Self::Number(number) => number.0.to_string(),
-            Self::Expression(expression) => expression.0.clone(),
-        }
-    }
-}

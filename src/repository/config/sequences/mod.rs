@@ -16,7 +16,7 @@ use super::{
         },
     },
     settings::{Own, Settings},
-    unfold::{CellRequest, Constant, NamedSource, SegmentRequest, UnfoldRequest},
+    unfold::{CellRequest, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
 };
 use crate::{
     batching::{
@@ -25,7 +25,7 @@ use crate::{
     },
     model::{
         DataType,
-        unfold::{Control, Emit, Nodes, Source, Start, Which},
+        unfold::{Control, Emit, Nodes, Source, Start, Tensor, Which},
     },
 };
 
@@ -120,9 +120,9 @@ pub fn as_cells(
     let config = &settings.config;
     let Some(batching) = given(config).filter(|_| !settings.has_cells()) else { return Ok(None) };
     let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
-    let mut sources: BTreeMap<String, NamedSource> = BTreeMap::new();
-    for input in &config.input {
-        sources.insert(input.name.clone(), Source::Whole(input.name.clone()));
+    let mut sources: BTreeMap<String, SourceRequest> = BTreeMap::new();
+    for (number, input) in config.input.iter().enumerate() {
+        sources.insert(input.name.clone(), Source::Whole(Tensor::Input(number)));
     }
     for (number, state) in batching.state.iter().enumerate() {
         let start = match (initial.get(&state.input_name), state.initial_state.first()) {
@@ -158,6 +158,7 @@ pub fn as_cells(
         nodes: Nodes::Stage,
         sources,
         emits: config.output.iter().map(emit).collect(),
+        emits_all: false,
         streams: false,
     };
     let lengths = settings.own.lengths.clone();
@@ -176,7 +177,7 @@ fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
 }
 
 /// What a control input reads; `None` where it names nothing to read.
-pub fn control(control: &PbControl) -> Option<NamedSource> {
+pub fn control(control: &PbControl) -> Option<SourceRequest> {
     let kind = match Kind::try_from(control.kind).ok()? {
         Kind::ControlSequenceCorrid => return Some(Source::CorrelationId),
         Kind::ControlSequenceStart => Control::Start,

@@ -56,7 +56,7 @@ fn a_program_is_the_one_cell_of_its_requests_with_state_and_controls_beside_thei
     let request = as_cells(&config, &BTreeMap::new(), &origin).expect("it is sound").expect("it has sequences");
     assert_eq!((request.cells.len(), request.cells[0].program.as_str(), request.max_rows()), (1, "model.onnx", 8));
     let sources = &request.segments[0].sources;
-    assert_eq!(sources["x"], Source::Whole("x".to_owned()));
+    assert_eq!(sources["x"], Source::Whole(Tensor::Input(0)));
     let start = Start::Row(Constant::Value(0.0));
     let total = Source::Carried { output: "total_next".to_owned(), start, is_kept: true };
     assert_eq!(sources["total"], total);

@@ -1,9 +1,9 @@
 //! `cells` and `unfold`: the cell types of a recurrent model, and how each request unfolds into them (BatchMaker
 //! sections 3.1 and 4.2).
 //!
-//! [`read`] makes them an [`UnfoldRequest`], in which programs' inputs and outputs are still names. Which of them there
-//! are only the programs know: the loader reads those and calls [`UnfoldRequest::resolve`], for an
-//! [`Unfolding`](crate::model::unfold::Unfolding). Both are of the same [`Nodes`], [`Source`]s and [`Emit`]s.
+//! [`read`] checks the configuration and creates an [`UnfoldRequest`]. Its tensors are numbers already, but inputs and
+//! outputs of programs are still names. Once the loader has read the programs, [`UnfoldRequest::resolve`] replaces those
+//! too and returns an [`Unfolding`](crate::model::unfold::Unfolding).
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,9 @@ use crate::{
     batching::knob::LengthList,
     model::{
         TensorSpec,
-        unfold::{Emit, Nodes, Source, Start},
+        unfold::{Emit, Emitted, Expression, Nodes, Source, Tensor},
     },
+    repository::config::nearest::suggestion,
 };
 
 mod read;
@@ -25,25 +26,25 @@ mod segment;
 
 pub use read::read;
 
-/// Most cell types of a model, and most segments of a request.
+/// Maximum number of cell types of a model, and of segments of a request.
 pub const MAX_PARTS: usize = 64;
 
-/// Largest batch of a cell that names no sizes.
+/// Largest batch of a cell without `batch_sizes`, in rows.
 const DEFAULT_MAX_ROWS: u32 = 64;
 
-/// How the requests of a version unfold, as its configuration says it.
+/// How the requests of a version unfold, according to its configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnfoldRequest {
     /// The cell types, in the order in which segments first name them; at least one.
     pub cells: Vec<CellRequest>,
-    /// What each request runs, one after the other; at least one.
+    /// The segments that each request runs, in order; at least one.
     pub segments: Vec<SegmentRequest>,
-    /// The lengths that cards are prepared for, by axis of its cells.
+    /// The lengths that cards are prepared for, by axis of the cells.
     pub lengths: BTreeMap<String, LengthList>,
 }
 
 impl UnfoldRequest {
-    /// Rows of the largest batch of any cell.
+    /// Returns the largest batch of any cell, in rows.
     pub fn max_rows(&self) -> u32 {
         self.cells.iter().map(CellRequest::max_rows).max().unwrap_or(1)
     }
@@ -58,20 +59,20 @@ pub struct CellRequest {
     pub program: String,
     /// Sizes of its batches in rows, ascending from 1; at least one.
     pub batch_sizes: Vec<u32>,
-    /// Least rows of a follow-up task of a round, at most the largest batch.
+    /// Minimum rows of a follow-up task in a round, at most the largest batch.
     pub min_followup: u32,
-    /// Which of several types goes first, 1 = highest.
+    /// Priority among the cell types; 1 is the highest.
     pub priority: u32,
 }
 
 impl CellRequest {
-    /// Its largest batch in rows.
+    /// Returns its largest batch in rows.
     pub fn max_rows(&self) -> u32 {
         self.batch_sizes.last().copied().unwrap_or(DEFAULT_MAX_ROWS)
     }
 }
 
-/// What a cell's program takes and gives, the batch left out of the dims.
+/// Inputs and outputs of a cell's program, with dims without the batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CellPorts {
     /// Its inputs, in the program's order.
@@ -80,31 +81,30 @@ pub struct CellPorts {
     pub outputs: Vec<TensorSpec>,
 }
 
-/// One part of what a request runs.
+/// One part of what each request runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SegmentRequest {
-    /// Its name; no other segment has it.
+    /// Its name, which no other segment has.
     pub name: String,
-    /// The types of its nodes, by their numbers in [`UnfoldRequest::cells`]: one; of a tree that of the leaves, then
-    /// that of the others.
+    /// The types of its nodes, as indices of [`UnfoldRequest::cells`]: one, or for a tree the type of the leaves and
+    /// then that of the inner nodes.
     pub cells: SmallVec<[usize; 2]>,
-    /// Its nodes.
-    pub nodes: NamedNodes,
-    /// By input of its cells: where it comes from. What a stage leaves out comes from the model's input of the same
-    /// name.
-    pub sources: BTreeMap<String, NamedSource>,
-    /// What it leaves behind, by ascending name. Empty for a stage that leaves each output under its own name.
+    /// Its nodes, with outputs by name.
+    pub nodes: Nodes<Expression, usize, String>,
+    /// The source of each input that the configuration names. A stage without `over` reads other inputs from the
+    /// model's inputs of the same name.
+    pub sources: BTreeMap<String, SourceRequest>,
+    /// The tensors that it emits.
     pub emits: Vec<Emit<String>>,
-    /// Whether each step answers a response of its own.
+    /// Whether it is a stage without `emit`, which may emit every output of its cell under the output's own name.
+    /// [`Self::emits`] then contains those that later segments name.
+    pub emits_all: bool,
+    /// Whether each step returns a response of its own.
     pub streams: bool,
 }
 
-/// The nodes of a segment, with expressions as they are written. A chain without one has as many steps as the tensor
-/// has rows that it goes over.
-pub type NamedNodes = Nodes<Option<String>, String, String>;
-
-/// Where an input of a cell comes from. Tensors are inputs of the model, or `<segment>.<emit>` of an earlier segment.
-pub type NamedSource = Source<String, String, Constant>;
+/// The source of a cell's input, with outputs by name.
+pub type SourceRequest = Source<Tensor, String, Constant>;
 
 /// A row that is the same for all requests.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,37 +115,26 @@ pub enum Constant {
     Elements(Bytes),
 }
 
-impl SegmentRequest {
-    /// The tensors whose rows it goes over, by the cell's input.
-    fn over(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.sources.iter().filter_map(|(input, source)| match source {
-            Source::Step { of, .. } | Source::Rows(of) => Some((input.as_str(), of.as_str())),
-            _ => None,
-        })
-    }
-
-    /// Whether it is a stage.
-    fn is_stage(&self) -> bool {
-        matches!(self.nodes, Nodes::Stage)
-    }
-
-    /// Whether how many steps it runs is known beforehand, so that what it leaves of all of them has a known length.
-    fn has_known_steps(&self) -> bool {
-        !matches!(self.nodes, Nodes::Decode { .. })
-    }
-}
-
-/// The tensor that a source reads, if it reads one.
-fn tensor_of(source: &NamedSource) -> Option<&str> {
-    match source {
-        Source::Step { of, .. } | Source::Whole(of) | Source::Rows(of) | Source::Length(of) => Some(of),
-        Source::Carried { start: Start::Tensor(tensor), .. } => Some(tensor),
-        Source::Carried { .. }
-        | Source::Control { .. }
-        | Source::CorrelationId
-        | Source::Grown { .. }
-        | Source::GrownLength
-        | Source::Child { .. } => None,
+/// Finds the emit that answers an output of the model; `None` if a stage may emit it that emits all outputs of its cell.
+///
+/// # Errors
+/// Rejects an output that no segment emits, or more than one.
+fn answer(segments: &[SegmentRequest], output: &str) -> Result<Option<Emitted>, String> {
+    let found = segments.iter().enumerate().filter_map(|(number, segment)| {
+        let emit = segment.emits.iter().position(|emit| emit.name == output)?;
+        Some((Emitted { segment: number, emit }, segment))
+    });
+    let found: Vec<(Emitted, &SegmentRequest)> = found.collect();
+    match found[..] {
+        [(emitted, _)] => Ok(Some(emitted)),
+        [(_, one), (_, two), ..] => {
+            Err(format!("expected one segment to emit '{output}', but found '{}' and '{}'", one.name, two.name))
+        }
+        [] if segments.iter().any(|segment| segment.emits_all) => Ok(None),
+        [] => {
+            let names = segments.iter().flat_map(|segment| &segment.emits).map(|emit| emit.name.as_str());
+            Err(format!("expected a segment to emit '{output}', but none does{}", suggestion(output, names)))
+        }
     }
 }
 

@@ -1,36 +1,27 @@
-//! From a completed configuration to an [`UnfoldRequest`]: cells and segments one by one, then the tensors that they
-//! name.
+//! Reads a completed configuration as an [`UnfoldRequest`].
 
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    CellRequest, DEFAULT_MAX_ROWS, MAX_PARTS, SegmentRequest, UnfoldRequest,
+    CellRequest, DEFAULT_MAX_ROWS, MAX_PARTS, SegmentRequest, UnfoldRequest, answer,
     scope::Scope,
     segment::{self, Fault},
-    tensor_of,
 };
-use crate::{
-    model::{
-        DataType,
-        unfold::{Nodes, Source},
-    },
-    repository::config::{
-        ConfigError, Origin,
-        check::is_file_name,
-        complete::REPEAT,
-        convert,
-        model::{Cell, Segment},
-        nearest::suggestion,
-        parameters, sequences,
-        settings::{Own, Settings},
-        values::{Filled, PartName},
-    },
+use crate::repository::config::{
+    ConfigError, Origin,
+    check::is_file_name,
+    complete::REPEAT,
+    model::Cell,
+    nearest::suggestion,
+    parameters,
+    settings::{Own, Settings},
+    values::{Filled, PartName},
 };
 
-/// Reads what a completed configuration says of cells; `None` where it says nothing.
+/// Reads the cells and segments of a completed configuration; `None` if it has neither.
 ///
 /// # Errors
-/// For names of what is not there, and for what does not go with cells.
+/// Rejects names of what does not exist, and settings that do not go with cells.
 pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest>, ConfigError> {
     if !settings.has_cells() {
         return Ok(None);
@@ -38,13 +29,13 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     let reader = Reader { settings, origin };
     reader.has_both()?;
     reader.fits_the_model()?;
-    let Own { cells, unfold: segments, .. } = &settings.own;
+    let Own { cells, unfold, lengths, .. } = &settings.own;
     let mut declared = BTreeMap::new();
     for (PartName(name), own) in cells {
         let cell = cell(name, own).map_err(|(key, fault)| reader.refuse(&format!("cells.{name}.{key}"), fault))?;
         declared.insert(name.as_str(), cell);
     }
-    // Cells are numbered as segments name them, so that the first to run is the first.
+    // Cells are numbered in the order in which segments name them, which is the order in which they run.
     let mut used: Vec<&str> = Vec::new();
     let mut number = |name: &str| {
         let Some((name, _)) = declared.get_key_value(name) else {
@@ -57,34 +48,35 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
             used.len() - 1
         }))
     };
-    let mut requests = Vec::with_capacity(segments.len());
-    for (at, own) in segments.iter().enumerate() {
-        requests.push(segment::read(own, &mut number).map_err(|fault| reader.refuse_in(at, fault))?);
+    let mut scope = Scope::new(settings.config.input.iter().map(|input| input.name.as_str()));
+    for (at, own) in unfold.iter().enumerate() {
+        segment::read(own, settings, &mut number, &mut scope).map_err(|fault| reader.refuse_in(at, fault))?;
     }
+    let segments = scope.segments;
     if let Some(name) = declared.keys().find(|name| !used.contains(name)) {
         let message = format!("no segment names the cell '{name}': remove it, or let one run it");
         return Err(reader.refuse(&format!("cells.{name}.program"), message));
     }
     let numbered = used.iter().enumerate().filter_map(|(number, name)| {
         let (mut cell, priority) = declared.remove(name)?;
-        cell.priority = priority.unwrap_or_else(|| default_priority(&requests, number));
+        cell.priority = priority.unwrap_or_else(|| default_priority(&segments, number));
         Some(cell)
     });
     let cells = numbered.collect();
-    reader.check_segments(segments, &requests)?;
-    Ok(Some(UnfoldRequest { cells, segments: requests, lengths: settings.own.lengths.clone() }))
+    reader.check_outputs(&segments)?;
+    Ok(Some(UnfoldRequest { cells, segments, lengths: lengths.clone() }))
 }
 
-/// Types that come later in a request go first, so that those that are nearly done are done (BatchMaker section 4.3):
-/// the number of places from the last of the cell to the end. A segment is one place, a tree two: its leaves, then its
-/// inner nodes.
+/// The priority of a cell that names none. Types that come later in a request go first, so that requests that are nearly
+/// complete finish (BatchMaker section 4.3). The priority is the number of positions from the cell's last one to the
+/// end; a segment is one position, and a tree is two, its leaves and its inner nodes.
 fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
     let places: Vec<usize> = segments.iter().flat_map(|segment| segment.cells.iter().copied()).collect();
     let last = places.iter().rposition(|own| *own == cell).unwrap_or(0);
     u32::try_from(places.len() - last).unwrap_or(u32::MAX)
 }
 
-/// A cell, whose priority counts only where it is given beside it.
+/// Reads a cell, and its priority if it names one.
 fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
     let Cell { program: Filled(program), batch_sizes, min_followup, priority, .. } = own;
     let refuse = |key: &str, message: String| Err((key.to_owned(), message));
@@ -119,12 +111,12 @@ impl Reader<'_> {
         self.origin.error(&parameters::path(key), message)
     }
 
-    /// Refuses a key of a segment.
+    /// Creates an error about a key of a segment.
     fn refuse_in(self, segment: usize, (key, message): (impl fmt::Display, impl Into<String>)) -> ConfigError {
         self.refuse(&format!("unfold.{segment}.{key}"), message)
     }
 
-    /// Cells and segments need each other, and neither are too many.
+    /// Checks that there are both cells and segments, and not too many of either.
     fn has_both(self) -> Result<(), ConfigError> {
         let Own { cells, unfold: segments, .. } = &self.settings.own;
         let first = cells.keys().next().map(|cell| format!("cells.{}.program", cell.0)).unwrap_or_default();
@@ -138,7 +130,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses what has no meaning for a model of cells.
+    /// Rejects settings that have no meaning for a model of cells.
     fn fits_the_model(self) -> Result<(), ConfigError> {
         let Self { settings: Settings { config, own }, origin } = self;
         let batch = format!(
@@ -183,88 +175,8 @@ impl Reader<'_> {
         origin.refuse_first(reshaped)
     }
 
-    /// Checks the tensors that segments name, how many steps they have, and that all outputs are answered.
-    fn check_segments(self, given: &[Segment], segments: &[SegmentRequest]) -> Result<(), ConfigError> {
-        let mut scope = Scope::new(self.settings.config.input.iter().map(|input| input.name.as_str()));
-        for (number, (own, segment)) in given.iter().zip(segments).enumerate() {
-            let refuse = |fault: Fault| self.refuse_in(number, fault);
-            if let Some(other) = segments[..number].iter().position(|other| other.name == segment.name) {
-                let message = format!(
-                    "the segment {other} is called '{}' too: expected a name of its own (the key 'name')",
-                    segment.name
-                );
-                let (name, cell, _) = own.name_and_cell();
-                return Err(self.refuse_in(number, (name.map_or(cell, |_| "name"), message)));
-            }
-            if let Nodes::Tree { children, .. } = &segment.nodes {
-                self.check_tree(children, segment).map_err(refuse)?;
-            }
-            for (input, source) in &segment.sources {
-                let of_sequences = match source {
-                    Source::Carried { is_kept: true, .. } => Some("keep"),
-                    Source::Control { .. } | Source::CorrelationId => Some("control"),
-                    _ => None,
-                };
-                if let (Some(map), None) = (of_sequences, sequences::given(&self.settings.config)) {
-                    let message = "requests belong to no sequences: expected 'sequence_batching' too";
-                    return Err(refuse((format!("{map}.{input}"), message.to_owned())));
-                }
-                if *source == Source::GrownLength {
-                    let named = segment::given_at(own, "length", input).unwrap_or_default();
-                    scope.is_free(named).map_err(|fault| refuse((format!("length.{input}"), fault)))?;
-                }
-                let Some(tensor) = tensor_of(source) else { continue };
-                let (map, found) = match source {
-                    Source::Step { .. } | Source::Rows(_) => ("over", scope.steps_of(tensor)),
-                    Source::Length(_) => ("length", scope.length_of(segment, tensor)),
-                    Source::Carried { .. } => ("start", scope.tensor(tensor)),
-                    _ if segment.is_stage() => ("inputs", scope.tensor(tensor)),
-                    _ => ("hold", scope.tensor(tensor)),
-                };
-                found.map_err(|fault| refuse((format!("{map}.{input}"), fault)))?;
-            }
-            let rows = scope.count(segment).map_err(refuse)?;
-            // The number of a loop's steps only has an upper bound, so the length of what it emits is unknown.
-            let rows = rows.filter(|_| segment.has_known_steps());
-            let is_open = segment.emits.is_empty();
-            scope.leave(segment, (!is_open).then(|| segment.emits.clone()), rows);
-        }
-        self.check_outputs(segments, &scope)
-    }
-
-    fn check_tree(self, children: &str, segment: &SegmentRequest) -> Result<(), Fault> {
-        let refuse = |message: String| Err(("children".to_owned(), message));
-        let inputs = &self.settings.config.input;
-        let Some(input) = inputs.iter().find(|input| input.name == children) else {
-            let hint = suggestion(children, inputs.iter().map(|input| input.name.as_str()));
-            return refuse(format!("expected an input of the model, but found '{children}'{hint}"));
-        };
-        let datatype = convert::datatype(input.data_type);
-        let width = match input.dims[..] {
-            [_, width] => usize::try_from(width).ok().filter(|width| *width > 0),
-            _ => None,
-        };
-        let (Some(DataType::Int32 | DataType::Int64), Some(width)) = (datatype, width) else {
-            let found = datatype.map_or("none", DataType::as_str);
-            let message = format!(
-                "expected an input of INT32 or INT64 with dims [nodes, children of a node], but '{children}' is \
-                 {found} {:?}",
-                input.dims
-            );
-            return refuse(message);
-        };
-        for (input, source) in &segment.sources {
-            if let Source::Child { child, .. } = source
-                && *child >= width
-            {
-                let message = format!("expected a child from 0 to {}, but found {child}", width - 1);
-                return Err((format!("child.{input}"), message));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_outputs(self, segments: &[SegmentRequest], scope: &Scope<'_>) -> Result<(), ConfigError> {
+    /// Checks that each output of the model has a segment that answers it, which streams if the model is decoupled.
+    fn check_outputs(self, segments: &[SegmentRequest]) -> Result<(), ConfigError> {
         let Self { settings, origin } = self;
         let is_decoupled = settings.is_decoupled();
         let mut streaming = segments.iter().enumerate().filter(|(_, segment)| segment.streams);
@@ -285,7 +197,7 @@ impl Reader<'_> {
         }
         for (number, output) in settings.config.output.iter().enumerate() {
             let refuse = |message: String| origin.error(&format!("output[{number}].name"), message);
-            let answer = scope.answer(&output.name).map_err(refuse)?;
+            let answer = answer(segments, &output.name).map_err(refuse)?;
             let (Some(emitted), Some((_, streaming))) = (answer, stream) else { continue };
             if segments[emitted.segment].name != streaming.name {
                 let (name, other) = (&streaming.name, &segments[emitted.segment].name);

@@ -1,75 +1,54 @@
-//! The tensors that a segment may name, and how long they are known to be.
+//! The tensors that a segment may name, and what is known of their lengths before a request runs.
 
-use super::{SegmentRequest, segment::Fault};
+use std::cell::RefCell;
+
+use super::SegmentRequest;
 use crate::{
-    model::unfold::{Emit, Emitted, Expression, Nodes, Source, Tensor, Which},
+    model::unfold::{Emit, Emitted, Expression, Nodes, Tensor, Which},
     repository::config::nearest::suggestion,
 };
 
-/// Longest expression in bytes, and most numbers, lengths and operators of one in which others stand.
+/// Maximum bytes of an expression, and maximum numbers, lengths and operators once expressions of earlier segments are
+/// inserted.
 const MAX_EXPRESSION: usize = 256;
 
-/// The inputs of a model, and what the segments so far leave behind.
+/// The inputs of a model, and the segments so far with what they emit.
 #[derive(Debug)]
 pub(super) struct Scope<'r> {
     inputs: Vec<&'r str>,
-    segments: Vec<Left<'r>>,
-}
-
-/// What a segment leaves behind.
-#[derive(Debug)]
-struct Left<'r> {
-    segment: &'r SegmentRequest,
-    /// None: what its cell gives, which is not known yet.
-    emits: Option<Vec<Emit<String>>>,
-    /// Rows of what it leaves of all nodes, where they are known beforehand.
-    rows: Option<Expression>,
-}
-
-/// What a name stands for.
-enum Found {
-    Nothing,
-    /// Perhaps an output of a cell that is not known yet.
-    Open,
-    Emit(Emitted),
+    pub(super) segments: Vec<SegmentRequest>,
+    /// For each segment, the rows of what it emits of all nodes, if known.
+    rows: Vec<Option<Expression>>,
 }
 
 impl<'r> Scope<'r> {
     pub(super) fn new(inputs: impl IntoIterator<Item = &'r str>) -> Self {
-        Self { inputs: inputs.into_iter().collect(), segments: Vec::new() }
+        Self { inputs: inputs.into_iter().collect(), segments: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a segment, whose steps are `rows`.
-    pub(super) fn leave(
-        &mut self,
-        segment: &'r SegmentRequest,
-        emits: Option<Vec<Emit<String>>>,
-        rows: Option<Expression>,
-    ) {
-        self.segments.push(Left { segment, emits, rows });
+    /// Adds a segment. `rows` is the length of what it emits of all nodes, if known.
+    pub(super) fn add(&mut self, segment: SegmentRequest, rows: Option<Expression>) {
+        self.segments.push(segment);
+        self.rows.push(rows);
     }
 
-    pub(super) fn input(&self, name: &str) -> Option<usize> {
-        self.inputs.iter().position(|input| *input == name)
-    }
-
-    /// What a name stands for; `None` where it may be an output of a cell that is not known yet.
+    /// Finds the tensor of a name: an input of the model, or `<segment>.<emit>` of an earlier segment.
     ///
     /// # Errors
-    /// When it is neither an input nor an emit, or both.
-    pub(super) fn tensor(&self, name: &str) -> Result<Option<Tensor>, String> {
-        match (self.input(name), self.emitted(name)) {
-            (Some(_), Found::Emit(_)) => Err(format!(
+    /// Rejects a name of neither, or of both.
+    pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor, String> {
+        let input = self.inputs.iter().position(|input| *input == name);
+        match (input, self.emitted(name, input.is_some())) {
+            (Some(_), Some(_)) => Err(format!(
                 "'{name}' is an input of the model, and an emit too: expected one of them to be named otherwise"
             )),
-            (Some(input), _) => Ok(Some(Tensor::Input(input))),
-            (None, Found::Emit(emitted)) => Ok(Some(Tensor::Emitted(emitted))),
-            (None, Found::Open) => Ok(None),
-            (None, Found::Nothing) => {
-                let emits = self.segments.iter().flat_map(|left| {
-                    let emits = left.emits.iter().flatten();
-                    emits.map(|emit| format!("{}.{}", left.segment.name, emit.name))
-                });
+            (Some(input), None) => Ok(Tensor::Input(input)),
+            (None, Some(emitted)) => Ok(Tensor::Emitted(emitted)),
+            (None, None) => {
+                let emits = self
+                    .segments
+                    .iter()
+                    .flat_map(|segment| segment.emits.iter().map(|emit| format!("{}.{}", segment.name, emit.name)));
                 let known: Vec<String> = self.inputs.iter().map(|input| (*input).to_owned()).chain(emits).collect();
                 let hint = suggestion(name, known.iter().map(String::as_str));
                 Err(format!(
@@ -79,15 +58,28 @@ impl<'r> Scope<'r> {
         }
     }
 
-    /// A tensor whose length a segment takes as an input.
+    /// Finds an emit. A stage that emits all outputs of its cell begins to emit this one, unless `is_input` says that
+    /// the name means an input of the model.
+    fn emitted(&mut self, name: &str, is_input: bool) -> Option<Emitted> {
+        let (segment, name) = name.split_once('.')?;
+        let number = self.segments.iter().position(|other| other.name == segment)?;
+        let SegmentRequest { emits, emits_all, .. } = &mut self.segments[number];
+        let emit = emits.iter().position(|emit| emit.name == name).or_else(|| {
+            let is_new = *emits_all && !is_input;
+            is_new.then(|| {
+                emits.push(Emit { name: name.to_owned(), output: name.to_owned(), which: Which::Last });
+                emits.len() - 1
+            })
+        });
+        Some(Emitted { segment: number, emit: emit? })
+    }
+
+    /// Finds a tensor whose length a segment reads. `grown` are the inputs that the segment grows.
     ///
     /// # Errors
-    /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment
-    /// grows.
-    pub(super) fn length_of(&self, segment: &SegmentRequest, name: &str) -> Result<Option<Tensor>, String> {
+    /// As [`Self::tensor`]. For a name that begins with `grow.`, the error lists the inputs that grow.
+    pub(super) fn length_of(&mut self, name: &str, grown: &[String]) -> Result<Tensor, String> {
         self.tensor(name).map_err(|fault| {
-            let grows = segment.sources.iter().filter(|(_, source)| matches!(source, Source::Grown { .. }));
-            let grown: Vec<String> = grows.map(|(input, _)| format!("grow.{input}")).collect();
             if !name.starts_with("grow.") || grown.is_empty() {
                 return fault;
             }
@@ -96,11 +88,8 @@ impl<'r> Scope<'r> {
         })
     }
 
-    /// Whether no tensor has the name of what a segment grows.
-    ///
-    /// # Errors
-    /// When one has.
-    pub(super) fn is_free(&self, name: &str) -> Result<(), String> {
+    /// Checks that the name of a grown input means no tensor.
+    pub(super) fn is_free(&mut self, name: &str) -> Result<(), String> {
         match self.tensor(name) {
             Err(_) => Ok(()),
             Ok(_) => Err(format!(
@@ -109,121 +98,59 @@ impl<'r> Scope<'r> {
         }
     }
 
-    /// A tensor with a row for each step.
+    /// Finds a tensor with a row for each step.
     ///
     /// # Errors
-    /// Those of [`Self::tensor`], and for the value of a single step.
-    pub(super) fn steps_of(&self, name: &str) -> Result<Option<Tensor>, String> {
+    /// As [`Self::tensor`]. Also rejects the value of a single step.
+    pub(super) fn steps_of(&mut self, name: &str) -> Result<Tensor, String> {
         let tensor = self.tensor(name)?;
-        if let Some(Tensor::Emitted(emitted)) = tensor
-            && !self.segments[emitted.segment].segment.is_stage()
-            && self.which(emitted) != Some(Which::All)
-        {
-            return Err(format!(
+        match tensor {
+            Tensor::Emitted(emitted) if !self.has_all(emitted) => Err(format!(
                 "'{name}' is the value of one step: expected an input, what a stage emits, or an emit of all(…)"
-            ));
+            )),
+            tensor => Ok(tensor),
         }
-        Ok(tensor)
     }
 
-    /// How many steps a segment runs, as far as the request determines it beforehand.
+    /// Whether a tensor has the values of all nodes, as every output of a stage has.
+    fn has_all(&self, emitted: Emitted) -> bool {
+        let segment = &self.segments[emitted.segment];
+        segment.nodes == Nodes::Stage || segment.emits[emitted.emit].which == Which::All
+    }
+
+    /// The rows of a tensor along its first axis, if they are known before it exists.
+    pub(super) fn rows(&self, tensor: Tensor) -> Option<Expression> {
+        match tensor {
+            Tensor::Input(input) => Some(Expression::Length(input)),
+            Tensor::Emitted(emitted) if self.has_all(emitted) => self.rows[emitted.segment].clone(),
+            Tensor::Emitted(_) => None,
+        }
+    }
+
+    /// Reads an expression over the lengths of tensors.
     ///
     /// # Errors
-    /// If an expression is missing, or nothing determines it.
-    pub(super) fn count(&self, segment: &SegmentRequest) -> Result<Option<Expression>, Fault> {
-        let parse = |key: &str, text: &str| self.expression(text).map(Some).map_err(|fault| (key.to_owned(), fault));
-        match &segment.nodes {
-            Nodes::Stage => Ok(segment.over().find_map(|(_, of)| self.rows(of))),
-            Nodes::Chain { steps: Some(text) } => parse("steps", text),
-            Nodes::Decode { max_steps: Some(text), .. } => parse("max_steps", text),
-            Nodes::Tree { children, .. } => Ok(self.rows(children)),
-            Nodes::Chain { steps: None } | Nodes::Decode { max_steps: None, .. } => {
-                let known = segment.over().find_map(|(_, of)| self.rows(of));
-                match (known, segment.over().next()) {
-                    (Some(known), _) => Ok(Some(known)),
-                    (None, Some((input, of))) => Err((
-                        format!("over.{input}"),
-                        format!("how long '{of}' will be is not known before it is there: expected the key 'steps'"),
-                    )),
-                    (None, None) => Err((
-                        "cell".to_owned(),
-                        "expected 'over', whose length is the number of steps, or 'steps'".to_owned(),
-                    )),
-                }
-            }
-        }
-    }
-
-    /// The emit that answers an output of the model; `None` where it may be one that is not known yet.
-    ///
-    /// # Errors
-    /// When there is none, or more than one.
-    pub(super) fn answer(&self, output: &str) -> Result<Option<Emitted>, String> {
-        let emits = self.segments.iter().enumerate().flat_map(|(segment, left)| {
-            let emits = left.emits.iter().flatten().enumerate();
-            emits.map(move |(emit, own)| (Emitted { segment, emit }, own.name.as_str()))
-        });
-        let emits: Vec<(Emitted, &str)> = emits.collect();
-        let found: Vec<Emitted> =
-            emits.iter().filter(|(_, name)| *name == output).map(|(emitted, _)| *emitted).collect();
-        match found[..] {
-            [one] => Ok(Some(one)),
-            [one, two, ..] => {
-                let (one, two) = (&self.segments[one.segment].segment.name, &self.segments[two.segment].segment.name);
-                Err(format!("expected one segment to emit '{output}', but found '{one}' and '{two}'"))
-            }
-            [] if self.segments.iter().any(|left| left.emits.is_none()) => Ok(None),
-            [] => {
-                let hint = suggestion(output, emits.iter().map(|(_, name)| *name));
-                Err(format!("expected a segment to emit '{output}', but none does{hint}"))
-            }
-        }
-    }
-
-    fn expression(&self, text: &str) -> Result<Expression, String> {
+    /// Rejects what is no expression, is too long, or names a tensor whose length is not known.
+    pub(super) fn expression(&mut self, text: &str) -> Result<Expression, String> {
         if text.len() > MAX_EXPRESSION {
             return Err(format!("expected at most {MAX_EXPRESSION} bytes, but found {}", text.len()));
         }
-        let read = Expression::parse(text, &|name| self.rows(name)).map_err(|fault| fault.to_string())?;
-        // Lengths of segments stand for the segments' own expressions, which could double from each to the next.
+        let scope = RefCell::new(self);
+        let rows = |name: &str| {
+            let mut scope = scope.borrow_mut();
+            let tensor = scope.tensor(name).ok()?;
+            scope.rows(tensor)
+        };
+        let read = Expression::parse(text, &rows).map_err(|fault| fault.to_string())?;
+        // The length of a segment is its own expression, so the size could double with each segment.
         match terms(&read) {
             0..=MAX_EXPRESSION => Ok(read),
             many => Err(format!("expected at most {MAX_EXPRESSION} numbers, lengths and operators, but found {many}")),
         }
     }
-
-    fn emitted(&self, name: &str) -> Found {
-        let Some((segment, emit)) = name.split_once('.') else { return Found::Nothing };
-        let at = self.segments.iter().position(|left| left.segment.name == segment);
-        let Some(at) = at else { return Found::Nothing };
-        let Some(emits) = &self.segments[at].emits else { return Found::Open };
-        match emits.iter().position(|own| own.name == emit) {
-            Some(emit) => Found::Emit(Emitted { segment: at, emit }),
-            None => Found::Nothing,
-        }
-    }
-
-    fn which(&self, emitted: Emitted) -> Option<Which> {
-        let emits = self.segments[emitted.segment].emits.as_ref()?;
-        emits.get(emitted.emit).map(|emit| emit.which)
-    }
-
-    /// Rows of a tensor along its first axis, where they are known before it is there.
-    fn rows(&self, name: &str) -> Option<Expression> {
-        match self.tensor(name).ok()? {
-            Some(Tensor::Input(input)) => Some(Expression::Length(input)),
-            Some(Tensor::Emitted(emitted)) => {
-                let Left { segment, rows, .. } = &self.segments[emitted.segment];
-                let has_all = self.which(emitted) == Some(Which::All) || segment.is_stage();
-                if has_all { rows.clone() } else { None }
-            }
-            // An output of a stage that names none: each has the stage's rows.
-            None => self.segments.iter().find(|left| name.split('.').next() == Some(&left.segment.name))?.rows.clone(),
-        }
-    }
 }
 
-/// Numbers, lengths and operators of an expression.
+/// Counts the numbers, lengths and operators of an expression.
 fn terms(expression: &Expression) -> usize {
     match expression {
         Expression::Number(_) | Expression::Length(_) => 1,

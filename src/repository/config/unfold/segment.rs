@@ -1,59 +1,139 @@
-//! One segment: from its keys to a request, apart from the tensors that it names.
+//! Reads one segment: its cells, its nodes, the sources of their inputs and what it emits.
 
 use std::collections::BTreeMap;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Constant, NamedNodes, NamedSource, SegmentRequest};
+use super::{Constant, SegmentRequest, SourceRequest, scope::Scope};
 use crate::{
-    model::unfold::{Control, Emit, Nodes, Source, Start, Which},
+    model::{
+        DataType,
+        unfold::{Control, Emit, Expression, Nodes, Source, Start, Tensor, Which},
+    },
     repository::config::{
+        convert,
         model::{self, Segment, Stage, Steps},
+        nearest::suggestion,
+        sequences,
+        settings::Settings,
         values::Filled,
     },
 };
 
-/// Most nodes of a tree whose configuration does not say.
+/// Maximum nodes of a tree without `max_nodes`.
 const DEFAULT_MAX_NODES: u32 = 256;
 
-/// The key at fault in a segment, and the reason.
+/// A key of a segment, and what is wrong with it.
 pub(super) type Fault = (String, String);
 
-/// Reads a segment. `cell` gives the number of a cell, or the reason why there is none of that name.
+/// Reads a segment and adds it to the scope. `cell` returns the number of a cell, or why there is none of that name.
 ///
 /// # Errors
-/// For cells that there are not, and values of a wrong kind.
+/// Rejects names of what does not exist, and values of a wrong kind.
 pub(super) fn read(
     segment: &Segment,
+    settings: &Settings,
     cell: &mut dyn FnMut(&str) -> Result<usize, String>,
-) -> Result<SegmentRequest, Fault> {
+    scope: &mut Scope<'_>,
+) -> Result<(), Fault> {
     let mut cell_at = |key: &str, name: &Filled| cell(&name.0).map_err(|fault| (key.to_owned(), fault));
-    let (name, key, first) = segment.name_and_cell();
+    let (own_name, key, first) = segment.name_and_cell();
     let mut cells: SmallVec<[usize; 2]> = smallvec![cell_at(key, first)?];
-    if let Segment::Tree(tree) = segment {
-        cells.push(cell_at("internal", &tree.internal)?);
-    }
     let (default_name, streams) = match segment {
         Segment::Chain(model::Chain { stream, .. }) | Segment::Decode(model::Decode { stream, .. }) => {
             (first.0.as_str(), *stream == Some(true))
         }
         Segment::Stage(_) => (first.0.as_str(), false),
-        Segment::Tree(_) => ("tree", false),
+        Segment::Tree(tree) => {
+            cells.push(cell_at("internal", &tree.internal)?);
+            ("tree", false)
+        }
     };
-    Ok(SegmentRequest {
-        name: name.unwrap_or(default_name).to_owned(),
-        cells,
-        nodes: nodes(segment)?,
-        sources: sources(segment)?,
-        emits: emits(segment)?,
-        streams,
-    })
+    let name = own_name.unwrap_or(default_name);
+    if let Some(other) = scope.segments.iter().position(|other| other.name == name) {
+        let message =
+            format!("the segment {other} is called '{name}' too: expected a name of its own (the key 'name')");
+        return Err((own_name.map_or(key, |_| "name").to_owned(), message));
+    }
+    let table = match segment {
+        Segment::Tree(tree) => Some(table(&tree.children.0, settings).map_err(|fault| ("children".to_owned(), fault))?),
+        _ => None,
+    };
+    let sources = sources(segment, settings, table, scope)?;
+    let (nodes, rows) = nodes(segment, &sources, table, scope)?;
+    let emits = emits(segment)?;
+    let emits_all = emits.is_empty();
+    scope.add(SegmentRequest { name: name.to_owned(), cells, nodes, sources, emits, emits_all, streams }, rows);
+    Ok(())
 }
 
-fn nodes(segment: &Segment) -> Result<NamedNodes, Fault> {
+/// The input of the model that names the children of each node.
+#[derive(Clone, Copy)]
+struct Table {
+    input: usize,
+    /// Children of a node.
+    width: usize,
+}
+
+fn table(children: &str, settings: &Settings) -> Result<Table, String> {
+    let inputs = &settings.config.input;
+    let Some(number) = inputs.iter().position(|input| input.name == children) else {
+        let hint = suggestion(children, inputs.iter().map(|input| input.name.as_str()));
+        return Err(format!("expected an input of the model, but found '{children}'{hint}"));
+    };
+    let dims = &inputs[number].dims;
+    let datatype = convert::datatype(inputs[number].data_type);
+    let width = match dims[..] {
+        [_, width] => usize::try_from(width).ok().filter(|width| *width > 0),
+        _ => None,
+    };
+    if let (Some(DataType::Int32 | DataType::Int64), Some(width)) = (datatype, width) {
+        return Ok(Table { input: number, width });
+    }
+    let found = datatype.map_or("none", DataType::as_str);
+    Err(format!(
+        "expected an input of INT32 or INT64 with dims [nodes, children of a node], but '{children}' is {found} \
+         {dims:?}"
+    ))
+}
+
+/// Reads the nodes of a segment, and the rows of what it emits of all nodes, if they are known.
+fn nodes(
+    segment: &Segment,
+    sources: &BTreeMap<String, SourceRequest>,
+    table: Option<Table>,
+    scope: &mut Scope<'_>,
+) -> Result<(Nodes<Expression, usize, String>, Option<Expression>), Fault> {
+    let over = sources.iter().filter_map(|(input, source)| match source {
+        Source::Step { of, .. } | Source::Rows(of) => Some((input, *of)),
+        _ => None,
+    });
+    let over: Vec<(&String, Tensor)> = over.collect();
+    let length_of_over = over.iter().find_map(|(_, tensor)| scope.rows(*tensor));
+    let mut expression = |key: &str, steps: &Steps| match steps {
+        Steps::Number(number) => Ok(Expression::Number(number.0)),
+        Steps::Expression(text) => scope.expression(&text.0).map_err(|fault| (key.to_owned(), fault)),
+    };
     Ok(match segment {
-        Segment::Stage(_) => Nodes::Stage,
-        Segment::Chain(chain) => Nodes::Chain { steps: chain.steps.as_ref().map(Steps::text) },
+        Segment::Stage(_) => (Nodes::Stage, length_of_over),
+        Segment::Chain(model::Chain { steps, .. }) => {
+            let steps = match (steps, length_of_over, over.first()) {
+                (Some(steps), ..) => expression("steps", steps)?,
+                (None, Some(length), _) => length,
+                (None, None, Some((input, _))) => {
+                    let tensor = text_at(segment, "over", input);
+                    let message = format!(
+                        "how long '{tensor}' will be is not known before it is there: expected the key 'steps'"
+                    );
+                    return Err((format!("over.{input}"), message));
+                }
+                (None, None, None) => {
+                    let message = "expected 'over', whose length is the number of steps, or 'steps'";
+                    return Err(("cell".to_owned(), message.to_owned()));
+                }
+            };
+            (Nodes::Chain { steps: steps.clone() }, Some(steps))
+        }
         Segment::Decode(decode) => {
             let mut until = decode.until.iter().flat_map(|until| &until.0);
             let first = until.next();
@@ -62,60 +142,78 @@ fn nodes(segment: &Segment) -> Result<NamedNodes, Fault> {
                 return Err((format!("until.{}", second.0), message));
             }
             let until = first.map(|(output, value)| (output.0.clone(), value.0));
-            Nodes::Decode { max_steps: Some(decode.max_steps.text()), until }
+            // The number of steps only has an upper bound, so the length of what the loop emits is unknown.
+            (Nodes::Decode { max_steps: expression("max_steps", &decode.max_steps)?, until }, None)
         }
-        Segment::Tree(tree) => Nodes::Tree {
-            children: tree.children.0.clone(),
-            max_nodes: tree.max_nodes.map_or(DEFAULT_MAX_NODES, |most| most.0),
-        },
+        Segment::Tree(tree) => {
+            let children = table.map_or(0, |table| table.input);
+            let max_nodes = tree.max_nodes.map_or(DEFAULT_MAX_NODES, |most| most.0);
+            (Nodes::Tree { children, max_nodes }, Some(Expression::Length(children)))
+        }
     })
 }
 
-/// The tensor or output that a segment gives an input under a key.
-pub(super) fn given_at<'s>(segment: &'s Segment, key: &str, input: &str) -> Option<&'s str> {
-    let (_, map) = segment.sources().into_iter().find(|(known, _)| *known == key)?;
-    map.get(&Filled(input.to_owned())).map(|text| text.0.as_str())
+/// The text that a segment has for an input under a key.
+fn text_at<'s>(segment: &'s Segment, key: &str, input: &str) -> &'s str {
+    let map = segment.sources().into_iter().find(|(known, _)| *known == key);
+    map.and_then(|(_, map)| map.get(&Filled(input.to_owned()))).map_or("", |text| text.0.as_str())
 }
 
-fn sources(segment: &Segment) -> Result<BTreeMap<String, NamedSource>, Fault> {
+fn sources(
+    segment: &Segment,
+    settings: &Settings,
+    table: Option<Table>,
+    scope: &mut Scope<'_>,
+) -> Result<BTreeMap<String, SourceRequest>, Fault> {
     let is_stage = matches!(segment, Segment::Stage(_));
     let reversed = matches!(segment, Segment::Chain(model::Chain { reverse: Some(true), .. }));
-    let starts = match segment {
-        Segment::Stage(Stage { start, .. })
-        | Segment::Chain(model::Chain { start, .. })
-        | Segment::Decode(model::Decode { start, .. }) => start.as_ref(),
-        Segment::Tree(_) => None,
+    let (starts, grow) = match segment {
+        Segment::Stage(Stage { start, .. }) => (start.as_ref(), None),
+        Segment::Chain(model::Chain { start, grow, .. }) | Segment::Decode(model::Decode { start, grow, .. }) => {
+            (start.as_ref(), grow.as_ref())
+        }
+        Segment::Tree(_) => (None, None),
     };
     let mut starts: BTreeMap<&str, &model::Start> =
         starts.into_iter().flat_map(|starts| &starts.0).map(|(input, start)| (input.0.as_str(), start)).collect();
+    let grown: Vec<String> =
+        grow.iter().flat_map(|grow| grow.0.keys()).map(|input| format!("grow.{}", input.0)).collect();
     let mut sources = BTreeMap::new();
-    let mut places: BTreeMap<&str, &str> = BTreeMap::new();
-    let entries = segment.sources().into_iter().flat_map(|(map, own)| own.iter().map(move |entry| (map, entry)));
-    for (map, (Filled(input), Filled(text))) in entries {
-        let refuse = |message: String| (format!("{map}.{input}"), message);
-        if let Some(other) = places.insert(input, map) {
+    let mut keys: BTreeMap<&str, &str> = BTreeMap::new();
+    let entries = segment.sources().into_iter().flat_map(|(key, map)| map.iter().map(move |entry| (key, entry)));
+    for (key, (Filled(input), Filled(text))) in entries {
+        let refuse = |message: String| (format!("{key}.{input}"), message);
+        if let Some(other) = keys.insert(input, key) {
             return Err(refuse(format!("expected one source of the input '{input}', but '{other}' has it too")));
         }
-        if is_stage && map != "over" && places.values().any(|other| *other == "over") {
+        if is_stage && key != "over" && keys.values().any(|other| *other == "over") {
             let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
             return Err(refuse(message.to_owned()));
         }
-        let grows = |input: &str| given_at(segment, "grow", input).is_some();
-        let source = match map {
-            "over" if is_stage => Source::Rows(text.clone()),
-            "over" => Source::Step { of: text.clone(), reversed },
-            "length" if text.strip_prefix("grow.").is_some_and(grows) => Source::GrownLength,
-            "length" => Source::Length(text.clone()),
-            "grow" => Source::Grown { output: text.clone() },
-            "child" => child(text).map_err(refuse)?,
+        if ["keep", "control"].contains(&key) && sequences::given(&settings.config).is_none() {
+            return Err(refuse("requests belong to no sequences: expected 'sequence_batching' too".to_owned()));
+        }
+        let source = match key {
+            "over" if is_stage => scope.steps_of(text).map(Source::Rows),
+            "over" => scope.steps_of(text).map(|of| Source::Step { of, reversed }),
+            "length" if grown.contains(text) => scope.is_free(text).map(|()| Source::GrownLength),
+            "length" => scope.length_of(text, &grown).map(Source::Length),
+            "grow" => Ok(Source::Grown { output: text.clone() }),
+            "child" => child(text, table),
             "carry" | "feed" | "keep" => {
-                let start = starts.remove(input.as_str()).map_or(Start::Row(Constant::Value(0.0)), start);
-                Source::Carried { output: text.clone(), start, is_kept: map == "keep" }
+                let start = match starts.remove(input.as_str()) {
+                    None => Start::Row(Constant::Value(0.0)),
+                    Some(model::Start::Number(number)) => Start::Row(Constant::Value(number.0)),
+                    Some(model::Start::Tensor(Filled(name))) => {
+                        Start::Tensor(scope.tensor(name).map_err(|fault| (format!("start.{input}"), fault))?)
+                    }
+                };
+                Ok(Source::Carried { output: text.clone(), start, is_kept: key == "keep" })
             }
-            "control" => control(text).map_err(refuse)?,
-            _ => Source::Whole(text.clone()),
+            "control" => control(text),
+            _ => scope.tensor(text).map(Source::Whole),
         };
-        sources.insert(input.clone(), source);
+        sources.insert(input.clone(), source.map_err(refuse)?);
     }
     if let Some((input, _)) = starts.first_key_value() {
         let message = format!("only what is carried from step to step has a start, but '{input}' is not");
@@ -124,8 +222,8 @@ fn sources(segment: &Segment) -> Result<BTreeMap<String, NamedSource>, Fault> {
     Ok(sources)
 }
 
-/// A flag that a cell reads: 0 for no and 1 for yes.
-fn control(text: &str) -> Result<NamedSource, String> {
+/// Reads a flag of the sequence: 0 for no and 1 for yes.
+fn control(text: &str) -> Result<SourceRequest, String> {
     let control = match text {
         "id" => return Ok(Source::CorrelationId),
         "start" => Control::Start,
@@ -136,24 +234,21 @@ fn control(text: &str) -> Result<NamedSource, String> {
     Ok(Source::Control { control, no: Constant::Value(0.0), yes: Constant::Value(1.0) })
 }
 
-fn start(start: &model::Start) -> Start<String, Constant> {
-    match start {
-        model::Start::Number(number) => Start::Row(Constant::Value(number.0)),
-        model::Start::Tensor(Filled(name)) => Start::Tensor(name.clone()),
-    }
-}
-
-fn child(text: &str) -> Result<NamedSource, String> {
+/// Reads an output of a child, which is zeros if the node has no such child.
+fn child(text: &str, table: Option<Table>) -> Result<SourceRequest, String> {
     let split = text.split_once('.').filter(|(_, output)| !output.is_empty());
     let read = split.and_then(|(child, output)| Some((child.parse::<u16>().ok()?, output)));
     let (child, output) = read.ok_or_else(|| {
         format!("expected a child's number and an output of its cell, as in '0.h', but found '{text}'")
     })?;
-    // Where there is no such child, zeros are read.
-    Ok(Source::Child { child: child.into(), output: output.to_owned(), none: Constant::Value(0.0) })
+    let (child, width) = (usize::from(child), table.map_or(0, |table| table.width));
+    if child >= width {
+        return Err(format!("expected a child from 0 to {}, but found {child}", width.saturating_sub(1)));
+    }
+    Ok(Source::Child { child, output: output.to_owned(), none: Constant::Value(0.0) })
 }
 
-/// A stage that names none leaves all outputs of its cell.
+/// Reads what a segment emits.
 fn emits(segment: &Segment) -> Result<Vec<Emit<String>>, Fault> {
     let (given, last) = match segment {
         Segment::Stage(stage) => (stage.emit.as_ref(), "last"),
@@ -165,7 +260,7 @@ fn emits(segment: &Segment) -> Result<Vec<Emit<String>>, Fault> {
         let call = text.strip_suffix(')').and_then(|call| call.split_once('('));
         let (word, output) = call.map_or(("", ""), |(word, output)| (word.trim(), output.trim()));
         let which = match word {
-            // All values of a single node are the last one.
+            // A single node has only one value.
             "all" if matches!(segment, Segment::Stage(_)) => Some(Which::Last),
             "all" => Some(Which::All),
             word => (word == last).then_some(Which::Last),

@@ -1,27 +1,28 @@
-//! From names of programs' inputs and outputs to numbers: an [`Unfolding`], once the programs are known.
+//! Replaces the names of programs' inputs and outputs by numbers, once the programs are known.
 
 use std::cell::Cell;
 
 use bytes::Bytes;
 
-use super::{CellPorts, Constant, NamedSource, SegmentRequest, UnfoldRequest, scope::Scope, segment::Fault};
+use super::{CellPorts, Constant, SegmentRequest, SourceRequest, UnfoldRequest, answer};
 use crate::{
     model::{
         DataType, ModelSpec, TensorSpec, element_count,
-        unfold::{CellSpec, Emit, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
+        unfold::{CellSpec, Emit, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
     },
     repository::config::nearest::suggestion,
 };
 
-/// Most bytes of the rows of a version that are the same for all requests.
+/// Maximum bytes of the rows of a version that are the same for all requests.
 const MAX_CONSTANT_BYTES: usize = 1 << 30;
 
 impl UnfoldRequest {
-    /// What requests of `spec` unfold into. `cells` are the ports of the programs, in the order of [`Self::cells`].
+    /// Resolves all names. `cells` are the ports of the programs, in the order of [`Self::cells`]; `spec` has the inputs
+    /// of the configuration in their order.
     ///
     /// # Errors
-    /// When a cell's input has no source, a name means nothing, or datatypes differ; with the segment or output, and
-    /// with what is there. Dims are not looked at.
+    /// Rejects an input without a source, names of ports that do not exist, and datatypes that differ. Each error names
+    /// the segment or output. Dims are not checked.
     pub fn resolve(&self, spec: &ModelSpec, cells: &[CellPorts]) -> Result<Unfolding, String> {
         if cells.len() != self.cells.len() {
             return Err(format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len()));
@@ -32,17 +33,24 @@ impl UnfoldRequest {
                 return Err(format!("cell '{}': '{}' is BYTES, which cells cannot hand on", cell.name, tensor.name));
             }
         }
-        let scope = Scope::new(spec.inputs.iter().map(|input| input.name.as_str()));
-        let mut resolver =
-            Resolver { request: self, spec, cells, scope, emitted: Vec::new(), left: Cell::new(MAX_CONSTANT_BYTES) };
-        let mut segments = Vec::with_capacity(self.segments.len());
-        for segment in &self.segments {
+        let named: Vec<SegmentRequest> =
+            self.segments.iter().map(|segment| with_answers(segment, spec, cells)).collect();
+        let mut resolver = Resolver {
+            request: self,
+            spec,
+            cells,
+            named: &named,
+            emitted: Vec::new(),
+            left: Cell::new(MAX_CONSTANT_BYTES),
+        };
+        let mut segments = Vec::with_capacity(named.len());
+        for segment in &named {
             let resolved = resolver.segment(segment);
             segments.push(resolved.map_err(|fault| format!("segment '{}': {fault}", segment.name))?);
         }
         let mut outputs = Vec::with_capacity(spec.outputs.len());
         for output in &spec.outputs {
-            let answer = resolver.scope.answer(&output.name)?;
+            let answer = answer(&named, &output.name)?;
             let emitted = answer.ok_or_else(|| format!("expected a segment to emit '{}'", output.name))?;
             let given = resolver.datatype(Tensor::Emitted(emitted));
             agree(output, given).map_err(|fault| format!("output {fault}"))?;
@@ -60,58 +68,66 @@ impl UnfoldRequest {
     }
 }
 
+/// A stage without `emit` also emits the outputs of its cell that are outputs of the model.
+fn with_answers(segment: &SegmentRequest, spec: &ModelSpec, cells: &[CellPorts]) -> SegmentRequest {
+    let mut named = segment.clone();
+    if segment.emits_all {
+        let answers = cells[segment.cells[0]].outputs.iter().filter(|output| {
+            let is_new = named.emits.iter().all(|emit| emit.name != output.name);
+            is_new && spec.outputs.iter().any(|answered| answered.name == output.name)
+        });
+        let emit = |output: &TensorSpec| {
+            let name = output.name.clone();
+            Emit { output: name.clone(), name, which: Which::Last }
+        };
+        let answers: Vec<Emit<String>> = answers.map(emit).collect();
+        named.emits.extend(answers);
+    }
+    named
+}
+
 struct Resolver<'r> {
     request: &'r UnfoldRequest,
     spec: &'r ModelSpec,
     cells: &'r [CellPorts],
-    scope: Scope<'r>,
-    /// By segment, then by emit.
+    /// The segments with all their emits.
+    named: &'r [SegmentRequest],
+    /// The datatypes of what the segments so far emit, by segment and emit.
     emitted: Vec<Vec<DataType>>,
     /// Bytes that further constants may take.
     left: Cell<usize>,
 }
 
-impl<'r> Resolver<'r> {
-    fn segment(&mut self, request: &'r SegmentRequest) -> Result<Segment, String> {
+impl Resolver<'_> {
+    fn segment(&mut self, request: &SegmentRequest) -> Result<Segment, String> {
         for input in request.sources.keys() {
             if !request.cells.iter().any(|cell| self.cells[*cell].inputs.iter().any(|own| own.name == *input)) {
                 return Err(self.no_port(&request.cells, "input", input));
             }
         }
-        let named = self.emits(request)?;
-        let rows = self.scope.count(request).map_err(|(key, fault): Fault| format!("{key}: {fault}"))?;
+        self.check_emits(request)?;
         let first = request.cells[0];
-        let nodes = match &request.nodes {
+        let nodes = match request.nodes.clone() {
             Nodes::Stage => Nodes::Stage,
-            Nodes::Chain { .. } => {
-                Nodes::Chain { steps: rows.clone().ok_or("nothing determines its number of steps")? }
-            }
-            Nodes::Decode { until, .. } => {
-                let max_steps = rows.clone().ok_or("nothing determines its largest number of steps")?;
-                let until =
-                    until.as_ref().map(|(output, value)| Ok::<_, String>((self.output(first, output)?, *value)));
+            Nodes::Chain { steps } => Nodes::Chain { steps },
+            Nodes::Decode { max_steps, until } => {
+                let until = until.map(|(output, value)| Ok::<_, String>((self.output(first, &output)?, value)));
                 Nodes::Decode { max_steps, until: until.transpose()? }
             }
-            Nodes::Tree { children, max_nodes } => {
-                let table = self.scope.input(children).ok_or_else(|| format!("the model has no input '{children}'"))?;
-                Nodes::Tree { children: table, max_nodes: *max_nodes }
-            }
+            Nodes::Tree { children, max_nodes } => Nodes::Tree { children, max_nodes },
         };
         let types = request.cells.iter().map(|&cell| Ok(NodeType { cell, inputs: self.inputs(request, cell)? }));
         let types = types.collect::<Result<_, String>>()?;
-        // What leaves and inner nodes leave under one name is of one type.
-        let emits = named.iter().map(|Emit { name, output, which }| {
+        let emits = request.emits.iter().map(|Emit { name, output, which }| {
             Ok(Emit { name: name.clone(), output: self.output(first, output)?, which: *which })
         });
         let emits = emits.collect::<Result<Vec<Emit>, String>>()?;
         self.emitted.push(emits.iter().map(|emit| self.cells[first].outputs[emit.output].datatype).collect());
-        let rows: Option<Expression> = rows.filter(|_| request.has_known_steps());
-        self.scope.leave(request, Some(named), rows);
         Ok(Segment { name: request.name.clone(), types, nodes, emits, streams: request.streams })
     }
 
-    /// What a segment leaves: a stage that names nothing, each output of its cell.
-    fn emits(&self, request: &SegmentRequest) -> Result<Vec<Emit<String>>, String> {
+    /// Checks that leaves and inner nodes emit values of one datatype under one name.
+    fn check_emits(&self, request: &SegmentRequest) -> Result<(), String> {
         for emit in &request.emits {
             let mut given: Option<&TensorSpec> = None;
             for &cell in &request.cells {
@@ -122,17 +138,10 @@ impl<'r> Resolver<'r> {
                 given = Some(output);
             }
         }
-        if request.nodes != Nodes::Stage || !request.emits.is_empty() {
-            return Ok(request.emits.clone());
-        }
-        let emit = |output: &TensorSpec| {
-            let name = output.name.clone();
-            Emit { output: name.clone(), name, which: Which::Last }
-        };
-        Ok(self.cells[request.cells[0]].outputs.iter().map(emit).collect())
+        Ok(())
     }
 
-    /// Where each input of a cell comes from.
+    /// Resolves the source of each input of a cell.
     fn inputs(&self, request: &SegmentRequest, cell: usize) -> Result<Vec<Source>, String> {
         let inputs = self.cells[cell].inputs.iter().map(|input| match request.sources.get(&input.name) {
             Some(source) => self.source(request, cell, input, source),
@@ -141,7 +150,7 @@ impl<'r> Resolver<'r> {
         inputs.collect()
     }
 
-    /// The source of an input that the segment does not name.
+    /// Resolves the source of an input that the segment does not name: in a stage, the model's input of the same name.
     fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
         let maps = match request.nodes {
             Nodes::Stage => "over, inputs, keep, length, control",
@@ -149,13 +158,14 @@ impl<'r> Resolver<'r> {
             Nodes::Decode { .. } => "carry, feed, keep, grow, hold, length, control",
             Nodes::Tree { .. } => "over, hold, length, control, child",
         };
-        let takes_whole = request.is_stage() && request.over().next().is_none();
-        let own = if takes_whole { self.scope.input(&input.name) } else { None };
+        let has_over = request.sources.values().any(|source| matches!(source, Source::Rows(_)));
+        let takes_whole = request.nodes == Nodes::Stage && !has_over;
+        let own = self.spec.inputs.iter().position(|own| takes_whole && own.name == input.name);
         let own = own.ok_or_else(|| {
             let name = &self.request.cells[cell].name;
             format!("nothing gives the input '{}' of the cell '{name}': expected it in one of {maps}", input.name)
         })?;
-        self.read(input, &self.spec.inputs[own].name).map(Source::Whole)
+        self.read(input, Tensor::Input(own)).map(Source::Whole)
     }
 
     fn source(
@@ -163,24 +173,18 @@ impl<'r> Resolver<'r> {
         request: &SegmentRequest,
         cell: usize,
         input: &TensorSpec,
-        source: &NamedSource,
+        source: &SourceRequest,
     ) -> Result<Source, String> {
         Ok(match source {
-            Source::Step { of, reversed } => {
-                self.scope.steps_of(of)?;
-                Source::Step { of: self.read(input, of)?, reversed: *reversed }
-            }
-            Source::Rows(of) => {
-                self.scope.steps_of(of)?;
-                Source::Rows(self.read(input, of)?)
-            }
-            Source::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
-            Source::Length(tensor) => Source::Length(self.tensor(tensor)?),
+            Source::Step { of, reversed } => Source::Step { of: self.read(input, *of)?, reversed: *reversed },
+            Source::Rows(of) => Source::Rows(self.read(input, *of)?),
+            Source::Whole(tensor) => Source::Whole(self.read(input, *tensor)?),
+            Source::Length(tensor) => Source::Length(*tensor),
             Source::Carried { output, start, is_kept } => {
                 let output = self.handed_on(cell, input, output)?;
                 let start = match start {
                     Start::Row(constant) => Start::Row(self.row(input, constant)?),
-                    Start::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
+                    Start::Tensor(tensor) => Start::Tensor(self.read(input, *tensor)?),
                 };
                 Source::Carried { output, start, is_kept: *is_kept }
             }
@@ -200,8 +204,8 @@ impl<'r> Resolver<'r> {
         })
     }
 
-    /// The row of an input that a constant makes. Where the input's dims vary none fits, and [`Unfolding::check`]
-    /// refuses the empty one.
+    /// Creates the row of an input from a constant. If the input's dims vary, the row is empty, and
+    /// [`Unfolding::check`] rejects it.
     fn row(&self, input: &TensorSpec, constant: &Constant) -> Result<Bytes, String> {
         let value = match constant {
             Constant::Elements(elements) => return Ok(elements.clone()),
@@ -220,15 +224,20 @@ impl<'r> Resolver<'r> {
         Ok(element.repeat(count).into())
     }
 
-    /// A tensor that gives an input its elements.
-    fn read(&self, input: &TensorSpec, name: &str) -> Result<Tensor, String> {
-        let tensor = self.tensor(name)?;
-        agree(input, self.datatype(tensor)).map_err(|fault| format!("input {fault} of '{name}'"))?;
+    /// Checks that a tensor has the datatype of the input that reads it.
+    fn read(&self, input: &TensorSpec, tensor: Tensor) -> Result<Tensor, String> {
+        agree(input, self.datatype(tensor)).map_err(|fault| format!("input {fault} of '{}'", self.name(tensor)))?;
         Ok(tensor)
     }
 
-    fn tensor(&self, name: &str) -> Result<Tensor, String> {
-        self.scope.tensor(name)?.ok_or_else(|| format!("expected a tensor, but found '{name}'"))
+    fn name(&self, tensor: Tensor) -> String {
+        match tensor {
+            Tensor::Input(input) => self.spec.inputs[input].name.clone(),
+            Tensor::Emitted(emitted) => {
+                let segment = &self.named[emitted.segment];
+                format!("{}.{}", segment.name, segment.emits[emitted.emit].name)
+            }
+        }
     }
 
     fn datatype(&self, tensor: Tensor) -> DataType {
@@ -238,7 +247,7 @@ impl<'r> Resolver<'r> {
         }
     }
 
-    /// An output that gives an input of a later node its elements.
+    /// Finds an output that an input of a later node reads.
     fn handed_on(&self, cell: usize, input: &TensorSpec, name: &str) -> Result<usize, String> {
         let output = self.output(cell, name)?;
         agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
@@ -250,7 +259,7 @@ impl<'r> Resolver<'r> {
         found.ok_or_else(|| self.no_port(&[cell], "output", name))
     }
 
-    /// Why a name is none of the inputs or outputs of some cells.
+    /// The message for a name that is none of the inputs or outputs of some cells.
     fn no_port(&self, cells: &[usize], what: &str, name: &str) -> String {
         let mut known: Vec<&str> = Vec::new();
         let mut names: Vec<String> = Vec::new();

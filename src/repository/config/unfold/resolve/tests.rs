@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    model::unfold::{Emitted, Operator},
+    model::unfold::{Emitted, Expression, Operator},
     repository::config::{convert, unfold::read, yaml},
 };
 
@@ -212,15 +212,13 @@ unfold:
     assert_eq!(stage.nodes, Nodes::Stage);
     let left: Vec<(&str, Which)> =
         resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
-    assert_eq!(left, [("other", Which::Last), ("features", Which::Last)]);
-    assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }, Emitted { segment: 0, emit: 1 }]);
+    assert_eq!(left, [("features", Which::Last)], "nothing reads the other output");
+    assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }, Emitted { segment: 0, emit: 0 }]);
 
     let without = CellPorts { outputs: floats(&["other"]), ..conv.clone() };
     assert_eq!(
         resolve(text, &[without, step.clone()]),
-        Err("segment 'step': expected an input of the model or <segment>.<emit> of an earlier segment, but found \
-             'conv.features'"
-            .to_owned())
+        Err("segment 'conv': expected an output of 'conv': other, but found 'features'".to_owned())
     );
     let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
     assert_eq!(

@@ -1,22 +1,26 @@
 use smallvec::smallvec;
 
 use super::*;
-use crate::model::unfold::Which;
+use crate::model::unfold::{Operator, Start, Which};
 
 fn emit(name: &str, output: &str, which: Which) -> Emit<String> {
     Emit { name: name.to_owned(), output: output.to_owned(), which }
 }
 
-fn value(value: f64) -> Start<String, Constant> {
+fn value(value: f64) -> Start<Tensor, Constant> {
     Start::Row(Constant::Value(value))
 }
 
-fn carried(output: &str, start: Start<String, Constant>) -> NamedSource {
+fn carried(output: &str, start: Start<Tensor, Constant>) -> SourceRequest {
     Source::Carried { output: output.to_owned(), start, is_kept: false }
 }
 
-fn sources<const N: usize>(given: [(&str, NamedSource); N]) -> BTreeMap<String, NamedSource> {
+fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String, SourceRequest> {
     given.into_iter().map(|(input, source)| (input.to_owned(), source)).collect()
+}
+
+const fn emitted(segment: usize, emit: usize) -> Tensor {
+    Tensor::Emitted(Emitted { segment, emit })
 }
 
 #[test]
@@ -24,29 +28,33 @@ fn every_key_of_chain_and_decode_is_read() {
     let encoder = SegmentRequest {
         name: "encoder".to_owned(),
         cells: smallvec![0],
-        nodes: Nodes::Chain { steps: None },
+        nodes: Nodes::Chain { steps: Expression::Length(0) },
         sources: sources([
-            ("word", Source::Step { of: "source".to_owned(), reversed: true }),
+            ("word", Source::Step { of: Tensor::Input(0), reversed: true }),
             ("h", carried("h_next", value(-0.5))),
             ("c", carried("c_next", value(0.0))),
         ]),
         emits: vec![emit("all", "h_next", Which::All), emit("h", "h_next", Which::Last)],
+        emits_all: false,
         streams: false,
     };
-    let max_steps = Some("2 * len(encoder.all) + 50".to_owned());
+    let joined = |operator, left, right| Expression::Joined(operator, Box::new([left, right]));
+    let twice = joined(Operator::Times, Expression::Number(2), Expression::Length(0));
+    let max_steps = joined(Operator::Plus, twice, Expression::Number(50));
     let decode = SegmentRequest {
         name: "decode".to_owned(),
         cells: smallvec![1],
         nodes: Nodes::Decode { max_steps, until: Some(("next".to_owned(), 2)) },
         sources: sources([
             ("token", carried("next", value(1.0))),
-            ("h", carried("h_next", Start::Tensor("encoder.h".to_owned()))),
-            ("memory", Source::Whole("encoder.all".to_owned())),
-            ("words", Source::Length("encoder.all".to_owned())),
+            ("h", carried("h_next", Start::Tensor(emitted(0, 1)))),
+            ("memory", Source::Whole(emitted(0, 0))),
+            ("words", Source::Length(emitted(0, 0))),
             ("past", Source::Grown { output: "key".to_owned() }),
             ("past_words", Source::GrownLength),
         ]),
         emits: vec![emit("tokens", "next", Which::All)],
+        emits_all: false,
         streams: false,
     };
     let cells = vec![
@@ -76,13 +84,14 @@ fn every_key_of_a_tree_is_read() {
     let tree = SegmentRequest {
         name: "tree".to_owned(),
         cells: smallvec![0, 1],
-        nodes: Nodes::Tree { children: "children".to_owned(), max_nodes: 31 },
+        nodes: Nodes::Tree { children: 1, max_nodes: 31 },
         sources: sources([
-            ("x", Source::Step { of: "tokens".to_owned(), reversed: false }),
+            ("x", Source::Step { of: Tensor::Input(0), reversed: false }),
             ("left", child(0, "h")),
             ("right", child(1, "h")),
         ]),
         emits: vec![emit("all", "h", Which::All), emit("root", "h", Which::Last)],
+        emits_all: false,
         streams: false,
     };
     let read = sound(TREE);
@@ -104,21 +113,24 @@ fn a_stage_is_a_cell_that_runs_once() {
         cells: smallvec![0],
         nodes: Nodes::Stage,
         sources: BTreeMap::new(),
-        emits: Vec::new(),
+        emits: vec![emit("features", "features", Which::Last)],
+        emits_all: true,
         streams: false,
     };
-    assert_eq!(read.segments[0], conv);
+    assert_eq!(read.segments[0], conv, "it emits what a later segment names");
     let dense = SegmentRequest {
         name: "dense".to_owned(),
         cells: smallvec![2],
         nodes: Nodes::Stage,
-        sources: sources([("x", Source::Whole("step.h".to_owned()))]),
+        sources: sources([("x", Source::Whole(emitted(1, 0)))]),
         emits: vec![emit("logits", "y", Which::Last)],
+        emits_all: false,
         streams: false,
     };
     assert_eq!(read.segments[2], dense, "all values of one node are its only one");
-    let Nodes::Chain { steps } = &read.segments[1].nodes else { panic!("a chain") };
-    assert_eq!(steps.as_deref(), Some("len(frames) / 2"));
+    let half = [Expression::Length(0), Expression::Number(2)];
+    let steps = Expression::Joined(Operator::Divided, Box::new(half));
+    assert_eq!(read.segments[1].nodes, Nodes::Chain { steps });
 }
 
 #[test]
@@ -145,7 +157,7 @@ fn chains_are_as_long_as_what_they_go_over_where_that_is_known() {
     let layer = "- chain: { cell: decode, name: layer, over: encoder.all, as: x, emit: { y: all(h) } }\n- decode:";
     let layered = sound(&changed(TRANSLATE, "- decode:", layer));
     let layer = &layered.segments[1];
-    assert_eq!((&layer.cells[..], &layer.nodes), (&[1][..], &Nodes::Chain { steps: None }));
+    assert_eq!((&layer.cells[..], &layer.nodes), (&[1][..], &Nodes::Chain { steps: Expression::Length(0) }));
     let over_tree = "- chain: { cell: leaf, over: tree.all, as: x, emit: { y: last(h) } }\n";
     assert!(from_yaml(&format!("{TREE}{over_tree}")).is_ok(), "a tree has as many nodes as its table");
 }
