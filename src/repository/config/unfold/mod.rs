@@ -2,8 +2,8 @@
 //! sections 3.1 and 4.2).
 //!
 //! [`read`] checks the configuration and creates an [`UnfoldRequest`]. Its tensors are numbers already, but inputs and
-//! outputs of programs are still names. Once the loader has read the programs, [`UnfoldRequest::resolve`] replaces those
-//! too and returns an [`Unfolding`](crate::model::unfold::Unfolding).
+//! outputs of programs are still names. Once the loader has read the programs, [`UnfoldRequest::resolve`] replaces
+//! them and returns an [`Unfolding`](crate::model::unfold::Unfolding).
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ pub struct SegmentRequest {
     /// then that of the inner nodes.
     pub cells: SmallVec<[usize; 2]>,
     /// Its nodes, with outputs by name.
-    pub nodes: Nodes<Expression, usize, String>,
+    pub nodes: NodesRequest,
     /// The source of each input that the configuration names. A stage without `over` reads other inputs from the
     /// model's inputs of the same name.
     pub sources: BTreeMap<String, SourceRequest>,
@@ -102,6 +102,9 @@ pub struct SegmentRequest {
     /// Whether each step returns a response of its own.
     pub streams: bool,
 }
+
+/// The nodes of a segment, with outputs by name.
+pub type NodesRequest = Nodes<Expression, usize, String>;
 
 /// The source of a cell's input, with outputs by name.
 pub type SourceRequest = Source<Tensor, String, Constant>;
@@ -115,7 +118,8 @@ pub enum Constant {
     Elements(Bytes),
 }
 
-/// Finds the emit that answers an output of the model; `None` if a stage may emit it that emits all outputs of its cell.
+/// Finds the emit that answers an output of the model; `None` if it may be an output of a stage that emits all outputs
+/// of its cell.
 ///
 /// # Errors
 /// Rejects an output that no segment emits, or more than one.

@@ -67,9 +67,9 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     Ok(Some(UnfoldRequest { cells, segments, lengths: lengths.clone() }))
 }
 
-/// The priority of a cell that names none. Types that come later in a request go first, so that requests that are nearly
-/// complete finish (BatchMaker section 4.3). The priority is the number of positions from the cell's last one to the
-/// end; a segment is one position, and a tree is two, its leaves and its inner nodes.
+/// Returns the priority of a cell that names none. Types that come later in a request go first, so that requests that
+/// are nearly complete finish (BatchMaker section 4.3). The priority is the number of positions from the cell's last
+/// one to the end; a segment is one position, and a tree is two, its leaves and its inner nodes.
 fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
     let places: Vec<usize> = segments.iter().flat_map(|segment| segment.cells.iter().copied()).collect();
     let last = places.iter().rposition(|own| *own == cell).unwrap_or(0);

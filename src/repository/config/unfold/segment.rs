@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Constant, SegmentRequest, SourceRequest, scope::Scope};
+use super::{Constant, NodesRequest, SegmentRequest, SourceRequest, scope::Scope};
 use crate::{
     model::{
         DataType,
@@ -103,7 +103,7 @@ fn nodes(
     sources: &BTreeMap<String, SourceRequest>,
     table: Option<Table>,
     scope: &mut Scope<'_>,
-) -> Result<(Nodes<Expression, usize, String>, Option<Expression>), Fault> {
+) -> Result<(NodesRequest, Option<Expression>), Fault> {
     let over = sources.iter().filter_map(|(input, source)| match source {
         Source::Step { of, .. } | Source::Rows(of) => Some((input, *of)),
         _ => None,
