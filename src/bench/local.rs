@@ -343,7 +343,7 @@ mod tests {
     use super::*;
     use crate::{
         batching::PolicyKind,
-        repository::config::{pb, settings::Pad, values::Named},
+        repository::config::{pb, settings::Pad, values::Parsed},
     };
 
     fn knob(settings: &Settings, key: &str) -> Option<String> {
@@ -385,7 +385,7 @@ mod tests {
     fn a_policy_replaces_the_models_own_and_nothing_else() {
         let base = "lazy: { predictor: paper }, latency_objective_ms: 20, stages: 3, max_batch_size: 16";
         let mut base = Variant::parse(base).expect("it is a policy").settings;
-        base.own.pad.insert("x".to_owned(), Named(Pad { symbols: vec!["n".to_owned()], value: 0.0 }));
+        base.own.pad.insert("x".to_owned(), Parsed(Pad { symbols: vec!["n".to_owned()], value: 0.0 }));
         let applied = Variant::parse("window: { max_queue_delay_us: 7 }").expect("a policy").apply(&base);
         assert_eq!(applied.config.max_batch_size, 16);
         assert_eq!(knob(&applied, "batching.policy").as_deref(), Some("window"));

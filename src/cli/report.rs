@@ -103,7 +103,7 @@ fn policy(config: &ModelConfig) -> &'static str {
     let named = config.parameters.get(POLICY).and_then(|named| named.string_value.parse().ok());
     let has_cells = config.parameters.keys().any(|key| key.starts_with("cells."));
     match (named, &config.scheduling_choice) {
-        (policy, _) if has_cells || sequences::given(config).is_some() => match policy {
+        (policy, _) if has_cells || sequences::batching(config).is_some() => match policy {
             Some(PolicyName::Of(kind @ PolicyKind::Lazy)) => kind.name(),
             _ => PolicyKind::Cellular.name(),
         },

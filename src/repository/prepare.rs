@@ -186,7 +186,7 @@ impl Plan {
         let (spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(text)?;
         let mut unfold = unfold::read(&settings, origin).map_err(text)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
-        if unfold.is_none() && sequences::given(config).is_some() {
+        if unfold.is_none() && sequences::batching(config).is_some() {
             unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(text)?;
             cells.push(whole.clone());
         }

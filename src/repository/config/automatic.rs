@@ -1,4 +1,4 @@
-//! What a configuration leaves to the server: `stages: auto` and `policy: auto`.
+//! Choices that a configuration leaves to the server: `stages: auto` and `policy: auto`.
 
 use super::{
     Origin,
@@ -8,7 +8,7 @@ use super::{
     stages::{StageCuts, StageRequest},
 };
 
-/// What is chosen by a model's profile.
+/// The settings that are chosen from a model's profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Automatic {
     /// The number of stages.
@@ -18,23 +18,25 @@ pub struct Automatic {
 }
 
 impl Automatic {
-    /// Nothing, unless the configuration says `auto` of stages or policy explicitly; then also the other of the two
-    /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that
-    /// cannot be cut or cannot batch, and of one of cells or with sequences, nothing.
+    /// Decides which settings the profile chooses.
+    ///
+    /// If the configuration sets stages or policy to `auto`, the profile also chooses the other one, unless it is
+    /// given. In `config.pbtxt` a missing policy counts as given, because it means Triton's dynamic batcher. The
+    /// profile chooses nothing for models that cannot be cut or cannot batch, and for models with cells or sequences.
     pub fn of(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Self {
         let Settings { config, own } = settings;
         let is_auto = |stages: &Stages| *stages == Stages::Word(Auto::Auto);
         let given = own.stages.as_ref();
         let policy = settings.policy() == Some(PolicyName::Auto);
         let is_asked_for = given.is_some_and(is_auto) || policy && !origin.implies_policy;
-        let unfolds = settings.has_cells() || sequences::given(config).is_some();
+        let unfolds = settings.has_cells() || sequences::batching(config).is_some();
         if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || unfolds {
             return Self::default();
         }
         Self { stages: given.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }
     }
 
-    /// Whether anything is chosen.
+    /// Whether the profile chooses anything.
     pub fn is_any(self) -> bool {
         self.stages || self.policy
     }

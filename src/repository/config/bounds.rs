@@ -1,22 +1,22 @@
-//! How large a configuration may be, in whatever form it comes: checked before anything is built from the text.
+//! Limits on the size of a configuration, checked before or while a text is read.
 
 use super::Position;
 
-/// Most brackets that may be open at a time; a whole `ModelConfig` nests to ten.
+/// Maximum number of brackets that are open at the same time. A complete `ModelConfig` needs ten.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// Most values of one configuration, with the values that aliases repeat. A table of latencies of any size fits into
-/// its own file.
+/// Maximum number of values of a configuration, including those that YAML aliases repeat. A larger table of latencies
+/// can be a file of its own.
 pub(super) const MAX_VALUES: usize = 20_000;
 
-/// Longest key that a user may choose (of a parameter, a tensor, a cell), as it is written: a key is copied into the
-/// path of every value behind it.
+/// Maximum bytes of a key, as written. A user chooses names of parameters, tensors and cells, and the paths of all
+/// values below a name contain it.
 pub(super) const MAX_KEY_BYTES: usize = 1024;
 
-/// Most bytes of a configuration in `config.pbtxt` or in a load request.
+/// Maximum bytes of a `config.pbtxt`, and of the configuration in a load request.
 pub(super) const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// What a text holds too much of, and where it was noticed.
+/// A limit that a text exceeds, and where.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Excess {
     pub(super) position: Option<Position>,
@@ -39,7 +39,7 @@ fn too_long_key(bytes: usize) -> String {
     format!("expected a key of at most {MAX_KEY_BYTES} bytes, but found one of {bytes}")
 }
 
-/// Refuses a key that is too long.
+/// Rejects a key that is too long.
 pub(super) fn key(key: &str) -> Result<(), String> {
     match key.len() {
         0..=MAX_KEY_BYTES => Ok(()),
@@ -47,25 +47,25 @@ pub(super) fn key(key: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a refusal is for what the same configuration may have less of in another form: values that were completed
-/// count, and characters take as many bytes as their escapes.
+/// Whether a limit may apply to one form of a configuration and not to another. Completion adds values, and escapes
+/// lengthen keys.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn depends_on_form(message: &str) -> bool {
     let key = too_long_key(0);
     message == too_many_values() || message.starts_with(key.trim_end_matches('0'))
 }
 
-/// Brackets times bytes of a YAML text. The YAML reader visits every open bracket again at each token, so this
-/// product bounds its time (to about half a second); it allows 1,024 brackets in the longest file and more in shorter
-/// ones.
+/// Maximum product of brackets and bytes of a YAML text. The YAML reader visits every open bracket again at each token,
+/// so this product limits its time to about half a second. The longest file may have 1,024 brackets, a shorter one
+/// more.
 const MAX_BRACKETS_TIMES_BYTES: usize = 1 << 27;
 
 /// Checks the nesting of a YAML text.
 ///
-/// Quotes and comments are not distinguished from the rest, so that nothing can hide in them: their brackets count too.
+/// Brackets in strings and comments count too, because telling them apart would need a YAML reader.
 pub(super) fn yaml(text: &str) -> Result<(), Excess> {
     let (mut depth, mut brackets) = (0_usize, 0_usize);
-    // Deeper lists need deeper indentation, unless they begin in one line: `- - - x`.
+    // Lists nest by indentation, or within one line: `- - - x`.
     for (number, line) in text.lines().enumerate() {
         let markers = line.split_ascii_whitespace().take_while(|word| matches!(*word, "-" | "?" | ":")).count();
         if markers > MAX_DEPTH {

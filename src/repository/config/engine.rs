@@ -1,19 +1,18 @@
-//! What runs a model on the CPU, and what each of its cells.
+//! The engine and the precision of a model, and of each of its cells.
 
 use super::{
     ConfigError, complete,
     origin::Origin,
     parameters,
     settings::Settings,
-    values::{Named, PartName},
+    values::{Parsed, PartName},
 };
 use crate::engine::{OnnxEngine, Precision};
 
-/// The engine and the precision of a model. An engine that the configuration does not name is the one that Triton's
-/// `backend` names.
+/// Returns the engine and the precision of a model. If the configuration names no engine, Triton's `backend` decides.
 ///
 /// # Errors
-/// When an engine is named, but the model has no graph that it could run.
+/// Rejects an engine for a model without a graph.
 pub fn of(settings: &Settings, origin: &Origin) -> Result<(OnnxEngine, Precision), ConfigError> {
     let Settings { config, own } = settings;
     let by_backend = if config.backend == complete::OPENVINO { OnnxEngine::OpenVino } else { OnnxEngine::default() };
@@ -21,18 +20,18 @@ pub fn of(settings: &Settings, origin: &Origin) -> Result<(OnnxEngine, Precision
         let message = format!("the backend '{}' runs no graph: remove this", complete::REPEAT);
         return Err(origin.error(&parameters::path("engine"), message));
     }
-    let precision = own.instance.precision.map(|Named(precision)| precision);
-    Ok((own.engine.map_or(by_backend, |Named(engine)| engine), precision.unwrap_or_default()))
+    let precision = own.instance.precision.map(|Parsed(precision)| precision);
+    Ok((own.engine.map_or(by_backend, |Parsed(engine)| engine), precision.unwrap_or_default()))
 }
 
-/// The engine and the precision of a cell: its own, else those of the model.
+/// Returns the engine and the precision of a cell, which default to those of the model.
 ///
 /// # Errors
 /// As [`of`].
 pub fn of_cell(settings: &Settings, cell: &str, origin: &Origin) -> Result<(OnnxEngine, Precision), ConfigError> {
     let (engine, precision) = of(settings, origin)?;
     let Some(own) = settings.own.cells.get(&PartName(cell.to_owned())) else { return Ok((engine, precision)) };
-    Ok((own.engine.map_or(engine, |Named(engine)| engine), own.precision.map_or(precision, |Named(own)| own)))
+    Ok((own.engine.map_or(engine, |Parsed(engine)| engine), own.precision.map_or(precision, |Parsed(own)| own)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The fuzz bodies of model configurations: whatever the text, it is answered, and what is accepted says the same in
-//! every form.
+//! The fuzz bodies of model configurations. No text makes a reader panic, and a configuration that is accepted means
+//! the same in every form.
 
 use std::collections::BTreeMap;
 
@@ -47,24 +47,27 @@ pub(super) fn read_json(bytes: &[u8]) -> bool {
     json::parse(&text).map(|(config, origin)| check_config(config, &origin)).is_ok()
 }
 
-/// Takes a configuration as far as a loader does.
+/// Processes a configuration as far as a loader does.
 fn check_config(mut settings: Settings, origin: &Origin) {
     check::hints(&settings.config);
     if let Some(Latencies::Here(lines)) = &settings.own.batching.latencies {
         let stages = latencies::table(lines, 2).map(|table| table.stages.len());
         assert!(matches!(stages, Ok(2) | Err(_)), "one list for each stage");
     }
-    let said = told(&mut settings, origin);
-    if said.is_ok() {
-        check_forms(&settings, &said);
+    let loaded = load(&mut settings, origin);
+    if loaded.is_ok() {
+        check_forms(&settings, &loaded);
     }
 }
 
-/// All that a loader is told.
-type Told = (ModelSpec, Knobs, StageRequest, Option<UnfoldRequest>, Option<CostTable>);
+/// Everything that a loader gets from a configuration.
+type Loaded = (ModelSpec, Knobs, StageRequest, Option<UnfoldRequest>, Option<CostTable>);
 
-/// Completes a configuration and reads all of it, or says why it is refused.
-pub(super) fn told(settings: &mut Settings, origin: &Origin) -> Result<Told, String> {
+/// Completes, checks and converts a configuration.
+///
+/// # Errors
+/// Returns why it is rejected.
+pub(super) fn load(settings: &mut Settings, origin: &Origin) -> Result<Loaded, String> {
     let text = |fault: ConfigError| fault.to_string();
     let name = settings.config.name.clone();
     let name = if name.is_empty() { "m".to_owned() } else { name };
@@ -82,18 +85,18 @@ pub(super) fn told(settings: &mut Settings, origin: &Origin) -> Result<Told, Str
     Ok((spec, knobs, stages, unfold, table))
 }
 
-/// Printed as `config.pbtxt` and as JSON and read again, a completed configuration says the same. One that is as long
-/// as allowed before it is completed may be too long after it.
-pub(super) fn check_forms(settings: &Settings, said: &Result<Told, String>) {
+/// Prints a completed configuration as `config.pbtxt` and as JSON, reads both, and asserts that they mean the same.
+/// Completion may lengthen a configuration beyond the limits; such a form is skipped.
+pub(super) fn check_forms(settings: &Settings, loaded: &Result<Loaded, String>) {
     let config = settings.shown();
     let shown = schema::message(&config).expect("the descriptors are sound").to_text_format();
     if let Some((mut from_pbtxt, origin)) = unless_too_long(pbtxt::parse("config.pbtxt", shown.as_bytes()), &shown) {
-        assert_eq!(&told(&mut from_pbtxt, &origin), said, "{shown}");
+        assert_eq!(&load(&mut from_pbtxt, &origin), loaded, "{shown}");
         assert_eq!(from_pbtxt.shown(), config, "nothing is completed twice");
     }
     let shown = json::write(&config).expect("the schema is the message's").to_string();
     if let Some((mut from_json, origin)) = unless_too_long(json::parse(&shown), &shown) {
-        assert_eq!(&told(&mut from_json, &origin), said, "{shown}");
+        assert_eq!(&load(&mut from_json, &origin), loaded, "{shown}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The `config` parameter of a load request: `ModelConfig` in protobuf's JSON form.
+//! The `config` parameter of a load request: `ModelConfig` in the JSON form of protobuf.
 
 use prost_reflect::{Kind, MessageDescriptor};
 
@@ -10,7 +10,7 @@ use super::{
 
 const SOURCE: &str = "the config parameter of the load request";
 
-/// Reads a JSON configuration; keys in snake_case or camelCase, 64-bit integers as numbers or strings.
+/// Reads a JSON configuration. Keys are in snake_case or camelCase, and 64-bit integers are numbers or strings.
 ///
 /// # Errors
 /// Rejects text that is too large, and anything but one JSON object of known keys; with line, column and key.
@@ -58,7 +58,7 @@ fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(
 /// Writes a configuration in the same JSON form, with the keys of `model_config.proto`.
 ///
 /// # Errors
-/// Only if the crate was built from a broken descriptor set.
+/// Fails only if the crate was built from a broken descriptor set.
 pub fn write(config: &pb::ModelConfig) -> Result<serde_json::Value, ConfigError> {
     let refuse = |fault: String| ConfigError::of_text("the configuration", None, fault);
     let options = prost_reflect::SerializeOptions::new().use_proto_field_name(true);

@@ -1,5 +1,5 @@
-//! The latency table: measured times of a model's stages, in a file beside its configuration or in the configuration
-//! itself. Until a stage has been measured its latency is learned while it runs.
+//! The latency table: measured times of a model's stages, in the configuration or in a file beside it. Latencies that
+//! the table does not contain are learned while the model runs.
 
 use std::{collections::BTreeMap, marker::PhantomData};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::batching::{CostPoint, CostTable, Ns, knob::Whole};
 
-/// Most bytes of a table.
+/// Maximum bytes of a table.
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// First line of a table.
@@ -42,10 +42,10 @@ impl TryFrom<WrittenLatencies> for Latencies {
     }
 }
 
-/// Reads a table of a model with this many stages.
+/// Reads the table of a model with `stages` stages.
 ///
 /// # Errors
-/// With the line and what was expected.
+/// Names the line and what was expected.
 pub fn parse(text: &str, stages: u16) -> Result<CostTable, String> {
     table(&lines(text)?, stages)
 }
@@ -72,10 +72,10 @@ fn lines(text: &str) -> Result<Vec<Latency>, String> {
     lines.collect()
 }
 
-/// The costs of a model with this many stages.
+/// Collects the latencies of a model with `stages` stages.
 ///
 /// # Errors
-/// When there is none, one is there twice, or one is of a stage that the model has not.
+/// Rejects an empty table, two latencies of the same size, and a stage that the model does not have.
 pub fn table(lines: &[Latency], stages: u16) -> Result<CostTable, String> {
     let mut points: Vec<BTreeMap<(u32, u64), Ns>> = vec![BTreeMap::new(); usize::from(stages)];
     for Latency { stage: Whole(stage), rows: Whole(rows), length, latency_us } in lines {
@@ -100,7 +100,7 @@ fn nanoseconds(microseconds: f64) -> Ns {
     ((microseconds * 1e3).round() as Ns).max(1)
 }
 
-/// The beginning of a line, for messages.
+/// Returns the beginning of a line, for messages.
 fn start(line: &str) -> String {
     let mut start: String = line.escape_debug().take(40).collect();
     if line.chars().nth(40).is_some() {

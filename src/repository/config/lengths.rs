@@ -1,4 +1,4 @@
-//! The lengths of padded axes that a model is prepared for where its runs have fixed shapes, as on CUDA cards.
+//! The lengths of padded axes for which a model is prepared on devices that run fixed shapes, such as CUDA cards.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use smallvec::SmallVec;
 use super::nearest::suggestion;
 use crate::batching::{Lengths, knob::LengthList};
 
-/// The lengths that a configuration lists, by padded axis.
+/// The lengths in a configuration, by padded axis.
 type Given = BTreeMap<String, LengthList>;
 
-/// In a model of cells: what says how many rows a segment may leave for steps that read one each.
+/// The key, in a model of cells, for the rows that a segment emits and the steps of a later segment read one by one.
 const STEPS: &str = "steps";
 
-/// Lengths by default: from 16 on, no request is padded to more than one and a half times its own length.
+/// Default lengths of a single padded axis. From 16 on, a request is padded to at most 1.5 times its own length.
 const LADDER: [u32; 11] = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-/// Lengths by default of each of several axes: at most twice its own.
+/// Default lengths of each of several padded axes: at most twice the request's own.
 const COARSE: [u32; 6] = [16, 32, 64, 128, 256, 512];
-/// Most combinations of the lengths of several axes.
+/// Maximum number of combinations of the lengths of several axes.
 const MOST: usize = 64;
 
 /// The lengths that a model is prepared for.
@@ -34,7 +34,7 @@ struct AxisLengths {
 }
 
 impl PreparedLengths {
-    /// Those of a model whose padded axes have these names.
+    /// Returns the lengths of a model whose padded axes are `symbols`.
     pub fn of(given: &Given, symbols: &[String]) -> Self {
         let by_default = if symbols.len() > 1 { &COARSE[..] } else { &LADDER };
         let axes = symbols.iter().map(|symbol| {
@@ -45,15 +45,15 @@ impl PreparedLengths {
         Self { axes: axes.collect() }
     }
 
-    /// Whether the configuration lists all of them, so that each must have a plan.
+    /// Whether the configuration lists the lengths of every axis. Each combination must then have a plan.
     pub fn are_given(&self) -> bool {
         self.axes.iter().all(|axis| axis.is_given)
     }
 
-    /// All combinations, the shortest first; one, of no lengths, where no axis is padded.
+    /// Returns all combinations of lengths, the shortest first. Without padded axes there is one empty combination.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Fails if there are too many.
     pub fn combinations(&self) -> Result<Vec<Lengths>, String> {
         let count = self.axes.iter().fold(1_usize, |count, axis| count.saturating_mul(axis.lengths.len()));
         if count > MOST {
@@ -76,15 +76,15 @@ impl PreparedLengths {
 pub struct CellLengths {
     /// By cell.
     pub cells: Vec<PreparedLengths>,
-    /// Most rows that a segment leaves for steps that read one each, where the configuration says it.
+    /// Maximum rows that a segment emits and later steps read one by one, if the configuration limits them.
     pub most_steps: Option<u32>,
 }
 
 impl CellLengths {
-    /// Those of cells whose axes have these names.
+    /// Returns the lengths of cells whose padded axes are `axes`.
     ///
     /// # Errors
-    /// When the configuration lists lengths of an axis that no cell has.
+    /// Rejects lengths of an axis that no cell has.
     pub fn of(given: &Given, axes: &[&[String]]) -> Result<Self, String> {
         let known = || axes.iter().copied().flatten().map(String::as_str).chain([STEPS]);
         for axis in given.keys() {

@@ -1,13 +1,13 @@
-//! Model configuration: `config.pbtxt`, `model.yaml`, a JSON override, and completion from the graph, all ending in one
-//! [`Settings`], which one conversion turns into what admission and batching need.
+//! Model configuration. `config.pbtxt`, `model.yaml` and the JSON of a load request are all read as one [`Settings`],
+//! which is completed from the graph, checked, and converted to what admission and batching need.
 //!
-//! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), the tree of values that keeps their
-//! places (`tree`, `origin`), the types of what it says ([`model`], [`values`]), our own settings among `parameters`
-//! ([`parameters`]), completion ([`complete`]), validation ([`check`]), and what settings mean: [`stages`], [`unfold`],
-//! [`sequences`], [`latencies`], [`lengths`], [`engine`], [`placement`], a policy ([`policies`], and [`policy_text`]
-//! for command lines), what they leave to a profile ([`automatic`]) and the conversion ([`convert`]).
-//! Here must not live: directories and versions, model states, threads. Nothing here touches the disk; callers hand in
-//! text and graph signatures.
+//! Here live the readers ([`pbtxt`], [`yaml`], [`json`]) with their limits (`bounds`), the untyped tree and the
+//! positions of its values (`tree`, `origin`), the types of all settings ([`settings`], [`model`], [`values`]),
+//! settings among `parameters` ([`parameters`]), completion ([`complete`]) and validation ([`check`]). One module
+//! interprets each kind of setting: [`stages`], [`unfold`], [`sequences`], [`latencies`], [`lengths`], [`engine`],
+//! [`placement`], [`policies`] (with [`policy_text`] for command lines) and [`automatic`] for choices left to a
+//! profile. [`convert`] combines them. Directories, versions, model states and threads must not live here. Nothing here
+//! reads files: callers pass text and graph signatures.
 
 pub mod automatic;
 mod bounds;

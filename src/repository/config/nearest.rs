@@ -1,9 +1,9 @@
-//! Known words in messages: all of them, and the one nearest to an unknown word, which suggests what was meant.
+//! Lists of known words in error messages, and suggestions for misspelt ones.
 
-/// Longer words have no neighbours.
+/// Longer words get no suggestion, because the distance takes quadratic time.
 const MAX_WORD_BYTES: usize = 256;
 
-/// `a, b or c`.
+/// Lists words as `a, b or c`.
 pub(super) fn alternatives(words: &[&str]) -> String {
     match words {
         [others @ .., before, last] if !others.is_empty() => format!("{}, {before} or {last}", others.join(", ")),
@@ -11,7 +11,7 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// `; did you mean 'x'?` for the candidate within reach of `word`, or nothing.
+/// Returns `; did you mean 'x'?` with the candidate nearest to `word`, or an empty text if none is near.
 pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|candidate| format!("; did you mean '{candidate}'?")).unwrap_or_default()
 }

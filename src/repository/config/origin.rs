@@ -71,7 +71,7 @@ pub struct Origin {
     offsets: BTreeMap<String, usize>,
     /// The tree of a YAML or JSON text.
     tree: Option<(Format, Node)>,
-    /// The keys of YAML by the beginning of the path that they replace, where paths of parameters are without
+    /// The keys of YAML by the beginning of the path that they replace. Paths of parameters are without
     /// `parameters[…]`.
     names: Vec<(String, String)>,
     /// Whether the configuration names no policy and its form implies one.

@@ -1,5 +1,5 @@
 //! Settings of this server among the `parameters` of `ModelConfig`, which has no fields for them. Their keys are paths
-//! with dots into [`Own`].
+//! with dots into [`OwnSettings`].
 //!
 //! Lists are numbered from 0 (`stages.0`, `exits.0.stage`, `unfold.0.cell`), lists of numbers are separated by commas,
 //! and the key `kind` names the kind of a segment.
@@ -11,7 +11,7 @@ use serde_path_to_error::{Path, Segment};
 
 use super::{
     ConfigError, Origin, pb,
-    settings::{Own, Settings},
+    settings::{OwnSettings, Settings},
     tree::{self, Fault, Node, unknown_key},
 };
 use crate::batching::knob::given;
@@ -48,7 +48,8 @@ pub fn fold(mut config: pb::ModelConfig, origin: &Origin) -> Result<Settings, Co
     let ours: Parameters = config.parameters.extract_if(.., |key, _| is_ours(key)).collect();
     let refuse = |(key, message): Refusal| origin.error(&path(parameter_of(&key, ours.keys())), message);
     let root = root(&ours).map_err(refuse)?;
-    let mut own = tree::typed(PhantomData::<Own>, &root).map_err(|(path, fault)| refuse(refusal(&path, fault)))?;
+    let mut own =
+        tree::typed(PhantomData::<OwnSettings>, &root).map_err(|(path, fault)| refuse(refusal(&path, fault)))?;
     if let Some(key) = given(&own.batching).iter().find(|key| ["queueing", "window"].contains(&key.as_str())) {
         return Err(refuse((format!("batching.{key}"), unknown_key(key, []))));
     }
@@ -163,7 +164,7 @@ fn segment(number: u16, mut keys: Vec<(String, Node)>) -> Result<Node, Refusal> 
 }
 
 /// Prints settings as parameters.
-pub fn of(own: &Own) -> BTreeMap<String, String> {
+pub fn of(own: &OwnSettings) -> BTreeMap<String, String> {
     let mut texts = BTreeMap::new();
     // Plain data with text keys always serialises.
     print("", &serde_json::to_value(own).unwrap_or_default(), &mut texts);

@@ -1,10 +1,10 @@
-//! Where the instances of a model live: Triton's instance groups as devices of the pool.
+//! Devices for the instances of a model, from Triton's instance groups.
 
 use super::pb::{self, model_instance_group::Kind};
 use crate::executor::{Placement, Site};
 
-/// The devices that a configuration names. Its groups are together on one or several; what leaves it to the server
-/// (KIND_AUTO, and KIND_MODEL, where the backend decides) goes for all.
+/// Returns the devices that the instance groups name together. If one group leaves the choice to the server (KIND_AUTO,
+/// or KIND_MODEL, which leaves it to the backend), the server chooses for all.
 pub fn placement(config: &pb::ModelConfig) -> Placement {
     let mut sites = Vec::new();
     for group in &config.instance_group {
@@ -13,7 +13,7 @@ pub fn placement(config: &pb::ModelConfig) -> Placement {
             Kind::Cpu => sites.push(Site::Cpu),
             Kind::Gpu if group.gpus.is_empty() => sites.push(Site::Cards),
             Kind::Gpu => {
-                // No card has a number below zero, and none is found by one that is too large.
+                // A number that does not fit becomes one that no card has.
                 let number = |gpu: &i32| u16::try_from(*gpu).unwrap_or(u16::MAX);
                 sites.extend(group.gpus.iter().map(|gpu| Site::Card(number(gpu))));
             }

@@ -1,22 +1,23 @@
-//! A policy in one line, as command lines take it: what stands below `batching` in `model.yaml`, without its braces.
+//! A policy in one line, for command lines: the section `batching` of `model.yaml` in flow style, without its braces.
 
 use serde_yaml::{Mapping, Value};
 
-/// Keys of the configuration itself that may stand among those of `batching`.
+/// Keys of the model that the line may contain beside those of `batching`.
 const OF_THE_MODEL: [&str; 2] = ["max_batch_size", "stages"];
 
-/// A policy's text, taken apart. What its keys and values mean is for [`super::yaml`] to say.
+/// A policy's text, split by section. [`super::yaml`] checks its keys and values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyText {
-    /// The `batching` section; its `policy` is there.
+    /// The section `batching`, always with `policy`.
     pub batching: Mapping,
-    /// `max_batch_size` and `stages`, where they stand there.
+    /// `max_batch_size` and `stages`, if given.
     pub model: Mapping,
 }
 
 impl PolicyText {
     /// Reads `lazy`, `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }` or `policy: window,
-    /// queueing: { … }`: the first key is the policy, unless there is a key `policy`. None where it is no mapping.
+    /// queueing: { … }`. The first key names the policy, unless there is a key `policy`. Returns `None` if the text is
+    /// not a mapping.
     pub fn read(text: &str) -> Option<Self> {
         let mut batching: Mapping = serde_yaml::from_str(&format!("{{ {text} }}")).ok()?;
         let mut model = Mapping::new();
@@ -36,7 +37,7 @@ impl PolicyText {
         Some(Self { batching, model })
     }
 
-    /// Both as one document of `model.yaml`.
+    /// Returns both as a document of `model.yaml`.
     pub fn document(&self) -> Mapping {
         let mut document = self.model.clone();
         document.insert("batching".into(), Value::Mapping(self.batching.clone()));

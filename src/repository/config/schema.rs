@@ -11,7 +11,10 @@ static MODEL_CONFIG: LazyLock<Option<MessageDescriptor>> = LazyLock::new(|| {
     pool.get_message_by_name("inference.ModelConfig")
 });
 
-/// The descriptor of `inference.ModelConfig`; an error only if the crate was built from a broken descriptor set.
+/// Returns the descriptor of `inference.ModelConfig`.
+///
+/// # Errors
+/// Fails only if the crate was built from a broken descriptor set.
 pub(super) fn model_config() -> Result<MessageDescriptor, &'static str> {
     MODEL_CONFIG.clone().ok_or("the compiled descriptors hold no inference.ModelConfig")
 }

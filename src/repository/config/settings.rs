@@ -1,5 +1,5 @@
-//! A model's configuration as it is worked with: Triton's `ModelConfig`, and beside it, typed, what that has no fields
-//! for. All forms of a configuration are read into it once; completion, checks and conversion take it from here.
+//! The settings of a model: Triton's `ModelConfig` and, typed, the settings that it has no fields for. Every form of a
+//! configuration is read into [`Settings`] once. Completion, checks and conversion read no text.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use super::{
     model::{Batching, Cell, Exit, Segment, Stages},
     nearest::{alternatives, suggestion},
     parameters, pb,
-    values::{Named, PartName, Symbol, Words},
+    values::{Keywords, Parsed, PartName, Symbol},
 };
 use crate::{
     batching::{PolicyKind, knob::LengthList},
@@ -19,14 +19,14 @@ use crate::{
 /// A model's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// What `ModelConfig` has fields for. Its `parameters` are those that are not ours.
+    /// The settings that `ModelConfig` has fields for. Its `parameters` are only those without effect.
     pub config: pb::ModelConfig,
-    /// The rest.
-    pub own: Own,
+    /// All other settings.
+    pub own: OwnSettings,
 }
 
 impl Settings {
-    /// The whole as one `ModelConfig`, with the rest among its `parameters`.
+    /// Returns all settings as one `ModelConfig`, with those that it has no fields for among its `parameters`.
     pub fn shown(&self) -> pb::ModelConfig {
         let mut config = self.config.clone();
         let own = parameters::of(&self.own).into_iter();
@@ -34,58 +34,58 @@ impl Settings {
         config
     }
 
-    /// Whether the requests unfold into cells.
+    /// Whether requests unfold into cells.
     pub fn has_cells(&self) -> bool {
         !self.own.cells.is_empty() || !self.own.unfold.is_empty()
     }
 
-    /// Whether any number of responses comes to one request.
+    /// Whether a request may have any number of responses.
     pub fn is_decoupled(&self) -> bool {
         self.config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled)
     }
 
-    /// The policy, where the configuration names one.
+    /// Returns the policy, if the configuration names one.
     pub fn policy(&self) -> Option<PolicyName> {
         self.own.batching.policy.map(|policy| policy.0)
     }
 }
 
-/// What a configuration says that `ModelConfig` has no fields for. Its paths are the keys of `parameters`.
+/// The settings that `ModelConfig` has no fields for. Their paths are the keys of `parameters`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Own {
-    /// What is padded, by input.
-    pub pad: BTreeMap<String, Named<Pad>>,
+pub struct OwnSettings {
+    /// Padded axes, by input.
+    pub pad: BTreeMap<String, Parsed<Pad>>,
     /// The names of dimensions, by tensor.
-    pub axes: BTreeMap<String, Named<Axes>>,
-    /// The lengths that cards are prepared for, by padded axis.
+    pub axes: BTreeMap<String, Parsed<Axes>>,
+    /// Lengths that cards are prepared for, by padded axis.
     pub lengths: BTreeMap<String, LengthList>,
-    /// What runs the model on the CPU.
-    pub engine: Option<Named<OnnxEngine>>,
+    /// The engine that runs the model on the CPU.
+    pub engine: Option<Parsed<OnnxEngine>>,
     /// How the model runs on its devices.
     pub instance: OwnInstance,
     /// How requests share batches.
     pub batching: Batching,
     /// Where the model is cut.
     pub stages: Option<Stages>,
-    /// Where rows leave the order of stages.
+    /// Where rows leave before the last stage.
     pub exits: Vec<Exit>,
-    /// Its cell types; empty: none.
+    /// The cell types, by name; empty for a model without cells.
     pub cells: BTreeMap<PartName, Cell>,
-    /// The segments of each request; empty: none.
+    /// The segments of each request, in order; empty for a model without cells.
     pub unfold: Vec<Segment>,
 }
 
-/// How a model runs on its devices, as far as instance groups do not say it.
+/// How a model runs on its devices, beyond what instance groups can express.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OwnInstance {
-    /// What products and convolutions are computed with.
-    pub precision: Option<Named<Precision>>,
+    /// Precision of matrix products and convolutions.
+    pub precision: Option<Parsed<Precision>>,
 }
 
-impl Own {
-    /// The key of the first setting of stages and exits.
+impl OwnSettings {
+    /// Returns the key of the first setting of stages and exits.
     pub fn stages_key(&self) -> Option<&'static str> {
         match &self.stages {
             _ if !self.exits.is_empty() => Some("exits.0.at_least"),
@@ -96,12 +96,12 @@ impl Own {
     }
 }
 
-/// What is padded of one input. As text: `tokens`, `tokens=0`, `height,width=0`.
+/// The padded axes of an input and the fill value. As text: `tokens`, `tokens=0`, `height,width=0`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pad {
     /// Names of the padded axes.
     pub symbols: Vec<String>,
-    /// What they are filled with.
+    /// Fill value.
     pub value: f64,
 }
 
@@ -126,7 +126,7 @@ impl FromStr for Pad {
     }
 }
 
-/// The names of a tensor's dimensions in order. As text: `-` for one without a name: `tokens,-`.
+/// The names of a tensor's dimensions, in order. As text, `-` stands for a dimension without a name: `tokens,-`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Axes(pub Vec<Option<String>>);
 
@@ -150,22 +150,22 @@ impl FromStr for Axes {
     }
 }
 
-/// How batches are formed, as a configuration names it.
+/// The name of a policy, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
-    /// The server chooses.
+    /// The server chooses the policy.
     Auto,
     /// One policy.
     Of(PolicyKind),
 }
 
 impl PolicyName {
-    /// All names.
+    /// Iterates over all names.
     pub fn all() -> impl Iterator<Item = Self> {
         std::iter::once(Self::Auto).chain(PolicyKind::ALL.iter().copied().map(Self::Of))
     }
 
-    /// The name in configurations.
+    /// Returns the name that configurations use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -173,7 +173,7 @@ impl PolicyName {
         }
     }
 
-    /// Whether batches are formed by preferred sizes and a delay.
+    /// Whether the policy may wait for preferred batch sizes, up to a delay.
     pub const fn has_window(self) -> bool {
         matches!(self, Self::Auto | Self::Of(PolicyKind::Window))
     }
@@ -190,15 +190,15 @@ impl FromStr for PolicyName {
 
     fn from_str(name: &str) -> Result<Self, String> {
         Self::all().find(|policy| policy.as_str() == name).ok_or_else(|| {
-            let names = Self::words();
+            let names = Self::keywords();
             let hint = suggestion(name, names.iter().copied());
             format!("expected {}, but found '{name}'{hint}", alternatives(&names))
         })
     }
 }
 
-impl Words for PolicyName {
-    fn words() -> Vec<&'static str> {
+impl Keywords for PolicyName {
+    fn keywords() -> Vec<&'static str> {
         Self::all().map(Self::as_str).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Values of a `model.yaml` that are more than what serde has: words of other modules, names, mappings that must not be
-//! empty. Numbers with bounds and units are those of [`crate::batching::knob`].
+//! Types of single values that serde does not have: keywords, names, collections that must not be empty. For numbers
+//! with bounds and units, see [`crate::batching::knob`].
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 
@@ -13,7 +13,7 @@ use crate::{
     model::DataType,
 };
 
-/// Serialises an enum of kinds of values as the value, without a tag that names could be mistaken for.
+/// Serialises an enum of several kinds of values as the value alone. A derived tag could be mistaken for a name.
 macro_rules! serialize_untagged {
     ($kinds:ty: $($kind:ident),+) => {
         impl serde::Serialize for $kinds {
@@ -27,55 +27,55 @@ macro_rules! serialize_untagged {
 }
 pub(super) use serialize_untagged;
 
-/// A value that is written as a word, and which knows its words.
+/// A value that is read from text by `FromStr` and printed by `Display`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<T>(pub T);
+pub struct Parsed<T>(pub T);
 
-impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Named<T> {
+impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Parsed<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.trim().parse().map(Self).map_err(de::Error::custom)
     }
 }
 
-impl<T: fmt::Display> Serialize for Named<T> {
+impl<T: fmt::Display> Serialize for Parsed<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-/// The words of a type, for the schema.
-pub trait Words {
-    /// All words that are read as a value.
-    fn words() -> Vec<&'static str>;
+/// A type with a fixed set of values, which the JSON schema lists.
+pub trait Keywords {
+    /// Returns every text that is read as a value.
+    fn keywords() -> Vec<&'static str>;
 }
 
-impl Words for OnnxEngine {
-    fn words() -> Vec<&'static str> {
+impl Keywords for OnnxEngine {
+    fn keywords() -> Vec<&'static str> {
         Self::NAMES.map(|(name, _)| name).to_vec()
     }
 }
 
-impl Words for Precision {
-    fn words() -> Vec<&'static str> {
+impl Keywords for Precision {
+    fn keywords() -> Vec<&'static str> {
         Self::NAMES.map(|(name, _)| name).into_iter().chain(["fp32"]).collect()
     }
 }
 
-impl<T: Words> JsonSchema for Named<T> {
+impl<T: Keywords> JsonSchema for Parsed<T> {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        T::words().join("_").into()
+        T::keywords().join("_").into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "enum": T::words() })
+        json_schema!({ "type": "string", "enum": T::keywords() })
     }
 }
 
-/// A datatype as people write it: `FP32`, `TYPE_FP32`, `BYTES` or `STRING`.
+/// A datatype in the protocol's or Triton's spelling: `FP32`, `TYPE_FP32`, `BYTES` or `STRING`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataTypeName(pub DataType);
 
@@ -92,14 +92,14 @@ impl FromStr for DataTypeName {
     }
 }
 
-impl Words for DataTypeName {
-    fn words() -> Vec<&'static str> {
+impl Keywords for DataTypeName {
+    fn keywords() -> Vec<&'static str> {
         let triton = DataType::ALL.map(|datatype| datatype_to_pb(datatype).as_str_name());
         DataType::ALL.map(DataType::as_str).into_iter().chain(["STRING"]).chain(triton).collect()
     }
 }
 
-/// A size, −1 where it varies, or the name of an axis that varies.
+/// A dimension: a size, −1 for one that varies, or the name of an axis that varies.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename = "a size, -1, or the name of an axis")]
 #[schemars(untagged, inline)]
@@ -107,19 +107,19 @@ pub enum Dim {
     /// A size, or −1.
     #[serde(rename = "#whole")]
     Size(Whole<i64, -1, { i64::MAX as i128 }>),
-    /// The axis varies under this name.
+    /// The name of an axis that varies.
     #[serde(rename = "#text")]
     Axis(Symbol),
 }
 
-/// A name that an axis can have: one that can stand in `pad.` and `axes.` parameters.
+/// The name of an axis. Parameters `pad.<input>` and `axes.<tensor>` must be able to list it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline)]
 pub struct Symbol(pub String);
 
 impl Symbol {
-    /// Whether a text can be such a name: neither empty nor a number, without `,`, `=` and spaces around it.
+    /// Whether a text can be the name of an axis: neither empty nor a number, without `,`, `=` and surrounding spaces.
     pub fn is(name: &str) -> bool {
         let is_plain = name != "-" && name.trim() == name && !name.contains([',', '=']);
         !name.is_empty() && is_plain && name.parse::<f64>().is_err()
@@ -134,7 +134,8 @@ impl TryFrom<String> for Symbol {
     }
 }
 
-/// The name of a cell or segment: letters, digits, `_` and `-`, so that it can stand before a dot.
+/// The name of a cell or segment: letters, digits, `_` and `-`. Without dots, because `<segment>.<emit>` names a
+/// tensor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline)]
@@ -169,19 +170,19 @@ where
     }
 }
 
-/// Values by name, at least one.
-pub type Entries<T> = NonEmpty<BTreeMap<Filled, T>>;
+/// A mapping of names to values, with at least one entry.
+pub type Entries<T> = NonEmpty<BTreeMap<NonEmptyText, T>>;
 
-/// Names by name, if there are any: tensors, outputs or words, by what they are for.
-pub type Names = Option<Entries<Filled>>;
+/// An optional mapping of names to names, such as tensors by input.
+pub type Names = Option<Entries<NonEmptyText>>;
 
-/// A text that says something.
+/// A text that is not blank, without surrounding spaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline)]
-pub struct Filled(pub String);
+pub struct NonEmptyText(pub String);
 
-impl TryFrom<String> for Filled {
+impl TryFrom<String> for NonEmptyText {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, &'static str> {

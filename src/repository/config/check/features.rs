@@ -135,7 +135,8 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
         ])?;
     }
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-    let without_cache = [(sequences::given(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")];
+    let without_cache =
+        [(sequences::batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")];
     origin.refuse_first(without_cache.map(|(applies, what)| {
         let message = format!("a response cache does not go with {what}");
         (has_cache(config) && applies, "response_cache", message)

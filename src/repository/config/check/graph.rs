@@ -1,4 +1,4 @@
-//! The configuration against the graph it is to run: names, datatypes, shapes.
+//! Compares the configuration with the graph: names, datatypes, shapes.
 
 use super::tensors::tensors;
 use crate::{

@@ -1,4 +1,4 @@
-//! Numbers that must agree: batch sizes, priorities, parameters, warm-up.
+//! Checks that numbers agree: batch sizes, priorities, parameters, warm-up.
 
 use super::stays_inside;
 use crate::{
@@ -35,7 +35,8 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     warmup(config, origin)
 }
 
-/// What `ModelConfig` has no fields for: it is of tensors and axes that there are, and of the policy that is chosen.
+/// Checks settings that `ModelConfig` has no fields for: their tensors and axes exist, and the policy goes with the
+/// scheduler.
 fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let Settings { config, own } = settings;
     let inputs = config.input.iter().map(|tensor| tensor.name.as_str());
@@ -43,7 +44,7 @@ fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let tensors: Vec<&str> = inputs.clone().chain(outputs).collect();
     let inputs: Vec<&str> = inputs.collect();
     let padded: Vec<&str> = own.pad.values().flat_map(|pad| &pad.0.symbols).map(String::as_str).collect();
-    // Which axes cells have their programs say.
+    // The axes of cells are known only from their programs.
     let lengths = own.lengths.keys().filter(|_| !settings.has_cells());
     let pads = own.pad.keys().map(|name| ("pad", "input", name, &inputs));
     let axes = own.axes.keys().map(|name| ("axes", "input or output", name, &tensors));
@@ -86,7 +87,7 @@ fn dynamic_batching(
         return refuse("dynamic_batching", message);
     }
     let outside = batching.preferred_batch_size.iter().find(|size| **size < 1 || **size > largest);
-    // A model of cells has none at all, as its policy will say.
+    // The policy of a model of cells rejects preferred sizes altogether.
     if let Some(size) = outside.filter(|_| !has_cells) {
         let message = format!("expected sizes from 1 to max_batch_size {largest}, but found {size}");
         return refuse("dynamic_batching.preferred_batch_size", message);
@@ -108,7 +109,7 @@ fn dynamic_batching(
     if batching.preserve_ordering { ordered(batching, origin) } else { Ok(()) }
 }
 
-/// Refuses what changes the order that `preserve_ordering` keeps, as Triton does.
+/// Rejects settings that would change the order that `preserve_ordering` keeps, as Triton does.
 fn ordered(batching: &pb::ModelDynamicBatching, origin: &Origin) -> Result<(), ConfigError> {
     let levels = batching.priority_levels;
     let message = format!("expected one level, since preserve_ordering is true, but found {levels}");
@@ -135,7 +136,7 @@ fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> 
         for (name, input) in &sample.inputs {
             let path = format!("{path}.inputs[{name}]");
             let declared = config.input.iter().find(|tensor| tensor.name == *name);
-            // Control inputs and states are the program's, whose dims the graph says.
+            // Samples may contain controls and states, which are inputs of the program. The graph has their dims.
             let of_program =
                 sequences::datatype_of(config, name).map(|datatype| convert::datatype_to_pb(datatype).into());
             let Some(data_type) = declared.map(|tensor| tensor.data_type).or(of_program) else {

@@ -1,8 +1,8 @@
-//! Validation of a configuration. What would change results and is not supported is refused by name; what is only a
-//! hint is warned about; what cannot be is refused with the reason.
+//! Validation of a configuration. Fields that would change results and are not supported are errors, and fields without
+//! effect are hints.
 //!
-//! `features` needs nothing but the configuration as the user wrote it; `limits` and `tensors` read the
-//! completed one; `graph` compares it with the graph it is to run.
+//! `features` checks the configuration as the user wrote it. `limits`, `tensors` and `sequences` check the completed
+//! one, and `graph` compares it with the graph.
 
 mod features;
 mod graph;
@@ -16,10 +16,10 @@ use crate::onnx::Signature;
 pub use features::{Hint, hints, supported};
 pub(super) use tensors::tensors;
 
-/// Refuses what contradicts itself or, where a graph is given, the graph: to be called after completion.
+/// Checks that a completed configuration contradicts neither itself nor the graph, if there is one.
 ///
 /// # Errors
-/// Names the first contradiction: file, key, expected and got.
+/// Returns the first contradiction: file, key, what was expected and what was found.
 pub fn consistent(settings: &Settings, signature: Option<&Signature>, origin: &Origin) -> Result<(), ConfigError> {
     let config = &settings.config;
     limits::check(settings, origin)?;
@@ -31,7 +31,7 @@ pub fn consistent(settings: &Settings, signature: Option<&Signature>, origin: &O
     tensors::padding(settings, origin)
 }
 
-/// Whether a file name from a configuration stays within the directory it is looked up in: relative, no `..`.
+/// Whether a file name from a configuration cannot leave its directory: it is relative, without `..`.
 pub fn stays_inside(name: &str) -> bool {
     use std::path::{Component, Path};
     let mut components = Path::new(name).components().peekable();
@@ -40,7 +40,7 @@ pub fn stays_inside(name: &str) -> bool {
         && components.all(|component| matches!(component, Component::Normal(_) | Component::CurDir))
 }
 
-/// Whether it is the name of a file in that directory itself.
+/// Whether a file name is that of a file directly in its directory.
 pub fn is_file_name(name: &str) -> bool {
     stays_inside(name) && !name.contains(['/', '\\'])
 }

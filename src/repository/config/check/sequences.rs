@@ -1,4 +1,4 @@
-//! `sequence_batching`: its limits, states and control inputs by themselves, and against the graph.
+//! Checks `sequence_batching`: its limits, states and control inputs, and whether they fit the graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::{
 
 pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let config = &settings.config;
-    let Some(batching) = sequences::given(config) else { return without_sequences(settings, origin) };
+    let Some(batching) = sequences::batching(config) else { return without_sequences(settings, origin) };
     let refuse = |key: &str, message: String| Err(origin.error(&format!("sequence_batching{key}"), message));
     let candidates = match &batching.strategy_choice {
         Some(StrategyChoice::Oldest(oldest)) => oldest.max_candidate_sequences,
@@ -93,7 +93,7 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Refuses sizes of batches that cannot be, as Triton does, although rows wait for none.
+/// Rejects impossible batch sizes, as Triton does, although they have no effect here.
 fn batches(settings: &Settings, batching: &pb::ModelSequenceBatching, origin: &Origin) -> Result<(), ConfigError> {
     match &batching.strategy_choice {
         Some(StrategyChoice::Oldest(oldest)) if !settings.has_cells() => {
@@ -112,7 +112,7 @@ fn batches(settings: &Settings, batching: &pb::ModelSequenceBatching, origin: &O
     }
 }
 
-/// Refuses what only sequences have.
+/// Rejects settings that only models with sequences have.
 fn without_sequences(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     match settings.own.batching.sequences.as_ref().and_then(|queue| given(queue).into_iter().next()) {
         Some(key) => {
@@ -123,7 +123,7 @@ fn without_sequences(settings: &Settings, origin: &Origin) -> Result<(), ConfigE
     }
 }
 
-/// Refuses what a request that runs through one cell cannot have.
+/// Rejects settings that do not go with requests that run as a single cell.
 fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let Settings { config, own } = settings;
     let width = own.batching.bucket_width.map(|_| "batching.bucket_width".to_owned());
@@ -145,7 +145,7 @@ fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigErro
     Ok(())
 }
 
-/// What is wrong with a state: its key, and the reason.
+/// Checks a state. Returns the key at fault and the reason.
 fn state_fault(state: &State) -> Option<(&'static str, String)> {
     let name = &state.input_name;
     if state.output_name.is_empty() {
@@ -183,7 +183,7 @@ fn control_fault(control: &Control) -> Option<String> {
     sequences::values(control).is_none().then(|| message.to_owned())
 }
 
-/// Initial states are files of the model's directory.
+/// Checks that files of initial states are in the model's directory.
 pub(super) fn files(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
     match sequences::files(config).find(|(_, file)| !stays_inside(file)) {
         Some((input, file)) => {
@@ -199,7 +199,7 @@ pub(super) fn files(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
 
 /// Checks states and control inputs against the graph.
 pub(super) fn fits(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
-    let Some(batching) = sequences::given(config) else { return Ok(()) };
+    let Some(batching) = sequences::batching(config) else { return Ok(()) };
     for (number, state) in batching.state.iter().enumerate() {
         let path = format!("sequence_batching.state[{number}]");
         for (ports, name, what) in

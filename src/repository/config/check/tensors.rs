@@ -1,4 +1,4 @@
-//! Inputs and outputs by themselves: names, datatypes, dims, reshapes, padding.
+//! Checks inputs and outputs: names, datatypes, dims, reshapes, padding.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// An input or output, as both kinds are checked.
+/// An input or an output, for checks that apply to both.
 pub(in crate::repository::config) struct Tensor<'a> {
     pub(in crate::repository::config) path: String,
     pub(in crate::repository::config) what: &'static str,
@@ -24,7 +24,7 @@ pub(in crate::repository::config) struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    /// The dims that the graph sees.
+    /// Returns the dims that the graph has.
     pub(super) fn shape(&self) -> &[i64] {
         self.reshape.unwrap_or(self.dims)
     }
@@ -109,14 +109,14 @@ fn reshaped(
     Ok(())
 }
 
-/// Element counts between the variable dims: equal for two shapes that always hold the same elements. A product that
-/// no memory could hold counts as `None`.
+/// Returns the element counts between the variable dims. They are equal for two shapes that always have the same number
+/// of elements. A product that overflows is `None`.
 fn segments(dims: &[i64]) -> Vec<Option<i64>> {
     let products = dims.split(|dim| *dim == -1);
     products.map(|fixed| fixed.iter().try_fold(1_i64, |product, dim| product.checked_mul(*dim))).collect()
 }
 
-/// Checks what is padded; axes have their names by now, from the configuration or from the graph.
+/// Checks the padding. Axes must have their names, from the configuration or from the graph.
 pub(super) fn padding(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let config = &settings.config;
     let mut padded = BTreeSet::new();
@@ -211,7 +211,7 @@ fn pad_fits(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>, pad: &Pad
     Ok(())
 }
 
-/// Whether a datatype can represent a fill value.
+/// Whether a datatype can represent a fill value exactly or, for floats, within its range.
 #[allow(clippy::cast_precision_loss)]
 fn holds(datatype: DataType, value: f64) -> bool {
     let whole = |low: f64, high: f64| value.fract() == 0.0 && (low..high).contains(&value);

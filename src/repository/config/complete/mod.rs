@@ -1,5 +1,4 @@
-//! Completion: what a configuration leaves out is taken from the graph and from Triton's defaults, in the form that
-//! Triton's ModelConfig shows.
+//! Completion: fills in missing settings from the graph and from Triton's defaults, as Triton's ModelConfig shows them.
 
 use super::{
     ConfigError, Origin,
@@ -10,7 +9,7 @@ use super::{
     },
     sequences,
     settings::{Axes, PolicyName, Settings},
-    values::{Named, Symbol},
+    values::{Parsed, Symbol},
 };
 use crate::{
     batching::PolicyKind,
@@ -19,22 +18,21 @@ use crate::{
 
 /// The backend that runs ONNX graphs.
 pub const ONNXRUNTIME: &str = "onnxruntime";
-/// Triton's name of the backend that runs them by OpenVINO.
+/// Triton's name for the backend that runs ONNX graphs with OpenVINO.
 pub const OPENVINO: &str = "openvino";
-/// The built-in backend with many responses to one request.
+/// The built-in backend that answers a request with many responses.
 pub const REPEAT: &str = "repeat";
 /// Triton's name for an ONNX model.
 pub const ONNX_PLATFORM: &str = "onnxruntime_onnx";
-/// The program's file name where the configuration names none.
+/// Default file name of the program.
 pub const ONNX_FILENAME: &str = "model.onnx";
 
-/// Largest batch of a model that can batch and whose configuration does not say, unless the command line does:
-/// Triton's.
+/// Default largest batch, in rows, of a model that can batch; Triton's. The command line can change it.
 pub const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
-/// Instances of an ONNX model whose configuration does not say.
+/// Default number of instances of an ONNX model.
 const DEFAULT_INSTANCES: i32 = 2;
 
-/// Fills in what needs no graph: name, backend, platform, file name, version policy, instances, pinned memory.
+/// Fills in settings that need no graph: name, backend, platform, file name, version policy, instances, pinned memory.
 pub fn defaults(settings: &mut Settings, model: &str) {
     let has_cells = settings.has_cells();
     let config = &mut settings.config;
@@ -46,7 +44,7 @@ pub fn defaults(settings: &mut Settings, model: &str) {
     }
     let onnx = [ONNXRUNTIME, OPENVINO].contains(&config.backend.as_str());
     if onnx {
-        // Of OpenVINO's models Triton names no platform.
+        // Triton names no platform for models of OpenVINO.
         if config.backend == ONNXRUNTIME {
             ONNX_PLATFORM.clone_into(&mut config.platform);
         }
@@ -64,7 +62,7 @@ pub fn defaults(settings: &mut Settings, model: &str) {
     optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
 
-    // Lanes of a CPU share its cores: two tasks of half of the nodes take longer than one of all.
+    // Lanes of a CPU share its cores, so two tasks with half of the nodes each take longer than one with all.
     let count = if onnx && !has_cells { DEFAULT_INSTANCES } else { 1 };
     if config.instance_group.is_empty() {
         let name = config.name.clone();
@@ -80,19 +78,19 @@ pub fn defaults(settings: &mut Settings, model: &str) {
     }
 }
 
-/// Where there are no cards, instances whose place is left to the server are on the CPU.
+/// Puts instances whose device the server chooses on the CPU if there are no cards.
 pub fn kinds(config: &mut pb::ModelConfig, has_cards: bool) {
     for group in config.instance_group.iter_mut().filter(|group| !has_cards && group.kind == i32::from(Kind::Auto)) {
         group.kind = Kind::Cpu.into();
     }
 }
 
-/// Fills in tensors, the largest batch and the scheduler from the graph, as far as the configuration leaves them out.
-/// As in Triton, the largest batch and the scheduler are completed only where inputs or outputs are missing; with a
-/// `default_max_batch_size` of 0 a model that does not say its own stays without a batch.
+/// Fills in missing tensors, largest batch and scheduler from the graph. As in Triton, the largest batch and the
+/// scheduler are completed only if inputs or outputs are missing. With a `default_max_batch_size` of 0, a model without
+/// its own keeps no batch axis.
 ///
 /// # Errors
-/// When a tensor that has to be completed has a type that the protocol has not.
+/// Fails if a tensor to complete has a datatype that the protocol does not have.
 pub fn from_graph(
     settings: &mut Settings,
     signature: &Signature,
@@ -175,7 +173,7 @@ fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> R
             return Err(format!("the graph does not say the shape of '{}': give its dims", port.name));
         };
         *dims = shape.iter().skip(usize::from(batched)).map(PortDim::size).collect();
-        // The configuration cannot say "no dimensions" in dims: one of size 1, reshaped away.
+        // `dims` cannot express a scalar, so it becomes one dimension of size 1 that `reshape` removes.
         if dims.is_empty() && reshape.is_none() {
             *dims = vec![1];
             *reshape = Some(pb::ModelTensorReshape { shape: Vec::new() });
@@ -184,8 +182,8 @@ fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> R
     Ok(())
 }
 
-/// Gives the axes of a padded model the names that the graph has for them, where the configuration names none, so that
-/// the configuration alone says what is padded and cut back.
+/// Names the axes of a padded model as the graph does, unless the configuration names them. From then on the
+/// configuration alone determines what is padded and cut back.
 pub fn name_axes(settings: &mut Settings, signature: &Signature) {
     let Settings { config, own } = settings;
     if own.pad.is_empty() {
@@ -204,14 +202,14 @@ pub fn name_axes(settings: &mut Settings, signature: &Signature) {
         });
         let axes: Vec<Option<String>> = axes.collect();
         if axes.iter().any(Option::is_some) {
-            own.axes.entry(name.clone()).or_insert(Named(Axes(axes)));
+            own.axes.entry(name.clone()).or_insert(Parsed(Axes(axes)));
         }
     }
 }
 
-/// Fills in the scheduler once the largest batch is known: `auto` batches where the model can, as do the policies that
-/// need no window; and where there is one, the largest batch is the preferred one if none is named (as Triton's
-/// ModelConfig shows it). Models of cells need neither.
+/// Fills in the scheduler once the largest batch is known. `auto` and the policies without a window batch if the model
+/// can. If the policy has a window and no preferred sizes, the largest batch is the preferred one, as Triton's
+/// ModelConfig shows it. Models of cells need no scheduler.
 pub fn scheduler(settings: &mut Settings) {
     if settings.has_cells() {
         return;

@@ -1,5 +1,5 @@
-//! `ModelConfig` → what admission and batching need: [`ModelSpec`] and [`Knobs`]. The configuration is complete and
-//! checked by then; whatever still does not fit is refused, never guessed.
+//! Converts [`Settings`] to what admission and batching need: [`ModelSpec`], [`Knobs`] and [`StageRequest`]. The
+//! configuration must be complete and checked. Values that still do not fit are errors; none is guessed.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
     policies::{self, instances},
     sequences,
-    settings::{Own, Settings},
+    settings::{OwnSettings, Settings},
     stages::{self, StageRequest},
     unfold::{self, UnfoldRequest},
 };
@@ -23,25 +23,27 @@ use crate::{
     model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
 };
 
-/// The datatype of a configuration's enumeration; `None` for `TYPE_INVALID` and numbers it has not.
+/// Converts a number of the configuration's enumeration; `None` for `TYPE_INVALID` and unknown numbers.
 pub fn datatype(number: i32) -> Option<DataType> {
     let index = usize::try_from(number).ok()?.checked_sub(1)?;
     DataType::ALL.get(index).copied()
 }
 
-/// The value of the configuration's enumeration for a datatype.
+/// Returns the value of the configuration's enumeration for a datatype.
 pub fn datatype_to_pb(datatype: DataType) -> pb::DataType {
     let index = DataType::ALL.iter().position(|known| *known == datatype).unwrap_or_default();
     i32::try_from(index + 1).ok().and_then(|number| pb::DataType::try_from(number).ok()).unwrap_or_default()
 }
 
-/// Makes the specification, the batching knobs and the stages asked for of one version. The knobs have one stage: how
-/// many there are is known once the graph is cut. Those of a model of cells have one for each cell, and their policy's
-/// cells and segments are empty until the programs are known. `labels` holds the labels of each output that has a label
-/// file, by output name.
+/// Returns the specification, the knobs and the stages of one version. `labels` contains the labels of outputs with a
+/// label file, by output.
+///
+/// The knobs have a single stage, because the number of stages is known only after the graph is cut. For a model of
+/// cells they have one stage for each cell, and the policy's cells and segments stay empty until the programs are
+/// known.
 ///
 /// # Errors
-/// When the configuration is not complete or contradicts itself.
+/// Fails if the configuration is incomplete or contradicts itself.
 pub fn model(
     settings: &Settings,
     version: i64,
@@ -82,7 +84,7 @@ pub fn model(
     Ok((spec, knobs, stages))
 }
 
-fn padded_axes(own: &Own, tensor: &TensorSpec, symbols: &[String]) -> SmallVec<[Option<SymbolId>; 4]> {
+fn padded_axes(own: &OwnSettings, tensor: &TensorSpec, symbols: &[String]) -> SmallVec<[Option<SymbolId>; 4]> {
     let Some(axes) = own.axes.get(&tensor.name) else { return SmallVec::new() };
     let ids = axes.0.0.iter().map(|axis| {
         let index = symbols.binary_search(axis.as_ref()?).ok()?;
@@ -127,7 +129,7 @@ fn knobs(
     })
 }
 
-fn queueing(own: &Own, batching: &pb::ModelDynamicBatching) -> QueueingKnobs {
+fn queueing(own: &OwnSettings, batching: &pb::ModelDynamicBatching) -> QueueingKnobs {
     let level_queues = batching.priority_queue_policy.iter().map(|(level, policy)| (*level, queue(policy)));
     QueueingKnobs {
         preserve_ordering: batching.preserve_ordering,

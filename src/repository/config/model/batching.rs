@@ -1,4 +1,4 @@
-//! `batching`: the policy by name, what all policies have in common, the queue, and one section of knobs for each
+//! `batching`: the name of the policy, settings common to all policies, the queue, and a section of knobs for each
 //! policy.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::{
         AdaptiveSettings, DiversitySettings, LazySettings, TimeoutAction,
         knob::{Above0, Count, DAY_MS, DAY_US, Long, Milliseconds, Positive, Whole, Within},
     },
-    repository::config::{settings::PolicyName, values::Named},
+    repository::config::{settings::PolicyName, values::Parsed},
 };
 
 /// How requests share batches.
@@ -20,10 +20,10 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub struct Batching {
     /// The policy. Default: `auto`.
-    pub policy: Option<Named<PolicyName>>,
+    pub policy: Option<Parsed<PolicyName>>,
     /// Target latency of a request, in milliseconds.
     pub latency_objective_ms: Option<Milliseconds>,
-    /// Share of the device against other models. Default: 1.
+    /// Weight of the model's share of the device, relative to other models. Default: 1.
     pub weight: Option<Whole<u32, 1, 1_000>>,
     /// Buffers at each boundary between two stages. Default: 2.
     pub buffer_pairs: Option<Whole<u16, 1, 16>>,
@@ -31,9 +31,9 @@ pub struct Batching {
     pub task_time_limit_ms: Option<Within<0, DAY_MS>>,
     /// Measured times of stages or cells: the name of a file in the model's directory, or a list.
     pub latencies: Option<Latencies>,
-    /// The queue of every policy that batches.
+    /// The queue, for every policy that batches.
     pub queueing: Option<Queueing>,
-    /// Nothing: `serial` has no knobs.
+    /// An empty mapping, because `serial` has no knobs.
     pub serial: Option<NoKnobs>,
     /// Knobs of `window`, Triton's dynamic batcher. The queue's keys may be here too, unless there is `queueing`.
     pub window: Option<Queueing>,
@@ -45,10 +45,10 @@ pub struct Batching {
     pub diversity: Option<DiversitySettings>,
     /// Knobs of `cellular` (BatchMaker).
     pub cellular: Option<CellularSettings>,
-    /// The parameter of `queueing.bucket_width`.
+    /// `queueing.bucket_width` as a parameter.
     #[schemars(skip)]
     pub bucket_width: Option<Count>,
-    /// The parameters of `sequence_batching.queue`.
+    /// `sequence_batching.queue` as parameters.
     #[schemars(skip)]
     pub sequences: Option<Queue>,
 }
@@ -58,26 +58,26 @@ pub struct Batching {
 #[serde(deny_unknown_fields)]
 pub struct NoKnobs {}
 
-/// The queue of a policy that batches, and in the section of `window` its knobs. It becomes Triton's
-/// `dynamic_batching`.
+/// The queue of a policy that batches. In the section `window` it also has the knobs of that policy. It is converted to
+/// Triton's `dynamic_batching`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Queueing {
-    /// Of `window` alone: how long the oldest request may wait for a preferred size, in microseconds. Default: 0.
+    /// Only in `window`: how long the oldest request may wait for a preferred size, in microseconds. Default: 0.
     pub max_queue_delay_us: Option<Long>,
-    /// Of `window` alone: sizes in rows at which a batch goes at once. Default: the largest batch.
+    /// Only in `window`: sizes in rows at which a batch starts at once. Default: the largest batch.
     pub preferred_batch_sizes: Option<Vec<PositiveInt>>,
-    /// Responses leave in the order of arrival.
+    /// Whether responses are sent in the order in which requests arrived.
     pub preserve_ordering: Option<bool>,
     /// Only requests whose lengths round up to the same multiple share a batch; 0: all.
     pub bucket_width: Option<Count>,
     /// Number of priority levels, 1 the highest; 0: one level.
     pub priority_levels: Option<Long>,
-    /// Level of requests that name none.
+    /// Priority level of requests without one.
     pub default_priority_level: Option<Long>,
-    /// Limits of levels without their own.
+    /// Limits of priority levels that have none in `priority_queues`.
     pub queue: Option<Queue>,
-    /// Limits by level.
+    /// Limits by priority level.
     pub priority_queues: Option<BTreeMap<Level, Queue>>,
 }
 
@@ -87,15 +87,15 @@ pub struct Queueing {
 pub struct Queue {
     /// What happens to requests whose timeout passes. Default: `reject`.
     pub timeout_action: Option<TimeoutAction>,
-    /// Timeout of requests that bring none, in microseconds; 0: none.
+    /// Timeout of requests without one, in microseconds; 0: none.
     pub default_timeout_us: Option<Long>,
-    /// Whether a request's own timeout counts.
+    /// Whether a request may set its own timeout.
     pub allow_timeout_override: Option<bool>,
-    /// Most requests that wait; 0: no limit.
+    /// Maximum number of waiting requests; 0: no limit.
     pub max_queue_size: Option<Count>,
 }
 
-/// A priority level as a key.
+/// A priority level as the key of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(inline, with = "String")]
@@ -114,28 +114,28 @@ impl TryFrom<String> for Level {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CellularSettings {
-    /// Slots for the state of requests that have boarded. Default: 65536.
+    /// Number of slots for the state of requests that have boarded. Default: 65536.
     pub slots: Option<Whole<u32, 1, { 1 << 24 }>>,
-    /// Most tasks of one type that a lane is given in a row (MaxTasksToSubmit). Default: 5.
+    /// Maximum number of consecutive tasks of one type for a lane (MaxTasksToSubmit). Default: 5.
     pub max_tasks: Option<Whole<u16, 1, 1_000>>,
-    /// Whether inner nodes of a tree wait for their own children alone. Default: `true`.
+    /// Whether an inner node of a tree waits only for its own children. Default: `true`.
     pub frontier: Option<bool>,
-    /// Most requests whose graphs are merged. Default: requests board and leave at any task.
+    /// Maximum number of requests whose graphs are merged. Default: requests board and leave at any task.
     pub merge_requests: Option<Whole<u32, 1, { 1 << 16 }>>,
 }
 
-/// Where measured times of stages or cells are.
+/// Measured times of stages or cells.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(try_from = "WrittenLatencies")]
 #[schemars(with = "WrittenLatencies", inline)]
 pub enum Latencies {
-    /// In the file of this name, in the model's directory.
+    /// The name of a file in the model's directory.
     File(String),
-    /// Here.
+    /// The times themselves.
     Here(Vec<Latency>),
 }
 
-/// [`Latencies`] as they are written. The text may also be a table.
+/// The written form of [`Latencies`]. The text is the name of a file or a table.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename = "the name of a file, or a list of latencies")]
 #[schemars(untagged, inline)]
@@ -146,7 +146,7 @@ pub(in crate::repository::config) enum WrittenLatencies {
     List(Vec<Latency>),
 }
 
-/// How long a stage takes.
+/// The measured time of a stage for one size.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Latency {
@@ -154,7 +154,7 @@ pub struct Latency {
     pub stage: StageNumber,
     /// Rows of the batch.
     pub rows: Positive,
-    /// The padded length; of several axes: their product. Default: 0, for a model that has none.
+    /// The padded length, or the product of several padded axes. Default: 0, for a model without padding.
     pub length: Option<Long>,
     /// The latency in microseconds.
     pub latency_us: Above0<{ DAY_US as i64 }>,

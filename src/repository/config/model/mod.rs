@@ -1,8 +1,8 @@
-//! `model.yaml` as types: what the file may say, one field a key. The doc comments are what an editor shows of a key
-//! (`paternoster schema`).
+//! The types of `model.yaml`, with one field for each key. Their doc comments are the descriptions of the JSON schema
+//! that `paternoster schema` prints, which editors show.
 //!
-//! Here live the types and what a single value may be. What values mean together is for `check`, and how they become
-//! `ModelConfig` for `yaml`.
+//! Here live the types and the limits of single values. `check` compares values with each other, and `yaml` converts
+//! them to `ModelConfig`.
 
 mod batching;
 mod segments;
@@ -14,16 +14,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{batching::*, segments::*, tensors::*};
-use super::values::{Filled, Named, NonEmpty, PartName, serialize_untagged};
+use super::values::{NonEmpty, NonEmptyText, Parsed, PartName, serialize_untagged};
 use crate::{
     batching::knob::{Finite, LengthList, Positive, Whole},
     engine::{OnnxEngine, Precision},
 };
 
-/// Most stages of a model.
+/// Maximum number of stages of a model.
 pub const MAX_STAGES: u16 = 256;
 
-/// A whole number from 1 that `ModelConfig` holds in 32 bits with a sign.
+/// A positive number in a signed 32-bit field of `ModelConfig`.
 pub type PositiveInt = Whole<i32, 1, { i32::MAX as i128 }>;
 
 /// A whole `model.yaml`.
@@ -34,8 +34,8 @@ pub struct Model {
     pub name: Option<String>,
     /// `onnxruntime` (default), `openvino` or `repeat`.
     pub backend: Option<String>,
-    /// What runs the model on the CPU: `onnxruntime` (default) or `openvino`.
-    pub engine: Option<Named<OnnxEngine>>,
+    /// The engine that runs the model on the CPU: `onnxruntime` (default) or `openvino`.
+    pub engine: Option<Parsed<OnnxEngine>>,
     /// File name in the version's directory. Default: `model.onnx`.
     pub program: Option<String>,
     /// Largest batch in rows; 0: no batch axis.
@@ -68,7 +68,7 @@ pub struct Model {
     /// Requests that run before a version is ready.
     #[serde(default)]
     pub warmup: Vec<Sample>,
-    /// Any keys with string values: shown in ModelConfig, without effect.
+    /// Any keys with string values. ModelConfig shows them; they have no effect.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
 }
@@ -78,7 +78,7 @@ pub struct Model {
 #[serde(rename = "latest, all, { latest: <count> } or { specific: [<versions>] }")]
 #[schemars(untagged, inline)]
 pub enum Versions {
-    /// A single word.
+    /// A keyword.
     #[serde(rename = "#text")]
     Word(VersionWord),
     /// A count, or a list of versions.
@@ -86,7 +86,7 @@ pub enum Versions {
     Some(SomeVersions),
 }
 
-/// A single word for several versions.
+/// A keyword for a set of versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -114,14 +114,14 @@ pub enum SomeVersions {
 pub struct Instance {
     /// `cpu`, `cuda` (all cards) and `cuda:<number>`. Default: the server decides.
     #[schemars(with = "Option<Vec<String>>")]
-    pub devices: Option<Vec<Named<Device>>>,
+    pub devices: Option<Vec<Parsed<Device>>>,
     /// Maximum number of the model's batches in flight at once.
     pub count: Option<PositiveInt>,
     /// Lengths that cards are prepared for, by padded axis: ascending, at most 64.
     #[serde(default)]
     pub lengths: BTreeMap<String, LengthList>,
     /// Precision of matrix products and convolutions: `fp32` (default, also `ieee`), `tf32`, `bf16` or `fp16`.
-    pub precision: Option<Named<Precision>>,
+    pub precision: Option<Parsed<Precision>>,
 }
 
 /// A device of the pool.
@@ -166,7 +166,7 @@ pub enum Stages {
 }
 serialize_untagged!(Stages: Word, Count, At);
 
-/// A choice that is left to the server.
+/// The keyword for a choice that is left to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -185,12 +185,12 @@ pub struct Exit {
     /// The stage after which rows may leave: any but the last.
     pub stage: StageNumber,
     /// A tensor of that stage with one FP32 value per row.
-    pub value: Filled,
+    pub value: NonEmptyText,
     /// Rows with at least this value leave.
     pub at_least: Finite,
     /// Rows that leave are complete: the stage's tensors that give the model's outputs, by output.
     #[serde(default)]
-    pub outputs: BTreeMap<String, Filled>,
+    pub outputs: BTreeMap<String, NonEmptyText>,
     /// Rows that leave continue at this stage instead, which comes at least two after `stage`.
     pub skip_to: Option<StageNumber>,
 }
@@ -215,7 +215,7 @@ pub type Rows = Whole<u32, 1, { 1 << 16 }>;
 #[serde(deny_unknown_fields)]
 pub struct Cell {
     /// File name in the version's directory.
-    pub program: Filled,
+    pub program: NonEmptyText,
     /// Sizes of its batches in rows, ascending; the last is the largest that runs (Bsizes). Default: `[64]`.
     pub batch_sizes: Option<Vec<Rows>>,
     /// Minimum number of rows for another task of the same type; with fewer, another type runs.
@@ -223,10 +223,10 @@ pub struct Cell {
     pub min_followup: Option<Rows>,
     /// Priority among the cell types, 1 the highest. Default: types that come later in a request run first.
     pub priority: Option<Positive>,
-    /// What runs it on the CPU, in place of the model's `engine`.
-    pub engine: Option<Named<OnnxEngine>>,
+    /// The engine that runs it on the CPU, in place of the model's `engine`.
+    pub engine: Option<Parsed<OnnxEngine>>,
     /// Precision of its matrix products, in place of the model's `instance.precision`.
-    pub precision: Option<Named<Precision>>,
+    pub precision: Option<Parsed<Precision>>,
 }
 
 /// A signed 64-bit integer.

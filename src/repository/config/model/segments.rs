@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::Signed;
 use crate::{
     batching::knob::{Finite, Long, Whole},
-    repository::config::values::{Entries, Filled, Names, NonEmpty, PartName, serialize_untagged},
+    repository::config::values::{Entries, Names, NonEmpty, NonEmptyText, PartName, serialize_untagged},
 };
 
 /// One part of what each request runs: a mapping of its kind to its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Segment {
-    /// A cell that runs once, or once for each row of a tensor. The cell's name alone stands for `{ cell: <name> }`.
+    /// A cell that runs once, or once for each row of a tensor. Short form of `{ cell: <name> }`: the cell's name.
     Stage(
         #[serde(deserialize_with = "short_stage")]
         #[schemars(with = "ShortStage")]
@@ -23,7 +23,7 @@ pub enum Segment {
     ),
     /// A cell that runs for a number of steps, one after the other.
     Chain(Chain),
-    /// A cell that runs until one of its outputs says that it is done.
+    /// A cell that runs repeatedly until one of its outputs has the value of `until`.
     Decode(Decode),
     /// Cells that run after those of their children.
     Tree(Tree),
@@ -36,12 +36,12 @@ pub struct Stage {
     /// Its name for later segments. Default: its cell's.
     pub name: Option<PartName>,
     /// The cell.
-    pub cell: Filled,
-    /// The tensors whose rows run each by itself, by input; or one tensor, for the input that `as` names.
+    pub cell: NonEmptyText,
+    /// Tensors whose rows each run separately, by the input that receives them; or one tensor, for the input in `as`.
     pub over: Option<Over>,
     /// The cell's input that receives the rows of `over`.
     #[serde(rename = "as")]
-    pub as_input: Option<Filled>,
+    pub as_input: Option<NonEmptyText>,
     /// Tensors, by the input that receives them. Other inputs receive the model's input of the same name.
     pub inputs: Names,
     /// Outputs of the previous request of the sequence, by the input that receives them.
@@ -63,7 +63,7 @@ pub struct Chain {
     /// Its name for later segments. Default: its cell's.
     pub name: Option<PartName>,
     /// The cell.
-    pub cell: Filled,
+    pub cell: NonEmptyText,
     /// Number of steps, an expression such as `len(tokens) / 2`. Default: the length of `over`, where that is known.
     pub steps: Option<Steps>,
     /// Whether the steps go from the last row to the first.
@@ -74,7 +74,7 @@ pub struct Chain {
     pub over: Option<Over>,
     /// The cell's input that receives the rows of `over`.
     #[serde(rename = "as")]
-    pub as_input: Option<Filled>,
+    pub as_input: Option<NonEmptyText>,
     /// Outputs of the previous step, by the input that receives them.
     pub carry: Names,
     /// As `carry`; the value is also kept for the sequence's next request.
@@ -90,24 +90,24 @@ pub struct Chain {
     /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
     pub control: Names,
     /// Its results, by name: `last(<output>)` or `all(<output>)`.
-    pub emit: Entries<Filled>,
+    pub emit: Entries<NonEmptyText>,
 }
 
-/// A segment of steps that ends with a step that says so.
+/// A segment of steps that ends with a step whose output has a given value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Decode {
     /// Its name for later segments. Default: its cell's.
     pub name: Option<PartName>,
     /// The cell.
-    pub cell: Filled,
+    pub cell: NonEmptyText,
     /// Maximum number of steps, an expression such as `len(source) + 50`.
     pub max_steps: Steps,
     /// Whether each step is answered by a response of its own.
     pub stream: Option<bool>,
     /// Outputs of the previous step, by the input that receives them.
     pub carry: Names,
-    /// As `carry`, for the token that is fed back.
+    /// As `carry`; for the generated token, which the next step reads.
     pub feed: Names,
     /// As `carry`; the value is also kept for the sequence's next request.
     pub keep: Names,
@@ -124,7 +124,7 @@ pub struct Decode {
     /// `start`, `end`, `ready` or `id` of the request's sequence, by the input that receives it.
     pub control: Names,
     /// Its results, by name: `last(<output>)` or `all(<output>)`.
-    pub emit: Entries<Filled>,
+    pub emit: Entries<NonEmptyText>,
 }
 
 /// A segment of nodes that run after their children.
@@ -134,18 +134,18 @@ pub struct Tree {
     /// Its name for later segments. Default: `tree`.
     pub name: Option<PartName>,
     /// The cell of nodes without children.
-    pub leaf: Filled,
+    pub leaf: NonEmptyText,
     /// The cell of the other nodes.
-    pub internal: Filled,
+    pub internal: NonEmptyText,
     /// The input of the model that names each node's children, −1 for none.
-    pub children: Filled,
+    pub children: NonEmptyText,
     /// Maximum number of nodes of a request. Default: 256.
     pub max_nodes: Option<Whole<u32, 1, { 1 << 20 }>>,
     /// The tensors of which each node receives its row, by input; or one tensor, for the input that `as` names.
     pub over: Option<Over>,
     /// The cell's input that receives the rows of `over`.
     #[serde(rename = "as")]
-    pub as_input: Option<Filled>,
+    pub as_input: Option<NonEmptyText>,
     /// Tensors that each node receives whole, by input.
     pub hold: Names,
     /// Tensors, by the input that receives their length.
@@ -155,11 +155,11 @@ pub struct Tree {
     /// `<n>.<output>` of the n-th child, by input; zeros where there is none.
     pub child: Names,
     /// Its results, by name: `root(<output>)` or `all(<output>)`.
-    pub emit: Entries<Filled>,
+    pub emit: Entries<NonEmptyText>,
 }
 
 impl Segment {
-    /// The name of its kind.
+    /// Returns the keyword of its kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Stage(_) => "stage",
@@ -169,8 +169,8 @@ impl Segment {
         }
     }
 
-    /// Its name, if it has one of its own, and the key and the name of its cell; of a tree that of the leaves.
-    pub fn name_and_cell(&self) -> (Option<&str>, &'static str, &Filled) {
+    /// Returns its name, if given, and the key and the name of its cell. For a tree, the cell is that of the leaves.
+    pub fn name_and_cell(&self) -> (Option<&str>, &'static str, &NonEmptyText) {
         let (name, key, cell) = match self {
             Self::Stage(stage) => (&stage.name, "cell", &stage.cell),
             Self::Chain(chain) => (&chain.name, "cell", &chain.cell),
@@ -180,8 +180,8 @@ impl Segment {
         (name.as_ref().map(|name| name.0.as_str()), key, cell)
     }
 
-    /// Its mappings from inputs of its cells to where they come from, by key.
-    pub fn sources(&self) -> Vec<(&'static str, &BTreeMap<Filled, Filled>)> {
+    /// Returns its mappings from inputs of its cells to their sources, by key.
+    pub fn sources(&self) -> Vec<(&'static str, &BTreeMap<NonEmptyText, NonEmptyText>)> {
         const NO: &Names = &None;
         let (over, [inputs, carry, feed, keep, grow, hold, length, control, child]) = match self {
             Self::Stage(Stage { over, inputs, keep, length, control, .. }) => {
@@ -206,10 +206,10 @@ impl Segment {
         over.into_iter().chain(named.filter_map(|(key, names)| Some((key, &names.as_ref()?.0)))).collect()
     }
 
-    /// Puts the input that `as` names before the tensor of `over`, so that both forms of `over` are one.
+    /// Replaces `over: <tensor>` with `as: <input>` by the mapping `over: { <input>: <tensor> }`.
     ///
     /// # Errors
-    /// For one of the two without the other: the key, and the reason.
+    /// Rejects one of the two without the other. Returns the key and the reason.
     pub fn name_over(&mut self) -> Result<(), (&'static str, &'static str)> {
         let (over, as_input) = match self {
             Self::Stage(stage) => (&mut stage.over, stage.as_input.take()),
@@ -235,13 +235,13 @@ impl Segment {
     }
 }
 
-/// A stage, or the name of its cell for short.
+/// The keys of a stage, or the name of its cell.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename = "the name of a cell, or a mapping of keys to values")]
 #[schemars(untagged, inline)]
 enum ShortStage {
     #[serde(rename = "#text")]
-    Cell(Filled),
+    Cell(NonEmptyText),
     #[serde(rename = "#map")]
     Keys(Box<Stage>),
 }
@@ -253,17 +253,17 @@ fn short_stage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stage, D::E
     })
 }
 
-/// Tensors by input, or one for the input that `as` names.
+/// Tensors by input, or a single tensor.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename = "a tensor, or a mapping of inputs to tensors")]
 #[schemars(untagged, inline)]
 pub enum Over {
-    /// For the input that `as` names.
+    /// A tensor for the input that `as` names.
     #[serde(rename = "#text")]
-    Tensor(Filled),
-    /// By input.
+    Tensor(NonEmptyText),
+    /// Tensors by input.
     #[serde(rename = "#map")]
-    Inputs(Entries<Filled>),
+    Inputs(Entries<NonEmptyText>),
 }
 serialize_untagged!(Over: Tensor, Inputs);
 
@@ -275,11 +275,11 @@ pub enum Start {
     /// This value in each element.
     Number(Finite),
     /// The row of a tensor.
-    Tensor(Filled),
+    Tensor(NonEmptyText),
 }
 serialize_untagged!(Start: Number, Tensor);
 
-/// [`Start`] as it is written. A text that is a number is one, as it is in parameters.
+/// The written form of [`Start`]. A text that is a number counts as a number, as it does in parameters.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename = "a number, or the name of a tensor")]
 #[schemars(untagged, inline)]
@@ -289,7 +289,7 @@ enum WrittenStart {
     Number(Finite),
     /// The row of a tensor.
     #[serde(rename = "#text")]
-    Text(Filled),
+    Text(NonEmptyText),
 }
 
 impl From<WrittenStart> for Start {
@@ -312,11 +312,11 @@ pub enum Steps {
     /// This number.
     Number(Long),
     /// An expression of the tensors' lengths.
-    Expression(Filled),
+    Expression(NonEmptyText),
 }
 serialize_untagged!(Steps: Number, Expression);
 
-/// [`Steps`] as they are written. A text that is a number is one, as it is in parameters.
+/// The written form of [`Steps`]. A text that is a number counts as a number, as it does in parameters.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename = "a number of steps, or an expression such as \"len(tokens) + 1\"")]
 #[schemars(untagged, inline)]
@@ -326,7 +326,7 @@ enum WrittenSteps {
     Number(Long),
     /// An expression of the tensors' lengths.
     #[serde(rename = "#text")]
-    Text(Filled),
+    Text(NonEmptyText),
 }
 
 impl From<WrittenSteps> for Steps {

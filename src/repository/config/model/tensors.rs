@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::{
     batching::knob::{Positive, Whole},
-    repository::config::values::{DataTypeName, Dim, Named, Symbol},
+    repository::config::values::{DataTypeName, Dim, Parsed, Symbol},
 };
 
-/// Shape that the graph has in place of `dims`, with the same number of elements.
+/// The graph's shape of a tensor whose `dims` differ from it, with the same number of elements.
 pub type Shape = Vec<Whole<i64, -1, { i64::MAX as i128 }>>;
 
 /// An input.
@@ -20,13 +20,13 @@ pub struct Input {
     /// Its name in the graph.
     pub name: String,
     /// Its datatype, such as `FP32`, `INT64` or `BYTES`.
-    pub dtype: Option<Named<DataTypeName>>,
-    /// Sizes without the batch axis. −1 is a size that varies; a name is one that varies under that name.
+    pub dtype: Option<Parsed<DataTypeName>>,
+    /// Sizes without the batch axis. −1 means that the size varies; a name means the same, and names the axis.
     #[serde(default)]
     pub dims: Vec<Dim>,
-    /// Shape that the graph sees in place of `dims`, with the same number of elements.
+    /// Shape of the graph's input in place of `dims`, with the same number of elements.
     pub reshape: Option<Shape>,
-    /// Whether a request may leave it out.
+    /// Whether a request may omit it.
     #[serde(default)]
     pub optional: bool,
     /// Axes on which requests of different lengths are padded to share a batch.
@@ -37,10 +37,10 @@ pub struct Input {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PadSection {
-    /// The axis.
+    /// The padded axis.
     #[schemars(with = "Option<Symbol>")]
     pub axis: Option<Dim>,
-    /// The axes, where there are several.
+    /// The padded axes, if there are several.
     #[schemars(with = "Option<Vec<Symbol>>")]
     pub axes: Option<Vec<Dim>>,
     /// The value of padding. Default: 0.
@@ -54,11 +54,11 @@ pub struct Output {
     /// Its name in the graph.
     pub name: String,
     /// Its datatype, such as `FP32`, `INT64` or `BYTES`.
-    pub dtype: Option<Named<DataTypeName>>,
-    /// Sizes without the batch axis. −1 is a size that varies; a name is one that varies under that name.
+    pub dtype: Option<Parsed<DataTypeName>>,
+    /// Sizes without the batch axis. −1 means that the size varies; a name means the same, and names the axis.
     #[serde(default)]
     pub dims: Vec<Dim>,
-    /// Shape that the graph gives in place of `dims`, with the same number of elements.
+    /// Shape of the graph's output in place of `dims`, with the same number of elements.
     pub reshape: Option<Shape>,
     /// File in the model's directory with one label per line, for classification.
     pub labels: Option<String>,
@@ -68,23 +68,23 @@ pub struct Output {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// Its name in messages.
+    /// Its name in log messages.
     pub name: Option<String>,
-    /// Its rows. Default: 1.
+    /// Its number of rows. Default: 1.
     pub batch_size: Option<Positive>,
-    /// How often it runs. Default: 1.
+    /// Number of times that it runs. Default: 1.
     pub count: Option<Positive>,
     /// Its inputs, by name.
     #[serde(default)]
     pub inputs: BTreeMap<String, SampleInput>,
 }
 
-/// An input of a sample: zeros unless `data` or `file` says otherwise.
+/// An input of a sample: zeros, unless `data` or `file` is given.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SampleInput {
     /// Its datatype.
-    pub dtype: Named<DataTypeName>,
+    pub dtype: Parsed<DataTypeName>,
     /// Its sizes without the batch, all fixed.
     pub dims: Vec<Whole<i64, 0, { i64::MAX as i128 }>>,
     /// `zero` or `random`.

@@ -1,5 +1,5 @@
-//! The policy of a configuration: its knobs as the core takes them. Knobs that contradict each other are refused with
-//! what would work; those of policies that are not chosen play no part.
+//! The policy of a configuration, with its knobs in the form that the batching core uses. Knobs that contradict each
+//! other are errors that say what would work. Knobs of other policies are ignored.
 
 use super::{
     ConfigError, Origin, parameters,
@@ -15,20 +15,20 @@ use crate::batching::{
     knob::{KnobRefusal, ModelTraits, from_us},
 };
 
-/// A configuration, and where its parts came from.
+/// A configuration, the positions of its values, and its number of stages.
 #[derive(Clone, Copy)]
-struct Source<'c> {
+struct Reader<'c> {
     settings: &'c Settings,
     origin: &'c Origin,
     stages: u16,
 }
 
-/// Reads the policy of a completed configuration whose `stages` were read.
+/// Reads the policy of a completed configuration with `stages`.
 ///
 /// # Errors
-/// When a knob is not of its form or contradicts another.
+/// Rejects a policy that does not go with the model, and knobs that contradict each other.
 pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Result<Policy, ConfigError> {
-    let source = Source { settings, origin, stages: stages.count() };
+    let reader = Reader { settings, origin, stages: stages.count() };
     let config = &settings.config;
     let path = parameters::path(parameters::POLICY);
     let named = settings.policy();
@@ -36,13 +36,13 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
         _ => None,
     };
-    let has_sequences = sequences::given(config).is_some();
+    let has_sequences = sequences::batching(config).is_some();
     if settings.has_cells() || has_sequences {
         return match named {
             None | Some(PolicyName::Auto | PolicyName::Of(PolicyKind::Cellular)) => {
-                source.cellular(batching).map(Policy::Cellular)
+                reader.cellular(batching).map(Policy::Cellular)
             }
-            Some(PolicyName::Of(PolicyKind::Lazy)) => source.lazy_cells(batching).map(Policy::Cellular),
+            Some(PolicyName::Of(PolicyKind::Lazy)) => reader.lazy_cells(batching).map(Policy::Cellular),
             Some(name) => {
                 let what = if has_sequences { "sequences" } else { "cells" };
                 let message =
@@ -57,7 +57,7 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
             Err(origin.error(&path, message))
         }
         (Some(PolicyName::Of(PolicyKind::Serial)), _) | (None | Some(PolicyName::Auto), None) => Ok(Policy::Serial),
-        (Some(PolicyName::Auto), Some(_)) if source.is_grouped_by_runs() => {
+        (Some(PolicyName::Auto), Some(_)) if reader.is_grouped_by_runs() => {
             let input = InputDiversity { by_runs: true, ..InputDiversity::default() };
             Ok(Policy::Diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() }))
         }
@@ -68,9 +68,9 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
             Ok(batching.map_or(Policy::Serial, |batching| Policy::Window(window(batching))))
         }
         (Some(PolicyName::Of(kind)), batching) => {
-            source.needs_batches(kind)?;
-            source.without_window(kind, batching)?;
-            source.over_batches(kind)
+            reader.needs_batches(kind)?;
+            reader.without_window(kind, batching)?;
+            reader.over_batches(kind)
         }
     }
 }
@@ -83,13 +83,13 @@ fn window(batching: &pb::ModelDynamicBatching) -> WindowKnobs {
     WindowKnobs { preferred_batch_sizes, max_queue_delay_ns: from_us(batching.max_queue_delay_microseconds) }
 }
 
-impl Source<'_> {
-    /// Refuses what only the window has, in a configuration of another batching policy.
+impl Reader<'_> {
+    /// Rejects knobs that only the policy `window` has.
     fn without_window(self, kind: PolicyKind, batching: Option<&pb::ModelDynamicBatching>) -> Result<(), ConfigError> {
         let policy = kind.name();
         let Some(batching) = batching else { return Ok(()) };
         if !batching.preferred_batch_size.is_empty() {
-            // A model of cells has no other policy to choose.
+            // A model of cells cannot choose `window`.
             let other = if kind == PolicyKind::Cellular { "" } else { ", or choose the policy 'window'" };
             let message = format!("the policy '{policy}' has no preferred sizes: remove them{other}");
             return Err(self.origin.error("dynamic_batching.preferred_batch_size", message));
@@ -112,8 +112,8 @@ impl Source<'_> {
         config.input.iter().any(|tensor| own.pad.contains_key(&tensor.name))
     }
 
-    /// Whether `auto` groups requests by the times of the model's runs: where lengths differ, and it is not said which
-    /// may share a batch.
+    /// Whether `auto` groups requests by the run times of the model: if lengths differ and the configuration does not
+    /// limit which lengths share a batch.
     fn is_grouped_by_runs(self) -> bool {
         let Settings { config, own } = self.settings;
         let may_share = config.max_batch_size > 1 && !self.settings.is_decoupled();
@@ -128,7 +128,7 @@ impl Source<'_> {
         Err(self.origin.error(&parameters::path(parameters::POLICY), message))
     }
 
-    /// Cells and segments are left out: they are numbered once the programs are known.
+    /// Reads the knobs of `cellular`. Its cells and segments stay empty until the programs are known.
     fn cellular(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
         self.without_window(PolicyKind::Cellular, batching)?;
         let given = self.settings.own.batching.cellular.clone().unwrap_or_default();
@@ -143,7 +143,7 @@ impl Source<'_> {
         })
     }
 
-    /// Of LazyBatching's knobs those that say something of cells.
+    /// Reads the knobs of `lazy` that apply to cells.
     fn lazy_cells(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
         let given = self.settings.own.batching.lazy.clone().unwrap_or_default();
         let of_batches = [("predictor", given.predictor.is_some()), ("max_depth", given.max_depth.is_some())];
@@ -159,7 +159,7 @@ impl Source<'_> {
 
     fn sequences(self) -> Result<Option<SequenceKnobs>, ConfigError> {
         let config = &self.settings.config;
-        if sequences::given(config).is_none() {
+        if sequences::batching(config).is_none() {
             return Ok(None);
         }
         let rows = match unfold::read(self.settings, self.origin)? {
@@ -169,7 +169,7 @@ impl Source<'_> {
         Ok(sequences::limits(config, rows.max(1), instances(config)))
     }
 
-    /// A policy over batches with its own knobs.
+    /// Reads a policy over batches and its knobs.
     fn over_batches(self, kind: PolicyKind) -> Result<Policy, ConfigError> {
         let (given, traits) = (self.settings.own.batching.clone(), self.traits());
         let policy = match kind {
@@ -195,7 +195,7 @@ impl Source<'_> {
     }
 }
 
-/// Instances of a completed configuration, at least 1.
+/// Returns the number of instances of a completed configuration, at least 1.
 pub(super) fn instances(config: &pb::ModelConfig) -> u32 {
     let counts = config.instance_group.iter().map(|group| u32::try_from(group.count).unwrap_or(0));
     counts.fold(0_u32, u32::saturating_add).max(1)

@@ -1,6 +1,6 @@
-//! `sequence_batching`: models whose requests belong to sequences. A model of cells says itself what its state is; of
-//! any other, the whole program is the one cell of its requests, and Triton's `state` and `control_input` say what it
-//! reads beside the model's inputs.
+//! `sequence_batching`: models whose requests belong to sequences. A model of cells declares its state in its segments.
+//! Any other model runs as a single cell, its program, and Triton's `state` and `control_input` declare what the
+//! program reads in addition to the model's inputs.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{
             Control as PbControl, InitialState, StrategyChoice, control::Kind, initial_state::StateData,
         },
     },
-    settings::{Own, Settings},
+    settings::{OwnSettings, Settings},
     unfold::{CellRequest, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
 };
 use crate::{
@@ -32,32 +32,32 @@ use crate::{
 /// Triton's default of `max_sequence_idle_microseconds`.
 const DEFAULT_IDLE_US: u64 = 1_000_000;
 
-/// The directory of a model in which `data_file` of an initial state is looked up.
+/// The subdirectory of a model that contains the `data_file`s of initial states.
 pub const INITIAL_STATE: &str = "initial_state";
 
-/// The name of the one cell of a model without cells of its own.
+/// The name of the single cell of a model without `cells`.
 const PROGRAM: &str = "program";
 
-/// What a configuration says of sequences.
-pub fn given(config: &pb::ModelConfig) -> Option<&pb::ModelSequenceBatching> {
+/// Returns the section `sequence_batching`.
+pub fn batching(config: &pb::ModelConfig) -> Option<&pb::ModelSequenceBatching> {
     match &config.scheduling_choice {
         Some(SchedulingChoice::SequenceBatching(batching)) => Some(batching),
         _ => None,
     }
 }
 
-/// Inputs of the program that are not the model's: state and controls.
+/// Iterates over the program's inputs that are not inputs of the model: state and controls.
 pub fn inputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
-    let batching = given(config).into_iter();
+    let batching = batching(config).into_iter();
     batching.flat_map(|batching| {
         let states = batching.state.iter().map(|state| state.input_name.as_str());
         states.chain(batching.control_input.iter().map(|control| control.name.as_str()))
     })
 }
 
-/// The datatype of one of [`inputs`].
+/// Returns the datatype of one of [`inputs`].
 pub fn datatype_of(config: &pb::ModelConfig, input: &str) -> Option<DataType> {
-    let batching = given(config)?;
+    let batching = batching(config)?;
     let state = batching.state.iter().find(|state| state.input_name == input);
     if let Some(state) = state {
         return convert::datatype(state.data_type);
@@ -66,14 +66,14 @@ pub fn datatype_of(config: &pb::ModelConfig, input: &str) -> Option<DataType> {
     values(control).map_or_else(|| convert::datatype(control.data_type), |(datatype, ..)| Some(datatype))
 }
 
-/// Outputs of the program that are state, and the model's only where it lists them.
+/// Iterates over the program's outputs that are state. They are outputs of the model only if it lists them.
 pub fn outputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
-    given(config).into_iter().flat_map(|batching| batching.state.iter().map(|state| state.output_name.as_str()))
+    batching(config).into_iter().flat_map(|batching| batching.state.iter().map(|state| state.output_name.as_str()))
 }
 
-/// The limits of sequences. `rows` is the largest batch.
+/// Returns the limits of sequences. `rows` is the largest batch.
 pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<SequenceKnobs> {
-    let batching = given(config)?;
+    let batching = batching(config)?;
     let idle_us = match batching.max_sequence_idle_microseconds {
         0 => DEFAULT_IDLE_US,
         idle_us => idle_us,
@@ -87,8 +87,9 @@ pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<Seq
     Some(SequenceKnobs { max_sequences: slots.max(1), max_idle_ns: from_us(idle_us) })
 }
 
-/// The queue of requests that wait for their turn, which Triton's sequence batcher has no fields for.
-pub fn queue(own: &Own) -> QueueKnobs {
+/// Returns the limits of the queue of requests that wait for their turn. Triton's sequence batcher has no fields for
+/// it.
+pub fn queue(own: &OwnSettings) -> QueueKnobs {
     let queue = own.batching.sequences.clone().unwrap_or_default();
     QueueKnobs {
         timeout_action: queue.timeout_action.unwrap_or_default(),
@@ -98,27 +99,27 @@ pub fn queue(own: &Own) -> QueueKnobs {
     }
 }
 
-/// Files that initial states name, by the state's input.
+/// Iterates over initial states from files: the state's input and the file.
 pub fn files(config: &pb::ModelConfig) -> impl Iterator<Item = (&str, &str)> {
-    let states = given(config).into_iter().flat_map(|batching| &batching.state);
+    let states = batching(config).into_iter().flat_map(|batching| &batching.state);
     states.filter_map(|state| match state.initial_state.first()?.state_data.as_ref()? {
         StateData::DataFile(file) => Some((state.input_name.as_str(), file.as_str())),
         StateData::ZeroData(_) => None,
     })
 }
 
-/// A checked model without cells of its own as one of a single cell, its program. `initial` holds the bytes of
-/// [`files`].
+/// Represents a checked model with sequences and without `cells` as a model of a single cell, its program. Returns
+/// `None` for any other model. `initial` contains the bytes of [`files`], by input.
 ///
 /// # Errors
-/// When an initial state has not as many bytes as its dims.
+/// Fails if the size of an initial state does not match its dims.
 pub fn as_cells(
     settings: &Settings,
     initial: &BTreeMap<String, Bytes>,
     origin: &Origin,
 ) -> Result<Option<UnfoldRequest>, ConfigError> {
     let config = &settings.config;
-    let Some(batching) = given(config).filter(|_| !settings.has_cells()) else { return Ok(None) };
+    let Some(batching) = batching(config).filter(|_| !settings.has_cells()) else { return Ok(None) };
     let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
     let mut sources: BTreeMap<String, SourceRequest> = BTreeMap::new();
     for (number, input) in config.input.iter().enumerate() {
@@ -176,7 +177,7 @@ fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
     Err(format!("expected {expected}, but the file has {} bytes", bytes.len()))
 }
 
-/// What a control input reads; `None` where it names nothing to read.
+/// Returns the source of a control input; `None` if the control is not valid.
 pub fn control(control: &PbControl) -> Option<SourceRequest> {
     let kind = match Kind::try_from(control.kind).ok()? {
         Kind::ControlSequenceCorrid => return Some(Source::CorrelationId),
@@ -188,7 +189,7 @@ pub fn control(control: &PbControl) -> Option<SourceRequest> {
     Some(Source::Control { control: kind, no: Constant::Value(no), yes: Constant::Value(yes) })
 }
 
-/// The datatype of a flag, and its values for no and yes; `None` unless exactly one pair of them is given.
+/// Returns the datatype of a flag and its values for no and yes; `None` unless exactly one pair is given.
 pub fn values(control: &PbControl) -> Option<(DataType, f64, f64)> {
     let number = |flag: &bool| f64::from(u8::from(*flag));
     let pairs = [

@@ -1,5 +1,5 @@
-//! `stages` and `exits`: where a model is to be cut, and where rows leave the order of stages. Which cuts are possible
-//! only the graph knows; the loader finds out.
+//! `stages` and `exits`: where a model is to be cut, and where rows leave before the last stage. Whether the graph can
+//! be cut there is checked when it is loaded.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,20 @@ use super::{
 };
 use crate::batching::knob::Whole;
 
-/// Most exits of a model.
+/// Maximum number of exits of a model.
 const MAX_EXITS: usize = 256;
 
 /// How a version is to be cut into stages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageRequest {
-    /// Where.
+    /// Where it is cut.
     pub cuts: StageCuts,
-    /// Where rows leave the order of stages (DVABatch section 9.2), by ascending number in the configuration.
+    /// Where rows leave before the last stage (DVABatch section 9.2), in the order of the configuration.
     pub exits: Vec<ExitRequest>,
 }
 
 impl StageRequest {
-    /// Number of stages, at least 1.
+    /// Returns the number of stages, at least 1.
     pub fn count(&self) -> u16 {
         match &self.cuts {
             StageCuts::Whole => 1,
@@ -40,60 +40,60 @@ impl StageRequest {
 /// Where a model is to be cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StageCuts {
-    /// Nowhere: one stage.
+    /// Nowhere: the model is one stage.
     #[default]
     Whole,
-    /// Into this many stages of even time, at least 2.
+    /// Into this number of stages of about equal run time, at least 2.
     Parts(u16),
-    /// At these tensors, in order: the n-th is what stage n ends with. At least one.
+    /// At these tensors, at least one: stage n ends with the n-th tensor.
     At(Vec<String>),
 }
 
-/// Rows that leave the order of stages: those whose value behind a stage is high enough.
+/// An exit: rows whose value after a stage is high enough leave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExitRequest {
-    /// The stage behind which the value is looked at; never the last.
+    /// The stage after which rows may leave; never the last.
     pub stage: u16,
-    /// The tensor that holds one FP32 value a row.
+    /// A tensor with one FP32 value per row.
     pub value: String,
     /// Rows with at least this value leave.
     pub at_least: f32,
-    /// Where they go.
+    /// Where rows that leave continue.
     pub to: ExitRequestTo,
 }
 
-/// Where rows go that leave the order of stages.
+/// Where rows that leave continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitRequestTo {
-    /// They are done. For outputs of the model, by name: the tensor of the stage that answers; earlier stages have
-    /// given the others.
+    /// Nowhere: they are complete. For outputs of the model, by name: the tensor of the stage that gives the output.
+    /// Earlier stages have given the other outputs.
     Done(BTreeMap<String, String>),
-    /// On to this stage, at least two behind.
+    /// At this stage, at least two after the exit's.
     Stage(u16),
 }
 
-/// Checks what a completed configuration says about stages and exits.
+/// Reads the stages and exits of a completed configuration.
 ///
 /// # Errors
-/// For models that cannot be cut, and for exits that lead nowhere.
+/// Rejects stages of models that cannot be cut, and exits to stages or outputs that do not exist.
 pub fn read(settings: &Settings, origin: &Origin) -> Result<StageRequest, ConfigError> {
-    let source = Source { settings, origin };
-    let cuts = source.cuts()?;
+    let reader = Reader { settings, origin };
+    let cuts = reader.cuts()?;
     if cuts != StageCuts::Whole {
-        source.can_be_cut(&cuts)?;
+        reader.can_be_cut(&cuts)?;
     }
     let mut request = StageRequest { cuts, exits: Vec::new() };
-    request.exits = source.exits(request.count())?;
+    request.exits = reader.exits(request.count())?;
     Ok(request)
 }
 
 #[derive(Clone, Copy)]
-struct Source<'c> {
+struct Reader<'c> {
     settings: &'c Settings,
     origin: &'c Origin,
 }
 
-impl Source<'_> {
+impl Reader<'_> {
     fn refuse(self, key: &str, message: impl Into<String>) -> ConfigError {
         self.origin.error(&parameters::path(key), message)
     }

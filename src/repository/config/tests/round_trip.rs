@@ -6,7 +6,7 @@ use proptest::{option, prelude::*, sample::select};
 use crate::{
     batching::PolicyKind,
     repository::config::{
-        fuzz::{check_forms, told},
+        fuzz::{check_forms, load},
         settings::PolicyName,
         yaml,
     },
@@ -261,9 +261,9 @@ unfold:
 
 fn says_the_same(text: &str) {
     let (mut config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
-    let said = told(&mut config, &origin);
-    assert!(said.is_ok(), "{said:?}\n{text}");
-    check_forms(&config, &said);
+    let loaded = load(&mut config, &origin);
+    assert!(loaded.is_ok(), "{loaded:?}\n{text}");
+    check_forms(&config, &loaded);
 }
 
 proptest! {

@@ -1,5 +1,5 @@
-//! A serde deserializer over the tree. The requested type decides how a value is read. Each fault has its path, and
-//! says what was expected and what was found.
+//! A serde deserializer over the tree. The requested type decides how a value is read; each fault carries its path,
+//! what was expected and what was found.
 //!
 //! Two conventions extend what serde's derives can express:
 //!

@@ -3,7 +3,7 @@
 //!
 //! [`read`] checks the configuration and creates an [`UnfoldRequest`]. Its tensors are numbers already, but inputs and
 //! outputs of programs are still names. Once the loader has read the programs, [`UnfoldRequest::resolve`] replaces
-//! them and returns an [`Unfolding`](crate::model::unfold::Unfolding).
+//! those too and returns an [`Unfolding`](crate::model::unfold::Unfolding).
 
 use std::collections::BTreeMap;
 
@@ -118,8 +118,8 @@ pub enum Constant {
     Elements(Bytes),
 }
 
-/// Finds the emit that answers an output of the model; `None` if it may be an output of a stage that emits all outputs
-/// of its cell.
+/// Finds the emit that answers an output of the model; `None` if a stage may emit it that emits all outputs of its
+/// cell.
 ///
 /// # Errors
 /// Rejects an output that no segment emits, or more than one.

@@ -14,8 +14,8 @@ use crate::repository::config::{
     model::Cell,
     nearest::suggestion,
     parameters,
-    settings::{Own, Settings},
-    values::{Filled, PartName},
+    settings::{OwnSettings, Settings},
+    values::{NonEmptyText, PartName},
 };
 
 /// Reads the cells and segments of a completed configuration; `None` if it has neither.
@@ -29,7 +29,7 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     let reader = Reader { settings, origin };
     reader.has_both()?;
     reader.fits_the_model()?;
-    let Own { cells, unfold, lengths, .. } = &settings.own;
+    let OwnSettings { cells, unfold, lengths, .. } = &settings.own;
     let mut declared = BTreeMap::new();
     for (PartName(name), own) in cells {
         let cell = cell(name, own).map_err(|(key, fault)| reader.refuse(&format!("cells.{name}.{key}"), fault))?;
@@ -67,9 +67,9 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     Ok(Some(UnfoldRequest { cells, segments, lengths: lengths.clone() }))
 }
 
-/// Returns the priority of a cell that names none. Types that come later in a request go first, so that requests that
-/// are nearly complete finish (BatchMaker section 4.3). The priority is the number of positions from the cell's last
-/// one to the end; a segment is one position, and a tree is two, its leaves and its inner nodes.
+/// The priority of a cell that names none. Types that come later in a request go first, so that requests that are
+/// nearly complete finish (BatchMaker section 4.3). The priority is the number of positions from the cell's last one to
+/// the end; a segment is one position, and a tree is two, its leaves and its inner nodes.
 fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
     let places: Vec<usize> = segments.iter().flat_map(|segment| segment.cells.iter().copied()).collect();
     let last = places.iter().rposition(|own| *own == cell).unwrap_or(0);
@@ -78,7 +78,7 @@ fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
 
 /// Reads a cell, and its priority if it names one.
 fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
-    let Cell { program: Filled(program), batch_sizes, min_followup, priority, .. } = own;
+    let Cell { program: NonEmptyText(program), batch_sizes, min_followup, priority, .. } = own;
     let refuse = |key: &str, message: String| Err((key.to_owned(), message));
     if !is_file_name(program) {
         let message = format!("expected the name of a file in the version's directory, but found '{program}'");
@@ -118,7 +118,7 @@ impl Reader<'_> {
 
     /// Checks that there are both cells and segments, and not too many of either.
     fn has_both(self) -> Result<(), ConfigError> {
-        let Own { cells, unfold: segments, .. } = &self.settings.own;
+        let OwnSettings { cells, unfold: segments, .. } = &self.settings.own;
         let first = cells.keys().next().map(|cell| format!("cells.{}.program", cell.0)).unwrap_or_default();
         let many = |what: &str, found: usize| format!("expected at most {MAX_PARTS} {what}, but found {found}");
         match (cells.len(), segments.len()) {

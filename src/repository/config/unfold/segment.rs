@@ -16,7 +16,7 @@ use crate::{
         nearest::suggestion,
         sequences,
         settings::Settings,
-        values::Filled,
+        values::NonEmptyText,
     },
 };
 
@@ -36,7 +36,7 @@ pub(super) fn read(
     cell: &mut dyn FnMut(&str) -> Result<usize, String>,
     scope: &mut Scope<'_>,
 ) -> Result<(), Fault> {
-    let mut cell_at = |key: &str, name: &Filled| cell(&name.0).map_err(|fault| (key.to_owned(), fault));
+    let mut cell_at = |key: &str, name: &NonEmptyText| cell(&name.0).map_err(|fault| (key.to_owned(), fault));
     let (own_name, key, first) = segment.name_and_cell();
     let mut cells: SmallVec<[usize; 2]> = smallvec![cell_at(key, first)?];
     let (default_name, streams) = match segment {
@@ -156,7 +156,7 @@ fn nodes(
 /// The text that a segment has for an input under a key.
 fn text_at<'s>(segment: &'s Segment, key: &str, input: &str) -> &'s str {
     let map = segment.sources().into_iter().find(|(known, _)| *known == key);
-    map.and_then(|(_, map)| map.get(&Filled(input.to_owned()))).map_or("", |text| text.0.as_str())
+    map.and_then(|(_, map)| map.get(&NonEmptyText(input.to_owned()))).map_or("", |text| text.0.as_str())
 }
 
 fn sources(
@@ -181,7 +181,7 @@ fn sources(
     let mut sources = BTreeMap::new();
     let mut keys: BTreeMap<&str, &str> = BTreeMap::new();
     let entries = segment.sources().into_iter().flat_map(|(key, map)| map.iter().map(move |entry| (key, entry)));
-    for (key, (Filled(input), Filled(text))) in entries {
+    for (key, (NonEmptyText(input), NonEmptyText(text))) in entries {
         let refuse = |message: String| (format!("{key}.{input}"), message);
         if let Some(other) = keys.insert(input, key) {
             return Err(refuse(format!("expected one source of the input '{input}', but '{other}' has it too")));
@@ -190,7 +190,7 @@ fn sources(
             let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
             return Err(refuse(message.to_owned()));
         }
-        if ["keep", "control"].contains(&key) && sequences::given(&settings.config).is_none() {
+        if ["keep", "control"].contains(&key) && sequences::batching(&settings.config).is_none() {
             return Err(refuse("requests belong to no sequences: expected 'sequence_batching' too".to_owned()));
         }
         let source = match key {
@@ -204,7 +204,7 @@ fn sources(
                 let start = match starts.remove(input.as_str()) {
                     None => Start::Row(Constant::Value(0.0)),
                     Some(model::Start::Number(number)) => Start::Row(Constant::Value(number.0)),
-                    Some(model::Start::Tensor(Filled(name))) => {
+                    Some(model::Start::Tensor(NonEmptyText(name))) => {
                         Start::Tensor(scope.tensor(name).map_err(|fault| (format!("start.{input}"), fault))?)
                     }
                 };
@@ -256,7 +256,7 @@ fn emits(segment: &Segment) -> Result<Vec<Emit<String>>, Fault> {
         Segment::Decode(decode) => (Some(&decode.emit), "last"),
         Segment::Tree(tree) => (Some(&tree.emit), "root"),
     };
-    let emits = given.into_iter().flat_map(|given| &given.0).map(|(Filled(name), Filled(text))| {
+    let emits = given.into_iter().flat_map(|given| &given.0).map(|(NonEmptyText(name), NonEmptyText(text))| {
         let call = text.strip_suffix(')').and_then(|call| call.split_once('('));
         let (word, output) = call.map_or(("", ""), |(word, output)| (word.trim(), output.trim()));
         let which = match word {

@@ -1,5 +1,5 @@
-//! `batching` of a `model.yaml`, as scheduler and knobs. Sections of policies that are not chosen are typed, so that a
-//! switch brings no surprise, and otherwise ignored.
+//! Converts the section `batching` of a `model.yaml` to a scheduler and knobs. Sections of policies that are not chosen
+//! are checked, so that choosing one later causes no surprise, and otherwise ignored.
 
 use crate::{
     batching::{PolicyKind, TimeoutAction, knob::given},
@@ -10,19 +10,19 @@ use crate::{
         sequences,
         settings::{PolicyName, Settings},
         tree::unknown_key,
-        values::Named,
+        values::Parsed,
     },
 };
 
-/// Fills in the scheduler, and leaves of the knobs those of the policy that is chosen. Without `batching` the policy is
-/// `auto`; whether `auto` batches is decided when the largest batch is known (`complete`).
+/// Fills in the scheduler, and removes the knobs of policies that are not chosen. Without `batching` the policy is
+/// `auto`; `complete` decides whether `auto` batches once the largest batch is known.
 pub(super) fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(), ConfigError> {
-    let has_sequences = sequences::given(&settings.config).is_some();
-    // Of a model of cells, auto is cellular, and lazy has its knobs too.
+    let has_sequences = sequences::batching(&settings.config).is_some();
+    // For a model of cells, auto means cellular, and lazy uses the knobs of cellular too.
     let unfolds = settings.has_cells() || has_sequences;
     let batching = &mut settings.own.batching;
     origin.implies_policy = batching.policy.is_none();
-    let Named(chosen) = *batching.policy.get_or_insert(Named(PolicyName::Auto));
+    let Parsed(chosen) = *batching.policy.get_or_insert(Parsed(PolicyName::Auto));
     let is_chosen = |kind: PolicyKind| {
         let by_cells = unfolds && matches!(chosen, PolicyName::Auto | PolicyName::Of(PolicyKind::Lazy));
         chosen == PolicyName::Of(kind) || by_cells && kind == PolicyKind::Cellular
@@ -40,7 +40,7 @@ pub(super) fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(),
     batching.diversity.take_if(|_| !is_chosen(PolicyKind::Diversity));
     batching.cellular.take_if(|_| !is_chosen(PolicyKind::Cellular));
     if let Some(diversity) = &mut batching.diversity {
-        // A mapping of knobs switches its kind on.
+        // A mapping of knobs also switches its kind on.
         diversity.input.as_mut().map(|own| own.is_on.get_or_insert(true));
         diversity.operator.as_mut().map(|own| own.is_on.get_or_insert(true));
         diversity.load.as_mut().map(|own| own.is_on.get_or_insert(true));
@@ -57,8 +57,8 @@ pub(super) fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(),
     Ok(())
 }
 
-/// Takes the queue and the window of the policy that was chosen. The queue's keys may be in `queueing`, for every
-/// policy that batches, or in `window`.
+/// Removes the queue and the window from the knobs, and returns the scheduler of the chosen policy. The keys of the
+/// queue are in `queueing`, for every policy that batches, or in `window`.
 fn scheduler(
     batching: &mut Batching,
     chosen: PolicyName,
@@ -101,7 +101,7 @@ fn scheduler(
     Ok(Some(scheduler))
 }
 
-/// Where the fields of `dynamic_batching` are: the queue's keys at `place`.
+/// Records where the fields of `dynamic_batching` are. `place` has the keys of the queue.
 fn name_places(place: &str, origin: &mut Origin) {
     origin.name("dynamic_batching", place);
     origin.name("dynamic_batching.preferred_batch_size", "batching.window.preferred_batch_sizes");

@@ -1,5 +1,5 @@
-//! `model.yaml`: our own form of a model's configuration, read as a [`Model`] and made the same [`Settings`] that
-//! `config.pbtxt` gives.
+//! `model.yaml`: this server's own form of a model's configuration. It is read as a [`Model`] and converted to the same
+//! [`Settings`] as a `config.pbtxt`.
 
 mod batching;
 
@@ -21,17 +21,17 @@ use super::{
         model_version_policy as version_policy,
         model_warmup::input::InputDataType,
     },
-    settings::{Axes, Own, Pad, Settings},
+    settings::{Axes, OwnSettings, Pad, Settings},
     tree::{self, Format},
-    values::{DataTypeName, Dim, Named},
+    values::{DataTypeName, Dim, Parsed},
 };
 
 use crate::batching::knob::given;
 
-/// More text than any model needs.
+/// Maximum bytes of a file, more than any model needs.
 const MAX_BYTES: usize = 128 << 10;
 
-/// What `ModelConfig` calls otherwise.
+/// Paths of `ModelConfig` and the keys that replace them here.
 const NAMES: [(&str, &str); 10] = [
     ("input", "inputs"),
     ("output", "outputs"),
@@ -48,8 +48,8 @@ const NAMES: [(&str, &str); 10] = [
 /// Reads a `model.yaml`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is too large or not YAML, for unknown and repeated keys, and for values of a wrong kind; with file,
-/// line, column, key and what was expected.
+/// Rejects text that is too large or not YAML, unknown and repeated keys, and values of a wrong kind; with file, line,
+/// column, key and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
     let refuse = |position, message: String| ConfigError::of_text(file, position, message);
     if bytes.len() > MAX_BYTES {
@@ -84,17 +84,17 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         model_transaction_policy: model.decoupled.map(|decoupled| pb::ModelTransactionPolicy { decoupled }),
         ..Default::default()
     };
-    // Each request of cells unfolds by itself.
+    // Each request of a model of cells unfolds by itself, as a batch of one.
     let batch_size = model.max_batch_size.map(|size| size.0);
     config.max_batch_size = batch_size.unwrap_or(i32::from(model.cells.is_some()));
-    let mut own = Own {
+    let mut own = OwnSettings {
         engine: model.engine,
         stages: model.stages,
         exits: model.exits,
         cells: model.cells.map(|cells| cells.0).unwrap_or_default(),
         unfold: model.unfold.map(|segments| segments.0).unwrap_or_default(),
         batching,
-        ..Own::default()
+        ..OwnSettings::default()
     };
     for (number, input) in model.inputs.into_iter().enumerate() {
         config.input.push(self::input(number, input, &mut own, origin)?);
@@ -112,8 +112,8 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     }
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, batching, \
-                           stages, exits, cells or unfold";
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, \
+                           batching, stages, exits, cells or unfold";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });
@@ -147,14 +147,19 @@ fn versions(versions: Versions) -> pb::ModelVersionPolicy {
     pb::ModelVersionPolicy { policy_choice: Some(choice) }
 }
 
-fn input(number: usize, input: Input, own: &mut Own, origin: &mut Origin) -> Result<pb::ModelInput, ConfigError> {
+fn input(
+    number: usize,
+    input: Input,
+    own: &mut OwnSettings,
+    origin: &mut Origin,
+) -> Result<pb::ModelInput, ConfigError> {
     let Input { name, dtype, dims, reshape, optional, pad } = input;
     let key = format!("inputs[{number}]");
     origin.name(format!("input[{number}].data_type"), format!("{key}.dtype"));
     if let Some(given) = pad {
         origin.name(format!("pad.{name}"), format!("{key}.pad"));
         let pad = self::pad(given).map_err(|fault| origin.error(&format!("{key}.pad"), fault))?;
-        own.pad.insert(name.clone(), Named(pad));
+        own.pad.insert(name.clone(), Parsed(pad));
     }
     let dims = sizes(&name, dims, &key, own, origin);
     let (data_type, reshape) = (data_type(dtype), reshape.map(self::reshape));
@@ -175,7 +180,7 @@ fn pad(given: PadSection) -> Result<Pad, String> {
     Ok(Pad { symbols: symbols.collect::<Result<_, _>>()?, value: given.value.unwrap_or(0.0) })
 }
 
-fn output(number: usize, output: Output, own: &mut Own, origin: &mut Origin) -> pb::ModelOutput {
+fn output(number: usize, output: Output, own: &mut OwnSettings, origin: &mut Origin) -> pb::ModelOutput {
     let Output { name, dtype, dims, reshape, labels } = output;
     let key = format!("outputs[{number}]");
     origin.name(format!("output[{number}].data_type"), format!("{key}.dtype"));
@@ -186,7 +191,7 @@ fn output(number: usize, output: Output, own: &mut Own, origin: &mut Origin) -> 
     pb::ModelOutput { name, data_type, dims, reshape, label_filename, ..Default::default() }
 }
 
-fn data_type(dtype: Option<Named<DataTypeName>>) -> i32 {
+fn data_type(dtype: Option<Parsed<DataTypeName>>) -> i32 {
     dtype.map_or(0, |dtype| datatype_to_pb(dtype.0.0).into())
 }
 
@@ -194,8 +199,8 @@ fn reshape(shape: Shape) -> pb::ModelTensorReshape {
     pb::ModelTensorReshape { shape: shape.into_iter().map(|size| size.0).collect() }
 }
 
-/// Sizes; the names of those dimensions that vary under a name become the tensor's axes.
-fn sizes(tensor: &str, dims: Vec<Dim>, key: &str, own: &mut Own, origin: &mut Origin) -> Vec<i64> {
+/// Returns the sizes of a tensor, and stores the names of its dimensions among its axes.
+fn sizes(tensor: &str, dims: Vec<Dim>, key: &str, own: &mut OwnSettings, origin: &mut Origin) -> Vec<i64> {
     let split = dims.into_iter().map(|dim| match dim {
         Dim::Size(size) => (size.0, None),
         Dim::Axis(name) => (-1, Some(name.0)),
@@ -203,7 +208,7 @@ fn sizes(tensor: &str, dims: Vec<Dim>, key: &str, own: &mut Own, origin: &mut Or
     let (sizes, names): (Vec<i64>, Vec<Option<String>>) = split.unzip();
     if names.iter().any(Option::is_some) {
         origin.name(format!("axes.{tensor}"), format!("{key}.dims"));
-        own.axes.insert(tensor.to_owned(), Named(Axes(names)));
+        own.axes.insert(tensor.to_owned(), Parsed(Axes(names)));
     }
     sizes
 }
@@ -213,7 +218,7 @@ fn instance_groups(instance: &Instance) -> Vec<pb::ModelInstanceGroup> {
     let group = |kind: Kind| pb::ModelInstanceGroup { kind: kind.into(), count, ..pb::ModelInstanceGroup::default() };
     let Some(devices) = &instance.devices else { return vec![group(Kind::Auto)] };
     let mut groups: Vec<pb::ModelInstanceGroup> = Vec::new();
-    for Named(device) in devices {
+    for Parsed(device) in devices {
         let (kind, gpu) = match device {
             Device::Cpu => (Kind::Cpu, None),
             Device::Cards => (Kind::Gpu, None),

@@ -17,8 +17,8 @@ use crate::{
 const MAX_CONSTANT_BYTES: usize = 1 << 30;
 
 impl UnfoldRequest {
-    /// Resolves all names. `cells` are the ports of the programs, in the order of [`Self::cells`]. The inputs of `spec`
-    /// are in the order of the configuration's.
+    /// Resolves all names. `cells` are the ports of the programs, in the order of [`Self::cells`]; `spec` has the
+    /// inputs of the configuration in their order.
     ///
     /// # Errors
     /// Rejects an input without a source, names of ports that do not exist, and datatypes that differ. Each error names
