@@ -117,15 +117,9 @@ impl Origin {
         ConfigError { file: self.file.clone(), position, key, message: message.into() }
     }
 
-    /// Fails with the first of several faults that applies. Each has a condition, its path and the reason.
-    pub(super) fn refuse_first<P: AsRef<str>, M: Into<String>>(
-        &self,
-        faults: impl IntoIterator<Item = (bool, P, M)>,
-    ) -> Result<(), ConfigError> {
-        match faults.into_iter().find(|(applies, ..)| *applies) {
-            Some((_, path, message)) => Err(self.error(path.as_ref(), message)),
-            None => Ok(()),
-        }
+    /// Fails with an error about the value at `path`, if a fault applies.
+    pub(super) fn refuse_if(&self, applies: bool, path: &str, message: impl Into<String>) -> Result<(), ConfigError> {
+        if applies { Err(self.error(path, message)) } else { Ok(()) }
     }
 
     /// Fails if a mapping of a YAML or JSON text has a key twice.

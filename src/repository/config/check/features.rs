@@ -80,35 +80,21 @@ pub struct Hint {
 /// Returns the first field that would change results and is not supported.
 pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
     let (name, backend, platform) = (&config.name, config.backend.as_str(), config.platform.as_str());
-    let has_platform = ["", ONNXRUNTIME].contains(&backend);
     let latest = match config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref()) {
         Some(PolicyChoice::Latest(latest)) => latest.num_versions,
         _ => 1,
     };
+    let message = format!("expected the directory's name '{model}', but found '{name}'");
+    origin.refuse_if(!name.is_empty() && name != model, "name", message)?;
+    let message = format!("the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}");
+    origin.refuse_if(!["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&backend), "backend", message)?;
+    let is_onnx = platform == ONNX_PLATFORM && ["", ONNXRUNTIME].contains(&backend);
+    let message = format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM}");
+    origin.refuse_if(!platform.is_empty() && !is_onnx, "platform", message)?;
+    origin.refuse_if(latest == 0, "version_policy.latest.num_versions", "expected at least 1, but found 0")?;
     let program = &config.default_model_filename;
-    origin.refuse_first([
-        (
-            !name.is_empty() && name != model,
-            "name",
-            format!("expected the directory's name '{model}', but found '{name}'"),
-        ),
-        (
-            !["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&backend),
-            "backend",
-            format!("the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}"),
-        ),
-        (
-            !platform.is_empty() && (platform != ONNX_PLATFORM || !has_platform),
-            "platform",
-            format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM}"),
-        ),
-        (latest == 0, "version_policy.latest.num_versions", "expected at least 1, but found 0".to_owned()),
-        (
-            !program.is_empty() && !is_file_name(program),
-            "default_model_filename",
-            format!("expected the name of a file in the version's directory, but found '{program}'"),
-        ),
-    ])?;
+    let message = format!("expected the name of a file in the version's directory, but found '{program}'");
+    origin.refuse_if(!program.is_empty() && !is_file_name(program), "default_model_filename", message)?;
     for field in schema::set_fields(config).map_err(|fault| origin.error("", fault))? {
         if let Some((_, what)) = UNSUPPORTED.iter().find(|(name, _)| *name == field.name) {
             return Err(origin.error(&field.path, format!("{what} are not supported")));
@@ -118,29 +104,26 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
         let labels = &output.label_filename;
         let message = format!("expected a file in the model's directory, but found '{labels}'");
         let strays = !labels.is_empty() && !stays_inside(labels);
-        origin.refuse_first([(strays, format!("output[{number}].label_filename"), message)])?;
+        origin.refuse_if(strays, &format!("output[{number}].label_filename"), message)?;
     }
     for (number, group) in config.instance_group.iter().enumerate() {
         let path = |key: &str| format!("instance_group[{number}].{key}");
-        let off_gpu = [Kind::Cpu, Kind::Model].into_iter().find(|kind| group.kind == i32::from(*kind));
-        let kind = off_gpu.map_or("", |kind| kind.as_str_name());
-        origin.refuse_first([
-            (group.count < 0, path("count"), format!("expected a positive number, but found {}", group.count)),
-            (
-                off_gpu.is_some() && !group.gpus.is_empty(),
-                path("gpus"),
-                format!("expected none, since the kind is {kind}, but found {:?}", group.gpus),
-            ),
-            (!group.profile.is_empty(), path("profile"), "profiles are TensorRT's".to_owned()),
-        ])?;
+        let message = format!("expected a positive number, but found {}", group.count);
+        origin.refuse_if(group.count < 0, &path("count"), message)?;
+        let kind = group.kind();
+        let has_stray_gpus = matches!(kind, Kind::Cpu | Kind::Model) && !group.gpus.is_empty();
+        let message = format!("expected none, since the kind is {}, but found {:?}", kind.as_str_name(), group.gpus);
+        origin.refuse_if(has_stray_gpus, &path("gpus"), message)?;
+        origin.refuse_if(!group.profile.is_empty(), &path("profile"), "profiles are TensorRT's")?;
     }
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-    let without_cache =
-        [(sequences::batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")];
-    origin.refuse_first(without_cache.map(|(applies, what)| {
+    for (applies, what) in
+        [(sequences::batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")]
+    {
         let message = format!("a response cache does not go with {what}");
-        (has_cache(config) && applies, "response_cache", message)
-    }))
+        origin.refuse_if(has_cache(config) && applies, "response_cache", message)?;
+    }
+    Ok(())
 }
 
 fn has_cache(config: &pb::ModelConfig) -> bool {

@@ -10,8 +10,7 @@ use crate::{
 
 pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
     for tensor in tensors(config) {
-        let ports = if tensor.what == "input" { &signature.inputs } else { &signature.outputs };
-        let port = find(ports, tensor.name, tensor.what, &tensor.path, origin)?;
+        let port = find(tensor.ports(signature), tensor.name, tensor.what, &tensor.path, origin)?;
         fits(config, port, tensor.data_type, tensor.shape(), &tensor.path, origin)?;
     }
     let known = |name: &str| {

@@ -113,16 +113,17 @@ fn dynamic_batching(
 fn ordered(batching: &pb::ModelDynamicBatching, origin: &Origin) -> Result<(), ConfigError> {
     let levels = batching.priority_levels;
     let message = format!("expected one level, since preserve_ordering is true, but found {levels}");
-    origin.refuse_first([(levels > 1, "dynamic_batching.priority_levels", message)])?;
+    origin.refuse_if(levels > 1, "dynamic_batching.priority_levels", message)?;
     let default = batching.default_queue_policy.iter().map(|policy| ("default_queue_policy".to_owned(), policy));
     let own = batching.priority_queue_policy.iter();
     let own = own.map(|(level, policy)| (format!("priority_queue_policy[{level}]"), policy));
-    origin.refuse_first(default.chain(own).map(|(key, policy)| {
+    for (key, policy) in default.chain(own) {
         let delays = policy.timeout_action == i32::from(TimeoutAction::Delay);
         let path = format!("dynamic_batching.{key}.timeout_action");
         let message = "expected REJECT, since preserve_ordering is true, but found DELAY";
-        (delays && policy.default_timeout_microseconds > 0, path, message)
-    }))
+        origin.refuse_if(delays && policy.default_timeout_microseconds > 0, &path, message)?;
+    }
+    Ok(())
 }
 
 fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {

@@ -30,33 +30,22 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     };
     let timeout = settings.own.batching.sequences.as_ref().and_then(|queue| queue.default_timeout_us);
     let timeout_us = timeout.map_or(0, |timeout| timeout.0);
-    origin.refuse_first([
-        (config.backend == REPEAT, "sequence_batching", format!("the backend '{REPEAT}' has no sequences")),
-        (
-            candidates < 1,
-            "sequence_batching.oldest.max_candidate_sequences",
-            format!("expected at least 1, but found {candidates}"),
-        ),
-        (
-            timeout_us > DAY_US,
-            "parameters[batching.sequences.default_timeout_us]",
-            format!("expected a whole number from 0 to {DAY_US}, but found {timeout_us}"),
-        ),
-    ])?;
+    let message = format!("the backend '{REPEAT}' has no sequences");
+    origin.refuse_if(config.backend == REPEAT, "sequence_batching", message)?;
+    let message = format!("expected at least 1, but found {candidates}");
+    origin.refuse_if(candidates < 1, "sequence_batching.oldest.max_candidate_sequences", message)?;
+    let message = format!("expected a whole number from 0 to {DAY_US}, but found {timeout_us}");
+    origin.refuse_if(timeout_us > DAY_US, "parameters[batching.sequences.default_timeout_us]", message)?;
     batches(settings, batching, origin)?;
     if settings.has_cells() {
         let message = "the segments of a model of cells say this: expected their keys 'keep' and 'control'";
-        return origin.refuse_first([
-            (!batching.state.is_empty(), "sequence_batching.state", message),
-            (!batching.control_input.is_empty(), "sequence_batching.control_input", message),
-        ]);
+        origin.refuse_if(!batching.state.is_empty(), "sequence_batching.state", message)?;
+        return origin.refuse_if(!batching.control_input.is_empty(), "sequence_batching.control_input", message);
     }
     let batch = "sequences need a max_batch_size of at least 1, but it is 0";
     let decoupled = "a decoupled model with sequences needs 'cells' and 'unfold'";
-    origin.refuse_first([
-        (config.max_batch_size == 0, "sequence_batching", batch),
-        (settings.is_decoupled(), "model_transaction_policy", decoupled),
-    ])?;
+    origin.refuse_if(config.max_batch_size == 0, "sequence_batching", batch)?;
+    origin.refuse_if(settings.is_decoupled(), "model_transaction_policy", decoupled)?;
     whole_requests(settings, origin)?;
     let mut names: BTreeSet<&str> = config.input.iter().map(|input| input.name.as_str()).collect();
     for (number, name) in sequences::inputs(config).enumerate() {
@@ -72,22 +61,22 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
         return refuse(&key, message);
     }
     for (number, state) in batching.state.iter().enumerate() {
-        let fault = state_fault(state);
-        fault.map_or(Ok(()), |(key, message)| refuse(&format!(".state[{number}].{key}"), message))?;
-    }
-    for (number, input) in batching.control_input.iter().enumerate() {
-        let fault = match &input.control[..] {
-            [control] => control_fault(control),
-            controls => Some(format!("expected one control for '{}', but found {}", input.name, controls.len())),
-        };
-        fault.map_or(Ok(()), |message| refuse(&format!(".control_input[{number}].control"), message))?;
+        if let Some((key, message)) = state_fault(state) {
+            return refuse(&format!(".state[{number}].{key}"), message);
+        }
     }
     let mut kinds = BTreeMap::new();
     for (number, input) in batching.control_input.iter().enumerate() {
-        let Some(kind) = input.control.first().and_then(|control| Kind::try_from(control.kind).ok()) else { continue };
-        if let Some(first) = kinds.insert(kind as i32, &input.name) {
-            let message = format!("expected one input of the kind {}, but '{first}' is one too", kind.as_str_name());
-            return refuse(&format!(".control_input[{number}].control"), message);
+        let refuse = |message: String| refuse(&format!(".control_input[{number}].control"), message);
+        let [control] = &input.control[..] else {
+            return refuse(format!("expected one control for '{}', but found {}", input.name, input.control.len()));
+        };
+        if let Some(message) = control_fault(control) {
+            return refuse(message);
+        }
+        if let Some(first) = kinds.insert(control.kind, &input.name) {
+            let kind = control.kind().as_str_name();
+            return refuse(format!("expected one input of the kind {kind}, but '{first}' is one too"));
         }
     }
     Ok(())
@@ -134,13 +123,12 @@ fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigErro
         return Err(origin.error(&parameters::path(&key), message));
     }
     for Tensor { path, name, data_type, reshape, optional, .. } in tensors(config) {
-        let faults = [
-            (convert::datatype(data_type) == Some(DataType::Bytes), "cannot be BYTES"),
-            (reshape.is_some(), "cannot be reshaped"),
-            (optional, "cannot be left out"),
-        ];
-        let message = |fault: &str| format!("'{name}' of a model with sequences {fault}");
-        origin.refuse_first(faults.map(|(is_there, fault)| (is_there, &path, message(fault))))?;
+        let refuse_if = |applies, fault: &str| {
+            origin.refuse_if(applies, &path, format!("'{name}' of a model with sequences {fault}"))
+        };
+        refuse_if(convert::datatype(data_type) == Some(DataType::Bytes), "cannot be BYTES")?;
+        refuse_if(reshape.is_some(), "cannot be reshaped")?;
+        refuse_if(optional, "cannot be left out")?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     model::DataType,
+    onnx::{Port, Signature},
     repository::config::{
         ConfigError, Origin, convert,
         parameters::path as parameter,
@@ -24,6 +25,11 @@ pub(in crate::repository::config) struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
+    /// Returns the graph's inputs or outputs, whichever kind this is.
+    pub(in crate::repository::config) fn ports<'s>(&self, signature: &'s Signature) -> &'s [Port] {
+        if self.what == "input" { &signature.inputs } else { &signature.outputs }
+    }
+
     /// Returns the dims that the graph has.
     pub(super) fn shape(&self) -> &[i64] {
         self.reshape.unwrap_or(self.dims)

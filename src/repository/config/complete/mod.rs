@@ -2,6 +2,7 @@
 
 use super::{
     ConfigError, Origin,
+    check::tensors,
     convert::datatype_to_pb,
     pb::{
         self, model_config::SchedulingChoice, model_instance_group::Kind,
@@ -190,19 +191,17 @@ pub fn name_axes(settings: &mut Settings, signature: &Signature) {
         return;
     }
     let batched = usize::from(config.max_batch_size > 0);
-    let inputs = config.input.iter().map(|tensor| (&tensor.name, &tensor.dims, &signature.inputs));
-    let outputs = config.output.iter().map(|tensor| (&tensor.name, &tensor.dims, &signature.outputs));
-    for (name, dims, ports) in inputs.chain(outputs) {
-        let port = ports.iter().find(|port| port.name == *name);
-        let shape = port.and_then(|port| port.dims.as_ref()).filter(|shape| shape.len() == dims.len() + batched);
-        let Some(shape) = shape else { continue };
-        let axes = dims.iter().zip(shape.iter().skip(batched)).map(|(size, dim)| match dim {
+    for tensor in tensors(config) {
+        let port = tensor.ports(signature).iter().find(|port| port.name == tensor.name);
+        let shape = port.and_then(|port| port.dims.as_ref());
+        let Some(shape) = shape.filter(|shape| shape.len() == tensor.dims.len() + batched) else { continue };
+        let axes = tensor.dims.iter().zip(shape.iter().skip(batched)).map(|(size, dim)| match dim {
             PortDim::Symbol(symbol) if *size == -1 && Symbol::is(symbol) => Some(symbol.clone()),
             _ => None,
         });
         let axes: Vec<Option<String>> = axes.collect();
         if axes.iter().any(Option::is_some) {
-            own.axes.entry(name.clone()).or_insert(Parsed(Axes(axes)));
+            own.axes.entry(tensor.name.to_owned()).or_insert(Parsed(Axes(axes)));
         }
     }
 }

@@ -120,15 +120,14 @@ impl Reader<'_> {
     }
 
     fn can_be_cut(self, cuts: &StageCuts) -> Result<(), ConfigError> {
-        let key = if matches!(cuts, StageCuts::At(_)) { "stages.0" } else { "stages" };
-        let config = &self.settings.config;
+        let key = parameters::path(if matches!(cuts, StageCuts::At(_)) { "stages.0" } else { "stages" });
+        let refuse_if = |applies, message: &str| self.origin.refuse_if(applies, &key, message);
+        let Settings { config, .. } = self.settings;
+        refuse_if(config.backend == REPEAT, "the backend 'repeat' has no graph to cut: remove this")?;
         let batch = "stages hand on rows of a batch: expected a max_batch_size of at least 1, but it is 0";
+        refuse_if(config.max_batch_size < 1, batch)?;
         let decoupled = "stages give one response to a request, but the model is decoupled: remove one of the two";
-        self.origin.refuse_first([
-            (config.backend == REPEAT, parameters::path(key), "the backend 'repeat' has no graph to cut: remove this"),
-            (config.max_batch_size < 1, parameters::path(key), batch),
-            (self.settings.is_decoupled(), parameters::path(key), decoupled),
-        ])
+        refuse_if(self.settings.is_decoupled(), decoupled)
     }
 
     fn exits(self, stages: u16) -> Result<Vec<ExitRequest>, ConfigError> {

@@ -138,41 +138,34 @@ impl Reader<'_> {
              many nodes run together",
             config.max_batch_size
         );
-        let own_program = "each cell has a program of its own: remove this".to_owned();
-        origin.refuse_first([
-            (config.max_batch_size > 1, "max_batch_size", batch),
-            (config.backend == REPEAT, "backend", format!("the backend '{REPEAT}' has no cells")),
-            (!config.default_model_filename.is_empty(), "default_model_filename", own_program),
-        ])?;
-        let stages = own.stages_key();
-        let pad = own.pad.keys().next().map(|input| format!("pad.{input}"));
+        origin.refuse_if(config.max_batch_size > 1, "max_batch_size", batch)?;
+        let repeat = format!("the backend '{REPEAT}' has no cells");
+        origin.refuse_if(config.backend == REPEAT, "backend", repeat)?;
+        let program = "each cell has a program of its own: remove this";
+        origin.refuse_if(!config.default_model_filename.is_empty(), "default_model_filename", program)?;
+        let width = own.batching.bucket_width.map(|_| "batching.bucket_width".to_owned());
         let refused = [
+            (width, "nodes of requests of any length run together"),
+            (own.stages_key().map(str::to_owned), "a model of cells is not cut into stages"),
             (
-                own.batching.bucket_width.map(|_| "batching.bucket_width"),
-                "nodes of requests of any length run together",
+                own.pad.keys().next().map(|input| format!("pad.{input}")),
+                "cells with an input for lengths are padded as they need",
             ),
-            (stages, "a model of cells is not cut into stages"),
-            (pad.as_deref(), "cells with an input for lengths are padded as they need"),
         ];
         if let Some((key, reason)) = refused.into_iter().find_map(|(key, reason)| Some((key?, reason))) {
-            return Err(self.refuse(key, format!("{reason}: remove this")));
+            return Err(self.refuse(&key, format!("{reason}: remove this")));
         }
         for (number, input) in config.input.iter().enumerate() {
             let optional = format!("cells need their inputs, but '{}' may be left out", input.name);
-            origin.refuse_first([
-                (input.optional, format!("input[{number}].optional"), optional.as_str()),
-                (
-                    input.reshape.is_some(),
-                    format!("input[{number}].reshape"),
-                    "cells take inputs as they come: remove this",
-                ),
-            ])?;
+            origin.refuse_if(input.optional, &format!("input[{number}].optional"), optional)?;
+            let reshape = "cells take inputs as they come: remove this";
+            origin.refuse_if(input.reshape.is_some(), &format!("input[{number}].reshape"), reshape)?;
         }
-        let reshaped = config.output.iter().enumerate().map(|(number, output)| {
-            let path = format!("output[{number}].reshape");
-            (output.reshape.is_some(), path, "outputs go as cells give them: remove this")
-        });
-        origin.refuse_first(reshaped)
+        for (number, output) in config.output.iter().enumerate() {
+            let reshape = "outputs go as cells give them: remove this";
+            origin.refuse_if(output.reshape.is_some(), &format!("output[{number}].reshape"), reshape)?;
+        }
+        Ok(())
     }
 
     /// Checks that each output of the model has a segment that answers it, which streams if the model is decoupled.

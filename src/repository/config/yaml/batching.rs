@@ -47,10 +47,8 @@ pub(super) fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(),
     }
     if has_sequences {
         let message = "a model with sequences has its queue in sequence_batching: move or remove this";
-        return origin.refuse_first([
-            (batching.queueing.is_some(), "batching.queueing", message),
-            (batching.window.is_some(), "batching.window", message),
-        ]);
+        origin.refuse_if(batching.queueing.is_some(), "batching.queueing", message)?;
+        return origin.refuse_if(batching.window.is_some(), "batching.window", message);
     }
     let scheduler = scheduler(batching, chosen, origin)?;
     settings.config.scheduling_choice = scheduler.map(SchedulingChoice::DynamicBatching);
