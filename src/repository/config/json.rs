@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(refusal("{\"parameters\": {\"a\": {\n\"text\": \"x\"}}}"), expected);
         let expected = (Some(2), "input[0].name: expected a string (put it in quotes), but found 5".to_owned());
         assert_eq!(refusal("{\"input\": [{\n\"name\": 5}]}"), expected);
-        let expected = (Some(2), "name: the key 'name' is there twice, first in line 1".to_owned());
+        let expected = (Some(2), "name: the key 'name' is given twice, first in line 1".to_owned());
         assert_eq!(refusal("{\"name\": \"m\",\n\"name\": \"n\"}"), expected);
     }
 

@@ -85,7 +85,7 @@ pub fn table(lines: &[Latency], stages: u16) -> Result<CostTable, String> {
             return refuse(&format!(": expected a stage from 0 to {}", stages - 1));
         };
         if points.insert((*rows, length), nanoseconds(latency_us.0)).is_some() {
-            return refuse(" is there twice");
+            return refuse(" is given twice");
         }
     }
     if points.iter().all(BTreeMap::is_empty) {
@@ -151,7 +151,7 @@ mod tests {
         for latency in ["NaN", "inf", ""] {
             assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} '{latency}'"));
         }
-        assert_eq!(refusal("0,1,0,5\n0,1,0,6"), "stage 0, rows 1, length 0 is there twice");
+        assert_eq!(refusal("0,1,0,5\n0,1,0,6"), "stage 0, rows 1, length 0 is given twice");
         assert_eq!(refusal(""), "expected a line for each latency, but found none");
         let long = refusal(&"9".repeat(1 << 20));
         assert!(long.len() < 200, "a long line is cut: {long}");

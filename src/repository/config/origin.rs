@@ -127,7 +127,7 @@ impl Origin {
         let duplicate = self.tree.as_ref().and_then(|(_, root)| root.duplicate_key());
         let Some(DuplicateKey { first, second, path, name }) = duplicate else { return Ok(()) };
         let first = self.position(&first).map(|place| format!(", first in line {}", place.line));
-        let message = format!("the key '{name}' is there twice{}", first.unwrap_or_default());
+        let message = format!("the key '{name}' is given twice{}", first.unwrap_or_default());
         Err(ConfigError { position: self.position(&second), ..self.error(path.trim_start_matches('.'), message) })
     }
 

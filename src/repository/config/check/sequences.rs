@@ -38,7 +38,7 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     origin.refuse_if(timeout_us > DAY_US, "parameters[batching.sequences.default_timeout_us]", message)?;
     batches(settings, batching, origin)?;
     if settings.has_cells() {
-        let message = "the segments of a model of cells say this: expected their keys 'keep' and 'control'";
+        let message = "a model of cells declares this in its segments: expected their keys 'keep' and 'control'";
         origin.refuse_if(!batching.state.is_empty(), "sequence_batching.state", message)?;
         return origin.refuse_if(!batching.control_input.is_empty(), "sequence_batching.control_input", message);
     }
@@ -55,7 +55,7 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
         };
         let message = match name {
             "" => "expected the name of an input of the program".to_owned(),
-            name if !names.insert(name) => format!("the input '{name}' is there twice"),
+            name if !names.insert(name) => format!("the input '{name}' is given twice"),
             _ => continue,
         };
         return refuse(&key, message);
@@ -106,7 +106,7 @@ fn without_sequences(settings: &Settings, origin: &Origin) -> Result<(), ConfigE
     match settings.own.batching.sequences.as_ref().and_then(|queue| given(queue).into_iter().next()) {
         Some(key) => {
             let path = parameters::path(&format!("batching.sequences.{key}"));
-            Err(origin.error(&path, "expected 'sequence_batching', which this is of"))
+            Err(origin.error(&path, "this belongs to 'sequence_batching', which is missing"))
         }
         None => Ok(()),
     }

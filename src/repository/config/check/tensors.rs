@@ -72,7 +72,7 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
             return Err(origin.error(&format!("{path}.name"), format!("expected a name for this {what}")));
         }
         if !names.insert((*what, *name)) {
-            return Err(origin.error(&format!("{path}.name"), format!("the {what} '{name}' is there twice")));
+            return Err(origin.error(&format!("{path}.name"), format!("the {what} '{name}' is given twice")));
         }
         if convert::datatype(tensor.data_type).is_none() {
             return Err(origin.error(&format!("{path}.data_type"), format!("expected a data_type for '{name}'")));

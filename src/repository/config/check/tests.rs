@@ -186,7 +186,7 @@ fn tensors_must_be_whole() {
     assert!(both("input { name: \"x\" data_type: TYPE_FP32 }").contains("input[0].dims: expected dims for 'x'"));
     assert!(both("input { name: \"x\" dims: 1 }").contains("expected a data_type for 'x'"));
     assert!(both("input { data_type: TYPE_FP32 dims: 1 }").contains("expected a name for this input"));
-    assert!(both(&format!("{INPUT}{INPUT}")).contains("config.pbtxt:2:9: input[1].name: the input 'x' is there twice"));
+    assert!(both(&format!("{INPUT}{INPUT}")).contains("config.pbtxt:2:9: input[1].name: the input 'x' is given twice"));
     assert!(both("").contains("the model has no inputs"));
     agrees(
         "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] } output { name: \"x\" data_type: TYPE_FP32 dims: \

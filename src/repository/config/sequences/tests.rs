@@ -129,7 +129,7 @@ fn what_sequences_cannot_have_is_refused_with_its_place() {
         ("sequence_batching { oldest { } }", "oldest.max_candidate_sequences: expected at least 1, but found 0"),
         (
             "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }",
-            "state[0].input_name: the input 'x' is there twice",
+            "state[0].input_name: the input 'x' is given twice",
         ),
         (
             "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ -1 ] } }",
@@ -168,7 +168,7 @@ fn what_sequences_cannot_have_is_refused_with_its_place() {
         ),
         (
             "parameters { key: \"batching.sequences.max_queue_size\" value { string_value: \"2\" } }",
-            "expected 'sequence_batching', which this is of",
+            "this belongs to 'sequence_batching', which is missing",
         ),
         (
             "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ 1 ]

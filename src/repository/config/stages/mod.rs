@@ -113,7 +113,7 @@ impl Reader<'_> {
                 return refuse("expected the name of a tensor".to_owned());
             }
             if tensors[..number].contains(tensor) {
-                return refuse(format!("the tensor '{tensor}' is there twice"));
+                return refuse(format!("the tensor '{tensor}' is given twice"));
             }
         }
         Ok(StageCuts::At(tensors.clone()))

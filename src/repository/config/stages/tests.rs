@@ -59,7 +59,7 @@ fn impossible_cuts_are_refused() {
         refusal(&[("stages.0", "a"), ("stages.2", "b")]),
         "config.pbtxt:3:12: parameters[stages.2]: cuts count from 0 without gaps: expected stages.1 too"
     );
-    assert!(refusal(&[("stages.0", "a"), ("stages.1", "a")]).ends_with("the tensor 'a' is there twice"));
+    assert!(refusal(&[("stages.0", "a"), ("stages.1", "a")]).ends_with("the tensor 'a' is given twice"));
     assert!(refusal(&[("stages.0", "")]).ends_with("expected the name of a tensor"));
     let names: Vec<String> = (0..256).map(|number| format!("stages.{number}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();

@@ -158,11 +158,11 @@ impl Reader<'_> {
         for (number, input) in config.input.iter().enumerate() {
             let optional = format!("cells need their inputs, but '{}' may be left out", input.name);
             origin.refuse_if(input.optional, &format!("input[{number}].optional"), optional)?;
-            let reshape = "cells take inputs as they come: remove this";
+            let reshape = "cells read inputs in the shape of 'dims': remove this";
             origin.refuse_if(input.reshape.is_some(), &format!("input[{number}].reshape"), reshape)?;
         }
         for (number, output) in config.output.iter().enumerate() {
-            let reshape = "outputs go as cells give them: remove this";
+            let reshape = "outputs have the shape that cells give them: remove this";
             origin.refuse_if(output.reshape.is_some(), &format!("output[{number}].reshape"), reshape)?;
         }
         Ok(())

@@ -40,7 +40,7 @@ impl<'r> Scope<'r> {
         let input = self.inputs.iter().position(|input| *input == name);
         match (input, self.emitted(name, input.is_some())) {
             (Some(_), Some(_)) => Err(format!(
-                "'{name}' is an input of the model, and an emit too: expected one of them to be named otherwise"
+                "'{name}' names an input of the model and an emit: expected one of them to have another name"
             )),
             (Some(input), None) => Ok(Tensor::Input(input)),
             (None, Some(emitted)) => Ok(Tensor::Emitted(emitted)),
@@ -93,7 +93,8 @@ impl<'r> Scope<'r> {
         match self.tensor(name) {
             Err(_) => Ok(()),
             Ok(_) => Err(format!(
-                "'{name}' is what the segment grows, and another tensor too: expected that to be named otherwise"
+                "'{name}' names an input that the segment grows, and another tensor too: expected that tensor to have \
+                 another name"
             )),
         }
     }

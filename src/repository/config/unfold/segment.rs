@@ -51,8 +51,7 @@ pub(super) fn read(
     };
     let name = own_name.unwrap_or(default_name);
     if let Some(other) = scope.segments.iter().position(|other| other.name == name) {
-        let message =
-            format!("the segment {other} is called '{name}' too: expected a name of its own (the key 'name')");
+        let message = format!("segment {other} has the name '{name}' too: expected another name, in the key 'name'");
         return Err((own_name.map_or(key, |_| "name").to_owned(), message));
     }
     let table = match segment {
@@ -122,9 +121,7 @@ fn nodes(
                 (None, Some(length), _) => length,
                 (None, None, Some((input, _))) => {
                     let tensor = text_at(segment, "over", input);
-                    let message = format!(
-                        "how long '{tensor}' will be is not known before it is there: expected the key 'steps'"
-                    );
+                    let message = format!("the length of '{tensor}' is not known in advance: expected the key 'steps'");
                     return Err((format!("over.{input}"), message));
                 }
                 (None, None, None) => {
@@ -191,7 +188,11 @@ fn sources(
             return Err(refuse(message.to_owned()));
         }
         if ["keep", "control"].contains(&key) && sequences::batching(&settings.config).is_none() {
-            return Err(refuse("requests belong to no sequences: expected 'sequence_batching' too".to_owned()));
+            return Err(refuse(
+                "this needs requests that belong to sequences: expected 'sequence_batching' \
+                               too"
+                .to_owned(),
+            ));
         }
         let source = match key {
             "over" if is_stage => scope.steps_of(text).map(Source::Rows),
@@ -216,7 +217,10 @@ fn sources(
         sources.insert(input.clone(), source.map_err(refuse)?);
     }
     if let Some((input, _)) = starts.first_key_value() {
-        let message = format!("only what is carried from step to step has a start, but '{input}' is not");
+        let message = format!(
+            "only inputs that are carried from step to step have a start, but '{input}' is not one \
+                               of them"
+        );
         return Err((format!("start.{input}"), message));
     }
     Ok(sources)

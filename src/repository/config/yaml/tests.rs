@@ -83,11 +83,11 @@ fn unknown_keys_are_named_with_file_line_and_neighbour() {
 fn repeated_keys_are_named_with_both_lines() {
     assert_eq!(
         refusal_of("max_batch_size: 4\nname: m\nmax_batch_size: 5\n"),
-        "model.yaml:3:1: max_batch_size: the key 'max_batch_size' is there twice, first in line 1"
+        "model.yaml:3:1: max_batch_size: the key 'max_batch_size' is given twice, first in line 1"
     );
     assert_eq!(
         refusal_of("inputs:\n- { name: x, name: y }\n"),
-        "model.yaml:2:14: inputs[0].name: the key 'name' is there twice, first in line 2"
+        "model.yaml:2:14: inputs[0].name: the key 'name' is given twice, first in line 2"
     );
 }
 
@@ -246,7 +246,8 @@ unfold:
 - stage: { cell: conv, name: two, inputs: { x: frames }, length: { n: frames }, emit: { y: all(y) } }
 - chain: { cell: step, over: tokens, as: x, carry: { h: h_next }, start: { h: 0.5, c: two.y }, reverse: true, steps: 4,
            hold: { memory: encoder.hidden }, emit: { hidden: last(h_next) }, stream: false }
-- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\", emit: { y.1: all(next) },
+- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\", emit: { y.1: \
+                                                                                 all(next) },
             grow: { keys: key }, length: { past: grow.keys } }
 - tree: { leaf: leaf, internal: node, children: table, over: { a: tokens, b: other }, child: { left: 0.h }, max_nodes: 256,
           emit: { root: root(h) } }

@@ -164,7 +164,8 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "start: { h: -0.5 }",
             "start: { g: 1 }",
-            "f:13:14: unfold[0].chain.start.g: only what is carried from step to step has a start, but 'g' is not",
+            "f:13:14: unfold[0].chain.start.g: only inputs that are carried from step to step have a start, but 'g' \
+             is not one of them",
         ),
         (
             "past_words: grow.past",
@@ -175,8 +176,8 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "start: { token: 1,",
             "start: { past: 1,",
-            "f:20:14: unfold[1].decode.start.past: only what is carried from step to step has a start, but 'past' is \
-             not",
+            "f:20:14: unfold[1].decode.start.past: only inputs that are carried from step to step have a start, but \
+             'past' is not one of them",
         ),
         (
             "grow: { past: key }",
@@ -201,8 +202,8 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         (
             "name: encoder",
             "name: decode",
-            "f:17:5: unfold[1].decode.cell: the segment 0 is called 'decode' too: expected a name of its own (the key \
-             'name')",
+            "f:17:5: unfold[1].decode.cell: segment 0 has the name 'decode' too: expected another name, in the key \
+             'name'",
         ),
         (
             "    cell: decode\n",
@@ -216,8 +217,8 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
     let twice = changed(TRANSLATE, "name: source,", "name: encoder.all,").replace("over: source", "over: encoder.all");
     assert_eq!(
         from_yaml(&twice).expect_err("two of a name"),
-        "f:21:13: unfold[1].decode.hold.memory: 'encoder.all' is an input of the model, and an emit too: expected one \
-         of them to be named otherwise"
+        "f:21:13: unfold[1].decode.hold.memory: 'encoder.all' names an input of the model and an emit: expected one \
+         of them to have another name"
     );
 }
 
@@ -237,8 +238,8 @@ fn what_grows_is_named_by_nothing_else() {
     let also = renamed.iter().fold(TRANSLATE.to_owned(), |text, (from, to)| text.replace(from, to));
     assert_eq!(
         from_yaml(&also).expect_err("a segment of this name has it too"),
-        "f:22:33: unfold[1].decode.length.past_words: 'grow.past' is what the segment grows, and another tensor too: \
-         expected that to be named otherwise"
+        "f:22:33: unfold[1].decode.length.past_words: 'grow.past' names an input that the segment grows, and another \
+         tensor too: expected that tensor to have another name"
     );
     assert_eq!(
         refusal(TRANSLATE, "    grow: { past: key }\n", ""),
@@ -252,8 +253,8 @@ fn what_grows_is_named_by_nothing_else() {
 fn a_chain_whose_length_nobody_knows_is_refused() {
     assert_eq!(
         refusal(SPEECH, "steps: len(frames) / 2, ", ""),
-        "f:6:32: unfold[1].chain.over.x: how long 'conv.features' will be is not known before it is there: expected \
-         the key 'steps'"
+        "f:6:32: unfold[1].chain.over.x: the length of 'conv.features' is not known in advance: expected the key \
+         'steps'"
     );
     assert_eq!(
         refusal(SPEECH, "over: { x: conv.features }, steps: len(frames) / 2, ", ""),
@@ -264,9 +265,7 @@ fn a_chain_whose_length_nobody_knows_is_refused() {
         from_yaml(&format!("{TRANSLATE}{again} {steps} emit: {{ y: last(h) }} }}\n"))
     };
     assert_eq!(after("steps: 4,").map(|read| read.is_some()), Ok(true), "a known number of steps may be given");
-    assert!(
-        after("").expect_err("it may end early").ends_with("is not known before it is there: expected the key 'steps'")
-    );
+    assert!(after("").expect_err("it may end early").ends_with("is not known in advance: expected the key 'steps'"));
     assert_eq!(
         refusal(TRANSLATE, "over: source\n    as: word", "over: { word: source, x: encoder.h }"),
         "f:10:27: unfold[0].chain.over.x: expected an input of the model or <segment>.<emit> of an earlier segment, \
@@ -352,7 +351,7 @@ fn two_trees_need_names() {
     let second = "- tree: { leaf: leaf, internal: node, children: children, emit: { other: root(h) } }\n";
     assert_eq!(
         from_yaml(&format!("{TREE}{second}")).expect_err("both are called 'tree'"),
-        "f:16:11: unfold[1].tree.leaf: the segment 0 is called 'tree' too: expected a name of its own (the key 'name')"
+        "f:16:11: unfold[1].tree.leaf: segment 0 has the name 'tree' too: expected another name, in the key 'name'"
     );
 }
 
@@ -410,11 +409,11 @@ fn what_has_no_meaning_for_cells_is_refused_by_name() {
     );
     assert!(
         refusal(TREE, "dims: [nodes] }", "dims: [nodes], reshape: [-1, 1] }")
-            .ends_with("inputs[0].reshape: cells take inputs as they come: remove this")
+            .ends_with("inputs[0].reshape: cells read inputs in the shape of 'dims': remove this")
     );
     assert!(
         refusal(TREE, "dims: [8] }", "dims: [8], reshape: [2, 4] }")
-            .ends_with("outputs[0].reshape: outputs go as cells give them: remove this")
+            .ends_with("outputs[0].reshape: outputs have the shape that cells give them: remove this")
     );
 }
 
