@@ -91,8 +91,8 @@ pub(super) fn of_built_in(
     if pool.has_cards() && request.placement.may_need_cards() {
         let (model, backend) = (&request.spec.name, request.engine.name());
         let reason = format!(
-            "the backend '{backend}' has no graph: it has no plan for cards, and ONNX Runtime's CUDA provider cannot run \
-             it"
+            "the backend '{backend}' has no graph: it has no plan for cards, and ONNX Runtime's CUDA provider cannot \
+             run it"
         );
         if request.placement.needs_cards() {
             return Err(format!("{reason}; expected KIND_CPU or KIND_AUTO"));

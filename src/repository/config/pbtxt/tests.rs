@@ -142,7 +142,8 @@ fn later_checks_find_the_place_of_every_key() {
     assert_eq!(place("output[1].dims"), "f:8:10: output[1].dims: x");
     assert_eq!(place("parameters[b]"), "f:10:2: parameters[b]: x");
     assert_eq!(place("backend"), "f: backend: x");
-    let text = "dynamic_batching {\n priority_queue_policy { key: 1 value { } }\n priority_queue_policy [\n { key: 2 value { } } ] }";
+    let text = "dynamic_batching {\n priority_queue_policy { key: 1 value { } }\n priority_queue_policy [\n \
+                { key: 2 value { } } ] }";
     let (_, origin) = parse("f", text.as_bytes()).unwrap();
     let place = origin.error("dynamic_batching.priority_queue_policy[2].timeout_action", "x");
     assert_eq!(place.position, Some(Position { line: 4, column: 2 }), "keys of maps may be numbers");

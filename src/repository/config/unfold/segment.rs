@@ -188,11 +188,8 @@ fn sources(
             return Err(refuse(message.to_owned()));
         }
         if ["keep", "control"].contains(&key) && sequences::batching(&settings.config).is_none() {
-            return Err(refuse(
-                "this needs requests that belong to sequences: expected 'sequence_batching' \
-                               too"
-                .to_owned(),
-            ));
+            let message = "this needs requests that belong to sequences: expected 'sequence_batching' too";
+            return Err(refuse(message.to_owned()));
         }
         let source = match key {
             "over" if is_stage => scope.steps_of(text).map(Source::Rows),
@@ -217,10 +214,8 @@ fn sources(
         sources.insert(input.clone(), source.map_err(refuse)?);
     }
     if let Some((input, _)) = starts.first_key_value() {
-        let message = format!(
-            "only inputs that are carried from step to step have a start, but '{input}' is not one \
-                               of them"
-        );
+        let message =
+            format!("only inputs that are carried from step to step have a start, but '{input}' is not one of them");
         return Err((format!("start.{input}"), message));
     }
     Ok(sources)

@@ -246,11 +246,10 @@ unfold:
 - stage: { cell: conv, name: two, inputs: { x: frames }, length: { n: frames }, emit: { y: all(y) } }
 - chain: { cell: step, over: tokens, as: x, carry: { h: h_next }, start: { h: 0.5, c: two.y }, reverse: true, steps: 4,
            hold: { memory: encoder.hidden }, emit: { hidden: last(h_next) }, stream: false }
-- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\", emit: { y.1: \
-                                                                                 all(next) },
-            grow: { keys: key }, length: { past: grow.keys } }
-- tree: { leaf: leaf, internal: node, children: table, over: { a: tokens, b: other }, child: { left: 0.h }, max_nodes: 256,
-          emit: { root: root(h) } }
+- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\",
+            emit: { y.1: all(next) }, grow: { keys: key }, length: { past: grow.keys } }
+- tree: { leaf: leaf, internal: node, children: table, over: { a: tokens, b: other }, child: { left: 0.h },
+          max_nodes: 256, emit: { root: root(h) } }
 ";
     let expected = [
         ("cells.step.batch_sizes", "1,512"),
