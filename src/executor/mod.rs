@@ -45,7 +45,7 @@ mod watch;
 
 pub use backlog::{Backlog, BacklogLimits, Held, Unread};
 pub use cells::CellPrograms;
-pub use cuda::{Journal, Noted, check_cards};
+pub use cuda::{CapturedStages, Journal, Noted, StageLaunch, check_cards};
 pub use dispatch::{Order, Tickets, issue};
 pub use handle::{ModelHandle, ResponseFuture, ResponseStream};
 pub use host::warm_up::WarmUp;

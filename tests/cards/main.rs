@@ -2,6 +2,7 @@
 //! passed.
 
 mod attending;
+mod captured;
 #[path = "../common/fake_control.rs"]
 #[expect(dead_code, reason = "single calls are the device's own tests' matter")]
 mod fake_control;

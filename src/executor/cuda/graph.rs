@@ -83,7 +83,7 @@ pub(super) struct Kernels {
     scatter_placed: Function,
     pieces: Function,
     /// The fault words of the moves themselves, which nothing reads: the host names only rows that exist.
-    unread: BufferId,
+    pub(super) unread: BufferId,
 }
 
 impl Kernels {
@@ -122,10 +122,13 @@ pub(super) struct OnCard {
 
 /// A program on one stream.
 pub(super) struct OnLane {
+    stream: StreamId,
+    /// Rows of a section: those of the largest task.
+    max_rows: u32,
     pub(super) graphs: Vec<(RunSize, Rc<Graph>)>,
     /// Sections that no task holds.
     pub(super) free: Vec<Section>,
-    _workspace: Box<dyn CardWorkspace>,
+    workspace: Box<dyn CardWorkspace>,
 }
 
 impl Loader<'_> {
@@ -140,17 +143,38 @@ impl Loader<'_> {
         buckets: &[u32],
     ) -> Result<OnCard, String> {
         let largest = buckets.iter().copied().max().unwrap_or(1);
-        let bytes = Places { bucket: largest, lists: around.lists }.bytes();
-        if bytes > self.parameter_bytes {
-            let most = self.parameter_bytes;
-            return Err(format!("tasks of {largest} rows take {bytes} bytes of parameters, expected at most {most}"));
-        }
-        let weights = program.load(self.card).map_err(|error| error.to_string())?;
-        let streams = (0..self.card.streams()).map(StreamId);
+        let mut on_card = self.reserve(program, around, largest)?;
         let lengths = 0..program.lengths().len();
         let sizes = lengths.flat_map(|lengths| buckets.iter().map(move |&rows| RunSize { rows, lengths }));
         let sizes: Vec<RunSize> = sizes.collect();
-        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, &sizes, largest));
+        let OnCard { around, lanes, .. } = &mut on_card;
+        for lane in lanes {
+            for &size in &sizes {
+                let graph = self.capture(lane, around, size).map_err(|error| error.to_string())?;
+                lane.graphs.push((size, graph));
+            }
+        }
+        Ok(on_card)
+    }
+
+    /// Reserves a program's memory on each stream, for tasks of up to `max_rows` rows.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(super) fn reserve(
+        &mut self,
+        program: &dyn CardProgram,
+        around: Around,
+        max_rows: u32,
+    ) -> Result<OnCard, String> {
+        let bytes = Places { bucket: max_rows, lists: around.lists }.bytes();
+        if bytes > self.parameter_bytes {
+            let most = self.parameter_bytes;
+            return Err(format!("tasks of {max_rows} rows take {bytes} bytes of parameters, expected at most {most}"));
+        }
+        let weights = program.load(self.card).map_err(|error| error.to_string())?;
+        let streams = (0..self.card.streams()).map(StreamId);
+        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, max_rows));
         let lanes = lanes.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok(OnCard { around, lanes, _weights: weights })
     }
@@ -160,35 +184,69 @@ impl Loader<'_> {
         weights: &dyn CardWeights,
         around: &Around,
         stream: StreamId,
-        sizes: &[RunSize],
-        largest: u32,
+        max_rows: u32,
     ) -> Result<OnLane, DeviceError> {
-        let mut workspace = weights.reserve(self.card, stream, largest)?;
-        // Preparing a size below may run products and convolutions once. That writes to memory that earlier tasks of
-        // the stream may still use.
-        self.card.drain(stream)?;
-        let sections = self.sections(around, largest)?;
-        let mut graphs = Vec::with_capacity(sizes.len());
-        for &size in sizes {
-            workspace.prepare(self.card, size)?;
-            let unread = self.card.address(self.kernels.unread)?;
-            let places = Places { bucket: size.rows, lists: around.lists };
-            let moves = Moves {
-                kernels: self.kernels,
-                around,
-                size,
-                places,
-                unread,
-                first: &sections[0],
-                ring_rows: largest * SECTIONS as u32,
-                section_rows: self.places_rows.then_some(largest),
-            };
-            // A graph keeps the addresses of the first section's rings. Its tasks name rows from there, across all
-            // sections.
-            let graph = self.card.capture(stream, places.bytes(), |capture| moves.issue(capture, &*workspace))?;
-            graphs.push((size, Rc::new(graph)));
-        }
-        Ok(OnLane { graphs, free: sections, _workspace: workspace })
+        let workspace = weights.reserve(self.card, stream, max_rows)?;
+        let free = self.sections(around, max_rows)?;
+        Ok(OnLane { stream, max_rows, graphs: Vec::new(), free, workspace })
+    }
+
+    /// Captures the graph of a size for one stream. No task may hold a section of it.
+    ///
+    /// # Errors
+    /// If the card has too little memory, or the driver or a library refuses an operation.
+    pub(super) fn capture(
+        &mut self,
+        lane: &mut OnLane,
+        around: &Around,
+        size: RunSize,
+    ) -> Result<Rc<Graph>, DeviceError> {
+        // Preparing a size may run products and convolutions once. That writes to memory that earlier tasks of the
+        // stream may still use.
+        self.card.drain(lane.stream)?;
+        lane.workspace.prepare(self.card, size)?;
+        self.graph(lane, around, size, |moves, capture, program| moves.issue(capture, program))
+    }
+
+    /// Captures a graph of the program alone, without the moves of rows around it, for measurements. It takes the same
+    /// parameters as the graph of this size, which must have been captured.
+    ///
+    /// # Errors
+    /// If the driver refuses an operation.
+    pub(super) fn capture_alone(
+        &mut self,
+        lane: &OnLane,
+        around: &Around,
+        size: RunSize,
+    ) -> Result<Rc<Graph>, DeviceError> {
+        self.graph(lane, around, size, |moves, capture, program| moves.run(capture, program))
+    }
+
+    fn graph(
+        &mut self,
+        lane: &OnLane,
+        around: &Around,
+        size: RunSize,
+        issue: impl FnOnce(&Moves<'_>, &mut Capture<'_>, &dyn CardWorkspace) -> Result<(), DeviceError>,
+    ) -> Result<Rc<Graph>, DeviceError> {
+        let unread = self.card.address(self.kernels.unread)?;
+        let places = Places { bucket: size.rows, lists: around.lists };
+        // A graph keeps the addresses of the first section's rings. Its tasks name rows from there, across all
+        // sections.
+        let first = lane.free.first().ok_or(DeviceError::MalformedWork("all sections of the program are taken"))?;
+        let moves = Moves {
+            kernels: self.kernels,
+            around,
+            size,
+            places,
+            unread,
+            first,
+            ring_rows: lane.max_rows * SECTIONS as u32,
+            section_rows: self.places_rows.then_some(lane.max_rows),
+        };
+        let graph =
+            self.card.capture(lane.stream, places.bytes(), |capture| issue(&moves, capture, &*lane.workspace))?;
+        Ok(Rc::new(graph))
     }
 
     fn sections(&mut self, around: &Around, rows: u32) -> Result<Vec<Section>, DeviceError> {
@@ -255,10 +313,7 @@ impl Moves<'_> {
         for (number, from) in self.around.gathers.iter().enumerate() {
             self.gather(capture, from, program.input(lengths, number))?;
         }
-        let own_lengths = self.around.lengths.iter().map(|&list| base.offset(self.places.list(list)));
-        let own_lengths: Vec<Address> = own_lengths.collect();
-        let parameters = RunParameters { live: base.offset(Places::LIVE), lengths: &own_lengths };
-        program.issue(capture, self.size, parameters)?;
+        self.run(capture, program)?;
         for (output, to) in &self.around.scatters {
             self.scatter(capture, to, program.output(lengths, *output))?;
         }
@@ -271,6 +326,15 @@ impl Moves<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    /// Issues the program alone.
+    fn run(&self, capture: &mut Capture<'_>, program: &dyn CardWorkspace) -> Result<(), DeviceError> {
+        let base = capture.parameters();
+        let own_lengths = self.around.lengths.iter().map(|&list| base.offset(self.places.list(list)));
+        let own_lengths: Vec<Address> = own_lengths.collect();
+        let parameters = RunParameters { live: base.offset(Places::LIVE), lengths: &own_lengths };
+        program.issue(capture, self.size, parameters)
     }
 
     /// Returns the address of the first row, the number of rows, and the pitch.

@@ -31,10 +31,13 @@ use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use parking_lot::Mutex;
 
 pub(super) use self::cells::CellLimits;
-pub use self::journal::{Journal, Noted};
 use self::{
     driver::{Driver, Message},
     flights::{Flights, GiveBack, take_outputs},
+};
+pub use self::{
+    journal::{Journal, Noted},
+    stages::{CapturedStages, StageLaunch},
 };
 use super::{
     StagePrograms,

@@ -1,12 +1,14 @@
 //! Stages on a card. Intermediate tensors of a batch lie in the rows of its buffer pair at each boundary (DVABatch
 //! section 6.1). The buffers are reserved when the version is loaded.
 
+mod captured;
 mod launch;
 mod layout;
 mod outputs;
 
 use std::sync::Arc;
 
+pub use self::captured::{CapturedStages, StageLaunch};
 use self::layout::{Layout, ReadFrom, StageLayout};
 use super::{
     graph::{Around, Loader, Move, OnCard, Place, buckets},
@@ -82,20 +84,38 @@ impl Stages {
         programs: &StagePrograms,
         knobs: &mut Knobs,
     ) -> Result<Self, String> {
-        let layout = Arc::new(Layout::new(spec, programs)?);
-        loader.places_rows = true;
         let max_rows = knobs.max_batch_rows.max(1);
         for stage in &mut knobs.stages {
             if stage.buckets.is_empty() {
                 stage.buckets = buckets(max_rows);
             }
         }
+        Self::with(&mut loader, spec, programs, knobs, |loader, number, program, around| {
+            let buckets = knobs.stages.get(number).map_or(&[][..], |stage| &stage.buckets);
+            loader.load(program, around, buckets)
+        })
+    }
+
+    /// Reserves the memory at the boundaries of a version's stages, and has `load` bring each program onto the card.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    fn with(
+        loader: &mut Loader<'_>,
+        spec: &Arc<ModelSpec>,
+        programs: &StagePrograms,
+        knobs: &Knobs,
+        load: impl FnMut(&mut Loader<'_>, usize, &dyn CardProgram, Around) -> Result<OnCard, String>,
+    ) -> Result<Self, String> {
+        let layout = Arc::new(Layout::new(spec, programs)?);
+        loader.places_rows = true;
+        let max_rows = knobs.max_batch_rows.max(1);
         let rows = max_rows.checked_mul(u32::from(knobs.buffer_pairs.max(1)));
         let rows = rows.ok_or("its buffer pairs have more rows than can be counted")?;
         let mut boundaries = Vec::with_capacity(layout.boundaries.len());
         let reserved = reserve(loader.card, &layout, rows, &mut boundaries);
         let reserved = reserved.map_err(|error| format!("its buffer pairs: {error}"));
-        match reserved.and_then(|()| load(&mut loader, programs, &layout, &boundaries, knobs)) {
+        match reserved.and_then(|()| load_all(loader, programs, &layout, &boundaries, load)) {
             Ok(stages) => {
                 let (spec, programs) = (Arc::clone(spec), programs.clone());
                 Ok(Self { spec, programs, layout, stages, boundaries, max_rows })
@@ -136,18 +156,17 @@ fn buffers(boundaries: &[Boundary]) -> impl Iterator<Item = BufferId> {
     boundaries.iter().flat_map(|boundary| &boundary.tensors).map(|kept| kept.buffer)
 }
 
-fn load(
+fn load_all(
     loader: &mut Loader<'_>,
     programs: &StagePrograms,
     layout: &Layout,
     boundaries: &[Boundary],
-    knobs: &Knobs,
+    mut load: impl FnMut(&mut Loader<'_>, usize, &dyn CardProgram, Around) -> Result<OnCard, String>,
 ) -> Result<Vec<OnCard>, String> {
     let stages = layout.stages.iter().enumerate().map(|(number, stage)| {
         let program = program(programs, number).ok_or("has no plan for CUDA cards".to_owned());
         let around = stage.around(number, boundaries, layout.axes());
-        let buckets = knobs.stages.get(number).map_or(&[][..], |stage| &stage.buckets);
-        let loaded = program.and_then(|program| loader.load(program, around, buckets));
+        let loaded = program.and_then(|program| load(loader, number, program, around));
         loaded.map_err(|fault| format!("stage {number}: {fault}"))
     });
     stages.collect()
