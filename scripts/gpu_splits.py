@@ -4,7 +4,8 @@
 Before a stage, a batch of b rows is split if T_remain(b) ≥ threshold · Σ T_remain(part), where T_remain is the time of
 this stage and all later ones. The ratio of the two sides without the threshold is computed here, for the parts with the
 least sum. Parts have sizes that were measured, because a card runs a batch of any other size in the next larger of its
-buckets, and none but the last is smaller than an eighth of the batch, as in the policy `diversity`.
+buckets, and none but the last is smaller than an eighth of the batch, as in the policy `diversity`. Times are those of
+a stage's whole task, which gathers the rows of a batch and scatters them again.
 """
 
 from collections import namedtuple
@@ -83,6 +84,21 @@ def judged(staged):
     return result
 
 
+def moves(times):
+    """Yields a table of what a stage's task takes beyond its program alone: the moves of rows around the program."""
+    alone = [{point["rows"]: point["median_ns"] for point in stage} for stage in times["alone"]["stages"]]
+    stages = times["cut"]["stages"]
+    yield from ("", "Gathering and scattering rows, in µs and as a share of the task:", "")
+    yield "| rows | " + " | ".join(f"stage {stage}" for stage in range(len(stages))) + " |"
+    yield "|---" * (len(stages) + 1) + "|"
+    for points in zip(*stages):
+        rows = points[0]["rows"]
+        if all(rows in stage for stage in alone):
+            tasks = ((point["median_ns"], point["median_ns"] - stage[rows]) for point, stage in zip(points, alone))
+            cells = [f"{more_ns / 1e3:.1f} ({100 * more_ns / task_ns:.1f} %)" for task_ns, more_ns in tasks]
+            yield f"| {rows} | " + " | ".join(cells) + " |"
+
+
 def tables(staged):
     """Yields the lines of the report on stages: times, best splits, and what was left out."""
     verdicts = judged(staged)
@@ -94,6 +110,7 @@ def tables(staged):
         for points in zip(*stages):
             cells = [f"{point['median_ns'] / 1e3:.1f} ({point['p99_ns'] / 1e3:.1f})" for point in points]
             yield f"| {points[0]['rows']} | " + " | ".join(cells) + f" | {min(point['runs'] for point in points)} |"
+        yield from moves(times)
         scatter = times["cut"]["scatter"]
         if scatter:
             tenth = (len(scatter) - 1) // 10

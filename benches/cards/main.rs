@@ -8,6 +8,7 @@
 mod ceilings;
 mod cuts;
 mod networks;
+mod programs;
 mod report;
 mod staged;
 mod steps;
@@ -25,6 +26,8 @@ use self::{ceilings::Ceilings, report::Report};
 
 /// The stream that everything runs on.
 const STREAM: StreamId = StreamId(0);
+/// Room for the row numbers of a task of a stage.
+const PARAMETER_BYTES: usize = 4 << 10;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -72,7 +75,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in libraries::preload(None).loaded {
         println!("{}", path.display());
     }
-    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth: timing::DEPTH, parameter_bytes: 64 };
+    let (depth, parameter_bytes) = (timing::DEPTH, PARAMETER_BYTES);
+    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth, parameter_bytes };
     let mut cuda = Cuda::open(&options, &Compiler::default(), Arc::new(Unheard))?;
     println!("{card}\n");
     if args.stages {

@@ -49,7 +49,7 @@ impl Network {
 }
 
 /// A tensor's specification without the batch axis; axes that vary are `length` long.
-pub(crate) fn row_spec(name: &str, datatype: DataType, dims: Option<&[PortDim]>, length: i64) -> TensorSpec {
+fn row_spec(name: &str, datatype: DataType, dims: Option<&[PortDim]>, length: i64) -> TensorSpec {
     let dims = dims.unwrap_or_default().iter().skip(1).map(|dim| match dim {
         PortDim::Fixed(fixed) => *fixed,
         PortDim::Symbol(_) | PortDim::Unknown => length,

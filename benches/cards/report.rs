@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paternoster::engine::Precision;
+use paternoster::{engine::Precision, profile::Point};
 use serde::Serialize;
 
 use crate::{ceilings::Ceilings, staged::StagedTimes, steps::Step};
@@ -36,19 +36,26 @@ pub(crate) fn table(network: &str, steps: &[Step]) -> String {
     text + "\n"
 }
 
-/// A network's times in stages: a line for each number of rows, a column for each stage.
+/// A network's times in stages: a line for each number of rows. For each stage, the time of its task, and how much more
+/// that is than the time of its program alone.
 pub(crate) fn stages(times: &StagedTimes) -> String {
-    let StagedTimes { network, precision, length, cut } = times;
+    let StagedTimes { network, precision, length, cut, alone } = times;
     let of_length = if *length > 0 { format!(", {length} tokens") } else { String::new() };
     let mut text = format!("{network}{of_length}, {precision}: microseconds of each stage\n{:>6}", "rows");
     for stage in 0..cut.stages.len() {
-        let _ = write!(text, " {stage:>11}");
+        let _ = write!(text, " {stage:>11}         ");
     }
     for rows in cut.rows() {
         let _ = write!(text, "\n{rows:>6}");
         for stage in 0..cut.stages.len() {
-            let median_ns = cut.point(stage, rows, *length).map_or(0, |point| point.median_ns);
-            let _ = write!(text, " {:>11.1}", median_ns as f64 / 1e3);
+            let [task, program] = [cut, alone].map(|table| table.point(stage, rows, *length));
+            let median_us = |point: &Point| point.median_ns as f64 / 1e3;
+            let task_us = task.map_or(0.0, median_us);
+            let _ = write!(text, " {task_us:>11.1}");
+            let _ = match program {
+                Some(program) => write!(text, " {:>+8.1}", task_us - median_us(program)),
+                None => write!(text, " {:>8}", ""),
+            };
         }
     }
     text + "\n"

@@ -1,40 +1,33 @@
-//! One network in stages: how long each stage takes for each number of rows, within a time.
+//! One network in stages: how long the task of each stage takes for each number of rows, within a time.
 
 use std::{
     cell::Cell,
     error::Error,
-    rc::Rc,
     time::{Duration, Instant},
 };
 
 use paternoster::{
-    device::cuda::{Cuda, Graph},
-    engine::{
-        Precision,
-        cuda::{Loaded, Plan, Workspace},
-    },
-    model::TensorSpec,
-    onnx::{
-        Model,
-        cut::{Cuts, StageGraph, StagePort, cut},
-    },
+    device::cuda::{Cuda, CudaWork},
+    engine::{Precision, RunSize},
+    executor::{CapturedStages, StageLaunch, StagePrograms},
+    model::ModelSpec,
+    onnx::Model,
     profile::{CutTable, Halt, Size, measure, row_buckets},
 };
 use serde::Serialize;
 
 use crate::{
-    STREAM,
     cuts::{self, CutNetwork},
-    networks::row_spec,
-    steps::{captured, live},
-    timing,
+    programs, timing,
 };
 
 /// Precisions that are measured.
 const PRECISIONS: [Precision; 2] = [Precision::Ieee, Precision::Fp16];
 
 /// Larger batches are not prepared once this part of a network's time is over.
-const PREPARING: f64 = 0.7;
+const PREPARING: f64 = 0.6;
+/// The part of a network's time after which only its programs alone are measured.
+const TASKS: f64 = 0.9;
 /// Runs after which a measurement ends if it is only to show that it works.
 const QUICK_RUNS: usize = 24;
 
@@ -45,8 +38,10 @@ pub(crate) struct StagedTimes {
     pub(crate) precision: String,
     /// What axes that vary were padded to; 0 if there is none.
     pub(crate) length: u32,
-    /// Points of each stage, and the scatter of their runs, as a profile has them.
+    /// Points of each stage's task, and the scatter of their runs, as a profile has them.
     pub(crate) cut: CutTable,
+    /// The same of the programs alone, without the moves of rows around them.
+    pub(crate) alone: CutTable,
 }
 
 /// A batch that was not measured.
@@ -120,39 +115,54 @@ impl Unit<'_> {
     /// Measures as many numbers of rows as there is time and memory for, within `budget`.
     fn measure(&mut self, cuda: &mut Cuda, model: &Model, budget: Duration) -> Result<StagedTimes, Box<dyn Error>> {
         let began = Instant::now();
-        let stages = cut(model, Cuts::Parts(self.network.stages), &[])?;
-        let plans = stages.iter().map(|stage| self.plan(stage)).collect::<Result<Vec<Plan>, _>>()?;
-        let loaded = plans.iter().map(|plan| plan.load(cuda)).collect::<Result<Vec<Loaded>, _>>()?;
         let rows = row_buckets(self.network.max_rows);
-        let (workspaces, fitting) = self.reserve(cuda, &loaded, &rows)?;
-        let mut graphs: Vec<(u32, Vec<Rc<Graph>>)> = Vec::new();
-        for &rows in &rows[..fitting] {
-            if !graphs.is_empty() && began.elapsed() > budget.mul_f64(PREPARING) {
+        let spec = programs::spec(self.network.name, model, self.network.max_rows)?;
+        let programs = programs::in_stages(model, &spec, self.network.stages, self.length, self.precision)?;
+        let (mut stages, fitting) = self.load(cuda, &spec, &programs, &rows)?;
+        let measured = self.times(cuda, &mut stages, &rows[..fitting], began, budget);
+        stages.free(cuda)?;
+        measured
+    }
+
+    fn times(
+        &mut self,
+        cuda: &mut Cuda,
+        stages: &mut CapturedStages,
+        rows: &[u32],
+        began: Instant,
+        budget: Duration,
+    ) -> Result<StagedTimes, Box<dyn Error>> {
+        let mut launches: Vec<(u32, Vec<StageLaunch>)> = Vec::new();
+        for &rows in rows {
+            if !launches.is_empty() && began.elapsed() > budget.mul_f64(PREPARING) {
                 self.skip(rows, "no time was left to prepare it");
                 break;
             }
-            let stages = loaded.iter().zip(&workspaces);
-            let captured = stages.map(|(stage, workspace)| captured(cuda, stage, workspace, rows));
-            match captured.collect::<Result<Vec<_>, _>>() {
-                Ok(captured) => graphs.push((rows, captured)),
-                Err(reason) if graphs.is_empty() => return Err(reason.into()),
+            match stages.capture(cuda, RunSize { rows, lengths: 0 }) {
+                Ok(captured) => launches.push((rows, captured)),
+                Err(reason) if launches.is_empty() => return Err(reason.into()),
                 Err(reason) => {
-                    self.skip(rows, reason.to_string());
+                    self.skip(rows, reason);
                     break;
                 }
             }
         }
-        let sizes: Vec<Size> = graphs.iter().map(|(rows, _)| Size { rows: *rows, length: self.length }).collect();
-        let runs = Cell::new(0);
-        let elapsed = || if runs.get() < self.most_runs { began.elapsed() } else { Duration::MAX };
-        let run = |size: Size| {
-            runs.set(runs.get() + 1);
-            let (_, graphs) =
-                graphs.iter().find(|(rows, _)| *rows == size.rows).ok_or_else(|| failed("no such size"))?;
-            timing::in_turn(cuda, graphs, &live(size.rows)).map_err(failed)
+        let sizes: Vec<Size> = launches.iter().map(|(rows, _)| Size { rows: *rows, length: self.length }).collect();
+        let mut table = |works: fn(&StageLaunch) -> &CudaWork, until: Duration| {
+            let runs = Cell::new(0);
+            let elapsed = || if runs.get() < self.most_runs { began.elapsed() } else { Duration::MAX };
+            let run = |size: Size| {
+                runs.set(runs.get() + 1);
+                let own = launches.iter().find(|(rows, _)| *rows == size.rows);
+                let (_, stages) = own.ok_or_else(|| failed("no such size"))?;
+                let works: Vec<&CudaWork> = stages.iter().map(works).collect();
+                timing::in_turn(cuda, &works).map_err(failed)
+            };
+            measure(self.network.stages, &sizes, until, elapsed, run)
         };
-        let table = measure(stages.len(), &sizes, budget, elapsed, run)?;
-        let measured = table.rows();
+        let cut = table(|launch| &launch.task, budget.mul_f64(TASKS))?;
+        let alone = table(|launch| &launch.program, budget)?;
+        let measured = cut.rows();
         if let Some(size) = sizes.iter().find(|size| !measured.contains(&size.rows)) {
             self.skip(size.rows, "it would have taken longer than its share of the time");
         }
@@ -160,35 +170,27 @@ impl Unit<'_> {
             network: self.network.name.to_owned(),
             precision: self.precision.to_string(),
             length: self.length,
-            cut: table,
+            cut,
+            alone,
         })
     }
 
-    fn plan(&self, stage: &StageGraph) -> Result<Plan, Box<dyn Error>> {
-        let specs = |ports: &[StagePort]| -> Vec<TensorSpec> {
-            let spec = |port: &StagePort| row_spec(&port.name, port.datatype, port.dims.as_deref(), self.length.into());
-            ports.iter().map(spec).collect()
-        };
-        let (inputs, outputs) = (specs(&stage.inputs), specs(&stage.outputs));
-        Ok(Plan::new(&stage.model, &inputs, &outputs, true, self.precision)?)
-    }
-
-    /// Reserves memory for the largest of these numbers of rows that fits, and returns how many of them do.
-    fn reserve(
+    /// Loads the network for the largest of these numbers of rows that fits, and returns how many of them do.
+    fn load(
         &mut self,
         cuda: &mut Cuda,
-        loaded: &[Loaded],
+        spec: &ModelSpec,
+        programs: &StagePrograms,
         rows: &[u32],
-    ) -> Result<(Vec<Workspace>, usize), Box<dyn Error>> {
-        let loaded: Vec<&Loaded> = loaded.iter().collect();
+    ) -> Result<(CapturedStages, usize), Box<dyn Error>> {
         let mut fitting = rows.len();
         loop {
             let largest = rows[fitting - 1];
-            match Loaded::reserve_together(&loaded, cuda, STREAM, largest) {
-                Ok(workspaces) => return Ok((workspaces, fitting)),
+            match CapturedStages::load(cuda, spec.clone(), programs, largest) {
+                Ok(stages) => return Ok((stages, fitting)),
                 Err(reason) if fitting == 1 => return Err(reason.into()),
                 Err(reason) => {
-                    self.skip(largest, reason.to_string());
+                    self.skip(largest, reason);
                     fitting -= 1;
                 }
             }

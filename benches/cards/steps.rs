@@ -72,12 +72,7 @@ fn time(
 }
 
 /// Captures a batch of `rows` rows, which are the graph's parameter as well.
-pub(crate) fn captured(
-    cuda: &mut Cuda,
-    loaded: &Loaded,
-    workspace: &Workspace,
-    rows: u32,
-) -> Result<Rc<Graph>, DeviceError> {
+fn captured(cuda: &mut Cuda, loaded: &Loaded, workspace: &Workspace, rows: u32) -> Result<Rc<Graph>, DeviceError> {
     let prepared = loaded.prepare(cuda, workspace, rows)?;
     let graph = cuda.capture(STREAM, size_of::<i32>(), |capture| {
         let parameters = RunParameters { live: capture.parameters(), lengths: &[] };
@@ -87,6 +82,6 @@ pub(crate) fn captured(
 }
 
 /// The parameter of such a graph.
-pub(crate) fn live(rows: u32) -> [u8; 4] {
+fn live(rows: u32) -> [u8; 4] {
     i32::try_from(rows).unwrap_or(i32::MAX).to_ne_bytes()
 }

@@ -61,12 +61,12 @@ fn run(cuda: &mut Cuda, graph: &Rc<Graph>, parameters: &[u8], count: u32) -> Res
     Ok(began.elapsed())
 }
 
-/// Runs graphs one after another behind a run of the first, and returns the nanoseconds of each: from the end of the
-/// one before it to its own. At most [`DEPTH`] − 1 graphs.
-pub(crate) fn in_turn(cuda: &mut Cuda, graphs: &[Rc<Graph>], parameters: &[u8]) -> Result<Vec<u64>, DeviceError> {
-    let mut tickets = Vec::with_capacity(graphs.len() + 1);
-    for graph in graphs.first().into_iter().chain(graphs) {
-        cuda.launch(STREAM, &[], CudaWork { graph: Rc::clone(graph), parameters: parameters.into() })?;
+/// Launches work one after another behind a launch of the first, and returns the nanoseconds of each: from the end of
+/// the one before it to its own. At most [`DEPTH`] − 1 launches.
+pub(crate) fn in_turn(cuda: &mut Cuda, works: &[&CudaWork]) -> Result<Vec<u64>, DeviceError> {
+    let mut tickets = Vec::with_capacity(works.len() + 1);
+    for work in works.first().into_iter().chain(works) {
+        cuda.launch(STREAM, &[], CudaWork::clone(work))?;
         tickets.push(cuda.record(STREAM)?);
     }
     let mut ended = Vec::with_capacity(tickets.len());

@@ -50,6 +50,7 @@ pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
 pub use profiling::{STAGE_COUNTS, Trials, joining_pays, read_model};
 pub use repository::Repository;
+pub use staging::cut_into_stages;
 pub use startup::Startup;
 pub use table::IndexEntry;
 pub use version::ModelVersion;

@@ -55,6 +55,8 @@ def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, 
     for (network, _), times in measured.items():
         assert [[point["rows"] for point in stage] for stage in times["cut"]["stages"]] == [[1, 2, 4]] * STAGES[network]
         assert {point["length"] for stage in times["cut"]["stages"] for point in stage} == {times["length"]}
+        assert len(times["alone"]["stages"]) == STAGES[network]
+        assert all(stage[0]["rows"] == 1 for stage in times["alone"]["stages"])
     text = (tmp_path / "report.md").read_text()
     for times in measured.values():
         verdict = staged["splits"][gpu_splits.title(times)]["verdict"]

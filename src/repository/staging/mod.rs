@@ -20,7 +20,7 @@ use crate::{
 /// # Errors
 /// Fails if the graph cannot be cut there, or an exit names a tensor that its stage does not compute. The message names
 /// alternatives.
-pub(super) fn cut_into_stages(
+pub fn cut_into_stages(
     model: &Model,
     spec: &ModelSpec,
     request: &StageRequest,
