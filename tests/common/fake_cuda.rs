@@ -39,18 +39,27 @@ pub(crate) fn with_card<F: FnOnce()>(body: F) {
     if env::var_os(CARD).is_some() { body() } else { with_fake_cuda(&[], body) }
 }
 
+/// Returns whether tests that need the stand-in are left out, and prints why.
+pub(crate) fn is_left_out() -> bool {
+    if env::var_os(CARD).is_some() {
+        eprintln!("skipped: it needs the stand-in for CUDA");
+        return true;
+    }
+    if Command::new("c++").arg("--version").output().is_err() {
+        assert!(env::var_os("CI").is_none(), "the stand-in for CUDA needs c++, which is not installed");
+        eprintln!("skipped: the stand-in for CUDA compiles kernels with c++, which is not installed");
+        return true;
+    }
+    false
+}
+
 /// Runs `body` with the stand-in. The calling test runs again in its own process, with `environment` added, and `body`
 /// runs there. Fails if that process fails. Without a C++ compiler nothing runs.
 pub(crate) fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
     if env::var_os(CHILD).is_some() {
         return body();
     }
-    if env::var_os(CARD).is_some() {
-        return eprintln!("skipped: it needs the stand-in for CUDA");
-    }
-    if Command::new("c++").arg("--version").output().is_err() {
-        assert!(env::var_os("CI").is_none(), "the stand-in for CUDA needs c++, which is not installed");
-        eprintln!("skipped: the stand-in for CUDA compiles kernels with c++, which is not installed");
+    if is_left_out() {
         return;
     }
     // The closure is named after the test: crate::module::test::{{closure}}.

@@ -169,6 +169,10 @@ fn folders_without(name: &str) -> (tempfile::TempDir, String) {
 
 #[test]
 fn without_cudnn_plans_with_convolutions_are_refused_in_one_line_and_others_run() {
+    // Looking for the folders builds the stand-in.
+    if fake_cuda::is_left_out() {
+        return;
+    }
     let (_folder, libraries) = folders_without("libcudnn");
     with_fake_cuda(&[("LD_LIBRARY_PATH", &libraries)], || {
         product().check();

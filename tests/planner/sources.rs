@@ -14,6 +14,10 @@ const WRITE: &str = "WRITE_PLANS";
 
 #[test]
 fn sources_are_the_committed_ones() {
+    let project = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    if !project.join("Cargo.toml").exists() {
+        return eprintln!("skipped: the project's files are not on this machine");
+    }
     let lstm = || network(cells::lstm::step(Width::QUARTER), &[], 2_000);
     let half = [
         ("lstm_step_bf16", lstm().plan_in(Precision::Bf16)),
@@ -34,7 +38,7 @@ fn sources_are_the_committed_ones() {
         ("pads", resampling::pads_of()),
         ("sizes", resampling::sizes_of()),
     ];
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/plans");
+    let folder = project.join("tests/data/plans");
     let plans = cases.into_iter().map(|(name, case)| (name, case.plan())).chain(half);
     for (name, plan) in plans {
         let path = folder.join(format!("{name}.cu"));
