@@ -186,8 +186,10 @@ def main():
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
+    # The programs run in another folder.
+    out = given.out and given.out.resolve()
     if given.action == "test":
-        return 0 if run(built(), given.out or ROOT / ".cache" / "gpu-test", given.quick) else 1
+        return 0 if run(built(), out or ROOT / ".cache" / "gpu-test", given.quick) else 1
     if given.directory is None:
         parser.error(f"{given.action} needs a directory")
     if given.action == "kit":
@@ -196,7 +198,7 @@ def main():
     directory = given.directory.resolve()
     with tempfile.TemporaryDirectory() as folder:
         programs = unpacked(directory, Path(folder))
-        return 0 if run(programs, given.out or directory / "out", given.quick) else 1
+        return 0 if run(programs, out or directory / "out", given.quick) else 1
 
 
 if __name__ == "__main__":

@@ -203,3 +203,43 @@ def test_a_kit_has_all_scripts_that_it_needs(tmp_path):
     command = [sys.executable, "gpu.py", "--help"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+#: A program that writes the arguments that it was called with where `--json` says.
+PROGRAM = """
+#include <stdio.h>
+#include <string.h>
+int main(int count, char **arguments) {
+    for (int at = 1; at + 1 < count; at++) {
+        if (strcmp(arguments[at], "--json") == 0) {
+            FILE *file = fopen(arguments[at + 1], "w");
+            if (!file) return 2;
+            fputs("{\\"card\\": \\"a card\\", \\"times\\": [], \\"skipped\\": []}", file);
+            fclose(file);
+        }
+    }
+    puts("test result: ok.");
+    return 0;
+}
+"""
+
+
+def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
+    # One small program takes the place of all that cargo builds, which other tests run.
+    program = tmp_path / "program"
+    subprocess.run(["c++", "-x", "c", "-o", program, "-"], input=PROGRAM, text=True, check=True, timeout=60)
+    names = [*gpu.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME]
+    monkeypatch.setattr(gpu, "built", lambda: dict.fromkeys(names, program))
+    gpu.kit(tmp_path / "gpu-kit")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "../gpu-kit/gpu.py", "run", "../gpu-kit", "--out", "out"]
+    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=60)
+    # The program measures nothing.
+    assert done.returncode == 1, done.stderr
+    report = json.loads((elsewhere / "out" / "report.json").read_text())
+    assert {suite["closing"] for suite in report["suites"].values()} == {"test result: ok."}
+    assert set(report["suites"]) == set(gpu.SUITES)
+    assert report["times"]["card"] == report["stages"]["card"] == "a card"
+    assert [entry.name for entry in elsewhere.iterdir()] == ["out"]
