@@ -24,3 +24,4 @@ mod sequences;
 mod several;
 mod staged;
 mod stages;
+mod together;
