@@ -70,3 +70,12 @@ def test_what_a_page_tells_readers_to_run_exists(page):
     assert asked <= targets, f"{asked - targets} are no targets of make"
     for script in set(re.findall(r"(?:python3?|\.venv/bin/python) ((?:scripts|tests|clients)/[\w./-]+\.py)", text)):
         assert (ROOT / script).is_file(), f"{script} is not there"
+
+
+def test_each_operator_that_has_a_rule_for_cards_is_named():
+    sources = [file.read_text() for file in (ROOT / "src" / "engine" / "cuda" / "lower").glob("*.rs")]
+    rules = re.findall(r"^pub\(super\) fn rule\(.*?^}", "\n".join(sources), re.MULTILINE | re.DOTALL)
+    operators = {name for rule in rules for name in re.findall(r'"(\w+)"', rule)}
+    assert {"ArgMax", "Conv", "Gather", "MatMul", "Slice"} <= operators
+    rows = [line for line in (ROOT / "docs" / "gpu.md").read_text().splitlines() if line.startswith("| ")]
+    assert operators - set(re.findall(r"\w+", "\n".join(rows))) == set()
