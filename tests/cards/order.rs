@@ -185,6 +185,39 @@ fn nothing_races_in_cells() {
     });
 }
 
+/// BatchMaker pins a subgraph to a worker while tasks of it are in flight (algorithm 1), so that its next nodes can be
+/// launched behind them.
+#[test]
+fn a_chain_stays_on_its_stream_while_its_tasks_are_in_flight() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(25);
+        let journal = Arc::new(Journal::default());
+        let pool = journaled(LANES, 3, Some(Arc::clone(&journal)));
+        let handle = running::bring_up(&pool, Form::Chain, 8);
+        running::run(&handle, Form::Chain, &mut rng, 200, 100);
+        assert!(pool.stop(PATIENCE));
+        let (mut in_flight, mut behind, mut streams) = (BTreeMap::<TaskId, Task>::new(), 0, HashSet::new());
+        for noted in journal.take() {
+            match noted {
+                Noted::Issued { task, .. } => {
+                    for span in &task.rows {
+                        let mut before = in_flight.values().filter(|before| {
+                            before.rows.iter().any(|own| own.req == span.req && own.start < span.start)
+                        });
+                        behind += usize::from(before.clone().next().is_some());
+                        assert!(before.all(|before| before.lane == task.lane), "{task:?} leaves its stream");
+                    }
+                    streams.insert(task.lane);
+                    in_flight.insert(task.id, *task);
+                }
+                Noted::Refused(task) | Noted::Ended(task) => _ = in_flight.remove(&task),
+            }
+        }
+        assert!(streams.len() > 1, "chains run on several streams");
+        assert!(behind > 50, "{behind} nodes were launched behind others of their chain");
+    });
+}
+
 /// Requests that were given up may still be on the card when the next of their sequences is launched on another stream.
 #[test]
 fn nothing_races_in_sequences() {
