@@ -65,7 +65,10 @@ pub(super) fn node_counts(
                 nodes.push((*leaf, 1));
                 nodes.push((*inner, topology.depth()));
             }
-            (SegmentKnobs::Steps { cell }, unfolded) | (SegmentKnobs::Tree { leaf: cell, .. }, unfolded) => {
+            (
+                SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. },
+                unfolded,
+            ) => {
                 nodes.push((*cell, unfolded.nodes().saturating_sub(before)));
             }
         }

@@ -123,7 +123,12 @@ pub struct CellKind(pub u128);
 /// One segment of the graph that a request unfolds into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SegmentKnobs {
-    /// Nodes in sequence: a chain, a loop whose end depends on outcomes, or a single node.
+    /// A single node.
+    Stage {
+        /// Its type.
+        cell: CellId,
+    },
+    /// Nodes in sequence: a chain, or a loop whose end depends on outcomes.
     Steps {
         /// Their type.
         cell: CellId,

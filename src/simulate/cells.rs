@@ -57,7 +57,8 @@ impl CellGraph {
     /// Returns the segments in the core's form.
     pub fn segment_knobs(&self) -> Vec<SegmentKnobs> {
         let knobs = |segment: &Segment| match *segment {
-            Segment::Stage(cell) | Segment::Chain(cell) | Segment::Decode(cell) => SegmentKnobs::Steps { cell },
+            Segment::Stage(cell) => SegmentKnobs::Stage { cell },
+            Segment::Chain(cell) | Segment::Decode(cell) => SegmentKnobs::Steps { cell },
             Segment::Tree { leaf, inner } => SegmentKnobs::Tree { leaf, inner },
         };
         self.segments.iter().map(knobs).collect()

@@ -135,7 +135,9 @@ impl CellGraphs {
     /// Returns the type of the nodes with which a request starts.
     pub(in crate::batching) fn first(&self) -> CellId {
         match self.segments.first() {
-            Some(SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }) => *cell,
+            Some(
+                SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. },
+            ) => *cell,
             None => CellId(0),
         }
     }
@@ -329,7 +331,7 @@ impl CellGraphs {
         journey.inner = None;
         journey.subgraphs.clear();
         match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
-            (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
+            (SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
                 let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1), has_ended: false };
                 journey.subgraphs.push(queues.push(of, *cell, nodes));
             }

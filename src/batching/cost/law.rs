@@ -73,6 +73,11 @@ impl Law {
         (self.runs > 0).then(|| fixed_ns + self.token_ns * rows * length.max(1) as f64)
     }
 
+    /// Returns the fixed time of a run, or `None` before the first run.
+    pub(super) fn fixed_ns(&self) -> Option<f64> {
+        (self.runs > 0).then_some(self.fixed_ns)
+    }
+
     /// Returns the average time per row of recent runs, or `None` before the first run.
     pub(super) fn row_ns(&self) -> Option<f64> {
         (self.runs > 0).then_some(self.row_ns)

@@ -94,6 +94,16 @@ impl Costs {
         self.stage_ns(self.stages.get(usize::from(stage.0))?, rows, length_of(class), quantile).map(whole_ns)
     }
 
+    /// Returns the part of a stage's time that does not grow with rows. It is the smaller of two estimates: how much
+    /// less the second row of a batch takes than the first, and the line through the latest runs ([`law`]). `None`
+    /// before the first run; 0 after runs of one size.
+    pub(super) fn fixed(&self, stage: CellId, class: &ShapeClass) -> Option<Ns> {
+        let length = length_of(class);
+        let stage = self.stages.get(usize::from(stage.0))?;
+        let of_two = 2.0 * stage.predict(1, length)? - stage.predict(2, length)?;
+        Some(whole_ns(of_two.min(stage.curve.law.fixed_ns()?).max(0.0)))
+    }
+
     /// Returns the duration of the stages from `from` up to but excluding `before`, one after another.
     pub(super) fn between(
         &self,

@@ -370,16 +370,17 @@ pub(super) fn tree(leaves: u32) -> Unfolded {
 proptest! {
     #[test]
     fn every_node_runs_once_behind_what_it_needs_and_every_request_ends(
-        trees in any::<bool>(),
+        kind in 0_u8..3,
         lanes in 1_u16..4,
         ahead in any::<bool>(),
         slots in 6_u32..60,
         merged in 0_u32..4,
         happenings in vec((0_u8..8, any::<u16>()), 1..300),
     ) {
-        let first = match trees {
-            true => SegmentKnobs::Tree { leaf: CellId(0), inner: CellId(1) },
-            false => SegmentKnobs::Steps { cell: CellId(0) },
+        let (first, most) = match kind {
+            0 => (SegmentKnobs::Tree { leaf: CellId(0), inner: CellId(1) }, 7),
+            1 => (SegmentKnobs::Stage { cell: CellId(0) }, 1),
+            _ => (SegmentKnobs::Steps { cell: CellId(0) }, 7),
         };
         let segments = [first, SegmentKnobs::Steps { cell: CellId(2) }];
         let knobs = cellular(&[cell(4, 3), cell(4, 2), cell(3, 1)], &segments, slots);
@@ -390,8 +391,8 @@ proptest! {
         for (what, detail) in happenings {
             match what {
                 0..=2 => {
-                    let size = u32::from(detail % 7) + 1;
-                    let graph = vec![if trees { tree(size) } else { Unfolded::Steps(size) }, Unfolded::Steps(u32::from(detail / 7 % 3) + 1)];
+                    let size = u32::from(detail % most) + 1;
+                    let graph = vec![if kind == 0 { tree(size) } else { Unfolded::Steps(size) }, Unfolded::Steps(u32::from(detail / 7 % 3) + 1)];
                     let known = Known { graph: graph.clone(), ran: BTreeSet::new(), flying: BTreeMap::new(), ended_at: None, end: None };
                     driver.known.insert(next, known);
                     driver.act(Event::Arrived(request(next, graph)));

@@ -12,7 +12,7 @@ use crate::{
     executor::InputTensor,
     model::{
         DataType, ModelSpec, element_count,
-        unfold::{CellSpec, NodeType, Segment, Source, Unfolding, Which},
+        unfold::{CellSpec, NodeType, Nodes, Segment, Source, Unfolding, Which},
     },
 };
 
@@ -133,6 +133,7 @@ impl CellPrograms {
         let id = |nodes: &NodeType| CellId(nodes.cell as u16);
         let segments = self.unfolding.segments.iter().map(|segment| match &segment.types[..] {
             [leaf, inner] => SegmentKnobs::Tree { leaf: id(leaf), inner: id(inner) },
+            types if segment.nodes == Nodes::Stage => SegmentKnobs::Stage { cell: id(&types[0]) },
             types => SegmentKnobs::Steps { cell: id(&types[0]) },
         });
         (self.unfolding.cells.iter().zip(&self.cells).map(cell).collect(), segments.collect())

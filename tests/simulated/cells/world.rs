@@ -84,7 +84,10 @@ impl Asked {
                 (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
                     if topology.children_of(node).is_empty() { leaf } else { inner }
                 }
-                (SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }, _) => cell,
+                (
+                    SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. },
+                    _,
+                ) => cell,
             };
         (*cell, &cellular.cells[usize::from(cell.0)])
     }
@@ -180,8 +183,9 @@ fn model(rng: &mut Rng) -> Knobs {
     };
     let mut segments = Vec::new();
     for _ in 0..rng.within(1, 3) {
-        segments.push(match rng.below(3) {
+        segments.push(match rng.below(4) {
             0 => SegmentKnobs::Tree { leaf: cell(rng), inner: cell(rng) },
+            1 => SegmentKnobs::Stage { cell: cell(rng) },
             _ => SegmentKnobs::Steps { cell: cell(rng) },
         });
     }
@@ -220,6 +224,10 @@ fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
         SegmentKnobs::Tree { .. } => {
             steps.push(0);
             Unfolded::Tree(Arc::new(graph_of(rng)))
+        }
+        SegmentKnobs::Stage { .. } => {
+            steps.push(1);
+            Unfolded::Steps(1)
         }
         SegmentKnobs::Steps { .. } => {
             let most = rng.within(1, 9) as u32;

@@ -40,7 +40,7 @@ impl Queues {
     }
 
     /// Whether a lane may run a retry of this type.
-    pub(super) fn has_retry(&self, cell: CellId, lane: LaneId) -> bool {
+    pub(in crate::batching::cells) fn has_retry(&self, cell: CellId, lane: LaneId) -> bool {
         self.retry_of(cell, lane).is_some()
     }
 

@@ -2,18 +2,22 @@
 //! gets.
 
 mod catching;
+mod company;
 
 use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use self::catching::Catching;
+use self::{
+    catching::Catching,
+    company::{Candidate, Company},
+};
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::batching::{
     Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
     ShapeClass, Task, TaskId,
     arbiter::Lane,
-    cost::Quantile,
+    cost::{Costs, Quantile},
     graph::time_of,
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
@@ -31,6 +35,7 @@ pub(in crate::batching) struct Cells {
     targets: BTreeSet<(Ns, RequestIx)>,
     /// State of `lazy`, if the version uses it.
     pub(in crate::batching) catching: Option<Catching>,
+    company: Company,
     /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
     pub(in crate::batching) merged: BTreeSet<RequestIx>,
     /// Tasks in flight in launch order, with one entry per task and cell.
@@ -69,12 +74,14 @@ impl Cells {
         let knobs = CellularKnobs { cells: knobs.cells.iter().map(CellKnobs::bounded).collect(), ..knobs.clone() };
         let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let catching = knobs.lazy.map(Catching::new);
+        let company = Company::new(knobs.cells.len(), &knobs.segments);
         Self {
             cells,
             knobs,
             rounds: Vec::new(),
             targets: BTreeSet::new(),
             catching,
+            company,
             merged: BTreeSet::new(),
             tasks: Vec::new(),
         }
@@ -145,9 +152,10 @@ impl Cells {
     }
 
     /// Returns the type that a lane runs now: the type of its current round if that continues, or else the choice of
-    /// algorithm 1. `waiting` is the number of requests that may board, each with at least one node of the first type.
-    /// `brought` counts nodes of other versions that could share a task, by type.
-    fn choose(&mut self, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
+    /// algorithm 1, unless the chosen nodes wait for company. `waiting` is the number of requests that may board, each
+    /// with at least one node of the first type. `brought` counts nodes of other versions that could share a task, by
+    /// type.
+    fn choose(&mut self, costs: &Costs, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
         let first = self.cells.first();
         let joined = |cell: CellId| if cell == first { waiting } else { 0 };
         let brought = |cell: CellId| brought.iter().find(|(own, _)| *own == cell).map_or(0, |(_, nodes)| *nodes);
@@ -170,8 +178,19 @@ impl Cells {
         // On a lane that takes one task at a time, no type is ever running when the next is chosen. Counting the last
         // type as running keeps it from always going first.
         let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
-        let cell = self.cells.queues.choose(lane.id, last, joined, brought)?;
-        *round = Round { lane: lane.id, cell, tasks: 1 };
+        let mut cell = self.cells.queues.choose(lane.id, last, joined, brought, |_| true)?;
+        let queues = &self.cells.queues;
+        let candidate = |cell| Candidate { cell, rows: queues.ready(cell, lane.id) + joined(cell) + brought(cell) };
+        let chosen = candidate(cell);
+        if self.may_wait(chosen, lane.id)
+            && let Some(other) = queues.choose(lane.id, last, joined, brought, |other| other != cell)
+        {
+            let other = candidate(other);
+            if self.waits(costs, chosen, other) {
+                cell = other.cell;
+            }
+        }
+        self.rounds[at] = Round { lane: lane.id, cell, tasks: 1 };
         Some(cell)
     }
 }
@@ -189,7 +208,7 @@ impl Cells {
         let waiting = self.may_board(context.version, context.ledger);
         let cell = match self.catching {
             Some(_) => self.choose_lazily(context, lane.id, waiting),
-            None => self.choose(lane, waiting, brought),
+            None => self.choose(&context.version.costs, lane, waiting, brought),
         };
         let Some(cell) = cell else { return Answer::Nothing };
         let place = Place { lane: lane.id, task: id, at: 0 };
