@@ -12,9 +12,9 @@ output says so. The comparison is then one of how requests share batches, not of
 In alternating rounds with the same requests, the script also measures the models as they come, where texts of different
 lengths may share a batch and the LSTM is one of cells, and with `policy: auto` and a profile of this machine. With
 `--server`, that server is measured in place of these two. During the measurement every answer of every server is
-compared with the first server's answer to that request alone. The last column has no server at all: it is the rate of a
-loop over the cheapest run of `paternoster profile`, in one lane that has all threads, with at most as many rows as
-requests are in flight.
+compared with one server's answer to that request alone. The bare loop has no server at all: it is the rate of a loop
+over the cheapest run of `paternoster profile`, in one lane that has all threads, with at most as many rows as requests
+are in flight. Each round measures it just before its servers, because a machine's speed changes from minute to minute.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from pathlib import Path
 import fetch
 import tritonclient.grpc as triton
 from cells_models import BATCH, hidden_size, whole_lstm, write_step
-from comparing import Case, bare_row, bench_servers, called, machine_facts, ratios, show_servers, timing_arguments, write_table
+from comparing import Case, bare_row, bench_round, called, machine_facts, ratios, show_servers, timing_arguments, write_table
 from plots import write_bars
 from server import ROOT, Server, binary
 from tritonclient.utils import InferenceServerException
@@ -43,6 +43,8 @@ QUICK_IN_FLIGHT = (1, 4)
 QUICK_SAMPLES = 8
 #: Models that are served differently with a profile.
 PROFILED = ("minilm",)
+#: Seconds of a profile that a server uses, and of one that is measured in each round.
+PROFILE_S, BARE_S = 30, 6
 AUTO = "batching: { policy: auto }\n"
 #: Models that are also measured without a server, and the model whose runs are measured for each.
 BARE_MODELS = {"lstm": "step", "minilm": "minilm"}
@@ -125,7 +127,7 @@ class Comparison:
         if any(case.model in PROFILED for case in self.cases().values()):
             link_profiled(self.models, self.scratch / "profiled")
             for name in PROFILED:
-                self.profile(self.scratch / "profiled", name, "profiles")
+                self.profile(self.scratch / "profiled", name, "profiles", PROFILE_S)
             self.serve(stack, WITH_A_PROFILE, "profiled", set(PROFILED), "--profile-directory", self.scratch / "profiles")
 
     def serve(self, stack, name, folder, has, *flags):
@@ -145,8 +147,8 @@ class Comparison:
             return {name: case._replace(in_flight=QUICK_IN_FLIGHT) for name, case in chosen.items()}
         return chosen
 
-    def profile(self, folder, model, profiles, *flags):
-        budget = 1 if self.given.quick else 30
+    def profile(self, folder, model, profiles, budget, *flags):
+        budget = 1 if self.given.quick else budget
         place = ["--model-repository", folder, "--model", model, "--profile-directory", self.scratch / profiles]
         return called(self.given.binary, "profile", *place, "--budget-s", budget, "--json", *flags)["profile"]
 
@@ -158,24 +160,30 @@ class Comparison:
         folder, name = self.models, BARE_MODELS[model]
         if name not in PEER_MODELS:
             folder = self.scratch / "bare"
-            write_step(self.models / "lstm", folder)
-        whole = self.profile(folder, name, "bare-profiles", "--cpu-lanes", 1)["cuts"][0]["stages"][0]
+            if not folder.exists():
+                write_step(self.models / "lstm", folder)
+        whole = self.profile(folder, name, "bare-profiles", BARE_S, "--cpu-lanes", 1)["cuts"][0]["stages"][0]
         cheapest = {}
         for point in whole:
             ns = point["median_ns"] / point["rows"] / max(point["length"], 1)
             cheapest[point["rows"]] = min(ns, cheapest.get(point["rows"], ns))
         return cheapest
 
-    def measure(self, name, case, bare):
-        """Returns the rows of one case: each server in each round, and the rate of a loop without a server, with at
-        most as many rows as requests are in flight."""
+    def measure(self, name, case):
+        """Returns the rows of one case: each server in each round, and the rate of a loop without a server, which is
+        measured just before the servers of its round."""
         given = self.given
         servers = {server: address for server, (address, has) in self.servers.items() if case.model in has}
-        rows, mean_length = bench_servers(given.binary, servers, name, case, given)
-        for in_flight in case.in_flight:
-            few = [ns for rows_in_run, ns in bare.items() if rows_in_run <= in_flight]
-            if few:
-                rows.append(bare_row(rows[0], in_flight, 1e9 / min(few) / mean_length))
+        rows = []
+        for number in range(1, given.rounds + 1):
+            for in_flight in case.in_flight:
+                bare = self.bare_token_ns(case.model)
+                one = case._replace(in_flight=(in_flight,))
+                measured, mean_length = bench_round(given.binary, servers, name, one, given, number)
+                rows += measured
+                few = [ns for rows_in_run, ns in bare.items() if rows_in_run <= in_flight]
+                if few:
+                    rows.append(bare_row(measured[0], 1e9 / min(few) / mean_length))
         return rows
 
 
@@ -245,11 +253,9 @@ def compare(given, scratch, stack):
             "identity is left out where both servers would do the same",
         ]
     print("\n".join(facts), flush=True)
-    rows, bare = [], {}
+    rows = []
     for name, case in cases.items():
-        if case.model not in bare:
-            bare[case.model] = comparison.bare_token_ns(case.model)
-        rows += comparison.measure(name, case, bare[case.model])
+        rows += comparison.measure(name, case)
         write_table(given.csv, rows)
     names = list(comparison.servers)
     show_servers(rows, names)

@@ -76,10 +76,23 @@ def timing_arguments(parser):
 
 def bench_servers(program, servers, name, case, timing):
     """Sends the same requests to all servers, {name: address}, in alternating rounds. Returns a row for each round of
-    each server, and the mean length of the requests, if they have lengths."""
+    each server."""
+    return _bench(program, servers, name, case, timing, "--rounds", timing.rounds)[0]
+
+
+def bench_round(program, servers, name, case, timing, number):
+    """Does the same for one round, whose requests are its own. Every second round has the servers in the opposite order.
+    Returns the rows, and the mean length of the requests, if they have lengths."""
+    in_turn = list(servers.items())
+    in_turn = dict(in_turn if number % 2 else reversed(in_turn))
+    rows, mean_length = _bench(program, in_turn, name, case, timing, "--rounds", 1, "--seed", number)
+    return [row | {"round": number} for row in rows], mean_length
+
+
+def _bench(program, servers, name, case, timing, *more):
     words = [word for address in servers.values() for word in ("--url", address)]
     words += ["--model", case.model, *(["--workload", case.workload] if case.workload else [])]
-    words += ["--concurrency", ",".join(map(str, case.in_flight)), "--samples", timing.samples, "--rounds", timing.rounds]
+    words += ["--concurrency", ",".join(map(str, case.in_flight)), "--samples", timing.samples, *more]
     report = called(program, "bench", *words, "--warm-up-seconds", timing.warm_up, "--seconds", timing.seconds, "--json")
     rows = []
     for load, in_flight in zip(report["loads"], case.in_flight):
@@ -90,10 +103,9 @@ def bench_servers(program, servers, name, case, timing):
     return rows, report["mean_length"]
 
 
-def bare_row(like, in_flight, rate):
-    """Returns the row of a case without a server, at a rate in requests a second."""
-    common = {"machine": like["machine"], "case": like["case"], "in_flight": in_flight, "server": BARE, "round": ""}
-    return rounded(common | dict.fromkeys(FIGURES, "") | {"requests_per_s": rate})
+def bare_row(like, rate):
+    """Returns the row of a round without a server, at a rate in requests a second."""
+    return rounded(like | {"server": BARE} | dict.fromkeys(FIGURES, "") | {"requests_per_s": rate})
 
 
 def medians(rows, figure):
@@ -119,15 +131,20 @@ def ratios(rows, first):
 
 def show_servers(rows, names):
     """Prints a table with a column for each server: medians of the rounds, and the median, least and greatest ratio to
-    the first server."""
+    the first server, and to the bare loop if there is one."""
     rates, halves, slowest = (medians(rows, figure) for figure in ("requests_per_s", "p50_ms", "p99_ms"))
-    beside, has_bare = ratios(rows, names[0]), any(row["server"] == BARE for row in rows)
-    titles = [f"{name}: requests/s; p50, p99" for name in names] + [f"{name} / {names[0]}" for name in names[1:]]
-    titled("requests", "in flight", *titles, *([BARE] if has_bare else []))
+    compared = [(name, names[0]) for name in names[1:]]
+    has_bare = any(row["server"] == BARE for row in rows)
+    if has_bare:
+        compared += [(name, BARE) for name in names]
+    found = {first: ratios(rows, first) for first in {first for _, first in compared}}
+    titles = [f"{name}: requests/s; p50, p99" for name in names] + ([f"{BARE}: requests/s"] if has_bare else [])
+    titled("requests", "in flight", *titles, *(f"{name} / {first}" for name, first in compared))
     for case, in_flight in dict.fromkeys((row["case"], row["in_flight"]) for row in rows):
         keys = [(case, in_flight, name) for name in names]
         cells = [f"{rates[key]:.4g}/s; {halves[key]:.3g}, {slowest[key]:.3g} ms" if key in rates else "-" for key in keys]
-        spans = (sorted(beside.get(key, ())) for key in keys[1:])
-        cells += [f"**{statistics.median(span):.2f}** ({span[0]:.2f}–{span[-1]:.2f})" if span else "-" for span in spans]
         bare = rates.get((case, in_flight, BARE))
-        shown(case, in_flight, *cells, *([f"{bare:.4g}/s" if bare else "-"] if has_bare else []))
+        cells += [f"{bare:.4g}/s" if bare else "-"] if has_bare else []
+        spans = (sorted(found[first].get((case, in_flight, name), ())) for name, first in compared)
+        cells += [f"**{statistics.median(span):.2f}** ({span[0]:.2f}–{span[-1]:.2f})" if span else "-" for span in spans]
+        shown(case, in_flight, *cells)

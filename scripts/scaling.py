@@ -83,7 +83,7 @@ def measure(name, part, models, given):
         addresses = {setting: server.grpc for setting, server in servers.items()}
         rows = []
         for case, asked in part.cases.items():
-            rows += bench_servers(given.binary, addresses, case, asked, given)[0]
+            rows += bench_servers(given.binary, addresses, case, asked, given)
             write_table(given.tables / f"scaling-{name}.csv", rows)
         show_servers(rows, list(servers))
         for setting, server in servers.items():
