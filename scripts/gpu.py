@@ -27,6 +27,7 @@ import gpu_splits
 import gpu_tables
 from gpu_load import under_load
 from gpu_programs import RUNTIME, SERVER, TIMES, ran
+from gpu_sanitizer import sanitized
 from server import ROOT
 
 SUITES = ("device", "planner", "cards")
@@ -46,8 +47,8 @@ SECONDS_BESIDE_STAGES = 15
 SECONDS_IN_ALL = 470
 #: Scripts that a kit has.
 SCRIPTS = (
-    "gpu.py", "gpu_load.py", "gpu_programs.py", "gpu_report.py", "gpu_splits.py", "gpu_tables.py", "fetch.py", "pins.py",
-    "server.py",
+    "gpu.py", "gpu_load.py", "gpu_programs.py", "gpu_report.py", "gpu_sanitizer.py", "gpu_splits.py", "gpu_tables.py",
+    "fetch.py", "pins.py", "server.py",
 )  # fmt: skip
 
 
@@ -122,6 +123,9 @@ def run(programs, out, quick=False):
     for name in SUITES if not quick else ():
         report["suites"][name] = tested(programs[name], environment, out / f"{name}.log", until)
         print(f"{name}: {report['suites'][name]['closing']}", flush=True)
+    if not quick:
+        report["sanitizer"] = sanitized(programs, environment, out, until)
+        print(f"compute-sanitizer: {report['sanitizer']}", flush=True)
     # What an earlier run has measured must not be taken for this one's.
     for stale in (out / "steps.json", out / "stages.json", *(out / "tables").glob("*.json")):
         stale.unlink(missing_ok=True)
@@ -140,7 +144,7 @@ def run(programs, out, quick=False):
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     (out / "report.md").write_text("\n".join(gpu_report.lines(report)) + "\n")
     print(f"the report is {out / 'report.md'}", flush=True)
-    parts = [*report["suites"].values(), report["times"], *report["under load"].values(), report["stages"]]
+    parts = [*report["suites"].values(), report.get("sanitizer", {}), report["times"], *report["under load"].values(), report["stages"]]
     return all(part.get("status", 0) == 0 for part in parts)
 
 

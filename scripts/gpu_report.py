@@ -13,6 +13,9 @@ def lines(report):
         for name, suite in report["suites"].items():
             yield f"- {name}: {one_line(suite['closing'])}"
             yield from (f"  - {test} failed" for test in suite["failed"])
+    if "sanitizer" in report:
+        yield from ("", "## compute-sanitizer", "")
+        yield from sanitizer(report["sanitizer"])
     yield from ("", "## The card's own speeds", "")
     yield from ceilings(report["times"])
     yield from ("", "## Under load", "")
@@ -38,6 +41,16 @@ def failure(part):
     """Yields why a part failed, if it did."""
     if "said" in part:
         yield from ("", f"Failed (exit status {part['status']}): {one_line(part['said'])}")
+
+
+def sanitizer(part):
+    """Yields what the tool found, or why it was not run."""
+    if "skipped" in part:
+        yield f"Skipped: {part['skipped']}."
+    elif "found" in part:
+        yield f"Passed: {one_line(part['found'])}"
+    else:
+        yield f"Failed (exit status {part['status']}): {one_line(part['said'])}"
 
 
 def ceilings(times):

@@ -4,11 +4,14 @@ libraries."""
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import fetch
 import gpu
 import gpu_load
+import gpu_report
+import gpu_sanitizer
 import gpu_splits
 from server import ROOT
 
@@ -119,3 +122,36 @@ def test_what_fails_on_the_card_fails_the_run_and_is_told(tmp_path):
     for part in (*report["suites"].values(), report["times"], report["under load"]["models"], report["stages"]):
         assert part["status"] == 3
         assert "the card is lost" in part.get("said", part.get("closing"))
+
+
+def test_a_subset_runs_under_the_sanitizer_where_there_is_one(tmp_path, monkeypatch):
+    until = time.monotonic() + 60
+    suite, tool = tmp_path / "suite", tmp_path / "bin" / "compute-sanitizer"
+    suite.write_text('#!/bin/sh\necho "$@"\necho "test result: ok. 3 passed"\n')
+    tool.parent.mkdir()
+    # It leaves out its own four words, and runs the rest.
+    tool.write_text('#!/bin/sh\nshift 4\n"$@"\necho "========= ERROR SUMMARY: $ERRORS errors"\nexit "${STATUS:-0}"\n')
+    for program in (suite, tool):
+        program.chmod(0o755)
+    programs, environment = {gpu_sanitizer.SUITE: suite}, dict(os.environ)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    if not Path("/usr/local/cuda/bin/compute-sanitizer").exists():
+        skipped = gpu_sanitizer.sanitized(programs, environment, tmp_path, until)
+        assert [*gpu_report.sanitizer(skipped)][0].startswith("Skipped: compute-sanitizer is neither")
+    monkeypatch.setenv("PATH", str(tool.parent))
+    passed = gpu_sanitizer.sanitized(programs, environment | {"ERRORS": "0"}, tmp_path, until)
+    log = (tmp_path / "sanitizer.log").read_text()
+    assert all(test in log for test in gpu_sanitizer.TESTS)
+    assert passed["status"] == 0 and [*gpu_report.sanitizer(passed)] == [
+        "Passed: test result: ok. 3 passed; ========= ERROR SUMMARY: 0 errors"
+    ]
+    failed = gpu_sanitizer.sanitized(programs, environment | {"ERRORS": "2", "STATUS": "99"}, tmp_path, until)
+    assert failed["status"] == 99
+    assert [*gpu_report.sanitizer(failed)][0].endswith("ERROR SUMMARY: 2 errors")
+
+
+def test_the_subset_of_the_sanitizer_names_tests_that_exist():
+    for test in gpu_sanitizer.TESTS:
+        module, name = test.split("::")
+        assert f"fn {name}" in (ROOT / "tests" / gpu_sanitizer.SUITE / f"{module}.rs").read_text(), test
