@@ -10,11 +10,12 @@ pad. Without `--peer`, Paternoster serves that repository instead, once with two
 output says so. The comparison is then one of how requests share batches, not of servers.
 
 In alternating rounds with the same requests, the script also measures the models as they come, where texts of different
-lengths may share a batch and the LSTM is one of cells, and with `policy: auto` and a profile of this machine. With
-`--server`, that server is measured in place of these two. During the measurement every answer of every server is
-compared with one server's answer to that request alone. The bare loop has no server at all: it is the rate of a loop
-over the cheapest run of `paternoster profile`, in one lane that has all threads, with at most as many rows as requests
-are in flight. Each round measures it just before its servers, because a machine's speed changes from minute to minute.
+lengths may share a batch and the LSTM is one of cells; the LSTM of cells whose inputs are multiplied ahead of its
+steps; and models with `policy: auto` and a profile of this machine. With `--server`, that server is measured in place
+of these. During the measurement every answer of every server is compared with one server's answer to that request
+alone. The bare loop has no server at all: it is the rate of a loop over the cheapest run of `paternoster profile`, in
+one lane that has all threads, with at most as many rows as requests are in flight. Each round measures it just before
+its servers, because a machine's speed changes from minute to minute.
 """
 
 import argparse
@@ -48,7 +49,7 @@ PROFILE_S, BARE_S = 30, 6
 AUTO = "batching: { policy: auto }\n"
 #: Models that are also measured without a server, and the model whose runs are measured for each.
 BARE_MODELS = {"lstm": "step", "minilm": "minilm"}
-AS_IT_COMES, WITH_A_PROFILE = "as it comes", "with a profile"
+AS_IT_COMES, WITH_A_PROFILE, AHEAD = "as it comes", "with a profile", "inputs ahead"
 #: Servers that stand in for the peer, and the instances of each model: batches in flight at once. The first has as many
 #: as the server has lanes, and is the faster one.
 STAND_INS = {"exact lengths": 2, "exact lengths, one instance": 1}
@@ -79,6 +80,12 @@ def write_models(program, folder, quick):
     """Writes the models as they come; the quick LSTM is a quarter as wide."""
     called(program, "models", "--out", folder, "--only", "identity,minilm", "--minilm", fetch.minilm())
     called(program, "models", "--out", folder, "--only", "lstm", *(["--quarter"] if quick else []))
+
+
+def write_ahead(program, folder, quick):
+    """Writes the LSTM whose inputs are multiplied ahead of its steps, under the name of the other."""
+    called(program, "models", "--out", folder, "--only", "lstm-projected", *(["--quarter"] if quick else []))
+    (folder / "lstm-projected").rename(folder / "lstm")
 
 
 def write_peer(models, folder, instances):
@@ -124,6 +131,9 @@ class Comparison:
             self.servers[given.server] = (given.server, set(PEER_MODELS))
             return
         self.serve(stack, AS_IT_COMES, "models", set(PEER_MODELS))
+        if any(case.model == "lstm" for case in self.cases().values()):
+            write_ahead(given.binary, self.scratch / "ahead", given.quick)
+            self.serve(stack, AHEAD, "ahead", {"lstm"})
         if any(case.model in PROFILED for case in self.cases().values()):
             link_profiled(self.models, self.scratch / "profiled")
             for name in PROFILED:
