@@ -9,15 +9,13 @@ use crate::{
 /// Time of a step of the chain, for any number of rows.
 const STEPS: Ns = 20;
 
-/// Returns the time of the stage: 8 ns, and 2 ns a row.
-fn stage_ns(rows: u64) -> Ns {
-    8 + 2 * rows
-}
+/// Fixed time of the stage, beside 2 ns a row.
+const FIXED: Ns = 8;
 
-fn knobs(is_known: bool) -> Knobs {
+fn knobs(fixed_ns: Ns, is_known: bool) -> Knobs {
     let segments = [SegmentKnobs::Stage { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
     let point = |rows, took_ns| CostPoint { rows, length: 0, took_ns };
-    let stage = [1, 2, 8].map(|rows| point(rows, stage_ns(rows.into()))).to_vec();
+    let stage = [1, 2, 8].map(|rows| point(rows, fixed_ns + 2 * u64::from(rows))).to_vec();
     let chain = [1, 8].map(|rows| point(rows, STEPS)).to_vec();
     let latencies = is_known.then_some(CostTable { stages: vec![stage, chain] });
     Knobs { latencies, stages: StageKnobs::chain(2), ..cellular(&[cell(3, 1), cell(8, 2)], &segments, 99) }
@@ -26,14 +24,16 @@ fn knobs(is_known: bool) -> Knobs {
 /// A core whose tasks take as long as they are known to.
 struct Played {
     core: Core,
+    fixed_ns: Ns,
     now: Ns,
     task: u64,
     last: String,
 }
 
 impl Played {
-    fn new(knobs: Knobs) -> Self {
-        Self { core: core(knobs, 1, LaneKnobs::default()), now: 0, task: 0, last: String::new() }
+    fn new(fixed_ns: Ns, is_known: bool) -> Self {
+        let core = core(knobs(fixed_ns, is_known), 1, LaneKnobs::default());
+        Self { core, fixed_ns, now: 0, task: 0, last: String::new() }
     }
 
     /// Lets a request arrive that has `steps` steps after the stage, and returns what is launched.
@@ -49,7 +49,7 @@ impl Played {
     /// Ends the running task, and returns what is launched next.
     fn ends(&mut self, fails: bool) -> String {
         let rows = self.last.matches('.').count() as u64;
-        self.now += if self.last.contains("cell 0") { stage_ns(rows) } else { STEPS };
+        self.now += if self.last.contains("cell 0") { self.fixed_ns + 2 * rows } else { STEPS };
         let event = if fails { failed(self.task) } else { done(self.task) };
         self.last = said(&self.core.step(self.now, event));
         self.core.check().expect("nothing is broken");
@@ -58,8 +58,8 @@ impl Played {
     }
 
     /// Brings four requests into the chain.
-    fn four_run(knobs: Knobs) -> Self {
-        let mut played = Self::new(knobs);
+    fn four_run(fixed_ns: Ns) -> Self {
+        let mut played = Self::new(fixed_ns, true);
         assert_eq!(played.arrives(0, 90), "#0 cell 0: 0.0");
         for req in 1..4 {
             assert_eq!(played.arrives(req, 90), "");
@@ -72,7 +72,7 @@ impl Played {
 
 #[test]
 fn a_newcomer_waits_until_its_wait_weighs_as_much_as_the_delay_of_the_others() {
-    let mut played = Played::four_run(knobs(true));
+    let mut played = Played::four_run(FIXED);
     assert_eq!(played.arrives(4, 90), "");
     // The stage delays four rows by 8 ns each; a step delays the newcomer by 20 ns.
     assert_eq!(played.ends(false), "#3 cell 1: 0.2 1.2 2.2 3.2", "20 < 32");
@@ -86,11 +86,11 @@ fn a_newcomer_waits_until_its_wait_weighs_as_much_as_the_delay_of_the_others() {
 
 #[test]
 fn newcomers_who_are_many_or_alone_run_at_once() {
-    let mut played = Played::four_run(knobs(true));
+    let mut played = Played::four_run(FIXED);
     played.arrives(4, 90);
     played.arrives(5, 90);
     assert_eq!(played.ends(false), "#3 cell 0: 4.0 5.0", "2 * 20 >= 32");
-    let mut alone = Played::new(knobs(true));
+    let mut alone = Played::new(FIXED, true);
     assert_eq!(alone.arrives(0, 1), "#0 cell 0: 0.0");
     assert_eq!(alone.ends(false), "#1 cell 1: 0.1");
     assert_eq!(alone.arrives(1, 1), "");
@@ -99,7 +99,7 @@ fn newcomers_who_are_many_or_alone_run_at_once() {
 
 #[test]
 fn nobody_waits_while_times_are_unknown() {
-    let mut played = Played::new(knobs(false));
+    let mut played = Played::new(FIXED, false);
     played.arrives(0, 90);
     assert_eq!(played.ends(false), "#1 cell 1: 0.1");
     played.arrives(1, 90);
@@ -108,11 +108,20 @@ fn nobody_waits_while_times_are_unknown() {
 
 #[test]
 fn a_stage_that_failed_runs_again_at_once() {
-    let mut played = Played::four_run(knobs(true));
+    let mut played = Played::four_run(FIXED);
     played.arrives(4, 90);
     played.arrives(5, 90);
     assert_eq!(played.ends(false), "#3 cell 0: 4.0 5.0");
     assert_eq!(played.ends(true), "#4 cell 0: 4.0", "in halves");
     assert_eq!(played.ends(false), "#5 cell 0: 5.0");
     assert_eq!(played.ends(false), "#6 cell 1: 0.2 1.2 2.2 3.2 4.1 5.1");
+}
+
+#[test]
+fn nobody_waits_for_more_than_a_few_tasks_of_others() {
+    let mut played = Played::four_run(100 * STEPS);
+    played.arrives(4, 90);
+    let launched: Vec<String> = (0..9).map(|_| played.ends(false)).collect();
+    assert!(launched[..8].iter().all(|said| said.contains("cell 1")), "{launched:?}");
+    assert_eq!(launched[8], "#11 cell 0: 4.0");
 }

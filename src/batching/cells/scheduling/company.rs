@@ -8,11 +8,22 @@ use crate::batching::{
     cost::{Costs, Quantile},
 };
 
-/// For each type, how long its ready nodes have waited for more of them: the sum over nodes in nanoseconds, since its
-/// last task. `None` for types that do not wait.
+/// Most tasks of others that nodes wait for, whatever a wait would save the others.
+const MOST_TASKS: u8 = 8;
+
+/// For each type, the wait of its ready nodes for more of them. `None` for types that do not wait.
 #[derive(Debug)]
 pub(super) struct Company {
-    waited: Box<[Option<u128>]>,
+    waits: Box<[Option<Wait>]>,
+}
+
+/// What the nodes of a type have waited since its last task.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wait {
+    /// The sum over nodes in nanoseconds.
+    ns: u128,
+    /// Tasks of others that ran meanwhile.
+    tasks: u8,
 }
 
 impl Company {
@@ -26,7 +37,7 @@ impl Company {
             };
             segments.contains(&SegmentKnobs::Stage { cell }) && !segments.iter().any(is_other)
         };
-        Self { waited: (0..cells).map(|cell| waits(CellId(cell as u16)).then_some(0)).collect() }
+        Self { waits: (0..cells).map(|cell| waits(CellId(cell as u16)).then(Wait::default)).collect() }
     }
 }
 
@@ -42,7 +53,7 @@ impl Cells {
     /// Whether the nodes of a type may wait for more of them: its next task is neither full nor a retry.
     pub(super) fn may_wait(&self, candidate: Candidate, lane: LaneId) -> bool {
         let Candidate { cell, rows } = candidate;
-        self.company.waited[usize::from(cell.0)].is_some()
+        self.company.waits[usize::from(cell.0)].is_some()
             && rows < u64::from(self.most_rows(cell))
             && !self.cells.queues.has_retry(cell, lane)
     }
@@ -54,20 +65,19 @@ impl Cells {
     /// task's fixed time. Until the nodes together have waited as long, more of them may share that time. Nodes run at
     /// once as long as the times are unknown.
     pub(super) fn waits(&mut self, costs: &Costs, nodes: Candidate, other: Candidate) -> bool {
-        let Some(waited_ns) = &mut self.company.waited[usize::from(nodes.cell.0)] else { return false };
+        let Some(wait) = &mut self.company.waits[usize::from(nodes.cell.0)] else { return false };
         let rows = u32::try_from(other.rows).unwrap_or(u32::MAX);
         let other_ns = costs.predict(other.cell, rows, &ShapeClass::default(), Quantile::Mean);
         let fixed_ns = costs.fixed(nodes.cell, &ShapeClass::default());
-        let would_have_waited_ns =
-            other_ns.map(|other_ns| waited_ns.saturating_add(u128::from(other_ns) * u128::from(nodes.rows)));
+        let would_wait_ns = other_ns.map(|other_ns| wait.ns + u128::from(other_ns) * u128::from(nodes.rows));
         let delay_ns = fixed_ns.map(|fixed_ns| u128::from(fixed_ns) * u128::from(other.rows));
-        match would_have_waited_ns.zip(delay_ns) {
-            Some((would_have_waited_ns, delay_ns)) if would_have_waited_ns < delay_ns => {
-                *waited_ns = would_have_waited_ns;
+        match would_wait_ns.zip(delay_ns) {
+            Some((would_wait_ns, delay_ns)) if would_wait_ns < delay_ns && wait.tasks < MOST_TASKS => {
+                *wait = Wait { ns: would_wait_ns, tasks: wait.tasks + 1 };
                 true
             }
             _ => {
-                *waited_ns = 0;
+                *wait = Wait::default();
                 false
             }
         }
