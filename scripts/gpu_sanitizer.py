@@ -34,4 +34,5 @@ def sanitized(programs, environment, out, until):
     command = [found, "--tool", "memcheck", "--error-exitcode", FOUND, programs[SUITE], *TESTS, "--test-threads=1"]
     status, text = ran(command, environment, out / "sanitizer.log", SECONDS, until)
     summary = [line for line in text.splitlines() if "ERROR SUMMARY" in line or line.startswith("test result:")]
-    return {"status": status, "said" if status else "found": "; ".join(summary) or text[-300:]}
+    # The status is None if the time was over, which is no success.
+    return {"status": status, "found" if status == 0 else "said": "; ".join(summary) or text[-300:]}

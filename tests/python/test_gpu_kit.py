@@ -149,6 +149,13 @@ def test_a_subset_runs_under_the_sanitizer_where_there_is_one(tmp_path, monkeypa
     failed = gpu_sanitizer.sanitized(programs, environment | {"ERRORS": "2", "STATUS": "99"}, tmp_path, until)
     assert failed["status"] == 99
     assert [*gpu_report.sanitizer(failed)][0].endswith("ERROR SUMMARY: 2 errors")
+    # `exec`, so that nothing is left behind when the tool is killed.
+    tool.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.defpath}")
+    monkeypatch.setattr(gpu_sanitizer, "SECONDS", 0)
+    late = gpu_sanitizer.sanitized(programs, environment, tmp_path, until)
+    assert late["status"] is None
+    assert [*gpu_report.sanitizer(late)] == ["Failed (exit status None): not done after 1 s"]
 
 
 def test_the_subset_of_the_sanitizer_names_tests_that_exist():
