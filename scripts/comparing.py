@@ -81,8 +81,8 @@ def bench_servers(program, servers, name, case, timing):
 
 
 def bench_round(program, servers, name, case, timing, number):
-    """Does the same for one round, whose requests are its own. Every second round has the servers in the opposite order.
-    Returns the rows, and the mean length of the requests, if they have lengths."""
+    """Does the same for one round, whose requests are its own. Every second round has the servers in the opposite
+    order. Returns the rows, and the mean length of the requests, if they have lengths."""
     in_turn = list(servers.items())
     in_turn = dict(in_turn if number % 2 else reversed(in_turn))
     rows, mean_length = _bench(program, in_turn, name, case, timing, "--rounds", 1, "--seed", number)

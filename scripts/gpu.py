@@ -144,7 +144,8 @@ def run(programs, out, quick=False):
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     (out / "report.md").write_text("\n".join(gpu_report.lines(report)) + "\n")
     print(f"the report is {out / 'report.md'}", flush=True)
-    parts = [*report["suites"].values(), report.get("sanitizer", {}), report["times"], *report["under load"].values(), report["stages"]]
+    parts = [*report["suites"].values(), report["times"], *report["under load"].values(), report["stages"]]
+    parts.append(report.get("sanitizer", {}))
     return all(part.get("status", 0) == 0 for part in parts)
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from gpu_programs import ran
 
-#: Tests of the suite `cards`, by parts of their names: cells with state, stages whose rows move, and gathered outputs.
+#: Tests of the suite `cards`, by parts of their names: cells with state, stages whose rows move, and attention.
 #: Each kernel of theirs runs many times slower than without the tool.
 SUITE = "cards"
 TESTS = (
     "running::requests_of_every_form_are_answered",
     "running::an_index_beyond_its_table",
     "stages::rows_are_answered_with_what_their_stages_make",
+    "attending::requests_attend_to_their_own_tokens",
 )
 #: Time limit, and the exit status if there is an error of memory.
 SECONDS = 60

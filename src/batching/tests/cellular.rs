@@ -392,7 +392,8 @@ proptest! {
             match what {
                 0..=2 => {
                     let size = u32::from(detail % most) + 1;
-                    let graph = vec![if kind == 0 { tree(size) } else { Unfolded::Steps(size) }, Unfolded::Steps(u32::from(detail / 7 % 3) + 1)];
+                    let first = if kind == 0 { tree(size) } else { Unfolded::Steps(size) };
+                    let graph = vec![first, Unfolded::Steps(u32::from(detail / 7 % 3) + 1)];
                     let known = Known { graph: graph.clone(), ran: BTreeSet::new(), flying: BTreeMap::new(), ended_at: None, end: None };
                     driver.known.insert(next, known);
                     driver.act(Event::Arrived(request(next, graph)));

@@ -10,7 +10,7 @@ mod buckets;
 mod cell_retries;
 mod cells_lazy;
 mod cellular;
-mod company;
+mod coalescing;
 mod cost;
 mod deadlocks;
 mod diversity;

@@ -183,9 +183,9 @@ fn model(rng: &mut Rng) -> Knobs {
     };
     let mut segments = Vec::new();
     for _ in 0..rng.within(1, 3) {
-        segments.push(match rng.below(4) {
-            0 => SegmentKnobs::Tree { leaf: cell(rng), inner: cell(rng) },
-            1 => SegmentKnobs::Stage { cell: cell(rng) },
+        segments.push(match rng.below(10) {
+            0 | 1 => SegmentKnobs::Tree { leaf: cell(rng), inner: cell(rng) },
+            2 => SegmentKnobs::Stage { cell: cell(rng) },
             _ => SegmentKnobs::Steps { cell: cell(rng) },
         });
     }

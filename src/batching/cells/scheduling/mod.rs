@@ -2,7 +2,7 @@
 //! gets.
 
 mod catching;
-mod company;
+mod coalescing;
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use self::{
     catching::Catching,
-    company::{Candidate, Company},
+    coalescing::{Candidate, Coalescing},
 };
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::batching::{
@@ -35,7 +35,7 @@ pub(in crate::batching) struct Cells {
     targets: BTreeSet<(Ns, RequestIx)>,
     /// State of `lazy`, if the version uses it.
     pub(in crate::batching) catching: Option<Catching>,
-    company: Company,
+    coalescing: Coalescing,
     /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
     pub(in crate::batching) merged: BTreeSet<RequestIx>,
     /// Tasks in flight in launch order, with one entry per task and cell.
@@ -74,14 +74,14 @@ impl Cells {
         let knobs = CellularKnobs { cells: knobs.cells.iter().map(CellKnobs::bounded).collect(), ..knobs.clone() };
         let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let catching = knobs.lazy.map(Catching::new);
-        let company = Company::new(knobs.cells.len(), &knobs.segments);
+        let coalescing = Coalescing::new(knobs.cells.len(), &knobs.segments);
         Self {
             cells,
             knobs,
             rounds: Vec::new(),
             targets: BTreeSet::new(),
             catching,
-            company,
+            coalescing,
             merged: BTreeSet::new(),
             tasks: Vec::new(),
         }
@@ -152,9 +152,9 @@ impl Cells {
     }
 
     /// Returns the type that a lane runs now: the type of its current round if that continues, or else the choice of
-    /// algorithm 1, unless the chosen nodes wait for company. `waiting` is the number of requests that may board, each
-    /// with at least one node of the first type. `brought` counts nodes of other versions that could share a task, by
-    /// type.
+    /// algorithm 1, unless the chosen nodes wait for more of their type. `waiting` is the number of requests that may
+    /// board, each with at least one node of the first type. `brought` counts nodes of other versions that could share
+    /// a task, by type.
     fn choose(&mut self, costs: &Costs, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
         let first = self.cells.first();
         let joined = |cell: CellId| if cell == first { waiting } else { 0 };

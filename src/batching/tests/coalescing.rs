@@ -1,4 +1,4 @@
-//! Stages that wait for company: a stage (type 0), then a chain (type 1), on one lane.
+//! Stages that coalesce newcomers: a stage (type 0), then a chain (type 1), on one lane.
 
 use super::cellular::{cell, cellular, core, done, failed, request, said};
 use crate::{
@@ -71,7 +71,7 @@ impl Played {
 }
 
 #[test]
-fn a_newcomer_waits_until_its_wait_weighs_as_much_as_the_delay_of_the_others() {
+fn a_newcomer_waits_until_its_wait_would_reach_the_delay_of_the_others() {
     let mut played = Played::four_run(FIXED);
     assert_eq!(played.arrives(4, 90), "");
     // The stage delays four rows by 8 ns each; a step delays the newcomer by 20 ns.
@@ -85,7 +85,7 @@ fn a_newcomer_waits_until_its_wait_weighs_as_much_as_the_delay_of_the_others() {
 }
 
 #[test]
-fn newcomers_who_are_many_or_alone_run_at_once() {
+fn newcomers_that_are_many_or_alone_run_at_once() {
     let mut played = Played::four_run(FIXED);
     played.arrives(4, 90);
     played.arrives(5, 90);
@@ -98,7 +98,7 @@ fn newcomers_who_are_many_or_alone_run_at_once() {
 }
 
 #[test]
-fn nobody_waits_while_times_are_unknown() {
+fn nodes_do_not_wait_while_times_are_unknown() {
     let mut played = Played::new(FIXED, false);
     played.arrives(0, 90);
     assert_eq!(played.ends(false), "#1 cell 1: 0.1");
@@ -118,7 +118,7 @@ fn a_stage_that_failed_runs_again_at_once() {
 }
 
 #[test]
-fn nobody_waits_for_more_than_a_few_tasks_of_others() {
+fn nodes_wait_for_a_few_tasks_of_others_at_most() {
     let mut played = Played::four_run(100 * STEPS);
     played.arrives(4, 90);
     let launched: Vec<String> = (0..9).map(|_| played.ends(false)).collect();

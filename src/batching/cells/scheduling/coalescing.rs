@@ -1,4 +1,4 @@
-//! Single nodes that wait for company. A stage, such as the product of all tokens with the input weights, costs a fixed
+//! Stages that coalesce newcomers. A stage, such as the product of all tokens with the input weights, costs a fixed
 //! time for each task, which delays the rows of all other requests. Newcomers that wait during a few tasks of the
 //! others share that time.
 
@@ -8,26 +8,27 @@ use crate::batching::{
     cost::{Costs, Quantile},
 };
 
-/// Most tasks of others that nodes wait for, whatever a wait would save the others.
+/// Maximum tasks of others that nodes wait for.
 const MOST_TASKS: u8 = 8;
 
-/// For each type, the wait of its ready nodes for more of them. `None` for types that do not wait.
+/// The waits of nodes for more of their type.
 #[derive(Debug)]
-pub(super) struct Company {
+pub(super) struct Coalescing {
+    /// By type; `None` for types that do not wait.
     waits: Box<[Option<Wait>]>,
 }
 
-/// What the nodes of a type have waited since its last task.
+/// How long the nodes of a type have waited since its last task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
     /// The sum over nodes in nanoseconds.
     ns: u128,
-    /// Tasks of others that ran meanwhile.
+    /// Tasks of others that they waited for.
     tasks: u8,
 }
 
-impl Company {
-    /// Types that only stages have may wait: a request has one such node, so that a wait delays it once.
+impl Coalescing {
+    /// Types that only stages have may wait. A stage is a single node, so a wait delays its request once.
     pub(super) fn new(cells: usize, segments: &[SegmentKnobs]) -> Self {
         let waits = |cell: CellId| {
             let is_other = |segment: &SegmentKnobs| match *segment {
@@ -53,19 +54,18 @@ impl Cells {
     /// Whether the nodes of a type may wait for more of them: its next task is neither full nor a retry.
     pub(super) fn may_wait(&self, candidate: Candidate, lane: LaneId) -> bool {
         let Candidate { cell, rows } = candidate;
-        self.company.waits[usize::from(cell.0)].is_some()
+        self.coalescing.waits[usize::from(cell.0)].is_some()
             && rows < u64::from(self.most_rows(cell))
             && !self.cells.queues.has_retry(cell, lane)
     }
 
-    /// Whether nodes wait while a lane runs a task of another type instead. Otherwise they run, and the next ones start
-    /// to wait from 0.
+    /// Decides whether nodes wait while a lane runs a task of another type instead. If not, they run, and the wait of
+    /// the next ones starts at 0.
     ///
-    /// This is the choice between renting and buying. A task of the nodes delays each row of the other type by the
-    /// task's fixed time. Until the nodes together have waited as long, more of them may share that time. Nodes run at
-    /// once as long as the times are unknown.
+    /// This is the rule of ski rental: nodes wait until the sum of their waits would reach the delay that their task
+    /// causes, which is its fixed time for each row of the other type. Nodes do not wait while times are unknown.
     pub(super) fn waits(&mut self, costs: &Costs, nodes: Candidate, other: Candidate) -> bool {
-        let Some(wait) = &mut self.company.waits[usize::from(nodes.cell.0)] else { return false };
+        let Some(wait) = &mut self.coalescing.waits[usize::from(nodes.cell.0)] else { return false };
         let rows = u32::try_from(other.rows).unwrap_or(u32::MAX);
         let other_ns = costs.predict(other.cell, rows, &ShapeClass::default(), Quantile::Mean);
         let fixed_ns = costs.fixed(nodes.cell, &ShapeClass::default());
