@@ -5,6 +5,8 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
+    thread,
+    time::Instant,
 };
 
 use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
@@ -18,9 +20,9 @@ use paternoster::{
 };
 
 use crate::{
-    fake_control::{fail_calls, fail_none},
+    fake_control::{fail_calls, fail_none, hold, release},
     fake_cuda::{with_card, with_fake_cuda},
-    models::{FORMS, Form},
+    models::{Asked, FORMS, Form, MOST_TOKENS},
     rng::Rng,
     running::{self, MAX_ROWS, PATIENCE, journaled},
     sequences,
@@ -215,6 +217,68 @@ fn a_chain_stays_on_its_stream_while_its_tasks_are_in_flight() {
         }
         assert!(streams.len() > 1, "chains run on several streams");
         assert!(behind > 50, "{behind} nodes were launched behind others of their chain");
+    });
+}
+
+/// BatchMaker gives a worker at most MaxTasksToSubmit tasks of one type in a row, and then chooses a type again
+/// (algorithm 1). Depth 4 is the number of tasks in flight, which are of the first type here: a long request has more
+/// nodes of it than fit. A short request's second type is ready as soon as the first task has ended, and waits until
+/// the lane's round has had its tasks.
+#[test]
+fn a_stream_gets_so_many_tasks_of_one_type_and_then_one_of_another() {
+    const DEPTH: u16 = 4;
+    with_fake_cuda(&[], || {
+        for max_tasks in [1, 2, 3, 5, 7] {
+            let journal = Arc::new(Journal::default());
+            let pool = journaled(1, DEPTH, Some(Arc::clone(&journal)));
+            let (spec, mut knobs, programs) = Form::TwoLayers.version(MAX_ROWS, 8);
+            match &mut knobs.policy {
+                Policy::Cellular(cellular) => cellular.max_tasks = max_tasks,
+                other => panic!("{other:?} has no rounds"),
+            }
+            let handle = Arc::new(running::on_cards(&pool, (spec, knobs, programs)).expect("the card has room"));
+            // Tasks are launched ahead only once the times of both types are known, in this bucket.
+            for seed in 0..8 {
+                running::run(&handle, Form::TwoLayers, &mut Rng::new(seed), 1, 0);
+            }
+            journal.take();
+            let mut cells = Vec::new();
+            let mut issued = |count: usize| {
+                let deadline = Instant::now() + PATIENCE;
+                while cells.len() < count {
+                    assert!(Instant::now() < deadline, "at most {max_tasks}: {count} tasks, only {cells:?}");
+                    cells.extend(journal.take().iter().filter_map(|noted| match noted {
+                        Noted::Issued { task, .. } => Some(task.cell.0),
+                        Noted::Refused(_) | Noted::Ended(_) => None,
+                    }));
+                    thread::yield_now();
+                }
+                cells.clone()
+            };
+            hold();
+            let asked =
+                [1, u64::from(MOST_TOKENS)].map(|tokens| Asked { tokens: (1..=tokens).collect(), children: vec![] });
+            let submit = |asked| handle.submit(Form::TwoLayers.request(asked));
+            let short = submit(&asked[0]);
+            issued(1);
+            let long = submit(&asked[1]);
+            issued(usize::from(DEPTH));
+            let first_choice = usize::from(DEPTH.next_multiple_of(max_tasks));
+            for count in usize::from(DEPTH)..=first_choice {
+                release(1);
+                issued(count + 1);
+            }
+            let expected = [vec![0; first_choice], vec![1]].concat();
+            assert_eq!(issued(first_choice + 1), expected, "at most {max_tasks} in a row");
+            release(u64::MAX);
+            running::block_on(async {
+                for (asked, answer) in asked.iter().zip([short, long]) {
+                    let response = answer.await.expect("nothing fails");
+                    assert_eq!(running::values(&response), Form::TwoLayers.answer(asked));
+                }
+            });
+            assert!(pool.stop(PATIENCE));
+        }
     });
 }
 

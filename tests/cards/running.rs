@@ -31,7 +31,7 @@ pub(crate) fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
 
 /// Creates a pool whose card keeps the given journal, if any.
 pub(crate) fn journaled(lanes: u16, depth: u16, journal: Option<Arc<Journal>>) -> Arc<Pool> {
-    let horizon_ns = if depth > 1 { 1_000_000_000 } else { 0 };
+    let horizon_ns = if depth > 1 { PATIENCE.as_nanos() as u64 } else { 0 };
     let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, journal, ..CardsOptions::default() };
     Pool::start(&PoolOptions { cards, cpu_lanes: 1, ..PoolOptions::default() }).expect("there is a card")
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use parking_lot::Mutex;
 
-use crate::{calls, errors, trace};
+use crate::{calls, errors, gate, trace};
 
 /// A trace that was taken but did not fit the caller's buffer.
 static TAKEN: Mutex<Option<String>> = Mutex::new(None);
@@ -45,6 +45,18 @@ fn fail(function: Option<String>, nth: u64, code: u32) -> bool {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_fail_none() {
     calls::forget_failures();
+}
+
+/// Stops all streams before their next work, such as the launch of a graph.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fake_cuda_hold() {
+    gate::close();
+}
+
+/// Lets streams that are held run so many more works, in any order; with `u64::MAX`, all of them and all later ones.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fake_cuda_release(works: u64) {
+    gate::let_pass(works);
 }
 
 /// Starts a new log of calls.

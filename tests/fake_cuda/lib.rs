@@ -34,6 +34,7 @@ mod descriptors;
 mod device;
 mod errors;
 mod event;
+mod gate;
 mod graph;
 mod guard;
 mod handles;

@@ -16,6 +16,7 @@ use crate::{
     calls::entries,
     capture::{self, Capture},
     context::{self, Context},
+    gate,
     handles::{Handle, Kind, Table, name},
 };
 
@@ -141,7 +142,11 @@ impl Stream {
             let legacy = DEFAULTS.lock().get(&(self.context.handle, None)).cloned();
             legacy.iter().for_each(|legacy| self.wait_for(legacy.tail()));
         }
-        self.enqueue(work)
+        // Waits for other streams need no pass.
+        self.enqueue(Arc::new(move || {
+            gate::pass();
+            work()
+        }))
     }
 
     fn serve(&self) {

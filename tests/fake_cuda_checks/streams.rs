@@ -3,6 +3,7 @@
 use std::{
     ffi::c_void,
     sync::atomic::{AtomicU32, Ordering},
+    thread,
 };
 
 use cudarc::driver::{
@@ -10,7 +11,10 @@ use cudarc::driver::{
     sys::{self, CUevent_flags, CUresult::*},
 };
 
-use crate::rig::{Rig, Word, Words, on_fake_cuda};
+use crate::{
+    fake_control::{hold, release},
+    rig::{Rig, Word, Words, on_fake_cuda},
+};
 
 #[test]
 fn a_stream_that_waits_for_the_host_stops_no_other() {
@@ -26,6 +30,33 @@ fn a_stream_that_waits_for_the_host_stops_no_other() {
         word.set();
         held.synchronize().unwrap();
         assert_eq!(list.list(), [1, 2]);
+    });
+}
+
+#[test]
+fn held_streams_run_as_much_work_as_is_released() {
+    on_fake_cuda(|| {
+        let rig = Rig::new();
+        let (stream, list) = (rig.stream(), Words::new(8));
+        let mut launched = 0;
+        hold();
+        for _ in 0..4 {
+            launched += 1;
+            rig.append(&stream, &list, launched).unwrap();
+        }
+        for ran in 1..4 {
+            release(1);
+            while list.list().len() < ran {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(list.list(), [1, 2, 3]);
+        // SAFETY: the stream lives.
+        assert_eq!(unsafe { sys::cuStreamQuery(stream.cu_stream()) }, CUDA_ERROR_NOT_READY);
+        release(u64::MAX);
+        rig.append(&stream, &list, 5).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(list.list(), [1, 2, 3, 4, 5]);
     });
 }
 
