@@ -15,7 +15,7 @@ help:
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
 	@echo "make kube-test the manifests of deploy/ against Kubernetes' API server, which Go builds first: 10 min, 5 GB meanwhile"
-	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit puts them into .cache/gpu-kit, for a machine with a card alone"
+	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit packs them into one file, for a machine with a card alone"
 	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
 	@echo "make soak      random clients for MINUTES=60; counters must add up"
 	@echo "make serve     keep the example repository running on ports 8000 to 8002"
@@ -75,7 +75,7 @@ gpu-test: setup
 	@$(PYTHON) scripts/gpu.py test
 
 gpu-kit: setup
-	@$(PYTHON) scripts/gpu.py kit .cache/gpu-kit
+	@$(PYTHON) scripts/gpu.py kit .cache/paternoster-gpu-kit
 
 # Coverage-guided, on stable Rust: needs a C++ compiler. What it finds is kept in the target directory.
 SECONDS = 60

@@ -1,16 +1,17 @@
 """The tests and benchmarks of CUDA cards, on a card. Started by `make gpu-test` on a machine with a card and Rust, by
 `make gpu-kit` on one with neither a card nor its libraries.
 
-    python3 scripts/gpu.py test                 builds the programs and runs them
-    python3 scripts/gpu.py kit DIR              builds the programs, and puts all that they need into a directory
-    python3 scripts/gpu.py run DIR [--out DIR]  runs what such a directory has, and writes logs and a report
+    python3 scripts/gpu.py test     builds the programs, runs them, and writes logs and a report
+    python3 scripts/gpu.py kit FILE writes one executable file that has the programs, for other machines
+    FILE run [--out DIR]            runs them there
 
-The kit runs on machines with only a driver, CUDA's libraries and Python: it generates its models itself. Tests that
-need the stand-in (injected errors, counted calls) print a note and are skipped. `run --quick` uses small networks and
-short runs, to check that everything works.
+The kit runs on machines with only a driver, CUDA's libraries and Python: it generates its models itself. It is a zip
+archive of Python (`zipapp`), with the programs inside. Tests that need the stand-in (injected errors, counted calls)
+print a note and are skipped. With `--quick`, networks are small and runs are short, to check that everything works.
 """
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipapp
 from pathlib import Path
 
 import fetch
@@ -70,21 +72,26 @@ def built():
     return {**programs, RUNTIME: fetch.PIECES["runtime"]()}
 
 
-def kit(directory):
-    directory.mkdir(parents=True, exist_ok=True)
-    # The programs share most of their code, so they compress well together.
-    with tarfile.open(directory / ARCHIVE, "w:xz", preset=6) as archive, tempfile.TemporaryDirectory() as folder:
-        for name, program in sorted(built().items()):
-            lean = Path(folder) / name
-            shutil.copy2(program, lean)
-            subprocess.run(["strip", "--strip-debug", lean], check=True)
-            archive.add(lean, name)
-    for script in SCRIPTS:
-        shutil.copy2(ROOT / "scripts" / script, directory)
-    size = sum(file.stat().st_size for file in directory.iterdir())
+def kit(file):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        content = Path(folder) / "content"
+        content.mkdir()
+        # The programs share most of their code, so they compress well together.
+        with tarfile.open(content / ARCHIVE, "w:xz", preset=6) as archive:
+            for name, program in sorted(built().items()):
+                lean = Path(folder) / name
+                shutil.copy2(program, lean)
+                subprocess.run(["strip", "--strip-debug", lean], check=True)
+                archive.add(lean, name)
+        for script in SCRIPTS:
+            shutil.copy2(ROOT / "scripts" / script, content)
+        (content / "__main__.py").write_text("import sys\n\nimport gpu\n\nsys.exit(gpu.main())\n")
+        zipapp.create_archive(content, file, interpreter="/usr/bin/env python3")
+    size = file.stat().st_size
     if size > BYTES_MAX:
-        sys.exit(f"{directory} has {size / 2**20:.0f} MiB, expected at most {BYTES_MAX >> 20}")
-    print(f"{directory}: {size / 2**20:.0f} MiB; run it there by: python3 {directory.name}/gpu.py run {directory.name}")
+        sys.exit(f"{file} has {size / 2**20:.0f} MiB, expected at most {BYTES_MAX >> 20}")
+    print(f"{file}: {size / 2**20:.0f} MiB; run it on a machine with a card by: ./{file.name} run")
 
 
 def libraries():
@@ -177,9 +184,13 @@ def staged(program, environment, out, quick, until):
     return measured
 
 
-def unpacked(directory, into):
-    """Unpacks the programs of a kit; returns them by name."""
-    with tarfile.open(directory / ARCHIVE) as archive:
+def unpacked(into):
+    """Unpacks the programs of the kit that this is part of; returns them by name. Outside a kit there are none."""
+    try:
+        programs = __loader__.get_data(str(Path(__file__).with_name(ARCHIVE)))
+    except OSError:
+        sys.exit("this is no kit: `gpu.py kit FILE` writes one, and `gpu.py test` builds and runs the programs here")
+    with tarfile.open(fileobj=io.BytesIO(programs)) as archive:
         archive.extractall(into, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return {file.name: file for file in into.iterdir()}
 
@@ -187,23 +198,21 @@ def unpacked(directory, into):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("action", choices=("test", "kit", "run"))
-    parser.add_argument("directory", nargs="?", type=Path)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("file", nargs="?", type=Path, help="the kit to write")
+    parser.add_argument("--out", type=Path, help="directory of the report")
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
+    if (given.action == "kit") != (given.file is not None):
+        parser.error("kit needs a file to write, and the other actions none")
+    if given.action == "kit":
+        kit(given.file)
+        return 0
     # The programs run in another folder.
     out = given.out and given.out.resolve()
     if given.action == "test":
         return 0 if run(built(), out or ROOT / ".cache" / "gpu-test", given.quick) else 1
-    if given.directory is None:
-        parser.error(f"{given.action} needs a directory")
-    if given.action == "kit":
-        kit(given.directory)
-        return 0
-    directory = given.directory.resolve()
     with tempfile.TemporaryDirectory() as folder:
-        programs = unpacked(directory, Path(folder))
-        return 0 if run(programs, out or directory / "out", given.quick) else 1
+        return 0 if run(unpacked(Path(folder)), out or Path("gpu-report").resolve(), given.quick) else 1
 
 
 if __name__ == "__main__":

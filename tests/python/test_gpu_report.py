@@ -196,6 +196,13 @@ def test_a_trace_has_busy_and_calm_periods_and_is_always_the_same(tmp_path):
     assert max(hundreds) > 3 * min(hundreds)
 
 
+def test_outside_a_kit_there_is_nothing_to_run(tmp_path):
+    command = [sys.executable, ROOT / "scripts" / "gpu.py", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "this is no kit" in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_kit_has_all_scripts_that_it_needs(tmp_path):
     for script in gpu.SCRIPTS:
         shutil.copy2(ROOT / "scripts" / script, tmp_path)
@@ -234,7 +241,7 @@ def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "../gpu-kit/gpu.py", "run", "../gpu-kit", "--out", "out"]
+    command = ["../gpu-kit", "run", "--out", "out"]
     done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=60)
     # The program measures nothing.
     assert done.returncode == 1, done.stderr
