@@ -2,11 +2,11 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::{
-    slice::{PROGRAM, program},
+    slice::{latest, program},
     table::{Table, terminal_width},
 };
 use crate::{
@@ -24,11 +24,12 @@ use crate::{
 /// Runs nothing and needs no card. Axis 0 is the batch unless the file fixes its length.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  paternoster inspect --model model.onnx
-  paternoster inspect --model /models/bert --length tokens=128")]
+  paternoster inspect model.onnx
+  paternoster inspect /models/bert --length tokens=128
+  paternoster inspect /models/lstm")]
 pub struct InspectArgs {
-    /// ONNX file, or model directory, of which the latest version is used
-    #[arg(long, value_name = "FILE|DIR")]
+    /// ONNX file, or model directory, of which all programs of the latest version are shown
+    #[arg(value_name = "FILE|DIR")]
     pub model: PathBuf,
     /// Length of a varying axis, by its name in the file; may be given several times
     #[arg(long = "length", value_name = "NAME=LENGTH", value_parser = length)]
@@ -43,7 +44,7 @@ pub struct InspectArgs {
 pub enum InspectError {
     /// The path is neither a file nor a model directory.
     #[error(
-        "there is no model at '{path}': expected an ONNX file, or a directory with a version such as '1/{PROGRAM}'"
+        "there is no model at '{path}': expected an ONNX file, or a directory with a version, such as '1', that has some"
     )]
     Missing {
         /// The path given.
@@ -98,9 +99,38 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
 }
 
 fn print(args: &InspectArgs, out: &mut dyn Write, width: Option<usize>) -> Result<(), InspectError> {
-    let missing = || InspectError::Missing { path: args.model.display().to_string() };
-    let path = program(&args.model).ok_or_else(missing)?;
-    let sealed = SealedModel::read(&path)?;
+    let programs = programs(&args.model);
+    if programs.is_empty() {
+        return Err(InspectError::Missing { path: args.model.display().to_string() });
+    }
+    for path in &programs {
+        if programs.len() > 1 {
+            writeln!(out, "{}", path.file_name().unwrap_or_default().display())?;
+        }
+        print_program(args, path, out, width)?;
+    }
+    Ok(())
+}
+
+/// Returns the files to show: a model's only program, or those of its cells or stages by name.
+fn programs(model: &Path) -> Vec<PathBuf> {
+    if let Some(only) = program(model) {
+        return vec![only];
+    }
+    let files = latest(model).and_then(|version| version.read_dir().ok()).into_iter().flatten().flatten();
+    let is_program = |path: &PathBuf| path.is_file() && path.extension().is_some_and(|ending| ending == "onnx");
+    let mut programs: Vec<PathBuf> = files.map(|entry| entry.path()).filter(is_program).collect();
+    programs.sort();
+    programs
+}
+
+fn print_program(
+    args: &InspectArgs,
+    path: &Path,
+    out: &mut dyn Write,
+    width: Option<usize>,
+) -> Result<(), InspectError> {
+    let sealed = SealedModel::read(path)?;
     let signature = Signature::from_bytes(&path.display().to_string(), &sealed.to_bytes())?;
     let is_open = |port: &Port| {
         matches!(port.dims.as_deref(), Some([PortDim::Symbol(_) | PortDim::Unknown, ..]))
@@ -175,10 +205,15 @@ impl InspectArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
-    use crate::onnx::{
-        Model,
-        zoo::{self, Width, cells},
+    use crate::{
+        cli::slice::PROGRAM,
+        onnx::{
+            Model,
+            zoo::{self, Width, cells},
+        },
     };
 
     fn shown(model: &Model, lengths: &[&str]) -> Result<String, String> {
@@ -222,6 +257,34 @@ mod tests {
             fallback.contains("ONNX Runtime's CUDA provider") && fallback.ends_with("else they run on the CPU"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn all_programs_of_the_latest_version_are_shown_under_their_names() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let show = || {
+            let args = InspectArgs { model: folder.path().to_owned(), lengths: vec![], library: None };
+            let mut out = Vec::new();
+            let ended = run_with(&args, &mut out).map_err(|error| error.to_string());
+            ended.map(|()| String::from_utf8(out).expect("it is text"))
+        };
+        let refused = show().expect_err("it has no version");
+        assert!(refused.ends_with("expected an ONNX file, or a directory with a version, such as '1', that has some"));
+        for version in ["2", "10"] {
+            fs::create_dir(folder.path().join(version)).expect("a folder");
+        }
+        assert_eq!(show(), Err(refused), "the version has no program");
+        let write = |model: Result<Model, _>, name: &str| {
+            model.expect("sound").write(&folder.path().join(name)).expect("a file");
+        };
+        write(cells::tree_lstm::leaf(Width::QUARTER), "10/leaf.onnx");
+        write(cells::tree_lstm::node(Width::QUARTER), "10/inner.onnx");
+        write(cells::lstm::step(Width::QUARTER), "2/old.onnx");
+        fs::write(folder.path().join("10/labels.txt"), "").expect("a file");
+        let shown = show().expect("both have plans");
+        let headings: Vec<&str> = shown.lines().filter(|line| line.ends_with(".onnx")).collect();
+        assert_eq!(headings, ["inner.onnx", "leaf.onnx"], "{shown}");
+        assert_eq!(shown.matches("launches for a batch").count(), 2, "{shown}");
     }
 
     #[test]

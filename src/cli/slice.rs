@@ -172,12 +172,17 @@ pub(super) fn program(given: &Path) -> Option<PathBuf> {
     if given.is_file() {
         return Some(given.to_owned());
     }
-    let versions = given.read_dir().into_iter().flatten().flatten();
-    let number = |name: std::ffi::OsString| name.to_str()?.parse::<u64>().ok();
-    let latest = versions.filter_map(|entry| Some((number(entry.file_name())?, entry.path()))).max();
     // A model with external weights may be a directory that holds the program under its own name.
-    let places = latest.map(|(_, version)| [version.join(PROGRAM), version.join(PROGRAM).join(PROGRAM)]);
+    let places = latest(given).map(|version| [version.join(PROGRAM), version.join(PROGRAM).join(PROGRAM)]);
     places.into_iter().flatten().find(|path| path.is_file())
+}
+
+/// Returns the latest version of a model directory.
+pub(super) fn latest(model: &Path) -> Option<PathBuf> {
+    let versions = model.read_dir().into_iter().flatten().flatten();
+    let number = |name: std::ffi::OsString| name.to_str()?.parse::<u64>().ok();
+    let numbered = versions.filter_map(|entry| Some((number(entry.file_name())?, entry.path())));
+    numbered.max().map(|(_, version)| version)
 }
 
 #[cfg(test)]

@@ -304,7 +304,7 @@ def test_a_cell_s_engine_is_that_of_the_cpu_alone(start, provider, tmp_path):
 
 
 def inspected(program, path, *flags, **environment):
-    command = [str(part) for part in (program, "inspect", "--model", path, *flags)]
+    command = [str(part) for part in (program, "inspect", path, *flags)]
     environment = {**os.environ, **environment}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return ended.stdout.splitlines()[-2:]
