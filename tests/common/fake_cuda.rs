@@ -67,11 +67,15 @@ pub(crate) fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F)
     let (_, path) = name.split_once("::").expect("a path begins with the crate");
     let test = path.trim_end_matches("::{{closure}}");
     let mut command = command(&env::current_exe().expect("the test's own program"));
-    command.args(["--exact", test, "--nocapture"]).env(CHILD, "1").envs(environment.iter().copied());
+    command
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env(CHILD, "1")
+        .envs(environment.iter().copied());
     let output = command.output().expect("the test's own program runs");
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{test} failed with the stand-in for CUDA ({}):\n{text}", output.status);
     assert!(text.contains("1 passed"), "{test} is not the name of the test:\n{text}");
+    print!("{text}");
 }
 
 /// Returns a command whose process finds the stand-in.

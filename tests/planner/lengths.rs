@@ -30,7 +30,10 @@ use crate::{
 };
 
 /// The buckets of a model with at most four rows in a batch.
-const BUCKETS: [u32; 3] = [1, 2, 4];
+const FEW: [u32; 3] = [1, 2, 4];
+
+/// The buckets of a model with at most 64 rows in a batch.
+pub(crate) const ALL: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// What state holds behind its length.
 const GARBAGE: f32 = 1e30;
@@ -50,6 +53,7 @@ pub(crate) struct Network {
     /// The axes that vary, by name.
     axes: Vec<String>,
     tokens: i64,
+    buckets: &'static [u32],
     /// The lengths that it is prepared for; `None` for those where the configuration lists none.
     lengths: Option<Vec<Lengths>>,
     masks: Masks,
@@ -79,12 +83,18 @@ impl Network {
             signature,
             axes,
             tokens,
+            buckets: &FEW,
             lengths: None,
             masks: Masks::Holes,
             garbage: GARBAGE,
             precision,
             tolerance,
         }
+    }
+
+    /// Prepares it for these numbers of rows, in ascending order.
+    pub(crate) fn in_buckets(self, buckets: &'static [u32]) -> Self {
+        Self { buckets, ..self }
     }
 
     /// Prepares it for these lengths, each with one number for each of its axes.
@@ -202,8 +212,8 @@ impl Network {
         let mut on = AllSizes::new(self, &program);
         // The longest first: shorter ones find in their memory what longer ones left.
         for lengths in (0..prepared.len()).rev() {
-            for (step, &bucket) in BUCKETS.iter().enumerate() {
-                let least = step.checked_sub(1).map_or(1, |before| BUCKETS[before] + 1);
+            for (step, &bucket) in self.buckets.iter().enumerate() {
+                let least = step.checked_sub(1).map_or(1, |before| self.buckets[before] + 1);
                 let counts = if prepared.len() == 1 { vec![least, bucket] } else { vec![[least, bucket][lengths % 2]] };
                 for rows in counts {
                     self.check_batch(&host, &mut on, &prepared, RunSize { rows: bucket, lengths }, rows as usize);
@@ -262,7 +272,7 @@ struct AllSizes<'n> {
 impl<'n> AllSizes<'n> {
     fn new(network: &'n Network, program: &OnCard) -> Self {
         let mut cuda = card();
-        let most = BUCKETS[BUCKETS.len() - 1];
+        let most = network.buckets[network.buckets.len() - 1];
         let weights = program.load(&mut cuda).unwrap_or_else(|error| panic!("{error}"));
         let mut workspace = weights.reserve(&mut cuda, STREAM, most).expect("there is room");
         let all = program.lengths();
@@ -282,7 +292,7 @@ impl<'n> AllSizes<'n> {
         let mut graphs = Vec::new();
         for (number, lengths) in all.iter().enumerate() {
             let (takes, gives) = (network.inputs(lengths), network.outputs(lengths));
-            for rows in BUCKETS {
+            for &rows in network.buckets {
                 let size = RunSize { rows, lengths: number };
                 workspace.prepare(&mut cuda, size).unwrap_or_else(|error| panic!("{error}"));
                 let bytes = |spec: &TensorSpec| rows as usize * row_bytes(spec);
