@@ -104,7 +104,10 @@ def python(environment, arguments):
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *(arguments or ["tests/python"])]
+    # A file's tests stay in one process, because they may share a server.
+    beside = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
+    command += arguments or ["tests/python"]
     status, lines = shown(command, environment)
     counts = [match.group(1) for match in map(PYTEST_RESULT.match, lines) if match]
     left_out += [match.group(1) for match in map(PYTEST_SKIP.match, lines) if match]

@@ -35,6 +35,18 @@ def pytest_addoption(parser):
     parser.addoption("--full-range", action="store_true", help="perf_analyzer at every concurrency from 1 to 64")
 
 
+def pytest_sessionfinish(session):
+    """Hands the notes of a process of pytest-xdist to the one that prints them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["notes"] = NOTES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    # A process that crashed has none.
+    NOTES.extend(getattr(node, "workeroutput", {}).get("notes", ()))
+
+
 def pytest_terminal_summary(terminalreporter):
     for heading, lines in NOTES:
         terminalreporter.section(heading)
