@@ -5,6 +5,7 @@ mod cpu;
 mod cuda;
 mod detectors;
 #[path = "../common/fake_control.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod fake_control;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
