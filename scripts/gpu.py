@@ -73,6 +73,8 @@ def built():
 
 
 def kit(file):
+    if file.is_dir():
+        sys.exit(f"{file} is a directory, expected the file to write")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         content = Path(folder) / "content"
@@ -185,7 +187,7 @@ def staged(program, environment, out, quick, until):
 
 
 def unpacked(into):
-    """Unpacks the programs of the kit that this is part of; returns them by name. Outside a kit there are none."""
+    """Unpacks the programs of the kit that this script is in; returns them by name."""
     try:
         programs = __loader__.get_data(str(Path(__file__).with_name(ARCHIVE)))
     except OSError:
@@ -203,7 +205,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     if (given.action == "kit") != (given.file is not None):
-        parser.error("kit needs a file to write, and the other actions none")
+        parser.error("kit takes the file to write; test and run take no file")
     if given.action == "kit":
         kit(given.file)
         return 0

@@ -42,10 +42,8 @@ pub struct InspectArgs {
 /// Why a model cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// The path is neither a file nor a model directory.
-    #[error(
-        "there is no model at '{path}': expected an ONNX file, or a directory with a version, such as '1', that has some"
-    )]
+    /// The path is neither a file nor a model directory with a program.
+    #[error("there is no model at '{path}': expected an ONNX file, or a model directory whose latest version has one")]
     Missing {
         /// The path given.
         path: String,
@@ -269,7 +267,10 @@ mod tests {
             ended.map(|()| String::from_utf8(out).expect("it is text"))
         };
         let refused = show().expect_err("it has no version");
-        assert!(refused.ends_with("expected an ONNX file, or a directory with a version, such as '1', that has some"));
+        assert!(
+            refused.ends_with("expected an ONNX file, or a model directory whose latest version has one"),
+            "{refused}"
+        );
         for version in ["2", "10"] {
             fs::create_dir(folder.path().join(version)).expect("a folder");
         }

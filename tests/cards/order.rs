@@ -221,11 +221,10 @@ fn a_chain_stays_on_its_stream_while_its_tasks_are_in_flight() {
 }
 
 /// BatchMaker gives a worker at most MaxTasksToSubmit tasks of one type in a row, and then chooses a type again
-/// (algorithm 1). Depth 4 is the number of tasks in flight, which are of the first type here: a long request has more
-/// nodes of it than fit. A short request's second type is ready as soon as the first task has ended, and waits until
-/// the lane's round has had its tasks.
+/// (algorithm 1). Here a long request has more nodes of the first type than a lane has room for. A node of the second
+/// type becomes ready when the first task ends, and waits until the lane's round is over.
 #[test]
-fn a_stream_gets_so_many_tasks_of_one_type_and_then_one_of_another() {
+fn a_round_ends_after_max_tasks_and_the_other_type_goes_next() {
     const DEPTH: u16 = 4;
     with_fake_cuda(&[], || {
         for max_tasks in [1, 2, 3, 5, 7] {

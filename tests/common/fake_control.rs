@@ -1,5 +1,5 @@
 //! The control functions that the stand-in for CUDA exports in addition to CUDA's, for tests in a process that uses it:
-//! injected errors, work that is held back, and a trace of the calls.
+//! injected errors, held streams, and a trace of the calls.
 
 use std::ffi::{CStr, c_void};
 
@@ -38,18 +38,18 @@ pub(crate) fn fail_none() {
     none();
 }
 
-/// Stops all streams before their next work, such as the launch of a graph, until it is [released](release).
+/// Stops all streams before their next operation, such as the launch of a graph. [`release`] lets them continue.
 pub(crate) fn hold() {
     // SAFETY: this is the type with which the stand-in defines it.
     let hold: extern "C" fn() = unsafe { std::mem::transmute(control(c"fake_cuda_hold")) };
     hold();
 }
 
-/// Lets streams that are held run so many more works; with `u64::MAX`, all of them and all later ones.
-pub(crate) fn release(works: u64) {
+/// Lets held streams run this number of further operations. `u64::MAX` ends the hold.
+pub(crate) fn release(operations: u64) {
     // SAFETY: this is the type with which the stand-in defines it.
     let release: extern "C" fn(u64) = unsafe { std::mem::transmute(control(c"fake_cuda_release")) };
-    release(works);
+    release(operations);
 }
 
 /// Returns the number of calls so far.

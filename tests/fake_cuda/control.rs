@@ -47,16 +47,16 @@ pub(crate) extern "C" fn fake_cuda_fail_none() {
     calls::forget_failures();
 }
 
-/// Stops all streams before their next work, such as the launch of a graph.
+/// Stops all streams before their next operation, such as the launch of a graph.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fake_cuda_hold() {
     gate::close();
 }
 
-/// Lets streams that are held run so many more works, in any order; with `u64::MAX`, all of them and all later ones.
+/// Lets held streams run this number of further operations, in any order. `u64::MAX` ends the hold.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn fake_cuda_release(works: u64) {
-    gate::let_pass(works);
+pub(crate) extern "C" fn fake_cuda_release(operations: u64) {
+    gate::let_pass(operations);
 }
 
 /// Starts a new log of calls.

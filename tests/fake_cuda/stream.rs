@@ -142,7 +142,7 @@ impl Stream {
             let legacy = DEFAULTS.lock().get(&(self.context.handle, None)).cloned();
             legacy.iter().for_each(|legacy| self.wait_for(legacy.tail()));
         }
-        // Waits for other streams need no pass.
+        // A stream that waits for another does not pass the gate for that, since it runs nothing.
         self.enqueue(Arc::new(move || {
             gate::pass();
             work()

@@ -34,16 +34,12 @@ fn a_stream_that_waits_for_the_host_stops_no_other() {
 }
 
 #[test]
-fn held_streams_run_as_much_work_as_is_released() {
+fn held_streams_run_as_many_operations_as_are_released() {
     on_fake_cuda(|| {
         let rig = Rig::new();
         let (stream, list) = (rig.stream(), Words::new(8));
-        let mut launched = 0;
         hold();
-        for _ in 0..4 {
-            launched += 1;
-            rig.append(&stream, &list, launched).unwrap();
-        }
+        (1..=4).for_each(|number| rig.append(&stream, &list, number).unwrap());
         for ran in 1..4 {
             release(1);
             while list.list().len() < ran {

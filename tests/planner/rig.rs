@@ -26,6 +26,7 @@ use crate::runtime::runtime;
 /// Allowed difference from the CPU's answer, relative to the largest number of a row.
 pub(crate) const TOLERANCE: f32 = 1e-4;
 pub(crate) const STREAM: StreamId = StreamId(0);
+/// Time limit of one launch, longer than any takes, even in the long run.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Silent;

@@ -201,6 +201,9 @@ def test_outside_a_kit_there_is_nothing_to_run(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "this is no kit" in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
+    # Before minutes of building.
+    done = subprocess.run([*command[:2], "kit", tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "is a directory" in done.stderr, done.stderr
 
 
 def test_a_kit_has_all_scripts_that_it_needs(tmp_path):
