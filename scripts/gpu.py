@@ -189,7 +189,8 @@ def staged(program, environment, out, quick, until):
 def unpacked(into):
     """Unpacks the programs of the kit that this script is in; returns them by name."""
     try:
-        programs = __loader__.get_data(str(Path(__file__).with_name(ARCHIVE)))
+        # Not by `Path`, which turns ./kit/gpu.py into kit/gpu.py: the loader of ./kit has no such file.
+        programs = __loader__.get_data(os.path.join(os.path.dirname(__file__), ARCHIVE))
     except OSError:
         sys.exit("this is no kit: `gpu.py kit FILE` writes one, and `gpu.py test` builds and runs the programs here")
     with tarfile.open(fileobj=io.BytesIO(programs)) as archive:
