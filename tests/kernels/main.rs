@@ -1,6 +1,7 @@
 //! The CUDA kernels' numerics, checked on the host. `kernels/*.cu` are compiled as C++ and compared with references in
 //! double precision, for each element type, ragged sizes and launches, with padding rows full of NaN.
 
+mod address_sanitizer;
 mod array;
 mod attention;
 mod cells;
@@ -10,4 +11,3 @@ mod pointwise;
 mod reductions;
 mod rows;
 mod rules;
-mod sanitized;
