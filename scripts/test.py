@@ -105,10 +105,8 @@ def python(environment, arguments):
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    # A file's tests stay in one process, because they may share a server. Files begin in conftest.py's order. Tests
-    # wait for servers and clocks, so that three processes keep two cores busy.
-    processes = max(3, min(os.cpu_count() or 1, 4))
-    beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # A file's tests stay in one process, because they may share a server.
+    beside = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
     command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
     command += arguments or ["tests/python"]
     status, lines = shown(command, environment)

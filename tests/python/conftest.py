@@ -30,14 +30,6 @@ CUDA_LIBRARIES = (
     "libcudnn.so.9", "libnvidia-ml.so.1",
 )  # fmt: skip
 
-#: Files that take longest, longest first: begun last, one of them would keep one process busy after the others.
-LONGEST = ("test_gpu_kit.py", "test_compare_triton.py", "test_cards_conformance.py", "test_cells.py", "test_cards_lengths.py")
-
-
-def pytest_collection_modifyitems(items):
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
-
 
 def pytest_addoption(parser):
     parser.addoption("--full-range", action="store_true", help="perf_analyzer at every concurrency from 1 to 64")
