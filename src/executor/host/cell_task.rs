@@ -1,13 +1,13 @@
 //! A task of nodes on the CPU: gathers their inputs from the requests, runs the cell, and stores the outputs for the
 //! nodes that read them next. A failed task stores nothing, because its nodes may run again.
 
-use std::{ops::Range, sync::Arc, time::Instant};
+use std::{iter, ops::Range, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
 use super::{
     gather::{Gathered, with_rows},
-    node_rows::{Group, NodeRow, gather, groups},
+    node_rows::{Group, NodeRows, gather, groups},
     output_bytes::{check_declared, check_made},
 };
 use crate::{
@@ -36,10 +36,19 @@ pub(in crate::executor) struct CellTask<'a> {
 /// A run of nodes whose inputs fit together.
 struct GroupRun {
     outputs: Vec<BatchOutput>,
-    /// For each row, the index of its node in the task.
-    nodes: SmallVec<[usize; 32]>,
-    /// By row: how long it is along each axis that rows are padded along, by the cell's symbols.
-    lengths: SmallVec<[Lengths; 32]>,
+    /// Number of rows.
+    count: usize,
+    nodes: SmallVec<[RanNode; 32]>,
+}
+
+/// A node that has run.
+struct RanNode {
+    /// Its index in the task.
+    node: usize,
+    /// Number of its rows.
+    count: usize,
+    /// How long they are along each axis that rows are padded along, by the cell's symbols.
+    lengths: Lengths,
 }
 
 /// The outputs of a run for one node.
@@ -90,12 +99,13 @@ impl<'a> CellTask<'a> {
         let nodes = self.nodes.iter().map(|&(journey, number)| Node::of(journey, number, self.programs, self.cell));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
-        let mut rows: Vec<NodeRow> = Vec::with_capacity(nodes.len());
+        let mut rows: Vec<NodeRows> = Vec::with_capacity(nodes.len());
         let mut failures = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
             // Only the node's own request fails if its inputs are incomplete.
-            if let Err(fault) = self.rows(cell, node, number, &mut rows) {
-                failures.push(failure(cell, number, &fault));
+            match rows_of(cell, node, number) {
+                Ok(own) => rows.push(own),
+                Err(fault) => failures.push(failure(cell, number, &fault)),
             }
         }
         let mut ran = Ran {
@@ -123,49 +133,18 @@ impl<'a> CellTask<'a> {
         Ok(ran)
     }
 
-    /// Adds the rows of a node: one, or one per row of the tensors that it iterates over.
-    fn rows(&self, cell: &CellSpec, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
-        let own = node.node_type();
-        let by_rows = own.goes_over_rows();
-        let mut count = 1;
-        let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
-        for (spec, source) in cell.inputs.iter().zip(&own.inputs) {
-            let mut row = node.input(spec, source)?;
-            if by_rows {
-                let found = row.dims.first().copied().unwrap_or(0) as usize;
-                if found == 0 || (found != count && !inputs.is_empty()) {
-                    let expected =
-                        if inputs.is_empty() { "at least one row".to_owned() } else { format!("{count} rows") };
-                    return Err(format!("input '{}': expected {expected}, but found {found}", spec.name));
-                }
-                count = found;
-                row = row.part(0, count);
-            }
-            fits(spec, &row)?;
-            inputs.push(row);
-        }
-        rows.extend((0..count).map(|at| {
-            let inputs = inputs.iter().map(|first| Row { at: first.at + at * first.len, ..first.clone() });
-            NodeRow { node: number, inputs: inputs.collect() }
-        }));
-        Ok(())
-    }
-
     /// Runs rows whose inputs fit together.
     fn run_group(
         &self,
         cell: &CellSpec,
         nodes: &[Node<'_>],
-        Group { rows, inputs: extents }: Group,
+        group: Group,
         timings: &mut ExecutionTimings,
     ) -> Result<GroupRun, String> {
         let started = Instant::now();
-        let count = rows.len();
-        let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
-        let gathered = cell.inputs.iter().enumerate().map(|(input, spec)| {
-            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
-            gather(spec, &extents[input].0, &of_input, self.buffers)
-        });
+        let count = group.count;
+        let inputs = cell.inputs.iter().enumerate();
+        let gathered = inputs.map(|(input, spec)| gather(spec, input, &group, self.buffers));
         let gathered = gathered.collect::<Result<SmallVec<[Gathered<'_>; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
         let shape = |output: &TensorSpec| {
@@ -174,8 +153,11 @@ impl<'a> CellTask<'a> {
         };
         let shapes: SmallVec<[Option<Dims>; 4]> = cell.outputs.iter().map(shape).collect();
         check_declared(cell.outputs.iter().zip(&shapes), self.buffers, format_args!(""))?;
-        let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
-        let lengths = rows.iter().map(|row| lengths_of(cell, row)).collect();
+        let steps = group.nodes.iter().flat_map(|rows| iter::repeat_n(nodes[rows.node].place.node as u32, rows.count));
+        let steps: SmallVec<[u32; 32]> = steps.collect();
+        let ran = group.nodes.iter();
+        let ran = ran.map(|rows| RanNode { node: rows.node, count: rows.count, lengths: lengths_of(cell, rows) });
+        let ran = ran.collect();
         let gathered_at = Instant::now();
         let batch = Batch {
             rows: count as u32,
@@ -191,25 +173,47 @@ impl<'a> CellTask<'a> {
         // Release the inputs before the outputs are stored: a growing tensor is extended in place once it has no other
         // reader.
         drop(inputs);
-        drop((gathered, rows));
+        drop((gathered, group));
         for (spec, output) in cell.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
         timings.compute_input_ns += nanos(started, gathered_at);
         timings.compute_infer_ns += nanos(gathered_at, ran_at);
         timings.compute_output_ns += nanos(ran_at, Instant::now());
-        Ok(GroupRun { outputs: execution.outputs, nodes: of_nodes, lengths })
+        Ok(GroupRun { outputs: execution.outputs, count, nodes: ran })
     }
+}
+
+/// Returns the rows of a node: one, or one per row of the tensors that it iterates over.
+fn rows_of(cell: &CellSpec, node: &Node<'_>, number: usize) -> Result<NodeRows, String> {
+    let own = node.node_type();
+    let by_rows = own.goes_over_rows();
+    let mut count = 1;
+    let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
+    for (spec, source) in cell.inputs.iter().zip(&own.inputs) {
+        let mut row = node.input(spec, source)?;
+        if by_rows {
+            let found = row.dims.first().copied().unwrap_or(0) as usize;
+            if found == 0 || (found != count && !inputs.is_empty()) {
+                let expected = if inputs.is_empty() { "at least one row".to_owned() } else { format!("{count} rows") };
+                return Err(format!("input '{}': expected {expected}, but found {found}", spec.name));
+            }
+            count = found;
+            row = row.part(0, count);
+        }
+        fits(spec, &row)?;
+        inputs.push(row);
+    }
+    Ok(NodeRows { node: number, count, inputs })
 }
 
 /// Stores the outputs of a run. A node whose outputs cannot be stored fails alone.
 fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, outputs: &mut Outputs, ran: &mut Ran) {
     let mut at = 0;
-    for rows in run.nodes.chunk_by(|one, two| one == two) {
-        let (count, lengths) = (run.nodes.len(), &run.lengths[at]);
-        let given = Given { outputs: &run.outputs, count, at: at..at + rows.len(), lengths };
-        at += rows.len();
-        let number = rows[0];
+    for RanNode { node: number, count, lengths } in &run.nodes {
+        let (number, count) = (*number, *count);
+        let given = Given { outputs: &run.outputs, count: run.count, at: at..at + count, lengths };
+        at += count;
         let node = nodes[number];
         let by_rows = node.node_type().goes_over_rows();
         let row = |output: usize| Some(given.row(&cell.outputs[output], output, by_rows));
@@ -223,10 +227,10 @@ fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, 
     }
 }
 
-/// How long a row's inputs are along each axis that rows are padded along, by the cell's symbols.
-fn lengths_of(cell: &CellSpec, row: &NodeRow) -> Lengths {
+/// How long a node's inputs are along each axis that rows are padded along, by the cell's symbols.
+fn lengths_of(cell: &CellSpec, rows: &NodeRows) -> Lengths {
     let mut lengths = Lengths::new();
-    for (spec, input) in cell.inputs.iter().zip(&row.inputs) {
+    for (spec, input) in cell.inputs.iter().zip(&rows.inputs) {
         for (symbol, dim) in spec.symbols.iter().zip(&input.dims) {
             let Some(symbol) = symbol.map(|symbol| usize::from(symbol.0)) else { continue };
             if lengths.len() <= symbol {

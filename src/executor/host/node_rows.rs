@@ -11,46 +11,56 @@ use crate::{
     model::{Dims, TensorSpec, element_count, unfold::CellSpec},
 };
 
-/// One row of a run.
-pub(super) struct NodeRow {
-    /// Index of its node in the task. A node that iterates over the rows of tensors has several consecutive rows.
+/// The rows of a run that one node provides: one, or one for each row of the tensors that it iterates over.
+pub(super) struct NodeRows {
+    /// Index of the node in the task.
     pub(super) node: usize,
-    /// By input of the cell.
+    /// Number of rows.
+    pub(super) count: usize,
+    /// The first row, by input of the cell. The others follow it in the same memory.
     pub(super) inputs: SmallVec<[Row; 4]>,
 }
 
 /// Rows that run together.
 pub(super) struct Group {
-    pub(super) rows: Vec<NodeRow>,
+    /// By node.
+    pub(super) nodes: Vec<NodeRows>,
+    /// Number of rows of all nodes.
+    pub(super) count: usize,
     /// For each input of the cell: the longest dimensions, and the bytes of all rows without padding.
     pub(super) inputs: SmallVec<[(Dims, usize); 4]>,
 }
 
 impl Group {
-    fn new(row: NodeRow) -> Self {
-        let inputs = row.inputs.iter().map(|own| (own.dims.clone(), own.len)).collect();
-        Self { rows: vec![row], inputs }
+    fn new(rows: NodeRows) -> Self {
+        let count = rows.count;
+        let inputs = rows.inputs.iter().map(|own| (own.dims.clone(), own.len * count)).collect();
+        Self { nodes: vec![rows], count, inputs }
     }
 
-    /// Whether a row may join: its inputs have the same dimensions, or can be padded to common ones without one long
+    /// Whether a node may join: its inputs have the same dimensions, or can be padded to common ones without one long
     /// row making many short ones too large.
-    fn accepts(&self, row: &NodeRow, cell: &CellSpec, pads: &[bool]) -> bool {
-        let inputs = self.inputs.iter().zip(&row.inputs).zip(cell.inputs.iter().zip(pads));
+    fn accepts(&self, rows: &NodeRows, cell: &CellSpec, pads: &[bool]) -> bool {
+        let inputs = self.inputs.iter().zip(&rows.inputs).zip(cell.inputs.iter().zip(pads));
         inputs.into_iter().all(|(((dims, bytes), own), (spec, pads))| {
             let padded = || {
                 let row_bytes = element_count(&longest(dims, &own.dims))?.checked_mul(spec.datatype.size_bytes()?)?;
-                row_bytes.checked_mul(self.rows.len() + 1)
+                row_bytes.checked_mul(self.count + rows.count)
             };
-            own.dims == *dims || (*pads && padded().is_some_and(|padded| !pads_too_much(padded, bytes + own.len)))
+            let payload_bytes = bytes + own.len * rows.count;
+            own.dims == *dims || (*pads && padded().is_some_and(|padded| !pads_too_much(padded, payload_bytes)))
         })
     }
 
-    fn push(&mut self, row: NodeRow) {
-        for ((dims, bytes), own) in self.inputs.iter_mut().zip(&row.inputs) {
-            *dims = longest(dims, &own.dims);
-            *bytes += own.len;
+    fn push(&mut self, rows: NodeRows) {
+        for ((dims, bytes), own) in self.inputs.iter_mut().zip(&rows.inputs) {
+            if own.dims != *dims {
+                *dims = longest(dims, &own.dims);
+            }
+            *bytes += own.len * rows.count;
         }
-        self.rows.push(row);
+        self.count += rows.count;
+        self.nodes.push(rows);
     }
 }
 
@@ -59,43 +69,48 @@ fn longest(one: &[i64], two: &[i64]) -> Dims {
     one.iter().zip(two).map(|(one, two)| *one.max(two)).collect()
 }
 
-/// Partitions rows into groups that can each run together.
-pub(super) fn groups(cell: &CellSpec, pads: &[bool], rows: Vec<NodeRow>) -> SmallVec<[Group; 1]> {
+/// Partitions nodes into groups whose rows can run together.
+pub(super) fn groups(cell: &CellSpec, pads: &[bool], nodes: Vec<NodeRows>) -> SmallVec<[Group; 1]> {
     let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
-    for row in rows {
-        match groups.iter_mut().find(|group| group.accepts(&row, cell, pads)) {
-            Some(group) => group.push(row),
-            None => groups.push(Group::new(row)),
+    for rows in nodes {
+        match groups.iter_mut().find(|group| group.accepts(&rows, cell, pads)) {
+            Some(group) => group.push(rows),
+            None => groups.push(Group::new(rows)),
         }
     }
     groups
 }
 
-/// Returns one input of all rows: in place if a task wrote them contiguously; otherwise copied, and padded to `dims`,
-/// the longest dimensions.
+/// Returns one input of all rows of a group: in place if a task wrote them contiguously; otherwise copied, and padded
+/// to the longest dimensions. `input` is its index.
 pub(super) fn gather(
     spec: &TensorSpec,
-    dims: &Dims,
-    rows: &[&Row],
+    input: usize,
+    group: &Group,
     buffers: &Arc<BufferPool>,
 ) -> Result<Gathered<'static>, String> {
-    let first = rows[0];
-    let shape = with_rows(rows.len(), dims);
-    let adjoin = |(at, row): (usize, &&Row)| {
-        row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == first.at + at * first.len
-    };
+    let (dims, first) = (&group.inputs[input].0, &group.nodes[0].inputs[input]);
+    let shape = with_rows(group.count, dims);
     let size = spec.datatype.size_bytes().ok_or("strings cannot be gathered")?;
     // The payload of a message may have any alignment.
     let is_aligned = first.as_slice().as_ptr().addr().is_multiple_of(size);
-    let is_alike = rows.iter().all(|row| row.dims == *dims);
-    if is_aligned && is_alike && first.len > 0 && rows.iter().enumerate().all(adjoin) {
-        let data = Data::Shared(first.of.slice(first.at..first.at + rows.len() * first.len));
-        return Ok(Gathered::Dense { shape, data });
+    let mut end = first.at;
+    let mut adjoin = |NodeRows { count, inputs, .. }: &NodeRows| {
+        let row = &inputs[input];
+        let adjoins = row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == end;
+        end += count * row.len;
+        adjoins && row.dims == *dims
+    };
+    if is_aligned && first.len > 0 && group.nodes.iter().all(&mut adjoin) {
+        return Ok(Gathered::Dense { shape, data: Data::Shared(first.of.slice(first.at..end)) });
     }
     let row_bytes = element_count(dims).and_then(|count| count.checked_mul(size));
     let row_bytes = row_bytes.ok_or_else(|| format!("input '{}' would be too large", spec.name))?;
-    let mut buffer = BufferPool::take(buffers, rows.len() * row_bytes);
-    let rows = rows.iter().map(|row| Rows { count: 1, dims: &row.dims, data: row.as_slice() });
+    let mut buffer = BufferPool::take(buffers, group.count * row_bytes);
+    let rows = group.nodes.iter().map(|NodeRows { count, inputs, .. }| {
+        let row = &inputs[input];
+        Rows { count: *count, dims: &row.dims, data: &row.of[row.at..row.at + count * row.len] }
+    });
     copy_rows(rows, spec, (dims, size), buffer.as_mut_slice());
     Ok(Gathered::Dense { shape, data: Data::Copied(buffer) })
 }
