@@ -2,10 +2,12 @@
 needed."""
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
 import select
+import signal
 import subprocess
 import tempfile
 import time
@@ -27,7 +29,7 @@ class Browser:
     """One page. `complaints` collects the complaints of its console, its scripts and its policy."""
 
     def __init__(self, program):
-        self.profile = tempfile.TemporaryDirectory(prefix="paternoster-browser-")
+        self.profile = tempfile.TemporaryDirectory(prefix="paternoster-browser-", ignore_cleanup_errors=True)
         (to_browser, self.commands), (self.answers, from_browser) = pipe(), pipe()
         flags = [
             "--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
@@ -65,6 +67,9 @@ class Browser:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        # Its other processes may outlive it, and would write to the profile while it is removed.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.profile.cleanup()
 
     def message(self, deadline):
