@@ -104,6 +104,8 @@ def python(environment, arguments):
         "PATERNOSTER_LEAN": str(lean),
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # The threads of NumPy's products would spin on the cores of the servers that are tested.
+        "OPENBLAS_NUM_THREADS": "1",
     }
     # A file's tests stay in one process, because they may share a server.
     beside = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]

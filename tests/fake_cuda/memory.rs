@@ -84,7 +84,7 @@ impl Piece {
         let tail = self.bytes.next_multiple_of(ALIGNMENT_BYTES) - self.bytes;
         // SAFETY: own memory is allocated in whole pages, so the tail is mapped.
         !self.what.is_own()
-            || unsafe { std::slice::from_raw_parts(self.end() as *const u8, tail) }.iter().all(|byte| *byte == FRESH)
+            || unsafe { std::slice::from_raw_parts(self.end() as *const u8, tail) } == &[FRESH; ALIGNMENT_BYTES][..tail]
     }
 }
 
