@@ -131,7 +131,7 @@ fn more_requests_need_more_devices_and_too_many_are_said_to_be() {
         let asked = (args.capacity.expect("given"), args.p99_ms.expect("given"));
         size(&args, &ask, asked.0, asked.1).expect("it can be simulated")[0].devices
     };
-    let needed = ["300", "1500", "2500"].map(|rate| devices(rate, "8"));
+    let needed = ["300", "1500", "4000"].map(|rate| devices(rate, "8"));
     assert!(needed.iter().all(Option::is_some) && needed.is_sorted() && needed[0] < needed[2], "{needed:?}");
     assert_eq!(devices("1500", "1"), None, "a request alone takes 1.1 ms");
     assert_eq!(devices("2000", "50"), Some(3), "two devices complete 1,818 requests a second, however short the run");
