@@ -15,7 +15,9 @@ steps; and models with `policy: auto` and a profile of this machine. With `--ser
 of these. During the measurement every answer of every server is compared with one server's answer to that request
 alone. The bare loop has no server at all: it is the rate of a loop over the cheapest run of `paternoster profile`, in
 one lane that has all threads, with at most as many rows as requests are in flight. Each round measures it just before
-its servers, because a machine's speed changes from minute to minute.
+its servers, because a machine's speed changes from minute to minute, and once more just after them, while clients send
+nine tenths as many requests a second to the model `identity` of a server on the same cores. This shows what clients and
+front end take from the loop.
 """
 
 import argparse
@@ -23,13 +25,25 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import fetch
 import tritonclient.grpc as triton
 from cells_models import BATCH, hidden_size, whole_lstm, write_step
-from comparing import Case, bare_row, bench_round, called, machine_facts, ratios, show_servers, timing_arguments, write_table
+from comparing import (
+    BARE,
+    BESIDE,
+    Case,
+    bare_row,
+    bench_round,
+    called,
+    machine_facts,
+    ratios,
+    show_servers,
+    timing_arguments,
+    write_table,
+)
 from plots import write_bars
 from server import ROOT, Server, binary
 from tritonclient.utils import InferenceServerException
@@ -49,6 +63,8 @@ PROFILE_S, BARE_S = 30, 6
 AUTO = "batching: { policy: auto }\n"
 #: Models that are also measured without a server, and the model whose runs are measured for each.
 BARE_MODELS = {"lstm": "step", "minilm": "minilm"}
+#: Requests a second that clients send beside the bare loop, as a share of what the loop alone would answer.
+CLIENTS_SHARE = 0.9
 AS_IT_COMES, WITH_A_PROFILE, AHEAD = "as it comes", "with a profile", "inputs ahead"
 #: Servers that stand in for the peer, and the instances of each model: batches in flight at once. The first has as many
 #: as the server has lanes, and is the faster one.
@@ -179,9 +195,23 @@ class Comparison:
             cheapest[point["rows"]] = min(ns, cheapest.get(point["rows"], ns))
         return cheapest
 
+    @contextmanager
+    def clients(self, rate):
+        """Sends requests to the identity model of the server that is measured, as many a second on average, for the
+        time of a block."""
+        address, _ = self.servers[self.given.server or AS_IT_COMES]
+        words = ["bench", "--url", address, "--model", "identity", "--rate", f"{rate:.0f}", "--rounds", "1", "--seconds", "600"]
+        with subprocess.Popen([self.given.binary, *words], stdout=subprocess.DEVNULL) as clients:
+            try:
+                yield
+                if clients.poll() is not None:
+                    raise subprocess.CalledProcessError(clients.returncode, clients.args)
+            finally:
+                clients.terminate()
+
     def measure(self, name, case):
-        """Returns the rows of one case: each server in each round, and the rate of a loop without a server, which is
-        measured just before the servers of its round."""
+        """Returns the rows of one case: each server in each round, and the rates of a loop without a server, alone just
+        before the servers of its round, and beside clients just after them."""
         given = self.given
         servers = {server: address for server, (address, has) in self.servers.items() if case.model in has}
         rows = []
@@ -191,10 +221,18 @@ class Comparison:
                 one = case._replace(in_flight=(in_flight,))
                 measured, mean_length = bench_round(given.binary, servers, name, one, given, number)
                 rows += measured
-                few = [ns for rows_in_run, ns in bare.items() if rows_in_run <= in_flight]
-                if few:
-                    rows.append(bare_row(measured[0], 1e9 / min(few) / mean_length))
+                if not bare:
+                    continue
+                rate = best_rate(bare, in_flight, mean_length)
+                with self.clients(CLIENTS_SHARE * rate):
+                    beside = best_rate(self.bare_token_ns(case.model), in_flight, mean_length)
+                rows += [bare_row(measured[0], BARE, rate), bare_row(measured[0], BESIDE, beside)]
         return rows
+
+
+def best_rate(token_ns, in_flight, mean_length):
+    """Returns requests a second of the cheapest run that has at most as many rows as requests are in flight."""
+    return 1e9 / min(ns for rows, ns in token_ns.items() if rows <= in_flight) / mean_length
 
 
 def peer_name(address):

@@ -15,6 +15,8 @@ Case = namedtuple("Case", "model workload in_flight")
 #: Columns that are kept of each round.
 FIGURES = ("requests", "requests_per_s", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "wrong", "failed")
 BARE = "bare loop, one lane"
+#: The same loop while clients and a server's front end work on its cores.
+BESIDE = "bare loop beside clients"
 
 
 def called(program, *words):
@@ -103,9 +105,9 @@ def _bench(program, servers, name, case, timing, *more):
     return rows, report["mean_length"]
 
 
-def bare_row(like, rate):
-    """Returns the row of a round without a server, at a rate in requests a second."""
-    return rounded(like | {"server": BARE} | dict.fromkeys(FIGURES, "") | {"requests_per_s": rate})
+def bare_row(like, loop, rate):
+    """Returns the row of a round of a loop without a server, at a rate in requests a second."""
+    return rounded(like | {"server": loop} | dict.fromkeys(FIGURES, "") | {"requests_per_s": rate})
 
 
 def medians(rows, figure):
@@ -131,12 +133,12 @@ def ratios(rows, first):
 
 def show_servers(rows, names):
     """Prints a table with a column for each server: medians of the rounds, and the median, least and greatest ratio to
-    the first server, and to the bare loop if there is one."""
+    the first server, and to the bare loop if there is one. The loop beside clients has a column of ratios only."""
     rates, halves, slowest = (medians(rows, figure) for figure in ("requests_per_s", "p50_ms", "p99_ms"))
     compared = [(name, names[0]) for name in names[1:]]
     has_bare = any(row["server"] == BARE for row in rows)
     if has_bare:
-        compared += [(name, BARE) for name in names]
+        compared += [(name, BARE) for name in [*names, BESIDE]]
     found = {first: ratios(rows, first) for first in {first for _, first in compared}}
     titles = [f"{name}: requests/s; p50, p99" for name in names] + ([f"{BARE}: requests/s"] if has_bare else [])
     titled("requests", "in flight", *titles, *(f"{name} / {first}" for name, first in compared))

@@ -9,7 +9,7 @@ import sys
 
 import onnx_bytes as onnx
 import pytest
-from comparing import BARE
+from comparing import BARE, BESIDE
 from conftest import ROOT
 from server import Server
 
@@ -47,16 +47,16 @@ def table(path):
 
 def check(rows, servers_of, in_flight=("1", "4")):
     """Checks that each server has each round of each case, without errors, and that each round of all cases but one has
-    the rate of the bare loop."""
+    the rates of the bare loop, alone and beside clients."""
     for case, servers in servers_of.items():
-        measured = [*servers, BARE] if case != "identity" else servers
+        loops = (BARE, BESIDE) if case != "identity" else ()
         for number in in_flight:
             own = [row for row in rows if row["case"] == case and row["in_flight"] == number]
             turns = [(row["server"], row["round"]) for row in own]
-            assert sorted(turns) == sorted((server, str(turn)) for server in measured for turn in range(1, ROUNDS + 1)), case
-            assert all(float(row["requests_per_s"]) > 0 for row in own if row["server"] == BARE)
-            assert any(float(row["requests_per_s"]) > 0 for row in own if row["server"] != BARE)
-            assert all((row["wrong"], row["failed"]) == (("", "") if row["server"] == BARE else ("0", "0")) for row in own)
+            assert sorted(turns) == sorted((server, str(turn)) for server in (*servers, *loops) for turn in range(1, ROUNDS + 1)), case
+            assert all(float(row["requests_per_s"]) > 0 for row in own if row["server"] in loops)
+            assert any(float(row["requests_per_s"]) > 0 for row in own if row["server"] not in loops)
+            assert all((row["wrong"], row["failed"]) == (("", "") if row["server"] in loops else ("0", "0")) for row in own)
     assert {row["case"] for row in rows} == set(servers_of)
 
 
@@ -72,7 +72,7 @@ def test_beside_a_peer_every_server_answers_what_the_peer_does(compare, peer, tm
     rows = table(files[0])
     check(rows, {"identity": [named, "as it comes"], "lstm, closed-22": [named, "as it comes", "inputs ahead"]})
     assert {row["machine"] for row in rows} != {""}
-    assert f"| requests | in flight | {named}: requests/s" in printed and f"| as it comes / {BARE} |" in printed and "no peer" not in printed
+    assert f"| requests | in flight | {named}: requests/s" in printed and f"| as it comes / {BARE} |" in printed and f"| {BESIDE} / {BARE} |" in printed and "no peer" not in printed
     drawn = files[1].read_text()
     for word in ("identity", "closed-22", "1 in flight", "4 in flight", "as it comes", "inputs ahead", named, "1.00", "0"):
         assert f">{word}<" in drawn, word
