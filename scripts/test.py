@@ -107,8 +107,10 @@ def python(environment, arguments):
         # The threads of NumPy's products would spin on the cores of the servers that are tested.
         "OPENBLAS_NUM_THREADS": "1",
     }
-    # A file's tests stay in one process, because they may share a server.
-    beside = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+    # A file's tests stay in one process, because they may share a server. One process more than cores, because tests
+    # wait for servers and clients.
+    processes = min(len(os.sched_getaffinity(0)) + 1, 4)
+    beside = ["-n", str(processes), "--dist", "loadfile"]
     command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
     command += arguments or ["tests/python"]
     status, lines = shown(command, environment)
