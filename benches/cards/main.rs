@@ -14,7 +14,13 @@ mod staged;
 mod steps;
 mod timing;
 
-use std::{error::Error, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use clap::Parser;
 use paternoster::device::{
@@ -43,6 +49,15 @@ struct Args {
     /// Seconds that networks in stages may take together
     #[arg(long, value_name = "S", default_value_t = 120)]
     budget_s: u64,
+    /// Networks to measure, by parts of their names, separated by semicolons; all by default
+    #[arg(long, value_name = "NAMES", value_delimiter = ';')]
+    only: Vec<String>,
+    /// Seconds that networks may take together; those that are left then are named
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
+    /// Folder of compiled kernels, which later runs read
+    #[arg(long, value_name = "DIR")]
+    cuda_kernel_directory: Option<PathBuf>,
     /// Which card: its number among those of the driver
     #[arg(long, value_name = "N", default_value_t = 0)]
     card: u16,
@@ -77,23 +92,41 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let (depth, parameter_bytes) = (timing::DEPTH, PARAMETER_BYTES);
     let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth, parameter_bytes };
-    let mut cuda = Cuda::open(&options, &Compiler::default(), Arc::new(Unheard))?;
+    let mut cuda = Cuda::open(&options, &Compiler::new(args.cuda_kernel_directory.clone()), Arc::new(Unheard))?;
     println!("{card}\n");
     if args.stages {
         return in_stages(&mut cuda, card.to_string(), &args);
     }
+    of_networks(&mut cuda, card.to_string(), &args)
+}
+
+/// Measures the card and networks as a whole. The file is written after each network, so that it has what was measured
+/// if the program is ended.
+fn of_networks(cuda: &mut Cuda, card: String, args: &Args) -> Result<(), Box<dyn Error>> {
+    let ending = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let lasting = if args.quick { Duration::from_millis(1) } else { Duration::from_millis(40) };
-    let ceilings = Ceilings::measure(&mut cuda, args.quick, lasting)?;
+    let ceilings = Ceilings::measure(cuda, args.quick, lasting)?;
     println!("{ceilings}");
-    let mut steps = Vec::new();
-    for network in networks::all(args.quick)? {
-        let measured = steps::measure(&mut cuda, &network, &ceilings, lasting)?;
-        println!("{}", report::table(&network.name, &measured));
-        steps.extend(measured);
-    }
-    if let Some(path) = &args.json {
-        let report = Report { card: card.to_string(), ceilings, steps };
-        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+    let mut report = Report { card, ceilings, steps: Vec::new(), skipped: Vec::new() };
+    let is_chosen = |name: &str| args.only.is_empty() || args.only.iter().any(|part| name.contains(part));
+    for (name, build) in networks::all(args.quick).into_iter().filter(|(name, _)| is_chosen(name)) {
+        let is_late = ending.is_some_and(|ending| Instant::now() >= ending);
+        let known = (report.steps.len(), report.skipped.len());
+        match if is_late { Err("no time was left".into()) } else { build() } {
+            Ok(network) => {
+                let skipped = steps::measure(cuda, &network, &report.ceilings, lasting, &mut report.steps);
+                report.skipped.extend(skipped);
+                println!("{}", report::table(&name, &report.steps[known.0..]));
+            }
+            Err(reason) => report.skipped.push((name, reason.to_string())),
+        }
+        for (name, reason) in &report.skipped[known.1..] {
+            println!("{name} is left out: {reason}\n");
+        }
+        if let Some(path) = &args.json {
+            fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+        }
+        cuda.check_health()?;
     }
     Ok(())
 }

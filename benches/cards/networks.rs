@@ -57,33 +57,47 @@ fn row_spec(name: &str, datatype: DataType, dims: Option<&[PortDim]>, length: i6
     TensorSpec::new(name.to_owned(), datatype, &dims.collect::<Vec<_>>())
 }
 
-/// All of them; with `is_quick` at a quarter of their width.
-pub(crate) fn all(is_quick: bool) -> Result<Vec<Network>, Box<dyn Error>> {
+/// A network's name, and what builds it.
+pub(crate) type Named = (String, Box<dyn FnOnce() -> Result<Network, Box<dyn Error>>>);
+
+fn named<E: Error + 'static>(
+    name: &str,
+    model: impl FnOnce() -> Result<Model, E> + 'static,
+    length: i64,
+    rows: &'static [u32],
+) -> Named {
+    let own = name.to_owned();
+    (name.to_owned(), Box::new(move || Network::new(&own, model(), length, rows)))
+}
+
+/// All of them, those that matter most first; with `is_quick` at a quarter of their width.
+pub(crate) fn all(is_quick: bool) -> Vec<Named> {
     if is_quick {
-        return Ok(vec![
-            Network::new("lstm, step", cells::lstm::step(Width::QUARTER), 1, &FEW)?,
-            Network::new("minilm, 8 tokens", zoo::minilm(Seeded::new(1)), 8, &[2])?,
-            Network::new("linknet", zoo::linknet(Width::QUARTER), 1, &[1])?,
-        ]);
+        return vec![
+            named("lstm, step", || cells::lstm::step(Width::QUARTER), 1, &FEW),
+            named("minilm, 8 tokens", || zoo::minilm(Seeded::new(1)), 8, &[2]),
+            named("linknet", || zoo::linknet(Width::QUARTER), 1, &[1]),
+        ];
     }
     let full = Width::FULL;
-    let mut all = vec![
-        Network::new("lstm, step", cells::lstm::step(full), 1, &CELLS)?,
-        Network::new("seq2seq, encoder step", cells::seq2seq::encoder(full), 1, &CELLS)?,
-        Network::new("seq2seq, decoder step", cells::seq2seq::decoder(full), 1, &CELLS)?,
-        Network::new("tree-lstm, leaf", cells::tree_lstm::leaf(full), 1, &CELLS)?,
-        Network::new("tree-lstm, node", cells::tree_lstm::node(full), 1, &CELLS)?,
-    ];
-    for tokens in [16, 64, 128, 256] {
-        all.push(Network::new(&format!("bert-base, {tokens} tokens"), zoo::bert_base(full), tokens, &TEXTS)?);
-    }
-    for tokens in [16, 128] {
-        all.push(Network::new(&format!("minilm, {tokens} tokens"), zoo::minilm(Seeded::new(1)), tokens, &TEXTS)?);
-    }
-    all.push(Network::new("resnet50", zoo::resnet50(full), 1, &IMAGES)?);
-    all.push(Network::new("mobilenet", zoo::mobilenet(full), 1, &IMAGES)?);
-    all.push(Network::new("vgg19", zoo::vgg19(full), 1, &IMAGES)?);
-    all.push(Network::new("unet", zoo::unet(full), 1, &IMAGES[..4])?);
-    all.push(Network::new("linknet", zoo::linknet(full), 1, &IMAGES[..4])?);
-    Ok(all)
+    let bert = |tokens| named(&format!("bert-base, {tokens} tokens"), move || zoo::bert_base(full), tokens, &TEXTS);
+    let minilm = |tokens| named(&format!("minilm, {tokens} tokens"), || zoo::minilm(Seeded::new(1)), tokens, &TEXTS);
+    vec![
+        named("lstm, step", move || cells::lstm::step(full), 1, &CELLS),
+        bert(128),
+        named("resnet50", move || zoo::resnet50(full), 1, &IMAGES),
+        named("seq2seq, encoder step", move || cells::seq2seq::encoder(full), 1, &CELLS),
+        named("seq2seq, decoder step", move || cells::seq2seq::decoder(full), 1, &CELLS),
+        named("tree-lstm, leaf", move || cells::tree_lstm::leaf(full), 1, &CELLS),
+        named("tree-lstm, node", move || cells::tree_lstm::node(full), 1, &CELLS),
+        minilm(16),
+        minilm(128),
+        bert(16),
+        bert(64),
+        bert(256),
+        named("linknet", move || zoo::linknet(full), 1, &IMAGES[..4]),
+        named("mobilenet", move || zoo::mobilenet(full), 1, &IMAGES),
+        named("unet", move || zoo::unet(full), 1, &IMAGES[..4]),
+        named("vgg19", move || zoo::vgg19(full), 1, &IMAGES),
+    ]
 }

@@ -14,6 +14,8 @@ pub(crate) struct Report {
     pub(crate) card: String,
     pub(crate) ceilings: Ceilings,
     pub(crate) steps: Vec<Step>,
+    /// Networks that were not measured, and why.
+    pub(crate) skipped: Vec<(String, String)>,
 }
 
 /// A network's times: a line for each number of rows, two columns for each precision.
@@ -28,9 +30,13 @@ pub(crate) fn table(network: &str, steps: &[Step]) -> String {
     rows.dedup();
     for rows in rows {
         let _ = write!(text, "\n{rows:>6}");
-        for step in steps.iter().filter(|step| step.rows == rows) {
-            let share = step.microseconds / step.floor_microseconds;
-            let _ = write!(text, " {:>11.1} {share:>5.1}x", step.microseconds);
+        for (name, _) in Precision::NAMES {
+            let _ = match steps.iter().find(|step| step.rows == rows && step.precision == name) {
+                Some(Step { microseconds, floor_microseconds, .. }) => {
+                    write!(text, " {microseconds:>11.1} {:>5.1}x", microseconds / floor_microseconds)
+                }
+                None => write!(text, " {:>11} {:>6}", "", ""),
+            };
         }
     }
     text + "\n"

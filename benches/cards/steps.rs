@@ -30,34 +30,50 @@ pub(crate) struct Step {
     pub(crate) launches: usize,
 }
 
-/// Measures a network. Inputs are zeros: no time here depends on values.
+/// Measures a network in each precision, and adds its times to `steps` as they are measured. Inputs are zeros: no time
+/// here depends on values. Returns what was left out, and why: the network with its precision.
 pub(crate) fn measure(
     cuda: &mut Cuda,
     network: &Network,
     ceilings: &Ceilings,
     lasting: Duration,
-) -> Result<Vec<Step>, Box<dyn Error>> {
-    let mut steps = Vec::new();
+    steps: &mut Vec<Step>,
+) -> Vec<(String, String)> {
+    let mut skipped = Vec::new();
     for (name, precision) in Precision::NAMES {
-        let Network { model, inputs, outputs, rows, .. } = network;
-        let plan = Plan::new(model, inputs, outputs, true, precision)?;
-        let loaded = plan.load(cuda)?;
-        let workspace = loaded.reserve(cuda, STREAM, rows.last().copied().unwrap_or(1))?;
-        for &rows in rows {
-            let seconds = time(cuda, &loaded, &workspace, rows, lasting)?;
-            let demand = plan.demand(rows);
-            let floor = ceilings.floor(precision, demand.flops, demand.weight_bytes as f64);
-            steps.push(Step {
-                network: network.name.clone(),
-                precision: name.to_owned(),
-                rows,
-                microseconds: seconds * 1e6,
-                floor_microseconds: floor * 1e6,
-                launches: plan.launches(),
-            });
+        if let Err(reason) = measure_in(cuda, network, (name, precision), ceilings, lasting, steps) {
+            skipped.push((format!("{}, {name}", network.name), reason.to_string()));
         }
     }
-    Ok(steps)
+    skipped
+}
+
+fn measure_in(
+    cuda: &mut Cuda,
+    network: &Network,
+    (name, precision): (&str, Precision),
+    ceilings: &Ceilings,
+    lasting: Duration,
+    steps: &mut Vec<Step>,
+) -> Result<(), Box<dyn Error>> {
+    let Network { model, inputs, outputs, rows, .. } = network;
+    let plan = Plan::new(model, inputs, outputs, true, precision)?;
+    let loaded = plan.load(cuda)?;
+    let workspace = loaded.reserve(cuda, STREAM, rows.last().copied().unwrap_or(1))?;
+    for &rows in rows {
+        let seconds = time(cuda, &loaded, &workspace, rows, lasting)?;
+        let demand = plan.demand(rows);
+        let floor = ceilings.floor(precision, demand.flops, demand.weight_bytes as f64);
+        steps.push(Step {
+            network: network.name.clone(),
+            precision: name.to_owned(),
+            rows,
+            microseconds: seconds * 1e6,
+            floor_microseconds: floor * 1e6,
+            launches: plan.launches(),
+        });
+    }
+    Ok(())
 }
 
 fn time(

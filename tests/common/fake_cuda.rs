@@ -36,12 +36,18 @@ const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
 /// for it.
 #[allow(dead_code, reason = "some tests need the stand-in")]
 pub(crate) fn with_card<F: FnOnce()>(body: F) {
-    if env::var_os(CARD).is_some() { body() } else { with_fake_cuda(&[], body) }
+    if is_on_card() { body() } else { with_fake_cuda(&[], body) }
+}
+
+/// Returns whether tests run on the installed card.
+#[allow(dead_code, reason = "some tests do not depend on it")]
+pub(crate) fn is_on_card() -> bool {
+    env::var_os(CARD).is_some()
 }
 
 /// Returns whether tests that need the stand-in are left out, and prints why.
 pub(crate) fn is_left_out() -> bool {
-    if env::var_os(CARD).is_some() {
+    if is_on_card() {
         eprintln!("skipped: it needs the stand-in for CUDA");
         return true;
     }

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use paternoster::device::{Access, Device, DeviceError, Region, RowError, StreamId, WorkFailure, sim::content};
 
 use crate::{
+    fake_cuda::is_on_card,
     harness::{Harness, OnCpu, OnSim, PATIENCE, bring, chain, stage, step},
     on_cuda::OnCuda,
 };
@@ -78,7 +79,9 @@ fn a_chain_that_changes_streams_at_each_step_gives_what_one_stream_would<H: Harn
     let rows = on.buffer(1);
     on.launch_held(0, &[Access::write(rows, 0..1)], bring(5, 1));
     let mut last = on.record(0);
-    for program in 1..=300 {
+    // A driver blocks a launch behind so many that wait.
+    let count = if is_on_card() { 60 } else { 300 };
+    for program in 1..=count {
         let stream = (program % 3) as u16;
         on.wait(stream, last);
         on.launch(stream, &[Access::update(rows, 0..1)], step(program, 1));
@@ -86,7 +89,7 @@ fn a_chain_that_changes_streams_at_each_step_gives_what_one_stream_would<H: Harn
     }
     on.release();
     on.until(last);
-    assert_eq!(on.contents(rows, 0..1), [chain(5, 1..=300)]);
+    assert_eq!(on.contents(rows, 0..1), [chain(5, 1..=count)]);
 }
 
 fn a_ticket_does_not_wait_for_what_was_issued_later<H: Harness>() {

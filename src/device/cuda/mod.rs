@@ -309,6 +309,15 @@ impl Cuda {
         self.context.memory_bytes()
     }
 
+    /// Asks the driver whether anything issued so far has failed: a kernel that faults signals nothing. For waits that
+    /// are not on the hot path.
+    ///
+    /// # Errors
+    /// If the device is lost, with the driver's reason.
+    pub fn check_health(&self) -> Result<(), DeviceError> {
+        self.queues.iter().try_for_each(|queue| queue.stream.is_healthy())
+    }
+
     fn queue(&self, stream: StreamId) -> Result<&Queue, DeviceError> {
         self.queues.get(stream.index()).ok_or(DeviceError::UnknownStream { stream, streams: self.streams() })
     }

@@ -98,6 +98,7 @@ impl Library {
                           CUDA's libraries with --cuda-libraries";
             return Err(DeviceError::Driver(absent.to_owned()));
         }
+        let refused = |error: CublasError| DeviceError::Driver(format!("cuBLASLt cannot be opened: {:?}", error.0));
         Ok(Self { handle: result::create_handle().map_err(refused)?, context: Arc::clone(context) })
     }
 }
@@ -109,10 +110,6 @@ impl Drop for Library {
             let _ = unsafe { result::destroy_handle(self.handle) };
         }
     }
-}
-
-fn refused(error: CublasError) -> DeviceError {
-    DeviceError::Driver(format!("cuBLASLt: {:?}", error.0))
 }
 
 /// A product's descriptor, destroyed on drop.
@@ -226,6 +223,26 @@ pub(super) struct Form {
     multiplication: Multiplication,
 }
 
+impl MatrixProduct {
+    /// Converts an error of the library, with everything that it was asked for.
+    fn failed(&self, what: &str, error: CublasError) -> DeviceError {
+        let Self { m, n, k, batches, a, b, bias, factors, result, multiplication, .. } = self;
+        let operand = |operand: &Operand| {
+            let order = if operand.is_transposed { "columns" } else { "rows" };
+            let Operand { leading, batch_stride, .. } = operand;
+            format!("by {order} of {leading}, stride {batch_stride}, aligned to {}", alignment(operand.address))
+        };
+        let bias = if bias.is_some() { "with" } else { "without" };
+        DeviceError::Driver(format!(
+            "a product of {batches} matrices [{m}, {k}] and [{k}, {n}] of {factors:?} cannot be {what}: cuBLASLt: {:?} \
+             (left {}; right {}; result {result:?}, {multiplication:?}, {bias} bias)",
+            error.0,
+            operand(a),
+            operand(b)
+        ))
+    }
+}
+
 impl Product {
     /// Returns the form, which is the same for products that run the same kernels.
     pub(super) fn form(&self) -> Form {
@@ -260,10 +277,7 @@ impl Product {
             let algorithm = choose(library, &desc, &layouts, product)?;
             Ok(Self { library: Rc::clone(library), desc, layouts, algorithm, product: *product })
         };
-        describe().map_err(|error: CublasError| {
-            let what = format!("a product of {batches} matrices [{m}, {k}] and [{k}, {n}] of {factors:?}");
-            DeviceError::Driver(format!("{what} cannot be planned: cuBLASLt: {:?}", error.0))
-        })
+        describe().map_err(|error| product.failed("planned", error))
     }
 
     /// Issues the product, within a capture or outside.
@@ -295,7 +309,7 @@ impl Product {
                 stream.raw().cast(),
             )
         };
-        issued.map_err(refused)
+        issued.map_err(|error| self.product.failed("computed", error))
     }
 }
 

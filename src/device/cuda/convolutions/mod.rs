@@ -120,6 +120,7 @@ impl Library {
             return Err(DeviceError::Driver(absent.to_owned()));
         }
         check_version(result::get_version())?;
+        let refused = |error: CudnnError| DeviceError::Driver(format!("cuDNN cannot be opened: {:?}", error.0));
         Ok(Self { handle: result::create_handle().map_err(refused)?, context: Arc::clone(context) })
     }
 }
@@ -145,10 +146,6 @@ fn check_version(version: usize) -> Result<(), DeviceError> {
     (VERSION_9..VERSION_10).contains(&version).then_some(()).ok_or_else(refused)
 }
 
-fn refused(error: CudnnError) -> DeviceError {
-    DeviceError::Driver(format!("cuDNN: {:?}", error.0))
-}
-
 /// An algorithm that the library has ranked, with its workspace.
 #[derive(Clone, Copy, Debug)]
 struct Algorithm {
@@ -167,20 +164,21 @@ enum Algo {
 /// Returns the workspace bytes of the library's best algorithm for a shape.
 pub(super) fn workspace_bytes(library: &Library, geometry: &Geometry) -> Result<usize, DeviceError> {
     let found = Descriptors::new(geometry).and_then(|described| ranked(library, geometry, &described));
-    let found = found.map_err(|error| unplanned(geometry, &format!("cuDNN: {:?}", error.0)))?;
+    let found = found.map_err(|error| failed(geometry, "planned", &format!("cuDNN: {:?}", error.0)))?;
     let fits = |algorithm: &&Algorithm| algorithm.workspace_bytes <= WORKSPACE_BYTES_MAX;
     let best = found.iter().find(fits).ok_or_else(|| lacks_workspace(geometry, WORKSPACE_BYTES_MAX))?;
     Ok(best.workspace_bytes)
 }
 
-fn unplanned(geometry: &Geometry, reason: &str) -> DeviceError {
+/// An error of a convolution, with everything that the library was asked for.
+fn failed(geometry: &Geometry, what: &str, reason: &str) -> DeviceError {
     let Geometry { images, inputs, outputs, size: [height, width], kernel: [rows, columns], .. } = geometry;
-    let what = format!("[{images}, {inputs}, {height}, {width}] with {outputs} kernels of {rows} x {columns}");
-    DeviceError::Driver(format!("a convolution of {what} cannot be planned: {reason}"))
+    let shape = format!("[{images}, {inputs}, {height}, {width}] with {outputs} kernels of {rows} x {columns}");
+    DeviceError::Driver(format!("a convolution of {shape} cannot be {what}: {reason} ({geometry:?})"))
 }
 
 fn lacks_workspace(geometry: &Geometry, bytes: usize) -> DeviceError {
-    unplanned(geometry, &format!("cuDNN has no algorithm for it with {bytes} bytes of workspace"))
+    failed(geometry, "planned", &format!("cuDNN has no algorithm for it with {bytes} bytes of workspace"))
 }
 
 /// Returns the algorithms for a convolution, the best first. Those that are not deterministic, because their sums
@@ -234,7 +232,7 @@ impl Convolution {
         stream: &Stream,
     ) -> Result<Self, DeviceError> {
         let ImageConvolution { geometry, workspace_bytes, .. } = convolution;
-        let unplanned = |error: CudnnError| unplanned(geometry, &format!("cuDNN: {:?}", error.0));
+        let unplanned = |error: CudnnError| failed(geometry, "planned", &format!("cuDNN: {:?}", error.0));
         let described = Descriptors::new(geometry).map_err(unplanned)?;
         let rectifier = convolution.rectified.map(|_| Rectifier::new(geometry)).transpose().map_err(unplanned)?;
         let mut algorithms = ranked(library, geometry, &described).map_err(unplanned)?;
@@ -252,12 +250,22 @@ impl Convolution {
                 _ => break,
             }
         }
-        outcome.map_err(unplanned).map(|()| planned)
+        outcome.map_err(|error| planned.failed("planned", error)).map(|()| planned)
     }
 
     /// Issues the convolution, within a capture or outside.
     pub(super) fn issue(&self, stream: &Stream) -> Result<(), DeviceError> {
-        self.run(stream).map_err(refused)
+        self.run(stream).map_err(|error| self.failed("computed", error))
+    }
+
+    fn failed(&self, what: &str, error: CudnnError) -> DeviceError {
+        let Self { algorithm, convolution: ImageConvolution { geometry, rectified, .. }, .. } = self;
+        let fused = match rectified {
+            None => "alone",
+            Some(Rectified { addend: None, .. }) => "with bias and rectifier",
+            Some(Rectified { addend: Some(_), .. }) => "with bias, sum and rectifier",
+        };
+        failed(geometry, what, &format!("cuDNN: {:?}, {fused}, by {algorithm:?}", error.0))
     }
 
     fn run(&self, stream: &Stream) -> Result<(), CudnnError> {
