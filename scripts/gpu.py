@@ -119,7 +119,7 @@ def main():
         for name in names:
             # The programs run in other folders.
             out = (given.out or default).resolve() / name
-            archive = given.archive or out.with_name(f"{out.parent.name}-{name}.tar.gz")
+            archive = given.archive or out.with_name(f"{name}.tar.gz")
             passed &= gpu_plan.call(name, programs, out, archive.resolve(), given.quick, given.seconds)
         return 0 if passed else 1
 

@@ -54,7 +54,12 @@ class Results:
 
     def write(self):
         (self.folder / "report.json").write_text(json.dumps(self.report, indent=1) + "\n")
-        (self.folder / "report.md").write_text("\n".join(gpu_report.lines(self.report)) + "\n")
+        try:
+            text = "\n".join(gpu_report.lines(self.report))
+        except Exception:  # noqa: BLE001
+            # The archive still has all that was measured.
+            text = traceback.format_exc()
+        (self.folder / "report.md").write_text(text + "\n")
         self.archive.parent.mkdir(parents=True, exist_ok=True)
         new = self.archive.with_name(self.archive.name + ".new")
         with tarfile.open(new, "w:gz", compresslevel=4) as archive:

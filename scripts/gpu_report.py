@@ -122,10 +122,10 @@ def summary(part, found):
 
 def steps(times):
     """Yields a table of networks: for each precision the time, and how many times the floor that is."""
-    precisions = list(dict.fromkeys(step["precision"] for step in times["steps"]))
+    precisions = list(dict.fromkeys(step["precision"] for step in times.get("steps", [])))
     yield "| network | rows | " + " | ".join(precisions) + " |"
     yield "|---" * (len(precisions) + 2) + "|"
-    cells = {(step["network"], step["rows"], step["precision"]): step for step in times["steps"]}
+    cells = {(step["network"], step["rows"], step["precision"]): step for step in times.get("steps", [])}
     for network, rows in dict.fromkeys((network, rows) for network, rows, _ in cells):
         found = [cells.get((network, rows, precision)) for precision in precisions]
         texts = (f"{one['microseconds']:.1f} ({one['microseconds'] / one['floor_microseconds']:.1f}×)" if one else "" for one in found)

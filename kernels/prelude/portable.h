@@ -92,48 +92,16 @@ template <class Work> DEVICE void for_columns(int columns, bool arrays_aligned, 
 // Returns whether this is the first vector of a row that for_columns gives a thread, in a block that has whole rows.
 template <int N> DEVICE bool first_vector(int column) { return column < THREADS * N; }
 
+// Returns the parameter block of the running operation in host memory: blocks are used in turn.
+DEVICE const unsigned* next_block(const unsigned* blocks, unsigned count, unsigned stride, const u64* taken) {
+    return blocks + *taken % count * stride;
+}
+
 // Returns the number of rows that hold data. The rest of a launch's rows are padding. A count beyond the launch's rows
 // is limited, so that nothing out of bounds is accessed whatever the parameter block says.
 DEVICE int live_rows(const int* live, int rows) {
     int count = *live;
     return count < 0 ? 0 : count < rows ? count : rows;
-}
-
-// Returns the row of a state's table for a row of the batch: its slot or, if the state lies in the order of the batch
-// (no slots), its own number; -1 for a slot beyond the table.
-DEVICE int state_row(const int* slots, int row, int table_rows) {
-    if (!slots) return row;
-    int slot = slots[row];
-    return slot >= 0 && slot < table_rows ? slot : -1;
-}
-
-// Runs `work(row, state, unit, Width)` over the units of each live row of a cell, like for_columns: `state` is the row
-// of the state's table. blockIdx.x runs over rows. Rows without a state are skipped.
-template <class Work>
-DEVICE void for_units(const int* live, int rows, int hidden, const int* slots, int table_rows, bool arrays_aligned,
-                      Work work) {
-    int count = live_rows(live, rows);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        int state = state_row(slots, row, table_rows);
-        if (state < 0) continue;
-        EACH {
-            for_columns(hidden, arrays_aligned, [&](int unit, auto width) { work(row, state, unit, width); });
-        }
-    }
-}
-
-// Runs `work(place, column, Width)` over the elements of the live rows of a matrix: `place` is the element's index.
-template <class Work>
-DEVICE void for_elements(const int* live, int rows, int columns, bool arrays_aligned, Work work) {
-    for_units(live, rows, columns, nullptr, rows, arrays_aligned, [&](int row, int, int column, auto width) {
-        work(i64(row) * columns + column, column, width);
-    });
-}
-
-// Returns the index of a sequence's first token, or of the end of the last sequence, limited to `tokens`.
-DEVICE int offset_of(const int* offsets, int sequence, int tokens) {
-    int offset = offsets[sequence];
-    return offset < 0 ? 0 : offset < tokens ? offset : tokens;
 }
 
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

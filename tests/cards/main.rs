@@ -25,3 +25,4 @@ mod several;
 mod staged;
 mod stages;
 mod together;
+mod waiting;

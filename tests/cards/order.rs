@@ -122,8 +122,8 @@ fn check(journal: &Journal, what: &str) -> (usize, usize) {
     (needed, waits.len() - needed)
 }
 
-/// Checks that tasks were in flight when others were issued behind them. A card may be too fast for that, so there it is
-/// only reported.
+/// Checks that tasks were in flight when others were issued behind them. A card may be too fast for that, so there it
+/// is only reported.
 fn check_waits(is_enough: bool, found: &str) {
     if is_on_card() {
         println!("waits on this card: {found}");

@@ -33,5 +33,5 @@ fn kernels_touch_nothing_but_their_arrays() {
         .expect("a test program can be started");
     let (out, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}\n{errors}");
-    assert!(out.contains("a_tree_leaf_has_gates_i_o_u ... ok"), "the kernels were run: {out}");
+    assert!(out.contains("slots_may_repeat_and_come_in_any_order ... ok"), "the kernels were run: {out}");
 }

@@ -79,6 +79,17 @@ impl Library {
 
     /// Launches a kernel with blocks of `threads` threads. The error says which rule was broken.
     pub(crate) fn launch(&self, name: &str, grid: [u32; 2], threads: u32, arguments: &[Arg<'_>]) -> Result<(), String> {
+        self.launch_on(name, [grid[0], grid[1], 1], threads, arguments)
+    }
+
+    /// Same as [`Self::launch`], with blocks along three axes.
+    pub(crate) fn launch_on(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        threads: u32,
+        arguments: &[Arg<'_>],
+    ) -> Result<(), String> {
         let mut bytes: Vec<Vec<u64>> = arguments.iter().map(Arg::words).collect();
         if let Some(kernel) = self.kernels.iter().find(|kernel| kernel.name == name) {
             let sizes: Vec<u32> = arguments.iter().map(Arg::bytes).collect();
@@ -87,14 +98,8 @@ impl Library {
         let mut addresses: Vec<*mut c_void> = bytes.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
         let c_name = CString::new(name).expect("a kernel's name has no zero byte");
         // SAFETY: the arguments have the kernel's sizes, and arrays live as long as `arguments`.
-        let wrong = unsafe {
-            (self.launch)(
-                c_name.as_ptr(),
-                [grid[0], grid[1], 1].as_ptr(),
-                [threads, 1, 1].as_ptr(),
-                addresses.as_mut_ptr(),
-            )
-        };
+        let wrong =
+            unsafe { (self.launch)(c_name.as_ptr(), grid.as_ptr(), [threads, 1, 1].as_ptr(), addresses.as_mut_ptr()) };
         if wrong.is_null() {
             return Ok(());
         }

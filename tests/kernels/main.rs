@@ -4,10 +4,9 @@
 mod address_sanitizer;
 mod array;
 mod attention;
-mod cells;
+mod conversions;
 mod library;
 mod numbers;
-mod pointwise;
 mod reductions;
 mod rows;
 mod rules;

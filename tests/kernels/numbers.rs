@@ -68,7 +68,3 @@ pub(crate) fn assert_rows(kind: Kind, output: &Array, expected: &[f64], what: &s
     assert_close(kind, rows, expected, what);
     assert!(padding.iter().all(|&value| value == UNTOUCHED), "{what}, {kind:?}: a padding row is written");
 }
-
-pub(crate) fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
-}

@@ -4,15 +4,18 @@ libraries."""
 import json
 import os
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 
 import fetch
-import gpu
 import gpu_load
+import gpu_plan
 import gpu_report
 import gpu_sanitizer
 import gpu_splits
+import gpu_suites
+from gpu_programs import PYTORCH, RUNTIME, SERVER, TIMES, Clock
 from server import ROOT
 
 #: Stages of the networks that are measured in stages.
@@ -45,10 +48,21 @@ def simulated(program, folder, model):
 def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, monkeypatch):
     for name, value in stand_in.items():
         monkeypatch.setenv(name, value)
-    programs = {gpu.SERVER: program, gpu.TIMES: executable("cards", "--bench", "cards"), gpu.RUNTIME: runtime()}
-    assert gpu.run(programs, tmp_path, quick=True), (tmp_path / "report.json").read_text()
+    programs = {SERVER: program, TIMES: executable("cards", "--bench", "cards"), RUNTIME: runtime()}
+    programs[PYTORCH] = ROOT / "scripts" / PYTORCH
+    archive = tmp_path / "second.tar.gz"
+    out = tmp_path / "report"
+    # Longer than on a card: the stand-in computes on the CPU.
+    passed = gpu_plan.call("second", programs, out, archive, quick=True, seconds=900)
+    assert passed, (out / "report.json").read_text()
+    tmp_path = out
     report = json.loads((tmp_path / "report.json").read_text())
+    with tarfile.open(archive) as packed:
+        assert "gpu-report/report.json" in packed.getnames() and "gpu-report/times.log" in packed.getnames()
+    assert set(report["versions"]) == {"driver", "NVRTC", "cuBLASLt", "cuDNN"}
+    assert report["served"]["loads"][0]["policies"][0]["total"]["requests"] > 0
     steps = report["times"]["steps"]
+    assert report["times"]["skipped"] == []
     assert {step["precision"] for step in steps} == {"ieee", "tf32", "bf16", "fp16"}
     assert all(step["microseconds"] > 0 and step["floor_microseconds"] > 0 for step in steps)
     staged = report["stages"]
@@ -106,59 +120,108 @@ def test_a_load_says_why_its_energy_is_not_measured(program, stand_in, tmp_path)
     assert policy["total"]["joules_per_request"] is None
 
 
-def test_what_fails_on_the_card_fails_the_run_and_is_told(tmp_path):
-    failing = tmp_path / "failing"
-    failing.write_text("#!/bin/sh\necho the card is lost\nexit 3\n")
-    failing.chmod(0o755)
-    # An earlier run has left its times.
-    earlier = tmp_path / "out" / "stages.json"
-    earlier.parent.mkdir()
-    earlier.write_text(json.dumps({"card": "a card", "times": [], "skipped": []}))
-    programs = dict.fromkeys([*gpu.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME], failing)
-    assert not gpu.run(programs, tmp_path / "out")
+def suite(file, tests):
+    """Writes a program that is used as those of cargo's tests are. `tests` has the shell commands of each."""
+    cases = "\n".join(f"{name}) {commands} ;;" for name, commands in tests.items())
+    names = "\n".join(f"{name}: test" for name in tests)
+    listing = f'case "$*" in *--ignored*) ;; *) echo "{names}" ;; esac'
+    file.write_text(f'#!/bin/sh\nif [ "$1" = --list ]; then {listing}; exit 0; fi\ncase "$2" in\n{cases}\nesac\n')
+    file.chmod(0o755)
+    return file
+
+
+PASSES = "echo 'test result: ok. 1 passed'"
+
+
+def broken(folder):
+    """Returns programs that fail in every way in which a card can make them fail."""
+    lost = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+    refused = "a convolution of [8, 3, 224, 224] with 64 kernels of 7 x 7 cannot be planned: cuDNN: CUDNN_STATUS_BAD_PARAM"
+    measured = json.dumps({"card": "a card", "steps": [], "skipped": [["resnet50, fp16", refused]]})
+    times = folder / "times"
+    # It writes what was measured before the card was lost.
+    times.write_text(f"#!/bin/sh\n[ \"$1\" = --json ] && echo '{measured}' > \"$2\"\necho '{lost}' >&2\nexit 1\n")
+    missing = "echo 'error while loading shared libraries: libcublasLt.so.13' >&2; exit 127"
+    server = folder / "server"
+    server.write_text(f"#!/bin/sh\n{missing}\n")
+    planner = folder / "planner"
+    planner.write_text(f"#!/bin/sh\n{missing}\n")
+    for program in (times, server, planner):
+        program.chmod(0o755)
+    device = suite(folder / "device", {"cuda::fine": PASSES, "cuda::faulty": f"echo 'the launch failed: {lost}'; exit 101"})
+    cards = suite(folder / "cards", {"hangs": "echo 'it begins'; sleep 600", "fine": PASSES})
+    absent = folder / "absent"
+    return {"device": device, "planner": planner, "cards": cards, TIMES: times, SERVER: server, RUNTIME: absent, PYTORCH: absent}
+
+
+def test_a_fault_costs_its_part_alone_and_is_in_the_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_suites, "SECONDS", 2)
+    programs = broken(tmp_path)
+    for name, seconds in (("first", 60), ("second", 60)):
+        archive = tmp_path / f"{name}.tar.gz"
+        began = time.monotonic()
+        assert not gpu_plan.call(name, programs, tmp_path / name, archive, seconds=seconds)
+        assert time.monotonic() - began < seconds
+        unpacked = tmp_path / f"{name}-unpacked"
+        with tarfile.open(archive) as packed:
+            packed.extractall(unpacked)
+        report = json.loads((unpacked / "gpu-report" / "report.json").read_text())
+        text = (unpacked / "gpu-report" / "report.md").read_text()
+        assert "resnet50, fp16 is left out: a convolution of [8, 3, 224, 224]" in text
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in report["times"]["said"]
+        if name == "first":
+            assert report["device"]["device"]["cuda::fine"]["outcome"] == gpu_suites.PASSED
+            assert "the launch failed: CUDA_ERROR_ILLEGAL_ADDRESS" in report["device"]["device"]["cuda::faulty"]["said"]
+            assert report["suites"]["cards"]["hangs"]["outcome"] == gpu_suites.LATE
+            assert report["suites"]["cards"]["fine"]["outcome"] == gpu_suites.PASSED
+            assert "libcublasLt.so.13" in report["suites"]["planner"]["--list"]["said"]
+            assert "it begins" in (unpacked / "gpu-report/tests/cards/hangs.log").read_text()
+            assert "device cuda::faulty" in report["sanitizer"]["tests"], "what failed runs again"
+        else:
+            assert "libcublasLt.so.13" in report["served"]["said"]
+            assert "libcublasLt.so.13" in report["under load"]["models"]["said"]
+            assert report["tables"] == []
+
+
+def test_a_card_on_which_nothing_passes_is_given_back(tmp_path):
+    programs = broken(tmp_path)
+    programs["device"] = suite(tmp_path / "device", {"cuda::one": "exit 1", "sim::one": PASSES})
+    assert not gpu_plan.call("first", programs, tmp_path / "out", tmp_path / "out.tar.gz", seconds=60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["tables"] == []
-    assert "card" not in report["stages"]
-    for part in (*report["suites"].values(), report["times"], report["under load"]["models"], report["stages"]):
-        assert part["status"] == 3
-        assert "the card is lost" in part.get("said", part.get("closing"))
+    assert set(report["device"]) == {"device", "lost", "eager", "sanitizer"}
+    assert "times" not in report and "suites" not in report
 
 
-def test_a_subset_runs_under_the_sanitizer_where_there_is_one(tmp_path, monkeypatch):
-    until = time.monotonic() + 60
-    suite, tool = tmp_path / "suite", tmp_path / "bin" / "compute-sanitizer"
-    suite.write_text('#!/bin/sh\necho "$@"\necho "test result: ok. 3 passed"\n')
+def test_tests_run_under_the_sanitizer_where_there_is_one(tmp_path, monkeypatch):
+    tool = tmp_path / "bin" / "compute-sanitizer"
     tool.parent.mkdir()
     # It leaves out its own four words, and runs the rest.
     tool.write_text('#!/bin/sh\nshift 4\n"$@"\necho "========= ERROR SUMMARY: $ERRORS errors"\nexit "${STATUS:-0}"\n')
-    for program in (suite, tool):
-        program.chmod(0o755)
-    programs, environment = {gpu_sanitizer.SUITE: suite}, dict(os.environ)
+    tool.chmod(0o755)
+    programs = {gpu_sanitizer.SUITE: suite(tmp_path / "cards", {"one": f"{PASSES}; echo log $CUBLASLT_LOG_LEVEL"})}
+    tests = [(gpu_sanitizer.SUITE, "one")]
+
+    def again(**environment):
+        return gpu_sanitizer.again(programs, tests, {**os.environ, **environment}, tmp_path / "logs", Clock(60))
+
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    if not Path("/usr/local/cuda/bin/compute-sanitizer").exists():
-        skipped = gpu_sanitizer.sanitized(programs, environment, tmp_path, until)
-        assert [*gpu_report.sanitizer(skipped)][0].startswith("Skipped: compute-sanitizer is neither")
-    monkeypatch.setenv("PATH", str(tool.parent))
-    passed = gpu_sanitizer.sanitized(programs, environment | {"ERRORS": "0"}, tmp_path, until)
-    log = (tmp_path / "sanitizer.log").read_text()
-    assert all(test in log for test in gpu_sanitizer.TESTS)
-    assert passed["status"] == 0 and [*gpu_report.sanitizer(passed)] == [
-        "Passed: test result: ok. 3 passed; ========= ERROR SUMMARY: 0 errors"
-    ]
-    failed = gpu_sanitizer.sanitized(programs, environment | {"ERRORS": "2", "STATUS": "99"}, tmp_path, until)
-    assert failed["status"] == 99
-    assert [*gpu_report.sanitizer(failed)][0].endswith("ERROR SUMMARY: 2 errors")
-    # `exec`, so that nothing is left behind when the tool is killed.
-    tool.write_text("#!/bin/sh\nexec tail -f /dev/null\n")
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.defpath}")
-    monkeypatch.setattr(gpu_sanitizer, "SECONDS", 0)
-    late = gpu_sanitizer.sanitized(programs, environment, tmp_path, until)
-    assert late["status"] is None
-    assert [*gpu_report.sanitizer(late)] == ["Failed (exit status None): not done after 1 s"]
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    passed = again(ERRORS="0")
+    assert passed["tool"] == str(tool) and passed["tests"]["cards one"]["outcome"] == gpu_suites.PASSED
+    log = (tmp_path / "logs" / "one.log").read_text()
+    assert "ERROR SUMMARY: 0 errors" in log and "log 5" in log
+    failed = again(ERRORS="2", STATUS="99")["tests"]["cards one"]
+    assert (failed["outcome"], failed["status"]) == (gpu_suites.FAILED, gpu_sanitizer.FOUND)
+    assert "ERROR SUMMARY: 2 errors" in failed["said"]
+    tool.unlink()
+    if gpu_sanitizer.tool() is None:
+        assert again()["tool"] is None
+        assert "compute-sanitizer was not found" in next(iter(gpu_report.suites(again())))
 
 
-def test_the_subset_of_the_sanitizer_names_tests_that_exist():
-    for test in gpu_sanitizer.TESTS:
-        module, name = test.split("::")
-        assert f"fn {name}" in (ROOT / "tests" / gpu_sanitizer.SUITE / f"{module}.rs").read_text(), test
+def test_long_runs_are_no_part_of_a_call(tmp_path):
+    program = suite(tmp_path / "suite", {"short": PASSES, "long": PASSES})
+    text = program.read_text().replace("*--ignored*) ;;", "*--ignored*) echo 'long: test' ;;")
+    program.write_text(text)
+    results = gpu_suites.run({"suite": program}, ["suite"], dict(os.environ), tmp_path / "logs", Clock(60))
+    assert list(results["suite"]) == ["short"]

@@ -9,6 +9,7 @@ import sys
 
 import gpu
 import gpu_load
+import gpu_plan
 import gpu_report
 import gpu_splits
 import gpu_tables
@@ -175,9 +176,9 @@ def test_the_report_has_joules_a_request_or_why_not():
 
 def test_the_power_of_a_busy_card_is_that_of_its_heaviest_load():
     report = {"card": {"idle power": "70.5 W"}, "under load": {"lstm": loaded(800.0), "bert-base": loaded(900.0)}}
-    assert gpu.watts(report) == (70.5, 450.0)
-    assert gpu.watts({**report, "card": {"unknown": "no nvidia-smi"}}) is None
-    assert gpu.watts({**report, "under load": {"lstm": loaded(None), "models": {"status": 3, "said": ""}}}) is None
+    assert gpu_plan.watts(report) == (70.5, 450.0)
+    assert gpu_plan.watts({**report, "card": {"unknown": "no nvidia-smi"}}) is None
+    assert gpu_plan.watts({**report, "under load": {"lstm": loaded(None), "models": {"status": 3, "said": ""}}}) is None
 
 
 def test_a_trace_has_busy_and_calm_periods_and_is_always_the_same(tmp_path):
@@ -224,7 +225,7 @@ int main(int count, char **arguments) {
         if (strcmp(arguments[at], "--json") == 0) {
             FILE *file = fopen(arguments[at + 1], "w");
             if (!file) return 2;
-            fputs("{\\"card\\": \\"a card\\", \\"times\\": [], \\"skipped\\": []}", file);
+            fputs("{\\"card\\": \\"a card\\", \\"steps\\": [], \\"times\\": [], \\"skipped\\": []}", file);
             fclose(file);
         }
     }
@@ -238,7 +239,7 @@ def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
     # One small program takes the place of all that cargo builds, which other tests run.
     program = tmp_path / "program"
     subprocess.run(["c++", "-x", "c", "-o", program, "-"], input=PROGRAM, text=True, check=True, timeout=60)
-    names = [*gpu.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME]
+    names = [*gpu_plan.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME, gpu.PYTORCH]
     monkeypatch.setattr(gpu, "built", lambda: dict.fromkeys(names, program))
     elsewhere = tmp_path / "elsewhere"
     gpu.kit(elsewhere / "gpu-kit")
@@ -246,9 +247,13 @@ def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
     command = ["./gpu-kit", "run", "--out", "out"]
     done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=60)
     # The program measures nothing.
-    assert done.returncode == 1, done.stderr
-    report = json.loads((elsewhere / "out" / "report.json").read_text())
-    assert {suite["closing"] for suite in report["suites"].values()} == {"test result: ok."}
-    assert set(report["suites"]) == set(gpu.SUITES)
-    assert report["times"]["card"] == report["stages"]["card"] == "a card"
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    reports = {
+        name: json.loads((elsewhere / "out" / name / "report.json").read_text()) for name in ("first", "second")
+    }
+    assert reports["first"]["device"] == {"device": {}} and reports["first"]["suites"] == {"cards": {}, "planner": {}}
+    assert reports["first"]["times"]["card"] == reports["second"]["stages"]["card"] == "a card"
     assert sorted(entry.name for entry in elsewhere.iterdir()) == ["gpu-kit", "out"]
+    assert {"first.tar.gz", "second.tar.gz"} < {entry.name for entry in (elsewhere / "out").iterdir()}
+    for name in reports:
+        assert (elsewhere / "out" / name / "report.md").read_text().startswith("# Report of a CUDA card")

@@ -12,12 +12,21 @@ use crate::device::DeviceError;
 pub struct Capture<'c> {
     pub(super) stream: &'c Stream,
     pub(super) parameters: Address,
+    pub(super) blocks: [Argument; 6],
+    pub(super) head_words: i32,
 }
 
 impl Capture<'_> {
     /// Returns where a launch's parameters lie on the card while it runs.
     pub fn parameters(&self) -> Address {
         self.parameters
+    }
+
+    /// Returns the arguments of a kernel that fetches the parameters: those of `fetch_parameters`, followed by the words
+    /// of a block before the parameters.
+    pub fn fetching(&self) -> [Argument; 7] {
+        let [blocks, count, stride, words, taken, block] = self.blocks;
+        [blocks, count, stride, words, taken, block, Argument::I32(self.head_words)]
     }
 
     /// Launches a kernel after everything issued before. Its arguments must have the types and order of the kernel's

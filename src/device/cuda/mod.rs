@@ -117,6 +117,16 @@ pub struct Graph {
     stream: StreamId,
     parameter_bytes: usize,
     executable: GraphExec,
+    /// Memory that only its kernels read.
+    _kept: Option<Memory>,
+}
+
+impl Graph {
+    /// Keeps memory that the graph's kernels read for as long as the graph.
+    #[must_use]
+    pub fn keeping(self, memory: Memory) -> Self {
+        Self { _kept: Some(memory), ..self }
+    }
 }
 
 /// A launch: a graph and its parameters.
@@ -256,11 +266,33 @@ impl Cuda {
         parameter_bytes: usize,
         issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
     ) -> Result<Graph, DeviceError> {
+        self.capture_graph(stream, parameter_bytes, true, issue)
+    }
+
+    /// Same as [`Self::capture`], but the first kernel that `issue` launches fetches the parameters
+    /// ([`Capture::fetching`]).
+    ///
+    /// # Errors
+    /// As [`Self::capture`].
+    pub fn capture_fetching(
+        &mut self,
+        stream: StreamId,
+        parameter_bytes: usize,
+        issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
+    ) -> Result<Graph, DeviceError> {
+        self.capture_graph(stream, parameter_bytes, false, issue)
+    }
+
+    fn capture_graph(
+        &mut self,
+        stream: StreamId,
+        parameter_bytes: usize,
+        fetches: bool,
+        issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
+    ) -> Result<Graph, DeviceError> {
         let queue = self.queue(stream)?;
-        let executable = queue.capture(&self.capturing, parameter_bytes, |raw, parameters| {
-            issue(&mut Capture { stream: raw, parameters })
-        })?;
-        Ok(Graph { stream, parameter_bytes, executable })
+        let executable = queue.capture(&self.capturing, parameter_bytes, fetches, issue)?;
+        Ok(Graph { stream, parameter_bytes, executable, _kept: None })
     }
 
     /// Returns the address of a buffer's first row.

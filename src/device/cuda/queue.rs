@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    driver::{Address, Argument, Context, Event, Function, GraphExec, Mapped, Memory, Shape, Stream},
+    capture::Capture,
+    driver::{Argument, Context, Event, Function, GraphExec, Mapped, Memory, Shape, Stream},
     signals::Signals,
 };
 use crate::device::{DeviceError, Operation, StreamId, Ticket};
@@ -14,9 +15,10 @@ const HEAD_BYTES: usize = size_of::<u64>();
 /// The size of a parameter block is a multiple of this.
 const BLOCK_ALIGNMENT: usize = 16;
 
-/// The kernels that every operation begins and ends with.
+/// The kernels that operations begin and end with.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
+    /// Of graphs that do not fetch their parameters themselves.
     pub(super) fetch: Function,
     pub(super) signal: Function,
 }
@@ -55,8 +57,8 @@ pub(super) struct Queue {
     spare: Vec<Event>,
     blocks: Mapped<u8>,
     shape: Blocks,
-    /// Counter on the card: how many blocks have been fetched.
-    fetched: Memory,
+    /// Counter on the card: how many operations have ended, each with its block.
+    ended: Memory,
     /// The parameter block of the running operation, on the card.
     block: Memory,
     /// A graph without work, which signals operations that are not graphs.
@@ -84,40 +86,48 @@ impl Queue {
             spare: (0..shape.depth).map(|_| Event::new(context)).collect::<Result<_, _>>()?,
             blocks: Mapped::new(context, shape.depth as usize * shape.bytes as usize)?,
             shape,
-            fetched: Memory::new(context, size_of::<u64>())?,
+            ended: Memory::new(context, size_of::<u64>())?,
             block: Memory::new(context, shape.bytes as usize)?,
             mark: None,
         };
-        queue.mark = Some(queue.capture(capturing, 0, |_, _| Ok(()))?);
+        queue.mark = Some(queue.capture(capturing, 0, true, |_| Ok(()))?);
         Ok(queue)
     }
 
-    /// Captures what `issue` issues, between the kernel that fetches the parameters and the one that signals. `issue`
-    /// is given the address of the parameters. The graph is captured on `capturing` and runs on this stream.
+    /// Captures what `issue` issues, followed by the kernel that signals. The kernel that fetches the parameters comes
+    /// first, unless `issue` begins with one of its own that does. The graph is captured on `capturing` and runs on this
+    /// stream.
     pub(super) fn capture(
         &self,
         capturing: &Stream,
         parameter_bytes: usize,
-        issue: impl FnOnce(&Stream, Address) -> Result<(), DeviceError>,
+        fetches: bool,
+        issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
     ) -> Result<GraphExec, DeviceError> {
         let Frame { fetch, signal } = &self.frame;
         self.check_parameters(parameter_bytes)?;
         let word = size_of::<u32>();
         let words = (HEAD_BYTES + parameter_bytes).div_ceil(word) as u32;
-        let fetch_arguments = [
+        let blocks = [
             Argument::Address(self.blocks.address()),
             Argument::U32(self.shape.depth),
             Argument::U32(self.shape.bytes / word as u32),
             Argument::U32(words),
-            Argument::Address(self.fetched.address()),
+            Argument::Address(self.ended.address()),
             Argument::Address(self.block.address()),
         ];
-        let signal_arguments =
-            [Argument::Address(self.block.address()), Argument::Address(self.signals.address(self.id))];
+        let signal_arguments = [
+            Argument::Address(self.block.address()),
+            Argument::Address(self.signals.address(self.id)),
+            Argument::Address(self.ended.address()),
+        ];
         let one_block = |threads| Shape { grid: [1; 3], threads, shared_bytes: 0 };
         capturing.capture(&self.stream, |stream| {
-            stream.launch(fetch, one_block(256), &fetch_arguments)?;
-            issue(stream, self.block.address().offset(HEAD_BYTES))?;
+            if fetches {
+                stream.launch(fetch, one_block(256), &blocks)?;
+            }
+            let parameters = self.block.address().offset(HEAD_BYTES);
+            issue(&mut Capture { stream, parameters, blocks, head_words: (HEAD_BYTES / word) as i32 })?;
             stream.launch(signal, one_block(32), &signal_arguments)
         })
     }

@@ -124,6 +124,29 @@ pub(super) fn poll(
     Ok(poller)
 }
 
+/// Moves completed launches to `ended`. The words of streams are read one after another, and a stream may complete
+/// after its word was read, and then another that waited for it before its own is. So they are all read again until
+/// nothing more is found: then the launches that those in `ended` waited for are in it too.
+fn complete_of(
+    launches: &mut [VecDeque<(u64, u64)>],
+    complete: impl Fn(StreamId) -> u64,
+    ended: &mut Vec<(u64, Operation)>,
+) {
+    loop {
+        let known = ended.len();
+        for (index, launches) in (0..).zip(launches.iter_mut()) {
+            let stream = StreamId(index);
+            let complete = complete(stream);
+            while let Some((position, serial)) = launches.pop_front_if(|(position, _)| *position <= complete) {
+                ended.push((serial, Operation { stream, position }));
+            }
+        }
+        if ended.len() == known {
+            return;
+        }
+    }
+}
+
 impl Signals {
     /// Polls until [`Self::end`], and reports completed launches.
     fn run(&self, streams: &[Arc<Stream>], told: &dyn Told) -> Result<(), DeviceError> {
@@ -159,13 +182,31 @@ impl Signals {
         while !in_flight.has_ended && in_flight.launches.iter().all(VecDeque::is_empty) {
             self.changed.wait(&mut in_flight);
         }
-        for (index, launches) in (0..).zip(&mut in_flight.launches) {
-            let stream = StreamId(index);
-            let complete = self.complete(stream);
-            while let Some((position, serial)) = launches.pop_front_if(|(position, _)| *position <= complete) {
-                ended.push((serial, Operation { stream, position }));
-            }
-        }
+        complete_of(&mut in_flight.launches, |stream| self.complete(stream), ended);
         !in_flight.has_ended || !ended.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_launch_is_reported_with_those_it_waited_for_although_the_poller_was_preempted() {
+        // The poller reads the word of stream 0 and is preempted. Meanwhile the launch of stream 0 completes, and then
+        // that of stream 1, which waited for it.
+        let reads = Cell::new(0);
+        let complete = |_| {
+            reads.set(reads.get() + 1);
+            if reads.get() == 1 { 0 } else { 1 }
+        };
+        let mut launches = [VecDeque::from([(1, 0)]), VecDeque::from([(1, 1)])];
+        let mut ended = Vec::new();
+        complete_of(&mut launches, complete, &mut ended);
+        ended.sort_unstable_by_key(|(serial, _)| *serial);
+        let streams: Vec<u16> = ended.iter().map(|(_, operation)| operation.stream.0).collect();
+        assert_eq!(streams, [0, 1]);
     }
 }

@@ -178,13 +178,13 @@ impl Builder<'_> {
         let null = || LaunchArgument::Fixed(Argument::U64(0));
         match kernel {
             RowKernel::Softmax => arguments.extend([self.at(*from), self.at(*to)]),
-            RowKernel::LayerNorm { epsilon, scale, bias } => arguments.extend([
+            RowKernel::LayerNorm { epsilon, scale, bias, residual, sum } => arguments.extend([
                 LaunchArgument::Fixed(Argument::F32(*epsilon)),
                 self.at(*from),
-                null(),
+                residual.map_or_else(null, |residual| self.at(residual)),
                 self.at(*scale),
                 bias.map_or_else(null, |bias| self.at(bias)),
-                null(),
+                sum.map_or_else(null, |sum| self.at(sum)),
                 self.at(*to),
             ]),
             // The kernel can detect an end token; -1 names none.

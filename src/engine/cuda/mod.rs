@@ -24,6 +24,7 @@ mod narrow;
 mod on_card;
 mod plan;
 mod rectify;
+mod residual;
 #[cfg(test)]
 mod tests;
 mod views;

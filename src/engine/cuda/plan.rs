@@ -12,7 +12,7 @@ use super::{
     fuse::{self, Step},
     ir::{BufferId, Count, Dims, ELEMENTS_MAX, Half, Holder, Kind, Work, elements},
     lower::{Call, Lowering, PlannedNode, Value},
-    narrow, rectify,
+    narrow, rectify, residual,
 };
 use crate::{
     device::cuda::{Element, products::Multiplication},
@@ -102,6 +102,7 @@ impl Plan {
         if let Some(half) = half {
             narrow::narrowed(&mut work, half);
         }
+        residual::normalized(&mut work);
         // Fusion comes last, since it turns the operations, on which the passes above work, into launches.
         let steps = fuse::fused(&mut work);
         let counts = codegen::counts(&steps);

@@ -117,7 +117,7 @@ impl Done {
 }
 
 /// Collects the terms of a sum.
-fn flatten(expressions: &Expressions, node: NodeId, terms: &mut Vec<NodeId>) {
+pub(super) fn flatten(expressions: &Expressions, node: NodeId, terms: &mut Vec<NodeId>) {
     match expressions.node(node) {
         Node::Apply(Function::Add, operands) => {
             operands.iter().for_each(|&operand| flatten(expressions, operand, terms));
@@ -127,7 +127,7 @@ fn flatten(expressions: &Expressions, node: NodeId, terms: &mut Vec<NodeId>) {
 }
 
 /// Returns whether a view covers its whole buffer in the order of a store's places.
-fn is_whole(work: &Work, store: &Store, view: &View) -> bool {
+pub(super) fn is_whole(work: &Work, store: &Store, view: &View) -> bool {
     let buffer = &work.buffers[view.buffer];
     let elements: usize = store.dims.iter().product();
     let is_all = buffer.by_rows == store.by_rows && buffer.elements == elements && view.offset == 0;

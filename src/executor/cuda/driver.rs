@@ -1,11 +1,7 @@
 //! The thread that owns a card. It loads versions, launches tasks in the core's order, and reclaims the memory of
 //! completed tasks.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, Sender};
 use tracing::error;
@@ -17,6 +13,7 @@ use super::{
     journal::Noted,
     stages::Stages,
     version::{Reader, Untaken, Version},
+    waiting::Waiting,
 };
 use crate::{
     batching::{Bucket, Knobs, ModelId, Ns, Policy},
@@ -60,15 +57,12 @@ pub(super) struct Driver {
     pub(super) flights: Arc<Flights>,
 }
 
-/// Maximum rows of a task.
-const MOST_ROWS: u32 = 1 << 16;
-
 impl Driver {
     /// Opens the card, reports the result to `opened`, and handles messages until [`Message::Stop`].
     pub(super) fn run(self, opened: &Sender<Result<Compiler, DeviceError>>) {
         let told = Arc::clone(&self.flights);
         let card = Cuda::open(&self.options, &self.compiler, told).and_then(|mut card| {
-            let kernels = Kernels::new(&mut card, MOST_ROWS)?;
+            let kernels = Kernels::new(&mut card)?;
             Ok((card, kernels))
         });
         let (card, kernels) = match card {
@@ -86,7 +80,7 @@ impl Driver {
             tickets: Tickets::default(),
             versions: BTreeMap::new(),
             leaving: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             untaken: Untaken::default(),
         };
         for message in messages {
@@ -108,8 +102,7 @@ struct Serving {
     versions: BTreeMap<ModelId, Loaded>,
     /// Unloaded versions that still have tasks in flight.
     leaving: Vec<(ModelId, Loaded)>,
-    /// Orders in the core's order. The first waits for outputs or memory, and the others wait behind it.
-    waiting: VecDeque<(Arc<dyn Reports>, Order)>,
+    waiting: Waiting,
     untaken: Untaken,
 }
 
@@ -151,10 +144,8 @@ impl Serving {
                 let _ = reply.send(self.load(model, &spec, &programs, knobs));
             }
             Message::Order(pool, order) => {
-                self.waiting.push_back((pool, order));
-                if self.waiting.len() == 1 {
-                    self.go_on();
-                }
+                self.waiting.push(pool, order);
+                self.go_on();
             }
             Message::Back(flight) => {
                 self.back(flight);
@@ -187,29 +178,48 @@ impl Serving {
         Ok(knobs)
     }
 
-    /// Executes the waiting orders in order, until one has to wait.
+    /// Executes the waiting orders that need not wait any longer. What is executed may be what an order of another lane
+    /// comes after.
     fn go_on(&mut self) {
-        while let Some((pool, order)) = self.waiting.pop_front() {
-            match order {
-                Order::Run(job) => {
+        loop {
+            let mut has_executed = false;
+            while let Some(order) = self.waiting.next_other() {
+                self.execute(order);
+                has_executed = true;
+            }
+            for lane in 0..self.waiting.lanes() {
+                loop {
+                    let Self { waiting, versions, .. } = self;
+                    let keeps_order = |model| versions.get(&model).is_some_and(|loaded| loaded.version.keeps_order());
+                    let Some((pool, number, job)) = waiting.next(lane, keeps_order) else { break };
                     if let Some(job) = self.run(&pool, job) {
-                        self.waiting.push_front((pool, Order::Run(job)));
-                        return;
+                        self.waiting.put_back(lane, pool, number, job);
+                        break;
                     }
-                }
-                Order::Rest(_) => {}
-                Order::SequenceOver(model, sequence) => {
-                    if let Some(loaded) = self.versions.get_mut(&model) {
-                        loaded.version.sequence_over(sequence);
-                    }
-                }
-                Order::Unload(model) => {
-                    if let Some(loaded) = self.versions.remove(&model) {
-                        self.leaving.push((model, loaded));
-                        self.free_those_that_left();
-                    }
+                    has_executed = true;
                 }
             }
+            if !has_executed {
+                return;
+            }
+        }
+    }
+
+    /// Executes an order other than a task.
+    fn execute(&mut self, order: Order) {
+        match order {
+            Order::SequenceOver(model, sequence) => {
+                if let Some(loaded) = self.versions.get_mut(&model) {
+                    loaded.version.sequence_over(sequence);
+                }
+            }
+            Order::Unload(model) => {
+                if let Some(loaded) = self.versions.remove(&model) {
+                    self.leaving.push((model, loaded));
+                    self.free_those_that_left();
+                }
+            }
+            Order::Run(_) | Order::Rest(_) => {}
         }
     }
 

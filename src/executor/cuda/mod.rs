@@ -19,6 +19,7 @@ mod parameters;
 mod row_bytes;
 mod stages;
 mod version;
+mod waiting;
 
 use std::{
     io,

@@ -2,9 +2,6 @@
 
 use crate::device::cuda::{Address, HostMemory};
 
-/// Bytes of one entry in the list of [`copy_pieces`](super::graph::Kernels).
-pub(super) const PIECE_BYTES: usize = 24;
-
 /// Bytes of one address in the lists of rows with places of their own.
 pub(super) const PLACE_BYTES: usize = size_of::<u64>();
 
@@ -13,15 +10,16 @@ pub(super) const PLACE_BYTES: usize = size_of::<u64>();
 pub(super) struct Section {
     /// Index of its first row in the rings, which span all sections.
     pub(super) first_row: u32,
+    /// Number of its rows.
+    pub(super) rows: u32,
     /// Indexed by ring that the host writes.
     pub(super) brought: Vec<HostMemory>,
     /// Indexed by ring that the host reads.
     pub(super) fetched: Vec<HostMemory>,
     /// One word for each row.
     pub(super) faults: HostMemory,
-    pub(super) pieces: HostMemory,
-    /// For each ring (those that the host writes first) and row, the address that replaces the row's place in the ring,
-    /// or zero. `None` if rows of this version never have one.
+    /// For each list of places ([`Ring::list`]) and row, the address where the row lies instead, or zero. `None` if
+    /// rows of this version never have one.
     pub(super) placed: Option<HostMemory>,
 }
 
@@ -42,11 +40,11 @@ pub(super) struct Places {
 }
 
 impl Places {
+    /// The number of live rows; 32 bits.
     pub(super) const LIVE: usize = 0;
-    pub(super) const PIECES: usize = 4;
-    pub(super) const PIECE_LIST: usize = 8;
-    pub(super) const PLACED: usize = 16;
-    pub(super) const LISTS: usize = 24;
+    /// The address of the lists of places; 64 bits.
+    pub(super) const PLACED: usize = 8;
+    pub(super) const LISTS: usize = 16;
 
     pub(super) fn list(self, number: usize) -> usize {
         Self::LISTS + number * self.bucket as usize * size_of::<i32>()
@@ -62,26 +60,28 @@ impl Places {
 pub(super) struct Parameters {
     bytes: Vec<u8>,
     places: Places,
-    pieces: Vec<[u64; 3]>,
-    /// Rows with places of their own: the ring, the row, and the address.
+    /// Rows with places of their own: the rows that they are among, the row, and the address.
     placed: Vec<(Ring, usize, Address)>,
 }
 
-/// A ring of host memory. A row of it may have a place of its own on the card instead.
+/// Rows that may have places of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// The ring of this index that the host writes.
+    /// Those of the ring of this index that the host writes.
     Brought(usize),
-    /// The ring of this index that the host reads.
+    /// Those of the ring of this index that the host reads.
     Fetched(usize),
+    /// Those of state, in the gather of this number, where a request begins.
+    Begins(usize),
 }
 
 impl Ring {
-    /// Returns its index among all rings.
-    pub(super) fn number(self, brought: usize) -> usize {
+    /// Returns its list of places. `has_rings`: rows of rings may have places of their own.
+    pub(super) fn list(self, brought: usize, fetched: usize, has_rings: bool) -> usize {
         match self {
             Self::Brought(number) => number,
             Self::Fetched(number) => brought + number,
+            Self::Begins(number) => number + if has_rings { brought + fetched } else { 0 },
         }
     }
 }
@@ -91,7 +91,7 @@ impl Parameters {
     pub(super) fn new(lists: usize, bucket: u32, rows: usize) -> Self {
         let places = Places { bucket, lists };
         let bytes = vec![0; places.bytes()];
-        let mut parameters = Self { bytes, places, pieces: Vec::new(), placed: Vec::new() };
+        let mut parameters = Self { bytes, places, placed: Vec::new() };
         parameters.number(Places::LIVE, rows as u32);
         parameters
     }
@@ -102,39 +102,26 @@ impl Parameters {
         self.bytes[at..][..size_of::<i32>()].copy_from_slice(&value.to_ne_bytes());
     }
 
-    /// Copies bytes on the card before the graph reads any row.
-    pub(super) fn copy(&mut self, from: Address, to: Address, bytes: usize) {
-        self.pieces.push([from.to_bits(), to.to_bits(), bytes as u64]);
-    }
-
     /// Gives a row a place of its own at `at`, which must be a multiple of 4 bytes and hold a row of the ring. The
     /// [`Loader`](super::graph::Loader) must have had `places_rows` set.
     pub(super) fn place(&mut self, ring: Ring, row: usize, at: Address) {
         self.placed.push((ring, row, at));
     }
 
-    /// Returns the parameters as the graph reads them. Pieces and places are written to lists in the task's section.
-    pub(super) fn finish(mut self, section: &mut Section) -> Box<[u8]> {
-        let brought = section.brought.len();
-        let rings = brought + section.fetched.len();
-        if let Some(list) = section.placed.as_mut().filter(|_| !self.placed.is_empty()) {
-            let address = list.address().to_bits();
-            let bytes = list.bytes_mut();
-            let ring_bytes = bytes.len() / rings.max(1);
+    /// Returns the parameters as the graph reads them. Places are written to lists in the task's section. `has_rings`:
+    /// rows of rings may have places of their own.
+    pub(super) fn finish(mut self, section: &mut Section, has_rings: bool) -> Box<[u8]> {
+        let (brought, fetched) = (section.brought.len(), section.fetched.len());
+        if let Some(lists) = section.placed.as_mut().filter(|_| !self.placed.is_empty()) {
+            let address = lists.address().to_bits();
+            let list_bytes = section.rows as usize * PLACE_BYTES;
+            let bytes = lists.bytes_mut();
             bytes.fill(0);
             for (ring, row, at) in &self.placed {
-                let to = ring.number(brought) * ring_bytes + row * PLACE_BYTES;
+                let to = ring.list(brought, fetched, has_rings) * list_bytes + row * PLACE_BYTES;
                 bytes[to..][..PLACE_BYTES].copy_from_slice(&at.to_bits().to_ne_bytes());
             }
             self.bytes[Places::PLACED..][..PLACE_BYTES].copy_from_slice(&address.to_ne_bytes());
-        }
-        self.number(Places::PIECES, self.pieces.len() as u32);
-        let list = section.pieces.address().to_bits();
-        self.bytes[Places::PIECE_LIST..][..size_of::<u64>()].copy_from_slice(&list.to_ne_bytes());
-        for (piece, to) in self.pieces.iter().zip(section.pieces.bytes_mut().chunks_exact_mut(PIECE_BYTES)) {
-            for (word, to) in piece.iter().zip(to.chunks_exact_mut(size_of::<u64>())) {
-                to.copy_from_slice(&word.to_ne_bytes());
-            }
         }
         self.bytes.into()
     }

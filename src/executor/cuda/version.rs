@@ -21,6 +21,12 @@ pub(super) trait Version {
     /// Returns the size of the graph that runs a task; `None` if there is no such graph.
     fn size(&self, job: &Job) -> Option<RunSize>;
 
+    /// Returns whether tasks must be launched in the core's order, on all lanes together, because they may come after
+    /// tasks that the core does not name.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
     /// Returns whether a task reads outputs of an earlier task that the host has yet to take.
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
         let _ = (job, untaken);

@@ -204,24 +204,7 @@ KERNEL(kernel_3, 256, const int* live, int rows, const i64* b0, const i64* b1, c
     }
 }
 
-KERNEL(kernel_4, 256, const int* live, int rows, const float* b0, const float* b1, const float* b2, float* b3) {
-    int count = live_rows(live, rows);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        EACH {
-            for (int i = blockIdx.y * THREADS + TID; i < 128; i += gridDim.y * THREADS) {
-                int x0 = i;
-                float v0 = b0[i64(row) * 128 + x0];
-                float v1 = b1[i64(row) * 128 + x0];
-                float v2 = b2[x0];
-                float v3 = plus(v1, v2);
-                float v4 = plus(v0, v3);
-                b3[i64(row) * 128 + x0] = v4;
-            }
-        }
-    }
-}
-
-KERNEL(kernel_5, 256, const int* live, int rows, const float* b0, const float* b1, float* b2, const float* b3, float* b4) {
+KERNEL(kernel_4, 256, const int* live, int rows, const float* b0, const float* b1, float* b2, const float* b3, float* b4) {
     int count = live_rows(live, rows);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         EACH {
@@ -243,7 +226,7 @@ KERNEL(kernel_5, 256, const int* live, int rows, const float* b0, const float* b
     }
 }
 
-KERNEL(kernel_6, 256, const int* live, int rows, const i64* b0, const i64* b1, const float* b2, float* b3, const float* b4, float* b5) {
+KERNEL(kernel_5, 256, const int* live, int rows, const i64* b0, const i64* b1, const float* b2, float* b3, const float* b4, float* b5) {
     int count = live_rows(live, rows);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         EACH {
@@ -270,7 +253,7 @@ KERNEL(kernel_6, 256, const int* live, int rows, const i64* b0, const i64* b1, c
     }
 }
 
-KERNEL(kernel_7, 256, const int* live, int rows, const float* b0, const float* b1, float* b2) {
+KERNEL(kernel_6, 256, const int* live, int rows, const float* b0, const float* b1, float* b2) {
     int count = live_rows(live, rows);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         EACH {
@@ -286,34 +269,38 @@ KERNEL(kernel_7, 256, const int* live, int rows, const float* b0, const float* b
     }
 }
 
-KERNEL(kernel_8, 256, const int* live, int rows, const float* b0, const float* b1, const float* b2, const float* b3, const float* b4, const float* b5, const float* b6, const float* b7, const float* b8, const float* b9, const float* b10, float* b11, float* b12, float* b13, float* b14, float* b15) {
+KERNEL(kernel_7, 256, const int* live, int rows, const float* b0, const float* b1, float* b2, const float* b3, const float* b4, const float* b5, const float* b6, const float* b7, const float* b8, const float* b9, const float* b10, float* b11, float* b12, float* b13, float* b14) {
     int count = live_rows(live, rows);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         EACH {
+            for (int i = blockIdx.y * THREADS + TID; i < 512; i += gridDim.y * THREADS) {
+                int x0 = i;
+                float v0 = b0[i64(row) * 512 + x0];
+                float v1 = b1[x0];
+                float v2 = plus(v0, v1);
+                float v3 = rectified(v2);
+                b2[i64(row) * 512 + x0] = v3;
+            }
+        }
+        EACH {
             for (int i = blockIdx.y * THREADS + TID; i < 128; i += gridDim.y * THREADS) {
                 int x0 = i;
-                float v0 = b0[i64(row) * 128 + x0];
-                float v1 = b1[i64(row) * 128 + x0];
-                float v2 = b2[x0];
-                float v3 = plus(v1, v2);
-                float v4 = plus(v0, v3);
-                float v5 = b3[i64(row) * 128 + x0];
-                float v6 = b4[x0];
-                float v7 = plus(v5, v6);
-                float v8 = b5[i64(row) * 128 + x0];
-                float v9 = b6[x0];
-                float v10 = plus(v8, v9);
-                float v11 = b7[i64(row) * 128 + x0];
-                float v12 = b8[x0];
-                float v13 = plus(v11, v12);
-                float v14 = b9[i64(row) * 128 + x0];
-                float v15 = b10[x0];
-                float v16 = plus(v14, v15);
-                b11[i64(row) * 128 + x0] = v4;
-                b12[i64(row) * 128 + x0] = v7;
-                b13[i64(row) * 128 + x0] = v10;
-                b14[i64(row) * 128 + x0] = v13;
-                b15[i64(row) * 128 + x0] = v16;
+                float v0 = b3[i64(row) * 128 + x0];
+                float v1 = b4[x0];
+                float v2 = plus(v0, v1);
+                float v3 = b5[i64(row) * 128 + x0];
+                float v4 = b6[x0];
+                float v5 = plus(v3, v4);
+                float v6 = b7[i64(row) * 128 + x0];
+                float v7 = b8[x0];
+                float v8 = plus(v6, v7);
+                float v9 = b9[i64(row) * 128 + x0];
+                float v10 = b10[x0];
+                float v11 = plus(v9, v10);
+                b11[i64(row) * 128 + x0] = v2;
+                b12[i64(row) * 128 + x0] = v5;
+                b13[i64(row) * 128 + x0] = v8;
+                b14[i64(row) * 128 + x0] = v11;
             }
         }
     }

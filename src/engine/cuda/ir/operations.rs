@@ -190,15 +190,16 @@ impl Rowwise {
     pub(crate) fn writes(&self) -> Vec<BufferId> {
         match self.kernel {
             RowKernel::ArgMax { done } => vec![self.to, done],
-            RowKernel::Softmax | RowKernel::LayerNorm { .. } => vec![self.to],
+            RowKernel::LayerNorm { sum, .. } => [self.to].into_iter().chain(sum).collect(),
+            RowKernel::Softmax => vec![self.to],
         }
     }
 
     /// Returns the buffers that it reads.
     pub(crate) fn reads(&self) -> Vec<BufferId> {
         let more = match self.kernel {
-            RowKernel::LayerNorm { scale, bias, .. } => [Some(scale), bias],
-            RowKernel::Softmax | RowKernel::ArgMax { .. } => [None; 2],
+            RowKernel::LayerNorm { scale, bias, residual, .. } => [Some(scale), bias, residual],
+            RowKernel::Softmax | RowKernel::ArgMax { .. } => [None; 3],
         };
         more.into_iter().flatten().chain([self.from]).collect()
     }
@@ -217,6 +218,10 @@ pub(crate) enum RowKernel {
         scale: BufferId,
         /// `[columns]`.
         bias: Option<BufferId>,
+        /// Added to what is normalised; of the same size.
+        residual: Option<BufferId>,
+        /// Second buffer that the kernel writes: the sum that it normalises.
+        sum: Option<BufferId>,
     },
     /// `argmax_i64`.
     ArgMax {

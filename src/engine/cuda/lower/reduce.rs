@@ -62,7 +62,8 @@ fn layer_norm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     }
     let [scale, bias] = vectors;
     let epsilon = call.float("epsilon").unwrap_or(1e-5);
-    let kernel = RowKernel::LayerNorm { epsilon, scale: scale.ok_or("it has no scale")?, bias };
+    let kernel =
+        RowKernel::LayerNorm { epsilon, scale: scale.ok_or("it has no scale")?, bias, residual: None, sum: None };
     given(lowering.rowwise(kernel, &tensor, from, columns, call.result(0))?)
 }
 

@@ -54,7 +54,8 @@ fn shown(plan: &Plan) -> Vec<String> {
         },
         Step::Rowwise(rowwise) => match rowwise.kernel {
             RowKernel::Softmax => "softmax".to_owned(),
-            RowKernel::LayerNorm { .. } => "layer_norm".to_owned(),
+            RowKernel::LayerNorm { residual: Some(_), .. } => "sum + layer_norm".to_owned(),
+            RowKernel::LayerNorm { residual: None, .. } => "layer_norm".to_owned(),
             RowKernel::ArgMax { .. } => "argmax".to_owned(),
         },
         Step::Attention(_) => "attention".to_owned(),
@@ -120,7 +121,7 @@ fn heads_are_put_in_order_by_the_kernel_that_adds_biases() {
     let model = cells::transformer::encoder(Width::QUARTER).expect("sound");
     let launches = shown(&plan(&model, &[("source", 6)]));
     // The first such kernel also stores the mask. Results are put in order by the attention itself.
-    let layer = ["product", "product", "product", "kernel [3, 1]", "attention", "product", "kernel [1]", "layer_norm"];
+    let layer = ["product", "product", "product", "kernel [3, 1]", "attention", "product + bias", "sum + layer_norm"];
     assert_eq!(launches[1..=layer.len()], layer, "{launches:?}");
 }
 

@@ -13,11 +13,12 @@ use super::{
 };
 use crate::{
     batching::RowSpan,
+    device::cuda::Address,
     engine::{RowFailure, RunSize},
     executor::{
         cells::{Node, Row, fits, length},
         cuda::{
-            parameters::{Parameters, Section},
+            parameters::{Parameters, Ring, Section},
             version::Filled,
         },
     },
@@ -127,7 +128,7 @@ impl<'a> Filling<'a> {
     /// Returns the task, ready for its launch.
     pub(super) fn finish(self) -> Filled {
         let Self { parameters, section, mut filled, touched, .. } = self;
-        filled.parameters = parameters.finish(section);
+        filled.parameters = parameters.finish(section, false);
         filled.accesses = touched.accesses();
         filled
     }
@@ -179,7 +180,6 @@ impl<'a> Filling<'a> {
                 self.parameters.name(list, placed.at, at as i32);
             }
             (ReadFrom::Own { table }, Source::Carried { output, start, is_kept }) if node.place.node == 0 => {
-                let bytes = input.row_bytes.pitch();
                 if *is_kept {
                     node.journey.begin_in_sequence();
                 }
@@ -189,7 +189,7 @@ impl<'a> Filling<'a> {
                 });
                 if let Some(row) = on_card {
                     self.touched.read(of.tables[table].buffer, row);
-                    self.parameters.copy(of.tables[table].row(row), of.tables[table].row(slot), bytes);
+                    self.begin(placed, number, of.tables[table].row(row));
                     return Ok(());
                 }
                 let is_kept = *is_kept && node.journey.kept(node.place.segment, *output).is_some();
@@ -208,11 +208,10 @@ impl<'a> Filling<'a> {
                     None => {
                         self.bring(placed, number, input, source);
                         let ring = &self.section.brought[input.ring.unwrap_or_default()];
-                        ring.address().offset(placed.at * bytes)
+                        ring.address().offset(placed.at * input.row_bytes.pitch())
                     }
                 };
-                // Copied before any row is gathered, so the first step reads its own slot like all later ones.
-                self.parameters.copy(from, of.tables[table].row(slot), bytes);
+                self.begin(placed, number, from);
             }
             (ReadFrom::Own { table }, _) => placed.read_tables.push(table),
             (ReadFrom::Span { pool, list, reading }, _) => {
@@ -221,6 +220,11 @@ impl<'a> Filling<'a> {
             _ => self.bring(placed, number, input, source),
         }
         Ok(())
+    }
+
+    /// Makes a node read the state that its request begins with at `from`, in place of its slot.
+    fn begin(&mut self, placed: &Placed<'_>, input: usize, from: Address) {
+        self.parameters.place(Ring::Begins(self.layout.begins(input)), placed.at, from);
     }
 
     /// Sets which entries of a span a node reads.

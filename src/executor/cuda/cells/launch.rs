@@ -52,6 +52,11 @@ impl Version for Cells {
         Some(RunSize { rows, lengths: layout.lengths_for(&longest)? })
     }
 
+    /// A request of a sequence may begin while tasks of an earlier one that was cancelled still run.
+    fn keeps_order(&self) -> bool {
+        self.layout.has_sequences()
+    }
+
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
         // A member without such a node fails later, in `fill`.
         let reads_it = |member: &usize| self.node(job, *member).is_ok_and(|node| self.reads_emitted(job, &node));

@@ -284,6 +284,11 @@ impl Layout {
 }
 
 impl CellLayout {
+    /// Returns the number of an input among those that read the slot of their own request.
+    pub(super) fn begins(&self, input: usize) -> usize {
+        self.inputs[..input].iter().filter(|before| matches!(before.from, ReadFrom::Own { .. })).count()
+    }
+
     /// Returns the list of each row's length along an axis.
     pub(super) fn count(&self, axis: usize) -> usize {
         self.first_count + axis

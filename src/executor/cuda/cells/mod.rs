@@ -277,7 +277,7 @@ impl Layout {
     /// Returns the row moves of a cell's graphs.
     fn around(&self, cell: usize, Reserved { tables, pools }: &Reserved) -> Around {
         let cell = &self.cells[cell];
-        let gathers = cell.inputs.iter().map(|input| {
+        let gathers = cell.inputs.iter().enumerate().map(|(number, input)| {
             let (list, counts, place) = match input.from {
                 ReadFrom::Host => (HOST_ROWS, None, Place::Brought(input.ring.unwrap_or_default())),
                 ReadFrom::Own { table } => (SLOTS, None, tables[table].place()),
@@ -288,11 +288,12 @@ impl Layout {
                     (list, axis.map(|axis| cell.count(axis)), pools[pool].place())
                 }
             };
-            Move { list, counts, row_bytes: input.row_bytes.clone(), place }
+            let begins = matches!(input.from, ReadFrom::Own { .. }).then(|| cell.begins(number));
+            Move { list, counts, row_bytes: input.row_bytes.clone(), place, begins }
         });
         let to = |list: usize, row_bytes: &RowBytes, place: Place| {
             let row_bytes = row_bytes.clone();
-            Move { list, counts: None, row_bytes, place }
+            Move { list, counts: None, row_bytes, place, begins: None }
         };
         let kept = cell
             .kept
@@ -311,12 +312,9 @@ impl Layout {
             .iter()
             .enumerate()
             .map(|(ring, fetched)| (fetched.output, to(fetched.list, &fetched.row_bytes, Place::Fetched(ring))));
-        let has_own = cell.inputs.iter().any(|input| matches!(input.from, ReadFrom::Own { .. }));
         let brought = cell.inputs.iter().filter(|input| input.ring.is_some());
         Around {
             lists: cell.lists,
-            // At most one start value is copied for each input of a row.
-            pieces: if has_own { cell.inputs.len() } else { 0 },
             gathers: gathers.collect(),
             scatters: kept.chain(left).chain(appended).chain(fetched).collect(),
             faults: HOST_ROWS,

@@ -18,7 +18,7 @@ use crate::{
         cuda::{
             PARAMETER_BYTES,
             graph::{Kernels, Loader},
-            version::{Filled, Version, free},
+            version::{Filled, Version},
         },
         job::{Job, Member},
         loaded::Loaded,
@@ -60,19 +60,12 @@ impl CapturedStages {
     pub fn load(card: &mut Cuda, spec: ModelSpec, programs: &StagePrograms, max_rows: u32) -> Result<Self, String> {
         let knobs = Knobs { max_batch_rows: max_rows.max(1), ..Knobs::default() };
         let model = Loaded::new(Arc::new(spec), Arc::default(), programs.clone(), Duration::ZERO);
-        let kernels = Kernels::new(card, knobs.max_batch_rows).map_err(|error| error.to_string())?;
+        let kernels = Kernels::new(card).map_err(|error| error.to_string())?;
         let mut loader = loader(card, &kernels);
         let stages = Stages::with(&mut loader, &model.spec, programs, &knobs, |loader, _, program, around| {
             loader.reserve(program, around, knobs.max_batch_rows)
         });
-        match stages {
-            Ok(stages) => Ok(Self { model, stages, kernels, pair: knobs.buffer_pairs.saturating_sub(1), batches: 0 }),
-            Err(reason) => {
-                // Freeing fails only on a lost card; the first error says more.
-                let _ = free(card, [kernels.unread]);
-                Err(reason)
-            }
-        }
+        Ok(Self { model, stages: stages?, kernels, pair: knobs.buffer_pairs.saturating_sub(1), batches: 0 })
     }
 
     /// Captures a batch's task at each stage. Each row is a request of zeros. Its rows are not consecutive in the
@@ -151,7 +144,6 @@ impl CapturedStages {
     /// # Errors
     /// If the card is lost.
     pub fn free(self, card: &mut Cuda) -> Result<(), DeviceError> {
-        free(card, [self.kernels.unread])?;
         Box::new(self.stages).free(card)
     }
 }

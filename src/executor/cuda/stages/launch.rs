@@ -92,7 +92,7 @@ impl Version for Stages {
             place(job, &mut parameters, Ring::Fetched(ring), output.row_bytes.pitch(), places);
         }
         let is_taken = layout.answers;
-        Ok(Filled { parameters: parameters.finish(section), accesses, is_taken, ..Filled::default() })
+        Ok(Filled { parameters: parameters.finish(section, true), accesses, is_taken, ..Filled::default() })
     }
 
     fn issued(&mut self, task: &Task) {

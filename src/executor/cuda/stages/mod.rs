@@ -196,18 +196,23 @@ impl StageLayout {
                     (self.reads(boundary), boundaries[usize::from(boundary)].tensors[tensor].place)
                 }
             };
-            around.gathers.push(Move { list, counts: None, row_bytes: input.row_bytes.clone(), place });
+            around.gathers.push(Move { list, counts: None, row_bytes: input.row_bytes.clone(), place, begins: None });
         }
         for (port, output) in self.outputs.iter().enumerate() {
             let row_bytes = || output.row_bytes.clone();
             if let Some(tensor) = output.boundary {
                 let place = boundaries[number].tensors[tensor].place;
-                around.scatters.push((port, Move { list: self.writes(), counts: None, row_bytes: row_bytes(), place }));
+                around.scatters.push((
+                    port,
+                    Move { list: self.writes(), counts: None, row_bytes: row_bytes(), place, begins: None },
+                ));
             }
             if output.is_fetched {
                 around.fetched.push(output.row_bytes.pitch());
                 let place = Place::Fetched(around.fetched.len() - 1);
-                around.scatters.push((port, Move { list: HOST_ROWS, counts: None, row_bytes: row_bytes(), place }));
+                around
+                    .scatters
+                    .push((port, Move { list: HOST_ROWS, counts: None, row_bytes: row_bytes(), place, begins: None }));
             }
         }
         around
