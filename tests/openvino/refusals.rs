@@ -53,6 +53,14 @@ fn numbers_that_would_lose_bits() {
 }
 
 #[test]
+fn a_model_that_lacks_an_input_of_the_graph() {
+    let Some(refused) = refusal(&zoo::add_sub().expect("the graph is sound"), ("INPUT0", FP32), "OUTPUT0") else {
+        return;
+    };
+    assert_eq!(refused, "input 'INPUT1' of the graph is not among those of the model");
+}
+
+#[test]
 fn an_operator_that_it_does_not_know() {
     let mut graph = Graph::new("unknown");
     let shape = [PortDim::from("batch"), PortDim::from(4)];
