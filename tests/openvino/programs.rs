@@ -189,6 +189,39 @@ async fn an_output_of_another_rank_than_declared_is_served() {
     }
 }
 
+#[tokio::test]
+async fn numbers_beyond_32_bits_are_refused_before_a_run_and_in_one() {
+    let Some(openvino) = openvino() else { return };
+    let pool = pool();
+    let dims = [PortDim::from("batch"), PortDim::from(2)];
+    let model = zoo::identity_of(DataType::Int64, &dims).expect("the graph is sound");
+    let tensor = |name: &str| TensorSpec::new(name, DataType::Int64, &[2]);
+    let spec = spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]);
+    let handle = bring_up(&pool, openvino, &model, spec.clone());
+    let int64 = |numbers: [i64; 2]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    for number in [i64::from(i32::MAX), i64::from(i32::MIN)] {
+        let outputs = infer(&handle, vec![(&[1, 2], int64([7, number]))]).await.expect("it fits");
+        assert_eq!(outputs[0].data, int64([7, number]));
+    }
+    let program = compile(openvino, &model, &spec);
+    for number in [i64::from(i32::MAX) + 1, i64::from(i32::MIN) - 1, 1 << 40] {
+        let refused = infer(&handle, vec![(&[1, 2], int64([7, number]))]).await.expect_err("it does not fit");
+        let reason = format!(
+            "input 'INPUT0' of model 'model': expected 32-bit numbers from -2147483648 to 2147483647, but found \
+             {number} at [0, 1]"
+        );
+        assert!(matches!(&refused, InferError::Invalid(found) if *found == reason), "{refused}");
+        // Elements that another program made are not admitted first.
+        let (data, buffers, stop) = (int64([7, number]), BufferPool::new(0), StopSignal::default());
+        let inputs = [BatchInput::Dense { shape: &[1, 2], data: &data }];
+        let batch =
+            Batch { rows: 1, inputs: &inputs, steps: &[0], output_shapes: &[None], buffers: &buffers, stop: &stop };
+        let error = program.run(&batch).expect_err("it does not fit");
+        let reason = format!("input 'INPUT0' has the element {number}, which the engine openvino would cut to 32 bits");
+        assert_eq!(error.0, reason);
+    }
+}
+
 #[test]
 fn outputs_are_written_where_the_caller_says() {
     let Some(openvino) = openvino() else { return };

@@ -23,7 +23,7 @@ use crate::{
         target::{InPlace, Target, handed_on},
     },
     model::{DataType, Dims, IndexRange, element_count},
-    onnx::{SealedModel, index_ranges},
+    onnx::{SealedModel, index_ranges, wide_integer},
 };
 
 /// Lengths are rounded up to multiples of this. OpenVINO generates code for each new shape, which takes longer than
@@ -69,8 +69,9 @@ impl OpenVinoProgram {
     ///
     /// # Errors
     /// Fails if the library is missing, if OpenVINO rejects the model (the message names the operator), if its external
-    /// weights cannot be read or make it too large, if a tensor has an unsupported type, if the model lacks one of
-    /// the inputs or outputs or has it with another type, or if it needs an input that is not among them.
+    /// weights cannot be read or make it too large, if a tensor has an unsupported type, if a constant has more bits
+    /// than OpenVINO computes with, if the model lacks one of the inputs or outputs or has it with another type, or if
+    /// it needs an input that is not among them.
     pub fn compile_sealed(
         openvino: &OpenVino,
         precision: Precision,
@@ -84,6 +85,11 @@ impl OpenVinoProgram {
             if let Some((name, reason)) = ports.iter().find_map(refused) {
                 return Err(EngineError(format!("{kind} '{name}' holds {reason}")));
             }
+        }
+        if let Some((name, value)) = wide_integer(model.model()) {
+            return Err(EngineError(format!(
+                "the constant '{name}' has the element {value}, which the engine openvino would cut to 32 bits"
+            )));
         }
         let graph = model.to_whole_bytes().map_err(|error| EngineError(error.to_string()))?;
         // The hash identifies everything that the compiled graph depends on, so that programs with equal hashes share
@@ -137,7 +143,7 @@ impl OpenVinoProgram {
             outputs: outputs.iter().map(of_graph).collect::<Result<_, EngineError>>()?,
             inputs: own_inputs,
             missing_input,
-            index_ranges: inputs.iter().map(|port| known.get(port.name).copied()).collect(),
+            index_ranges: inputs.iter().map(|port| accepted(port, known.get(port.name).copied())).collect(),
             steady: graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
             refused_length: AtomicU32::new(u32::MAX),
             graph: compiled,
@@ -162,6 +168,14 @@ fn refusal(datatype: DataType) -> Option<&'static str> {
         DataType::Uint32 => Some("UINT32, which the engine openvino would compute in INT32"),
         DataType::Uint64 => Some("UINT64, which the engine openvino would compute in INT32"),
         _ => None,
+    }
+}
+
+/// Returns the range of the elements that an input may have. `indices` is that of its indices, if it indexes tables.
+fn accepted(port: &ProgramPort<'_>, indices: Option<IndexRange>) -> Option<IndexRange> {
+    match port.datatype {
+        DataType::Int64 => Some(indices.map_or(IndexRange::INT32, |indices| indices.meet(IndexRange::INT32))),
+        _ => indices,
     }
 }
 
@@ -204,6 +218,15 @@ impl Program for OpenVinoProgram {
                     "input '{name}' is left out, which the engine openvino does not allow"
                 )));
             };
+            // Admission checks the requests' elements; these may also be another program's.
+            if port.datatype == DataType::Int64
+                && let Some((_, found)) = IndexRange::INT32.first_outside(port.datatype, data)
+            {
+                let name = &port.name;
+                return Err(EngineError(format!(
+                    "input '{name}' has the element {found}, which the engine openvino would cut to 32 bits"
+                )));
+            }
             inputs.push((index, Tensor::over(api, port.datatype, shape, data)?));
         }
         let mut targets: SmallVec<[Target<'_>; 4]> = SmallVec::new();
