@@ -55,8 +55,23 @@ impl BufferPool {
         self.max_output_bytes
     }
 
-    /// Returns a buffer of `len_bytes`. Its contents are undefined, so the caller must write all of it.
+    /// Returns a buffer of `len_bytes`. Its contents are undefined, possibly those of another request, so the caller
+    /// must write all of it.
     pub fn take(pool: &Arc<Self>, len_bytes: usize) -> Buffer {
+        Self::take_reused(pool, len_bytes).0
+    }
+
+    /// Returns a buffer of `len_bytes` zeros, for a writer that may leave parts of it unwritten.
+    pub fn take_cleared(pool: &Arc<Self>, len_bytes: usize) -> Buffer {
+        let (mut buffer, is_reused) = Self::take_reused(pool, len_bytes);
+        if is_reused {
+            buffer.as_mut_slice().fill(0);
+        }
+        buffer
+    }
+
+    /// Returns a buffer, and whether it was in use before; fresh memory is zero.
+    fn take_reused(pool: &Arc<Self>, len_bytes: usize) -> (Buffer, bool) {
         let class = class_of(len_bytes);
         let class_bytes = bytes_of(class);
         let reused = {
@@ -68,8 +83,9 @@ impl BufferPool {
             }
             reused
         };
+        let is_reused = reused.is_some();
         let units = reused.unwrap_or_else(|| bytemuck::zeroed_slice_box(class_bytes / size_of::<Unit>() + SPARE_UNITS));
-        Buffer { units, len_bytes, pool: Arc::clone(pool) }
+        (Buffer { units, len_bytes, pool: Arc::clone(pool) }, is_reused)
     }
 
     /// Returns the bytes in buffers that are in use.
@@ -211,6 +227,16 @@ mod tests {
         let again = BufferPool::take(&pool, 256);
         assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (256, 0));
         drop(again);
+    }
+
+    #[test]
+    fn a_cleared_buffer_holds_nothing_of_its_last_user() {
+        let pool = BufferPool::new(1 << 20);
+        let mut used = BufferPool::take(&pool, 200);
+        used.as_mut_slice().fill(7);
+        drop(used);
+        assert!(BufferPool::take(&pool, 200).as_slice().contains(&7), "the pool reuses memory as it is");
+        assert_eq!(BufferPool::take_cleared(&pool, 200).as_slice(), [0; 200]);
     }
 
     #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@
 use super::{
     host::gather::Part,
     pieces::Piece,
-    scatter::scatter_output,
+    scatter::{BatchLengths, scatter_output},
     stages::{Stages, fault_of},
 };
 use crate::{
@@ -19,8 +19,7 @@ pub(super) struct Answers<'a> {
     pub(super) stages: &'a Stages,
     pub(super) number: usize,
     pub(super) parts: &'a [Part<'a>],
-    /// Each part's own lengths.
-    pub(super) lengths: &'a [&'a Lengths],
+    pub(super) lengths: BatchLengths<'a>,
 }
 
 /// For each row, the exit that it takes.
@@ -127,7 +126,8 @@ impl Answers<'_> {
     ) -> Result<(), String> {
         let part_of = |fate: &Fate| Part { start: fate.start, count: fate.count, ..self.parts[fate.part] };
         let parts: Vec<Part<'_>> = fates.iter().map(part_of).collect();
-        let lengths: Vec<&Lengths> = fates.iter().map(|fate| self.lengths[fate.part]).collect();
+        let own: Vec<&Lengths> = fates.iter().map(|fate| self.lengths.own[fate.part]).collect();
+        let lengths = BatchLengths { own: &own, ..self.lengths };
         for (number, exit) in self.stages.stages[self.number].exits.iter().enumerate() {
             let ExitTo::Done(answers) = &exit.to else { continue };
             if fates.iter().all(|fate| fate.exit != Some(number)) {
@@ -135,7 +135,7 @@ impl Answers<'_> {
             }
             for (reply, answer) in answers.iter().enumerate() {
                 let Some(made) = answer.and_then(|answer| outputs.get(answer)) else { continue };
-                scatter_output(self.spec, &self.spec.outputs[reply], &parts, &lengths, made, |fate, tensor| {
+                scatter_output(self.spec, &self.spec.outputs[reply], &parts, lengths, made, |fate, tensor| {
                     let Fate { part, start, count, exit } = fates[fate];
                     if exit == Some(number) {
                         pieces.push((part, Piece { output: reply, rows: start..start + count, tensor }));

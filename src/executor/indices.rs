@@ -83,7 +83,7 @@ impl IndexChecks {
             if is_padded && !range.contains(tensor.pad_value as i64) {
                 let (name, pad) = (&tensor.name, tensor.pad_value);
                 return Err(format!(
-                    "input '{name}' is padded with {pad}, but the graph indexes a table with it: expected {}",
+                    "input '{name}' is padded with {pad}, which no run accepts: expected {}",
                     words(range)
                 ));
             }
@@ -160,7 +160,8 @@ impl IndexCheck {
 }
 
 fn words(range: &IndexRange) -> String {
-    format!("indices from {} to {}", range.least, range.most)
+    let what = if *range == IndexRange::INT32 { "32-bit numbers" } else { "indices" };
+    format!("{what} from {} to {}", range.least, range.most)
 }
 
 /// Returns the bytes of a row along an axis.
@@ -264,8 +265,7 @@ mod tests {
         padded.inputs[0].symbols = SmallVec::from_slice(&[Some(SymbolId(0))]);
         assert_eq!(
             checks.admit_padding(&padded),
-            Err("input 'ids' is padded with 10, but the graph indexes a table with it: expected indices from -10 to 9"
-                .to_owned())
+            Err("input 'ids' is padded with 10, which no run accepts: expected indices from -10 to 9".to_owned())
         );
         padded.inputs[0].pad_value = 9.0;
         assert_eq!(checks.admit_padding(&padded), Ok(()));

@@ -33,14 +33,23 @@ pub(super) fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &Shap
     shape.iter().all(|&dim| dim >= 0).then_some(shape)
 }
 
-/// Makes each part's response from a batch's outputs. `lengths` holds each part's own lengths.
+/// The lengths of padded axes in a batch.
+#[derive(Clone, Copy)]
+pub(super) struct BatchLengths<'a> {
+    /// The lengths to which all parts were padded.
+    pub(super) padded: &'a Lengths,
+    /// Each part's own lengths.
+    pub(super) own: &'a [&'a Lengths],
+}
+
+/// Makes each part's response from a batch's outputs.
 ///
 /// # Errors
 /// See [`scatter_output`].
 pub(super) fn scatter(
     spec: &ModelSpec,
     parts: &[Part<'_>],
-    lengths: &[&Lengths],
+    lengths: BatchLengths<'_>,
     outputs: &[BatchOutput],
 ) -> Result<Vec<Response>, String> {
     let mut responses: Vec<Response> =
@@ -54,19 +63,23 @@ pub(super) fn scatter(
 /// Splits one output of a batch. Calls `give` with each part's number and rows.
 ///
 /// # Errors
-/// If the output does not have the batch's rows on axis 0, or does not have the dimensions of the specification.
+/// If the output does not have the batch's rows on axis 0, does not have the dimensions of the specification, or has to
+/// be cut back and does not have the lengths that follow from the batch's.
 pub(super) fn scatter_output(
     spec: &ModelSpec,
     output: &TensorSpec,
     parts: &[Part<'_>],
-    lengths: &[&Lengths],
+    lengths: BatchLengths<'_>,
     batch: &BatchOutput,
     mut give: impl FnMut(usize, OutputTensor),
 ) -> Result<(), String> {
     let rows: u32 = parts.iter().map(|part| part.count).sum();
     let row_dims = row_dims(spec, output, &batch.shape, rows)?;
+    if lengths.own.iter().any(|own| *own != lengths.padded) {
+        check_padded(spec, output, &row_dims, lengths.padded)?;
+    }
     let mut cursor = Cursor::new(output, &row_dims, batch);
-    for (number, (part, own)) in parts.iter().zip(lengths).enumerate() {
+    for (number, (part, own)) in parts.iter().zip(lengths.own).enumerate() {
         let tensor = cursor.take(spec, output, part.count, own);
         give(number, tensor.ok_or_else(|| too_short(spec, output, batch))?);
     }
@@ -78,6 +91,19 @@ fn too_short(spec: &ModelSpec, output: &TensorSpec, batch: &BatchOutput) -> Stri
         "output '{}' of model '{}' holds fewer elements than its shape {:?} says",
         output.name, spec.name, batch.shape
     )
+}
+
+/// Checks that the axes of a batch to be cut back have the lengths that follow from the padded ones. Otherwise, it is
+/// unknown which part of the output is a request's own. Its requests then run alone, without padding.
+fn check_padded(spec: &ModelSpec, output: &TensorSpec, row_dims: &[i64], padded: &Lengths) -> Result<(), String> {
+    let differs = |(axis, expected): &(usize, Option<u32>)| row_dims.get(*axis).copied() != expected.map(i64::from);
+    let Some((axis, expected)) = output.padded_lengths(padded).find(differs) else { return Ok(()) };
+    let expected = expected.map_or_else(|| "no length".to_owned(), |length| length.to_string());
+    Err(format!(
+        "output '{}' of model '{}' has the dims {row_dims:?}, expected {expected} on dimension {axis} of requests that \
+         are padded to {padded:?}",
+        output.name, spec.name
+    ))
 }
 
 /// Returns a row's dimensions on the wire, from the shape that the graph gave. Dimensions may differ from the declared
@@ -99,8 +125,7 @@ fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> 
     let declared = output.reshape.as_ref().unwrap_or(&output.dims);
     let fits = declared.len() == graph_dims.len()
         && declared.iter().zip(graph_dims).all(|(&declared, &given)| declared < 0 || declared == given);
-    let is_padded = output.symbols.iter().any(Option::is_some);
-    if !fits && (output.reshape.is_some() || is_padded) {
+    if !fits && (output.reshape.is_some() || output.has_padded_axes()) {
         return Err(format!(
             "output '{}' of model '{}' has the shape {shape:?}, expected dims {declared:?}",
             output.name, spec.name
@@ -128,9 +153,9 @@ impl<'a> Cursor<'a> {
 
     fn take(&mut self, spec: &ModelSpec, output: &TensorSpec, count: u32, lengths: &Lengths) -> Option<OutputTensor> {
         let mut own = Dims::from_slice(self.row_dims);
-        for (dim, symbol) in own.iter_mut().zip(&output.symbols) {
-            if let Some(length) = symbol.and_then(|symbol| lengths.get(usize::from(symbol.0))) {
-                *dim = i64::from(*length).min(*dim);
+        for (axis, length) in output.padded_lengths(lengths) {
+            if let (Some(dim), Some(length)) = (own.get_mut(axis), length) {
+                *dim = i64::from(length).min(*dim);
             }
         }
         let elements = element_count(self.row_dims)?;
@@ -182,7 +207,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::model::{DataType, SymbolId};
+    use crate::model::{AxisLength, DataType, SymbolId};
 
     fn model(output: TensorSpec) -> ModelSpec {
         ModelSpec {
@@ -200,6 +225,20 @@ mod tests {
         Part { inputs: &[], rows: count, start: 0, count }
     }
 
+    /// Scatters a batch to requests of one row with these lengths, padded to the longest.
+    fn scattered(
+        spec: &ModelSpec,
+        counts: &[u32],
+        own: &[Lengths],
+        batch: &[BatchOutput],
+    ) -> Result<Vec<Response>, String> {
+        let parts: Vec<Part<'_>> = counts.iter().map(|count| part(*count)).collect();
+        let axes = own.first().map_or(0, |lengths| lengths.len());
+        let padded: Lengths = (0..axes).filter_map(|axis| own.iter().map(|lengths| lengths[axis]).max()).collect();
+        let own: Vec<&Lengths> = own.iter().collect();
+        scatter(spec, &parts, BatchLengths { padded: &padded, own: &own }, batch)
+    }
+
     fn output(shape: &[i64], data: &[u8]) -> Vec<BatchOutput> {
         vec![BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) }]
     }
@@ -207,9 +246,9 @@ mod tests {
     #[test]
     fn each_part_gets_its_rows_in_order() {
         let spec = model(TensorSpec::new("y", DataType::Uint8, &[2]));
-        let lengths = [&Lengths::new(), &Lengths::new()];
+        let lengths = [Lengths::new(), Lengths::new()];
         let batch = output(&[3, 2], &[1, 2, 3, 4, 5, 6]);
-        let responses = scatter(&spec, &[part(1), part(2)], &lengths, &batch).expect("three rows are there");
+        let responses = scattered(&spec, &[1, 2], &lengths, &batch).expect("three rows are there");
         assert_eq!(&responses[0].outputs[0].data[..], [1, 2]);
         assert_eq!(&responses[1].outputs[0].data[..], [3, 4, 5, 6]);
         assert_eq!(responses[1].outputs[0].shape.as_slice(), [2, 2]);
@@ -219,36 +258,64 @@ mod tests {
     fn padded_outputs_are_cut_back_to_own_lengths() {
         let mut tensor = TensorSpec::new("y", DataType::Uint8, &[-1]);
         tensor.symbols = SmallVec::from_slice(&[Some(SymbolId(0))]);
-        let lengths = [&Lengths::from_slice(&[1]), &Lengths::from_slice(&[3])];
+        let lengths = [Lengths::from_slice(&[1]), Lengths::from_slice(&[3])];
         let batch = output(&[2, 3], &[1, 0, 0, 4, 5, 6]);
-        let responses = scatter(&model(tensor), &[part(1), part(1)], &lengths, &batch).expect("two rows are there");
+        let responses = scattered(&model(tensor), &[1, 1], &lengths, &batch).expect("two rows are there");
         assert_eq!(&responses[0].outputs[0].data[..], [1]);
         assert_eq!(responses[0].outputs[0].shape.as_slice(), [1, 1]);
         assert_eq!(&responses[1].outputs[0].data[..], [4, 5, 6]);
     }
 
     #[test]
+    fn outputs_are_cut_back_to_lengths_that_follow_from_padded_ones() {
+        let half = AxisLength::parse("(tokens + 1)//2", &|_| Some(SymbolId(0))).expect("an expression");
+        let mut tensor = TensorSpec::new("y", DataType::Uint8, &[-1, 2]);
+        tensor.computed = vec![(0, half)];
+        let spec = model(tensor);
+        let lengths = [Lengths::from_slice(&[2]), Lengths::from_slice(&[5]), Lengths::from_slice(&[4])];
+        let batch = output(&[3, 3, 2], &[1, 2, 0, 0, 0, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0]);
+        let responses = scattered(&spec, &[1, 1, 1], &lengths, &batch).expect("three rows are there");
+        let answers: Vec<_> = responses.iter().map(|response| &response.outputs[0]).collect();
+        assert_eq!(answers.iter().map(|answer| answer.shape[1]).collect::<Vec<_>>(), [1, 3, 2]);
+        assert_eq!((&answers[0].data[..], &answers[2].data[..]), (&[1, 2][..], &[9, 10, 11, 12][..]));
+    }
+
+    #[test]
+    fn an_output_of_another_length_than_its_padded_axis_is_not_cut() {
+        let mut tensor = TensorSpec::new("y", DataType::Uint8, &[-1]);
+        tensor.symbols = SmallVec::from_slice(&[Some(SymbolId(0))]);
+        let (spec, batch) = (model(tensor), output(&[2, 2], &[1, 2, 3, 4]));
+        let lengths = [1, 3].map(|length| Lengths::from_slice(&[length]));
+        let refused = scattered(&spec, &[1, 1], &lengths, &batch).expect_err("two is not three");
+        assert_eq!(
+            refused,
+            "output 'y' of model 'm' has the dims [2], expected 3 on dimension 0 of requests that are padded to [3]"
+        );
+        let alike = [3, 3].map(|length| Lengths::from_slice(&[length]));
+        let responses = scattered(&spec, &[1, 1], &alike, &batch).expect("nothing was padded");
+        assert_eq!(&responses[1].outputs[0].data[..], [3, 4]);
+    }
+
+    #[test]
     fn an_output_without_the_batch_on_axis_0_is_refused_by_name() {
         let spec = model(TensorSpec::new("y", DataType::Uint8, &[2]));
         let batch = output(&[1, 2], &[1, 2]);
-        let error = scatter(&spec, &[part(2)], &[&Lengths::new()], &batch).expect_err("one row is missing");
+        let error = scattered(&spec, &[2], &[Lengths::new()], &batch).expect_err("one row is missing");
         assert!(error.contains("'y'") && error.contains("2 rows"), "{error}");
     }
 
     #[test]
     fn dims_that_are_not_those_declared_are_taken_as_they_are_unless_they_are_changed_on_the_way() {
-        let lengths = [&Lengths::new(), &Lengths::new()];
+        let lengths = [Lengths::new(), Lengths::new()];
         let plain = TensorSpec::new("y", DataType::Uint8, &[1]);
         let wide = output(&[2, 3], &[1, 2, 3, 4, 5, 6]);
-        let responses =
-            scatter(&model(plain.clone()), &[part(1), part(1)], &lengths, &wide).expect("two rows are there");
+        let responses = scattered(&model(plain.clone()), &[1, 1], &lengths, &wide).expect("two rows are there");
         assert_eq!(responses[1].outputs[0].shape.as_slice(), [1, 3]);
         assert_eq!(&responses[1].outputs[0].data[..], [4, 5, 6]);
         let reshaped = TensorSpec { reshape: Some(Dims::from_slice(&[1, 1])), ..plain.clone() };
         let padded = TensorSpec { symbols: SmallVec::from_slice(&[Some(SymbolId(0))]), ..plain };
         for tensor in [reshaped, padded] {
-            let error =
-                scatter(&model(tensor), &[part(1), part(1)], &lengths, &wide).expect_err("dims [1] were declared");
+            let error = scattered(&model(tensor), &[1, 1], &lengths, &wide).expect_err("dims [1] were declared");
             assert!(error.contains("'y'") && error.contains("[2, 3]"), "{error}");
         }
     }
@@ -257,8 +324,8 @@ mod tests {
     fn strings_are_taken_row_by_row() {
         let spec = model(TensorSpec::new("y", DataType::Bytes, &[1]));
         let data = [1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c'];
-        let lengths = [&Lengths::new(), &Lengths::new()];
-        let responses = scatter(&spec, &[part(1), part(1)], &lengths, &output(&[2, 1], &data)).expect("two rows");
+        let lengths = [Lengths::new(), Lengths::new()];
+        let responses = scattered(&spec, &[1, 1], &lengths, &output(&[2, 1], &data)).expect("two rows");
         assert_eq!(&responses[1].outputs[0].data[..], [2, 0, 0, 0, b'b', b'c']);
     }
 }

@@ -1,8 +1,8 @@
-//! Valid ranges of index inputs.
+//! Valid ranges of inputs that are indices, or that an engine computes in fewer bits.
 
 use super::DataType;
 
-/// Range of indices that a run accepts, inclusive. A run with an index outside the range fails.
+/// Range of indices or other integers that a run accepts, inclusive. A run with one outside the range fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRange {
     /// Minimum.
@@ -17,6 +17,9 @@ pub struct IndexRange {
 const BLOCK: usize = 64;
 
 impl IndexRange {
+    /// The numbers of 32 bits, for an engine that computes with no others.
+    pub const INT32: Self = Self { least: i32::MIN as i64, most: i32::MAX as i64, as_int32: false };
+
     /// Returns the indices of a table with this many rows, counted from the start or, if negative, from the end.
     pub fn of_table(rows: i64) -> Self {
         Self { least: -rows, most: rows - 1, as_int32: false }

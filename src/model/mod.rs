@@ -2,6 +2,7 @@
 //!
 //! Nothing here depends on the wire formats, the scheduler or devices.
 
+mod axis_length;
 mod datatype;
 mod indices;
 mod sequence;
@@ -10,6 +11,7 @@ mod stages;
 mod tensor;
 pub mod unfold;
 
+pub use axis_length::{AxisLength, AxisLengthError};
 pub use datatype::DataType;
 pub use indices::IndexRange;
 pub use sequence::{CorrelationId, InSequence};

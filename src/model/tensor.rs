@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{DataType, SymbolId};
+use super::{AxisLength, DataType, SymbolId};
 
 /// Dimensions of a tensor. In a specification, −1 is a variable dimension.
 pub type Dims = SmallVec<[i64; 4]>;
@@ -23,6 +23,9 @@ pub struct TensorSpec {
     /// The symbol of each dimension of `dims`, to whose length requests are padded (inputs) or from whose length they
     /// are cut back (outputs). Empty if no axis is padded.
     pub symbols: SmallVec<[Option<SymbolId>; 4]>,
+    /// Dimensions of an output whose length follows from those of padded axes in another way, by axis: they are cut
+    /// back to it too.
+    pub computed: Vec<(usize, AxisLength)>,
     /// Fill value of an input's padded axes.
     pub pad_value: f64,
     /// Labels of an output's classes by index, for the classification extension.
@@ -39,20 +42,35 @@ impl TensorSpec {
             reshape: None,
             optional: false,
             symbols: SmallVec::new(),
+            computed: Vec::new(),
             pad_value: 0.0,
             labels: Vec::new(),
         }
     }
 
-    /// Returns `dims` with padded axes replaced by the lengths of their symbols, which are indexed by [`SymbolId`].
+    /// Returns `dims` with the lengths of the axes that follow from padded ones. `lengths` are those of the padded
+    /// axes, indexed by [`SymbolId`].
     pub fn dims_at(&self, lengths: &[u32]) -> Dims {
         let mut dims = self.dims.clone();
-        for (dim, symbol) in dims.iter_mut().zip(&self.symbols) {
-            if let Some(length) = symbol.and_then(|symbol| lengths.get(usize::from(symbol.0))) {
-                *dim = i64::from(*length);
+        for (axis, length) in self.padded_lengths(lengths) {
+            if let (Some(dim), Some(length)) = (dims.get_mut(axis), length) {
+                *dim = i64::from(length);
             }
         }
         dims
+    }
+
+    /// Returns the axes whose lengths follow from those of padded axes, with these lengths; `None` if they make no
+    /// length.
+    pub fn padded_lengths(&self, lengths: &[u32]) -> impl Iterator<Item = (usize, Option<u32>)> {
+        let symbols = self.symbols.iter().enumerate();
+        let same = symbols.filter_map(|(axis, symbol)| Some((axis, lengths.get(usize::from((*symbol)?.0)).copied())));
+        same.chain(self.computed.iter().map(|(axis, length)| (*axis, length.value(lengths))))
+    }
+
+    /// Whether the length of an axis follows from those of padded axes.
+    pub fn has_padded_axes(&self) -> bool {
+        self.symbols.iter().any(Option::is_some) || !self.computed.is_empty()
     }
 }
 

@@ -30,6 +30,7 @@ mod sealed;
 mod tensors;
 #[cfg(feature = "tools")]
 pub mod weights;
+mod wide;
 #[cfg(feature = "tools")]
 pub mod zoo;
 
@@ -40,6 +41,7 @@ pub use indices::index_ranges;
 pub use port::{Port, PortDim};
 pub use read::Signature;
 pub use sealed::{SealedInput, SealedModel};
+pub use wide::wide_integer;
 
 /// Messages of `onnx.proto`.
 #[allow(missing_docs, clippy::doc_markdown)]

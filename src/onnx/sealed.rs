@@ -13,6 +13,7 @@ use super::{
     Error, Model, expansion,
     external::{self, ExternalFiles, ExternalWeight},
     file::MESSAGE_MAX_BYTES,
+    links::Links,
 };
 
 /// A model that an engine can open without opening other files. Its functions and bodies are of bounded size, and its
@@ -100,8 +101,14 @@ impl SealedModel {
     pub fn inputs(&self) -> Vec<SealedInput<'_>> {
         let Some(graph) = &self.model.0.graph else { return Vec::new() };
         let defaults: HashSet<&str> = graph.initializer.iter().map(|it| it.name()).collect();
+        let links = Links::new(graph);
+        let by_nodes = (0..graph.node.len()).flat_map(|node| &links.node(node).reads);
+        let by_nodes = by_nodes.map(|&tensor| links.name(tensor));
+        let read: HashSet<&str> = by_nodes.chain(graph.output.iter().map(|output| output.name())).collect();
         let named = graph.input.iter().map(|input| input.name());
-        named.map(|name| SealedInput { name, has_default: defaults.contains(name) }).collect()
+        named
+            .map(|name| SealedInput { name, has_default: defaults.contains(name), is_read: read.contains(name) })
+            .collect()
     }
 
     /// Returns the names of the graph's outputs in its order.
@@ -124,6 +131,8 @@ pub struct SealedInput<'a> {
     pub name: &'a str,
     /// Whether the graph has a value for it where a run brings none.
     pub has_default: bool,
+    /// Whether a node reads it, or it is an output.
+    pub is_read: bool,
 }
 
 #[cfg(test)]
@@ -164,7 +173,7 @@ mod tests {
         assert_eq!(whole, inside);
         let plain = SealedModel::new("inside", inside.to_bytes(), &ExternalFiles::None).expect("it is sound");
         assert_eq!(plain.to_whole_bytes().expect("nothing is missing"), inside.to_bytes());
-        assert_eq!(plain.inputs(), [SealedInput { name: "INPUT0", has_default: false }]);
+        assert_eq!(plain.inputs(), [SealedInput { name: "INPUT0", has_default: false, is_read: true }]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use paternoster::{
     executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions},
     model::{DataType, Dims, ModelSpec, TensorSpec},
     onnx::{
-        Model, PortDim,
+        Model, PortDim, Signature,
         build::Graph,
         zoo::{self, Width, cells},
     },
@@ -145,6 +145,83 @@ async fn rows_are_wider_or_narrower_than_declared() {
     }
 }
 
+/// OpenVINO computes the shape of an output that the file lets vary, and accepts memory of no other.
+#[tokio::test]
+async fn an_output_that_varies_by_declaration_alone_is_served() {
+    let Some(openvino) = openvino() else { return };
+    let pool = pool();
+    for (declared, dims) in [(PortDim::from("seq"), -1), (PortDim::from(5), 5), (PortDim::from(4), 4)] {
+        let mut graph = Graph::new("fixed");
+        let input = graph.input("INPUT0", DataType::Fp32, &[PortDim::from(1), PortDim::from(4)]);
+        let made = graph.op("Relu", &[&input]).named("OUTPUT0").value();
+        graph.output(&made, DataType::Fp32, &[PortDim::from(1), declared]);
+        let model = graph.finish().expect("the graph is sound");
+        let tensor = |name: &str, dims: &[i64]| TensorSpec::new(name, DataType::Fp32, dims);
+        let spec = spec(vec![tensor("INPUT0", &[1, 4])], vec![tensor("OUTPUT0", &[1, dims])]);
+        let handle = bring_up(&pool, openvino, &model, ModelSpec { max_batch_size: 0, ..spec });
+        for number in [1.0, 3.0] {
+            let outputs = infer(&handle, vec![(&[1, 4], fp32(&[number, -2.0, 0.5, 4.0]))]).await.expect("it runs");
+            assert_eq!(outputs[0].shape.as_slice(), [1, 4], "declared as {dims}");
+            assert_eq!(outputs[0].data, fp32(&[number, 0.0, 0.5, 4.0]), "declared as {dims}");
+        }
+    }
+}
+
+/// Shapes of another rank than declared are served as they are, as ONNX Runtime's.
+#[tokio::test]
+async fn an_output_of_another_rank_than_declared_is_served() {
+    let Some(openvino) = openvino() else { return };
+    let pool = pool();
+    let dims = [PortDim::from("batch"), PortDim::from(4)];
+    let mut graph = Graph::new("pairs");
+    let input = graph.input("INPUT0", DataType::Fp32, &dims);
+    let negative = graph.op("Neg", &[&input]).value();
+    let to = graph.literal(&[0_i64, 2, 2]);
+    let made = graph.op("Reshape", &[&negative, &to]).named("OUTPUT0").value();
+    graph.output(&made, DataType::Fp32, &dims);
+    let model = graph.finish().expect("the graph is sound");
+    let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[4]);
+    let handle = bring_up(&pool, openvino, &model, spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]));
+    for rows in [1_i64, 2, 1] {
+        let outputs = infer(&handle, vec![(&[rows, 4], fp32(&vec![1.5; 4 * rows as usize]))]).await.expect("it runs");
+        assert_eq!(outputs[0].shape.as_slice(), [rows, 2, 2]);
+        assert_eq!(outputs[0].data, fp32(&vec![-1.5; 4 * rows as usize]));
+    }
+}
+
+#[tokio::test]
+async fn numbers_beyond_32_bits_are_refused_before_a_run_and_in_one() {
+    let Some(openvino) = openvino() else { return };
+    let pool = pool();
+    let dims = [PortDim::from("batch"), PortDim::from(2)];
+    let model = zoo::identity_of(DataType::Int64, &dims).expect("the graph is sound");
+    let tensor = |name: &str| TensorSpec::new(name, DataType::Int64, &[2]);
+    let spec = spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]);
+    let handle = bring_up(&pool, openvino, &model, spec.clone());
+    let int64 = |numbers: [i64; 2]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    for number in [i64::from(i32::MAX), i64::from(i32::MIN)] {
+        let outputs = infer(&handle, vec![(&[1, 2], int64([7, number]))]).await.expect("it fits");
+        assert_eq!(outputs[0].data, int64([7, number]));
+    }
+    let program = compile(openvino, &model, &spec);
+    for number in [i64::from(i32::MAX) + 1, i64::from(i32::MIN) - 1, 1 << 40] {
+        let refused = infer(&handle, vec![(&[1, 2], int64([7, number]))]).await.expect_err("it does not fit");
+        let reason = format!(
+            "input 'INPUT0' of model 'model': expected 32-bit numbers from -2147483648 to 2147483647, but found \
+             {number} at [0, 1]"
+        );
+        assert!(matches!(&refused, InferError::Invalid(found) if *found == reason), "{refused}");
+        // Elements that another program made are not admitted first.
+        let (data, buffers, stop) = (int64([7, number]), BufferPool::new(0), StopSignal::default());
+        let inputs = [BatchInput::Dense { shape: &[1, 2], data: &data }];
+        let batch =
+            Batch { rows: 1, inputs: &inputs, steps: &[0], output_shapes: &[None], buffers: &buffers, stop: &stop };
+        let error = program.run(&batch).expect_err("it does not fit");
+        let reason = format!("input 'INPUT0' has the element {number}, which the engine openvino would cut to 32 bits");
+        assert_eq!(error.0, reason);
+    }
+}
+
 #[test]
 fn outputs_are_written_where_the_caller_says() {
     let Some(openvino) = openvino() else { return };
@@ -175,9 +252,15 @@ fn outputs_are_written_where_the_caller_says() {
 #[test]
 fn programs_of_one_graph_share_it_and_precisions_do_not() {
     let Some(openvino) = openvino() else { return };
-    let model = sealed(&cells::lstm::step(Width::QUARTER).expect("the graph is sound"));
+    let model = cells::lstm::step(Width::QUARTER).expect("the graph is sound");
+    let Signature { inputs, .. } = Signature::from_bytes("step", &model.to_bytes()).expect("it can be read");
+    let inputs: Vec<ProgramPort<'_>> = inputs
+        .iter()
+        .map(|port| ProgramPort { name: &port.name, datatype: port.datatype.expect("a datatype") })
+        .collect();
+    let model = sealed(&model);
     let origin = |precision| {
-        let compiled = OpenVinoProgram::compile_sealed(openvino, precision, &model, &[], &[]);
+        let compiled = OpenVinoProgram::compile_sealed(openvino, precision, &model, &inputs, &[]);
         compiled.expect("it compiles").origin()
     };
     assert!(origin(Precision::Ieee).is_some());

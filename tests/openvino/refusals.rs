@@ -53,6 +53,29 @@ fn numbers_that_would_lose_bits() {
 }
 
 #[test]
+fn constants_that_would_lose_bits() {
+    let shape = [PortDim::from("batch"), PortDim::from(2)];
+    let mut graph = Graph::new("wide");
+    let input = graph.input("INPUT0", DataType::Int64, &shape);
+    let limit = graph.constant("LIMIT", &[1], &[1_i64 << 40]);
+    let less = graph.op("Less", &[&input, &limit]).value();
+    let output = graph.op("Cast", &[&less]).attr("to", 1).named("OUTPUT0").value();
+    graph.output(&output, FP32, &shape);
+    let model = graph.finish().expect("the graph is sound");
+    let Some(refused) = refusal(&model, ("INPUT0", DataType::Int64), "OUTPUT0") else { return };
+    let expected = "the constant 'LIMIT' has the element 1099511627776, which the engine openvino would cut to 32 bits";
+    assert_eq!(refused, expected);
+}
+
+#[test]
+fn a_model_that_lacks_an_input_of_the_graph() {
+    let Some(refused) = refusal(&zoo::add_sub().expect("the graph is sound"), ("INPUT0", FP32), "OUTPUT0") else {
+        return;
+    };
+    assert_eq!(refused, "input 'INPUT1' of the graph is not among those of the model");
+}
+
+#[test]
 fn an_operator_that_it_does_not_know() {
     let mut graph = Graph::new("unknown");
     let shape = [PortDim::from("batch"), PortDim::from(4)];

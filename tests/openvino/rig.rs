@@ -7,13 +7,16 @@ use std::{
 };
 
 use paternoster::{
-    device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, Engines, OnnxEngine, Precision, Program, ProgramPort, StopSignal},
     model::{DataType, Dims},
     onnx::{ExternalFiles, Model, Port, PortDim, SealedModel, Signature},
 };
 
-use crate::{openvino::openvino, runtime::runtime};
+use crate::{
+    openvino::openvino,
+    runtime::runtime,
+    stain::{assert_clean, stained_pool},
+};
 
 /// Maximum difference between the engines' fp32 answers, as a fraction of the largest.
 pub(crate) const FP32: f32 = 1e-4;
@@ -107,10 +110,14 @@ impl Network {
             shapes.iter().enumerate().map(|(input, shape)| self.elements(input, count(shape))).collect();
         let inputs: Vec<BatchInput<'_>> =
             shapes.iter().zip(&elements).map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
-        let (buffers, stop, steps) = (BufferPool::new(0), StopSignal::default(), vec![0; rows as usize]);
+        let (buffers, stop, steps) = (stained_pool(), StopSignal::default(), vec![0; rows as usize]);
         let batch =
             Batch { rows: rows as u32, inputs: &inputs, steps: &steps, output_shapes, buffers: &buffers, stop: &stop };
-        program.run(&batch).unwrap_or_else(|error| panic!("{}, {rows} rows: {error}", self.name)).outputs
+        let outputs = program.run(&batch).unwrap_or_else(|error| panic!("{}, {rows} rows: {error}", self.name)).outputs;
+        for (port, output) in self.outputs.iter().zip(&outputs) {
+            assert_clean(&output.data, &format!("{}, {rows} rows, output '{}'", self.name, port.name));
+        }
+        outputs
     }
 
     /// Runs the same batch on several threads at once, so that runs use one thread each as well as all threads.
@@ -126,16 +133,25 @@ impl Network {
         })
     }
 
-    /// Runs one row and three rows with both engines, in fp32 and, if the processor supports it, in BF16.
+    /// Runs one row and three rows with both engines, in fp32 and, if the processor supports it, in BF16, in memory
+    /// that earlier requests have used.
     pub(crate) fn check(&self, bf16: f32) {
-        let Some(engines) = engines() else { return };
+        let Some(runtime) = runtime() else { return };
+        let engines =
+            Engines { onnxruntime: Some(Ok(runtime.clone())), openvino: openvino().cloned().unwrap_or_default() };
         let reference = self.program(&engines, OnnxEngine::OnnxRuntime, Precision::Ieee);
         let unknown = vec![None; self.outputs.len()];
         let expected: Vec<_> = [1, 3].map(|rows| (rows, self.run(&*reference, rows, &unknown))).into();
         for (rows, expected) in &expected {
-            for given in self.run_together(&*reference, *rows, &unknown) {
-                self.compare(&given, expected, FP32, &format!("onnxruntime, several runs, {rows} rows"));
+            let known: Vec<_> = expected.iter().map(|output| Some(output.shape.clone())).collect();
+            for shapes in [&unknown, &known, &known] {
+                for given in self.run_together(&*reference, *rows, shapes) {
+                    self.compare(&given, expected, FP32, &format!("onnxruntime, several runs, {rows} rows"));
+                }
             }
+        }
+        if openvino().is_none() {
+            return;
         }
         let mut precisions = vec![(Precision::Ieee, FP32)];
         if engines.openvino.computes_in("BF16").expect("it is loaded") {

@@ -1,13 +1,6 @@
 //! An ONNX graph compiled by ONNX Runtime.
 
-use std::{
-    ffi::CString,
-    ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::HashSet, ffi::CString, ptr, sync::Arc};
 
 use bytes::Bytes;
 use ort::{AsPointer, sys};
@@ -24,10 +17,11 @@ use super::{
 };
 use crate::{
     engine::{
-        Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, SMALL_MODEL_BYTES, StopSignal,
-        sessions::Origin, target::Target,
+        Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, SMALL_MODEL_BYTES,
+        sessions::Origin,
+        target::{InPlace, Target, handed_on},
     },
-    model::{DataType, Dims, IndexRange, ModelSpec, element_count},
+    model::{DataType, IndexRange, ModelSpec, element_count},
     onnx::{ExternalFiles, SealedModel, index_ranges},
 };
 
@@ -50,8 +44,8 @@ pub struct OnnxProgram {
 struct Port {
     name: CString,
     datatype: DataType,
-    /// Whether a run gave the output another shape than declared. From then on, ONNX Runtime allocates it.
-    differs: AtomicBool,
+    /// Whether ONNX Runtime writes an output into memory that it is given.
+    in_place: InPlace,
 }
 
 /// Parts of ONNX Runtime's errors when an output's shape differs from that of the memory provided, or the memory's
@@ -136,8 +130,14 @@ impl OnnxProgram {
         let weights = Weights::read(model, &mut hash)?;
         let origin = hash.finalize().into();
         let compiled = runtime.sessions().of(origin, || CompiledGraph::new(runtime, &graph, weights, provider))?;
-        let inputs = ports("input", inputs, compiled.session().inputs())?;
-        let outputs = ports("output", outputs, compiled.session().outputs())?;
+        let (takes, gives) = (compiled.session().inputs(), compiled.session().outputs());
+        let inputs = ports("input", inputs, takes, InPlace::never)?;
+        let mut outputs = ports("output", outputs, gives, InPlace::unproven)?;
+        // ONNX Runtime passes such an input on instead of writing an output, if a run has the input.
+        let model_inputs: HashSet<&str> = model.inputs().iter().map(|input| input.name).collect();
+        for port in outputs.iter_mut().filter(|port| model_inputs.contains(&*port.name.to_string_lossy())) {
+            port.in_place = InPlace::never();
+        }
         Ok(Self {
             steady: provider.is_none() && graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
             uses_card: provider.is_some(),
@@ -153,7 +153,12 @@ impl OnnxProgram {
 }
 
 /// Matches the requested tensors with those of the graph.
-fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -> Result<Vec<Port>, EngineError> {
+fn ports(
+    kind: &str,
+    wanted: &[ProgramPort<'_>],
+    graph: &[ort::value::Outlet],
+    in_place: fn() -> InPlace,
+) -> Result<Vec<Port>, EngineError> {
     wanted
         .iter()
         .map(|&ProgramPort { name, datatype }| {
@@ -170,7 +175,7 @@ fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -
             }
             let name = CString::new(name)
                 .map_err(|_| EngineError(format!("{kind} name '{}' holds a zero byte", name.escape_debug())))?;
-            Ok(Port { name, datatype, differs: AtomicBool::new(false) })
+            Ok(Port { name, datatype, in_place: in_place() })
         })
         .collect()
 }
@@ -196,15 +201,18 @@ impl Program for OnnxProgram {
         let mut given = given.iter_mut();
         for (port, shape) in self.outputs.iter().zip(batch.output_shapes) {
             let memory = given.next().and_then(Option::as_deref_mut);
-            let (name, differs) = (port.name.to_string_lossy(), port.differs.load(Ordering::Relaxed));
-            targets.push(Target::of((&name, port.datatype), differs, shape.as_ref(), memory, batch)?);
+            let name = port.name.to_string_lossy();
+            targets.push(Target::of((&name, port.datatype), &port.in_place, shape.as_ref(), memory, batch)?);
         }
-        let outputs = match self.execute(&names, &tensors, &mut targets, batch.stop) {
-            Err(error) if OTHER_SHAPE.iter().any(|text| error.0.contains(text)) => {
-                self.execute_undeclared(&names, &tensors, targets, batch.stop, error)?
-            }
-            outputs => outputs?,
-        };
+        let mut outputs = self.execute(&names, &tensors, &mut targets, batch);
+        // The shapes of outputs are not the declared ones. The run is repeated with outputs that ONNX Runtime
+        // allocates, unless none of them used the memory of the pool: it would fail in the same way.
+        if outputs.as_ref().is_err_and(|error| OTHER_SHAPE.iter().any(|text| error.0.contains(text)))
+            && targets.iter_mut().fold(false, |any, target| target.leave_to_engine() | any)
+        {
+            outputs = self.execute(&names, &tensors, &mut targets, batch);
+        }
+        let outputs = outputs?;
         Ok(Execution { outputs, ..Execution::default() })
     }
 
@@ -226,37 +234,12 @@ impl Program for OnnxProgram {
 }
 
 impl OnnxProgram {
-    /// Runs again with outputs that ONNX Runtime allocates, after a run whose outputs did not have the declared shapes,
-    /// and records which outputs differ.
-    fn execute_undeclared(
-        &self,
-        names: &[*const std::ffi::c_char],
-        inputs: &[Tensor<'_>],
-        mut targets: SmallVec<[Target<'_>; 4]>,
-        stop: &StopSignal,
-        error: EngineError,
-    ) -> Result<Vec<BatchOutput>, EngineError> {
-        let declared: SmallVec<[Option<Dims>; 4]> = targets.iter_mut().map(Target::leave_to_engine).collect();
-        // No output used the memory of the pool, so a second run would fail in the same way.
-        if declared.iter().all(Option::is_none) {
-            return Err(error);
-        }
-        let outputs = self.execute(names, inputs, &mut targets, stop)?;
-        for ((port, declared), output) in self.outputs.iter().zip(declared).zip(&outputs) {
-            if declared.is_some_and(|declared| declared != output.shape) {
-                // Concurrent runs that have not seen the flag retry in the same way.
-                port.differs.store(true, Ordering::Relaxed);
-            }
-        }
-        Ok(outputs)
-    }
-
     fn execute(
         &self,
         names: &[*const std::ffi::c_char],
         inputs: &[Tensor<'_>],
         targets: &mut SmallVec<[Target<'_>; 4]>,
-        stop: &StopSignal,
+        batch: &Batch<'_>,
     ) -> Result<Vec<BatchOutput>, EngineError> {
         let mut ours: SmallVec<[Option<Tensor<'_>>; 4]> = SmallVec::new();
         for (port, target) in self.outputs.iter().zip(targets.iter_mut()) {
@@ -265,10 +248,10 @@ impl OnnxProgram {
                 Target::Ours(shape, buffer) => {
                     Some(Tensor::over_mut(&self.host, port.datatype, shape, buffer.as_mut_slice())?)
                 }
-                Target::Engine => None,
+                Target::Engine { .. } => None,
             });
         }
-        let options = stop.run_options()?;
+        let options = batch.stop.run_options()?;
         let output_names: SmallVec<[_; 4]> = self.outputs.iter().map(|port| port.name.as_ptr()).collect();
         let input_values: SmallVec<[*const sys::OrtValue; 8]> =
             inputs.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
@@ -309,21 +292,40 @@ impl OnnxProgram {
             .map(|((port, target), allocated)| match target {
                 Target::Given(shape, _) => Ok(BatchOutput { shape, data: Bytes::new() }),
                 Target::Ours(shape, buffer) => Ok(BatchOutput { shape, data: buffer.freeze() }),
-                Target::Engine => read_back(port, allocated),
+                Target::Engine { expected, copied_to } => {
+                    let (output, is_input) = read_back(port, allocated, batch.inputs)?;
+                    port.in_place.learn(expected.as_ref(), &output, is_input);
+                    handed_on(&port.name.to_string_lossy(), output, expected.as_ref(), copied_to)
+                }
             })
             .collect()
     }
 }
 
-/// Takes over an output that ONNX Runtime allocated.
-fn read_back(port: &Port, allocated: Option<Tensor<'static>>) -> Result<BatchOutput, EngineError> {
+/// Takes over an output that ONNX Runtime allocated. Returns also whether it is one of the inputs, which ONNX Runtime
+/// passes on as they are. It is copied then, because the memory of the inputs serves other requests after the run.
+fn read_back(
+    port: &Port,
+    allocated: Option<Tensor<'static>>,
+    inputs: &[BatchInput<'_>],
+) -> Result<(BatchOutput, bool), EngineError> {
     let name = port.name.to_string_lossy();
-    let tensor = allocated.ok_or_else(|| EngineError(format!("the graph did not compute output '{name}'")))?;
+    let missing = || EngineError(format!("the graph did not compute output '{name}'"));
+    let tensor = allocated.ok_or_else(missing)?;
+    // An operator may declare an output that it does not compute.
+    if !tensor.has_value()? {
+        return Err(missing());
+    }
     let shape = tensor.shape()?;
     let count = element_count(&shape).ok_or_else(|| EngineError(format!("output '{name}' has the shape {shape:?}")))?;
-    let data = match port.datatype.size_bytes() {
-        Some(size) => tensor.into_bytes(count * size)?,
-        None => tensor.prefixed_strings(count)?,
+    let Some(size) = port.datatype.size_bytes() else {
+        return Ok((BatchOutput { shape, data: tensor.prefixed_strings(count)? }, false));
     };
-    Ok(BatchOutput { shape, data })
+    let data = tensor.into_bytes(count * size)?;
+    let is_input = inputs.iter().any(|input| match input {
+        BatchInput::Dense { data: input, .. } => input.as_ptr_range().contains(&data.as_ptr()),
+        BatchInput::Strings { .. } | BatchInput::Absent => false,
+    });
+    let data = if is_input { Bytes::copy_from_slice(&data) } else { data };
+    Ok((BatchOutput { shape, data }, is_input))
 }

@@ -174,6 +174,14 @@ impl Tensor<'static> {
         Self { value, memory: PhantomData }
     }
 
+    /// Returns whether the run computed it.
+    pub(super) fn has_value(&self) -> Result<bool, EngineError> {
+        let mut has = 0;
+        // SAFETY: the value is live.
+        check(unsafe { (ort::api().HasValue)(self.value, &mut has) })?;
+        Ok(has != 0)
+    }
+
     /// Returns the shape.
     pub(super) fn shape(&self) -> Result<Dims, EngineError> {
         let api = ort::api();

@@ -110,6 +110,7 @@ functions! {
 
     ov_port_get_any_name: fn(*const Port, *mut *mut c_char) -> Status;
     ov_port_get_element_type: fn(*const Port, *mut u32) -> Status;
+    ov_const_port_get_shape: fn(*const Port, *mut Shape) -> Status;
     ov_output_const_port_free: fn(*mut Port);
 
     ov_infer_request_set_input_tensor_by_index: fn(*mut InferRequest, usize, *const Tensor) -> Status;

@@ -9,8 +9,13 @@ use std::{
 use super::{
     api::{self, Api},
     core::{Core, DEVICE, c_string},
+    tensor::taken_shape,
 };
-use crate::engine::{EngineError, Precision};
+use crate::{
+    engine::{EngineError, Precision},
+    model::Dims,
+    onnx::SealedInput,
+};
 
 /// OpenVINO's compiled model and its ports. Inputs that nothing reads have been removed.
 pub(super) struct Compiled {
@@ -26,6 +31,8 @@ pub(super) struct GraphPort {
     /// One of the port's names. A tensor also has the names of nodes that pass it on unchanged.
     pub(super) name: String,
     pub(super) element: u32,
+    /// The shape, if it is the same in every run. OpenVINO accepts memory of no other shape then.
+    pub(super) fixed: Option<Dims>,
 }
 
 /// Finds a port by any of its names.
@@ -125,14 +132,18 @@ impl Compiled {
     /// The port is live and owned by the caller.
     unsafe fn describe(&self, port: *mut api::Port) -> Result<GraphPort, EngineError> {
         let (api, mut name, mut element) = (self.core.api, ptr::null_mut::<c_char>(), 0);
-        // SAFETY: the port is live until it is released, once; the name is copied and freed.
+        let mut shape = api::Shape { rank: 0, dims: ptr::null_mut() };
+        // SAFETY: the port is live until it is released, once; name and shape are copied and freed.
         unsafe {
             let named = api.check((api.ov_port_get_any_name)(port, &mut name));
             let typed = api.check((api.ov_port_get_element_type)(port, &mut element));
+            // Fails if a dimension varies.
+            let is_fixed = (api.ov_const_port_get_shape)(port, &mut shape) == 0;
+            let fixed = is_fixed.then(|| taken_shape(api, &mut shape));
             (api.ov_output_const_port_free)(port);
             let name = api.owned(name);
             named.and(typed)?;
-            Ok(GraphPort { name, element })
+            Ok(GraphPort { name, element, fixed })
         }
     }
 
@@ -141,20 +152,57 @@ impl Compiled {
         self.inputs == other.inputs && self.outputs == other.outputs
     }
 
-    /// Returns the index of the input that has this name among its names. `at` is its index in the graph.
+    /// Returns, for each of the graph's inputs, the index of its port: `None` for an input that nothing reads, which
+    /// OpenVINO removes, and for one with a default, which it takes for a constant.
     ///
     /// # Errors
-    /// Fails if OpenVINO cannot describe the input.
-    pub(super) fn input(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
+    /// Fails if the ports cannot be matched with the graph's inputs.
+    pub(super) fn places_of(&self, declared: &[SealedInput<'_>]) -> Result<Vec<Option<usize>>, EngineError> {
+        let named = declared.iter().enumerate().map(|(at, input)| self.input(input.name, Some(at)));
+        let mut places = named.collect::<Result<Vec<_>, _>>()?;
+        // An operator that does nothing leaves its input with the name of its output alone. Such ports are still in the
+        // order of the graph.
+        let other: Vec<usize> = (0..self.inputs.len()).filter(|port| !places.contains(&Some(*port))).collect();
+        if other.is_empty() {
+            return Ok(places);
+        }
+        let is_open = |at: &usize| places[*at].is_none() && declared[*at].is_read && !declared[*at].has_default;
+        let open: Vec<usize> = (0..declared.len()).filter(is_open).collect();
+        if open.len() != other.len() {
+            let [open, other] = [
+                open.iter().map(|at| declared[*at].name).collect::<Vec<_>>(),
+                other.iter().map(|port| self.inputs[*port].name.as_str()).collect(),
+            ];
+            return Err(EngineError(format!(
+                "the engine openvino names the inputs {open:?} of the graph {other:?}, which does not tell them apart"
+            )));
+        }
+        open.into_iter().zip(other).for_each(|(at, port)| places[at] = Some(port));
+        Ok(places)
+    }
+
+    /// Returns the index of the input that an output is, if OpenVINO passes one on as it is. The memory of such an
+    /// output is that of the input, whatever else is bound to it.
+    ///
+    /// # Errors
+    /// Fails if OpenVINO cannot describe a port.
+    pub(super) fn passed_on(&self, output: usize) -> Result<Option<usize>, EngineError> {
+        self.input(&self.outputs[output].name, None)
+    }
+
+    /// Returns the index of the input that has this name among its names. `at` is its index in the graph.
+    fn input(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
         self.place(&self.inputs, self.core.api.ov_compiled_model_input_by_name, name, at)
     }
 
-    /// Returns the index of an output, as [`Self::input`].
+    /// Returns the index of the output with this name, which is the graph's output `at` of `count`.
     ///
     /// # Errors
-    /// As [`Self::input`].
-    pub(super) fn output(&self, name: &str, at: Option<usize>) -> Result<Option<usize>, EngineError> {
-        self.place(&self.outputs, self.core.api.ov_compiled_model_output_by_name, name, at)
+    /// Fails if OpenVINO cannot describe the output.
+    pub(super) fn output(&self, name: &str, at: usize, count: usize) -> Result<Option<usize>, EngineError> {
+        let named = self.place(&self.outputs, self.core.api.ov_compiled_model_output_by_name, name, Some(at))?;
+        // If the name was lost, as that of an input may be, the place is left: OpenVINO removes no output.
+        Ok(named.or((count == self.outputs.len()).then_some(at)))
     }
 
     fn place(

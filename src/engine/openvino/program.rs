@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+    atomic::{AtomicU32, Ordering},
 };
 
 use bytes::Bytes;
@@ -19,10 +19,11 @@ use super::{
 use crate::{
     engine::{
         Batch, BatchInput, BatchOutput, EngineError, Execution, Precision, Program, ProgramPort, SMALL_MODEL_BYTES,
-        sessions::Origin, target::Target,
+        sessions::Origin,
+        target::{InPlace, Target, handed_on},
     },
     model::{DataType, Dims, IndexRange, element_count},
-    onnx::{SealedModel, index_ranges},
+    onnx::{SealedModel, index_ranges, wide_integer},
 };
 
 /// Lengths are rounded up to multiples of this. OpenVINO generates code for each new shape, which takes longer than
@@ -34,9 +35,9 @@ pub struct OpenVinoProgram {
     graph: Arc<CompiledGraph>,
     /// In the order of the program; `None` for an input that the graph does not use.
     inputs: Vec<(Port, Option<usize>)>,
-    outputs: Vec<(Port, usize)>,
-    /// An input of the graph that is not an input of the program, so that no run can succeed.
-    missing_input: Option<String>,
+    outputs: Vec<Output>,
+    /// Why no run can succeed, if the program was compiled without inputs that the graph has.
+    missing_input: Option<EngineError>,
     /// Range of valid indices, by input; `None` for an input that indexes nothing.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
@@ -48,8 +49,18 @@ pub struct OpenVinoProgram {
 struct Port {
     name: String,
     datatype: DataType,
-    /// Whether a run gave the output another shape than declared. From then on, OpenVINO allocates it.
-    differs: AtomicBool,
+}
+
+struct Output {
+    port: Port,
+    /// Its place among the graph's ports.
+    index: usize,
+    /// The program's input that it is, if OpenVINO passes one on. Nothing may be bound to it then: OpenVINO would take
+    /// that for the input.
+    passed_on: Option<usize>,
+    in_place: InPlace,
+    /// Its shape, if it is the same in every run.
+    fixed: Option<Dims>,
 }
 
 impl OpenVinoProgram {
@@ -58,8 +69,9 @@ impl OpenVinoProgram {
     ///
     /// # Errors
     /// Fails if the library is missing, if OpenVINO rejects the model (the message names the operator), if its external
-    /// weights cannot be read or make it too large, if a tensor has an unsupported type, or if the model lacks one of
-    /// the inputs or outputs or has it with another type.
+    /// weights cannot be read or make it too large, if a tensor has an unsupported type, if a constant has more bits
+    /// than OpenVINO computes with, if the model lacks one of the inputs or outputs or has it with another type, or if
+    /// it needs an input that is not among them.
     pub fn compile_sealed(
         openvino: &OpenVino,
         precision: Precision,
@@ -73,6 +85,11 @@ impl OpenVinoProgram {
             if let Some((name, reason)) = ports.iter().find_map(refused) {
                 return Err(EngineError(format!("{kind} '{name}' holds {reason}")));
             }
+        }
+        if let Some((name, value)) = wide_integer(model.model()) {
+            return Err(EngineError(format!(
+                "the constant '{name}' has the element {value}, which the engine openvino would cut to 32 bits"
+            )));
         }
         let graph = model.to_whole_bytes().map_err(|error| EngineError(error.to_string()))?;
         // The hash identifies everything that the compiled graph depends on, so that programs with equal hashes share
@@ -88,35 +105,45 @@ impl OpenVinoProgram {
         let graph_ports = compiled.ports();
         let Compiled { inputs: taken, outputs: given, .. } = graph_ports;
         let (declared, made) = (model.inputs(), model.outputs());
+        let places = graph_ports.places_of(&declared)?;
         let in_graph = |&port: &ProgramPort<'_>| {
             let at = declared.iter().position(|input| input.name == port.name);
-            let Some(index) = graph_ports.input(port.name, at)? else {
-                return match declared.iter().find(|input| input.name == port.name) {
-                    Some(input) if input.has_default => Err(EngineError(format!(
-                        "input '{}' has a default in the graph, which the engine openvino takes for a constant",
-                        port.name
-                    ))),
-                    Some(_) => Ok((Port::new(port), None)),
-                    None => Err(lacks("input", port.name, &declared.iter().map(|it| it.name).collect::<Vec<_>>())),
-                };
-            };
-            fits("input", &port, &taken[index]).map(|()| (Port::new(port), Some(index)))
+            let at =
+                at.ok_or_else(|| lacks("input", port.name, &declared.iter().map(|it| it.name).collect::<Vec<_>>()))?;
+            match places[at] {
+                Some(index) => fits("input", &port, &taken[index]).map(|()| (Port::new(port), Some(index))),
+                None if declared[at].has_default => Err(EngineError(format!(
+                    "input '{}' has a default in the graph, which the engine openvino takes for a constant",
+                    port.name
+                ))),
+                None => Ok((Port::new(port), None)),
+            }
         };
+        let own_inputs: Vec<(Port, Option<usize>)> = inputs.iter().map(in_graph).collect::<Result<_, _>>()?;
+        let fed = |index: usize| own_inputs.iter().position(|(_, own)| *own == Some(index));
+        let missing_input = (0..taken.len()).find(|index| fed(*index).is_none()).map(|missing| {
+            let at = places.iter().position(|place| *place == Some(missing));
+            let name = at.map_or(taken[missing].name.as_str(), |at| declared[at].name);
+            EngineError(format!("input '{name}' of the graph is not among those of the model"))
+        });
+        // Without any inputs, the graph is compiled to find out whether it can be.
+        if let Some(missing) = missing_input.clone().filter(|_| !inputs.is_empty()) {
+            return Err(missing);
+        }
         let of_graph = |&port: &ProgramPort<'_>| {
             let at = made.iter().position(|output| *output == port.name);
-            let index = graph_ports.output(port.name, at)?;
+            let index = at.map(|at| graph_ports.output(port.name, at, made.len())).transpose()?.flatten();
             let index = index.ok_or_else(|| lacks("output", port.name, &made))?;
-            fits("output", &port, &given[index]).map(|()| (Port::new(port), index))
+            fits("output", &port, &given[index])?;
+            let passed_on = graph_ports.passed_on(index)?.and_then(fed);
+            let in_place = if passed_on.is_some() { InPlace::never() } else { InPlace::proven() };
+            Ok(Output { port: Port::new(port), index, passed_on, in_place, fixed: given[index].fixed.clone() })
         };
-        // OpenVINO removes inputs that nothing reads, so an input of the graph may have no port.
-        let own_inputs: Vec<(Port, Option<usize>)> = inputs.iter().map(in_graph).collect::<Result<_, _>>()?;
-        let is_fed = |index: usize| own_inputs.iter().any(|(_, own)| *own == Some(index));
-        let missing_input = (0..taken.len()).find(|index| !is_fed(*index)).map(|index| taken[index].name.clone());
         Ok(Self {
+            outputs: outputs.iter().map(of_graph).collect::<Result<_, EngineError>>()?,
             inputs: own_inputs,
-            outputs: outputs.iter().map(of_graph).collect::<Result<_, _>>()?,
             missing_input,
-            index_ranges: inputs.iter().map(|port| known.get(port.name).copied()).collect(),
+            index_ranges: inputs.iter().map(|port| accepted(port, known.get(port.name).copied())).collect(),
             steady: graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
             refused_length: AtomicU32::new(u32::MAX),
             graph: compiled,
@@ -127,7 +154,7 @@ impl OpenVinoProgram {
 
 impl Port {
     fn new(port: ProgramPort<'_>) -> Self {
-        Self { name: port.name.to_owned(), datatype: port.datatype, differs: AtomicBool::new(false) }
+        Self { name: port.name.to_owned(), datatype: port.datatype }
     }
 }
 
@@ -141,6 +168,14 @@ fn refusal(datatype: DataType) -> Option<&'static str> {
         DataType::Uint32 => Some("UINT32, which the engine openvino would compute in INT32"),
         DataType::Uint64 => Some("UINT64, which the engine openvino would compute in INT32"),
         _ => None,
+    }
+}
+
+/// Returns the range of the elements that an input may have. `indices` is that of its indices, if it indexes tables.
+fn accepted(port: &ProgramPort<'_>, indices: Option<IndexRange>) -> Option<IndexRange> {
+    match port.datatype {
+        DataType::Int64 => Some(indices.map_or(IndexRange::INT32, |indices| indices.meet(IndexRange::INT32))),
+        _ => indices,
     }
 }
 
@@ -160,7 +195,8 @@ fn fits(kind: &str, port: &ProgramPort<'_>, graph: &GraphPort) -> Result<(), Eng
 
 /// Returns whether a run failed because an output does not have the shape of the memory provided.
 fn is_other_shape(error: &EngineError) -> bool {
-    ["Could set new shape", "Can't set the output tensor"].iter().any(|text| error.0.contains(text))
+    const TEXTS: [&str; 3] = ["Could set new shape", "Can't set the output tensor", "Can not clone with new dims"];
+    TEXTS.iter().any(|text| error.0.contains(text))
 }
 
 impl Program for OpenVinoProgram {
@@ -169,8 +205,8 @@ impl Program for OpenVinoProgram {
     }
 
     fn run_into(&self, batch: &Batch<'_>, given: &mut [Option<&mut [u8]>]) -> Result<Execution, EngineError> {
-        if let Some(input) = &self.missing_input {
-            return Err(EngineError(format!("input '{input}' of the graph is not among those of the model")));
+        if let Some(missing) = &self.missing_input {
+            return Err(missing.clone());
         }
         let api = self.graph.api();
         let mut inputs: SmallVec<[(usize, Tensor<'_>); 8]> = SmallVec::new();
@@ -182,14 +218,28 @@ impl Program for OpenVinoProgram {
                     "input '{name}' is left out, which the engine openvino does not allow"
                 )));
             };
+            // Admission checks the requests' elements; these may also be another program's.
+            if port.datatype == DataType::Int64
+                && let Some((_, found)) = IndexRange::INT32.first_outside(port.datatype, data)
+            {
+                let name = &port.name;
+                return Err(EngineError(format!(
+                    "input '{name}' has the element {found}, which the engine openvino would cut to 32 bits"
+                )));
+            }
             inputs.push((index, Tensor::over(api, port.datatype, shape, data)?));
         }
         let mut targets: SmallVec<[Target<'_>; 4]> = SmallVec::new();
         let mut given = given.iter_mut();
-        for ((port, _), shape) in self.outputs.iter().zip(batch.output_shapes) {
+        for (Output { port, in_place, fixed, .. }, shape) in self.outputs.iter().zip(batch.output_shapes) {
             let memory = given.next().and_then(Option::as_deref_mut);
-            let differs = port.differs.load(Ordering::Relaxed);
-            targets.push(Target::of((&port.name, port.datatype), differs, shape.as_ref(), memory, batch)?);
+            if let (Some(_), Some(fixed), Some(expected)) = (&memory, fixed, shape)
+                && fixed != expected
+            {
+                return Err(other_shape(&port.name, fixed, expected));
+            }
+            let shape = fixed.as_ref().or(shape.as_ref());
+            targets.push(Target::of((&port.name, port.datatype), in_place, shape, memory, batch)?);
         }
         // Everything above needs no infer request, so it is done before a stream is occupied.
         let (mut request, run) = self.graph.begin_run(batch.stop)?;
@@ -232,81 +282,97 @@ impl OpenVinoProgram {
     fn execute(
         &self,
         request: &mut Taken<'_>,
-        targets: &mut [Target<'_>],
+        targets: &mut SmallVec<[Target<'_>; 4]>,
         batch: &Batch<'_>,
     ) -> Result<Option<Vec<BatchOutput>>, EngineError> {
         let api = self.graph.api();
         let can_go_on = targets.iter().any(|target| matches!(target, Target::Ours(..)));
         let mut owned: SmallVec<[Option<Tensor<'static>>; 4]> = SmallVec::new();
         let mut over: SmallVec<[Option<Tensor<'_>>; 4]> = SmallVec::new();
-        for ((port, _), target) in self.outputs.iter().zip(targets.iter_mut()) {
+        for (Output { port, passed_on, .. }, target) in self.outputs.iter().zip(targets.iter_mut()) {
             let memory = match target {
-                Target::Given(shape, memory) if !memory.is_empty() => Some((&*shape, &mut **memory)),
+                Target::Given(shape, memory) => Some((&*shape, &mut **memory)),
                 Target::Ours(shape, buffer) => Some((&*shape, buffer.as_mut_slice())),
-                Target::Given(..) | Target::Engine => None,
+                Target::Engine { .. } => None,
             };
-            owned.push(memory.is_none().then(|| Tensor::empty(api, port.datatype)).transpose()?);
+            let is_owned = memory.is_none() && passed_on.is_none();
+            owned.push(is_owned.then(|| Tensor::empty(api, port.datatype)).transpose()?);
             let tensor = memory.map(|(shape, memory)| Tensor::over_mut(api, port.datatype, shape, memory));
             over.push(tensor.transpose()?);
         }
-        let tensors = || over.iter().zip(&owned).filter_map(|(over, owned)| over.as_ref().or(owned.as_ref()));
+        let tensors = || over.iter().zip(&owned).map(|(over, owned)| over.as_ref().or(owned.as_ref()));
         let bound = self.outputs.iter().zip(tensors());
-        let bound = bound.map(|((_, index), tensor)| request.bind_output(*index, tensor));
+        let bound = bound.filter_map(|(output, tensor)| Some(request.bind_output(output.index, tensor?)));
         let bound = bound.collect::<Result<(), _>>();
-        // SAFETY: the inputs' tensors live in the caller and the outputs' here. All ports are bound, since no input of
-        // the graph is missing.
+        // SAFETY: the inputs' tensors live in the caller and the outputs' here. All ports are bound: no input of the
+        // graph is missing, and an output without a tensor is an input.
         let ran = bound.and_then(|()| unsafe { request.run(batch.stop) });
         match ran {
             Err(error) if can_go_on && is_other_shape(&error) => return Ok(None),
             ran => ran?,
         }
-        let shapes = tensors().map(Tensor::shape).collect::<Result<SmallVec<[Dims; 4]>, _>>()?;
+        let shapes = tensors().map(|tensor| tensor.map(Tensor::shape).transpose());
+        let shapes = shapes.collect::<Result<SmallVec<[Option<Dims>; 4]>, _>>()?;
         // Ends the borrows of the output memory, which moves into the results below.
         drop(over);
-        for (((port, _), target), shape) in self.outputs.iter().zip(targets.iter()).zip(&shapes) {
-            match target {
-                Target::Ours(declared, _) if declared != shape => return Ok(None),
-                Target::Given(declared, _) if declared != shape => {
-                    let name = &port.name;
-                    return Err(EngineError(format!("output '{name}' has the shape {shape:?}, expected {declared:?}")));
+        for ((output, target), shape) in self.outputs.iter().zip(targets.iter()).zip(&shapes) {
+            match (target, shape) {
+                (Target::Ours(declared, _), Some(shape)) if declared != shape => return Ok(None),
+                (Target::Given(declared, _), Some(shape)) if declared != shape => {
+                    return Err(other_shape(&output.port.name, shape, declared));
                 }
                 _ => {}
             }
         }
-        let taken = targets.iter_mut().map(|target| std::mem::replace(target, Target::Engine));
-        let outputs = self.outputs.iter().zip(taken).zip(owned).zip(shapes);
-        let outputs = outputs.map(|((((port, _), target), owned), shape)| {
-            let data = match (target, owned) {
-                (Target::Ours(_, buffer), _) => buffer.freeze(),
-                (Target::Engine, Some(tensor)) => {
-                    let bytes = element_count(&shape).and_then(|count| count.checked_mul(port.datatype.size_bytes()?));
-                    let named = || EngineError(format!("output '{}' has the shape {shape:?}", port.name));
-                    tensor.into_bytes(bytes.ok_or_else(named)?)?
-                }
-                (Target::Given(..) | Target::Engine, _) => Bytes::new(),
+        let outputs = self.outputs.iter().zip(targets.drain(..)).zip(owned).zip(shapes);
+        let outputs = outputs.map(|(((output, target), owned), shape)| {
+            let (expected, copied_to) = match target {
+                Target::Given(shape, _) => return Ok(BatchOutput { shape, data: Bytes::new() }),
+                Target::Ours(shape, buffer) => return Ok(BatchOutput { shape, data: buffer.freeze() }),
+                Target::Engine { expected, copied_to } => (expected, copied_to),
             };
-            Ok(BatchOutput { shape, data })
+            let made = output.made(owned.zip(shape), batch)?;
+            output.in_place.learn(expected.as_ref(), &made, output.passed_on.is_some());
+            handed_on(&output.port.name, made, expected.as_ref(), copied_to)
         });
         outputs.collect::<Result<_, EngineError>>().map(Some)
     }
 
-    /// Runs again with outputs that OpenVINO allocates, after a run whose outputs did not have the declared shapes, and
-    /// records which outputs differ.
+    /// Runs again with outputs that OpenVINO allocates, after a run whose outputs did not have the declared shapes.
     fn execute_undeclared(
         &self,
         request: &mut Taken<'_>,
-        targets: &mut [Target<'_>],
+        targets: &mut SmallVec<[Target<'_>; 4]>,
         batch: &Batch<'_>,
     ) -> Result<Vec<BatchOutput>, EngineError> {
-        let declared: SmallVec<[Option<Dims>; 4]> = targets.iter_mut().map(Target::leave_to_engine).collect();
-        let outputs = self.execute(request, targets, batch)?;
-        let outputs = outputs.ok_or_else(|| EngineError("the outputs have no shape".to_owned()))?;
-        for (((port, _), declared), output) in self.outputs.iter().zip(declared).zip(&outputs) {
-            if declared.is_some_and(|declared| declared != output.shape) {
-                // Concurrent runs that have not seen the flag retry in the same way.
-                port.differs.store(true, Ordering::Relaxed);
+        for (output, target) in self.outputs.iter().zip(targets.iter_mut()) {
+            if output.fixed.is_none() {
+                target.leave_to_engine();
             }
         }
-        Ok(outputs)
+        let outputs = self.execute(request, targets, batch)?;
+        outputs.ok_or_else(|| EngineError("the outputs have no shape".to_owned()))
     }
+}
+
+impl Output {
+    /// Takes over an output that OpenVINO allocated or passed on.
+    fn made(&self, allocated: Option<(Tensor<'static>, Dims)>, batch: &Batch<'_>) -> Result<BatchOutput, EngineError> {
+        let name = &self.port.name;
+        if let Some((tensor, shape)) = allocated {
+            let bytes = element_count(&shape).and_then(|count| count.checked_mul(self.port.datatype.size_bytes()?));
+            let bytes = bytes.ok_or_else(|| EngineError(format!("output '{name}' has the shape {shape:?}")))?;
+            return Ok(BatchOutput { shape, data: tensor.into_bytes(bytes)? });
+        }
+        match self.passed_on.and_then(|input| batch.inputs.get(input)) {
+            Some(BatchInput::Dense { shape, data }) => {
+                Ok(BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) })
+            }
+            _ => Err(EngineError(format!("the graph did not compute output '{name}'"))),
+        }
+    }
+}
+
+fn other_shape(name: &str, found: &Dims, expected: &Dims) -> EngineError {
+    EngineError(format!("output '{name}' has the shape {found:?}, expected {expected:?}"))
 }

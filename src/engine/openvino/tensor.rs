@@ -96,14 +96,25 @@ impl<'a> Tensor<'a> {
     /// Returns the shape.
     pub(super) fn shape(&self) -> Result<Dims, EngineError> {
         let mut shape = api::Shape { rank: 0, dims: ptr::null_mut() };
-        // SAFETY: the tensor is live; what the call fills in is copied and freed below.
+        // SAFETY: the tensor is live; what the call fills in is copied and freed.
         unsafe {
             self.api.check((self.api.ov_tensor_get_shape)(self.tensor, &mut shape))?;
-            let rank = usize::try_from(shape.rank).unwrap_or(0);
-            let dims = if rank == 0 { Dims::new() } else { Dims::from_slice(slice::from_raw_parts(shape.dims, rank)) };
-            (self.api.ov_shape_free)(&mut shape);
-            Ok(dims)
+            Ok(taken_shape(self.api, &mut shape))
         }
+    }
+}
+
+/// Copies and frees a shape that the library filled in.
+///
+/// # Safety
+/// The library filled it in, and nothing else frees it.
+pub(super) unsafe fn taken_shape(api: &Api, shape: &mut api::Shape) -> Dims {
+    let rank = usize::try_from(shape.rank).unwrap_or(0);
+    // SAFETY: the library filled in as many dimensions as the rank says; it frees them once.
+    unsafe {
+        let dims = if rank == 0 { Dims::new() } else { Dims::from_slice(slice::from_raw_parts(shape.dims, rank)) };
+        (api.ov_shape_free)(shape);
+        dims
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     engine::{Program, ProgramPort},
     executor::InputTensor,
     model::{
-        DataType, ModelSpec, element_count,
+        DataType, ModelSpec, TensorSpec, element_count,
         unfold::{CellSpec, NodeType, Nodes, Segment, Source, Unfolding, Which},
     },
 };
@@ -34,7 +34,7 @@ const MOST_STEPS: u32 = 512;
 pub(in crate::executor) struct Cell {
     pub(in crate::executor) program: Arc<dyn Program>,
     /// For each input, whether nodes with different lengths may share a run, because the cell receives each length as
-    /// an input.
+    /// an input, and its outputs are cut back to it.
     pub(in crate::executor) pads: SmallVec<[bool; 8]>,
     /// Nodes of cells of the same kind may share a run.
     pub(in crate::executor) kind: Option<CellKind>,
@@ -65,9 +65,10 @@ impl CellPrograms {
         let cells = unfolding.cells.iter().zip(programs).enumerate().map(|(number, (spec, program))| {
             let nodes = unfolding.segments.iter().flat_map(|segment| &segment.types);
             let nodes: SmallVec<[&NodeType; 4]> = nodes.filter(|nodes| nodes.cell == number).collect();
-            let pads =
-                (0..spec.inputs.len()).map(|input| nodes.iter().all(|nodes| receives_length(nodes, input))).collect();
-            Cell::new(spec, program, pads)
+            // Otherwise the length of an output would depend on the other nodes of the run.
+            let is_cut = spec.outputs.iter().all(is_cut_back);
+            let pads = |input: usize| is_cut && nodes.iter().all(|nodes| receives_length(nodes, input));
+            Cell::new(spec, program, (0..spec.inputs.len()).map(pads).collect())
         });
         Ok(Self { cells: cells.collect(), keeps, unfolding, most_steps: MOST_STEPS })
     }
@@ -163,6 +164,12 @@ impl Cell {
     }
 }
 
+/// Whether a node's row of an output can be cut back to its own lengths: only its first axis varies, as an input's.
+fn is_cut_back(output: &TensorSpec) -> bool {
+    let symbol = output.symbols.first().copied().flatten();
+    output.dims.iter().enumerate().all(|(axis, dim)| *dim >= 0 || (axis == 0 && symbol.is_some()))
+}
+
 /// Returns the outputs of a segment's nodes that are read later.
 ///
 /// # Errors
@@ -198,5 +205,24 @@ fn receives_length(nodes: &NodeType, input: usize) -> bool {
 impl fmt::Debug for CellPrograms {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("CellPrograms").field("unfolding", &self.unfolding).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SymbolId;
+
+    #[test]
+    fn rows_are_cut_back_along_their_first_axis_alone() {
+        let tensor = |dims: &[i64], symbols: &[Option<SymbolId>]| TensorSpec {
+            symbols: SmallVec::from_slice(symbols),
+            ..TensorSpec::new("y", DataType::Fp32, dims)
+        };
+        let axis = Some(SymbolId(0));
+        assert!(is_cut_back(&tensor(&[3, 4], &[])), "nothing varies");
+        assert!(is_cut_back(&tensor(&[-1, 4], &[axis, None])));
+        assert!(!is_cut_back(&tensor(&[-1, 4], &[])), "its length may follow from a padded one in another way");
+        assert!(!is_cut_back(&tensor(&[4, -1], &[None, axis])));
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     engine::{Batch, BatchInput, Execution, Program, StopSignal},
     executor::{
         ran::{Outputs, Ran, nanos},
-        scatter::{expected_shapes, scatter},
+        scatter::{BatchLengths, expected_shapes, scatter},
     },
     model::ModelSpec,
     observe::ExecutionTimings,
@@ -73,6 +73,7 @@ impl WholeTask<'_> {
         let ran_at = Instant::now();
 
         check_made(spec.outputs.iter().zip(&execution.outputs), buffers, of)?;
+        let lengths = BatchLengths { padded: &class.0, own: lengths };
         let responses = scatter(spec, parts, lengths, &execution.outputs)?;
         let timings = ExecutionTimings {
             compute_input_ns: nanos(started, gathered_at),

@@ -42,6 +42,8 @@ use crate::model::DataType;
 #[derive(Debug)]
 pub struct Inference {
     pub(super) tensors: HashMap<String, TensorInfo>,
+    /// Lengths of the outputs' axes, as text.
+    lengths: HashMap<String, Vec<Option<String>>>,
 }
 
 /// What is known about a tensor.
@@ -85,17 +87,31 @@ pub enum Rows {
 
 /// Infers the tensors of a model. Never fails: whatever cannot be determined is unknown.
 pub fn infer(model: &Model) -> Inference {
-    let Some(graph) = &model.0.graph else { return Inference { tensors: HashMap::new() } };
+    let Some(graph) = &model.0.graph else {
+        return Inference { tensors: HashMap::new(), lengths: HashMap::new() };
+    };
     let links = Links::new(graph);
     let facts = Facts::of(&model.0, graph, &links);
     let all = (0..links.tensors()).map(|tensor| (links.name(tensor).to_owned(), facts.info(graph, &links, tensor)));
-    Inference { tensors: all.collect() }
+    let lengths = graph.output.iter().filter_map(|output| {
+        let dims = facts.fact(links.find(output.name())?).dims.as_ref()?;
+        let text = |dim: &Dim| facts.symbols.text(dim.as_ref()?);
+        Some((output.name().to_owned(), dims.iter().map(text).collect()))
+    });
+    Inference { tensors: all.collect(), lengths: lengths.collect() }
 }
 
 impl Inference {
     /// Returns what is known about a tensor; `None` if the graph has no tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(name)
+    }
+
+    /// Returns the lengths of an output's axes, each as a number, the name of an axis of an input, or an
+    /// [expression](crate::model::AxisLength) of such names; `None` for one that is unknown or depends on the number of
+    /// rows. `None` if not even the rank is known.
+    pub fn output_lengths(&self, name: &str) -> Option<&[Option<String>]> {
+        self.lengths.get(name).map(Vec::as_slice)
     }
 }
 

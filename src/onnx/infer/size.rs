@@ -8,6 +8,10 @@ use smallvec::{SmallVec, smallvec};
 /// Maximum number of symbols in a product, which keeps repeated squaring cheap.
 const FACTORS_MAX: usize = 6;
 
+/// Maximum nesting depth of a size that is written as text, and maximum bytes of the text.
+const DEPTH_MAX: u32 = 16;
+const TEXT_MAX_BYTES: usize = 256;
+
 /// A length that varies from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Symbol(u32);
@@ -124,6 +128,7 @@ enum Operation {
 struct Entry {
     /// ONNX's `dim_param`; `None` for expressions.
     name: Option<String>,
+    expression: Option<(Operation, Size, Size)>,
     counts_rows: bool,
 }
 
@@ -140,7 +145,7 @@ impl Symbols {
     pub(crate) fn new(batch: String, aliases: impl IntoIterator<Item = String>) -> Self {
         let mut named: HashMap<String, Symbol> = aliases.into_iter().map(|alias| (alias, BATCH)).collect();
         named.insert(batch.clone(), BATCH);
-        let entries = vec![Entry { name: Some(batch), counts_rows: true }];
+        let entries = vec![Entry { name: Some(batch), expression: None, counts_rows: true }];
         Self { entries, named, expressions: HashMap::new() }
     }
 
@@ -170,7 +175,7 @@ impl Symbols {
     }
 
     fn enter(&mut self, name: Option<String>, counts_rows: bool) -> Symbol {
-        self.entries.push(Entry { name, counts_rows });
+        self.entries.push(Entry { name, expression: None, counts_rows });
         Symbol(u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX))
     }
 
@@ -190,8 +195,49 @@ impl Symbols {
         }
         let counts_rows = left.counts_rows(self) || right.counts_rows(self);
         let symbol = self.enter(None, counts_rows);
+        if let Some(entry) = self.entries.last_mut() {
+            entry.expression = Some(key.clone());
+        }
         self.expressions.insert(key, symbol);
         symbol.into()
+    }
+
+    /// Returns a size as text, in the form of [`AxisLength`](crate::model::AxisLength): a number, the name of an axis,
+    /// or an expression of such. `None` if it depends on the number of rows or on lengths without a name, or if the
+    /// text would be long.
+    pub(crate) fn text(&self, size: &Size) -> Option<String> {
+        self.nested_text(size, 0)
+    }
+
+    fn nested_text(&self, size: &Size, depth: u32) -> Option<String> {
+        if depth > DEPTH_MAX || size.counts_rows(self) {
+            return None;
+        }
+        let mut text = match size.factor {
+            1 if !size.symbols.is_empty() => String::new(),
+            factor => factor.to_string(),
+        };
+        for symbol in &size.symbols {
+            if !text.is_empty() {
+                text.push('*');
+            }
+            let entry = self.entries.get(symbol.0 as usize)?;
+            match (&entry.name, &entry.expression) {
+                (Some(name), _) => text.push_str(name),
+                (None, Some((operation, left, right))) => {
+                    let sign = match operation {
+                        Operation::Sum => " + ",
+                        // Rounded toward zero; lengths are not negative.
+                        Operation::Quotient => "//",
+                        Operation::Remainder | Operation::Least | Operation::Greatest => return None,
+                    };
+                    let left = self.nested_text(left, depth + 1)?;
+                    text.extend(["(", &left, sign, &self.nested_text(right, depth + 1)?, ")"]);
+                }
+                (None, None) => return None,
+            }
+        }
+        (text.len() <= TEXT_MAX_BYTES).then_some(text)
     }
 
     pub(crate) fn sum(&mut self, left: &Size, right: &Size) -> Dim {
@@ -274,6 +320,31 @@ mod tests {
         assert_eq!(one, other);
         assert!(!one.expect("a sum").counts_rows(&symbols));
         assert!(symbols.sum(&batch, &1.into()).expect("a sum").counts_rows(&symbols));
+    }
+
+    #[test]
+    fn sizes_are_written_as_expressions_of_named_lengths() {
+        let mut symbols = Symbols::new("batch".to_owned(), []);
+        let (batch, tokens) = (Size::from(BATCH), Size::from(symbols.named("tokens")));
+        let next = symbols.sum(&tokens, &1.into()).expect("a sum");
+        let half = symbols.quotient(&next, &2.into()).expect("a quotient");
+        let text = |size: &Size| symbols.text(size);
+        assert_eq!(text(&7.into()).as_deref(), Some("7"));
+        assert_eq!(text(&tokens).as_deref(), Some("tokens"));
+        assert_eq!(text(&half).as_deref(), Some("((1 + tokens)//2)"));
+        assert_eq!(text(&half.times(&3.into()).expect("small")).as_deref(), Some("3*((1 + tokens)//2)"));
+        assert_eq!(text(&batch.times(&tokens).expect("small")), None, "it counts rows");
+        let unnamed = Size::from(symbols.fresh());
+        assert_eq!(symbols.text(&unnamed), None);
+        let declared = Size::from(symbols.declared("anything"));
+        assert_eq!(symbols.text(&declared), None, "it may count rows");
+        let mut long = tokens.clone();
+        for step in 0..100 {
+            let other = symbols.named("other").into();
+            long = symbols.sum(&long, &other).expect("a sum");
+            long = symbols.quotient(&long, &(step + 2).into()).expect("a quotient");
+        }
+        assert_eq!(symbols.text(&long), None);
     }
 
     #[test]

@@ -4,14 +4,14 @@
 //! costs only a few reads. Memory is bounded, whatever the file claims.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     fs::File,
     io::{Cursor, Read, Seek},
     path::Path,
 };
 
 use super::{
-    Error, Port,
+    Error, Port, PortDim,
     infer::infer,
     outline::outline_of,
     pb,
@@ -30,6 +30,10 @@ pub struct Signature {
     pub inputs: Vec<Port>,
     /// Outputs in the file's order. Undeclared dimensions are inferred from the nodes.
     pub outputs: Vec<Port>,
+    /// For each output with an axis, other than axis 0, that varies and has not the name of an input's axis: the
+    /// lengths of its axes as inferred from the nodes, see
+    /// [`Inference::output_lengths`](super::infer::Inference::output_lengths).
+    pub inferred_lengths: BTreeMap<String, Vec<Option<String>>>,
     /// Version of the standard operator set; `None` if the model does not use it.
     pub opset: Option<i64>,
     /// Version of the file format; 0 if missing.
@@ -63,25 +67,45 @@ impl Signature {
     fn walk(mut source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
         refuse_pointer(&mut source)?;
         let mut found = Self::declared(&mut source, length)?;
-        if found.outputs.iter().any(|port| port.dims.is_none() && port.datatype.is_some()) {
+        let open: Vec<bool> = found.outputs.iter().map(|port| found.is_open(port)).collect();
+        if open.contains(&true) {
             source.rewind()?;
-            found.infer_outputs(source, length);
+            found.infer_outputs(source, length, &open);
         }
         Ok(found)
     }
 
-    /// Fills in undeclared datatypes and dimensions of the outputs by inference.
-    fn infer_outputs(&mut self, source: impl Read + Seek, length: u64) {
+    /// Whether a shape is undeclared, or has a length that the declarations of the inputs do not explain.
+    fn is_open(&self, output: &Port) -> bool {
+        let Some(dims) = &output.dims else { return output.datatype.is_some() };
+        dims.iter().skip(1).any(|dim| match dim {
+            PortDim::Symbol(name) => !self.is_of_input(name),
+            dim => dim.size() < 0,
+        })
+    }
+
+    /// Whether an input has an axis of this name other than axis 0.
+    pub fn is_of_input(&self, name: &str) -> bool {
+        let mut dims = self.inputs.iter().flat_map(|input| input.dims.iter().flat_map(|dims| dims.iter().skip(1)));
+        dims.any(|dim| matches!(dim, PortDim::Symbol(own) if own == name))
+    }
+
+    /// Fills in undeclared dimensions of outputs by inference, and the lengths of `open` outputs.
+    fn infer_outputs(&mut self, source: impl Read + Seek, length: u64, open: &[bool]) {
         let Some(inference) = outline_of(source, length).as_ref().map(infer) else { return };
-        for port in self.outputs.iter_mut().filter(|port| port.dims.is_none()) {
-            port.dims = inference.tensor(&port.name).and_then(|info| info.dims.clone());
+        for (port, _) in self.outputs.iter_mut().zip(open).filter(|(_, is_open)| **is_open) {
+            if port.dims.is_none() {
+                port.dims = inference.tensor(&port.name).and_then(|info| info.dims.clone());
+            }
+            if let Some(lengths) = inference.output_lengths(&port.name) {
+                self.inferred_lengths.insert(port.name.clone(), lengths.to_vec());
+            }
         }
     }
 
     fn declared(source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
         let mut wire = Wire::new(source, DECLARATIONS_MAX_BYTES);
-        let mut found =
-            Self { inputs: Vec::new(), outputs: Vec::new(), opset: None, ir_version: 0, producer: String::new() };
+        let mut found = Self::default();
         let mut has_graph = false;
         while let Some(field) = wire.field(length)? {
             match field {

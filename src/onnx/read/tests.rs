@@ -229,3 +229,29 @@ proptest! {
         onnx(&bytes);
     }
 }
+
+#[test]
+fn lengths_that_no_input_has_are_inferred() {
+    let mut graph = Graph::new("speech");
+    let speech = graph.input("speech", DataType::Fp32, &dims!["batch", "T", 2]);
+    let (start, end) = (graph.literal(&[1_i64]), graph.literal(&[i64::MAX]));
+    let (axis, step) = (graph.literal(&[1_i64]), graph.literal(&[3_i64]));
+    let third = graph.op("Slice", &[&speech, &start, &end, &axis, &step]).value();
+    let kernel = graph.constant("kernel", &[4, 2, 3], &[0.0_f32; 24]);
+    let across = graph.op("Transpose", &[&speech]).attr("perm", [0_i64, 2, 1]).value();
+    let moved = graph.op("Conv", &[&across, &kernel]).attr("strides", [2_i64]).attr("pads", [1_i64, 1]).value();
+    let same = graph.op("Neg", &[&speech]).value();
+    graph.output(&third, DataType::Fp32, &dims!["batch", "frames", 2]);
+    graph.output(&moved, DataType::Fp32, &dims!["batch", 4, "steps"]);
+    graph.output(&same, DataType::Fp32, &dims!["batch", "T", 2]);
+    let found = of(&graph.finish().expect("sound"));
+    let lengths = |name: &str| {
+        let lengths = found.inferred_lengths.get(name)?.iter();
+        Some(lengths.map(|length| length.clone().unwrap_or_default()).collect::<Vec<_>>())
+    };
+    let expected = |lengths: [&str; 3]| Some(lengths.map(str::to_owned).to_vec());
+    assert_eq!(lengths(third.name()), expected(["", "((1 + T)//3)", "2"]));
+    assert_eq!(lengths(moved.name()), expected(["", "4", "((1 + T)//2)"]));
+    assert_eq!(lengths(same.name()), None, "the file says it");
+    assert_eq!(found.outputs[0].dims.as_deref(), Some(dims!["batch", "frames", 2].as_slice()), "names are kept");
+}

@@ -1,7 +1,11 @@
 //! The settings of a model: Triton's `ModelConfig` and, typed, the settings that it has no fields for. Every form of a
 //! configuration is read into [`Settings`] once. Completion, checks and conversion read no text.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +18,7 @@ use super::{
 use crate::{
     batching::{PolicyKind, knob::LengthList},
     engine::{OnnxEngine, Precision},
+    model::{AxisLength, AxisLengthError, SymbolId},
 };
 
 /// A model's configuration.
@@ -76,6 +81,11 @@ pub struct OwnSettings {
     pub unfold: Vec<Segment>,
 }
 
+/// Iterates over the names and numbers in an expression.
+fn words(expression: &str) -> impl Iterator<Item = &str> {
+    expression.split(|letter: char| !AxisLength::is_in_word(letter)).filter(|word| !word.is_empty())
+}
+
 /// How a model runs on its devices, beyond what instance groups can express.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -85,6 +95,26 @@ pub struct OwnInstance {
 }
 
 impl OwnSettings {
+    /// Returns the names of the padded axes, in the order of their [`SymbolId`].
+    pub fn padded_axes(&self) -> Vec<&str> {
+        let symbols: BTreeSet<&str> = self.pad.values().flat_map(|pad| &pad.0.symbols).map(String::as_str).collect();
+        symbols.into_iter().collect()
+    }
+
+    /// Reads the name of an axis as an expression of padded axes; `None` for a name without a padded axis.
+    ///
+    /// # Errors
+    /// If padded axes are in the name, but it is no expression of only them.
+    pub fn axis_length(&self, name: &str) -> Result<Option<AxisLength>, AxisLengthError> {
+        let padded = self.padded_axes();
+        let axis_of = |name: &str| padded.iter().position(|own| *own == name).map(|index| SymbolId(index as u16));
+        match AxisLength::parse(name, &axis_of) {
+            Ok(length) if !length.axes().is_empty() => Ok(Some(length)),
+            Err(error) if words(name).any(|word| axis_of(word).is_some()) => Err(error),
+            Ok(_) | Err(_) => Ok(None),
+        }
+    }
+
     /// Returns the key of the first setting of stages and exits.
     pub fn stages_key(&self) -> Option<&'static str> {
         match &self.stages {

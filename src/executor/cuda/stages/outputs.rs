@@ -19,7 +19,7 @@ use crate::{
         host::gather::{Part, with_rows},
         job::{Job, Member},
         ran::Outputs,
-        scatter::scatter,
+        scatter::{BatchLengths, scatter},
         stages::Programs,
     },
     model::ModelSpec,
@@ -43,8 +43,10 @@ impl Reader for StageReader {
         }
         let Programs::Cut(stages) = &self.programs.0 else { return Ended { outcomes, failures, ends_rows: true } };
         let number = usize::from(job.task.cell.0);
-        let (parts, lengths) = parts_of(job);
-        let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths: &lengths };
+        let (parts, own) = parts_of(job);
+        // Only the values of exits are read here, which have no lengths.
+        let lengths = BatchLengths { padded: &job.task.bucket.class.0, own: &own };
+        let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths };
         // Loading checked that each exit's value is one FP32, so this does not fail.
         let taken = answers.exits_taken(|output| self.values(job, section, output)).unwrap_or_default();
         let outcomes = answers.outcomes(&taken, outcomes);
@@ -54,10 +56,11 @@ impl Reader for StageReader {
     }
 
     fn take(&self, job: &Job, section: &Section, _: usize) -> Result<Outputs, String> {
-        let (parts, lengths) = parts_of(job);
+        let (parts, own) = parts_of(job);
         let rows = job.task.row_count() as usize;
         let number = usize::from(job.task.cell.0);
         let at = self.layout.lengths_for(&job.task.bucket.class).ok_or("it is longer than any that are prepared")?;
+        let lengths = BatchLengths { padded: &self.layout.lengths[at], own: &own };
         let made = self.layout.stages[number].outputs.iter().enumerate().map(|(output, own)| {
             let (row_bytes, pitch) = (own.row_bytes.at(at), own.row_bytes.pitch());
             let data = self.values(job, section, output).unwrap_or_default();
@@ -73,11 +76,11 @@ impl Reader for StageReader {
         let mut outputs = Outputs::default();
         match &self.programs.0 {
             Programs::Cut(stages) => {
-                let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths: &lengths };
+                let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths };
                 let taken = answers.exits_taken(|output| self.values(job, section, output))?;
                 outputs.pieces = answers.pieces(&taken, &made)?;
             }
-            _ => outputs.responses = scatter(&self.spec, &parts, &lengths, &made)?,
+            _ => outputs.responses = scatter(&self.spec, &parts, lengths, &made)?,
         }
         forget_placed(job, &mut outputs);
         job.detach_replies(&mut outputs);

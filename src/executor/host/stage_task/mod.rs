@@ -17,7 +17,7 @@ use crate::{
     executor::{
         answers::Answers,
         ran::{Outputs, Ran, nanos},
-        scatter::expected_shape,
+        scatter::{BatchLengths, expected_shape},
         stages::{Output, Stages, fault_of},
     },
     model::{Dims, ModelSpec, Source},
@@ -89,7 +89,8 @@ impl<'a> StageTask<'a> {
                 None => self.leave(output, made)?,
             }
         }
-        let Self { spec, stages, number, parts, lengths, .. } = *self;
+        let Self { spec, stages, number, parts, .. } = *self;
+        let lengths = BatchLengths { padded: &self.class.0, own: self.lengths };
         let answers = Answers { spec, stages, number, parts, lengths };
         let taken = answers.exits_taken(|output| execution.outputs.get(output).map(|made| &*made.data))?;
         let pieces = answers.pieces(&taken, &execution.outputs)?;

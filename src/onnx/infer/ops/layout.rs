@@ -177,7 +177,13 @@ fn sliced(
         return Some(Size::from(span.max(0) / stride + i64::from(span.max(0) % stride != 0)));
     }
     if step != 1 {
-        return None;
+        // Every few entries, up to the end.
+        let (Some(start @ 0..), Some(end)) = (start.known(), end.known()) else { return None };
+        if step < 1 || end < i64::from(i32::MAX) {
+            return None;
+        }
+        let reached = symbols.sum(whole?, &Size::from(step.checked_sub(1)?.checked_sub(start)?))?;
+        return symbols.quotient(&reached, &Size::from(step));
     }
     match (start.known(), end.known()) {
         // A prefix with a symbolic number of entries; it is shorter only if the axis is.

@@ -141,11 +141,25 @@ pub(super) fn padding(settings: &Settings, origin: &Origin) -> Result<(), Config
         let axes = axes_of(settings, &tensor);
         let own = pad_of(settings, &tensor).map(|pad| pad.symbols.as_slice()).unwrap_or_default();
         let shared = axes.iter().flatten().find(|axis| padded.contains(*axis) && !own.contains(axis));
+        let mut is_cut = shared.is_some();
+        for axis in axes.iter().flatten().filter(|axis| !padded.contains(*axis)) {
+            let length = settings.own.axis_length(axis).map_err(|fault| {
+                let message =
+                    format!("the axis '{axis}' of '{name}' is no length that follows from padded axes: {fault}");
+                origin.error(path, message)
+            })?;
+            if length.is_some() && *what == "input" {
+                let message =
+                    format!("the axis '{axis}' of the input '{name}' follows from padded axes: expected a pad");
+                return Err(origin.error(path, message));
+            }
+            is_cut |= length.is_some();
+        }
         if let (Some(axis), "input") = (shared, *what) {
             let message = format!("the axis '{axis}' is padded in other inputs: '{name}' needs a pad for it too");
             return Err(origin.error(path, message));
         }
-        if shared.is_some() && tensor.reshape.is_some() {
+        if is_cut && tensor.reshape.is_some() {
             return Err(origin.error(path, format!("'{name}' is cut back on a padded axis and cannot be reshaped")));
         }
         let unnamed = tensor
@@ -153,10 +167,12 @@ pub(super) fn padding(settings: &Settings, origin: &Origin) -> Result<(), Config
             .iter()
             .enumerate()
             .find(|(axis, dim)| **dim == -1 && axes.get(*axis).is_none_or(Option::is_none));
-        if let (Some((axis, _)), "output") = (unnamed, *what) {
+        if let (Some((axis, _)), "output", Some(symbol)) = (unnamed, *what, padded.first()) {
             let message = format!(
-                "dimension {axis} of '{name}' varies and has no name, so it is not known whether padding must be cut \
-                 off: name it in dims of model.yaml or in the parameter 'axes.{name}'"
+                "dimension {axis} of '{name}' varies and does not follow from the inputs, as far as is known, so it is \
+                 not known whether padding must be cut off: name it in dims of model.yaml or in the parameter \
+                 'axes.{name}', as its length follows from padded axes, such as '({symbol} + 1)//2', or in another way \
+                 if it must not be cut"
             );
             return Err(origin.error(path, message));
         }
@@ -188,8 +204,9 @@ fn axes_fit(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>) -> Result
     if let Some((Some(axis), dim)) = fixed {
         return Err(origin.error(&path, format!("the axis '{axis}' of '{}' has the fixed size {dim}", tensor.name)));
     }
+    // An output is cut back on each of its axes by itself.
     let mut seen = BTreeSet::new();
-    match axes.iter().flatten().find(|axis| !seen.insert(axis.as_str())) {
+    match axes.iter().flatten().find(|axis| tensor.what == "input" && !seen.insert(axis.as_str())) {
         Some(axis) => Err(origin.error(&path, format!("'{}' has two axes named '{axis}'", tensor.name))),
         None => Ok(()),
     }

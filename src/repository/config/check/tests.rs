@@ -246,7 +246,9 @@ fn a_pad_needs_a_name_on_every_tensor_it_touches() {
     let shared = [("pad.x", "n"), ("axes.x", "n"), ("axes.mask", "n")];
     assert!(refused(&shared, int, "dims: 1").contains("'mask' needs a pad for it too"));
     let unnamed = [("pad.x", "n"), ("axes.x", "n")];
-    assert!(refused(&unnamed, int, "dims: -1").contains("dimension 0 of 'y' varies and has no name"));
+    let open = refused(&unnamed, int, "dims: -1");
+    assert!(open.contains("dimension 0 of 'y' varies and does not follow from the inputs"), "{open}");
+    assert!(open.contains("'axes.y', as its length follows from padded axes, such as '(n + 1)//2'"), "{open}");
     assert!(refused(&unnamed, "data_type: TYPE_STRING dims: -1", "dims: 1").contains("cannot be filled with 0"));
     let half = [("pad.x", "n=0.5"), ("axes.x", "n")];
     assert!(refused(&half, int, "dims: 1").contains("INT64 cannot be filled with 0.5"));
@@ -256,6 +258,24 @@ fn a_pad_needs_a_name_on_every_tensor_it_touches() {
     assert!(refused(&too_many, int, "dims: 1").contains("expected 1 names for dims [-1] of 'x', but found 2"));
     let cut = refused(&whole, int, "dims: -1 reshape { shape: -1 }");
     assert!(cut.contains("cannot be reshaped"), "{cut}");
+}
+
+#[test]
+fn an_output_may_have_a_length_that_follows_from_a_padded_one() {
+    let int = "data_type: TYPE_INT64 dims: -1";
+    let with = |axes: &str, output: &str| padded(&[("pad.x", "n"), ("axes.x", "n"), ("axes.y", axes)], int, output);
+    for axes in ["(n + 1)//2", "floor(n/2)", "frames", "3*4"] {
+        assert_eq!(with(axes, "dims: -1"), Ok(()), "{axes}");
+    }
+    assert_eq!(with("n,n", "dims: -1 dims: -1"), Ok(()), "each is cut back by itself");
+    let refused = with("(n + frames)//2", "dims: -1").expect_err("frames is no padded axis");
+    assert!(refused.contains("the axis '(n + frames)//2' of 'y' is no length that follows from padded axes"));
+    assert!(refused.contains("expected a whole number, a padded axis or a parenthesis, but found 'frames)//2'"));
+    let reshaped = with("n//2", "dims: -1 reshape { shape: -1 }").expect_err("it is cut");
+    assert!(reshaped.contains("cannot be reshaped"), "{reshaped}");
+    let mask = [("pad.x", "n"), ("axes.x", "n"), ("axes.mask", "n//2"), ("axes.y", "n")];
+    let refused = padded(&mask, int, "dims: -1").expect_err("the mask would have to be padded too");
+    assert!(refused.contains("the axis 'n//2' of the input 'mask' follows from padded axes"), "{refused}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Completion: fills in missing settings from the graph and from Triton's defaults, as Triton's ModelConfig shows them.
 
+use std::collections::BTreeMap;
+
 use super::{
     ConfigError, Origin,
     check::tensors,
@@ -9,11 +11,12 @@ use super::{
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
     sequences,
-    settings::{Axes, PolicyName, Settings},
+    settings::{Axes, OwnSettings, PolicyName, Settings},
     values::{Parsed, Symbol},
 };
 use crate::{
     batching::PolicyKind,
+    model::AxisLength,
     onnx::{Port, PortDim, Signature},
 };
 
@@ -185,24 +188,78 @@ fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> R
 
 /// Names the axes of a padded model as the graph does, unless the configuration names them. From then on the
 /// configuration alone determines what is padded and cut back.
+///
+/// An axis of an output that has no input's name is named by its length as inferred from the nodes, such as
+/// `(T + 1)//2`, or by its own name if that is such an expression of padded axes. Otherwise it stays without a name,
+/// since it may depend on padded axes.
 pub fn name_axes(settings: &mut Settings, signature: &Signature) {
     let Settings { config, own } = settings;
     if own.pad.is_empty() {
         return;
     }
     let batched = usize::from(config.max_batch_size > 0);
+    // The configuration may have given the inputs' axes other names than the graph.
+    let mut renamed: BTreeMap<&str, String> = BTreeMap::new();
     for tensor in tensors(config) {
         let port = tensor.ports(signature).iter().find(|port| port.name == tensor.name);
         let shape = port.and_then(|port| port.dims.as_ref());
         let Some(shape) = shape.filter(|shape| shape.len() == tensor.dims.len() + batched) else { continue };
-        let axes = tensor.dims.iter().zip(shape.iter().skip(batched)).map(|(size, dim)| match dim {
-            PortDim::Symbol(symbol) if *size == -1 && Symbol::is(symbol) => Some(symbol.clone()),
-            _ => None,
+        let is_input = tensor.what == "input";
+        let axes = tensor.dims.iter().zip(shape.iter().skip(batched)).enumerate().map(|(axis, (size, dim))| {
+            let name = match dim {
+                PortDim::Symbol(name) => Some(name.as_str()),
+                PortDim::Fixed(_) | PortDim::Unknown => None,
+            };
+            let name = match is_input {
+                true => name.map(str::to_owned),
+                false => output_axis(own, signature, (tensor.name, axis + batched), name, &renamed),
+            };
+            name.filter(|name| *size == -1 && Symbol::is(name))
         });
         let axes: Vec<Option<String>> = axes.collect();
         if axes.iter().any(Option::is_some) {
             own.axes.entry(tensor.name.to_owned()).or_insert(Parsed(Axes(axes)));
         }
+        if let (true, Some(named)) = (is_input, own.axes.get(tensor.name)) {
+            for (dim, name) in shape.iter().skip(batched).zip(&named.0.0) {
+                if let (PortDim::Symbol(dim), Some(name)) = (dim, name) {
+                    renamed.insert(dim, name.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Returns the name of an output's axis, whose name in the graph is `name`.
+fn output_axis(
+    own: &OwnSettings,
+    signature: &Signature,
+    (output, axis): (&str, usize),
+    name: Option<&str>,
+    renamed: &BTreeMap<&str, String>,
+) -> Option<String> {
+    let rename = |name: &str| renamed.get(name).map_or(name, String::as_str).to_owned();
+    if let Some(name) = name.filter(|name| signature.is_of_input(name)) {
+        return Some(rename(name));
+    }
+    let inferred = signature.inferred_lengths.get(output).and_then(|lengths| lengths.get(axis)?.as_deref());
+    match inferred {
+        // The length does not vary, whatever its name.
+        Some(length) if length.parse::<u64>().is_ok() => name.map(str::to_owned),
+        Some(length) => {
+            let mut text = rename(length);
+            if text == length {
+                text = length.split_inclusive(|letter| !AxisLength::is_in_word(letter)).fold(
+                    String::new(),
+                    |text, part| {
+                        let word = part.trim_end_matches(|letter| !AxisLength::is_in_word(letter));
+                        text + &rename(word) + &part[word.len()..]
+                    },
+                );
+            }
+            Some(text)
+        }
+        None => name.filter(|name| own.axis_length(name).is_ok_and(|length| length.is_some())).map(str::to_owned),
     }
 }
 

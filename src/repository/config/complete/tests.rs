@@ -181,3 +181,43 @@ fn policies_without_a_window_get_no_preferred_size() {
         assert_eq!(config_json::write(&config.shown()).unwrap()["dynamic_batching"], json!({}), "{policy}");
     }
 }
+
+/// Returns the axes of the output of a padded model. The output's axis is `name` in the graph, and its inferred length
+/// `inferred`. `padded` is the padded axis, which the graph calls T.
+fn output_axes(padded: &str, name: &str, inferred: Option<&str>, more: &str) -> Option<String> {
+    let input = Port::tensor("speech", DataType::Fp32, &[symbol("batch"), symbol("T"), symbol("L")]);
+    let output = Port::tensor("probs", DataType::Fp32, &[symbol("batch"), symbol(name)]);
+    let lengths = inferred.map(|length| ("probs".to_owned(), vec![None, Some(length.to_owned())]));
+    let inferred_lengths = lengths.into_iter().collect();
+    let signature = Signature { inputs: vec![input], outputs: vec![output], inferred_lengths, ..Signature::default() };
+    let pad = format!("parameters {{ key: \"pad.speech\" value {{ string_value: \"{padded}\" }} }}");
+    let shown = completed("m", &format!("max_batch_size: 4 {pad} {more}"), &signature);
+    shown["parameters"]["axes.probs"]["string_value"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn outputs_of_a_padded_model_are_named_by_their_lengths() {
+    let axes = |name: &str, inferred: Option<&str>| output_axes("T", name, inferred, "");
+    assert_eq!(axes("T", None).as_deref(), Some("T"));
+    assert_eq!(axes("L", None).as_deref(), Some("L"), "the axis of an input");
+    assert_eq!(axes("frames", Some("((1 + T)//2)")).as_deref(), Some("((1 + T)//2)"));
+    assert_eq!(axes("frames", Some("L")).as_deref(), Some("L"));
+    assert_eq!(axes("frames", Some("29")).as_deref(), Some("frames"), "it does not vary");
+    assert_eq!(axes("T//2", Some("((1 + T)//2)")).as_deref(), Some("((1 + T)//2)"), "operators count, not names");
+    assert_eq!(axes("T//2", None).as_deref(), Some("T//2"));
+    assert_eq!(axes("batch", None), None, "the number of rows is no length of a request");
+    for unknown in ["frames", "frames//2", "T + L"] {
+        assert_eq!(axes(unknown, None), None, "{unknown} may depend on T");
+    }
+    let own = "parameters { key: \"axes.probs\" value { string_value: \"own\" } }";
+    let named = output_axes("T", "frames", Some("((1 + T)//2)"), own);
+    assert_eq!(named.as_deref(), Some("own"), "the configuration says so");
+}
+
+#[test]
+fn lengths_of_outputs_use_the_names_that_the_configuration_gives_to_inputs() {
+    let renamed = "parameters { key: \"axes.speech\" value { string_value: \"tokens,-\" } }";
+    let axes = |name: &str, inferred: Option<&str>| output_axes("tokens", name, inferred, renamed);
+    assert_eq!(axes("T", None).as_deref(), Some("tokens"));
+    assert_eq!(axes("frames", Some("((1 + T)//2)")).as_deref(), Some("((1 + tokens)//2)"));
+}

@@ -20,7 +20,7 @@ use crate::{
         Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction,
         knob::{Milliseconds, from_us},
     },
-    model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
+    model::{AxisLength, DataType, Dims, ModelSpec, SymbolId, TensorSpec},
 };
 
 /// Converts a number of the configuration's enumeration; `None` for `TYPE_INVALID` and unknown numbers.
@@ -53,9 +53,7 @@ pub fn model(
     let Settings { config, own } = settings;
     let max_batch_size = u32::try_from(config.max_batch_size)
         .map_err(|_| origin.error("max_batch_size", format!("{} is negative", config.max_batch_size)))?;
-    let mut symbols: Vec<String> = own.pad.values().flat_map(|pad| &pad.0.symbols).cloned().collect();
-    symbols.sort();
-    symbols.dedup();
+    let symbols: Vec<String> = own.padded_axes().into_iter().map(str::to_owned).collect();
     if symbols.len() > usize::from(u16::MAX) {
         return Err(origin.error("parameters", format!("{} padded axes are more than {}", symbols.len(), u16::MAX)));
     }
@@ -73,6 +71,7 @@ pub fn model(
             spec.pad_value = own.pad.get(name).map_or(0.0, |pad| pad.0.value);
             inputs.push(spec);
         } else {
+            spec.computed = computed_axes(own, &spec);
             spec.labels = labels.get(name).cloned().unwrap_or_default();
             outputs.push(spec);
         }
@@ -92,6 +91,14 @@ fn padded_axes(own: &OwnSettings, tensor: &TensorSpec, symbols: &[String]) -> Sm
     });
     let ids: SmallVec<[Option<SymbolId>; 4]> = ids.collect();
     if ids.iter().any(Option::is_some) { ids } else { SmallVec::new() }
+}
+
+/// Returns the axes of an output that are named by an expression of padded axes, with that.
+fn computed_axes(own: &OwnSettings, output: &TensorSpec) -> Vec<(usize, AxisLength)> {
+    let Some(axes) = own.axes.get(&output.name) else { return Vec::new() };
+    let is_other = |axis: usize| output.symbols.get(axis).copied().flatten().is_none();
+    let named = axes.0.0.iter().enumerate().filter(|(axis, _)| is_other(*axis));
+    named.filter_map(|(axis, name)| Some((axis, own.axis_length(name.as_ref()?).ok()??))).collect()
 }
 
 fn knobs(
