@@ -117,9 +117,9 @@ KERNEL(gather_rows, 256, const unsigned* blocks, unsigned count, unsigned stride
 }
 
 // Scatters the rows of a task: for each move, row list[i] of the table becomes row i of the batch for i < live. Rows
-// beyond the table are not written. No row may be named twice. Rows of the batch may be longer than the pitch: each then
-// also overwrites what follows its row of the table, which no other row may write.
-// parameters: on the card; moves: gridDim.z of them.
+// beyond the table are not written. No row may be named twice. Rows of the batch may be longer than the pitch: each
+// then also overwrites what follows its row of the table, which no other row may write. parameters: on the card; moves:
+// gridDim.z of them.
 KERNEL(scatter_rows, 256, const int* parameters, int rows, const Move* moves) {
     int live = live_rows(parameters, rows);
     Move move = moves[blockIdx.z];

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import gpu_suites
 
-#: What runs under the tool when nothing has failed: cells with state, stages whose rows move, and attention. Each kernel
-#: of theirs runs many times slower than without the tool.
+#: What runs under the tool when nothing has failed: cells with state, stages whose rows move, and attention. Each
+#: kernel of theirs runs many times slower than without the tool.
 SUITE = "cards"
 TESTS = (
     "running::requests_of_every_form_are_answered_with_what_their_nodes_make",

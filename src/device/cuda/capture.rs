@@ -22,8 +22,8 @@ impl Capture<'_> {
         self.parameters
     }
 
-    /// Returns the arguments of a kernel that fetches the parameters: those of `fetch_parameters`, followed by the words
-    /// of a block before the parameters.
+    /// Returns the arguments of a kernel that fetches the parameters: those of `fetch_parameters`, followed by the
+    /// words of a block before the parameters.
     pub fn fetching(&self) -> [Argument; 7] {
         let [blocks, count, stride, words, taken, block] = self.blocks;
         [blocks, count, stride, words, taken, block, Argument::I32(self.head_words)]

@@ -95,8 +95,8 @@ impl Queue {
     }
 
     /// Captures what `issue` issues, followed by the kernel that signals. The kernel that fetches the parameters comes
-    /// first, unless `issue` begins with one of its own that does. The graph is captured on `capturing` and runs on this
-    /// stream.
+    /// first, unless `issue` begins with one of its own that does. The graph is captured on `capturing` and runs on
+    /// this stream.
     pub(super) fn capture(
         &self,
         capturing: &Stream,
