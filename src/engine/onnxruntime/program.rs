@@ -2,7 +2,7 @@
 
 use std::{
     ffi::CString,
-    ptr,
+    fs, ptr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -134,8 +134,15 @@ impl OnnxProgram {
         let known = index_ranges(&graph);
         let index_ranges = inputs.iter().map(|port| known.get(port.name).copied()).collect();
         let weights = Weights::read(model, &mut hash)?;
+        for library in model.operators() {
+            // The content too, since a library may be replaced under its name.
+            hash.update(library.as_os_str().as_encoded_bytes());
+            let fail = |error: std::io::Error| EngineError(format!("cannot read '{}': {error}", library.display()));
+            hash.update(fs::read(library).map_err(fail)?);
+        }
         let origin = hash.finalize().into();
-        let compiled = runtime.sessions().of(origin, || CompiledGraph::new(runtime, &graph, weights, provider))?;
+        let new = || CompiledGraph::new(runtime, &graph, weights, model.operators(), provider);
+        let compiled = runtime.sessions().of(origin, new)?;
         let inputs = ports("input", inputs, compiled.session().inputs())?;
         let outputs = ports("output", outputs, compiled.session().outputs())?;
         Ok(Self {
