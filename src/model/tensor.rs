@@ -44,6 +44,11 @@ impl TensorSpec {
         }
     }
 
+    /// Returns whether an axis of `dims` varies and is not padded.
+    pub fn is_open(&self, axis: usize) -> bool {
+        self.dims[axis] < 0 && !matches!(self.symbols.get(axis), Some(Some(_)))
+    }
+
     /// Returns `dims` with padded axes replaced by the lengths of their symbols, which are indexed by [`SymbolId`].
     pub fn dims_at(&self, lengths: &[u32]) -> Dims {
         let mut dims = self.dims.clone();
