@@ -8,29 +8,30 @@
 //
 // A row number beyond the table is read as a row of zeros, and is not written. Other rows are not affected.
 //
-// Rows may have places of their own, such as memory on the card that a client shares, or the state that a request begins
-// with. Their addresses are in a list that the parameter block refers to, so a launch that was captured once can read
-// and write them.
+// Rows may have places of their own, such as memory on the card that a client shares, or the state that a request
+// begins with. Their addresses are in a list that the parameter block refers to, so a launch that was captured once can
+// read and write them.
 //
 // Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid covers all rows. blockIdx.z runs over
 // moves.
 
 constexpr unsigned FAULT_ID = 2;
 
-// The parameters of a task, in words: the number of live rows, then at PLACED the address of the list of places or null.
-// Lists of row numbers follow at words that each move names.
+// The parameters of a task, in words: the number of live rows, then at PLACED the address of the list of places or
+// null. Lists of row numbers follow at words that each move names.
 constexpr int PLACED = 2;
 
 // A move of rows between a table and consecutive rows of a batch. Bytes are multiples of 4.
 struct Move {
     // The first row of the table. Rows begin every `pitch` bytes, so that it can hold rows of any length up to that.
     char* table;
-    // The first row of the batch. Rows begin every `stride` bytes, so that several moves can fill one matrix side by side.
+    // The first row of the batch. Rows begin every `stride` bytes, so that several moves can fill one matrix side by
+    // side.
     char* batch;
     // The word of the parameters where the list of row numbers begins, one for each row of the batch.
     int list;
-    // The word where the list of numbers of entries begins: a row is that many consecutive rows of the table. -1: rows are
-    // moved whole.
+    // The word where the list of numbers of entries begins: a row is that many consecutive rows of the table. -1: rows
+    // are moved whole.
     int counts;
     int table_rows, row_bytes, pitch, stride;
     // The index in the list of places where those of this move begin, or -1 if its rows have none.
@@ -74,10 +75,10 @@ DEVICE char* own_place(const Move& move, const int* parameters, int row) {
     return places ? reinterpret_cast<char*>(places[move.first_place + row]) : nullptr;
 }
 
-// Copies the next parameter block from host memory to the card, where the kernels after this one read it, and gathers the
-// rows of a task: for each move, row i of the batch is row list[i] of the table for i < live, and zeros up to `rows`.
-// Rows beyond the table are zeros. With counts, row i is counts[i] consecutive rows of the table from list[i] on, and
-// zeros up to row_bytes; it is zeros if some of them are beyond the table or the row. Row numbers may repeat.
+// Copies the next parameter block from host memory to the card, where the kernels after this one read it, and gathers
+// the rows of a task: for each move, row i of the batch is row list[i] of the table for i < live, and zeros up to
+// `rows`. Rows beyond the table are zeros. With counts, row i is counts[i] consecutive rows of the table from list[i]
+// on, and zeros up to row_bytes; it is zeros if some of them are beyond the table or the row. Row numbers may repeat.
 // blocks, count, stride, words, taken, block: as for fetch_parameters; head: words of a block before the parameters;
 // moves: gridDim.z of them, or with `count_of_moves` of 0 none.
 KERNEL(gather_rows, 256, const unsigned* blocks, unsigned count, unsigned stride, unsigned words, const u64* taken,

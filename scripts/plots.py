@@ -1,5 +1,7 @@
 """Line and bar plots as SVG files, for tables from several runs of the program."""
 
+import colorsys
+import math
 from html import escape
 
 SIZE = (720, 400)
@@ -7,17 +9,19 @@ SIZE = (720, 400)
 LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 50
 NAME_HEIGHT = 18
 #: The colours of the program's own plots.
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#a0a0a0", "#d62728", "#9467bd", "#17becf", "#8c564b")
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#6e6e6e", "#d62728", "#9467bd", "#17becf", "#8c564b")
+#: Share of a turn between the hues of two further colours: the golden angle, so that no two of them coincide.
+GOLDEN_TURN = 0.381966
 #: Total width of the bars of a group; groups are 1 apart.
 GROUP = 0.92
 
 
 def ticks(most):
     """Returns four to ten round numbers from 0 to at least `most`."""
-    step = 10.0 ** (len(f"{most:.0f}") - 2) if most >= 1 else 0.1
+    step = 10.0 ** (math.floor(math.log10(most)) - 1) if most > 0 else 0.25
     while most / step > 8:
         step *= 2 if most / step <= 16 else 5
-    count = int(-(-most // step))
+    count = max(1, math.ceil(most / step - 1e-9))
     return [place * step for place in range(count + 1)]
 
 
@@ -68,7 +72,12 @@ class Plot:
 
 
 def colour(number):
-    return COLOURS[number % len(COLOURS)]
+    """Returns the colour of a series; no two series have the same."""
+    if number < len(COLOURS):
+        return COLOURS[number]
+    further = number - len(COLOURS)
+    red, green, blue = colorsys.hls_to_rgb(further * GOLDEN_TURN % 1, (0.3, 0.62)[further % 2], 0.75)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
 
 def write_lines(path, title, x_name, y_name, series):
@@ -81,7 +90,8 @@ def write_lines(path, title, x_name, y_name, series):
         at = plot.across(x / xs[-1])
         plot.drawn += [f'<path d="M{at:.1f} {ABOVE}V{foot:.1f}" stroke="#ddd"/>', text(at, foot + 18, f"{x:g}")]
     plot.draw_values()
-    for number, line in enumerate(series.values()):
+    # The first series is the subject: it is drawn over the others.
+    for number, line in reversed(list(enumerate(series.values()))):
         places = [(plot.across(x / xs[-1]), plot.up(y)) for x, y in line]
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         plot.drawn.append(f'<polyline points="{joined}" fill="none" stroke="{colour(number)}" stroke-width="2"/>')

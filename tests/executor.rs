@@ -351,6 +351,18 @@ async fn stopping_answers_what_is_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn repeat_gives_its_first_response_where_the_model_is_not_decoupled() {
+    let pool = one_lane();
+    let program = Repeat::compile(&spec(8)).expect("the specification fits");
+    let handle = pool.bring_up(spec(8), zero_batch(), Arc::new(program)).expect("the CPU has room");
+    let handle = Arc::new(handle);
+    for count in [0.0, 1.0, 5.0] {
+        let response = handle.submit(request(&[count, 7.0])).await.expect("repeat does not fail");
+        assert_eq!(values(&response), [count, 7.0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn repeat_gives_as_many_responses_as_asked() {
     let pool = one_lane();
     let spec = ModelSpec { decoupled: true, ..spec(8) };

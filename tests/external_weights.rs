@@ -19,6 +19,7 @@ use clap::{Args, FromArgMatches};
 use paternoster::{
     cli::{
         DeviceArgs,
+        model_args::ModelArgs,
         models::{self, ModelsArgs},
         profile::{self, PlotArgs, ProfileArgs},
         slice::{self, SliceArgs},
@@ -148,14 +149,14 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
     let sliced = |repository: &str| {
         let model = twice.repository(repository).join("model");
         let mut out = Vec::new();
-        slice::run_with(&SliceArgs { model, stages: Some(3), json: true }, &mut out).expect("it can be cut");
+        let args = SliceArgs { model: ModelArgs::at(model), stages: Some(3), json: true };
+        slice::run_with(&args, &mut out).expect("it can be cut");
         String::from_utf8(out).expect("it is text")
     };
     assert_eq!(sliced("apart"), sliced("inside"));
     let Some(runtime) = runtime() else { return };
     let args = ProfileArgs {
-        model_repository: twice.repository("apart"),
-        model: "model".to_owned(),
+        model: ModelArgs::of(twice.repository("apart"), "model"),
         budget_s: 1,
         profile_directory: Some(twice.repository("profiles")),
         plots: PlotArgs::default(),

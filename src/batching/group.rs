@@ -39,7 +39,7 @@ impl Group {
 
     pub(super) fn drain(&mut self) {
         self.draining = true;
-        self.version.hold_until_waiting = 0;
+        self.version.hold = None;
     }
 
     /// Whether the group is drained and can be removed.
@@ -140,16 +140,13 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
     let sub_queue = if arrival.sequence.is_some() { NOT_THEIR_TURN } else { pending.sub_queue_for(batch_key) };
     pending.push(context.ledger, request_ix, sub_queue);
     work.arrived(context.now, sub_queue, &context.ledger[request_ix]);
-    // The initial hold applies once; it never returns after the first release.
-    if pending.requests >= version.hold_until_waiting as usize {
-        version.hold_until_waiting = 0;
-    }
     if let (Some(sequences), Some(request)) = (&mut version.sequences, &arrival.sequence) {
         let (ix, sequence, change) = sequences.join(context.now, request_ix, request);
         context.ledger[request_ix].sequence = Some(ix);
         context.actions.push(Action::Joined { req: arrival.req, sequence });
         context.apply(change);
     }
+    context.version.release_hold();
     context.timers.arm(context.ledger, request_ix, board_by.min(expiry));
     // The queue timeout may have passed already: it is zero, or the request was recalled from another core.
     if board_by <= context.now {

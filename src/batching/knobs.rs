@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{CellId, Ns};
+use super::{CellId, Ns, WindowKnobs};
 
 /// One stage of a version's pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,9 @@ pub struct CellularKnobs {
     /// Sequence settings if requests belong to sequences, whose state persists between requests; `None`: requests are
     /// independent.
     pub sequences: Option<SequenceKnobs>,
+    /// How long waiting requests wait for a fuller batch before they board, while no node is ready; `None`: they board
+    /// at any task.
+    pub window: Option<WindowKnobs>,
     /// Choose the next type by slack and progress, as in LazyBatching, instead of by algorithm 1.
     pub lazy: Option<LazyCellKnobs>,
 }
@@ -64,6 +67,7 @@ impl Default for CellularKnobs {
             frontier: true,
             merge_requests: None,
             sequences: None,
+            window: None,
             lazy: None,
         }
     }
@@ -162,6 +166,9 @@ pub struct QueueingKnobs {
     /// Nothing runs until this many requests wait for the first time; 0: requests run as they come. Meant for tests
     /// that need a full queue.
     pub hold_until_waiting: u32,
+    /// While `hold_until_waiting` holds requests of sequences: the requests that must wait in sequences without a slot,
+    /// which that number does not count.
+    pub hold_until_backlog: u32,
 }
 
 /// The order in which the parts of a split batch run.

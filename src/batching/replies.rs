@@ -83,7 +83,7 @@ impl StepContext<'_> {
         self.version.totals.count_end(end);
         self.actions.push(Action::Finish { req, end });
         if let (Some(sequences), Some(sequence)) = (&mut self.version.sequences, sequence) {
-            let change = sequences.left(self.now, sequence, request_ix, end == End::Completed);
+            let change = sequences.left(self.now, sequence, request_ix, end);
             self.apply(change);
         }
     }

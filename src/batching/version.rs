@@ -2,8 +2,8 @@
 //! `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{
-    Action, Actions, Arrival, CellId, CostTable, Counters, End, ModelId, Ns, Policy, QueueingKnobs, Rejection, RowSpan,
-    ShapeClass, StageKnobs,
+    Action, Actions, Arrival, CellId, CostTable, Counters, ModelId, Ns, Policy, QueueingKnobs, RowSpan, ShapeClass,
+    StageKnobs,
     cost::{Costs, Quantile},
     graph::{Graph, SlackNs},
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
@@ -98,6 +98,22 @@ pub(super) struct StepContext<'a> {
     pub(super) actions: &'a mut Actions,
 }
 
+/// The numbers of requests that must wait before anything runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hold {
+    /// Requests, or of those in sequences the ones whose sequence has a slot.
+    waiting: usize,
+    /// Requests of sequences without a slot.
+    backlog: usize,
+}
+
+impl Hold {
+    fn of(knobs: &QueueingKnobs) -> Option<Self> {
+        let (waiting, backlog) = (knobs.hold_until_waiting as usize, knobs.hold_until_backlog as usize);
+        (waiting > 0).then_some(Self { waiting, backlog })
+    }
+}
+
 /// State of one loaded version.
 #[derive(Debug)]
 pub(super) struct Version {
@@ -123,8 +139,8 @@ pub(super) struct Version {
     pub(super) latest_starts: LatestStarts,
     /// Open sequences, if requests belong to sequences.
     pub(super) sequences: Option<Sequences>,
-    /// Number of waiting requests before anything runs; 0 once that number was reached.
-    pub(super) hold_until_waiting: u32,
+    /// What must wait before anything runs; `None` once it has.
+    pub(super) hold: Option<Hold>,
     /// All live requests in arrival order, if replies must leave in that order.
     pub(super) order: Option<List<IN_ORDER>>,
     /// Number of requests that have not ended.
@@ -174,7 +190,7 @@ impl Version {
             // another sequence would keep its own sequence from ending.
             order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::default),
             sequences,
-            hold_until_waiting: knobs.queueing.hold_until_waiting,
+            hold: Hold::of(&knobs.queueing),
             live: 0,
             running: 0,
             totals: Counters::default(),
@@ -183,7 +199,19 @@ impl Version {
 
     /// Whether one more task may be in flight.
     pub(super) fn may_run(&self) -> bool {
-        self.hold_until_waiting == 0 && self.running < self.max_in_flight
+        self.hold.is_none() && self.running < self.max_in_flight
+    }
+
+    /// Ends the hold if enough requests wait. It applies once and never returns.
+    pub(super) fn release_hold(&mut self) {
+        let Some(hold) = self.hold else { return };
+        let (waiting, backlog) = match &self.sequences {
+            Some(sequences) => sequences.waiting(),
+            None => (self.pending.requests, 0),
+        };
+        if waiting >= hold.waiting && backlog >= hold.backlog {
+            self.hold = None;
+        }
     }
 
     /// Whether requests wait that cannot share a batch with this sub-queue.
@@ -300,9 +328,10 @@ impl StepContext<'_> {
             }
             self.version.touched(self.ledger, sub_queue);
         }
-        for request_ix in change.orphans {
+        let Some((orphans, end)) = change.orphans else { return };
+        for request_ix in orphans {
             self.ledger[request_ix].sequence = None;
-            self.end(request_ix, End::Rejected(Rejection::NotStarted));
+            self.end(request_ix, end);
         }
     }
 

@@ -1,10 +1,18 @@
 //! Reference answers: collected one request at a time, before the load starts, and compared with every answer under
 //! load.
 
+use std::{
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
 use crate::{
-    bench::{Answer, Target, samples::Sample},
+    bench::{Answer, Target, samples::Sample, target::PendingAnswer},
     executor::OutputTensor,
-    model::DataType,
+    model::{CorrelationId, DataType, InSequence},
 };
 
 /// Default tolerance: maximum difference from the reference answer, relative to the root mean square of the output.
@@ -18,6 +26,10 @@ const TOLERANCE_BF16: f64 = 3e-2;
 pub struct Work {
     samples: Vec<Sample>,
     expected: Vec<Vec<Expected>>,
+    /// Requests of each sequence; `None` if requests belong to none.
+    sequence_length: Option<usize>,
+    /// The id of the next sequence.
+    next_id: Arc<AtomicU64>,
 }
 
 /// The reference value of one output.
@@ -47,19 +59,53 @@ impl Work {
     ///
     /// # Errors
     /// If a sample is not answered.
-    pub async fn prepare(target: &Target, samples: Vec<Sample>, tolerance: Option<f64>) -> Result<Self, Unanswered> {
-        let mut expected = Vec::with_capacity(samples.len());
-        for (index, sample) in samples.iter().enumerate() {
-            let answer = target.send(sample).await;
-            let answer = answer.map_err(|reason| Unanswered { index, reason })?;
-            expected.push(expectations(target, answer, tolerance));
+    ///
+    /// If the target has sequences, every `sequence_length` samples are one; their number is a multiple of it.
+    pub async fn prepare(
+        target: &Target,
+        samples: Vec<Sample>,
+        sequence_length: usize,
+        tolerance: Option<f64>,
+    ) -> Result<Self, Unanswered> {
+        let sequence_length = target.ports().sequences.then_some(sequence_length);
+        // Ids of other processes differ, so that several may load one server.
+        let next_id = Arc::new(AtomicU64::new((u64::from(process::id()) << 32) + 1));
+        let mut work = Self { samples, expected: Vec::new(), sequence_length, next_id };
+        for arrival in 0..work.distinct() / work.per_arrival() {
+            let id = work.new_sequence();
+            for step in 0..work.per_arrival() {
+                let index = work.number(arrival, step);
+                let answer = work.send(target, id, index).await;
+                let answer = answer.map_err(|reason| Unanswered { index, reason })?;
+                work.expected.push(expectations(target, answer, tolerance));
+            }
         }
-        Ok(Self { samples, expected })
+        Ok(work)
     }
 
-    /// Returns the request with this number. Numbers beyond the last sample start again at the first.
-    pub fn sample(&self, number: usize) -> &Sample {
-        &self.samples[number % self.samples.len()]
+    /// Returns the number of requests of one arrival: those of a sequence, or one.
+    pub fn per_arrival(&self) -> usize {
+        self.sequence_length.unwrap_or(1)
+    }
+
+    /// Returns the number of a request of an arrival.
+    pub fn number(&self, arrival: usize, step: usize) -> usize {
+        arrival * self.per_arrival() + step
+    }
+
+    /// Returns an id for the sequence of an arrival.
+    pub fn new_sequence(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sends the request with this number, in the sequence `id` if the target has sequences. Numbers beyond the last
+    /// sample start again at the first.
+    pub fn send(&self, target: &Target, id: u64, number: usize) -> PendingAnswer {
+        let sequence = self.sequence_length.map(|length| {
+            let step = number % length;
+            InSequence { id: CorrelationId::Number(id), starts: step == 0, ends: step + 1 == length }
+        });
+        target.send(&self.samples[number % self.samples.len()], sequence)
     }
 
     /// Returns the number of distinct requests.

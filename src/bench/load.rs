@@ -17,7 +17,8 @@ use crate::{
     workload::Arrivals,
 };
 
-/// Arrival process of requests.
+/// Arrival process of requests, or of sequences of requests. Each request of a sequence is sent when the one before it
+/// is answered.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Load {
     /// Open loop: requests are sent at the times of an arrival process, whether or not earlier ones are answered.
@@ -266,19 +267,32 @@ impl Pacer {
     fn send(self, times: impl Iterator<Item = u64>, runtime: &Handle) -> (JoinSet<()>, Instant) {
         let mut in_flight = JoinSet::new();
         let mut due = self.start;
-        for (number, at) in times.enumerate() {
+        for (arrival, at) in times.enumerate() {
             due = self.start + Duration::from_nanos(at);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            let answer = {
+            let id = self.work.new_sequence();
+            let first = {
                 let _entered = runtime.enter();
-                self.target.send(self.work.sample(number))
+                self.work.send(&self.target, id, self.work.number(arrival, 0))
             };
-            let (work, tally) = (Arc::clone(&self.work), Arc::clone(&self.tally));
-            let since = (due >= self.begin).then_some(due);
+            let (target, work, tally) = (self.target.clone(), Arc::clone(&self.work), Arc::clone(&self.tally));
+            let mut since = (due >= self.begin).then_some(due);
             in_flight.spawn_on(
                 async move {
-                    let answer = answer.await;
-                    tally.count(&work, number, answer, Instant::now(), since);
+                    let mut pending = first;
+                    for step in 0..work.per_arrival() {
+                        let number = work.number(arrival, step);
+                        if step > 0 {
+                            since = since.map(|_| Instant::now());
+                            pending = work.send(&target, id, number);
+                        }
+                        let answer = pending.as_mut().await;
+                        let failed = answer.is_err();
+                        tally.count(&work, number, answer, Instant::now(), since);
+                        if failed {
+                            return;
+                        }
+                    }
                 },
                 runtime,
             );
@@ -304,13 +318,18 @@ pub(super) async fn closed(
     for _ in 0..concurrency {
         let (target, work, tally, next) = (target.clone(), Arc::clone(work), Arc::clone(&tally), Arc::clone(&next));
         clients.spawn(async move {
+            let (mut arrival, mut id, mut step) = (0, 0, 0);
             loop {
                 let sent = Instant::now();
                 if sent >= end {
                     return;
                 }
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let answer = tokio::time::timeout(timing.patience, target.send(work.sample(number))).await;
+                if step == 0 {
+                    (arrival, id) = (next.fetch_add(1, Ordering::Relaxed), work.new_sequence());
+                }
+                let number = work.number(arrival, step);
+                step = (step + 1) % work.per_arrival();
+                let answer = tokio::time::timeout(timing.patience, work.send(&target, id, number)).await;
                 let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {:?}", timing.patience)));
                 let answered = Instant::now();
                 // Counts answers rather than sends: the requests sent within the window exclude those in flight at its

@@ -1,6 +1,9 @@
 //! Servers over gRPC: any servers that implement KServe v2 as Triton does.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use tonic::{
     Status,
@@ -13,10 +16,11 @@ use crate::{
         samples::{Port, Ports, Sample},
     },
     executor::OutputTensor,
-    model::{DataType, Dims},
+    model::{CorrelationId, DataType, Dims, InSequence},
+    repository::config::pb::model_config::SchedulingChoice,
     wire::pb::{
-        self, grpc_inference_service_client::GrpcInferenceServiceClient, model_infer_request::InferInputTensor,
-        model_metadata_response::TensorMetadata,
+        self, grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
+        model_infer_request::InferInputTensor, model_metadata_response::TensorMetadata,
     },
 };
 
@@ -115,7 +119,7 @@ impl Remote {
         &self.ports
     }
 
-    pub(super) async fn infer(&self, sample: &Sample) -> Result<Answer, String> {
+    pub(super) async fn infer(&self, sample: &Sample, sequence: Option<InSequence>) -> Result<Answer, String> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let mut client = self.clients[turn % self.clients.len()].clone();
         let inputs = self.ports.inputs.iter().zip(&sample.inputs).map(|(port, tensor)| InferInputTensor {
@@ -128,6 +132,7 @@ impl Remote {
             model_name: self.model.clone(),
             inputs: inputs.collect(),
             raw_input_contents: sample.inputs.iter().map(|tensor| tensor.data.clone()).collect(),
+            parameters: sequence.map(parameters).unwrap_or_default(),
             ..pb::ModelInferRequest::default()
         };
         let answer = client.model_infer(request).await.map_err(status_text)?.into_inner();
@@ -140,6 +145,18 @@ impl Remote {
         });
         by_port.collect()
     }
+}
+
+/// Returns the parameters that put a request into its sequence.
+fn parameters(InSequence { id, starts, ends }: InSequence) -> HashMap<String, pb::InferParameter> {
+    let id = match id {
+        CorrelationId::Number(number) => ParameterChoice::Int64Param(number.cast_signed()),
+        CorrelationId::Text(text) => ParameterChoice::StringParam(text.to_string()),
+    };
+    let flag = ParameterChoice::BoolParam;
+    let named = [("sequence_id", id), ("sequence_start", flag(starts)), ("sequence_end", flag(ends))];
+    let parameter = |choice| pb::InferParameter { parameter_choice: Some(choice) };
+    named.map(|(name, choice)| (name.to_owned(), parameter(choice))).into()
 }
 
 /// Requests a model's ports: shapes from its metadata, the largest batch from its configuration.
@@ -160,6 +177,7 @@ async fn ports(client: &mut GrpcInferenceServiceClient<Channel>, model: &str) ->
         max_rows: u32::try_from(config.max_batch_size).unwrap_or(1).max(1),
         inputs: metadata.inputs.iter().map(port).collect::<Result<_, String>>()?,
         outputs: metadata.outputs.iter().map(port).collect::<Result<_, String>>()?,
+        sequences: matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))),
     })
 }
 
@@ -169,6 +187,10 @@ fn difference(own: &Ports, first: &Ports) -> Option<String> {
     if own.batched != first.batched {
         let with = |batched| if batched { "with" } else { "without" };
         return Some(format!("{} a batch axis, expected one {} it", with(own.batched), with(first.batched)));
+    }
+    if own.sequences != first.sequences {
+        let with = |sequences| if sequences { "with" } else { "without" };
+        return Some(format!("{} sequences, expected one {} them", with(own.sequences), with(first.sequences)));
     }
     if own.inputs.len() != first.inputs.len() {
         return Some(format!("{} inputs, expected {}", own.inputs.len(), first.inputs.len()));
@@ -202,7 +224,7 @@ mod tests {
     }
 
     fn ports(inputs: Vec<Port>, outputs: Vec<Port>) -> Ports {
-        Ports { batched: true, max_rows: 8, inputs, outputs }
+        Ports { batched: true, max_rows: 8, inputs, outputs, sequences: false }
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Ports {
     pub inputs: Vec<Port>,
     /// Outputs in the model's order.
     pub outputs: Vec<Port>,
+    /// Whether its requests belong to sequences.
+    pub sequences: bool,
 }
 
 /// One input or output.
@@ -43,8 +45,8 @@ pub struct Port {
 }
 
 impl Ports {
-    /// Returns the ports of a loaded version.
-    pub fn of(spec: &ModelSpec) -> Self {
+    /// Returns the ports of a loaded version, whose requests may belong to sequences.
+    pub fn of(spec: &ModelSpec, sequences: bool) -> Self {
         let port = |tensor: &TensorSpec| Port {
             name: tensor.name.clone(),
             datatype: tensor.datatype,
@@ -55,12 +57,33 @@ impl Ports {
             max_rows: spec.max_batch_size.max(1),
             inputs: spec.inputs.iter().map(port).collect(),
             outputs: spec.outputs.iter().map(port).collect(),
+            sequences,
         }
     }
 
     /// Returns whether requests can differ in length.
     pub fn vary(&self) -> bool {
         self.inputs.iter().any(|port| port.dims.contains(&-1))
+    }
+
+    /// Returns the ports with these dims of inputs, without the batch, in place of the model's.
+    ///
+    /// # Errors
+    /// If the model has no such input, or the input cannot have these dims.
+    pub fn with_shapes(&self, shapes: &BTreeMap<String, Dims>) -> Result<Self, SampleError> {
+        let mut ports = self.clone();
+        for (input, dims) in shapes {
+            let known = || self.inputs.iter().map(|port| port.name.clone()).collect();
+            let unknown = || SampleError::UnknownInput { input: input.clone(), known: known() };
+            let port = ports.inputs.iter_mut().find(|port| port.name == *input).ok_or_else(unknown)?;
+            let fits = |(own, given): (&i64, &i64)| *own == -1 || own == given;
+            if port.dims.len() != dims.len() || !port.dims.iter().zip(dims).all(fits) {
+                let (input, dims, expected) = (input.clone(), dims.clone(), port.dims.clone());
+                return Err(SampleError::OtherShape { input, dims, expected });
+            }
+            port.dims.clone_from(dims);
+        }
+        Ok(ports)
     }
 
     /// Returns the element types of the outputs, without adjacent duplicates: the precision of the model.
@@ -91,6 +114,8 @@ pub struct Recipe {
     /// Constant values by input name. Inputs without an entry are 1 if their name suggests a mask, and 0 if it suggests
     /// token types.
     pub fills: BTreeMap<String, f64>,
+    /// Dims of inputs without the batch, in place of the model's, by input name.
+    pub shapes: BTreeMap<String, Dims>,
     /// Seed of everything that is drawn.
     pub seed: u64,
 }
@@ -108,7 +133,10 @@ pub struct Sample {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SampleError {
     /// An input has a varying dimension, but no lengths are given.
-    #[error("input '{input}' has a varying dimension: set the length of requests with --workload, --length or --trace")]
+    #[error(
+        "input '{input}' has a varying dimension: set the length of requests with --workload, --length or --trace, or \
+         its dims with --shape"
+    )]
     NoLengths {
         /// Name of the input.
         input: String,
@@ -133,8 +161,18 @@ pub enum SampleError {
         /// Number of such inputs.
         found: usize,
     },
-    /// A constant is given for an unknown input.
-    #[error("the model has no input '{input}' to fill; it has '{}'", known.join("', '"))]
+    /// The given dims are impossible.
+    #[error("input '{input}' has the dims {expected:?} without the batch, but --shape says {dims:?}")]
+    OtherShape {
+        /// Name of the input.
+        input: String,
+        /// The dims as given.
+        dims: Dims,
+        /// The dims of the model.
+        expected: Dims,
+    },
+    /// A constant or dims are given for an unknown input.
+    #[error("the model has no input '{input}'; it has '{}'", known.join("', '"))]
     UnknownInput {
         /// Name as given.
         input: String,
@@ -162,6 +200,7 @@ impl Recipe {
     /// # Errors
     /// If the recipe does not fit the model.
     pub fn samples(&self, ports: &Ports, count: usize) -> Result<Vec<Sample>, SampleError> {
+        let ports = &ports.with_shapes(&self.shapes)?;
         self.check(ports)?;
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         let mut sizes = self.sizes.as_ref().map(|sizes| sizes.sampler(self.seed));
@@ -279,7 +318,7 @@ mod tests {
     }
 
     fn ports(inputs: Vec<Port>) -> Ports {
-        Ports { batched: true, max_rows: 8, inputs, outputs: vec![] }
+        Ports { batched: true, max_rows: 8, inputs, outputs: vec![], sequences: false }
     }
 
     fn bert() -> Ports {
@@ -289,7 +328,8 @@ mod tests {
 
     fn recipe() -> Recipe {
         let sizes = Some(Sizes::Lengths(Lengths::Recorded(vec![3, 5])));
-        Recipe { rows: 2, sizes, integers_below: 50, fills: BTreeMap::new(), seed: 1 }
+        let (fills, shapes) = (BTreeMap::new(), BTreeMap::new());
+        Recipe { rows: 2, sizes, integers_below: 50, fills, shapes, seed: 1 }
     }
 
     fn int64s(tensor: &InputTensor) -> Vec<i64> {
@@ -359,6 +399,26 @@ mod tests {
                 None => assert!(bytes > 16, "four strings with their lengths"),
             }
         }
+    }
+
+    #[test]
+    fn dims_may_be_given_for_each_input() {
+        let model = ports(vec![port("x", DataType::Fp32, &[-1, 4]), port("y", DataType::Fp32, &[-1])]);
+        let shaped = |shapes: &[(&str, &[i64])]| {
+            let shapes = shapes.iter().map(|(name, dims)| ((*name).to_owned(), Dims::from_slice(dims))).collect();
+            Recipe { sizes: None, shapes, ..recipe() }.samples(&model, 1)
+        };
+        let samples = shaped(&[("x", &[3, 4]), ("y", &[7])]).expect("they fit");
+        let shapes: Vec<&[i64]> = samples[0].inputs.iter().map(|input| input.shape.as_slice()).collect();
+        assert_eq!(shapes, [&[2, 3, 4][..], &[2, 7]]);
+        let partly = shaped(&[("x", &[3, 4])]).expect_err("y varies");
+        assert_eq!(partly, SampleError::NoLengths { input: "y".to_owned() });
+        for wrong in [&[3, 5][..], &[3], &[3, 4, 1]] {
+            let refused = shaped(&[("x", wrong), ("y", &[7])]).expect_err("they do not fit").to_string();
+            let expected = "input 'x' has the dims [-1, 4] without the batch, but --shape says [";
+            assert!(refused.starts_with(expected), "{refused}");
+        }
+        assert!(matches!(shaped(&[("z", &[1])]), Err(SampleError::UnknownInput { .. })));
     }
 
     #[test]

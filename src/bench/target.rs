@@ -8,10 +8,14 @@ use crate::{
         samples::{Ports, Sample},
     },
     executor::{InferRequest, ModelHandle, OutputTensor},
+    model::InSequence,
 };
 
 /// Outputs in the model's order.
 pub type Answer = Vec<OutputTensor>;
+
+/// An answer to come, or the reason why there is none.
+pub(super) type PendingAnswer = Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>>;
 
 /// A model that receives the load.
 #[derive(Clone, Debug)]
@@ -25,7 +29,7 @@ pub enum Target {
 impl Target {
     /// Creates a target from a version loaded in this process.
     pub fn local(handle: Arc<ModelHandle>) -> Self {
-        let ports = Arc::new(Ports::of(handle.spec()));
+        let ports = Arc::new(Ports::of(handle.spec(), handle.has_sequences()));
         Self::Local(handle, ports)
     }
 
@@ -37,20 +41,20 @@ impl Target {
         }
     }
 
-    /// Sends a request. For a local target this happens immediately, not when the future is first polled. Dropping the
-    /// future cancels the request. The error is the reason why there is no answer.
-    pub fn send(&self, sample: &Sample) -> Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>> {
+    /// Sends a request, which may belong to a sequence. For a local target this happens immediately, not when the
+    /// future is first polled. Dropping the future cancels the request. The error is the reason why there is no answer.
+    pub fn send(&self, sample: &Sample, sequence: Option<InSequence>) -> PendingAnswer {
         match self {
             Self::Local(handle, _) => {
-                let future =
-                    handle.submit(InferRequest::new(sample.rows, sample.inputs.iter().cloned().map(Some).collect()));
+                let inputs = sample.inputs.iter().cloned().map(Some).collect();
+                let future = handle.submit(InferRequest { sequence, ..InferRequest::new(sample.rows, inputs) });
                 Box::pin(
                     async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },
                 )
             }
             Self::Remote(remote) => {
                 let (remote, sample) = (Arc::clone(remote), sample.clone());
-                Box::pin(async move { remote.infer(&sample).await })
+                Box::pin(async move { remote.infer(&sample, sequence).await })
             }
         }
     }

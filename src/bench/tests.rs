@@ -72,7 +72,7 @@ impl Rig {
         let (handle, program) = double(&pool);
         let target = Target::local(handle);
         let samples = recipe().samples(target.ports(), SAMPLES).expect("the recipe suits the model");
-        let work = Arc::new(Work::prepare(&target, samples, None).await.expect("the program answers"));
+        let work = Arc::new(Work::prepare(&target, samples, 1, None).await.expect("the program answers"));
         program.rows.store(0, Ordering::SeqCst);
         Self { pool, program, target, work }
     }
@@ -102,7 +102,7 @@ fn double(pool: &Arc<Pool>) -> (Arc<ModelHandle>, Arc<Double>) {
 }
 
 fn recipe() -> Recipe {
-    Recipe { rows: 1, sizes: None, integers_below: 100, fills: [].into(), seed: 5 }
+    Recipe { rows: 1, sizes: None, integers_below: 100, fills: [].into(), shapes: [].into(), seed: 5 }
 }
 
 /// All requests at the start.
@@ -244,7 +244,7 @@ async fn without_a_right_answer_beforehand_nothing_is_measured() {
     let rig = Rig::start().await;
     rig.program.manner.store(FAILS, Ordering::SeqCst);
     let samples = recipe().samples(rig.target.ports(), 1).expect("the recipe suits the model");
-    let unanswered = Work::prepare(&rig.target, samples, None).await.expect_err("the program fails");
+    let unanswered = Work::prepare(&rig.target, samples, 1, None).await.expect_err("the program fails");
     assert!(unanswered.to_string().contains("request 0 failed"), "{unanswered}");
 }
 
@@ -304,7 +304,7 @@ fn ports_are_what_the_specification_says() {
         symbols: vec![],
         decoupled: false,
     };
-    let ports = Ports::of(&spec);
+    let ports = Ports::of(&spec, false);
     assert_eq!((ports.batched, ports.max_rows, ports.vary()), (false, 1, true));
     assert_eq!(ports.precision(), "FP16");
 }

@@ -5,8 +5,11 @@ use std::{env, ffi::OsStr};
 
 use tracing::warn;
 
-/// Triton's variable: nothing runs until this many requests wait.
+/// Triton's variable: nothing runs until this many requests wait, in sequences those with a slot.
 const HELD_SCHEDULERS: &str = "TRITONSERVER_DELAY_SCHEDULER";
+
+/// Triton's variable: a scheduler that is held so needs this many requests of sequences without a slot, too.
+const HELD_BACKLOGS: &str = "TRITONSERVER_BACKLOG_DELAY_SCHEDULER";
 
 /// A variable whose value is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -16,24 +19,28 @@ pub(super) struct InvalidHook {
     got: String,
 }
 
-/// Returns how many requests must wait before a scheduler runs anything; 0 for none. Logs a warning if the variable is
-/// set but not allowed.
+/// Returns how many requests must wait before a scheduler runs anything, and how many in its backlog; 0 for none. Logs
+/// a warning for each variable that is set but not allowed.
 ///
 /// # Errors
-/// Fails if the variable is allowed and not a number.
-pub(super) fn held_schedulers(allowed: bool) -> Result<u32, InvalidHook> {
-    let Some(given) = env::var_os(HELD_SCHEDULERS) else { return Ok(0) };
+/// Fails if a variable is allowed and not a number.
+pub(super) fn held_schedulers(allowed: bool) -> Result<(u32, u32), InvalidHook> {
+    Ok((requests(HELD_SCHEDULERS, allowed)?, requests(HELD_BACKLOGS, allowed)?))
+}
+
+fn requests(variable: &'static str, allowed: bool) -> Result<u32, InvalidHook> {
+    let Some(given) = env::var_os(variable) else { return Ok(0) };
     if !allowed {
-        warn!(variable = HELD_SCHEDULERS, "a variable for tests is ignored without --allow-test-hooks");
+        warn!(variable, "a variable for tests is ignored without --allow-test-hooks");
         return Ok(0);
     }
-    let requests = number(&given)?;
-    warn!(requests, "for tests: a batcher runs nothing before this many requests wait");
+    let requests = number(variable, &given)?;
+    warn!(variable, requests, "for tests: a batcher runs nothing before this many requests wait");
     Ok(requests)
 }
 
-fn number(given: &OsStr) -> Result<u32, InvalidHook> {
-    let wrong = || InvalidHook { variable: HELD_SCHEDULERS, got: given.to_string_lossy().into_owned() };
+fn number(variable: &'static str, given: &OsStr) -> Result<u32, InvalidHook> {
+    let wrong = || InvalidHook { variable, got: given.to_string_lossy().into_owned() };
     given.to_str().and_then(|text| text.trim().parse().ok()).ok_or_else(wrong)
 }
 
@@ -43,13 +50,12 @@ mod tests {
 
     #[test]
     fn a_hook_holds_a_number_of_requests() {
-        assert_eq!(number(OsStr::new("12")), Ok(12));
+        assert_eq!(number(HELD_SCHEDULERS, OsStr::new("12")), Ok(12));
         for wrong in ["", "-1", "many"] {
-            let refused = number(OsStr::new(wrong)).map_err(|error| error.to_string());
-            assert_eq!(
-                refused,
-                Err(format!("TRITONSERVER_DELAY_SCHEDULER: expected a number of requests, got '{wrong}'"))
-            );
+            let refused = number(HELD_BACKLOGS, OsStr::new(wrong)).map_err(|error| error.to_string());
+            let expected =
+                format!("TRITONSERVER_BACKLOG_DELAY_SCHEDULER: expected a number of requests, got '{wrong}'");
+            assert_eq!(refused, Err(expected));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    model_args::ModelArgs,
     slice::{latest, program},
     table::{Table, terminal_width},
 };
@@ -26,11 +27,11 @@ use crate::{
 #[command(after_help = "Examples:
   paternoster inspect model.onnx
   paternoster inspect /models/bert --length tokens=128
-  paternoster inspect /models/lstm")]
+  paternoster inspect --model-repository /models --model lstm")]
 pub struct InspectArgs {
-    /// ONNX file, or model directory, of which all programs of the latest version are shown
-    #[arg(value_name = "FILE|DIR")]
-    pub model: PathBuf,
+    /// The model; all programs of a directory's latest version are shown.
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Length of a varying axis, by its name in the file; may be given several times
     #[arg(long = "length", value_name = "NAME=LENGTH", value_parser = length)]
     pub lengths: Vec<(String, i64)>,
@@ -97,9 +98,10 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
 }
 
 fn print(args: &InspectArgs, out: &mut dyn Write, width: Option<usize>) -> Result<(), InspectError> {
-    let programs = programs(&args.model);
+    let given = args.model.path();
+    let programs = programs(&given);
     if programs.is_empty() {
-        return Err(InspectError::Missing { path: args.model.display().to_string() });
+        return Err(InspectError::Missing { path: given.display().to_string() });
     }
     for path in &programs {
         if programs.len() > 1 {
@@ -220,7 +222,8 @@ mod tests {
         model.write(&path).expect("a file");
         let lengths = lengths.iter().map(|given| length(given)).collect::<Result<_, _>>()?;
         let mut out = Vec::new();
-        run_with(&InspectArgs { model: path, lengths, library: None }, &mut out).map_err(|error| error.to_string())?;
+        run_with(&InspectArgs { model: ModelArgs::at(path), lengths, library: None }, &mut out)
+            .map_err(|error| error.to_string())?;
         Ok(String::from_utf8(out).expect("it is text"))
     }
 
@@ -261,7 +264,7 @@ mod tests {
     fn all_programs_of_the_latest_version_are_shown_under_their_names() {
         let folder = tempfile::tempdir().expect("a folder");
         let show = || {
-            let args = InspectArgs { model: folder.path().to_owned(), lengths: vec![], library: None };
+            let args = InspectArgs { model: ModelArgs::at(folder.path()), lengths: vec![], library: None };
             let mut out = Vec::new();
             let ended = run_with(&args, &mut out).map_err(|error| error.to_string());
             ended.map(|()| String::from_utf8(out).expect("it is text"))

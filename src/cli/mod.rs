@@ -13,6 +13,7 @@ mod flags;
 mod hooks;
 pub mod inspect;
 mod limits;
+pub mod model_args;
 #[cfg(feature = "tools")]
 pub mod models;
 mod options;

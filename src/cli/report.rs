@@ -9,17 +9,8 @@ use super::{
     table::{Table, terminal_width},
 };
 use crate::{
-    batching::PolicyKind,
     observe::LogFormat,
-    repository::{
-        IndexEntry, Repository,
-        config::{
-            parameters::POLICY,
-            pb::{ModelConfig, model_config::SchedulingChoice},
-            sequences,
-            settings::PolicyName,
-        },
-    },
+    repository::{IndexEntry, Repository},
 };
 
 /// Letters of the longest reason in the table: with it, the table of usual names fits a terminal of 80 columns.
@@ -34,7 +25,7 @@ pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArg
     let loaded = repository.loaded();
     let policies: HashMap<(&str, String), &'static str> = loaded
         .iter()
-        .map(|version| ((version.spec().name.as_str(), version.spec().version.to_string()), policy(version.config())))
+        .map(|version| ((version.spec().name.as_str(), version.spec().version.to_string()), version.handle().policy()))
         .collect();
     let policy_of = |entry: &IndexEntry| {
         let key = (entry.name.as_str(), entry.version.clone());
@@ -95,21 +86,6 @@ fn named(entry: &IndexEntry) -> String {
     match entry.version.as_str() {
         "" => entry.name.clone(),
         version => format!("{} version {version}", entry.name),
-    }
-}
-
-/// Returns the name of the policy that batches a model's requests.
-fn policy(config: &ModelConfig) -> &'static str {
-    let named = config.parameters.get(POLICY).and_then(|named| named.string_value.parse().ok());
-    let has_cells = config.parameters.keys().any(|key| key.starts_with("cells."));
-    match (named, &config.scheduling_choice) {
-        (policy, _) if has_cells || sequences::batching(config).is_some() => match policy {
-            Some(PolicyName::Of(kind @ PolicyKind::Lazy)) => kind.name(),
-            _ => PolicyKind::Cellular.name(),
-        },
-        (Some(PolicyName::Of(kind)), _) => kind.name(),
-        (_, Some(SchedulingChoice::DynamicBatching(_))) => "window",
-        _ => "serial",
     }
 }
 

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::table::{Table, terminal_width};
+use super::{
+    model_args::ModelArgs,
+    table::{Table, terminal_width},
+};
 use crate::onnx::{
     self, SealedModel,
     cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts},
@@ -19,13 +22,14 @@ pub(super) const PROGRAM: &str = "model.onnx";
 /// Runs nothing and does not need ONNX Runtime: times are estimated from shapes. `paternoster profile` measures them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  paternoster slice --model model.onnx --stages 4
-  paternoster slice --model /models/resnet50 --stages 8
-  paternoster slice --model /models/resnet50          (all places where one may cut)")]
+  paternoster slice model.onnx --stages 4
+  paternoster slice /models/resnet50 --stages 8
+  paternoster slice /models/resnet50          (all places where one may cut)
+  paternoster slice --model-repository /models --model resnet50")]
 pub struct SliceArgs {
-    /// ONNX file, or model directory, of which the latest version is used
-    #[arg(long, value_name = "FILE|DIR")]
-    pub model: PathBuf,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Number of stages; by default, every possible cut is shown
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub stages: Option<u16>,
@@ -80,8 +84,9 @@ pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError>
 }
 
 fn print(args: &SliceArgs, out: &mut dyn Write, width: Option<usize>) -> Result<(), SliceError> {
-    let missing = || SliceError::Missing { path: args.model.display().to_string() };
-    let path = program(&args.model).ok_or_else(missing)?;
+    let given = args.model.path();
+    let missing = || SliceError::Missing { path: given.display().to_string() };
+    let path = program(&given).ok_or_else(missing)?;
     let sealed = SealedModel::read(&path)?;
     let model = sealed.model();
     let Some(count) = args.stages else {
@@ -197,7 +202,7 @@ mod tests {
 
     fn shown(model: &Path, stages: Option<u16>, json: bool) -> Result<String, String> {
         let mut out = Vec::new();
-        let args = SliceArgs { model: model.to_owned(), stages, json };
+        let args = SliceArgs { model: ModelArgs::at(model), stages, json };
         run_with(&args, &mut out).map_err(|error| error.to_string())?;
         Ok(String::from_utf8(out).expect("it is text"))
     }

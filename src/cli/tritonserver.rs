@@ -40,6 +40,7 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "grpc-infer-allocation-pool-size", why: "requests are not pooled" },
     Ignored { name: "grpc-infer-thread-count", why: THREADS },
     Ignored { name: "grpc-keepalive-permit-without-calls", why: PINGS },
+    Ignored { name: "grpc-max-response-pool-size", why: "responses are not pooled" },
     Ignored { name: "host-policy", why: THREADS },
     Ignored { name: "http-header-forward-pattern", why: HEADERS },
     Ignored { name: "http-thread-count", why: THREADS },

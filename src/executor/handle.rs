@@ -48,11 +48,23 @@ pub struct ModelHandle {
     pub(super) longest: Longest,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
+    /// Name of the policy that batches its requests.
+    pub(super) policy: &'static str,
     /// Which tensors may stay on cards.
     pub(super) card_ports: CardPorts,
 }
 
 impl ModelHandle {
+    /// Returns whether its requests belong to sequences.
+    pub fn has_sequences(&self) -> bool {
+        self.has_sequences
+    }
+
+    /// Returns the name of the policy that batches its requests.
+    pub fn policy(&self) -> &'static str {
+        self.policy
+    }
+
     /// Returns the version's inputs and outputs.
     pub fn spec(&self) -> &Arc<ModelSpec> {
         &self.spec

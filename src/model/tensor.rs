@@ -48,6 +48,11 @@ impl TensorSpec {
         }
     }
 
+    /// Returns whether an axis of `dims` varies and is not padded.
+    pub fn is_open(&self, axis: usize) -> bool {
+        self.dims[axis] < 0 && !matches!(self.symbols.get(axis), Some(Some(_)))
+    }
+
     /// Returns `dims` with the lengths of the axes that follow from padded ones. `lengths` are those of the padded
     /// axes, indexed by [`SymbolId`].
     pub fn dims_at(&self, lengths: &[u32]) -> Dims {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -24,6 +24,7 @@ pub struct SealedModel {
     /// The bytes of the file, if the model is unchanged.
     encoded: Option<Bytes>,
     weights: Arc<[ExternalWeight]>,
+    operators: Arc<[PathBuf]>,
 }
 
 impl SealedModel {
@@ -38,7 +39,18 @@ impl SealedModel {
         expansion::check(&model.0).map_err(unusable)?;
         let gathered = external::gather(&mut model, files).map_err(unusable)?;
         let encoded = gathered.is_unchanged.then_some(content);
-        Ok(Self { model, encoded, weights: gathered.weights.into() })
+        Ok(Self { model, encoded, weights: gathered.weights.into(), operators: Arc::default() })
+    }
+
+    /// Returns the model with the libraries of its custom operators, which ONNX Runtime loads.
+    #[must_use]
+    pub fn with_operators(self, libraries: &[PathBuf]) -> Self {
+        Self { operators: libraries.into(), ..self }
+    }
+
+    /// Returns the libraries of custom operators.
+    pub fn operators(&self) -> &[PathBuf] {
+        &self.operators
     }
 
     /// Reads and seals a model file, together with the files beside it.
@@ -61,7 +73,7 @@ impl SealedModel {
     /// Seals a model that was cut from this one.
     #[must_use]
     pub fn part(&self, part: Model) -> Self {
-        Self { model: part, encoded: None, weights: Arc::clone(&self.weights) }
+        Self { model: part, encoded: None, weights: self.weights.clone(), operators: self.operators.clone() }
     }
 
     /// Returns the encoded graph.
@@ -137,9 +149,7 @@ pub struct SealedInput<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
-
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, fs};
 
     use super::*;
     use crate::{

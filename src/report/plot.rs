@@ -14,7 +14,7 @@ use plotters::{
 
 /// Width and height of a plot of lines, the names of its series left out.
 const LINES_SIZE: (u32, u32) = (720, 400);
-/// Height of a row of names below a plot of lines.
+/// Height of a row of names below a plot.
 const NAMES_HEIGHT: u32 = 18;
 /// Letters of a name for which there is room where names stand in so many columns.
 const NAME_COLUMNS: [(usize, usize); 3] = [(4, 20), (3, 28), (2, 45)];
@@ -24,19 +24,25 @@ const BARS_SIZE: (u32, u32) = (640, 320);
 const FONT: &str = "sans-serif";
 const TITLE_SIZE: u32 = 16;
 const NAME_SIZE: u32 = 15;
-/// Distance of the names below a plot of lines from its left border.
+/// Distance of the names below a plot from its left border.
 const NAMES_LEFT: usize = 74;
-/// Colours that the colour-blind tell apart too, in the order of the series; they come again after the last.
+/// Colours that the colour-blind tell apart too, in the order of the series. Those of further series are computed.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),
     RGBColor(44, 160, 44),
-    RGBColor(160, 160, 160),
+    RGBColor(110, 110, 110),
     RGBColor(214, 39, 40),
     RGBColor(148, 103, 189),
     RGBColor(23, 190, 207),
     RGBColor(140, 86, 75),
 ];
+/// Share of a turn between the hues of two computed colours: the golden angle, so that no two of them coincide.
+const GOLDEN_TURN: f64 = 0.381_966;
+/// Mean width of a letter as a share of the font's size; titles and names that are wider are set smaller.
+const LETTER: f64 = 0.55;
+/// Smallest size of a font.
+const LEAST_SIZE: u32 = 9;
 /// Width of all bars of one group, where groups are 1 apart.
 const GROUP: f64 = 0.64;
 
@@ -98,12 +104,10 @@ impl Lines {
     fn draw(&self, path: &Path) -> Result<(), Box<dyn Error>> {
         let points = || self.series.iter().flat_map(|(_, points)| points);
         let xs = extent(points().map(|point| point.0), 0.02);
-        let columns = self.name_columns();
-        let rows = self.series.len().div_ceil(columns) as u32;
-        let size = (LINES_SIZE.0, LINES_SIZE.1 + rows * NAMES_HEIGHT + NAMES_HEIGHT / 2);
-        let root = SVGBackend::new(path, size).into_drawing_area();
+        let names = Names(self.series.iter().map(|(name, _)| name.as_str()).collect());
+        let root = SVGBackend::new(path, (LINES_SIZE.0, LINES_SIZE.1 + names.height())).into_drawing_area();
         root.fill(&WHITE)?;
-        let (plot, names) = root.split_vertically(LINES_SIZE.1);
+        let (plot, below) = root.split_vertically(LINES_SIZE.1);
         let mut builder = builder(&plot, &self.title)?;
         if self.log_y {
             let Range { start, end } = extent(points().map(|point| point.1.log10()), 0.05);
@@ -115,27 +119,8 @@ impl Lines {
             let bottom = points().map(|point| point.1).fold(0.0, f64::min);
             self.fill(&mut builder.build_cartesian_2d(xs, bottom..top)?)?;
         }
-        self.name_series(&names, columns)?;
+        names.draw(&below)?;
         Ok(root.present()?)
-    }
-
-    /// In how many columns the names of the series have room.
-    fn name_columns(&self) -> usize {
-        let longest = self.series.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        NAME_COLUMNS.into_iter().find(|&(_, letters)| longest <= letters).map_or(1, |(columns, _)| columns)
-    }
-
-    /// Writes the names of the series below the plot, by rows.
-    fn name_series(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, columns: usize) -> Result<(), Box<dyn Error>> {
-        let width = (LINES_SIZE.0 as usize - NAMES_LEFT) / columns;
-        for (index, (name, _)) in self.series.iter().enumerate() {
-            let x = (NAMES_LEFT + index % columns * width) as i32;
-            let y = (index / columns) as i32 * NAMES_HEIGHT as i32 + NAMES_HEIGHT as i32 / 2;
-            area.draw(&PathElement::new([(x, y), (x + 14, y)], colour(index).stroke_width(2)))?;
-            let style = (FONT, NAME_SIZE).into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
-            area.draw_text(name, &style, (x + 20, y))?;
-        }
-        Ok(())
     }
 
     fn fill<'a, 'b: 'a, X, Y>(&self, chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Box<dyn Error>>
@@ -144,11 +129,14 @@ impl Lines {
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc(&self.x).y_desc(&self.y).x_label_formatter(&number).y_label_formatter(&number).draw()?;
-        for (index, (_, points)) in self.series.iter().enumerate() {
+        let y = if self.log_y { format!("{}, logarithmic", self.y) } else { self.y.clone() };
+        mesh.x_desc(&self.x).y_desc(&y).x_label_formatter(&number).y_label_formatter(&number).draw()?;
+        // The first series is the subject. It is drawn last, and on a wider ground, so that no other line hides it.
+        for (index, (_, points)) in self.series.iter().enumerate().rev() {
             let mark = if points.len() < MANY { 3 } else { 0 };
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour(index).stroke_width(2)).point_size(mark))?;
+            let width = if index == 0 { 3 } else { 2 };
+            let line = LineSeries::new(points.iter().copied(), colour(index).stroke_width(width));
+            chart.draw_series(line.point_size(mark))?;
         }
         Ok(())
     }
@@ -164,10 +152,16 @@ impl Bars {
     }
 
     fn draw(&self, path: &Path) -> Result<(), Box<dyn Error>> {
-        let highest = extent(self.series.iter().flat_map(|(_, heights)| heights.iter().copied()), 0.1).end;
-        let root = SVGBackend::new(path, BARS_SIZE).into_drawing_area();
+        let heights = || self.series.iter().flat_map(|(_, heights)| heights.iter().copied());
+        let highest = extent(heights().chain([0.0]), 0.1).end;
+        let lowest = heights().fold(0.0, f64::min);
+        let names = Names(self.series.iter().map(|(name, _)| name.as_str()).collect());
+        let root = SVGBackend::new(path, (BARS_SIZE.0, BARS_SIZE.1 + names.height())).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (plot, below) = root.split_vertically(BARS_SIZE.1);
         let groups = self.groups.len();
-        let mut chart = builder(&root, &self.title)?.build_cartesian_2d(-0.6..groups as f64 - 0.4, 0.0..highest)?;
+        let across = -0.6..groups as f64 - 0.4;
+        let mut chart = builder(&plot, &self.title)?.build_cartesian_2d(across, lowest..highest)?;
         let name_of = |place: &f64| {
             let whole = (place.round() - place).abs() < 1e-6 && *place >= -1e-6;
             self.groups.get(place.round() as usize).filter(|_| whole).cloned().unwrap_or_default()
@@ -182,21 +176,60 @@ impl Bars {
             .y_desc(&self.y)
             .draw()?;
         let width = GROUP / self.series.len().max(1) as f64;
-        for (index, (name, heights)) in self.series.iter().enumerate() {
+        for (index, (_, heights)) in self.series.iter().enumerate() {
             let colour = colour(index);
             let bars = heights.iter().take(groups).enumerate().map(|(group, &height)| {
                 let left = group as f64 - GROUP / 2.0 + index as f64 * width;
                 Rectangle::new([(left, 0.0), (left + width, height)], colour.filled())
             });
-            chart
-                .draw_series(bars)?
-                .label(name)
-                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
+            chart.draw_series(bars)?;
         }
-        name_series(&mut chart)?;
         drop(chart);
+        names.draw(&below)?;
         Ok(root.present()?)
     }
+}
+
+/// The names of the series, which are below the plot so that they hide nothing of it.
+struct Names<'a>(Vec<&'a str>);
+
+impl Names<'_> {
+    /// In how many columns they have room.
+    fn columns(&self) -> usize {
+        let longest = self.0.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        NAME_COLUMNS.into_iter().find(|&(_, letters)| longest <= letters).map_or(1, |(columns, _)| columns)
+    }
+
+    fn height(&self) -> u32 {
+        self.0.len().div_ceil(self.columns()) as u32 * NAMES_HEIGHT + NAMES_HEIGHT / 2
+    }
+
+    /// Writes them by rows.
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn Error>> {
+        let columns = self.columns();
+        let width = (area.dim_in_pixel().0 as usize - NAMES_LEFT) / columns;
+        for (index, name) in self.0.iter().enumerate() {
+            let x = (NAMES_LEFT + index % columns * width) as i32;
+            let y = (index / columns) as i32 * NAMES_HEIGHT as i32 + NAMES_HEIGHT as i32 / 2;
+            area.draw(&PathElement::new([(x, y), (x + 14, y)], colour(index).stroke_width(3)))?;
+            let (shown, size) = fitted(name, NAME_SIZE, width.saturating_sub(24) as u32);
+            let style = (FONT, size).into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
+            area.draw_text(&shown, &style, (x + 20, y))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns a text and the size of its font so that it is about as wide as `width` pixels at most.
+fn fitted(text: &str, size: u32, width: u32) -> (String, u32) {
+    let letters = text.chars().count();
+    let room = |size: u32| (f64::from(width) / (LETTER * f64::from(size))) as usize;
+    let size = (LEAST_SIZE..=size).rev().find(|&size| letters <= room(size)).unwrap_or(LEAST_SIZE);
+    if letters <= room(size) {
+        return (text.to_owned(), size);
+    }
+    let kept: String = text.chars().take(room(size).saturating_sub(1)).collect();
+    (format!("{kept}…"), size)
 }
 
 fn builder<'a, 'b>(
@@ -208,21 +241,23 @@ where
 {
     root.fill(&WHITE)?;
     let mut builder = ChartBuilder::on(root);
-    builder.caption(title, (FONT, TITLE_SIZE)).margin(10).x_label_area_size(36).y_label_area_size(64);
+    let (title, size) = fitted(title, TITLE_SIZE, root.dim_in_pixel().0 - 20);
+    builder.caption(title, (FONT, size)).margin(10).x_label_area_size(36).y_label_area_size(64);
+    // Half of the last label of the horizontal axis is beyond its end.
+    builder.margin_right(28);
     Ok(builder)
 }
 
-fn name_series<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Box<dyn Error>>
-where
-    X: Ranged<ValueType = f64>,
-    Y: Ranged<ValueType = f64>,
-{
-    let mut names = chart.configure_series_labels();
-    Ok(names.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?)
-}
-
+/// Returns the colour of a series; no two series have the same.
 fn colour(index: usize) -> RGBColor {
-    COLOURS[index % COLOURS.len()]
+    if let Some(&colour) = COLOURS.get(index) {
+        return colour;
+    }
+    let further = index - COLOURS.len();
+    let lightness = [0.30, 0.62][further % 2];
+    let HSLColor(hue, saturation, lightness) = HSLColor((further as f64 * GOLDEN_TURN).fract(), 0.75, lightness);
+    let (red, green, blue) = HSLColor(hue, saturation, lightness).to_backend_color().rgb;
+    RGBColor(red, green, blue)
 }
 
 /// From the least to the greatest, with this share of their distance more on both sides; never empty.
@@ -263,6 +298,11 @@ fn log_ticks(least: f64, greatest: f64) -> Vec<f64> {
 
 /// A number as short as an axis wants it.
 fn number(value: &f64) -> String {
+    for (unit, letter) in [(1e9, "G"), (1e6, "M")] {
+        if value.abs() >= unit {
+            return number(&(value / unit)) + letter;
+        }
+    }
     let digits = match value.abs() {
         1000.0.. => 0,
         0.1.. => 2,
@@ -382,5 +422,44 @@ mod tests {
             [0.0, 0.002, 0.25, 1.0, 2.5, 11.5, 40.0, 12_345.6].map(|value| number(&value)),
             ["0", "0.002", "0.25", "1", "2.5", "11.5", "40", "12346"]
         );
+        assert_eq!([1.5e6, 2e7, 3.25e9].map(|value| number(&value)), ["1.5M", "20M", "3.25G"], "they have room");
+    }
+
+    #[test]
+    fn no_two_series_have_the_same_colour() {
+        let colours: Vec<RGBColor> = (0..40).map(colour).collect();
+        let apart = |one: &RGBColor, other: &RGBColor| {
+            let of = |a: u8, b: u8| u32::from(a.abs_diff(b));
+            of(one.0, other.0) + of(one.1, other.1) + of(one.2, other.2)
+        };
+        for (at, one) in colours.iter().enumerate() {
+            assert!(colours[..at].iter().all(|other| apart(one, other) >= 10), "series {at} has {one:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_series_is_drawn_over_the_others() {
+        let same = vec![(0.0, 1.0), (1.0, 2.0)];
+        let series = ["ours", "other"].map(|name| (name.to_owned(), same.clone())).to_vec();
+        let svg = drawn(|path| Lines { series, ..Lines::default() }.write_svg(path));
+        let place = |colour: &str| svg.rfind(&format!("<polyline fill=\"none\" opacity=\"1\" stroke=\"{colour}\""));
+        let names = svg.find("ours").expect("it is named");
+        let last = |colour: &str| svg[..names].rfind(&format!("stroke=\"{colour}\"")).expect("it is drawn");
+        assert!(place("#1F77B4").is_some() && last("#1F77B4") > last("#FF7F0E"), "{svg}");
+    }
+
+    #[test]
+    fn long_titles_and_names_are_set_smaller_and_then_cut() {
+        assert_eq!(fitted("short", 16, 700), ("short".to_owned(), 16));
+        let (whole, size) = fitted(&"x".repeat(100), 16, 700);
+        assert_eq!((whole.len(), size), (100, 12));
+        let (cut, size) = fitted(&"x".repeat(400), 16, 700);
+        assert!(size == 9 && cut.ends_with('…') && cut.chars().count() < 145, "{cut}");
+    }
+
+    #[test]
+    fn a_logarithmic_axis_says_so() {
+        let svg = drawn(|path| lines(true, &[(0.25, 3.0), (0.6, 8.0)]).write_svg(path));
+        assert!(svg.contains("p99 (ms), logarithmic"), "{svg}");
     }
 }

@@ -258,7 +258,7 @@ impl Control {
         let planned = blocking(read).await.and_then(|plan| plan);
         let plan = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
             Ok(plan) => Arc::new(plan),
-            Err(reason) => return self.refuse(name, reason, asked),
+            Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),
         };
         self.warn(name, &plan);
         let versions = plan.versions.clone();
@@ -283,6 +283,7 @@ impl Control {
                     unprofiled.extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
                     loaded.version
                 });
+                let result = result.map_err(|reason| self.places.by_location(name, reason));
                 results.insert(version, result);
             }
         }

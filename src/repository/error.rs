@@ -87,8 +87,12 @@ pub enum ResolveError {
 /// Why a load or unload was rejected or failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ControlError {
-    /// The model control mode does not let clients load and unload. UNAVAILABLE.
-    #[error("explicit model load / unload is not allowed if the model control mode is not explicit")]
+    /// The model control mode does not let clients load and unload. UNAVAILABLE. Triton has these words for both modes,
+    /// and its tests look for them.
+    #[error(
+        "explicit model load / unload is not allowed if polling is enabled or models are not controlled: expected \
+         --model-control-mode=explicit"
+    )]
     NotExplicit,
     /// The server is starting. UNAVAILABLE, with Triton's wording.
     #[error("Server not ready: its models are still being loaded")]

@@ -82,6 +82,8 @@ pub struct LoadRequest {
     pub override_bytes: Option<Bytes>,
     /// Where weights outside the program's own file may be.
     pub external: ExternalFiles,
+    /// Libraries of custom operators, which ONNX Runtime loads.
+    pub operators: Arc<[PathBuf]>,
     /// Requests to run before the version is ready.
     pub warmup: Vec<WarmupSample>,
     /// The devices that the version runs on.
@@ -97,13 +99,13 @@ pub struct LoadRequest {
 impl LoadRequest {
     /// Returns the program of a model that is not made of cells.
     pub(super) fn whole_program(&self) -> CellProgram {
-        let Self { program, override_bytes, external, precision, .. } = self;
+        let Self { program, override_bytes, external, operators, precision, .. } = self;
         let engine = match self.engine {
             EngineKind::Onnx(engine) => engine,
             EngineKind::Repeat => OnnxEngine::default(),
         };
-        let (bytes, external) = (override_bytes.clone(), external.clone());
-        CellProgram { file: program.clone(), bytes, external, engine, precision: *precision }
+        let (bytes, external, operators) = (override_bytes.clone(), external.clone(), operators.clone());
+        CellProgram { file: program.clone(), bytes, external, operators, engine, precision: *precision }
     }
 
     /// Returns the number of stages if the configuration decides it, and `None` if the profile does.
@@ -122,6 +124,8 @@ pub struct CellProgram {
     pub bytes: Option<Bytes>,
     /// Where weights outside the program's own file may be.
     pub external: ExternalFiles,
+    /// Libraries of custom operators, which ONNX Runtime loads.
+    pub operators: Arc<[PathBuf]>,
     /// The engine that runs it on the CPU.
     pub engine: OnnxEngine,
     /// Number format that the engine computes in, where it has a choice.

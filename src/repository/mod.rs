@@ -54,6 +54,7 @@ pub use staging::cut_into_stages;
 pub use startup::Startup;
 pub use table::IndexEntry;
 pub use version::ModelVersion;
+pub use warmup::OPEN_LENGTH;
 
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,7 @@ impl Opener<'_> {
             isolation.try_open(library, program, &graph, stages)?;
         }
         SealedModel::new(&program.file.display().to_string(), graph, &program.external)
+            .map(|model| model.with_operators(&program.operators))
             .map_err(|error| error.to_string())
     }
 

@@ -142,6 +142,11 @@ impl Places {
         store.fetch(name, let_go).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
     }
 
+    /// Replaces paths of local copies of a model in a message by its location in the store.
+    pub(super) fn by_location(&self, name: &str, message: String) -> String {
+        self.stores.iter().fold(message, |message, store| store.by_location(name, message))
+    }
+
     /// Records that a model was in use until now.
     pub(super) async fn touch(&self, name: &str) {
         for store in &self.stores {

@@ -43,6 +43,7 @@ pub struct PoolLoader {
     latencies: LatencyMetrics,
     /// Models with a scheduler run nothing until this many requests wait for the first time; 0 turns that off.
     hold_until_waiting: u32,
+    hold_until_backlog: u32,
     /// Why the server has no CUDA cards.
     no_cards: String,
     /// Whether models that require cards run on the CPU if there are none.
@@ -62,6 +63,7 @@ impl PoolLoader {
             isolation: None,
             latencies: LatencyMetrics::default(),
             hold_until_waiting: 0,
+            hold_until_backlog: 0,
             no_cards: "the server was started without".to_owned(),
             allows_cpu_fallback: false,
             measured: Mutex::default(),
@@ -89,11 +91,12 @@ impl PoolLoader {
         self
     }
 
-    /// Holds models with a dynamic or sequence batcher until this many requests wait for the first time; 0 turns that
-    /// off. Implements Triton's `TRITONSERVER_DELAY_SCHEDULER`, for tests that need a full queue.
+    /// Holds models with a dynamic or sequence batcher until this many requests wait for the first time, and in the
+    /// backlog of sequences; 0 turns that off. Implements Triton's `TRITONSERVER_DELAY_SCHEDULER` and
+    /// `TRITONSERVER_BACKLOG_DELAY_SCHEDULER`, for tests that need a full queue.
     #[must_use]
-    pub fn with_held_schedulers(mut self, until_waiting: u32) -> Self {
-        self.hold_until_waiting = until_waiting;
+    pub fn with_held_schedulers(mut self, (until_waiting, until_backlog): (u32, u32)) -> Self {
+        (self.hold_until_waiting, self.hold_until_backlog) = (until_waiting, until_backlog);
         self
     }
 
@@ -157,6 +160,7 @@ impl PoolLoader {
         );
         if has_batcher {
             knobs.queueing.hold_until_waiting = self.hold_until_waiting;
+            knobs.queueing.hold_until_backlog = self.hold_until_backlog;
         }
         let bounds_ms = first_response_bounds(&config);
         let latencies = VersionLatencies::new(&self.latencies, spec.decoupled, bounds_ms);

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -34,7 +35,11 @@ use crate::{
 };
 
 const PBTXT: &str = "config.pbtxt";
+/// The key that names libraries of custom operators.
+const OPERATORS: &str = "model_operations.op_library_filename";
 const YAML: &str = "model.yaml";
+/// What some editors put in front of UTF-8 text.
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 /// Directory of named configurations.
 const CONFIGS: &str = "configs";
 
@@ -105,6 +110,7 @@ impl Plan {
         given: Option<(Settings, Origin)>,
         completion: Completion,
     ) -> Result<Self, String> {
+        let is_given = given.is_some();
         let read = match (given, &directory) {
             (Some(given), _) => Some(given),
             (None, Some(directory)) => {
@@ -118,6 +124,10 @@ impl Plan {
             None => return Err(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")),
         };
         check::supported(&settings.config, name, &origin).map_err(|fault| fault.to_string())?;
+        if is_given && !operator_names(&settings.config).is_empty() {
+            let message = "a load request cannot name a library of operators, which would run in the server";
+            return Err(origin.error(OPERATORS, message).to_string());
+        }
         let hints = check::hints(&settings.config);
         complete::defaults(&mut settings, name);
         complete::kinds(&mut settings.config, completion.has_cards);
@@ -162,7 +172,8 @@ impl Plan {
         // Cells have a program each and the built-in model has none, so neither has one signature for the whole model.
         let whole = if repeat || has_cells {
             let file = if has_cells { self.version_directory(version) } else { self.program(version, filename) };
-            CellProgram { file, bytes: None, external: ExternalFiles::None, engine, precision }
+            let (external, operators) = (ExternalFiles::None, Arc::default());
+            CellProgram { file, bytes: None, external, operators, engine, precision }
         } else {
             self.existing_program(version, filename, (engine, precision))?
         };
@@ -201,7 +212,7 @@ impl Plan {
         let placement = placement::placement(config);
         let lengths = PreparedLengths::of(&own.lengths, &spec.symbols);
         let config = Arc::new(settings.shown());
-        let CellProgram { file: program, bytes: override_bytes, external, .. } = whole;
+        let CellProgram { file: program, bytes: override_bytes, external, operators, .. } = whole;
         let engine = if repeat { EngineKind::Repeat } else { EngineKind::Onnx(engine) };
         Ok(LoadRequest {
             spec,
@@ -215,6 +226,7 @@ impl Plan {
             program,
             override_bytes,
             external,
+            operators,
             warmup,
             placement,
             lengths,
@@ -240,8 +252,9 @@ impl Plan {
         (engine, precision): (OnnxEngine, Precision),
     ) -> Result<CellProgram, String> {
         let file = self.program(version, filename);
+        let operators = self.operators(engine)?;
         if let Some((bytes, external)) = self.overrides.program(version, filename)? {
-            return Ok(CellProgram { file, bytes: Some(bytes), external, engine, precision });
+            return Ok(CellProgram { file, bytes: Some(bytes), external, operators, engine, precision });
         }
         if !file.is_file() {
             return Err(format!("no program {}", file.display()));
@@ -249,7 +262,28 @@ impl Plan {
         let within = self.version_directory(version);
         let directory = file.parent().unwrap_or(&within).to_owned();
         let external = ExternalFiles::Beside { directory, within };
-        Ok(CellProgram { file, bytes: None, external, engine, precision })
+        Ok(CellProgram { file, bytes: None, external, operators, engine, precision })
+    }
+
+    /// Returns the libraries of custom operators, which must be in the model's directory.
+    fn operators(&self, engine: OnnxEngine) -> Result<Arc<[PathBuf]>, String> {
+        let names = operator_names(&self.settings.config);
+        let (false, Some(directory)) = (names.is_empty(), &self.directory) else { return Ok(Arc::default()) };
+        let refuse = |fault: String| self.origin.error(OPERATORS, fault).to_string();
+        if engine != OnnxEngine::OnnxRuntime {
+            return Err(refuse(format!("the engine {engine} has no custom operators")));
+        }
+        let fail = |path: &Path, fault: io::Error| refuse(format!("cannot read {}: {fault}", path.display()));
+        let inside = directory.canonicalize().map_err(|fault| fail(directory, fault))?;
+        let library = |name: &String| {
+            let path = directory.join(name);
+            let library = path.canonicalize().map_err(|fault| fail(&path, fault))?;
+            if !library.starts_with(&inside) || !library.is_file() {
+                return Err(refuse(format!("expected a file in the model's directory, but found '{name}'")));
+            }
+            Ok(library)
+        };
+        names.iter().map(library).collect()
     }
 
     fn version_directory(&self, version: i64) -> PathBuf {
@@ -273,8 +307,7 @@ impl Plan {
                     return Err(refuse("a model without a directory has no latency table".to_owned()));
                 };
                 let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(refuse)?;
-                let text = String::from_utf8(bytes).map_err(|_| refuse(format!("{name} is not UTF-8 text")))?;
-                latencies::parse(&text, stages).map_err(|fault| refuse(format!("{name}: {fault}")))
+                latencies::parse(&text_of(bytes), stages).map_err(|fault| refuse(format!("{name}: {fault}")))
             }
         }
     }
@@ -302,14 +335,25 @@ impl Plan {
                 return Err(refuse("a model without a directory has no label file".to_owned()));
             };
             let bytes = read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
-            let text =
-                String::from_utf8(bytes).map_err(|_| refuse(format!("{} is not UTF-8 text", output.label_filename)))?;
+            let text = text_of(bytes);
             if text.lines().nth(MAX_LABELS).is_some() {
                 return Err(refuse(format!("{} has more than {MAX_LABELS} labels", output.label_filename)));
             }
             labels.insert(output.name.clone(), text.lines().map(str::to_owned).collect());
         }
         Ok(labels)
+    }
+}
+
+fn operator_names(config: &pb::ModelConfig) -> &[String] {
+    config.model_operations.as_ref().map_or(&[], |operations| &operations.op_library_filename)
+}
+
+/// Decodes a text file: UTF-8, or Latin-1 if it is not that. A byte order mark is left out.
+fn text_of(bytes: Vec<u8>) -> String {
+    match String::from_utf8(bytes) {
+        Ok(text) => text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text),
+        Err(other) => other.as_bytes().iter().copied().map(char::from).collect(),
     }
 }
 

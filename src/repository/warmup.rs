@@ -24,7 +24,7 @@ use crate::{
 const MAX_BYTES: usize = 1 << 30;
 
 /// Length, in a measurement, of a dimension that varies but is not padded.
-const OPEN_LENGTH: i64 = 64;
+pub const OPEN_LENGTH: i64 = 64;
 
 /// Directory within the model's directory that has the files of warm-up inputs.
 const DIRECTORY: &str = "warmup";
@@ -94,10 +94,10 @@ fn samples_within(
 /// Fails if an input would exceed 1 GiB.
 pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<InputTensor>>, String> {
     let inputs = spec.inputs.iter().enumerate().map(|(index, tensor)| {
-        let dims = tensor.dims.iter().enumerate().map(|(axis, &dim)| match tensor.symbols.get(axis) {
-            Some(Some(_)) => i64::from(size.length),
-            _ if dim < 0 => OPEN_LENGTH,
-            _ => dim,
+        let dims = tensor.dims.iter().enumerate().map(|(axis, &dim)| match dim {
+            _ if tensor.is_open(axis) => OPEN_LENGTH,
+            dim if dim < 0 => i64::from(size.length),
+            dim => dim,
         });
         let mut shape: Dims = spec.has_batch_axis().then_some(i64::from(size.rows)).into_iter().collect();
         shape.extend(dims);

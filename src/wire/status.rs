@@ -87,7 +87,7 @@ impl RequestError {
             InferError::Unread(_) => Kind::ResourceExhausted,
             InferError::Engine(_) | InferError::SchedulerFailed => Kind::Internal,
         };
-        let names_request = matches!(error, InferError::QueueFull | InferError::QueueTimeout | InferError::Late);
+        let names_request = matches!(error, InferError::QueueFull | InferError::Late);
         Self::about(kind, names_request, id.to_owned(), error)
     }
 
@@ -176,8 +176,14 @@ mod tests {
 
     #[test]
     fn a_request_without_id_is_named_unknown() {
-        let timeout = RequestError::from_infer(&InferError::QueueTimeout, "");
-        assert_eq!(timeout.message(), "[request id: <id_unknown>] Request timeout expired");
+        let full = RequestError::from_infer(&InferError::QueueFull, "");
+        assert_eq!(full.message(), "[request id: <id_unknown>] Exceeds maximum queue size");
+    }
+
+    #[test]
+    fn a_queue_timeout_is_told_without_the_id_as_by_triton() {
+        let timeout = RequestError::from_infer(&InferError::QueueTimeout, "q4");
+        assert_eq!((timeout.message(), timeout.id()), ("Request timeout expired", "q4"));
     }
 
     #[test]

@@ -101,6 +101,69 @@ async fn a_flood_of_cancellations_leaves_nothing_behind() {
     serves(&server).await;
 }
 
+/// Returns an HTTP/2 frame.
+fn h2_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("a short frame").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Returns the frames of one call: headers and a whole message.
+fn h2_call(stream: u32, message: &[u8]) -> Vec<u8> {
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", MODEL_INFER),
+        (":authority", "test"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        // A literal field that is not indexed, with a name of its own.
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).expect("a short text"));
+            block.extend(text.as_bytes());
+        }
+    }
+    [h2_frame(1, 4, stream, &block), h2_frame(0, 1, stream, &framed(message))].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_cancelled_as_they_are_sent_cost_others_on_the_connection_nothing() {
+    let server = Server::start(|_| {}).await;
+    let mut stream = TcpStream::connect(server.address()).await.expect("a connection");
+    let message = |model: &str| prost::Message::encode_to_vec(&request(model, "", &[1.0]));
+    let opening = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), h2_frame(4, 0, 0, &[])].concat();
+    let mut sent = [opening, h2_call(1, &message("gated"))].concat();
+    stream.write_all(&sent).await.expect("sent");
+    eventually("the other request runs", || server.pool.in_flight() == 1).await;
+    sent.clear();
+    for number in 1..=500 {
+        sent.extend(h2_call(2 * number + 1, &message("identity")));
+        sent.extend(h2_frame(3, 0, 2 * number + 1, &8_u32.to_be_bytes()));
+    }
+    stream.write_all(&sent).await.expect("sent");
+    eventually("all others are gone", || server.pool.in_flight() <= 1).await;
+    server.gate.let_pass(1);
+    loop {
+        let mut head = [0; 9];
+        soon(stream.read_exact(&mut head)).await.expect("the connection is open");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let (kind, flags, of) = (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+        let mut payload = vec![0; length];
+        soon(stream.read_exact(&mut payload)).await.expect("the connection is open");
+        assert_ne!(kind, 7, "GOAWAY: {}", String::from_utf8_lossy(&payload));
+        if (kind, of) == (0, 1) {
+            assert!(!payload.is_empty(), "the answer");
+        }
+        if (kind, of, flags & 1) == (1, 1, 1) {
+            break;
+        }
+    }
+    serves(&server).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_after_the_preface_ends_the_connection_alone() {
     let server = Server::start(|_| {}).await;

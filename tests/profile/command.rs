@@ -5,9 +5,14 @@ use std::path::PathBuf;
 use paternoster::{
     cli::{
         DeviceArgs,
+        model_args::ModelArgs,
         profile::{PlotArgs, ProfileArgs, ProfileError, run_with},
     },
-    onnx::zoo::{self, Width},
+    model::DataType,
+    onnx::{
+        PortDim,
+        zoo::{self, Width},
+    },
 };
 
 use crate::{
@@ -22,8 +27,7 @@ fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, Prof
 
 fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<Result<String, ProfileError>> {
     let args = ProfileArgs {
-        model_repository: place.repository(),
-        model: model.to_owned(),
+        model: ModelArgs::of(place.repository(), model),
         // Ends earlier if all sizes are measured well enough. A busy machine has time for each size at least.
         budget_s: 10,
         profile_directory: Some(place.profiles()),
@@ -75,6 +79,17 @@ fn a_profile_is_printed_and_kept() {
     assert!(value["choice"]["reasons"][0].as_str().is_some_and(|why| why.starts_with("batching gains")), "{json}");
     let stored: serde_json::Value = serde_json::from_str(&text(&kept[0])).expect("it is JSON");
     assert_eq!(stored["profile"], value["profile"], "the same model has the same file");
+}
+
+#[test]
+fn inputs_that_vary_and_are_not_padded_are_named_with_their_length() {
+    let place = Place::new();
+    let varies = [PortDim::from("batch"), PortDim::from("n")];
+    place.add("varies", "max_batch_size: 2\n", &zoo::identity_of(DataType::Fp32, &varies).expect("it is sound"));
+    let Some(shown) = printed(&place, "varies", false) else { return };
+    let shown = shown.expect("it is measured");
+    let expected = "the inputs 'INPUT0' vary in length and are not padded: measured at length 64 alone";
+    assert!(shown.contains(expected), "{shown}");
 }
 
 #[test]

@@ -60,7 +60,11 @@ async fn stages_are_as_many_as_the_profile_advises() {
 
 #[tokio::test]
 async fn a_model_is_measured_as_it_would_be_served() {
-    for (yaml, stages) in [("name: model\nmax_batch_size: 8\n", 1), ("max_batch_size: 8\nstages: auto\n", 8)] {
+    for (yaml, stages, policy) in [
+        ("name: model\nmax_batch_size: 8\n", 1, "serial"),
+        ("max_batch_size: 8\nstages: auto\nbatching: { policy: lazy }\n", 8, "lazy"),
+        ("max_batch_size: 8\nbatching: { policy: auto }\n", 8, "diversity"),
+    ] {
         let place = Place::new();
         let Some(()) = keep(&place, yaml) else { return };
         let profiles = Some(Store::new(place.profiles()));
@@ -69,6 +73,7 @@ async fn a_model_is_measured_as_it_would_be_served() {
         let loaded = local.expect("it is there").load(None).await.expect("it loads");
         let Target::Local(handle, _) = &loaded.target else { panic!("it is in this process") };
         assert_eq!(handle.stats().reading().stages.len().max(1), stages, "{yaml}");
+        assert_eq!(handle.policy(), policy, "the policy that it gets: {yaml}");
     }
 }
 

@@ -39,9 +39,10 @@ def port(name, datatype, dims):
     return text(1, name) + text(2, text(1, tensor))
 
 
-def node(operator, inputs, outputs, **attributes):
+def node(operator, inputs, outputs, domain="", **attributes):
     """Returns a NodeProto. Attributes are integers, lists of them, or graphs."""
     named = b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
+    named += text(7, domain) if domain else b""
     return named + b"".join(text(5, attribute(name, value)) for name, value in attributes.items())
 
 

@@ -322,5 +322,5 @@ def test_without_a_card_registering_is_refused_with_the_reason(program, reposito
 def test_without_the_flag_registering_is_refused_and_names_it(program, repository, stand_in, driver):
     flags = ("--device=cuda", "--model-control-mode=explicit")
     with Server(repository, *flags, program=program, environment=stand_in) as running:
-        with triton.InferenceServerClient(running.grpc) as client, refused("UNAVAILABLE", "--allow-client-shm"):
+        with triton.InferenceServerClient(running.grpc) as client, refused("UNIMPLEMENTED", "--allow-client-shm"):
             client.register_cuda_shared_memory("r", Region(driver, 64).raw_handle(), 0, 64)

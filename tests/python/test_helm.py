@@ -26,7 +26,7 @@ def rendered(helm):
     return of
 
 
-@pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
+@pytest.mark.parametrize("values", [CHART / "values.yaml", *VALUES], ids=lambda one: one.stem)
 def test_helm_lints(helm, values):
     command = [helm, "lint", "--strict", "--kube-version", NEWEST, "--values", values, CHART]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)

@@ -123,6 +123,13 @@ def test_the_image_for_cards_has_the_libraries_that_the_server_loads(instruction
     assert re.search(rf"nvidia/cuda:{re.escape(version)}\.\d+-cudnn-runtime-", tag), tag
 
 
+def test_the_image_has_the_locale_that_operators_on_strings_ask_for():
+    *_, final = built = dockerfile.stages(DOCKERFILE.read_text())
+    (locale,) = [stage for stage in built if stage.name == "locale"]
+    assert "localedef --no-archive -i en_US -f UTF-8 /out/usr/lib/locale/en_US.utf8" in dockerfile.last(locale, "RUN")
+    assert "/out /" in [one.arguments for one in final.instructions if ("from", "locale") in one.flags]
+
+
 def test_the_image_runs_as_the_user_of_the_chart(instructions):
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     (user,) = [arguments for name, _, arguments in instructions if name == "USER"]

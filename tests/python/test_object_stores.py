@@ -73,6 +73,18 @@ def index(client):
     return {model.name: (model.version, model.state, model.reason) for model in client.get_model_repository_index().models}
 
 
+def test_errors_name_the_store_and_no_temporary_file(store, serve, tmp_path):
+    store.put("models/broken/1/model.onnx", b"no model")
+    store.put("models/worse/config.pbtxt", b"what: is this")
+    store.put("models/worse/1/model.onnx", scale(2))
+    server = serve(store, flags=["--strict-readiness=false"], until="settled")
+    with connected(server) as client:
+        reasons = {name: reason for name, (_, _, reason) in index(client).items()}
+    for name, file in (("broken", "1/model.onnx"), ("worse", "config.pbtxt")):
+        assert f"{store.location}/{name}/{file}" in reasons[name], reasons[name]
+        assert str(tmp_path) not in reasons[name] and "snapshots" not in reasons[name], reasons[name]
+
+
 def connected(server):
     return triton.InferenceServerClient(server.grpc)
 

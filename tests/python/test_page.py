@@ -111,8 +111,13 @@ def test_models_states_and_load_are_shown_live(browser, page_server, busy):
     assert set(shown) == {"identity", "broken", HOSTILE}
     assert shown["identity"][1:3] == ["1", "READY"]
     assert shown["broken"][2].startswith("UNAVAILABLE: ")
-    eventually("a rate", lambda: float(cells(browser)["identity"][4] or 0) > 0)
-    assert float(cells(browser)["identity"][6]) == 3, "rows per batch"
+    assert shown["identity"][3] == "window"
+    eventually("a rate", lambda: float(cells(browser)["identity"][5] or 0) > 0)
+    row = cells(browser)["identity"]
+    p50, p99, queued = (float(text) for text in row[7:10])
+    assert 0 < p50 <= p99 and queued <= p99
+    assert float(row[10]) == 3, "rows per batch"
+    assert "triton" not in browser.value("document.querySelector('#server').textContent")
     assert browser.complaints == []
 
 
@@ -171,7 +176,8 @@ def test_it_has_names_and_roles_for_those_who_do_not_see_it(browser, page_server
     assert "Paternoster" in named["heading"] and "Models" in named["heading"]
     assert {"Load", "Models", "Batches of the last seconds"} <= set(named["region"])
     assert named["columnheader"] == [
-        "Model", "Version", "State", "Waiting", "Requests/s", "Failures/s", "Rows per batch", "Batch sizes"
+        "Model", "Version", "State", "Policy", "Waiting", "Requests/s", "Failures/s", "p50 ms", "p99 ms", "Queue ms",
+        "Rows per batch", "Batch sizes",
     ]  # fmt: skip
     assert len(named["status"]) == 1 and "table" in named
     assert any("tasks on" in name for name in named.get("image", []) + named.get("img", [])), named.keys()

@@ -104,6 +104,26 @@ def test_the_hook_of_tritons_test_suites_fills_the_queue_first(program, tmp_path
         client.infer("identity", [tensor("INPUT0", [ROW])])
 
 
+def test_the_hook_counts_sequences_with_a_slot_and_the_backlog_apart(program, made_models):
+    repository = made_models("tests", "--only", "total")
+    environment = {"TRITONSERVER_DELAY_SCHEDULER": "4", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER": "1"}
+    server = Server(repository, "--allow-test-hooks", program=program, environment=environment)
+    with server, triton.InferenceServerClient(server.grpc) as client:
+        answers = queue.Queue()
+
+        def start(sequence):
+            inputs = [tensor("INPUT0", np.array([[sequence]], np.int64))]
+            client.async_infer("total", inputs, lambda result, error: answers.put(error), sequence_id=sequence, sequence_start=True, sequence_end=True)
+
+        # Four sequences have a slot.
+        for sequence in range(1, 5):
+            start(sequence)
+        eventually("four wait", lambda: pending(server, "total") == 4)
+        assert answers.empty(), "the backlog is empty"
+        start(5)
+        assert [answers.get(timeout=30) for _ in range(5)] == [None] * 5
+
+
 def test_without_the_flag_the_hook_is_not_read(program, tmp_path):
     batching = config("identity", {"INPUT0": ("FP32", [16])}, extra="dynamic_batching { }")
     write_model(tmp_path, "identity", identity(), batching)

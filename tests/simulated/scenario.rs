@@ -162,6 +162,7 @@ fn queueing(rng: &mut Rng, whole: u64) -> QueueingKnobs {
         level_queues: Vec::new(),
         bucket_width: if rng.permille(200) { rng.within(4, 16) as u32 } else { 0 },
         hold_until_waiting: 0,
+        hold_until_backlog: 0,
     }
 }
 

@@ -6,6 +6,7 @@ mod adaptive;
 mod candidate;
 mod contract;
 mod diversity;
+pub(super) mod filling;
 mod forecast;
 mod gain;
 mod lazy;
@@ -114,6 +115,14 @@ policies! {
 }
 
 impl Policy {
+    /// Returns its name in configurations; for cells that is `cellular` or `lazy`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cellular(cellular) if cellular.lazy.is_some() => PolicyKind::Lazy.name(),
+            policy => policy.kind().name(),
+        }
+    }
+
     /// Whether requests may join a batch between its stages, so that cutting the model into stages is useful.
     pub fn lets_join(&self) -> bool {
         self.requirements().joins

@@ -2,8 +2,9 @@
 //! number of sequences that hold a state slot at once is limited.
 //!
 //! A sequence holds its slot from its first request until its last one has ended, or until it has been idle for too
-//! long. If the first request does not complete, the sequence never started, and the requests that wait behind it are
-//! rejected.
+//! long. If the first request does not complete, the sequence never started, and the requests that wait behind it end
+//! with it. So do those behind a later request that was cancelled or rejected: they would run on a state that lacks one
+//! step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::{
     batching::{
-        Ns, SequenceKnobs, SequenceNo,
+        End, Ns, Rejection, SequenceKnobs, SequenceNo,
         hold::hold,
         ids::{RequestIx, SequenceIx},
     },
@@ -41,8 +42,8 @@ struct Sequence {
 pub(in crate::batching) struct Change {
     /// Requests that may board now.
     pub(in crate::batching) ready: SmallVec<[RequestIx; 2]>,
-    /// Requests of a sequence that never started.
-    pub(in crate::batching) orphans: VecDeque<RequestIx>,
+    /// Requests that cannot run without one that ended before them, and how they end.
+    pub(in crate::batching) orphans: Option<(VecDeque<RequestIx>, End)>,
     /// Sequences that are over.
     pub(in crate::batching) over: SmallVec<[SequenceNo; 1]>,
     /// Sequences that became idle, and those that no longer are, with the time at which each is or was to be closed.
@@ -61,6 +62,17 @@ pub(in crate::batching) struct Sequences {
     backlog: BTreeMap<u64, SequenceIx>,
     free_slots: u32,
     made: u64,
+}
+
+/// Returns how the requests behind one that ended so must end, or `None` if they may run. If the engine fails a later
+/// request, the state stays as it was, and its client knows of it.
+fn end_of_followers(end: End, is_first: bool) -> Option<End> {
+    match end {
+        End::Completed => None,
+        End::Failed => is_first.then_some(End::Rejected(Rejection::NotStarted)),
+        End::Rejected(_) => Some(end),
+        End::Expired | End::Cancelled => Some(End::Cancelled),
+    }
 }
 
 impl Sequences {
@@ -105,27 +117,25 @@ impl Sequences {
     }
 
     /// Removes a request that has ended, in whatever state it was.
-    pub(in crate::batching) fn left(
-        &mut self,
-        now: Ns,
-        ix: SequenceIx,
-        request_ix: RequestIx,
-        completed: bool,
-    ) -> Change {
+    pub(in crate::batching) fn left(&mut self, now: Ns, ix: SequenceIx, request_ix: RequestIx, end: End) -> Change {
         let mut change = Change::default();
         let sequence = &mut self.all[ix as usize];
-        // Only the loss of the first request matters: it would have created the state that later requests read.
-        let is_first = if sequence.at_turn == Some(request_ix) {
+        let mut behind = if sequence.at_turn == Some(request_ix) {
             sequence.at_turn = None;
-            true
+            0
         } else {
-            let at = sequence.waiting.iter().position(|other| *other == request_ix);
-            at.is_some_and(|at| sequence.waiting.remove(at).is_some() && at == 0 && sequence.at_turn.is_none())
+            let at = sequence.waiting.iter().position(|other| *other == request_ix).unwrap_or(sequence.waiting.len());
+            sequence.waiting.remove(at);
+            at
         };
-        if completed {
-            sequence.is_begun = true;
-        } else if is_first && !sequence.is_begun {
-            change.orphans = std::mem::take(&mut sequence.waiting);
+        sequence.is_begun |= end == End::Completed;
+        // Before its first run a sequence ends as a whole, as Triton's backlog does.
+        if !sequence.has_slot {
+            behind = 0;
+        }
+        let is_first = behind == 0 && sequence.at_turn.is_none() && !sequence.is_begun;
+        if let Some(orphans_end) = end_of_followers(end, is_first) {
+            change.orphans = Some((sequence.waiting.split_off(behind), orphans_end));
             self.close(ix);
         }
         self.advance(now, ix, &mut change);
@@ -138,6 +148,14 @@ impl Sequences {
         self.close(ix);
         self.advance(now, ix, &mut change);
         change
+    }
+
+    /// Returns how many requests wait in sequences with a slot, and in the others, while nothing runs.
+    pub(in crate::batching) fn waiting(&self) -> (usize, usize) {
+        self.all.iter().fold((0, 0), |(with_slot, backlog), (_, sequence)| {
+            let own = sequence.waiting.len() + usize::from(sequence.at_turn.is_some());
+            if sequence.has_slot { (with_slot + own, backlog) } else { (with_slot, backlog + own) }
+        })
     }
 
     fn begin(&mut self, id: CorrelationId) -> SequenceIx {

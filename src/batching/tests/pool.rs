@@ -45,6 +45,7 @@ pub(super) fn window(max_batch_rows: u32, batching: DynamicBatching) -> Knobs {
         level_queues: batching.level_queues,
         bucket_width: batching.bucket_width,
         hold_until_waiting: 0,
+        hold_until_backlog: 0,
     };
     let policy = Policy::Window(WindowKnobs { preferred_batch_sizes, max_queue_delay_ns });
     Knobs { max_batch_rows, max_in_flight: 8, queueing, policy, ..Knobs::default() }

@@ -4,7 +4,7 @@ use super::cellular::{core, done, request, said};
 use crate::{
     batching::{
         Action, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns,
-        Policy, QueueKnobs, QueueingKnobs, ReqId, SegmentKnobs, SequenceKnobs, TaskId, TimeoutAction,
+        Policy, QueueKnobs, QueueingKnobs, ReqId, SegmentKnobs, SequenceKnobs, TaskId, TimeoutAction, WindowKnobs,
     },
     model::{CorrelationId, InSequence, unfold::Unfolded},
 };
@@ -114,24 +114,132 @@ fn a_sequence_whose_first_request_does_not_complete_was_never_begun() {
     assert_eq!(step(0, of(2, 1, ">")), "join(2, 0)");
     assert_eq!(step(0, of(3, 2, "<>")), "join(3, 1)");
     let refused = "1 Rejected(NotStarted); 2 Rejected(NotStarted)";
-    assert_eq!(step(1, Event::Cancelled(ReqId(0))), format!("0 Cancelled; over(0); {refused}"));
-    assert_eq!(step(2, done(0)), "#1 cell 0: 3.0");
+    let failed = step(1, Event::Failed { task: TaskId(0) });
+    assert_eq!(failed, format!("0 Failed; over(0); {refused}; #1 cell 0: 3.0"));
     assert_eq!(step(3, Event::Failed { task: TaskId(1) }), "3 Failed; over(1)");
 }
 
 #[test]
-fn a_later_request_that_does_not_complete_leaves_its_sequence_as_it_was() {
+fn a_cancelled_request_cancels_those_behind_it_and_closes_its_sequence() {
+    let mut step = talk(knobs(1, 4));
+    step(0, of(0, 1, "<"));
+    assert_eq!(step(1, done(0)), "0 Completed");
+    for req in 1..5 {
+        step(2, of(req, 1, ""));
+    }
+    assert_eq!(step(2, of(5, 2, "<>")), "join(5, 1)");
+    assert_eq!(step(3, Event::Cancelled(ReqId(3))), "3 Cancelled; 4 Cancelled", "those before it still run");
+    assert_eq!(step(3, of(6, 1, "")), "6 Rejected(NotStarted)", "it would lack the steps");
+    assert_eq!(step(4, done(1)), "1 Completed; #2 cell 0: 2.0");
+    assert_eq!(step(5, done(2)), "2 Completed; over(0); #3 cell 0: 5.0");
+    assert_eq!(step(6, done(3)), "5 Completed; over(1)");
+}
+
+#[test]
+fn a_request_cancelled_while_it_runs_cancels_those_behind_it() {
+    for first in [true, false] {
+        let mut step = talk(knobs(1, 4));
+        let mut task = 0;
+        if !first {
+            step(0, of(9, 1, "<"));
+            step(0, done(0));
+            task = 1;
+        }
+        step(1, of(0, 1, if first { "<" } else { "" }));
+        step(1, of(1, 1, ""));
+        step(1, of(2, 1, ">"));
+        let ends = step(2, Event::Cancelled(ReqId(0)));
+        assert_eq!(ends, "0 Cancelled; over(0); 1 Cancelled; 2 Cancelled", "its step left no state");
+        assert_eq!(step(3, done(task)), "");
+    }
+}
+
+#[test]
+fn a_cancellation_in_the_backlog_cancels_the_whole_sequence() {
+    for cancelled in [1, 2] {
+        let mut step = talk(knobs(1, 4));
+        step(0, of(0, 1, "<"));
+        step(0, of(1, 2, "<"));
+        step(0, of(2, 2, ""));
+        step(0, of(3, 2, ""));
+        step(0, of(4, 3, "<>"));
+        let others: Vec<_> = [1, 2, 3].into_iter().filter(|req| *req != cancelled).collect();
+        let expected = format!("{cancelled} Cancelled; over(1); {} Cancelled; {} Cancelled", others[0], others[1]);
+        assert_eq!(step(1, Event::Cancelled(ReqId(cancelled))), expected);
+        assert_eq!(step(1, of(5, 2, "")), "5 Rejected(NotStarted)");
+        assert_eq!(step(2, of(6, 1, ">")), "join(6, 0)", "the sequence with the slot goes on");
+        step(3, done(0));
+        assert_eq!(step(4, done(1)), "6 Completed; over(0); #2 cell 0: 4.0");
+    }
+}
+
+#[test]
+fn a_deadline_cancels_the_requests_behind_it() {
+    let expiring = |event: Event<'static>, ns| match event {
+        Event::Arrived(arrival) => Event::Arrived(Arrival { expiry: Some(ns), ..arrival }),
+        other => other,
+    };
+    let mut step = talk(knobs(1, 4));
+    step(0, of(0, 1, "<"));
+    step(0, expiring(of(1, 1, ""), 10));
+    step(0, of(2, 1, ""));
+    assert_eq!(step(10, Event::Wake), "1 Expired; 2 Cancelled");
+    assert_eq!(step(11, done(0)), "0 Completed; over(0)");
+}
+
+#[test]
+fn a_later_request_that_fails_leaves_its_sequence_as_it_was() {
     let mut step = talk(knobs(1, 4));
     step(0, of(0, 1, "<"));
     assert_eq!(step(1, done(0)), "0 Completed");
     assert_eq!(step(2, of(1, 1, "")), "join(1, 0); #1 cell 0: 1.0");
-    assert_eq!(step(2, of(2, 1, "")), "join(2, 0)");
     assert_eq!(step(2, of(3, 1, "")), "join(3, 0)");
-    assert_eq!(step(3, Event::Cancelled(ReqId(2))), "2 Cancelled", "it waited behind another");
     assert_eq!(step(4, Event::Failed { task: TaskId(1) }), "1 Failed; #2 cell 0: 3.0");
     assert_eq!(step(5, of(4, 1, ">")), "join(4, 0)");
     assert_eq!(step(5, Event::Cancelled(ReqId(4))), "4 Cancelled");
     assert_eq!(step(6, done(2)), "3 Completed; over(0)", "its last request was given up, and it ends all the same");
+}
+
+#[test]
+fn requests_wait_for_a_fuller_batch_for_as_long_as_the_window_says() {
+    let windowed = |preferred_batch_sizes: &[u32]| {
+        let mut knobs = knobs(8, 4);
+        if let Policy::Cellular(cellular) = &mut knobs.policy {
+            let preferred_batch_sizes = preferred_batch_sizes.to_vec();
+            cellular.window = Some(WindowKnobs { preferred_batch_sizes, max_queue_delay_ns: 50 });
+        }
+        knobs
+    };
+    let mut step = talk(windowed(&[2]));
+    assert_eq!(step(0, of(0, 1, "<")), "join(0, 0)");
+    assert_eq!(step(49, Event::Wake), "");
+    assert_eq!(step(50, Event::Wake), "#0 cell 0: 0.0", "its delay is over");
+    assert_eq!(step(51, of(1, 2, "<>")), "join(1, 1)");
+    assert_eq!(step(52, of(2, 3, "<>")), "join(2, 2)", "the lane runs");
+    assert_eq!(step(53, of(3, 4, "<>")), "join(3, 3)");
+    assert_eq!(step(54, done(0)), "0 Completed; #1 cell 0: 1.0 2.0", "the preferred size");
+    assert_eq!(step(55, done(1)), "1 Completed; over(1); 2 Completed; over(2)");
+    assert_eq!(step(56, of(4, 1, ">")), "join(4, 0); #2 cell 0: 3.0 4.0");
+    let mut step = talk(windowed(&[]));
+    for req in 0..3 {
+        assert_eq!(step(0, of(req, req + 1, "<>")), format!("join({req}, {req})"), "the largest batch is 4");
+    }
+    assert_eq!(step(1, of(3, 4, "<>")), "join(3, 3); #0 cell 0: 0.0 1.0 2.0 3.0");
+}
+
+#[test]
+fn a_hold_counts_requests_of_sequences_with_a_slot_and_those_of_the_backlog_apart() {
+    let queueing = QueueingKnobs { hold_until_waiting: 2, hold_until_backlog: 1, ..QueueingKnobs::default() };
+    let mut step = talk(Knobs { queueing, ..knobs(1, 4) });
+    assert_eq!(step(0, of(0, 1, "<")), "join(0, 0)");
+    assert_eq!(step(0, of(1, 2, "<>")), "join(1, 1)", "it has no slot");
+    assert_eq!(step(0, of(2, 3, "<>")), "join(2, 2)");
+    assert_eq!(step(0, of(3, 1, ">")), "join(3, 0); #0 cell 0: 0.0");
+    let queueing = QueueingKnobs { hold_until_waiting: 1, hold_until_backlog: 2, ..QueueingKnobs::default() };
+    let mut step = talk(Knobs { queueing, ..knobs(1, 4) });
+    assert_eq!(step(0, of(0, 1, "<>")), "join(0, 0)");
+    assert_eq!(step(0, of(1, 2, "<>")), "join(1, 1)");
+    assert_eq!(step(0, of(2, 3, "<>")), "join(2, 2); #0 cell 0: 0.0");
 }
 
 #[test]
@@ -148,11 +256,11 @@ fn queue_limits_and_timeouts_hold_for_requests_behind_others() {
     let mut step = talk(Knobs { queueing: queueing(TimeoutAction::Reject), ..knobs(2, 1) });
     assert_eq!(step(0, of(0, 1, "<")), "join(0, 0); #0 cell 0: 0.0");
     assert_eq!(step(0, within(of(1, 1, ""), 10)), "join(1, 0)");
-    assert_eq!(step(0, of(2, 2, "<")), "join(2, 1)");
+    assert_eq!(step(0, of(2, 1, "")), "join(2, 0)");
     assert_eq!(step(0, of(3, 3, "<")), "3 Rejected(QueueFull)", "a sequence that is refused begins nothing");
     assert_eq!(step(0, of(4, 3, "")), "4 Rejected(NotStarted)");
-    assert_eq!(step(10, Event::Wake), "1 Rejected(QueueTimeout)");
-    assert_eq!(step(11, done(0)), "0 Completed; #1 cell 0: 2.0");
+    assert_eq!(step(10, Event::Wake), "1 Rejected(QueueTimeout); 2 Rejected(QueueTimeout)", "no step is left out");
+    assert_eq!(step(11, done(0)), "0 Completed; over(0)");
     let mut step = talk(Knobs { queueing: queueing(TimeoutAction::Delay), ..knobs(2, 1) });
     step(0, of(0, 1, "<"));
     assert_eq!(step(0, within(of(1, 1, ""), 10)), "join(1, 0)");

@@ -13,6 +13,7 @@ use crate::{
         sweep,
     },
     cli::{CudaArgs, DeviceArgs, RecordArgs},
+    model::Dims,
     profile::{Store, default_directory},
     workload::{Arrivals, Lengths},
 };
@@ -40,6 +41,10 @@ Examples:
 
   # Two servers side by side, such as Triton and this one: the same requests in alternating order
   paternoster bench --url localhost:9001 --url localhost:8001 --model minilm --workload glue-short --concurrency 8,32
+
+  # Sequences of 20 requests to a stateful model, 8 at a time; and inputs of given dims
+  paternoster bench --url localhost:8001 --model total --sequence-length 20 --concurrency 8
+  paternoster bench --url localhost:8001 --model yolo --shape images:3,640,640 --concurrency 1
 
   # Recorded arrivals and lengths
   paternoster bench --url localhost:8001 --model minilm --trace trace.csv
@@ -90,6 +95,14 @@ pub struct BenchArgs {
     /// CSV file of arrival times in seconds and lengths
     #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "concurrency"], help_heading = "Requests")]
     pub trace: Option<PathBuf>,
+    /// Dims of an input without the batch, for inputs whose dims vary, as tokens:128 or image:3,224,224
+    #[arg(long = "shape", value_name = "NAME:DIMS", value_parser = shape, help_heading = "Requests")]
+    pub shapes: Vec<(String, Dims)>,
+    /// Requests of each sequence, for models with sequences: arrivals are sequences, and each request of one is sent
+    /// when the one before it is answered
+    #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Requests")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub sequence_length: u32,
     /// Rows of each request
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -248,6 +261,13 @@ fn positive(text: &str) -> Result<f64, String> {
 fn not_negative(text: &str) -> Result<f64, String> {
     let value: Option<f64> = text.parse().ok().filter(|value| *value >= 0.0 && *value <= 1e9);
     value.ok_or_else(|| "expected a number of at least 0".to_owned())
+}
+
+fn shape(text: &str) -> Result<(String, Dims), String> {
+    let expected = || "expected NAME:DIMS, as 'tokens:128' or 'image:3,224,224'".to_owned();
+    let (name, dims) = text.rsplit_once(':').ok_or_else(expected)?;
+    let dim = |dim: &str| dim.trim().parse().ok().filter(|dim| *dim >= 0).ok_or_else(expected);
+    Ok((name.to_owned(), dims.split(',').map(dim).collect::<Result<_, _>>()?))
 }
 
 fn fill(text: &str) -> Result<(String, f64), String> {

@@ -1,13 +1,13 @@
 //! `paternoster bench`: puts load on a model and compares latencies between policies.
 
 mod args;
+mod progress;
 mod results;
 
 use std::{io, sync::Arc, time::Duration};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 pub use args::BenchArgs;
+use progress::Progress;
 use results::Results;
 
 use super::{
@@ -177,7 +177,10 @@ impl<'a> Bench<'a> {
     fn of(args: &'a BenchArgs, trace: Option<Trace>, local: Option<Local>, subjects: Vec<Subject>) -> Self {
         let shape = || Arrivals::named(&args.arrivals).unwrap_or(Arrivals::Poisson { rate: 1.0 });
         let arrivals = trace.as_ref().map_or_else(shape, Trace::arrivals);
-        let varies = subjects.first().is_some_and(|subject| subject.target.ports().vary());
+        let shapes = args.shapes.iter().cloned().collect();
+        let shaped = subjects.first().map(|subject| subject.target.ports().with_shapes(&shapes));
+        // Shapes that do not fit are reported when requests are made.
+        let varies = shaped.and_then(Result::ok).is_some_and(|ports| ports.vary());
         // The lengths of a trace apply only to models whose requests have lengths.
         let traced = trace.as_ref().filter(|_| varies).map(Trace::lengths).map(Sizes::Lengths);
         let sizes = traced.or_else(|| args.sizes());
@@ -204,27 +207,32 @@ impl<'a> Bench<'a> {
         let windows = self.args.windows(&target)?;
         let rounds = u64::from(self.args.rounds);
         let compared = self.subjects.len() + usize::from(!windows.is_empty());
-        let bar = bar(points.len() as u64 * (rounds * compared as u64 + windows.len() as u64));
+        let sweep_run = timing.warm_up + Duration::from_secs_f64(self.args.sweep_seconds);
+        let of_trace = || self.arrivals.times(0).last().map(Duration::from_nanos).unwrap_or_default();
+        let run = timing.measured.map_or_else(of_trace, |measured| timing.warm_up + measured);
+        let sweeps = points.len() * windows.len();
+        let runs = std::iter::repeat_n(sweep_run, sweeps);
+        let progress = Progress::start(runs.chain(std::iter::repeat_n(run, points.len() * rounds as usize * compared)));
         let best = match &self.local {
             Some(local) if !windows.is_empty() => {
                 let measured = Some(Duration::from_secs_f64(self.args.sweep_seconds));
                 let (seed, sweep) = (self.args.seed, Timing { measured, keeps_each: false, ..timing });
-                bar.set_message("sweep of window");
-                sweep::best(local, &windows, &work, &points, sweep, seed, || bar.inc(1)).await?
+                progress.show("sweep of window");
+                sweep::best(local, &windows, &work, &points, sweep, seed, || progress.ran()).await?
             }
             _ => Vec::new(),
         };
         let mut measured = Vec::with_capacity(points.len());
         for (number, point) in points.into_iter().enumerate() {
-            bar.set_message(point.name.clone());
+            progress.show(&point.name);
             let load = async || match &pace {
                 Some(pace) => point.load.clone().times(pace.now().await),
                 None => point.load.clone(),
             };
-            let outcomes = self.at(load, best.get(number), &work, timing, || bar.inc(1)).await?;
+            let outcomes = self.at(load, best.get(number), &work, timing, || progress.ran()).await?;
             measured.push((point, outcomes));
         }
-        bar.finish_and_clear();
+        progress.clear();
         Ok(Results {
             machine: machine(),
             setting: self.setting(&target, &work, timing),
@@ -248,12 +256,14 @@ impl<'a> Bench<'a> {
             sizes: self.sizes.clone(),
             integers_below: self.args.integers_below,
             fills: self.args.fills.iter().cloned().collect(),
+            shapes: self.args.shapes.iter().cloned().collect(),
             seed: self.args.seed,
         };
         let of_trace = self.traced.map(|requests| requests.min(MOST_OF_TRACE));
         let count = of_trace.unwrap_or(self.args.samples as usize);
-        let samples = recipe.samples(target.ports(), count)?;
-        Ok(Arc::new(Work::prepare(target, samples, self.args.tolerance).await?))
+        let length = if target.ports().sequences { self.args.sequence_length as usize } else { 1 };
+        let samples = recipe.samples(target.ports(), count.next_multiple_of(length))?;
+        Ok(Arc::new(Work::prepare(target, samples, length, self.args.tolerance).await?))
     }
 
     async fn peak(&self, target: &Target, work: &Arc<Work>) -> Result<f64, BenchError> {
@@ -329,6 +339,10 @@ impl<'a> Bench<'a> {
             (None, Some(Sizes::Trees(_))) => format!("trees '{workload}'"),
             (None, None) => "one shape".to_owned(),
         };
+        let sequences = match work.per_arrival() {
+            _ if !target.ports().sequences => String::new(),
+            length => format!(", in sequences of {length}"),
+        };
         let load = if args.concurrency.is_empty() && self.traced.is_none() {
             format!(", {} arrivals", args.arrivals)
         } else {
@@ -337,8 +351,8 @@ impl<'a> Bench<'a> {
         let seconds =
             timing.measured.map_or_else(|| "the trace".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()));
         format!(
-            "model '{}' ({}) {place}; {} different requests of {} row(s), {sizes}{load}, seed {}; {} round(s) of \
-             {seconds} after {:.1} s that are not counted{}",
+            "model '{}' ({}) {place}; {} different requests of {} row(s), {sizes}{sequences}{load}, seed {}; {} round(s) \
+             of {seconds} after {:.1} s that are not counted{}",
             args.model,
             target.ports().precision(),
             work.distinct(),
@@ -349,16 +363,6 @@ impl<'a> Bench<'a> {
             if args.follow_peak { "; loads follow the peak" } else { "" },
         )
     }
-}
-
-/// Returns a progress bar, which is shown on terminals only.
-fn bar(runs: u64) -> ProgressBar {
-    let bar = ProgressBar::new(runs);
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos}/{len} {msg} {elapsed} (about {eta} left)") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
 }
 
 #[cfg(test)]

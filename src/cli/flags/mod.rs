@@ -295,7 +295,8 @@ pub struct LifeArgs {
     pub server_name: Option<String>,
 
     /// Let environment variables change how requests run, for tests: with TRITONSERVER_DELAY_SCHEDULER=N, models with a
-    /// dynamic or sequence batcher run nothing until N requests wait for the first time
+    /// dynamic or sequence batcher run nothing until N requests wait for the first time, in sequences N of those with a
+    /// slot; TRITONSERVER_BACKLOG_DELAY_SCHEDULER=M asks for M more of those without
     #[arg(long = "allow-test-hooks", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub allow_test_hooks: bool,

@@ -24,7 +24,7 @@ pub(super) fn run(
         progress.show(format!("{what}: {} rows of length {}", size.rows, size.length));
     });
     progress.clear();
-    let tables = measured.map_err(|reason| ProfileError::Run { model: args.model.clone(), reason })?;
+    let tables = measured.map_err(|reason| ProfileError::Run { model: request.spec.name.clone(), reason })?;
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &tables).map_err(io::Error::from)?;
         writeln!(out)?;

@@ -17,16 +17,18 @@ pub use self::display::PlotArgs;
 use self::display::{PlotError, Progress};
 use super::{
     flags::DeviceArgs,
+    model_args::ModelArgs,
     options,
     table::{Table, terminal_width},
 };
 use crate::{
     engine::{Engines, onnxruntime::Runtime},
     executor::Pool,
+    model::{ModelSpec, TensorSpec},
     profile::{
         Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose, default_directory,
     },
-    repository::{PoolLoader, Trials, joining_pays, read_model},
+    repository::{OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model},
 };
 
 /// Measure the latency of a model, whole and cut into stages, for batches of every size
@@ -35,18 +37,16 @@ use crate::{
 /// `stages: auto` or `policy: auto` are served by it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
+  paternoster profile /models/minilm
   paternoster profile --model-repository /models --model minilm
-  paternoster profile --model-repository /models --model minilm --budget-s 20 --json > minilm.json
-  paternoster profile --model-repository /models --model minilm --svg minilm.svg
-  paternoster profile --model-repository /models --model minilm --engines
-  paternoster profile --model-repository /models --model minilm --profile-directory /var/lib/profiles")]
+  paternoster profile /models/minilm --budget-s 20 --json > minilm.json
+  paternoster profile /models/minilm --svg minilm.svg
+  paternoster profile /models/minilm --engines
+  paternoster profile /models/minilm --profile-directory /var/lib/profiles")]
 pub struct ProfileArgs {
-    /// Directory of models
-    #[arg(long, alias = "model-store", value_name = "DIR")]
-    pub model_repository: PathBuf,
-    /// Model to measure, in its latest version
-    #[arg(long, value_name = "NAME")]
-    pub model: String,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// Seconds for all runs together, without compilation
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub budget_s: u64,
@@ -138,7 +138,8 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     let store = Store::new(directory);
     let pool = Pool::start(&options::pool(&args.device)).map_err(ProfileError::Threads)?;
     let loader = PoolLoader::new(Arc::clone(&pool), engines);
-    let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
+    let (repository, name) = args.model.place().map_err(ProfileError::Model)?;
+    let request = read_model(&repository, &name, &loader).map_err(ProfileError::Model)?;
     if args.engines {
         return engines::run(args, &loader, &request, (out, width));
     }
@@ -154,7 +155,7 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     };
     let measured = loader.measure(&request, trials);
     progress.clear();
-    let profile = measured.map_err(|reason| ProfileError::Run { model: args.model.clone(), reason })?;
+    let profile = measured.map_err(|reason| ProfileError::Run { model: name.clone(), reason })?;
     let file = store.write(&key, &profile)?;
     let (findings, choice) = (Findings::of(&profile), choose(&profile, request.fixed_stages()));
     if args.json {
@@ -163,6 +164,7 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
         writeln!(out)?;
     } else {
         describe(&profile, &key, out, width)?;
+        describe_open_axes(&request.spec, out)?;
         if let (Some(found), Some(choice)) = (findings, choice) {
             describe_choice(&profile, &found, &choice, out)?;
         }
@@ -188,6 +190,21 @@ fn describe(profile: &Profile, key: &Key, out: &mut dyn Write, width: Option<usi
         writeln!(out, "{}", latencies(std::slice::from_ref(&profile.side_by_side), &[0]).within(width))?;
     }
     Ok(())
+}
+
+/// Says at which length axes were measured that vary and are not padded.
+fn describe_open_axes(spec: &ModelSpec, out: &mut dyn Write) -> io::Result<()> {
+    let open = |tensor: &&TensorSpec| (0..tensor.dims.len()).any(|axis| tensor.is_open(axis));
+    let names: Vec<&str> = spec.inputs.iter().filter(open).map(|tensor| tensor.name.as_str()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nthe inputs '{}' vary in length and are not padded: measured at length {OPEN_LENGTH} alone; other lengths take \
+         other times, and 'pad' in model.yaml would measure them and let them share batches",
+        names.join("', '")
+    )
 }
 
 fn describe_choice(profile: &Profile, found: &Findings, choice: &Choice, out: &mut dyn Write) -> io::Result<()> {
@@ -249,8 +266,7 @@ mod tests {
         let model = zoo::identity().expect("the graph is sound");
         model.write(&version.join("model.onnx")).expect("the folder takes it");
         let args = ProfileArgs {
-            model_repository: models.path().to_owned(),
-            model: "minilm".to_owned(),
+            model: ModelArgs::of(models.path(), "minilm"),
             budget_s: 1,
             profile_directory: Some("/profiles".into()),
             plots: PlotArgs::default(),

@@ -60,6 +60,7 @@ const OF_TRITONSERVER: &[&str] = &[
     "grpc-keepalive-timeout",
     "grpc-max-connection-age",
     "grpc-max-connection-age-grace",
+    "grpc-max-response-pool-size",
     "grpc-port",
     "grpc-restricted-protocol",
     "grpc-root-cert",

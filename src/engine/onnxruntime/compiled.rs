@@ -2,7 +2,7 @@
 //!
 //! Each run takes one of them when it starts. See `running`, and docs/decisions/0057-graphs-compiled-for-one-thread.md.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use ort::{
     environment::Environment,
@@ -33,7 +33,7 @@ pub(super) struct CompiledGraph {
 }
 
 impl CompiledGraph {
-    /// Compiles a graph with its external weights.
+    /// Compiles a graph with its external weights and the libraries of its custom operators.
     ///
     /// # Errors
     /// Fails if ONNX Runtime rejects it.
@@ -41,6 +41,7 @@ impl CompiledGraph {
         runtime: &Runtime,
         graph: &[u8],
         weights: Weights,
+        operators: &[PathBuf],
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
         let threads = runtime.threads();
@@ -53,9 +54,9 @@ impl CompiledGraph {
             }
             None => (Arc::clone(runtime.running()), runs_on_one_thread(runtime.lanes(), threads)),
         };
-        let session = commit(builder, graph, &weights)?;
+        let session = commit(builder, graph, &weights, operators)?;
         let single = (may_share && graph.len() + weights.bytes() <= MAX_COPIED_BYTES)
-            .then(|| commit(single_threaded(runtime)?, graph, &weights))
+            .then(|| commit(single_threaded(runtime)?, graph, &weights, operators))
             .transpose()
             // The model runs without it; there may just be no memory for a second copy of the weights.
             .unwrap_or_else(|error| {
@@ -108,7 +109,18 @@ fn single_threaded(runtime: &Runtime) -> Result<SessionBuilder, EngineError> {
     builder.and_then(|builder| builder.with_intra_threads(1).map_err(ort::Error::from)).map_err(refused)
 }
 
-fn commit(mut builder: SessionBuilder, graph: &[u8], weights: &Weights) -> Result<Session, EngineError> {
+fn commit(
+    mut builder: SessionBuilder,
+    graph: &[u8],
+    weights: &Weights,
+    operators: &[PathBuf],
+) -> Result<Session, EngineError> {
+    for library in operators {
+        let fail = |error: ort::Error| {
+            EngineError(format!("cannot load the operators of '{}': {}", library.display(), error.message()))
+        };
+        builder = builder.with_operator_library(library).map_err(ort::Error::from).map_err(fail)?;
+    }
     // SAFETY: the weights move with the session into a `CompiledGraph`, which drops the session first.
     unsafe { weights.share(&mut builder)? };
     builder.commit_from_memory(graph).map_err(refused)

@@ -1,6 +1,6 @@
 //! An ONNX graph compiled by ONNX Runtime.
 
-use std::{collections::HashSet, ffi::CString, ptr, sync::Arc};
+use std::{collections::HashSet, ffi::CString, fs, ptr, sync::Arc};
 
 use bytes::Bytes;
 use ort::{AsPointer, sys};
@@ -128,8 +128,15 @@ impl OnnxProgram {
         let known = index_ranges(&graph);
         let index_ranges = inputs.iter().map(|port| known.get(port.name).copied()).collect();
         let weights = Weights::read(model, &mut hash)?;
+        for library in model.operators() {
+            // The content too, since a library may be replaced under its name.
+            hash.update(library.as_os_str().as_encoded_bytes());
+            let fail = |error: std::io::Error| EngineError(format!("cannot read '{}': {error}", library.display()));
+            hash.update(fs::read(library).map_err(fail)?);
+        }
         let origin = hash.finalize().into();
-        let compiled = runtime.sessions().of(origin, || CompiledGraph::new(runtime, &graph, weights, provider))?;
+        let new = || CompiledGraph::new(runtime, &graph, weights, model.operators(), provider);
+        let compiled = runtime.sessions().of(origin, new)?;
         let (takes, gives) = (compiled.session().inputs(), compiled.session().outputs());
         let inputs = ports("input", inputs, takes, InPlace::never)?;
         let mut outputs = ports("output", outputs, gives, InPlace::unproven)?;

@@ -12,7 +12,7 @@ use crate::{
 
 /// For element i of IN, waits DELAY\[i\] milliseconds and responds with the element as OUT and i as IDX. The request
 /// ends no sooner than WAIT milliseconds after it began. Each response is one run, and the row holds no lane between
-/// runs.
+/// runs. A model that is not decoupled has exactly one response to a request: the first, after its delay.
 ///
 /// Triton's backend starts the next request after WAIT, since an instance runs one request at a time. Here requests
 /// wait concurrently, so WAIT only delays the end of its own request.
@@ -22,6 +22,8 @@ pub struct RepeatElements {
     inputs: [usize; 3],
     /// Indices of OUT and IDX among the outputs.
     outputs: [usize; 2],
+    /// Whether the model is decoupled.
+    decoupled: bool,
 }
 
 /// The inputs of a request.
@@ -74,14 +76,15 @@ impl RepeatElements {
             && dims(values) == dims(delays)
             && dims(wait) == [1]
             && [out, idx].iter().all(|&at| spec.outputs[at].dims.as_slice() == [1]);
-        let found = Self { inputs: [values, delays, wait], outputs: [out, idx] };
+        let found = Self { inputs: [values, delays, wait], outputs: [out, idx], decoupled: spec.decoupled };
         fits.then_some(found).ok_or_else(refused)
     }
 
     /// Reads the inputs of a request.
     ///
     /// # Errors
-    /// Fails if there are too many elements, or the numbers of elements and delays differ.
+    /// Fails if there are too many elements, or the numbers of elements and delays differ, or there is no element and
+    /// the model must give a response.
     fn elements<'a>(&self, batch: &Batch<'a>) -> Result<Elements<'a>, String> {
         let [values, delays, wait] = self.inputs.map(|at| match batch.inputs.get(at) {
             Some(&BatchInput::Dense { data, .. }) => data,
@@ -93,6 +96,9 @@ impl RepeatElements {
         }
         if count > MAX_RESPONSES as usize {
             return Err(format!("expected at most {MAX_RESPONSES} elements of IN, got {count}"));
+        }
+        if count == 0 && !self.decoupled {
+            return Err("expected at least 1 element of IN, since the model is not decoupled, got 0".to_owned());
         }
         Ok(Elements { values, delays, wait_ms: four_bytes(wait, 0).map_or(0, u32::from_le_bytes) })
     }
@@ -146,7 +152,10 @@ impl Program for RepeatElements {
                 RowOutcome { next: Next::Failed, emitted: false }
             }
             Ok(elements) => {
-                let turn = elements.turn(run);
+                let mut turn = elements.turn(run);
+                if !self.decoupled && turn.responds.is_some() {
+                    turn.again_ms = None;
+                }
                 if let Some(element) = turn.responds {
                     (out, idx) = (four_bytes(elements.values, element).unwrap_or(out), element);
                 }
@@ -154,7 +163,7 @@ impl Program for RepeatElements {
                     execution.delays.push(RowDelay { row: 0, delay: Duration::from_millis(delay_ms) });
                 }
                 let next = turn.again_ms.map_or(Next::Done, |_| Next::Skip(CellId(0)));
-                RowOutcome { next, emitted: turn.responds.is_some() }
+                RowOutcome { next, emitted: self.decoupled && turn.responds.is_some() }
             }
         };
         execution.outcomes.push(outcome);

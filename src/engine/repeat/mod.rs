@@ -16,9 +16,13 @@ pub use elements::RepeatElements;
 pub(super) const MAX_RESPONSES: u32 = 65_536;
 
 /// Sends n responses to a request whose first input element is n; response i is the input plus i. Each response is one
-/// run of the cell, which a row repeats until it is done.
+/// run of the cell, which a row repeats until it is done. A model that is not decoupled has exactly one response to a
+/// request: the first, which is the input.
 #[derive(Debug)]
-pub struct Repeat;
+pub struct Repeat {
+    /// Whether the model is decoupled.
+    pub decoupled: bool,
+}
 
 impl Repeat {
     /// Checks that a model's configuration fits the program.
@@ -33,7 +37,7 @@ impl Repeat {
             _ => false,
         };
         if fits {
-            return Ok(Self);
+            return Ok(Self { decoupled: spec.decoupled });
         }
         Err(EngineError(format!(
             "backend 'repeat' of model '{}' expects one FP32 input and one FP32 output of the same dims",
@@ -59,6 +63,7 @@ impl Program for Repeat {
                 *to = from + step as f32;
             }
             let outcome = match responses(input) {
+                Ok(_) if !self.decoupled => RowOutcome { next: Next::Done, emitted: false },
                 Ok(count) => RowOutcome {
                     next: if step + 1 < count { Next::Skip(CellId(0)) } else { Next::Done },
                     emitted: step < count,

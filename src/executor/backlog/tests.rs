@@ -143,7 +143,8 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
 async fn a_request_makes_no_more_than_its_client_takes_and_holds_no_lane_meanwhile() {
     const LIMIT: usize = 2000;
     let pool = pool(LIMIT);
-    let (repeat, identity) = (up(&pool, true, Arc::new(Repeat)), up(&pool, false, Arc::new(Identity { gate: None })));
+    let (repeat, identity) =
+        (up(&pool, true, Arc::new(Repeat { decoupled: true })), up(&pool, false, Arc::new(Identity { gate: None })));
     let backlog = pool.backlog().connection().stream();
     let mut stream = repeat.submit_stream(request([500.0, 7.0]), &backlog);
     eventually("it pauses", || pool.stats().snapshot().replies_paused == 1).await;
@@ -167,7 +168,7 @@ async fn a_request_makes_no_more_than_its_client_takes_and_holds_no_lane_meanwhi
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_request_that_is_given_up_leaves_nothing() {
     let pool = pool(1);
-    let repeat = up(&pool, true, Arc::new(Repeat));
+    let repeat = up(&pool, true, Arc::new(Repeat { decoupled: true }));
     let backlog = pool.backlog().connection().stream();
     let stream = repeat.submit_stream(request([500.0, 7.0]), &backlog);
     eventually("it pauses", || pool.stats().snapshot().replies_paused == 1).await;

@@ -39,7 +39,8 @@ pub(super) fn unfold(
     sequence: Option<&InSequence>,
 ) -> Result<Box<[Unfolded]>, UnfoldError> {
     if rows != 1 {
-        return Err(UnfoldError::Rows(rows));
+        let of_sequence = || UnfoldError::SequenceRows { model: spec.name.clone(), rows };
+        return Err(sequence.map_or(UnfoldError::Rows(rows), |_| of_sequence()));
     }
     if let Some((sequence, datatype)) = sequence.and_then(|own| Some((own, sequence::unreadable(programs, own)?))) {
         return Err(UnfoldError::CorrelationId { id: sequence.id.clone(), datatype });

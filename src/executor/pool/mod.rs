@@ -198,6 +198,7 @@ impl Pool {
         let cells = loaded.programs.cells().cloned();
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
+        let policy = knobs.policy.name();
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
         let (homes, own_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
@@ -230,6 +231,7 @@ impl Pool {
             indices,
             longest,
             has_sequences,
+            policy,
             card_ports,
         })
     }

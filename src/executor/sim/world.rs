@@ -249,7 +249,7 @@ pub(super) fn children(node: u32, nodes: u32) -> [Option<u32>; 2] {
 }
 
 fn program() -> Arc<dyn Program> {
-    Arc::new(Repeat)
+    Arc::new(Repeat { decoupled: true })
 }
 
 /// Creates a model of stages with two INT64 per row, a padded tensor, and an optional one.

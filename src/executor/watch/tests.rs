@@ -20,7 +20,8 @@ fn flight(task: u64, since: Ns) -> Flight {
         decoupled: false,
     };
     let stats = Arc::new(ModelStats::new(1));
-    let loaded = Loaded::new(Arc::new(spec), stats, Arc::new(Repeat).into(), Duration::from_nanos(LIMIT));
+    let loaded =
+        Loaded::new(Arc::new(spec), stats, Arc::new(Repeat { decoupled: true }).into(), Duration::from_nanos(LIMIT));
     let limit_ns = loaded.limit_ns;
     Flight { task: TaskId(task), loaded, stage: 0, since, limit_ns }
 }

@@ -85,7 +85,7 @@ struct EchoLoader(Arc<Pool>);
 impl Loader for EchoLoader {
     fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
-            "repeat" => Arc::new(Repeat),
+            "repeat" => Arc::new(Repeat { decoupled: true }),
             _ => Arc::new(Echo),
         };
         self.0.bring_up(request.spec, request.knobs, program).map(Arc::new)

@@ -27,6 +27,7 @@ mod page;
 mod path;
 mod problem;
 mod routes;
+mod shared_answer;
 mod timeline;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};

@@ -1,6 +1,6 @@
 //! The routing table: which path is answered by which handler, and what it asks of the client.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -23,6 +23,7 @@ use super::{
     openapi,
     overview::Overview,
     page::page,
+    shared_answer::SharedAnswer,
     timeline::TimelineRoute,
 };
 use crate::{
@@ -140,7 +141,8 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
 
 /// The routes of the metrics port.
 pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
-    otherwise(Router::new().route("/metrics", get(scrape))).with_state(metrics)
+    let state = Scraped { metrics, last: SharedAnswer::default() };
+    otherwise(Router::new().route("/metrics", get(scrape))).with_state(state)
 }
 
 /// Adds JSON errors for unknown paths and methods.
@@ -155,7 +157,15 @@ fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
         })
 }
 
-async fn scrape(State(metrics): State<Arc<Metrics>>) -> Result<Response, Problem> {
-    let text = metrics.render().map_err(|error| Problem::internal(&error))?;
+/// The metrics, and the page that was written last.
+#[derive(Clone)]
+struct Scraped {
+    metrics: Arc<Metrics>,
+    last: SharedAnswer,
+}
+
+/// Writes the page on a worker, because the pages of many models take long enough to delay requests.
+async fn scrape(State(Scraped { metrics, last }): State<Scraped>) -> Result<Response, Problem> {
+    let text = last.get(Duration::ZERO, move || metrics.render().map(String::into_bytes)).await?;
     Ok(([(CONTENT_TYPE, METRICS_TYPE)], text).into_response())
 }

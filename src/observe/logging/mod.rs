@@ -115,7 +115,7 @@ pub enum LogSettingError {
     #[error("log setting 'log_format': {0}")]
     Format(String),
     /// As in Triton, the file is fixed at startup: a client must not choose which files the server writes.
-    #[error("log setting 'log_file' cannot be changed while the server runs; start it with --log-file")]
+    #[error("log file location can not be updated through network protocol")]
     FileFixed,
 }
 

@@ -40,6 +40,7 @@ fn open(input: &mut impl io::BufRead) -> Result<(), String> {
     limit(&trial).map_err(|error| format!("cannot limit the process that opens it: {error}"))?;
     let (graph, files) = trial.read_files(input).map_err(incomplete)?;
     let model = SealedModel::new(&trial.label, graph, &files).map_err(|error| error.to_string())?;
+    let model = model.with_operators(&trial.operators);
     let (engine, precision) = trial.engine()?;
     // The limit on the address space bounds the engine's memory too.
     let library = trial.library.clone();

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::*;
@@ -19,6 +21,7 @@ fn opened(script: &str, time: Duration) -> Result<(), String> {
         file: "m/1/model.onnx".into(),
         bytes: None,
         external: ExternalFiles::None,
+        operators: Arc::default(),
         engine: OnnxEngine::OnnxRuntime,
         precision: Precision::Ieee,
     };
@@ -68,6 +71,7 @@ fn uploaded_models_are_tried_and_others_where_all_are() {
         file: "m".into(),
         bytes,
         external: ExternalFiles::None,
+        operators: Arc::default(),
         engine: OnnxEngine::OnnxRuntime,
         precision: Precision::Ieee,
     };

@@ -41,6 +41,8 @@ pub(super) struct Trial {
     pub cuts: StageCuts,
     /// Tensors that stages output in addition to those that later stages read.
     pub extra: Vec<String>,
+    /// Libraries of custom operators.
+    pub operators: Vec<PathBuf>,
     graph_bytes: u64,
     external: External,
 }
@@ -87,6 +89,7 @@ impl Trial {
             seconds: isolation.time.as_secs(),
             cuts: stages.cuts.clone(),
             extra: staging::exit_tensors(stages),
+            operators: program.operators.to_vec(),
             graph_bytes: graph.len() as u64,
             external,
         };

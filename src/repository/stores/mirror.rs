@@ -135,6 +135,13 @@ impl Mirror {
         Ok(folder)
     }
 
+    /// Replaces the paths of a model's local copy in a message by its location in the store, which its operator knows.
+    pub(in crate::repository) fn by_location(&self, name: &str, message: String) -> String {
+        let location = self.root().join(name).display().to_string();
+        let paths = self.shelf.shown_paths(name);
+        paths.iter().fold(message, |message, path| message.replace(&path.display().to_string(), &location))
+    }
+
     /// Records that a model was in use until now.
     pub(in crate::repository) async fn touch(&self, name: &str) {
         let (shelf, model) = (self.shelf.clone(), name.to_owned());

@@ -114,6 +114,13 @@ impl Shelf {
         snapshot.objects.iter().all(is_whole).then_some(snapshot)
     }
 
+    /// Returns the paths that messages may show for the directory of a model.
+    pub(super) fn shown_paths(&self, name: &str) -> Vec<PathBuf> {
+        let (link, files) = (self.model(name), self.folder_of(name).map(|folder| folder.join(FILES)));
+        let canonical = link.canonicalize().ok();
+        [canonical, files, Some(link)].into_iter().flatten().collect()
+    }
+
     /// Starts a draft of a model.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::super::status::Kind;
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SharedMemoryError {
-    #[error("shared memory cannot be registered: start the server with --allow-client-shm=true")]
+    #[error("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")]
     Disabled,
     #[error("a shared memory region needs a name")]
     Unnamed,
@@ -74,7 +74,8 @@ impl SharedMemoryError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Unknown { .. } | Self::UnknownOfKind { .. } | Self::OfOtherKind { .. } => Kind::NotFound,
-            Self::Disabled | Self::NoMemory { .. } | Self::Card { .. } => Kind::Unavailable,
+            Self::Disabled => Kind::Unimplemented,
+            Self::NoMemory { .. } | Self::Card { .. } => Kind::Unavailable,
             Self::OverLimit { .. } | Self::TooMany { .. } => Kind::ResourceExhausted,
             Self::Open { .. } | Self::Io { .. } => Kind::Internal,
             Self::Unnamed

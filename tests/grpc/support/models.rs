@@ -115,7 +115,7 @@ impl Loader for TestLoader {
         let gate = (self.began.clone(), self.go_on.clone());
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "broken" => return Err("the program is broken".to_owned()),
-            "repeat" => Arc::new(Repeat),
+            "repeat" => Arc::new(Repeat { decoupled: true }),
             "gated" => Arc::new(Identity { gate: Some(gate) }),
             _ => Arc::new(Identity { gate: None }),
         };

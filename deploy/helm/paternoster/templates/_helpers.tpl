@@ -130,7 +130,8 @@ timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
 - name: models
 {{- if eq $repository.source "pvc" }}
   persistentVolumeClaim:
-    claimName: {{ $repository.pvc.claimName }}
+    {{- /* Not in the schema: the chart must pass "helm lint" with its default values. */}}
+    claimName: {{ required "modelRepository.pvc.claimName: expected the name of a claim" $repository.pvc.claimName }}
     readOnly: true
 {{- else if eq $repository.source "image" }}
   image:

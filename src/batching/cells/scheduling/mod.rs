@@ -22,6 +22,8 @@ use crate::batching::{
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
     offer::Answer,
+    policy::filling::Filling,
+    queue::SubQueue,
     version::{StepContext, Tightest, Version},
 };
 
@@ -36,6 +38,8 @@ pub(in crate::batching) struct Cells {
     /// State of `lazy`, if the version uses it.
     pub(in crate::batching) catching: Option<Catching>,
     coalescing: Coalescing,
+    /// How waiting requests wait for a fuller batch, if they do.
+    filling: Option<Filling>,
     /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
     pub(in crate::batching) merged: BTreeSet<RequestIx>,
     /// Tasks in flight in launch order, with one entry per task and cell.
@@ -75,6 +79,8 @@ impl Cells {
         let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let catching = knobs.lazy.map(Catching::new);
         let coalescing = Coalescing::new(knobs.cells.len(), &knobs.segments);
+        let most = knobs.cells.get(usize::from(cells.first().0)).map_or(1, |cell| cell.max_rows);
+        let filling = knobs.window.as_ref().map(|window| Filling::new(most, window));
         Self {
             cells,
             knobs,
@@ -82,6 +88,7 @@ impl Cells {
             targets: BTreeSet::new(),
             catching,
             coalescing,
+            filling,
             merged: BTreeSet::new(),
             tasks: Vec::new(),
         }
@@ -205,6 +212,18 @@ impl Cells {
         brought: &[(CellId, u64)],
     ) -> Answer {
         self.refuse_late(context);
+        let newcomers = self.newcomers(context.version, context.ledger);
+        let most_newcomers = match (&self.filling, newcomers) {
+            (Some(filling), Some(newcomers)) => {
+                if let Some(due) = filling.waits_until(newcomers, context.ledger)
+                    && due > context.now
+                {
+                    return Answer::NotBefore(due);
+                }
+                filling.cut(context.now, newcomers, context.ledger)
+            }
+            _ => u32::MAX,
+        };
         let waiting = self.may_board(context.version, context.ledger);
         let cell = match self.catching {
             Some(_) => self.choose_lazily(context, lane.id, waiting),
@@ -215,7 +234,7 @@ impl Cells {
         // A retry runs exactly the nodes of its half. Additional nodes would make it harder to find the one at fault.
         let spans = match self.cells.launch_retry(cell, lane.id) {
             Some(nodes) => self.launch_nodes(context, place, cell, nodes, true),
-            None => self.add_to_task(context, place, cell, self.most_rows(cell)),
+            None => self.add_to_task(context, place, cell, self.most_rows(cell).min(most_newcomers)),
         };
         if spans.is_empty() {
             return Answer::Nothing;
@@ -236,6 +255,13 @@ impl Cells {
         }
         let waiting = if cell == self.cells.first() { self.may_board(version, ledger) } else { 0 };
         self.cells.queues.ready(cell, lane) + waiting
+    }
+
+    /// Returns the waiting requests if nothing else could run.
+    fn newcomers<'v>(&self, version: &'v Version, ledger: &Ledger) -> Option<&'v SubQueue> {
+        let mut sub_queues = version.pending.sub_queues.iter().map(|(_, sub_queue)| sub_queue);
+        let first = sub_queues.find(|sub_queue| sub_queue.iter(ledger).next().is_some())?;
+        (!self.has_ready()).then_some(first)
     }
 
     /// Rejects queue heads that can no longer meet their target.

@@ -39,13 +39,17 @@ fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, decoupled: bool) -> M
 
 /// Triton's `repeat` on a pool of one lane, with an optional time limit (zero for none).
 fn repeat(pool: &Arc<Pool>, limit: Duration) -> Arc<ModelHandle> {
+    repeat_as(pool, limit, true)
+}
+
+fn repeat_as(pool: &Arc<Pool>, limit: Duration, decoupled: bool) -> Arc<ModelHandle> {
     let inputs = vec![
         TensorSpec::new("IN", DataType::Int32, &[-1]),
         TensorSpec::new("DELAY", DataType::Uint32, &[-1]),
         TensorSpec::new("WAIT", DataType::Uint32, &[1]),
     ];
     let outputs = vec![TensorSpec::new("OUT", DataType::Int32, &[1]), TensorSpec::new("IDX", DataType::Uint32, &[1])];
-    let spec = spec(inputs, outputs, true);
+    let spec = spec(inputs, outputs, decoupled);
     let program = RepeatElements::compile(&spec).expect("it fits");
     up(pool, spec, Arc::new(program), limit)
 }
@@ -94,6 +98,20 @@ async fn responses_come_in_their_order_whatever_their_delays() {
     }
     assert!(stream.next().await.is_none());
     assert_eq!((pool.in_flight(), repeat.stats().snapshot().inference_stats.success.count), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_not_decoupled_answers_with_the_first_response() {
+    let pool = pool();
+    let repeat = repeat_as(&pool, Duration::from_secs(60), false);
+    for (delays, wait) in [([2, 50], 0), ([0, 50], 0), ([0, 0], 3), ([3, 0], 50)] {
+        let response = repeat.submit(request(&[7, 9], &delays, wait)).await.expect("repeat does not fail");
+        assert_eq!(numbers(&response), [7, 0], "{delays:?} {wait}");
+    }
+    let empty = repeat.submit(request(&[], &[], 3)).await.map(|response| numbers(&response));
+    let expected = "expected at least 1 element of IN, since the model is not decoupled, got 0";
+    assert_eq!(empty, Err(InferError::Engine(expected.to_owned())));
+    assert_eq!(pool.in_flight(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,13 +73,16 @@ impl Host {
 
     fn http(&self, calls: Calls) -> http2::Builder<Calls> {
         let mut http = http2::Builder::new(calls);
-        // The limits on streams reset by a peer stay at hyper's defaults, which stop floods of cancellations.
+        let most_calls = self.limits.max_concurrent_streams;
+        // Calls that are cancelled before they begin may be as many as those that run. Beyond that, HTTP/2 can only
+        // close the connection, which takes the answers of others on it.
         http.timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES)
             .max_header_list_size(HEADER_LIST_BYTES)
-            .max_concurrent_streams(self.limits.max_concurrent_streams)
+            .max_concurrent_streams(most_calls)
+            .max_pending_accept_reset_streams(usize::try_from(most_calls).unwrap_or(usize::MAX))
             .keep_alive_interval(self.limits.keepalive_time)
             .keep_alive_timeout(self.limits.keepalive_timeout)
             .auto_date_header(false);

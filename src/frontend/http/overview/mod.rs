@@ -13,17 +13,14 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
-use super::Problem;
+use super::{Problem, shared_answer::SharedAnswer};
 use crate::{
     budget::Budget,
     frontend::Services,
     observe::{
-        BatchStats,
+        BatchStats, Histogram,
         timeline::{Bounds, Excerpt, Recording, Timeline},
     },
     repository::{IndexEntry, ModelVersion},
@@ -57,8 +54,7 @@ pub(super) struct Overview(Arc<Shared>);
 struct Shared {
     services: Arc<Services>,
     timeline: Arc<Timeline>,
-    /// The last response and its time. Locked while one is computed, so that other requests wait for the same one.
-    last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+    last: SharedAnswer,
     watch: Mutex<Watch>,
 }
 
@@ -71,7 +67,7 @@ struct Watch {
 
 impl Overview {
     pub(super) fn new(services: Arc<Services>, timeline: Arc<Timeline>) -> Self {
-        Self(Arc::new(Shared { services, timeline, last: tokio::sync::Mutex::default(), watch: Mutex::default() }))
+        Self(Arc::new(Shared { services, timeline, last: SharedAnswer::default(), watch: Mutex::default() }))
     }
 
     /// Returns the current overview.
@@ -86,15 +82,8 @@ impl Overview {
     }
 
     async fn json(&self) -> Result<Bytes, Problem> {
-        let mut last = self.0.last.lock().await;
-        if let Some((_, json)) = last.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
-            return Ok(json.clone());
-        }
         let shared = Arc::clone(&self.0);
-        let made = spawn_blocking(move || shared.write()).await.map_err(|error| Problem::internal(&error))?;
-        let json = Bytes::from(made.map_err(|error| Problem::internal(&error))?);
-        *last = Some((Instant::now(), json.clone()));
-        Ok(json)
+        self.0.last.get(FRESH, move || shared.write()).await
     }
 
     /// Records batches from now on, until no client has asked for [`WATCH`].
@@ -143,6 +132,7 @@ impl Shared {
                 grpc_connections: Used::of(&budgets.grpc_connections),
                 http_connections: Used::of(&budgets.http_connections),
             },
+            duration_bounds_us: Histogram::of_durations().cumulative().map(|(bound_ns, _)| bound_ns / 1_000).collect(),
             models,
             models_left_out,
             timeline: picture.excerpt(BOUNDS),
@@ -155,6 +145,8 @@ impl Shared {
 struct Written<'a> {
     server: Server<'a>,
     load: Load,
+    /// Bounds of [`Model::durations`].
+    duration_bounds_us: Vec<u64>,
     models: Vec<Model>,
     models_left_out: usize,
     timeline: Excerpt<'a>,
@@ -201,6 +193,12 @@ struct Model {
     executions: u64,
     executed_rows: u64,
     batch_sizes: Vec<Size>,
+    /// The policy that batches its requests; empty if it does not serve.
+    policy: &'static str,
+    /// Number of answered requests that took at most each bound.
+    durations: Vec<u64>,
+    /// Total time that answered requests waited.
+    queue_us: u64,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -217,7 +215,11 @@ fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>,
     let shown = states.into_iter().take(MOST_MODELS).map(|IndexEntry { name, version, state, reason }| {
         let serving = loaded.remove(&(name.clone(), version.clone()));
         let counted = serving.map(|serving| serving.handle().stats());
-        let (waiting, stats) = counted.map(|counted| (counted.pending(), counted.snapshot())).unwrap_or_default();
+        let reading = counted.map(|counted| counted.reading());
+        let waiting = counted.map(|counted| counted.pending()).unwrap_or_default();
+        let durations =
+            reading.as_ref().map(|read| read.request_duration.cumulative().map(|(_, count)| count).collect());
+        let stats = reading.map(|read| read.stats).unwrap_or_default();
         Model {
             name,
             version,
@@ -229,6 +231,9 @@ fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>,
             executions: stats.execution_count,
             executed_rows: stats.batch_stats.iter().map(|size| size.batch_size * size.compute_infer.count).sum(),
             batch_sizes: sizes(stats.batch_stats),
+            policy: serving.map(|serving| serving.handle().policy()).unwrap_or_default(),
+            durations: durations.unwrap_or_default(),
+            queue_us: stats.inference_stats.queue.ns / 1_000,
         }
     });
     (shown.collect(), left_out)

@@ -44,7 +44,7 @@ async fn models_load_and_batches_are_shown() {
     let version = fixture.services.repository.resolve("ident", "3").expect("it is loaded");
     let stats = version.handle().stats();
     stats.admitted();
-    stats.success(2, &RequestTimings::default());
+    stats.success(2, &RequestTimings { total_ns: 3_000_000, queue_ns: 2_000_000, ..RequestTimings::default() });
     stats.execution(2, &ExecutionTimings::default());
 
     let (_, shown) = asked(&overview).await;
@@ -58,8 +58,10 @@ async fn models_load_and_batches_are_shown() {
     assert_eq!(names, [("half", "1"), ("ident", "1"), ("ident", "3"), ("repeat", "1"), ("text", "1")]);
     let expected = json!({
         "name": "ident", "version": "3", "state": "READY", "reason": "", "waiting": 1, "succeeded": 1, "failed": 0,
-        "executions": 1, "executed_rows": 2, "batch_sizes": [{ "rows": 2, "executions": 1 }],
+        "executions": 1, "executed_rows": 2, "batch_sizes": [{ "rows": 2, "executions": 1 }], "policy": "serial",
+        "durations": [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], "queue_us": 2_000,
     });
+    assert_eq!(shown["duration_bounds_us"][6], 5_000, "the first bound above 3 ms");
     assert_eq!(models[2], expected);
     let tracks = shown["timeline"]["tracks"].as_array().expect("a list");
     assert_eq!(tracks[0]["name"], "ident · version 3");

@@ -49,7 +49,8 @@ async fn shared_memory_answers_as_over_grpc() {
     }
     let (status, answer) =
         ask(&server, "/v2/systemsharedmemory/region/r/register", "{\"key\":\"/k\",\"byte_size\":4}").await;
-    assert!(answer["error"].as_str().is_some_and(|error| error.contains("--allow-client-shm")), "{status}: {answer}");
+    assert_eq!(status, 501, "{answer}");
+    assert!(answer["error"].as_str().is_some_and(|error| error.contains("--allow-client-shm")), "{answer}");
     let (status, answer) = ask(&server, "/v2/systemsharedmemory/region/r/register", "{\"key\":\"/k\"}").await;
     assert_eq!(status, 400);
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("missing field `byte_size`")), "{answer}");
@@ -58,7 +59,7 @@ async fn shared_memory_answers_as_over_grpc() {
     for (body, status, fact) in [
         ("{}", 400, "missing field `raw_handle`"),
         ("{\"raw_handle\":{\"b64\":\"%\"},\"device_id\":0,\"byte_size\":4}", 400, "is no base64"),
-        ("{\"raw_handle\":{\"b64\":\"AAAA\"},\"device_id\":0,\"byte_size\":4}", 503, "--allow-client-shm"),
+        ("{\"raw_handle\":{\"b64\":\"AAAA\"},\"device_id\":0,\"byte_size\":4}", 501, "--allow-client-shm"),
     ] {
         let (answered, answer) = ask(&server, register, body).await;
         assert_eq!(answered, status, "{answer}");

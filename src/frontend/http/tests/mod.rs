@@ -235,6 +235,30 @@ async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
 }
 
 #[tokio::test]
+async fn a_page_of_metrics_that_takes_long_delays_no_request() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = parking_lot::Mutex::new(released);
+    let slow = move || {
+        released.lock().recv().expect("it is released");
+        Vec::new()
+    };
+    let metrics = Metrics::new(slow, Arc::new(PoolStats::default()), Budgets::default()).expect("names are unique");
+    let pages = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics), Budget::of(100)).await.expect("a free port");
+    let server = start().await;
+    let page = tokio::spawn({
+        let address = pages.address();
+        async move { call(address, "GET", "/metrics").await.0 }
+    });
+    // The test's only I/O thread would wait for the page.
+    for _ in 0..50 {
+        assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 200);
+    }
+    assert!(!page.is_finished());
+    release.send(()).expect("it waits");
+    assert_eq!(page.await.expect("no panic"), 200);
+}
+
+#[tokio::test]
 async fn a_timeline_that_is_recorded_can_be_fetched_while_it_goes_on() {
     let timeline = Timeline::on(10);
     timeline.arrived(1_000, 1, 0, 1);

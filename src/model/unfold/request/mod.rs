@@ -50,6 +50,17 @@ pub enum UnfoldError {
         /// The expected datatype.
         datatype: DataType,
     },
+    /// A request of a sequence does not have exactly one row.
+    #[error(
+        "inference request to model '{model}' must specify batch-size 1 due to requirements of sequence batcher, but \
+         found {rows}"
+    )]
+    SequenceRows {
+        /// Name of the model.
+        model: String,
+        /// Rows of the request.
+        rows: u32,
+    },
     /// The request does not have exactly one row.
     #[error("expected a batch of 1, because each request unfolds by itself, but found {0}")]
     Rows(u32),

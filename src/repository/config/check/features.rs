@@ -6,17 +6,19 @@ use crate::{
     repository::config::{
         ConfigError, Origin,
         complete::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
-        pb::{self, model_instance_group::Kind, model_version_policy::PolicyChoice},
+        pb::{
+            self, model_instance_group::Kind, model_metrics::metric_control::MetricOptions,
+            model_version_policy::PolicyChoice,
+        },
         schema, sequences,
     },
 };
 
 /// Fields that would change results and that the server does not support, and what they ask for.
-pub(super) const UNSUPPORTED: [(&str, &str); 11] = [
+pub(super) const UNSUPPORTED: [(&str, &str); 10] = [
     ("ModelConfig.ensemble_scheduling", "ensembles"),
     ("ModelConfig.batch_input", "batch inputs"),
     ("ModelConfig.batch_output", "batch outputs"),
-    ("ModelOperations.op_library_filename", "libraries of custom operators"),
     ("ModelRepositoryAgents.agents", "repository agents"),
     ("ModelInput.allow_ragged_batch", "ragged batches"),
     ("ModelInput.is_shape_tensor", "shape tensors"),
@@ -27,7 +29,7 @@ pub(super) const UNSUPPORTED: [(&str, &str); 11] = [
 ];
 
 /// Fields that the server accepts and ignores, and why they have no effect.
-pub(super) const WITHOUT_EFFECT: [(&str, &str); 19] = [
+pub(super) const WITHOUT_EFFECT: [(&str, &str); 15] = [
     ("ModelConfig.runtime", "the server has its own"),
     ("ModelConfig.cc_model_filenames", "default_model_filename is served"),
     ("ModelConfig.metric_tags", "metrics carry model and version only"),
@@ -45,17 +47,12 @@ pub(super) const WITHOUT_EFFECT: [(&str, &str); 19] = [
     ("ModelInstanceGroup.secondary_devices", "there are none"),
     ("ModelInstanceGroup.passive", "its instances take requests"),
     ("ModelInput.format", "the tensor is passed on as it is"),
-    ("ModelSequenceBatching.StrategyDirect.max_queue_delay_microseconds", ROWS_DO_NOT_WAIT),
-    ("ModelSequenceBatching.StrategyDirect.minimum_slot_utilization", ROWS_DO_NOT_WAIT),
-    ("ModelSequenceBatching.StrategyOldest.max_queue_delay_microseconds", ROWS_DO_NOT_WAIT),
-    ("ModelSequenceBatching.StrategyOldest.preferred_batch_size", ROWS_DO_NOT_WAIT),
     (
         "ModelSequenceBatching.StrategyOldest.preserve_ordering",
         "requests of one sequence keep their order, and sequences do not wait for each other",
     ),
 ];
 const LEFT_TO_ENGINE: &str = "optimization is left to the engine";
-const ROWS_DO_NOT_WAIT: &str = "a row runs as soon as a lane is free";
 
 /// Parameters of Triton's ONNX Runtime backend, which have no effect here.
 const ONNXRUNTIME_PARAMETERS: &str = "\
@@ -116,12 +113,31 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
         origin.refuse_if(has_stray_gpus, &path("gpus"), message)?;
         origin.refuse_if(!group.profile.is_empty(), &path("profile"), "profiles are TensorRT's")?;
     }
+    metrics(config, origin)?;
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
     for (applies, what) in
         [(sequences::batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")]
     {
         let message = format!("a response cache does not go with {what}");
         origin.refuse_if(has_cache(config) && applies, "response_cache", message)?;
+    }
+    Ok(())
+}
+
+/// Refuses metric controls that lack a part, as Triton does.
+fn metrics(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+    let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
+    for (number, control) in controls.enumerate() {
+        let family = control.metric_identifier.as_ref().map(|identifier| identifier.family.as_str());
+        let buckets = control.metric_options.as_ref().map(|MetricOptions::HistogramOptions(options)| &options.buckets);
+        let missing = match (family, buckets) {
+            (None, _) => "metric control must specify 'metric_identifier'",
+            (Some(""), _) => "metric identifier must specify non-empty 'family'",
+            (_, None) => "metric control must specify 'histogram_options'",
+            (_, Some(buckets)) if buckets.is_empty() => "histogram options must specify non-empty 'buckets'",
+            _ => continue,
+        };
+        return Err(origin.error(&format!("model_metrics.metric_control[{number}]"), missing));
     }
     Ok(())
 }

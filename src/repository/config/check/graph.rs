@@ -12,6 +12,17 @@ pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Or
     for tensor in tensors(config) {
         let port = find(tensor.ports(signature), tensor.name, tensor.what, &tensor.path, origin)?;
         fits(config, port, tensor.data_type, tensor.shape(), &tensor.path, origin)?;
+        // To ONNX Runtime, and so to Triton, an input without a shape is a scalar, unless it has a batch axis.
+        let is_scalar = tensor.what == "input" && port.dims.is_none() && config.max_batch_size == 0;
+        if is_scalar && tensor.shape().iter().any(|dim| *dim != 1) {
+            let message = format!(
+                "the graph gives '{}' no shape, so that it is a scalar tensor: expected dims of 1, but the \
+                 configuration has {:?}",
+                tensor.name,
+                tensor.shape()
+            );
+            return Err(origin.error(&format!("{}.dims", tensor.path), message));
+        }
     }
     let known = |name: &str| {
         config.input.iter().any(|input| input.name == name) || sequences::inputs(config).any(|own| own == name)

@@ -82,8 +82,16 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Rejects impossible batch sizes, as Triton does, although they have no effect here.
+/// Rejects impossible batch sizes and delays.
 fn batches(settings: &Settings, batching: &pb::ModelSequenceBatching, origin: &Origin) -> Result<(), ConfigError> {
+    let (strategy, delay_us) = match &batching.strategy_choice {
+        Some(StrategyChoice::Oldest(oldest)) => ("oldest", oldest.max_queue_delay_microseconds),
+        Some(StrategyChoice::Direct(direct)) => ("direct", direct.max_queue_delay_microseconds),
+        None => return Ok(()),
+    };
+    let path = format!("sequence_batching.{strategy}.max_queue_delay_microseconds");
+    let message = format!("expected at most a day, {DAY_US}, but found {delay_us}");
+    origin.refuse_if(delay_us > DAY_US, &path, message)?;
     match &batching.strategy_choice {
         Some(StrategyChoice::Oldest(oldest)) if !settings.has_cells() => {
             let largest = settings.config.max_batch_size;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     model::DataType,
-    onnx::{Port, PortDim},
+    onnx::{Port, PortDim, Signature},
     repository::config::pbtxt,
 };
 
@@ -41,10 +41,6 @@ fn what_changes_results_and_is_not_supported_is_refused_by_name() {
         ("input { name: \"x\" is_shape_tensor: true }", "config.pbtxt:1:19: input[0].is_shape_tensor: "),
         ("sequence_batching { iterative_sequence: true }", "config.pbtxt:1:21: sequence_batching.iterative_sequence: "),
         ("output { is_shape_tensor: true }", "config.pbtxt:1:10: output[0].is_shape_tensor: "),
-        (
-            "model_operations { op_library_filename: \"a.so\" }",
-            "config.pbtxt:1:20: model_operations.op_library_filename: ",
-        ),
         ("model_repository_agents { agents { name: \"a\" } }", "config.pbtxt:1:27: model_repository_agents.agents: "),
         ("name: \"other\"", "config.pbtxt:1:1: name: expected the directory's name 'm', but found 'other'"),
         ("version_policy { latest { } }", "config.pbtxt:1:18: version_policy.latest.num_versions: expected at least 1"),
@@ -66,6 +62,47 @@ fn what_changes_results_and_is_not_supported_is_refused_by_name() {
     for (text, expected) in cases {
         let refusal = unsupported(text);
         assert!(refusal.starts_with(expected), "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn metric_controls_are_whole_in_tritons_words() {
+    let control = |inside: &str| unsupported(&format!("model_metrics {{ metric_control {{ {inside} }} }}"));
+    let family = "metric_identifier { family: \"nv_inference_first_response_histogram_ms\" }";
+    for (inside, expected) in [
+        ("histogram_options { buckets: [ 1 ] }", "metric control must specify 'metric_identifier'"),
+        (
+            "metric_identifier { } histogram_options { buckets: [ 1 ] }",
+            "metric identifier must specify non-empty 'family'",
+        ),
+        (family, "metric control must specify 'histogram_options'"),
+        (&format!("{family} histogram_options {{ }}"), "histogram options must specify non-empty 'buckets'"),
+    ] {
+        let refusal = control(inside);
+        assert!(refusal.ends_with(&format!("model_metrics.metric_control[0]: {expected}")), "{refusal}");
+    }
+    let whole = format!("model_metrics {{ metric_control {{ {family} histogram_options {{ buckets: [ 1, 2 ] }} }} }}");
+    agrees(&format!("{INPUT}{OUTPUT}{whole}"));
+}
+
+#[test]
+fn an_input_without_a_shape_in_the_graph_is_a_scalar() {
+    let port = |name: &str, dims| Port { dims, ..Port::tensor(name, DataType::Fp32, &[]) };
+    let signature = Signature { inputs: vec![port("x", None)], outputs: vec![port("y", None)], ..Signature::default() };
+    let checked = |dims: &str| {
+        let tensor =
+            |kind: &str, name: &str| format!("{kind} {{ name: \"{name}\" data_type: TYPE_FP32 dims: {dims} }}\n");
+        let (config, origin) = read(&format!("{}{}", tensor("input", "x"), tensor("output", "y")));
+        consistent(&config, Some(&signature), &origin).map_err(|fault| fault.to_string())
+    };
+    assert_eq!(checked("[ 1 ]"), Ok(()));
+    assert_eq!(checked("[ 1, 1 ]"), Ok(()));
+    for wrong in ["[ 2 ]", "[ -1 ]", "[ 1, 2 ]"] {
+        let refusal = checked(wrong).expect_err("it holds one element");
+        assert!(
+            refusal.contains("input[0].dims: the graph gives 'x' no shape, so that it is a scalar tensor"),
+            "{refusal}"
+        );
     }
 }
 

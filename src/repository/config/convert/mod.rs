@@ -146,6 +146,7 @@ fn queueing(own: &OwnSettings, batching: &pb::ModelDynamicBatching) -> QueueingK
         level_queues: level_queues.collect(),
         bucket_width: own.batching.bucket_width.map_or(0, |width| width.0),
         hold_until_waiting: 0,
+        hold_until_backlog: 0,
     }
 }
 

@@ -72,6 +72,7 @@ fn dynamic_batching_becomes_the_window() {
         level_queues: vec![(1, QueueKnobs { max_queue_size: 1, ..QueueKnobs::default() })],
         bucket_width: 16,
         hold_until_waiting: 0,
+        hold_until_backlog: 0,
     };
     assert_eq!(knobs.policy, Policy::Window(window));
     assert_eq!(knobs.queueing, queueing);

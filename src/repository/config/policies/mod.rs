@@ -139,6 +139,7 @@ impl Reader<'_> {
             frontier: given.frontier.unwrap_or(default.frontier),
             merge_requests: given.merge_requests.map(|requests| requests.0),
             sequences: self.sequences()?,
+            window: self.window()?,
             ..default
         })
     }
@@ -162,11 +163,23 @@ impl Reader<'_> {
         if sequences::batching(config).is_none() {
             return Ok(None);
         }
+        Ok(sequences::limits(config, self.most_rows()?, instances(config)))
+    }
+
+    /// Reads how long requests of sequences wait for a fuller batch.
+    fn window(self) -> Result<Option<WindowKnobs>, ConfigError> {
+        let config = &self.settings.config;
+        let rows = sequences::batching(config).map(|_| self.most_rows()).transpose()?;
+        Ok(rows.and_then(|rows| sequences::window(config, rows)))
+    }
+
+    /// Returns the largest batch of the model, or of its cells.
+    fn most_rows(self) -> Result<u32, ConfigError> {
         let rows = match unfold::read(self.settings, self.origin)? {
             Some(unfold) => unfold.max_rows(),
-            None => u32::try_from(config.max_batch_size).unwrap_or(0),
+            None => u32::try_from(self.settings.config.max_batch_size).unwrap_or(0),
         };
-        Ok(sequences::limits(config, rows.max(1), instances(config)))
+        Ok(rows.max(1))
     }
 
     /// Reads a policy over batches and its knobs.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     batching::{
-        QueueKnobs, SequenceKnobs,
+        QueueKnobs, SequenceKnobs, WindowKnobs,
         knob::{Long, from_us},
     },
     model::{
@@ -85,6 +85,24 @@ pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<Seq
     // Each row of each instance's batch is a slot.
     let slots = candidates.filter(|candidates| *candidates > 0).unwrap_or(rows.saturating_mul(instances));
     Some(SequenceKnobs { max_sequences: slots.max(1), max_idle_ns: from_us(idle_us) })
+}
+
+/// Returns how long requests wait for a fuller batch; `None` if they do not. `rows` is the largest batch.
+pub fn window(config: &pb::ModelConfig, rows: u32) -> Option<WindowKnobs> {
+    let (preferred_batch_sizes, delay_us) = match &batching(config)?.strategy_choice {
+        Some(StrategyChoice::Oldest(oldest)) => {
+            let sizes = oldest.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok());
+            (sizes.collect(), oldest.max_queue_delay_microseconds)
+        }
+        // A share of the slots starts a run, as does the delay.
+        Some(StrategyChoice::Direct(direct)) if direct.minimum_slot_utilization > 0.0 => {
+            let enough = (f64::from(direct.minimum_slot_utilization) * f64::from(rows)).ceil() as u32;
+            ((enough.max(1)..=rows).collect(), direct.max_queue_delay_microseconds)
+        }
+        Some(StrategyChoice::Direct(_)) | None => return None,
+    };
+    let knobs = WindowKnobs { preferred_batch_sizes, max_queue_delay_ns: from_us(delay_us) };
+    (knobs != WindowKnobs::default()).then_some(knobs)
 }
 
 /// Returns the limits of the queue of requests that wait for their turn. Triton's sequence batcher has no fields for

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    batching::{Policy, QueueKnobs},
+    batching::{Policy, QueueKnobs, WindowKnobs},
     repository::config::{check, complete, convert, pbtxt, unfold, yaml},
 };
 
@@ -42,6 +42,30 @@ fn a_row_of_each_instance_is_a_slot_unless_candidates_are_counted() {
     assert_eq!(limits(one), SequenceKnobs { max_sequences: 8, max_idle_ns: 5_000 });
     let oldest = "sequence_batching { oldest { max_candidate_sequences: 3 } }";
     assert_eq!(limits(oldest), SequenceKnobs { max_sequences: 3, ..direct });
+}
+
+#[test]
+fn strategies_wait_for_fuller_batches_as_they_say() {
+    let window = |text: &str| {
+        let (config, origin) = completed(&format!("{TENSORS}sequence_batching {{ {text} }}"));
+        check::consistent(&config, None, &origin).unwrap_or_else(|fault| panic!("{fault}"));
+        let knobs = convert::model(&config, 1, &BTreeMap::new(), &origin).unwrap_or_else(|fault| panic!("{fault}")).1;
+        let Policy::Cellular(cellular) = knobs.policy else { panic!("sequences run by cells") };
+        cellular.window
+    };
+    let waits = |preferred_batch_sizes: &[u32], us: u64| {
+        Some(WindowKnobs { preferred_batch_sizes: preferred_batch_sizes.to_vec(), max_queue_delay_ns: us * 1_000 })
+    };
+    let oldest =
+        "oldest { max_candidate_sequences: 4 preferred_batch_size: [ 2, 4 ] max_queue_delay_microseconds: 50 }";
+    assert_eq!(window(oldest), waits(&[2, 4], 50));
+    assert_eq!(window("oldest { max_candidate_sequences: 4 max_queue_delay_microseconds: 50 }"), waits(&[], 50));
+    assert_eq!(window("oldest { max_candidate_sequences: 4 }"), None);
+    let direct = "direct { minimum_slot_utilization: 0.7 max_queue_delay_microseconds: 50 }";
+    assert_eq!(window(direct), waits(&[6, 7, 8], 50), "0.7 of 8 slots are more than 5");
+    assert_eq!(window("direct { max_queue_delay_microseconds: 50 }"), None, "as Triton: no share, no wait");
+    let long = "sequence_batching { direct { max_queue_delay_microseconds: 86400000001 } }";
+    assert!(refusal(long).contains("direct.max_queue_delay_microseconds: expected at most a day"));
 }
 
 #[test]
