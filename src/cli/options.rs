@@ -226,7 +226,9 @@ mod tests {
     fn a_restriction_that_is_not_well_formed_is_refused() {
         assert!(grpc(&serve(&["--grpc-restricted-protocol=health:k=v"]).grpc).is_ok());
         assert!(grpc(&serve(&["--grpc-restricted-protocol=health"]).grpc).is_err());
+        assert!(grpc(&serve(&["--grpc-restricted-protocol=health:k="]).grpc).is_err());
         assert!(http(&serve(&["--http-restricted-api=health:k=v"]).http).is_ok());
         assert!(http(&serve(&["--http-restricted-api=health"]).http).is_err());
+        assert!(http(&serve(&["--http-restricted-api=health:k="]).http).is_err());
     }
 }

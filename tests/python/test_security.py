@@ -200,6 +200,15 @@ def test_without_the_key_nothing_answers_over_grpc_but_health(locked):
         assert found.as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
 
 
+def test_a_flag_whose_secret_is_an_unset_variable_ends_the_start(program, tmp_path):
+    for flag in ("--grpc-restricted-protocol", "--http-restricted-api"):
+        ports = ["--grpc-port=0", "--http-port=0", "--metrics-port=0"]
+        command = [str(program), "serve", f"--model-repository={tmp_path}", *ports, f"{flag}=trace:admin="]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        fact = f"{flag}: restriction key 'admin' has an empty value, expected a secret"
+        assert ended.returncode == 1 and fact in ended.stderr, ended.stderr
+
+
 def test_the_log_holds_no_key(locked):
     assert "secret" not in locked.log.read_text()
 
