@@ -14,9 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Problem;
 use crate::{
     budget::{Budget, Exhausted, Reservation},
-    frontend::intake::{
-        Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, TRUST_FACTOR, TRUSTED_BYTES, Workers, no_room,
-    },
+    frontend::intake::{Buffer, Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, Workers, no_room},
 };
 
 /// Maximum pause between two pieces of a body.
@@ -44,7 +42,7 @@ pub(super) async fn read(
     let encoding = encoding(headers)?;
     let (bytes, mut held) = gather(body, limit, Reservation::none(share)).await?;
     let Some(encoding) = encoding else { return Ok(Message { bytes, held }) };
-    let mut inflate = Inflate::new(encoding, bytes, limit);
+    let mut inflate = Inflate::new(encoding, bytes, limit, &held);
     match inflate.step_within(&mut held).map_err(broken)? {
         Some(bytes) => Ok(Message { bytes, held }),
         None => Box::new(inflate).finish(held, Arc::clone(workers)).await.map_err(broken),
@@ -103,34 +101,21 @@ async fn gather(mut body: Body, limit: usize, mut held: Reservation) -> Result<(
         }
     }
     let mut pace = Pace { began: Instant::now(), received: 0 };
-    let mut gathered: Vec<u8> = Vec::new();
+    let mut gathered = Buffer::new(declared.unwrap_or(limit).min(held.largest()));
     while let Some(piece) = next(&mut body, &mut pace).await? {
         let needed = gathered.len().saturating_add(piece.len());
         if needed > limit {
             return Err(too_large(needed, limit));
         }
-        if gathered.is_empty() && (declared == Some(piece.len()) || body.is_end_stream()) {
+        grow(&mut held, piece.len()).await?;
+        if gathered.len() == 0 && (declared == Some(piece.len()) || body.is_end_stream()) {
             // A body in a single piece is not copied.
-            grow(&mut held, piece.len()).await?;
             return Ok((piece, held));
         }
-        if needed > gathered.capacity() {
-            let room = match declared {
-                Some(length) => needed.saturating_mul(TRUST_FACTOR).max(TRUSTED_BYTES).min(length.max(needed)),
-                None => needed.saturating_mul(2).min(limit),
-            };
-            let missing = if declared.is_some() { needed } else { room }.saturating_sub(held.amount());
-            grow(&mut held, missing).await?;
-            let memory = gathered.try_reserve_exact(room - gathered.len());
-            memory.map_err(|_| unavailable(format!("no memory for a body of {room} bytes")))?;
-        } else {
-            let missing = needed.saturating_sub(held.amount());
-            grow(&mut held, missing).await?;
-        }
-        gathered.extend_from_slice(&piece);
+        let memory = gathered.with_room(piece.len());
+        memory.map_err(|_| unavailable(format!("no memory for a body of {needed} bytes")))?.extend_from_slice(&piece);
     }
-    held.shrink_to(gathered.len());
-    Ok((gathered.into(), held))
+    Ok((gathered.finish(), held))
 }
 
 /// Reserves memory, waiting for it if necessary. Meanwhile the body is not read, so TCP flow control stops the client.

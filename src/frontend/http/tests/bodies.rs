@@ -125,6 +125,32 @@ async fn a_body_for_which_there_is_no_room_is_refused() {
 }
 
 #[tokio::test]
+async fn bodies_may_use_all_of_a_share_however_they_come() {
+    let bytes = Budget::of_bytes(16 << 20);
+    let share = bytes.capacity() / 4;
+    let budgets = Budgets { bytes: Arc::clone(&bytes), ..Budgets::default() };
+    let server = start_with(budgets, HttpConfig::default(), Timeline::off()).await;
+    let spaces = vec![b' '; share - (64 << 10)];
+    let body = [&spaces[..], &request()].concat();
+    let with_length = post(server.address(), INFER, &[], &body).await;
+    assert_eq!(with_length.status, 200, "with a length: {}", String::from_utf8_lossy(&with_length.body));
+
+    let mut chunked =
+        format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n");
+    for piece in body.chunks(100_000) {
+        chunked += &format!("{:x}\r\n{}\r\n", piece.len(), str::from_utf8(piece).expect("ASCII"));
+    }
+    let answer = send(server.address(), format!("{chunked}0\r\n\r\n").as_bytes()).await;
+    assert_eq!(answer.status, 200, "in chunks: {}", String::from_utf8_lossy(&answer.body));
+
+    // Room for decompressed bytes is made in steps of 256 KiB.
+    let packed = gzip(&body[256 << 10..]);
+    let answer = post(server.address(), INFER, &[("content-encoding", "gzip")], &packed).await;
+    assert_eq!(answer.status, 200, "compressed: {}", String::from_utf8_lossy(&answer.body));
+    assert_eq!((bytes.used(), bytes.refused()), (0, 0));
+}
+
+#[tokio::test]
 async fn many_empty_entries_are_counted_before_they_take_memory() {
     let server = start().await;
     let cases = [
