@@ -102,6 +102,19 @@ def test_inputs_may_be_mixed_and_outputs_chosen(http):
     assert [output["name"] for output in only.get_response()["outputs"]] == ["OUTPUT1"]
 
 
+def test_numbers_that_are_not_finite_can_be_sent_back(server):
+    def infer(text):
+        data = "[" + ", ".join([text, *["0"] * 15]) + "]"
+        body = '{"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": %s}]}' % data
+        request = urllib.request.Request(f"http://{server.http}/v2/models/identity/infer", data=body.encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["outputs"][0]["data"][0]
+
+    for value in (float("nan"), float("inf"), float("-inf")):
+        text = json.dumps(value)
+        assert json.dumps(infer(text)) == text, "the answer reads as what was sent"
+
+
 def test_classes_are_counted_as_over_grpc(http):
     wanted = [over_http.InferRequestedOutput("OUTPUT0", binary_data=False, class_count=2)]
     found = http.infer("identity", [given(rows(1), True)], outputs=wanted).as_numpy("OUTPUT0")

@@ -164,6 +164,7 @@ async fn submit(
     body::grow(&mut message.held, built).await?;
     let services = Arc::clone(&api.services);
     let build = move || {
+        json::prepare(&mut message.bytes, None)?;
         let request = json::generate(&message.bytes, version.spec())?;
         admit(&services, version, (request, Forms::default()), length, message.held, place)
     };

@@ -136,6 +136,7 @@ async fn take_in(
         return admit(&api.services, version, request, length, message.held, place);
     }
     if json_bytes.unwrap_or(message.bytes.len()) <= LONGEST_JSON_HERE_BYTES {
+        json::prepare(&mut message.bytes, json_bytes)?;
         let request = json::Request::read(&message.bytes, json_bytes)?;
         let built = request.built_bytes();
         if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) {
@@ -167,9 +168,14 @@ async fn apart(
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
     let length = message.bytes.len();
-    let body = message.bytes.clone();
-    let look = move || json::Request::read(&body, json_bytes).map(|request| request.built_bytes());
-    let built = api.workers.run(length, look).await??;
+    let mut body = std::mem::take(&mut message.bytes);
+    let look = move || {
+        json::prepare(&mut body, json_bytes)?;
+        let built = json::Request::read(&body, json_bytes)?.built_bytes();
+        Ok::<_, RequestError>((body, built))
+    };
+    let built;
+    (message.bytes, built) = api.workers.run(length, look).await??;
     body::grow(&mut message.held, built).await?;
     let services = Arc::clone(&api.services);
     let build = move || {
