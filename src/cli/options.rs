@@ -138,8 +138,7 @@ pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
     let restricted =
         args.restricted.iter().map(|given| RestrictedProtocol::of_grpc(given)).collect::<Result<Vec<_>, _>>()?;
     Ok(GrpcConfig {
-        address: args.grpc_address,
-        port: args.grpc_port,
+        endpoint: args.grpc_address.at(args.grpc_port),
         // That the required files are given was checked with the flags.
         tls: args.tls().unwrap_or_default(),
         connection: ConnectionLimits {

@@ -49,6 +49,17 @@ def test_readiness_of_a_version_that_is_no_number_is_an_error(client):
         client.is_model_ready("identity", "one")
 
 
+def test_a_unix_socket_is_served_over_grpc_and_removed_at_the_end(start, test_models, tmp_path):
+    path = tmp_path / "grpc.sock"
+    running = start(test_models, f"--grpc-address=unix:{path}", "--model-control-mode=explicit", "--load-model=identity")
+    with triton.InferenceServerClient(f"unix:{path}") as connected:
+        answer = connected.infer("identity", [tensor("INPUT0", [ROW])])
+        assert answer.as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
+    assert f"Started GRPCInferenceService at unix:{path}" in running.log.read_text()
+    assert running.stop() == 0
+    assert not path.exists()
+
+
 def test_server_metadata_lists_what_is_implemented(client):
     metadata = client.get_server_metadata()
     assert metadata.name == "triton", "official examples compare it"

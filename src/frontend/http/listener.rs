@@ -8,7 +8,6 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -19,7 +18,11 @@ use tracing::{debug, warn};
 use super::guard::Guarded;
 use crate::{
     budget::{Budget, Reservation},
-    frontend::{Services, services::ConnectionHolds, turn_away::turn_away},
+    frontend::{
+        Services,
+        listen::{Listener, Stream, turn_away},
+        services::ConnectionHolds,
+    },
 };
 
 /// Sent to a connection that exceeds the connection limit.
@@ -43,7 +46,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An open port.
 pub(super) struct Acceptor {
-    pub listener: TcpListener,
+    pub listener: Listener,
     pub routes: Router,
     /// TLS settings; `None`: plain text.
     pub tls: Option<TlsAcceptor>,
@@ -94,9 +97,8 @@ impl Acceptor {
     }
 }
 
-async fn next(listener: &TcpListener, places: &Arc<Budget>) -> io::Result<(TcpStream, Option<Reservation>)> {
-    let (stream, _) = listener.accept().await?;
-    stream.set_nodelay(true)?;
+async fn next(listener: &Listener, places: &Arc<Budget>) -> io::Result<(Stream, Option<Reservation>)> {
+    let stream = listener.accept().await?;
     Ok((stream, places.take_one()))
 }
 
@@ -114,7 +116,7 @@ pub(super) struct Peer {
 pub(super) struct Certified;
 
 /// Performs the handshake within [`HANDSHAKE_TIMEOUT`], and then answers the requests of the connection.
-async fn serve_secured(stream: TcpStream, tls: &TlsAcceptor, routes: Router, peer: Peer, closing: CancellationToken) {
+async fn serve_secured(stream: Stream, tls: &TlsAcceptor, routes: Router, peer: Peer, closing: CancellationToken) {
     match closing.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
         Some(Ok(Ok(stream))) => {
             let is_certified = is_certified(&stream);
@@ -127,7 +129,7 @@ async fn serve_secured(stream: TcpStream, tls: &TlsAcceptor, routes: Router, pee
 }
 
 /// Whether the client presented a certificate. The handshake has already verified it.
-fn is_certified(stream: &TlsStream<TcpStream>) -> bool {
+fn is_certified(stream: &TlsStream<Stream>) -> bool {
     let (_, session) = stream.get_ref();
     session.peer_certificates().is_some_and(|chain| !chain.is_empty())
 }

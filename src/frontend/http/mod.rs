@@ -29,9 +29,8 @@ mod problem;
 mod routes;
 mod timeline;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -40,7 +39,7 @@ pub use fuzz::http;
 
 use self::{config_json::ConfigSchemaError, problem::Problem};
 use super::{
-    RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
+    Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
     tls::{self, Uncertified},
 };
 use crate::{
@@ -56,10 +55,10 @@ const HTTP_1: &[u8] = b"http/1.1";
 #[derive(Debug, thiserror::Error)]
 pub enum HttpStartError {
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {endpoint}: {error}")]
     Bind {
         /// The address.
-        address: SocketAddr,
+        endpoint: Endpoint,
         /// The system's error.
         error: io::Error,
     },
@@ -108,7 +107,7 @@ pub fn loaded_versions(repository: &Repository) -> Vec<LoadedVersion> {
 /// A running HTTP endpoint. Dropping it closes the port and lets requests in flight end.
 #[derive(Debug)]
 pub struct HttpServer {
-    address: SocketAddr,
+    endpoint: Endpoint,
     connections: TaskTracker,
     closing: CancellationToken,
     ended: CancellationToken,
@@ -120,7 +119,7 @@ impl HttpServer {
     /// # Errors
     /// If the address cannot be bound, the certificates are unusable, or the restrictions contradict each other.
     pub async fn start(
-        address: SocketAddr,
+        endpoint: impl Into<Endpoint>,
         services: Services,
         config: HttpConfig,
         timeline: Arc<Timeline>,
@@ -129,7 +128,7 @@ impl HttpServer {
         let tls = config.tls.as_ref();
         let tls = tls.map(|files| tls::acceptor(files, HTTP_1, Uncertified::Accepted)).transpose()?;
         let routes = routes::api(Arc::clone(&services), config, timeline)?;
-        Self::listen(address, routes, tls, Some(services), places).await
+        Self::listen(endpoint.into(), routes, tls, Some(services), places).await
     }
 
     /// Serves only `GET /metrics`, with at most as many connections as the budget allows.
@@ -137,25 +136,26 @@ impl HttpServer {
     /// # Errors
     /// If the address cannot be bound.
     pub async fn start_metrics(
-        address: SocketAddr,
+        endpoint: impl Into<Endpoint>,
         metrics: Arc<Metrics>,
         connections: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        Self::listen(address, routes::metrics(metrics), None, None, connections).await
+        Self::listen(endpoint.into(), routes::metrics(metrics), None, None, connections).await
     }
 
     async fn listen(
-        address: SocketAddr,
+        endpoint: Endpoint,
         routes: axum::Router,
         tls: Option<TlsAcceptor>,
         services: Option<Arc<Services>>,
         places: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        let bind = |error| HttpStartError::Bind { address, error };
-        let listener = TcpListener::bind(address).await.map_err(bind)?;
-        let bound = listener.local_addr().map_err(bind)?;
+        let (listener, bound) = match endpoint.bind().await {
+            Ok(bound) => bound,
+            Err(error) => return Err(HttpStartError::Bind { endpoint, error }),
+        };
         let server = Self {
-            address: bound,
+            endpoint: bound,
             connections: TaskTracker::new(),
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
@@ -175,8 +175,8 @@ impl HttpServer {
     }
 
     /// Returns the address that clients reach.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Closes the port and idle connections, gives requests in flight `timeout` to end, and cuts off the rest.

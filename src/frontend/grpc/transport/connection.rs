@@ -13,21 +13,21 @@ use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{
+    authority::Escaped,
     calls::{Calls, WithCalls},
     idle::Idleness,
     preface::Prefaced,
 };
 use crate::frontend::{
     grpc::{ConnectionLimits, dispatch::Dispatch},
-    turn_away::turn_away,
+    listen::{Stream, turn_away},
 };
 
 /// Flow-control window per call, in bytes.
@@ -87,13 +87,14 @@ impl Host {
     }
 
     /// Serves a connection until it ends. `spread` in 0..1 selects its age within the variation of a tenth.
-    pub(super) async fn serve(&self, stream: TcpStream, spread: f64) {
+    pub(super) async fn serve(&self, stream: Stream, spread: f64) {
+        let is_unix = matches!(stream, Stream::Right(_));
         let served = match &self.tls {
-            None => match self.shake_hands(Prefaced::expect(stream)).await {
+            None => match self.shake_hands(Prefaced::expect(Escaped::new(stream, is_unix))).await {
                 Ok(stream) => self.serve_http(stream, spread).await,
                 Err(error) => Err(error.into()),
             },
-            Some(tls) => match self.shake_hands(secure(tls, stream)).await {
+            Some(tls) => match self.shake_hands(secure(tls, stream, is_unix)).await {
                 Ok(stream) => self.serve_http(stream, spread).await,
                 Err(error) => Err(error.into()),
             },
@@ -104,7 +105,7 @@ impl Host {
     }
 
     /// Closes a connection that exceeds the connection limit.
-    pub(super) fn turn_away(&self, stream: TcpStream) {
+    pub(super) fn turn_away(&self, stream: Stream) {
         // A client that expects TLS could not read a message yet.
         let words = if self.tls.is_none() { NO_PLACE } else { &[] };
         let closed = turn_away(stream, words);
@@ -164,11 +165,8 @@ impl Host {
     }
 }
 
-async fn secure(
-    tls: &TlsAcceptor,
-    stream: TcpStream,
-) -> io::Result<Prefaced<tokio_rustls::server::TlsStream<TcpStream>>> {
-    Prefaced::expect(tls.accept(stream).await?).await
+async fn secure(tls: &TlsAcceptor, stream: Stream, is_unix: bool) -> io::Result<Prefaced<Escaped<TlsStream<Stream>>>> {
+    Prefaced::expect(Escaped::new(tls.accept(stream).await?, is_unix)).await
 }
 
 async fn after(duration: Option<Duration>) {

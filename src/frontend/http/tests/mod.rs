@@ -1,6 +1,6 @@
 //! The routes over real connections, with models that need no directory.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -22,7 +22,7 @@ mod restricted;
 mod tls;
 mod web;
 
-const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A server and its fixture.
 struct Started {
@@ -32,8 +32,12 @@ struct Started {
 
 impl Started {
     fn address(&self) -> SocketAddr {
-        self.server.address()
+        address(&self.server)
     }
+}
+
+fn address(server: &HttpServer) -> SocketAddr {
+    server.endpoint().socket().expect("it listens on a port")
 }
 
 async fn start() -> Started {
@@ -112,7 +116,8 @@ async fn probes_answer_with_a_status_and_nothing_else() {
 async fn a_server_that_is_not_ready_is_alive() {
     let server = start().await;
     server.fixture.services.readiness.begin_drain();
-    assert_eq!(call(server.address(), "GET", "/v2/health/ready").await.0, 400);
+    let (status, _, body) = call(server.address(), "GET", "/v2/health/ready").await;
+    assert_eq!((status, body.as_str()), (400, ""));
     assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 200);
 }
 
@@ -226,7 +231,7 @@ async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
             .expect("names are unique");
     let server = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics), Budget::of(100)).await.expect("a free port");
 
-    let (status, head, body) = call(server.address(), "GET", "/metrics").await;
+    let (status, head, body) = call(address(&server), "GET", "/metrics").await;
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
     assert!(body.contains("nv_inference_count{model=\"ident\",version=\"3\"} 0"), "{body}");
@@ -274,6 +279,46 @@ async fn a_head_without_end_is_refused() {
     let read = stream.read_to_end(&mut answer).await;
     let refused = answer.starts_with(b"HTTP/1.1 431");
     assert!(refused || read.is_err(), "answered {:?}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn a_head_may_have_64_kib_in_100_fields() {
+    let server = start().await;
+    let ask = async |head: &str| {
+        let mut stream = TcpStream::connect(server.address()).await.expect("the server listens");
+        let mut answer = Vec::new();
+        let sent = stream.write_all(head.as_bytes()).await;
+        // A server that refuses need not read everything, which may reset the connection.
+        let read = stream.read_to_end(&mut answer).await;
+        match (sent.and(read.map(drop)), answer.get(9..12)) {
+            (_, Some(status)) => String::from_utf8_lossy(status).into_owned(),
+            (Err(_), None) => "431".to_owned(),
+            (Ok(()), None) => panic!("no answer"),
+        }
+    };
+    let of_bytes = |bytes: usize| {
+        let head = "GET /v2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: \r\n\r\n";
+        head.replace("x: ", &format!("x: {}", "y".repeat(bytes - head.len())))
+    };
+    assert_eq!(ask(&of_bytes(64 << 10)).await, "200");
+    assert_eq!(ask(&of_bytes((64 << 10) + 1)).await, "431");
+    let of_fields = |fields: usize| {
+        let more: String = (2..fields).map(|field| format!("x-{field}: y\r\n")).collect();
+        format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n")
+    };
+    assert_eq!(ask(&of_fields(100)).await, "200");
+    assert_eq!(ask(&of_fields(101)).await, "431");
+}
+
+#[tokio::test]
+async fn a_request_without_exactly_one_host_is_refused() {
+    let server = start().await;
+    for hosts in ["", "host: localhost\r\nhost: localhost\r\n"] {
+        let request = format!("GET /v2 HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        let answer = send(server.address(), request.as_bytes()).await;
+        assert_eq!(answer.status, 400, "{hosts}");
+        assert!(answer.error().contains("Host header, expected one"), "{}", answer.error());
+    }
 }
 
 #[tokio::test]
