@@ -251,7 +251,7 @@ def posted(server, path, body, headers=()):
     """Returns status and text of a request as curl or a script sends it."""
     with socket.create_connection(server.http.split(":"), timeout=60) as connection:
         lines = "".join(f"{line}\r\n" for line in headers)
-        head = f"POST {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
         connection.sendall(head.encode() + body)
         answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -298,7 +298,7 @@ def test_a_client_that_leaves_cancels_its_request(server, http, leave):
     body = json.dumps(body).encode()
     before = cancelled(server, "runaway")
     with socket.create_connection(server.http.split(":"), timeout=60) as connection:
-        head = f"POST /v2/models/runaway/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v2/models/runaway/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         eventually("the request is in the server", lambda: metric(server, "paternoster_pending_requests"))
         if leave == "half-close":

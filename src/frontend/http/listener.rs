@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Router, response::IntoResponse};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::guard::Guarded;
+use super::{guard::Guarded, host::Names};
 use crate::{
     budget::{Budget, Reservation},
     frontend::{
@@ -48,6 +48,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Acceptor {
     pub listener: Listener,
     pub routes: Router,
+    /// The hosts that requests may name.
+    pub names: Names,
     /// TLS settings; `None`: plain text.
     pub tls: Option<TlsAcceptor>,
     /// The services whose budgets connections share; `None` if requests have no bodies.
@@ -75,7 +77,7 @@ impl Acceptor {
                 Ok((stream, Some(place))) => {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());
                     let holds = self.services.as_ref().map(|services| services.connection());
-                    let peer = Peer { holds, is_certified: false };
+                    let peer = Peer { holds, is_certified: false, names: self.names.clone() };
                     let tls = self.tls.clone();
                     self.connections.spawn(async move {
                         let served = async {
@@ -109,6 +111,8 @@ pub(super) struct Peer {
     pub(super) holds: Option<ConnectionHolds>,
     /// Whether it presented a valid client certificate.
     pub(super) is_certified: bool,
+    /// The hosts that its requests may name.
+    pub(super) names: Names,
 }
 
 /// Marks requests whose client presented a certificate.
@@ -147,8 +151,13 @@ where
         if peer.is_certified {
             request.extensions_mut().insert(Certified);
         }
-        let answer = routes.clone().call(request);
-        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+        let answer = peer.names.check(&request).map(|()| routes.clone().call(request));
+        async move {
+            Ok::<_, Infallible>(match answer {
+                Ok(answer) => answer.await.unwrap_or_else(|never| match never {}),
+                Err(problem) => problem.into_response(),
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

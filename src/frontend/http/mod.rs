@@ -19,6 +19,7 @@ mod fixture;
 mod fuzz;
 mod generate;
 mod guard;
+mod host;
 mod infer;
 mod listener;
 mod openapi;
@@ -37,7 +38,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 
-use self::{config_json::ConfigSchemaError, problem::Problem};
+use self::{config_json::ConfigSchemaError, host::Names, problem::Problem};
 use super::{
     Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
     tls::{self, Uncertified},
@@ -154,6 +155,7 @@ impl HttpServer {
             Ok(bound) => bound,
             Err(error) => return Err(HttpStartError::Bind { endpoint, error }),
         };
+        let names = Names::of(&endpoint, &bound);
         let server = Self {
             endpoint: bound,
             connections: TaskTracker::new(),
@@ -163,6 +165,7 @@ impl HttpServer {
         let acceptor = listener::Acceptor {
             listener,
             routes,
+            names,
             tls,
             services,
             places,
