@@ -19,4 +19,4 @@ pub use methods::server_metadata;
 pub use readiness::Readiness;
 pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use services::Services;
-pub use tls::{TlsConfig, TlsError};
+pub use tls::{Certificates, TlsConfig, TlsError};

@@ -13,7 +13,7 @@ use super::{ServeArgs, cuda::watched_cards, limits, options, recording::Timeline
 use crate::{
     executor::Pool,
     frontend::{
-        Endpoint, Readiness, RestrictionError, Services,
+        Certificates, Endpoint, Readiness, RestrictionError, Services,
         grpc::{self, GrpcServer},
         http::{HttpServer, HttpStartError, loaded_versions},
     },
@@ -219,6 +219,15 @@ impl Server {
     /// Returns the address of the metrics port.
     pub(super) fn metrics_endpoint(&self) -> Option<&Endpoint> {
         self.metrics.as_ref().map(HttpServer::endpoint)
+    }
+
+    /// Returns the certificates of the ports that serve over TLS.
+    pub(super) fn certificates(&self) -> Vec<Arc<Certificates>> {
+        let ports = [
+            self.grpc.as_ref().and_then(GrpcServer::certificates),
+            self.http.as_ref().and_then(HttpServer::certificates),
+        ];
+        ports.into_iter().flatten().cloned().collect()
     }
 
     /// Shuts down in order: readiness goes off; the server continues to serve for the drain delay; then requests in

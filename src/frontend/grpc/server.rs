@@ -18,7 +18,7 @@ use super::{
 use crate::frontend::{
     Endpoint, Readiness, RestrictionError, Services, TlsError,
     restricted::Restrictions,
-    tls::{self, Uncertified},
+    tls::{Certificates, Uncertified},
 };
 
 /// Why the front end cannot start.
@@ -51,6 +51,7 @@ pub struct GrpcServer {
     connections: TaskTracker,
     closing: CancellationToken,
     ended: CancellationToken,
+    tls: Option<Arc<Certificates>>,
     _guards: (DropGuard, DropGuard),
 }
 
@@ -60,7 +61,8 @@ impl GrpcServer {
     /// # Errors
     /// If the address, the certificates or the restrictions are unusable.
     pub async fn start(config: GrpcConfig, services: Services) -> Result<Self, StartError> {
-        let tls = config.tls.as_ref().map(|files| tls::acceptor(files, b"h2", Uncertified::Refused)).transpose()?;
+        let tls = config.tls.as_ref();
+        let tls = tls.map(|files| Certificates::read(files, b"h2", Uncertified::Refused)).transpose()?;
         let restrictions = Restrictions::new(&config.restricted)?;
         let reflection = Reflection::new()?;
         let bind = |error| StartError::Bind { endpoint: config.endpoint.clone(), error };
@@ -70,18 +72,27 @@ impl GrpcServer {
         let readiness = Arc::clone(&services.readiness);
         let places = Arc::clone(&services.budgets.grpc_connections);
         let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
-        let host = Host::new(Arc::new(dispatch), config.connection, tls, closing.clone(), ended.clone());
+        let host = Host::new(Arc::new(dispatch), config.connection, tls.clone(), closing.clone(), ended.clone());
         let connections = TaskTracker::new();
         let acceptor = Acceptor { listener, host, places, connections: connections.clone(), closing: closing.clone() };
         connections.spawn(transport::accept(acceptor));
-        info!(address = %endpoint, tls = config.tls.is_some(), "gRPC front end listens");
+        if let Some(certificates) = &tls {
+            let (closing, following) = (closing.clone(), Arc::clone(certificates).follow());
+            connections.spawn(async move { closing.run_until_cancelled(following).await });
+        }
+        info!(address = %endpoint, tls = tls.is_some(), "gRPC front end listens");
         let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());
-        Ok(Self { endpoint, readiness, connections, closing, ended, _guards: guards })
+        Ok(Self { endpoint, readiness, connections, closing, ended, tls, _guards: guards })
     }
 
     /// Returns the address that clients reach.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// Returns the port's certificates, if it has any.
+    pub fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.tls.as_ref()
     }
 
     /// Shuts the server down in order. Readiness goes off, and for `drain` everything is served as before, so that load

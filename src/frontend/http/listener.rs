@@ -22,6 +22,7 @@ use crate::{
         Services,
         listen::{Listener, Stream, turn_away},
         services::ConnectionHolds,
+        tls::Certificates,
     },
 };
 
@@ -51,7 +52,7 @@ pub(super) struct Acceptor {
     /// The hosts that requests may name.
     pub names: Names,
     /// TLS settings; `None`: plain text.
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<Certificates>>,
     /// The services whose budgets connections share; `None` if requests have no bodies.
     pub services: Option<Arc<Services>>,
     /// Budget of open connections.
@@ -78,7 +79,7 @@ impl Acceptor {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());
                     let holds = self.services.as_ref().map(|services| services.connection());
                     let peer = Peer { holds, is_certified: false, names: self.names.clone() };
-                    let tls = self.tls.clone();
+                    let tls = self.tls.as_ref().map(|certificates| certificates.acceptor());
                     self.connections.spawn(async move {
                         let served = async {
                             match tls {

@@ -32,7 +32,6 @@ mod timeline;
 
 use std::{io, sync::Arc, time::Duration};
 
-use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -41,7 +40,7 @@ pub use fuzz::http;
 use self::{config_json::ConfigSchemaError, host::Names, problem::Problem};
 use super::{
     Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
-    tls::{self, Uncertified},
+    tls::{Certificates, Uncertified},
 };
 use crate::{
     budget::Budget,
@@ -112,6 +111,7 @@ pub struct HttpServer {
     connections: TaskTracker,
     closing: CancellationToken,
     ended: CancellationToken,
+    tls: Option<Arc<Certificates>>,
 }
 
 impl HttpServer {
@@ -127,7 +127,7 @@ impl HttpServer {
     ) -> Result<Self, HttpStartError> {
         let (services, places) = (Arc::new(services.clone()), services.budgets.http_connections);
         let tls = config.tls.as_ref();
-        let tls = tls.map(|files| tls::acceptor(files, HTTP_1, Uncertified::Accepted)).transpose()?;
+        let tls = tls.map(|files| Certificates::read(files, HTTP_1, Uncertified::Accepted)).transpose()?;
         let routes = routes::api(Arc::clone(&services), config, timeline)?;
         Self::listen(endpoint.into(), routes, tls, Some(services), places).await
     }
@@ -147,7 +147,7 @@ impl HttpServer {
     async fn listen(
         endpoint: Endpoint,
         routes: axum::Router,
-        tls: Option<TlsAcceptor>,
+        tls: Option<Arc<Certificates>>,
         services: Option<Arc<Services>>,
         places: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
@@ -161,6 +161,7 @@ impl HttpServer {
             connections: TaskTracker::new(),
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
+            tls: tls.clone(),
         };
         let acceptor = listener::Acceptor {
             listener,
@@ -174,12 +175,21 @@ impl HttpServer {
             ended: server.ended.clone(),
         };
         server.connections.spawn(acceptor.accept());
+        if let Some(certificates) = &server.tls {
+            let (closing, following) = (server.closing.clone(), Arc::clone(certificates).follow());
+            server.connections.spawn(async move { closing.run_until_cancelled(following).await });
+        }
         Ok(server)
     }
 
     /// Returns the address that clients reach.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    /// Returns the port's certificates, if it has any.
+    pub fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.tls.as_ref()
     }
 
     /// Closes the port and idle connections, gives requests in flight `timeout` to end, and cuts off the rest.

@@ -28,6 +28,7 @@ use super::{
 use crate::frontend::{
     grpc::{ConnectionLimits, dispatch::Dispatch},
     listen::{Stream, turn_away},
+    tls::Certificates,
 };
 
 /// Flow-control window per call, in bytes.
@@ -52,7 +53,7 @@ const NO_PLACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0
 pub(in crate::frontend::grpc) struct Host {
     dispatch: Arc<Dispatch>,
     limits: ConnectionLimits,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificates>>,
     /// Cancelled when connections must finish their calls and close.
     closing: CancellationToken,
     /// Cancelled when connections must close at once.
@@ -64,7 +65,7 @@ impl Host {
     pub(in crate::frontend::grpc) fn new(
         dispatch: Arc<Dispatch>,
         limits: ConnectionLimits,
-        tls: Option<TlsAcceptor>,
+        tls: Option<Arc<Certificates>>,
         closing: CancellationToken,
         ended: CancellationToken,
     ) -> Self {
@@ -94,7 +95,7 @@ impl Host {
                 Ok(stream) => self.serve_http(stream, spread).await,
                 Err(error) => Err(error.into()),
             },
-            Some(tls) => match self.shake_hands(secure(tls, stream, is_unix)).await {
+            Some(certificates) => match self.shake_hands(secure(certificates.acceptor(), stream, is_unix)).await {
                 Ok(stream) => self.serve_http(stream, spread).await,
                 Err(error) => Err(error.into()),
             },
@@ -165,7 +166,7 @@ impl Host {
     }
 }
 
-async fn secure(tls: &TlsAcceptor, stream: Stream, is_unix: bool) -> io::Result<Prefaced<Escaped<TlsStream<Stream>>>> {
+async fn secure(tls: TlsAcceptor, stream: Stream, is_unix: bool) -> io::Result<Prefaced<Escaped<TlsStream<Stream>>>> {
     Prefaced::expect(Escaped::new(tls.accept(stream).await?, is_unix)).await
 }
 

@@ -46,7 +46,7 @@ impl Authority {
 struct Secured {
     started: Started,
     authority: Authority,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// Starts a server. With an authority for clients, it rejects clients without a certificate.
@@ -64,7 +64,7 @@ async fn secured(clients: Option<&Authority>, budgets: Budgets) -> Secured {
         client_ca: clients.map(|clients| write("clients.pem", &clients.0.pem())),
     };
     let config = HttpConfig { tls: Some(tls), ..HttpConfig::default() };
-    Secured { started: start_with(budgets, config, Timeline::off()).await, authority, _folder: folder }
+    Secured { started: start_with(budgets, config, Timeline::off()).await, authority, folder }
 }
 
 /// Options of a client's handshake.
