@@ -11,7 +11,7 @@ use http::{
 use http_body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::Problem;
+use super::{Problem, head::elements};
 use crate::{
     budget::{Budget, Exhausted, Reservation},
     frontend::intake::{Buffer, Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, Workers, no_room},
@@ -59,31 +59,49 @@ fn broken(error: InflateError) -> Problem {
     Problem::new(status, error.to_string())
 }
 
+/// Returns the compression of a body. There may be at most one.
 fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Problem> {
-    let Some(declared) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
-    match declared.as_bytes() {
-        b"identity" => Ok(None),
-        b"gzip" => Ok(Some(Encoding::Gzip)),
-        b"deflate" => Ok(Some(Encoding::Deflate)),
-        _ => {
-            let message = format!("Content-Encoding {declared:?} is not supported, expected gzip, deflate or identity");
-            Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
-        }
+    let mut codings = elements(headers, &CONTENT_ENCODING).filter(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+    let Some(declared) = codings.next() else { return Ok(None) };
+    let expected = "expected gzip, deflate or identity";
+    let refused = |message| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
+    if let Some(second) = codings.next() {
+        let [first, second] = [declared, second].map(String::from_utf8_lossy);
+        let message = format!("Content-Encoding has both '{first}' and '{second}', {expected}, once");
+        return Err(refused(message));
+    }
+    let unknown = || {
+        let declared = String::from_utf8_lossy(declared);
+        refused(format!("Content-Encoding '{declared}' is not supported, {expected}"))
+    };
+    coding(declared).map(Some).ok_or_else(unknown)
+}
+
+/// Returns the compression with this name (RFC 9110, section 8.4.1).
+fn coding(name: &[u8]) -> Option<Encoding> {
+    let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+    match () {
+        () if is(b"gzip") || is(b"x-gzip") => Some(Encoding::Gzip),
+        () if is(b"deflate") => Some(Encoding::Deflate),
+        () => None,
     }
 }
 
 /// Returns the supported compression that a client prefers for the reply.
 pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
-    let listed = headers.get(ACCEPT_ENCODING)?.to_str().ok()?;
-    let weighed = listed.split(',').filter_map(|one| {
+    let weighed = elements(headers, &ACCEPT_ENCODING).filter_map(|one| {
+        let one = str::from_utf8(one).ok()?;
         let (name, parameters) = one.split_once(';').unwrap_or((one, ""));
-        let encoding = match name.trim() {
-            "gzip" => Some(Encoding::Gzip),
-            "deflate" => Some(Encoding::Deflate),
-            "identity" => None,
-            _ => return None,
+        let name = name.trim().as_bytes();
+        let encoding = coding(name);
+        if encoding.is_none() && !name.eq_ignore_ascii_case(b"identity") {
+            return None;
+        }
+        let weight = parameters.trim().split_once('=').filter(|(key, _)| key.trim().eq_ignore_ascii_case("q"));
+        let weight = match (parameters.trim(), weight) {
+            ("", _) => Some(1.0),
+            (_, weight) => weight.and_then(|(_, weight)| weight.trim().parse::<f32>().ok()),
         };
-        let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.trim().parse::<f32>().ok());
         weight.filter(|weight| *weight > 0.0).map(|weight| (weight, encoding))
     });
     // The first of equal weights.
@@ -182,5 +200,12 @@ mod tests {
             assert_eq!(of(none), None, "{none}");
         }
         assert_eq!(accepted(&HeaderMap::new()), None);
+        assert_eq!(of("X-GZip;Q=0.5"), Some(Encoding::Gzip));
+        let lines = ["br", "deflate;q=0.2", "GZIP"].map(|line| (ACCEPT_ENCODING, HeaderValue::from_static(line)));
+        let mut headers = HeaderMap::new();
+        for (name, line) in lines {
+            headers.append(name, line);
+        }
+        assert_eq!(accepted(&headers), Some(Encoding::Gzip), "the lines are one list");
     }
 }

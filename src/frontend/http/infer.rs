@@ -105,13 +105,19 @@ fn write(
     Ok(Answer::inference(reply))
 }
 
-/// Returns the JSON length that a request declares; 0 means that there is no JSON.
+/// Returns the JSON length that a request declares; 0 means that there is no JSON. Lines that say the same count once.
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Problem> {
-    let Some(stated) = headers.get(JSON_LENGTH) else { return Ok(None) };
-    let length = stated.to_str().ok().and_then(|text| text.trim().parse().ok());
+    let mut lines = headers.get_all(JSON_LENGTH).iter();
+    let Some(stated) = lines.next() else { return Ok(None) };
+    if let Some(other) = lines.find(|other| *other != stated) {
+        let text =
+            format!("Inference-Header-Content-Length is both {stated:?} and {other:?}, expected one number of bytes");
+        return Err(Problem::invalid(text));
+    }
+    let digits = stated.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let wrong =
         || Problem::invalid(format!("Inference-Header-Content-Length is {stated:?}, expected a number of bytes"));
-    length.map(Some).ok_or_else(wrong)
+    digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(wrong)
 }
 
 /// Converts a body to a request that can be submitted, within the server's budgets; the memory that it takes is

@@ -15,7 +15,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::{guard::Guarded, host::Names};
+use super::{
+    guard::Guarded,
+    head::{self, MOST_HEAD_BYTES, Watched},
+    host::Names,
+};
 use crate::{
     budget::{Budget, Reservation},
     frontend::{
@@ -38,9 +42,6 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum number of header fields of a request.
 const MOST_HEADERS: usize = 100;
-
-/// Maximum size of a request's head, and of a piece of a body that is read at a time.
-const MOST_BUFFER_BYTES: usize = 64 << 10;
 
 /// Pause after a failed accept (for example, no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -145,26 +146,31 @@ pub(super) async fn serve<S>(stream: S, routes: Router, peer: Peer, closing: Can
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (parts, body) = request.into_parts();
+        let (body, watch) = Watched::new(body);
+        let mut request = Request::from_parts(parts, body);
         if let Some(holds) = &peer.holds {
             request.extensions_mut().insert(holds.clone());
         }
         if peer.is_certified {
             request.extensions_mut().insert(Certified);
         }
-        let answer = peer.names.check(&request).map(|()| routes.clone().call(request));
+        let answer = head::check(&request, &peer.names).map(|()| routes.clone().call(request));
         async move {
-            Ok::<_, Infallible>(match answer {
+            let answer = match answer {
                 Ok(answer) => answer.await.unwrap_or_else(|never| match never {}),
                 Err(problem) => problem.into_response(),
-            })
+            };
+            Ok::<_, Infallible>(watch.announce(answer))
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_headers(MOST_HEADERS)
-        .max_buf_size(MOST_BUFFER_BYTES)
+        // Also of a piece of a body that is read at a time.
+        .max_buf_size(MOST_HEAD_BYTES)
         .serve_connection(TokioIo::new(Guarded::new(stream)), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {

@@ -1,11 +1,11 @@
 //! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, the timeline and a web page on one port;
 //! Prometheus metrics on another.
 //!
-//! `listener` accepts connections and limits what a peer may hold; `body` reads requests; `routes` maps paths to
-//! handlers, which share the state in `api` and take names from `path`; `answer` sends responses. `infer` and
-//! `generate` run models; `describe` and `control` call the same methods as gRPC. `page` is the web page, and
-//! `overview` the data that it shows. This module must not convert tensors to JSON (`wire`), resolve model names
-//! (`repository`), or count (`observe`).
+//! `listener` accepts connections and limits what a peer may hold; `head` checks the head of each request, and `host`
+//! that it names this server; `body` reads requests; `routes` maps paths to handlers, which share the state in `api`
+//! and take names from `path`; `answer` sends responses. `infer` and `generate` run models; `describe` and `control`
+//! call the same methods as gRPC. `page` is the web page, and `overview` the data that it shows. This module must not
+//! convert tensors to JSON (`wire`), resolve model names (`repository`), or count (`observe`).
 
 mod answer;
 mod api;
@@ -19,6 +19,7 @@ mod fixture;
 mod fuzz;
 mod generate;
 mod guard;
+mod head;
 mod host;
 mod infer;
 mod listener;

@@ -45,6 +45,98 @@ async fn bodies_and_answers_may_be_compressed() {
 }
 
 #[tokio::test]
+async fn names_of_compressions_have_any_case_and_gzip_has_any_number_of_members() {
+    let server = start().await;
+    let body = request();
+    let (first, second) = body.split_at(30);
+    let members = [gzip(first), gzip(b""), gzip(second)].concat();
+    for (encoding, body) in [
+        ("GZIP", gzip(&body)),
+        ("x-gzip", gzip(&body)),
+        ("identity, gzip", gzip(&body)),
+        ("gzip", members),
+        ("Deflate", deflate(&body)),
+    ] {
+        let answer = post(server.address(), INFER, &[("content-encoding", encoding)], &body).await;
+        assert_eq!(answer.status, 200, "{encoding}: {}", String::from_utf8_lossy(&answer.body));
+    }
+    let lines = [("content-encoding", ""), ("content-encoding", "gzip"), ("content-encoding", "identity")];
+    assert_eq!(post(server.address(), INFER, &lines, &gzip(&body)).await.status, 200, "several lines");
+}
+
+#[tokio::test]
+async fn headers_that_contradict_themselves_are_refused() {
+    let server = start().await;
+    let body = request();
+    for lines in [["gzip", "deflate"], ["gzip", "gzip"], ["gzip, chunked", ""], ["br", "gzip"]] {
+        let lines = lines.map(|line| ("content-encoding", line));
+        let answer = post(server.address(), INFER, &lines, &gzip(&body)).await;
+        assert_eq!(answer.status, 415, "{lines:?}");
+        assert!(answer.error().contains("expected gzip, deflate or identity"), "{lines:?}: {}", answer.error());
+    }
+    let length = body.len().to_string();
+    let name = "inference-header-content-length";
+    for (lengths, expected) in
+        [([&*length, "5"], 400), (["5", &*length], 400), ([&*length, &*length], 200), ([&*length, "x"], 400)]
+    {
+        let lines = lengths.map(|length| (name, length));
+        assert_eq!(post(server.address(), INFER, &lines, &body).await.status, expected, "{lengths:?}");
+    }
+    for length in ["+2", "2, 2", "0x2"] {
+        assert_eq!(post(server.address(), INFER, &[(name, length)], b"{}").await.status, 400, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn what_follows_compressed_data_is_refused() {
+    let server = start().await;
+    for (encoding, body) in [("gzip", gzip(&request())), ("deflate", deflate(&request()))] {
+        let half = &body[..body.len() - 3];
+        for body in [[&body[..], b"garbage"].concat(), [&body[..], b"\0"].concat(), half.to_vec()] {
+            let answer = post(server.address(), INFER, &[("content-encoding", encoding)], &body).await;
+            assert_eq!(answer.status, 400, "{encoding}");
+            assert!(answer.error().contains("cannot decompress"), "{encoding}: {}", answer.error());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_coding_other_than_chunked_is_not_implemented() {
+    let server = start().await;
+    for (coding, expected) in [("gzip, chunked", 501), ("chunked", 200), ("Chunked", 200)] {
+        let body = String::from_utf8(request()).expect("ASCII");
+        let head = format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+        let request = format!("{head}transfer-encoding: {coding}\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        assert_eq!(send(server.address(), request.as_bytes()).await.status, expected, "{coding}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_before_the_end_of_the_body_announces_that_the_connection_closes() {
+    let server = start().await;
+    let ask = async |path: &str, method: &str, sent: &str| {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{sent}");
+        let mut stream = TcpStream::connect(server.address()).await.expect("the server listens");
+        stream.write_all(head.as_bytes()).await.expect("the server reads");
+        let mut answer = Vec::new();
+        while !answer.windows(4).any(|window| window == b"\r\n\r\n") {
+            let mut more = [0; 1024];
+            let count = stream.read(&mut more).await.expect("the server answers");
+            assert_ne!(count, 0, "{method} {path}: {}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&more[..count]);
+        }
+        let answer = String::from_utf8_lossy(&answer).to_lowercase();
+        let status: u16 = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        (status, answer.contains("\r\nconnection: close\r\n"))
+    };
+    assert_eq!(ask("/v2/health/live", "GET", "").await, (200, true));
+    assert_eq!(ask("/nothing", "POST", "12345").await, (404, true));
+    assert_eq!(ask("/v2/health/live", "POST", "").await, (405, true));
+    let (status, closes) = ask("/v2/models/nope/infer", "POST", "0123456789").await;
+    assert_eq!((status, closes), (404, false), "the body was read");
+}
+
+#[tokio::test]
 async fn compression_that_is_broken_or_not_known_is_refused() {
     let server = start().await;
     let answer = post(server.address(), INFER, &[("content-encoding", "br")], &request()).await;
@@ -71,7 +163,7 @@ async fn a_small_body_that_unpacks_to_a_large_one_is_refused_at_the_limit() {
 async fn a_body_over_the_limit_is_refused_by_its_declared_length_or_as_it_comes() {
     let limits = HttpConfig { max_receive_bytes: 1000, ..HttpConfig::default() };
     let server = start_with(Budgets::default(), limits, Timeline::off()).await;
-    let head = format!("POST {INFER} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    let head = format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     let declared = format!("{head}content-length: 1001\r\n\r\n");
     let answer = send(server.address(), declared.as_bytes()).await;
     assert_eq!((answer.status, answer.error().contains("1001 bytes of at most 1000")), (413, true), "no byte has come");
@@ -86,8 +178,9 @@ async fn bodies_come_in_chunks_of_any_size() {
     let server = start().await;
     let expected = post(server.address(), INFER, &[], &request()).await.body;
     for size in [1, 7, 100_000] {
-        let mut body =
-            format!("POST {INFER} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n");
+        let mut body = format!(
+            "POST {INFER} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
         for piece in request().chunks(size) {
             body += &format!("{:x}\r\n{}\r\n", piece.len(), str::from_utf8(piece).expect("ASCII"));
         }

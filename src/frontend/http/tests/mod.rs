@@ -52,7 +52,7 @@ async fn start_with(budgets: Budgets, config: HttpConfig, timeline: Timeline) ->
 
 /// Sends one request on its own connection. Returns status, headers and body of the answer.
 async fn call(address: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let answer = exchange(address, request.as_bytes()).await;
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
@@ -103,9 +103,9 @@ async fn probes_answer_with_a_status_and_nothing_else() {
         ("/v2/models/ident/versions/9/ready", 400),
         ("/v2/models/nope/ready", 400),
     ];
-    for (path, expected) in cases {
+    for (path, expected, text) in cases {
         let (status, _, body) = call(server.address(), "GET", path).await;
-        assert_eq!((status, body.as_str()), (expected, ""), "{path}");
+        assert_eq!((status, body.as_str()), (expected, text), "{path}");
     }
     let (status, answer) = json_of(server.address(), "/v2/models/ident/versions/abc/ready").await;
     assert_eq!(status, 400);
@@ -375,7 +375,7 @@ impl Answer {
 async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n{lines}\r\n",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n{lines}\r\n",
         body.len()
     );
     send(address, &[head.as_bytes(), body].concat()).await
