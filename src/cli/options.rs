@@ -122,7 +122,7 @@ pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
 pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
     let restricted = args.restricted_api.iter().map(|given| RestrictedProtocol::of_http(given));
     Ok(HttpConfig {
-        max_receive_bytes: args.max_input_bytes as usize,
+        max_input_bytes: args.max_input_bytes as usize,
         // That the required files are given was checked with the flags.
         tls: args.tls().unwrap_or_default(),
         allow_web: args.allow_web,

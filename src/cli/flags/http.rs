@@ -51,8 +51,8 @@ pub struct HttpArgs {
     #[arg(id = "http-root-cert", long, value_name = "FILE")]
     pub root_cert: Option<PathBuf>,
 
-    /// Largest request body in bytes, uncompressed
-    #[arg(long = "http-max-input-size", value_name = "BYTES", default_value_t = i32::MAX as u32)]
+    /// Most bytes of a request's JSON, of the data of a body without JSON, and of what a compressed body contains
+    #[arg(long = "http-max-input-size", value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub max_input_bytes: u32,
 

@@ -27,32 +27,111 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// by sending a byte now and then.
 const LEAST_BYTES_A_SECOND: u64 = 16 << 10;
 
+/// Maximum number of non-empty chunks of a body, as in Triton.
+const MOST_CHUNKS: usize = 65_536;
+
+/// Pieces of at least this many bytes do not count as chunks. A long chunk comes in several pieces, and many long
+/// chunks exceed every limit on bytes.
+const CHUNK_BYTES: usize = 1 << 10;
+
+/// How large a body may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    /// Names and settings.
+    Small(usize),
+    /// JSON (`--http-max-input-size`).
+    Json(usize),
+    /// The data of a model's only input (`--http-max-input-size`).
+    Raw(usize),
+    /// JSON, checked separately, and binary data. As in Triton, only what is compressed has the limit of the flag.
+    Binary { inflated: usize },
+}
+
+/// Maximum bytes of JSON and binary data, the same as of a gRPC message.
+const MOST_BINARY_BYTES: usize = i32::MAX as usize;
+
+/// How an operator admits larger bodies.
+const HOW_TO_RAISE: &str = "Use --http-max-input-size to increase the limit.";
+
+impl Limit {
+    /// Maximum bytes of the body as it is sent.
+    fn bytes(self) -> usize {
+        match self {
+            Self::Small(most) | Self::Json(most) | Self::Raw(most) => most,
+            Self::Binary { .. } => MOST_BINARY_BYTES,
+        }
+    }
+
+    /// Maximum bytes of a compressed body after decompression.
+    fn inflated(self) -> usize {
+        match self {
+            Self::Binary { inflated } => inflated,
+            _ => self.bytes(),
+        }
+    }
+
+    /// Returns the refusal of a body of at least `bytes` bytes, with Triton's text and status where it has one.
+    pub(super) fn exceeded(self, bytes: usize) -> Problem {
+        match self {
+            Self::Small(most) => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than the maximum: {bytes} bytes of at most {most}"),
+            ),
+            Self::Json(most) => Problem::invalid(format!(
+                "request JSON size of {bytes} bytes exceeds the maximum allowed input size of {most} bytes. \
+                 {HOW_TO_RAISE}"
+            )),
+            Self::Raw(most) => Problem::invalid(format!(
+                "Raw input has a byte_size ({bytes} bytes) that exceeds the maximum allowed value of {most} bytes. \
+                 {HOW_TO_RAISE}"
+            )),
+            Self::Binary { .. } => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than the maximum: {bytes} bytes of at most {MOST_BINARY_BYTES}"),
+            ),
+        }
+    }
+
+    /// Returns the refusal of a body that becomes too large when it is decompressed.
+    fn exceeded_inflated(self) -> Problem {
+        let most = self.inflated();
+        match self {
+            Self::Small(_) => self.exceeded(most + 1),
+            _ => Problem::invalid(format!(
+                "Decompressed data size exceeds the maximum allowed value of {most} bytes. {HOW_TO_RAISE}"
+            )),
+        }
+    }
+}
+
 /// Reads a body of at most `limit` bytes, both compressed and uncompressed. Its memory comes from a connection's share.
 ///
 /// # Errors
-/// 413 for a body over the limit or larger than the whole budget, 503 if memory is not available in time, 408 if the
-/// body does not arrive in time, 415 for an unknown encoding, 400 if the data does not match its encoding.
+/// 400 for a body over the limit, as in Triton, for too many chunks, or if the data does not match its encoding; 413 if
+/// it is larger than a connection's share, 503 if memory is not available in time, 408 if the body does not arrive in
+/// time, 415 for an unknown encoding.
 pub(super) async fn read(
     body: Body,
     headers: &HeaderMap,
-    limit: usize,
+    limit: Limit,
     share: &Arc<Budget>,
     workers: &Arc<Workers>,
 ) -> Result<Message, Problem> {
     let encoding = encoding(headers)?;
     let (bytes, mut held) = gather(body, limit, Reservation::none(share)).await?;
     let Some(encoding) = encoding else { return Ok(Message { bytes, held }) };
-    let mut inflate = Inflate::new(encoding, bytes, limit, &held);
+    let mut inflate = Inflate::new(encoding, bytes, limit.inflated(), &held);
+    let broken = |error| broken(&error, limit);
     match inflate.step_within(&mut held).map_err(broken)? {
         Some(bytes) => Ok(Message { bytes, held }),
         None => Box::new(inflate).finish(held, Arc::clone(workers)).await.map_err(broken),
     }
 }
 
-fn broken(error: InflateError) -> Problem {
+fn broken(error: &InflateError, limit: Limit) -> Problem {
     let status = match error {
         InflateError::Broken(_) => StatusCode::BAD_REQUEST,
-        InflateError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        InflateError::TooLarge(_) => return limit.exceeded_inflated(),
         InflateError::NoMemory | InflateError::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
         InflateError::Work(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
@@ -108,22 +187,32 @@ pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     weighed.reduce(|best, other| if other.0 > best.0 { other } else { best }).and_then(|(_, encoding)| encoding)
 }
 
-async fn gather(mut body: Body, limit: usize, mut held: Reservation) -> Result<(Bytes, Reservation), Problem> {
+async fn gather(mut body: Body, limit: Limit, mut held: Reservation) -> Result<(Bytes, Reservation), Problem> {
     let declared = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     if let Some(bytes) = declared {
-        if bytes > limit {
-            return Err(too_large(bytes, limit));
+        if bytes > limit.bytes() {
+            return Err(limit.exceeded(bytes));
         }
         if let Some(error) = held.refusal(bytes) {
             return Err(Problem::from(no_room(&error)));
         }
     }
     let mut pace = Pace { began: Instant::now(), received: 0 };
-    let mut gathered = Buffer::new(declared.unwrap_or(limit).min(held.largest()));
+    let mut gathered = Buffer::new(declared.unwrap_or(limit.bytes()).min(held.largest()));
+    let mut chunks = 0;
     while let Some(piece) = next(&mut body, &mut pace).await? {
+        if declared.is_none() && (1..CHUNK_BYTES).contains(&piece.len()) {
+            chunks += 1;
+        }
+        if chunks > MOST_CHUNKS {
+            return Err(Problem::invalid(format!(
+                "Chunked request body exceeds maximum of {MOST_CHUNKS} non-empty chunks. Send fewer or larger HTTP \
+                 chunks."
+            )));
+        }
         let needed = gathered.len().saturating_add(piece.len());
-        if needed > limit {
-            return Err(too_large(needed, limit));
+        if needed > limit.bytes() {
+            return Err(limit.exceeded(needed));
         }
         grow(&mut held, piece.len()).await?;
         if gathered.len() == 0 && (declared == Some(piece.len()) || body.is_end_stream()) {
@@ -146,11 +235,6 @@ pub(super) async fn grow(held: &mut Reservation, more: usize) -> Result<(), Prob
 
 fn unavailable(message: impl Into<String>) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-}
-
-fn too_large(bytes: usize, limit: usize) -> Problem {
-    let message = format!("the body is larger than the maximum: {bytes} bytes of at most {limit}");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 /// The speed of a body.

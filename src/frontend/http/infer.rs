@@ -10,7 +10,7 @@ use super::{
     Problem,
     answer::{Answer, JSON_LENGTH},
     api::Api,
-    body,
+    body::{self, Limit},
     path::ModelPath,
 };
 use crate::{
@@ -54,7 +54,8 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     let head = api.services.tracer.head(&parts.headers);
     let json_bytes = json_length(&parts.headers)?;
     let packing = body::accepted(&parts.headers);
-    let message = body::read(body, &parts.headers, api.max_receive_bytes, &holds.share, &api.workers).await?;
+    let limit = limit(json_bytes, api.max_input_bytes)?;
+    let message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
     let (mut admitted, forms) = take_in(api, path, message, json_bytes).await?;
     span::admitted(span, &admitted);
@@ -118,6 +119,16 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Problem> {
     let wrong =
         || Problem::invalid(format!("Inference-Header-Content-Length is {stated:?}, expected a number of bytes"));
     digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(wrong)
+}
+
+/// Returns the limit on a body, given the length of its JSON.
+fn limit(json_bytes: Option<usize>, most: usize) -> Result<Limit, Problem> {
+    match json_bytes {
+        None => Ok(Limit::Json(most)),
+        Some(0) => Ok(Limit::Raw(most)),
+        Some(bytes) if bytes > most => Err(Limit::Json(most).exceeded(bytes)),
+        Some(_) => Ok(Limit::Binary { inflated: most }),
+    }
 }
 
 /// Converts a body to a request that can be submitted, within the server's budgets; the memory that it takes is

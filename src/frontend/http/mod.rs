@@ -77,8 +77,9 @@ pub enum HttpStartError {
 /// Settings of the HTTP port.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Maximum body of a request in bytes, uncompressed (`--http-max-input-size`).
-    pub max_receive_bytes: usize,
+    /// Maximum bytes of a request's JSON, of raw input, and of what a body is decompressed to
+    /// (`--http-max-input-size`).
+    pub max_input_bytes: usize,
     /// Certificate and key; `None`: plain text (`--http-use-ssl`). With client authorities, requests without a client
     /// certificate are rejected, except health requests, because Kubernetes probes have no certificate.
     pub tls: Option<TlsConfig>,
@@ -89,9 +90,9 @@ pub struct HttpConfig {
 }
 
 impl Default for HttpConfig {
-    /// Message sizes as over gRPC, plain text, with the page, and without restrictions.
+    /// Triton's limit on JSON, plain text, with the page, and without restrictions.
     fn default() -> Self {
-        Self { max_receive_bytes: i32::MAX as usize, tls: None, allow_web: true, restricted: Vec::new() }
+        Self { max_input_bytes: 64 << 20, tls: None, allow_web: true, restricted: Vec::new() }
     }
 }
 

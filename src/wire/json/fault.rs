@@ -23,8 +23,6 @@ pub(super) enum JsonFault {
     BinaryLeft { left: usize },
     #[error("invalid value type for '{key}' parameter, expected {expected}")]
     ParameterType { key: &'static str, expected: &'static str },
-    #[error("output '{output}' is asked for both as JSON and as binary data")]
-    Contradiction { output: String },
     #[error(
         "output '{output}' for model '{model}': sending {datatype} data via JSON is not supported, ask for it as \
          binary data"

@@ -149,28 +149,61 @@ async fn compression_that_is_broken_or_not_known_is_refused() {
 
 #[tokio::test]
 async fn a_small_body_that_unpacks_to_a_large_one_is_refused_at_the_limit() {
-    let limits = HttpConfig { max_receive_bytes: 1 << 20, ..HttpConfig::default() };
+    let limits = HttpConfig { max_input_bytes: 1 << 20, ..HttpConfig::default() };
     let server = start_with(Budgets::default(), limits, Timeline::off()).await;
     let bomb = gzip(&vec![b' '; 64 << 20]);
     assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
     let answer = post(server.address(), INFER, &[("content-encoding", "gzip")], &bomb).await;
-    assert_eq!(answer.status, 413);
-    assert!(answer.error().contains("larger than 1048576 bytes"), "{}", answer.error());
+    assert_eq!(answer.status, 400);
+    let expected =
+        "Decompressed data size exceeds the maximum allowed value of 1048576 bytes. Use --http-max-input-size";
+    assert!(answer.error().starts_with(expected), "{}", answer.error());
     assert_eq!(server.fixture.services.budgets.bytes.used(), 0, "nothing is held any more");
 }
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_by_its_declared_length_or_as_it_comes() {
-    let limits = HttpConfig { max_receive_bytes: 1000, ..HttpConfig::default() };
+    let limits = HttpConfig { max_input_bytes: 1000, ..HttpConfig::default() };
     let server = start_with(Budgets::default(), limits, Timeline::off()).await;
     let head = format!("POST {INFER} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     let declared = format!("{head}content-length: 1001\r\n\r\n");
     let answer = send(server.address(), declared.as_bytes()).await;
-    assert_eq!((answer.status, answer.error().contains("1001 bytes of at most 1000")), (413, true), "no byte has come");
+    let expected = "request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes. \
+                    Use --http-max-input-size to increase the limit.";
+    assert_eq!((answer.status, answer.error().as_str()), (400, expected), "no byte has come");
     let piece = format!("100\r\n{}\r\n", " ".repeat(0x100));
     let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n{}", piece.repeat(4));
     let answer = send(server.address(), chunked.as_bytes()).await;
-    assert_eq!(answer.status, 413, "its end has not come");
+    assert_eq!(answer.status, 400, "its end has not come");
+    let raw = declared.replace("host: ", "inference-header-content-length: 0\r\nhost: ");
+    let answer = send(server.address(), raw.as_bytes()).await;
+    assert!(answer.error().starts_with("Raw input has a byte_size (1001 bytes)"), "{}", answer.error());
+    let header = declared.replace("host: ", "inference-header-content-length: 1001\r\nhost: ");
+    let answer = send(server.address(), header.as_bytes()).await;
+    assert_eq!((answer.status, answer.error().as_str()), (400, expected), "the JSON alone");
+    // Binary data behind the JSON has no limit of its own.
+    let json = b"{}";
+    let length = json.len().to_string();
+    let headers = [("inference-header-content-length", length.as_str())];
+    let answer = post(server.address(), INFER, &headers, &[json, &[0; 2000][..]].concat()).await;
+    assert!(answer.error().contains("bytes of binary data follow"), "{}", answer.error());
+}
+
+#[tokio::test]
+async fn a_body_has_at_most_65_536_chunks() {
+    let server = start().await;
+    let spaces = |chunks: usize| {
+        let body = String::from_utf8(request()).expect("ASCII");
+        let head = format!(
+            "POST {INFER} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        let last = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        [head, "1\r\n \r\n".repeat(chunks - 1), last].concat()
+    };
+    assert_eq!(send(server.address(), spaces(65_536).as_bytes()).await.status, 200);
+    let answer = send(server.address(), spaces(65_537).as_bytes()).await;
+    let expected = "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks.";
+    assert_eq!((answer.status, answer.error().as_str()), (400, expected));
 }
 
 #[tokio::test]
@@ -270,7 +303,14 @@ async fn a_body_that_stops_or_drips_is_given_up() {
         let pieces = async_pieces(pause);
         let budget = Budget::of_bytes(1 << 20);
         let workers = crate::frontend::intake::Workers::new();
-        let read = super::super::body::read(pieces, &http::HeaderMap::new(), 1 << 20, &budget, &workers).await;
+        let read = super::super::body::read(
+            pieces,
+            &http::HeaderMap::new(),
+            super::super::body::Limit::Json(1 << 20),
+            &budget,
+            &workers,
+        )
+        .await;
         let answer = axum::response::IntoResponse::into_response(read.map(|_| ()).expect_err("it is too slow"));
         assert_eq!(answer.status(), 408);
         let text = axum::body::to_bytes(answer.into_body(), 1 << 10).await.expect("a short text");
