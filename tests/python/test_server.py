@@ -125,10 +125,16 @@ def test_health_service_checks_and_watches(server):
 
 
 @pytest.mark.parametrize(
-    "path", ["/v2/health/live", "/v2/health/ready", "/v2/models/identity/ready", "/v2/models/identity/versions/1/ready"]
+    "path, body",
+    [
+        ("/v2/health/live", b'{"live":true}'),
+        ("/v2/health/ready", b'{"ready":true}'),
+        ("/v2/models/identity/ready", b""),
+        ("/v2/models/identity/versions/1/ready", b""),
+    ],
 )
-def test_probes_answer_200_with_an_empty_body(server, path):
-    assert server.get(path) == (200, b"")
+def test_probes_answer_200(server, path, body):
+    assert server.get(path) == (200, body)
 
 
 @pytest.mark.parametrize("path", ["/v2/models/nobody/ready", "/v2/models/identity/versions/9/ready"])

@@ -79,7 +79,7 @@ async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
     let budgets = Budgets { http_connections: Arc::clone(&places), ..Budgets::default() };
     let server = start_with(budgets, HttpConfig::default(), Timeline::off()).await;
     let mut first = TcpStream::connect(server.address()).await.expect("the server listens");
-    first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
+    first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("the server reads");
     first.read_exact(&mut [0; 15]).await.expect("the server answers");
     // The rejection does not depend on a request: there is no room to read one.
     let refused = exchange(server.address(), b"").await;
@@ -93,15 +93,15 @@ async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
 }
 
 #[tokio::test]
-async fn probes_answer_with_a_status_and_nothing_else() {
+async fn probes_answer_with_a_status_and_little_else() {
     let server = start().await;
     let cases = [
-        ("/v2/health/live", 200),
-        ("/v2/health/ready", 200),
-        ("/v2/models/ident/ready", 200),
-        ("/v2/models/ident/versions/1/ready", 200),
-        ("/v2/models/ident/versions/9/ready", 400),
-        ("/v2/models/nope/ready", 400),
+        ("/v2/health/live", 200, "{\"live\":true}"),
+        ("/v2/health/ready", 200, "{\"ready\":true}"),
+        ("/v2/models/ident/ready", 200, ""),
+        ("/v2/models/ident/versions/1/ready", 200, ""),
+        ("/v2/models/ident/versions/9/ready", 400, ""),
+        ("/v2/models/nope/ready", 400, ""),
     ];
     for (path, expected, text) in cases {
         let (status, _, body) = call(server.address(), "GET", path).await;
@@ -235,8 +235,11 @@ async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
     assert!(body.contains("nv_inference_count{model=\"ident\",version=\"3\"} 0"), "{body}");
-    assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 404);
-    assert_eq!(call(server.address(), "POST", "/metrics").await.0, 405);
+    assert_eq!(call(address(&server), "GET", "/v2/health/live").await.0, 404);
+    assert_eq!(call(address(&server), "POST", "/metrics").await.0, 405);
+    let of_a_site = b"GET /metrics HTTP/1.1\r\nhost: site.example\r\nconnection: close\r\n\r\n";
+    let answer = exchange(address(&server), of_a_site).await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
 }
 
 #[tokio::test]
@@ -326,7 +329,7 @@ async fn shutdown_closes_the_port_and_idle_connections() {
     let server = start().await;
     let address = server.address();
     let mut idle = TcpStream::connect(address).await.expect("the server listens");
-    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
+    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("the server reads");
     let mut first = [0; 12];
     idle.read_exact(&mut first).await.expect("an answer");
     assert_eq!(&first, b"HTTP/1.1 200");
@@ -335,6 +338,27 @@ async fn shutdown_closes_the_port_and_idle_connections() {
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).await.expect("the server closed the connection");
     assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_as_a_port_does() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let path = folder.path().join("http.sock");
+    let fixture = Fixture::start(Budgets::default()).await;
+    let timeline = Arc::new(Timeline::off());
+    let endpoint = Endpoint::Unix(path.clone());
+    let server = HttpServer::start(endpoint.clone(), fixture.services.clone(), HttpConfig::default(), timeline).await;
+    let server = server.expect("a free path");
+    assert_eq!(server.endpoint(), &endpoint);
+    let mut stream = tokio::net::UnixStream::connect(&path).await.expect("the server listens");
+    // A browser does not reach it, so any host may be named.
+    let request = b"GET /v2/health/live HTTP/1.1\r\nhost: any.name\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.expect("the server reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("the server answers");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(server.shutdown(Duration::from_secs(30)).await);
+    assert!(!path.exists());
 }
 
 #[tokio::test]
