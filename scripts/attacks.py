@@ -11,17 +11,20 @@ read from /proc.
 import argparse
 import csv
 import gzip
+import json
 import multiprocessing
 import os
 import queue
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter, namedtuple
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -225,6 +228,58 @@ def small_messages(given):
             code = raw_call(server, INFER, message, 120, compression)
             figure = grown()
         yield what, f"{code}, {figure:.0f} MB more resident, others {suffered(times)}"
+
+
+#: The bound on pending bytes under which uploads stop midway; a connection may use a quarter.
+PENDING_BYTES = 512 << 20
+#: What each of four connections uploads.
+UPLOAD_BYTES = 100_000_000
+
+
+def uploads(data):
+    """Returns how data are uploaded as the only input: form -> the bytes of a request. All but the compressed request
+    lack their end; that one is read whole before it is decompressed."""
+    parameters = {"binary_data_size": len(data)}
+    tensor = {"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "parameters": parameters}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    body, mebibyte = header + data, 1 << 20
+    packed = gzip.compress(body, 1)
+    head = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: %d\r\n" % len(header)
+    pieces = [body[begin : begin + mebibyte] for begin in range(0, len(body), mebibyte)]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return {
+        "with a length": head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:-1],
+        "in chunks": head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
+        "compressed": head + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed,
+    }
+
+
+def upload(server, request):
+    """Sends the bytes of a request; returns the open connection, and whether the server read all of them."""
+    host, port = server.http.split(":")
+    stream = socket.create_connection((host, int(port)), timeout=60)
+    try:
+        stream.sendall(request)
+    except OSError:
+        return stream, False
+    return stream, True
+
+
+@attack
+def stopped_uploads(given):
+    """Four connections upload 100 MB each and stop before the end; compares the growth of memory with the bound."""
+    data = np.random.default_rng(5).integers(0, 2, UPLOAD_BYTES, np.uint8).tobytes()
+    for form, request in uploads(data).items():
+        flags = f"--max-pending-bytes={PENDING_BYTES}", "--http-max-input-size=1000000000"
+        with given.serve(given.plain, *flags) as server:
+            with memory_of(server) as growth, ExitStack() as open_streams, ThreadPoolExecutor(4) as clients:
+                sent = list(clients.map(lambda _, server=server, request=request: upload(server, request), range(4)))
+                for stream, _ in sent:
+                    open_streams.enter_context(stream)
+                time.sleep(2)
+                peak = growth()
+            read = sum(is_read for _, is_read in sent)
+            yield form, f"{peak:.0f} MB at most, bound {PENDING_BYTES / MB:.0f} MB, {read} of {len(sent)} read"
 
 
 @attack

@@ -196,6 +196,11 @@ impl Reservation {
         self.amount
     }
 
+    /// The largest amount that it can ever hold.
+    pub fn largest(&self) -> usize {
+        self.budget.largest()
+    }
+
     /// What is held, leaving nothing.
     #[must_use]
     pub fn take(&mut self) -> Self {
@@ -205,7 +210,7 @@ impl Reservation {
 
     /// Why a reservation of `amount` can never be made, counted as a refusal; `None` if it can.
     pub fn refusal(&self, amount: usize) -> Option<Exhausted> {
-        let capacity = self.budget.largest();
+        let capacity = self.largest();
         (amount > capacity.max(SMALL_BYTES)).then(|| {
             self.budget.count_refusal();
             Exhausted { wanted: amount, held: self.budget.used(), capacity }

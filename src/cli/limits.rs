@@ -7,8 +7,14 @@ use crate::{
     observe,
 };
 
-/// Bytes of pending requests if the memory of the machine is unknown.
-const FALLBACK_BYTES: u64 = 2 << 30;
+/// Memory of the machine if it is unknown.
+const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
+
+/// Memory of a server without requests, apart from the weights of its models.
+const RESTING_BYTES: u64 = 256 << 20;
+
+/// At least this part of the memory is for pending requests, even in a small container.
+const LEAST_PART: u64 = 16;
 
 /// Open files if the system's limit is unknown.
 const FALLBACK_FILES: u64 = 1024;
@@ -28,7 +34,8 @@ pub struct LimitArgs {
 
     /// Limit on the bytes of pending requests, received or decoded. One connection may use a quarter, and an eighth is
     /// reserved for requests of up to 64 KiB. Requests without room wait for two seconds and are then rejected as
-    /// RESOURCE_EXHAUSTED. 0 uses half of the memory available to this process
+    /// RESOURCE_EXHAUSTED. 0 uses half of the memory that this process may use beyond 256 MiB, and at least a sixteenth
+    /// of all
     #[arg(long = "max-pending-bytes", value_name = "BYTES", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub pending_bytes: u64,
@@ -51,16 +58,22 @@ const MOST: u64 = 1 << 62;
 
 /// Returns the budgets of a server with these flags on this machine.
 pub(super) fn budgets(args: &LimitArgs) -> Budgets {
-    let memory = || observe::memory_bytes().unwrap_or(2 * FALLBACK_BYTES);
+    let memory = || observe::memory_bytes().unwrap_or(FALLBACK_MEMORY_BYTES);
     let files = || observe::open_files_limit().unwrap_or(FALLBACK_FILES);
     let http = or(args.http_connections, || (files() / 8).min(MOST_HTTP_CONNECTIONS));
     Budgets {
-        bytes: Budget::of_bytes(or(args.pending_bytes, || memory() / 2)),
+        bytes: Budget::of_bytes(or(args.pending_bytes, || pending_bytes(memory()))),
         requests: Budget::of(or(args.pending_requests, || 1)),
         grpc_connections: Budget::of(or(args.grpc_connections, || (files() / 2).min(MOST_GRPC_CONNECTIONS))),
         http_connections: Budget::of(http),
         metrics_connections: Budget::of(http),
     }
+}
+
+/// Returns the default of `--max-pending-bytes`. A request that runs is in memory twice, as it was received and in its
+/// batch, so pending requests get half of what the server itself does not need.
+fn pending_bytes(memory: u64) -> u64 {
+    (memory.saturating_sub(RESTING_BYTES) / 2).max(memory / LEAST_PART)
 }
 
 /// Returns the given value or, if it is 0, one derived from the machine.
@@ -89,11 +102,19 @@ mod tests {
     }
 
     #[test]
+    fn a_request_fits_twice_beside_a_server_at_rest() {
+        for (memory_mib, expected_mib) in [(128, 8), (256, 16), (512, 128), (1024, 384), (16 << 10, 8064)] {
+            let bytes = pending_bytes(memory_mib << 20);
+            assert_eq!(bytes >> 20, expected_mib, "{memory_mib} MiB");
+        }
+    }
+
+    #[test]
     fn without_flags_the_machine_decides() {
         let budgets = budgets(&serve(&[]).limits);
         assert_eq!(budgets.requests.capacity(), DEFAULT_REQUESTS);
         let memory = observe::memory_bytes().expect("Linux") as usize;
-        assert_eq!(budgets.bytes.capacity(), memory / 2);
+        assert_eq!(budgets.bytes.capacity(), (memory - (256 << 20)) / 2);
         let files = observe::open_files_limit().expect("Linux") as usize;
         let connections = budgets.grpc_connections.capacity() + 2 * budgets.http_connections.capacity();
         assert!(connections < files, "{connections} connections with {files} files leave some for models");

@@ -122,7 +122,7 @@ pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
 pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
     let restricted = args.restricted_api.iter().map(|given| RestrictedProtocol::of_http(given));
     Ok(HttpConfig {
-        max_receive_bytes: args.max_input_bytes as usize,
+        max_input_bytes: args.max_input_bytes as usize,
         // That the required files are given was checked with the flags.
         tls: args.tls().unwrap_or_default(),
         allow_web: args.allow_web,
@@ -138,8 +138,7 @@ pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
     let restricted =
         args.restricted.iter().map(|given| RestrictedProtocol::of_grpc(given)).collect::<Result<Vec<_>, _>>()?;
     Ok(GrpcConfig {
-        address: args.grpc_address,
-        port: args.grpc_port,
+        endpoint: args.grpc_address.at(args.grpc_port),
         // That the required files are given was checked with the flags.
         tls: args.tls().unwrap_or_default(),
         connection: ConnectionLimits {
@@ -226,7 +225,9 @@ mod tests {
     fn a_restriction_that_is_not_well_formed_is_refused() {
         assert!(grpc(&serve(&["--grpc-restricted-protocol=health:k=v"]).grpc).is_ok());
         assert!(grpc(&serve(&["--grpc-restricted-protocol=health"]).grpc).is_err());
+        assert!(grpc(&serve(&["--grpc-restricted-protocol=health:k="]).grpc).is_err());
         assert!(http(&serve(&["--http-restricted-api=health:k=v"]).http).is_ok());
         assert!(http(&serve(&["--http-restricted-api=health"]).http).is_err());
+        assert!(http(&serve(&["--http-restricted-api=health:k="]).http).is_err());
     }
 }

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     executor::Pool,
+    frontend::Certificates,
     observe::{LogStartError, Logging},
     repository::Startup,
 };
@@ -93,6 +94,8 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
     let executor = Arc::clone(&pool.pool);
     let mut signals = Signals::listen().map_err(ServeError::Signals)?;
+    // From here on, so that a request to reload does not end a server that starts.
+    let hangups = signal(SignalKind::hangup()).map_err(ServeError::Signals)?;
     let (server, startup) = tokio::select! {
         opened = Server::open(args, log, pool) => opened?,
         name = signals.next() => {
@@ -101,7 +104,18 @@ async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Resul
         }
         () = executor.failed() => return Ok(ExitCode::from(EXIT_FAULT)),
     };
+    tokio::spawn(reload_at(hangups, server.certificates()));
     Ok(load_and_serve(server, startup, &executor, args, async || signals.next().await).await?)
+}
+
+/// Reads certificates again at each SIGHUP.
+async fn reload_at(mut hangups: Signal, certificates: Vec<Arc<Certificates>>) {
+    while hangups.recv().await.is_some() {
+        info!(signal = "SIGHUP", ports = certificates.len(), "certificates of ports with TLS are read again");
+        for one in &certificates {
+            one.reload().await;
+        }
+    }
 }
 
 /// Loads the models of a server whose ports are open, and serves until a signal or a failure of the scheduler ends it.

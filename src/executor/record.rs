@@ -263,6 +263,9 @@ impl Record {
             End::Cancelled => Some(Err(InferError::Cancelled)),
         };
         let waiting = reply.map(|reply| self.waiting(reply));
+        if waiting.as_ref().is_some_and(|waiting| waiting.reply.is_ok()) {
+            self.handle.stats.first_response(now.saturating_sub(self.arrived));
+        }
         self.count(waiting.as_ref().and_then(|waiting| waiting.reply.as_ref().err()), now);
         if let Some(waiting) = waiting {
             self.sink.send(waiting);

@@ -4,6 +4,7 @@
 pub mod grpc;
 pub mod http;
 mod intake;
+mod listen;
 mod methods;
 mod readiness;
 mod restricted;
@@ -11,11 +12,11 @@ mod services;
 mod span;
 mod tls;
 mod trace;
-mod turn_away;
 mod unsent;
 
+pub use listen::{Endpoint, Host, InvalidHost};
 pub use methods::server_metadata;
 pub use readiness::Readiness;
 pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use services::Services;
-pub use tls::{TlsConfig, TlsError};
+pub use tls::{Certificates, TlsConfig, TlsError};

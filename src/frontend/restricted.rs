@@ -62,6 +62,12 @@ pub enum RestrictionError {
         /// The key as given.
         key: String,
     },
+    /// The value is empty, as where a variable of the shell is not set. An empty header would pass.
+    #[error("restriction key '{key}' has an empty value, expected a secret")]
+    NoSecret {
+        /// The key as given.
+        key: String,
+    },
     /// Two restrictions name the same group.
     #[error("group '{0}' is restricted twice")]
     Twice(&'static str),
@@ -90,6 +96,10 @@ impl RestrictedProtocol {
         let (key, value) = pair.split_once('=').ok_or_else(form)?;
         if key.is_empty() {
             return Err(form());
+        }
+        // Blanks around a value are no part of it in HTTP.
+        if value.trim().is_empty() {
+            return Err(RestrictionError::NoSecret { key: key.to_owned() });
         }
         let protocols = groups
             .split(',')
@@ -149,10 +159,10 @@ impl Restrictions {
     /// # Errors
     /// Returns the name of the required header.
     pub(super) fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), &HeaderName> {
-        match &self.headers[protocol as usize] {
-            Some((name, value)) if headers.get(name).map(digested) != Some(*value) => Err(name),
-            _ => Ok(()),
-        }
+        let Some((name, value)) = &self.headers[protocol as usize] else { return Ok(()) };
+        let mut given = headers.get_all(name).iter().map(digested).peekable();
+        // A header that comes twice with different values is ambiguous.
+        if given.peek().is_some() && given.all(|given| given == *value) { Ok(()) } else { Err(name) }
     }
 }
 
@@ -189,6 +199,16 @@ mod tests {
     }
 
     #[test]
+    fn a_restriction_without_a_secret_is_refused() {
+        for value in ["", " ", " \t "] {
+            let refusal = Err(RestrictionError::NoSecret { key: "admin".into() });
+            let flag = format!("trace:admin={value}");
+            assert_eq!(RestrictedProtocol::of_grpc(&flag), refusal, "{value:?} over gRPC");
+            assert_eq!(RestrictedProtocol::of_http(&flag), refusal, "{value:?} over HTTP");
+        }
+    }
+
+    #[test]
     fn a_secret_is_shown_neither_in_errors_nor_in_debug_texts() {
         for mistyped in
             ["health=key:secret", "health:secret", "helth:key=secret", "health:k k=secret", "health:k=secret\n"]
@@ -218,5 +238,7 @@ mod tests {
         assert!(restrictions.check(Protocol::Inference, &headers).is_err(), "a wrong value");
         headers.insert("triton-grpc-protocol-key", HeaderValue::from_static("secret"));
         assert!(restrictions.check(Protocol::Inference, &headers).is_ok(), "the right value");
+        headers.append("triton-grpc-protocol-key", HeaderValue::from_static("guess"));
+        assert!(restrictions.check(Protocol::Inference, &headers).is_err(), "a wrong value beside it");
     }
 }

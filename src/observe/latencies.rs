@@ -34,7 +34,7 @@ pub struct LatencyMetrics {
     pub summaries: bool,
     /// Quantiles of the summaries, from 0 to 1 (`summary_quantiles`).
     pub quantiles: Vec<f64>,
-    /// Whether to export the histogram `nv_inference_first_response_histogram_ms` of decoupled models
+    /// Whether to export the histogram `nv_inference_first_response_histogram_ms`
     /// (`histogram_latencies`).
     pub histograms: bool,
 }
@@ -97,13 +97,13 @@ impl Default for LatencyReading {
 
 impl VersionLatencies {
     /// Creates empty latencies. `bounds_ms` are the bounds for first responses in the version's configuration, if any.
-    pub fn new(shown: &LatencyMetrics, decoupled: bool, bounds_ms: Option<&[f64]>) -> Self {
-        let first_response = shown.histograms && decoupled;
+    pub fn new(shown: &LatencyMetrics, bounds_ms: Option<&[f64]>) -> Self {
         Self {
             counters: shown.counters,
             quantiles: shown.quantiles.clone(),
             summaries: shown.summaries.then(|| Mutex::new(std::array::from_fn(|_| Summary::default()))),
-            first_response: first_response
+            first_response: shown
+                .histograms
                 .then(|| Mutex::new(FirstResponse::new(bounds_ms.unwrap_or(&FIRST_RESPONSE_BOUNDS_MS)))),
         }
     }
@@ -118,7 +118,7 @@ impl VersionLatencies {
         }
     }
 
-    /// Records the first response of a decoupled request, sent after `ns`.
+    /// Records the first response to a request, sent after `ns`.
     pub(super) fn first_response(&self, ns: u64) {
         if let Some(histogram) = &self.first_response {
             histogram.lock().observe(ns as f64 / 1e6);
@@ -255,7 +255,7 @@ mod tests {
 
     fn summarised(quantiles: &[f64]) -> VersionLatencies {
         let shown = LatencyMetrics { summaries: true, quantiles: quantiles.to_vec(), ..LatencyMetrics::default() };
-        VersionLatencies::new(&shown, false, None)
+        VersionLatencies::new(&shown, None)
     }
 
     #[test]
@@ -296,32 +296,27 @@ mod tests {
         assert!(longest >= LONGEST_US as f64 * 0.99, "{longest}");
     }
 
-    fn first_responses(decoupled: bool, bounds_ms: Option<&[f64]>) -> Option<FirstResponseReading> {
+    fn first_responses(bounds_ms: Option<&[f64]>) -> FirstResponseReading {
         let shown = LatencyMetrics { histograms: true, ..LatencyMetrics::default() };
-        let latencies = VersionLatencies::new(&shown, decoupled, bounds_ms);
+        let latencies = VersionLatencies::new(&shown, bounds_ms);
         for ms in [0, 100, 101, 6_000] {
             latencies.first_response(ms * 1_000_000);
         }
-        latencies.reading(Instant::now()).first_response
+        latencies.reading(Instant::now()).first_response.expect("it is asked for")
     }
 
     #[test]
-    fn first_responses_of_decoupled_models_are_counted_by_tritons_bounds_or_the_models_own() {
-        let tritons = first_responses(true, None).expect("it is decoupled");
+    fn first_responses_are_counted_by_tritons_bounds_or_the_models_own() {
+        let tritons = first_responses(None);
         assert_eq!(tritons.cumulative, [(100.0, 2), (500.0, 3), (2_000.0, 3), (5_000.0, 3)]);
         assert_eq!((tritons.count, tritons.sum_ms), (4, 6_201.0));
-        let own = first_responses(true, Some(&[2.5, -1.0, 1.0, f64::NAN, 1.0])).expect("it is decoupled");
+        let own = first_responses(Some(&[2.5, -1.0, 1.0, f64::NAN, 1.0]));
         assert_eq!(own.cumulative, [(-1.0, 0), (1.0, 1), (2.5, 1)]);
-        assert_eq!(
-            first_responses(false, None),
-            None,
-            "an ordinary model has one response, and its request's duration"
-        );
     }
 
     #[test]
     fn nothing_but_counters_is_kept_unless_it_is_asked_for() {
-        let latencies = VersionLatencies::new(&LatencyMetrics::default(), true, None);
+        let latencies = VersionLatencies::new(&LatencyMetrics::default(), None);
         latencies.success(Instant::now(), &us(1));
         latencies.first_response(1);
         assert_eq!(latencies.reading(Instant::now()), LatencyReading::default());

@@ -163,7 +163,7 @@ impl PoolLoader {
             knobs.queueing.hold_until_backlog = self.hold_until_backlog;
         }
         let bounds_ms = first_response_bounds(&config);
-        let latencies = VersionLatencies::new(&self.latencies, spec.decoupled, bounds_ms);
+        let latencies = VersionLatencies::new(&self.latencies, bounds_ms);
         let handle = self.pool.bring_up_on(spec, knobs, programs, task_time_limit, &placement)?;
         handle.stats().keep_latencies(latencies);
         Ok(Arc::new(handle))

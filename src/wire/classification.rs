@@ -12,6 +12,15 @@ use crate::{
     model::{DataType, Dims, TensorSpec, element_count},
 };
 
+/// Maximum number of elements that are ranked in a row, as in Triton.
+pub(super) const MOST_CLASSES: usize = 1_000_000;
+
+/// Returns the number of elements of each row of a tensor; `None` if it cannot be counted.
+pub(super) fn elements_per_row(tensor: &OutputTensor, batched: bool) -> Option<usize> {
+    let rows = if batched { usize::try_from(*tensor.shape.first()?).ok()? } else { 1 };
+    Some(element_count(&tensor.shape)?.checked_div(rows).unwrap_or(0))
+}
+
 /// Returns the `count` highest elements of every row as BYTES of shape `[batch, k]` (`[k]` without a batch axis), where
 /// k is the smaller of `count` and the number of elements per row. Values are formatted like C's `%f` and `%d`.
 ///
@@ -20,8 +29,7 @@ use crate::{
 pub(super) fn classify(tensor: &OutputTensor, spec: &TensorSpec, batched: bool, count: u32) -> Option<OutputTensor> {
     let elements = element_count(&tensor.shape)?;
     let batch = if batched { *tensor.shape.first()? } else { 1 };
-    let rows = usize::try_from(batch).ok()?;
-    let per_row = elements.checked_div(rows).unwrap_or(0);
+    let per_row = elements_per_row(tensor, batched)?;
     if elements.checked_mul(spec.datatype.size_bytes()?)? != tensor.data.len() {
         return None;
     }

@@ -26,6 +26,8 @@ pub(super) enum Fault {
     InputCount { model: String, expected: InputCount, got: Names, missing: Names },
     #[error("unexpected inference output '{output}' for model '{model}'")]
     UnknownOutput { model: String, output: String },
+    #[error("output '{output}' already exists in request")]
+    DuplicateOutput { output: String },
     #[error("output '{output}' for model '{model}': {fault}")]
     Output { model: String, output: String, fault: Box<OutputFault> },
 }
@@ -58,7 +60,7 @@ impl Fault {
     pub(super) fn names_request(&self) -> bool {
         match self {
             Self::Input { fault, .. } => fault.names_request(),
-            Self::InputCount { .. } => true,
+            Self::InputCount { .. } | Self::DuplicateOutput { .. } => true,
             Self::UnknownInput { .. }
             | Self::ParameterType { .. }
             | Self::ParameterNegative { .. }
@@ -145,8 +147,6 @@ pub(super) enum OutputFault {
     ClassDatatype { datatype: DataType },
     #[error("shared memory cannot be set on a classification output")]
     ClassesInRegion,
-    #[error("it is requested twice, in different forms")]
-    Contradiction,
     #[error(transparent)]
     Tensor(#[from] TensorFault),
 }

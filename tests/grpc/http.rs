@@ -15,7 +15,10 @@ use crate::support::{Server, eventually, models::Models, request, row, soon};
 
 /// Returns the bytes of a request of one row.
 fn posted(path: &str, body: &str) -> String {
-    format!("POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 fn infer(model: &str) -> String {
@@ -24,7 +27,7 @@ fn infer(model: &str) -> String {
 }
 
 async fn connect(server: &Server) -> TcpStream {
-    TcpStream::connect(server.http.address()).await.expect("the server listens")
+    TcpStream::connect(server.http_address()).await.expect("the server listens")
 }
 
 async fn send(server: &Server, request: &str) -> TcpStream {

@@ -229,8 +229,20 @@ async fn what_is_not_there_is_unimplemented() {
 async fn requests_that_are_not_grpc_are_turned_away() {
     let server = Server::start(|_| {}).await;
     let mut connection = RawConnection::open(server.address()).await;
-    let mut call = post("/inference.GRPCInferenceService/ServerLive", RawBody::whole(vec![0; 5]));
-    call.headers_mut().insert("content-type", "application/json".parse().expect("ASCII"));
-    let response = soon(connection.call(call)).await.expect("a response");
-    assert_eq!(response.status(), http::StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    for (kind, is_served) in [
+        ("application/json", false),
+        ("application/grpc-web", false),
+        ("application/grpc-web+proto", false),
+        ("application/grpcx", false),
+        ("application/grpc+json", false),
+        ("application/grpc", true),
+        ("application/grpc+proto", true),
+        ("Application/gRPC ; a=b", true),
+    ] {
+        let mut call = post("/inference.GRPCInferenceService/ServerLive", RawBody::whole(vec![0; 5]));
+        call.headers_mut().insert("content-type", kind.parse().expect("ASCII"));
+        let response = soon(connection.call(call)).await.expect("a response");
+        let expected = if is_served { http::StatusCode::OK } else { http::StatusCode::UNSUPPORTED_MEDIA_TYPE };
+        assert_eq!(response.status(), expected, "{kind}");
+    }
 }

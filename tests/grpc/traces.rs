@@ -20,10 +20,10 @@ const TIMESTAMPS: TraceLevel = TraceLevel { timestamps: true, tensors: false };
 
 /// Sends a request with these headers over HTTP, and returns the head and the body of the response.
 async fn post(server: &Server, path: &str, headers: &str, body: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(server.http.address()).await.expect("the server listens");
+    let mut stream = TcpStream::connect(server.http_address()).await.expect("the server listens");
     let length = body.len();
     let text = format!(
-        "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
     );
     stream.write_all(text.as_bytes()).await.expect("the server reads");
     let mut answer = String::new();

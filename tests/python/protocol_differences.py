@@ -17,6 +17,7 @@ STATUS = {
     "explicit.health_v1_check_nope": ("NOT_FOUND", "as health_v1.check_nope"),
     "health_v1.watch": ("OK", "Watch is served, so that clients need not poll"),
     "reflection.v1alpha": ("OK", "server reflection is served, so that grpcurl needs no proto files"),
+    "infer.dup_output": ("INVALID_ARGUMENT", "as Triton 2.73, which refuses an output that is requested twice"),
     "infer.huge_dim_overflow": (
         "INVALID_ARGUMENT",
         "dimensions are multiplied with overflow checks, so that this request is refused before it reaches an engine",

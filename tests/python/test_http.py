@@ -102,6 +102,19 @@ def test_inputs_may_be_mixed_and_outputs_chosen(http):
     assert [output["name"] for output in only.get_response()["outputs"]] == ["OUTPUT1"]
 
 
+def test_numbers_that_are_not_finite_can_be_sent_back(server):
+    def infer(text):
+        data = "[" + ", ".join([text, *["0"] * 15]) + "]"
+        body = '{"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": %s}]}' % data
+        request = urllib.request.Request(f"http://{server.http}/v2/models/identity/infer", data=body.encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["outputs"][0]["data"][0]
+
+    for value in (float("nan"), float("inf"), float("-inf")):
+        text = json.dumps(value)
+        assert json.dumps(infer(text)) == text, "the answer reads as what was sent"
+
+
 def test_classes_are_counted_as_over_grpc(http):
     wanted = [over_http.InferRequestedOutput("OUTPUT0", binary_data=False, class_count=2)]
     found = http.infer("identity", [given(rows(1), True)], outputs=wanted).as_numpy("OUTPUT0")
@@ -238,7 +251,7 @@ def posted(server, path, body, headers=()):
     """Returns status and text of a request as curl or a script sends it."""
     with socket.create_connection(server.http.split(":"), timeout=60) as connection:
         lines = "".join(f"{line}\r\n" for line in headers)
-        head = f"POST {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
         connection.sendall(head.encode() + body)
         answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -285,7 +298,7 @@ def test_a_client_that_leaves_cancels_its_request(server, http, leave):
     body = json.dumps(body).encode()
     before = cancelled(server, "runaway")
     with socket.create_connection(server.http.split(":"), timeout=60) as connection:
-        head = f"POST /v2/models/runaway/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v2/models/runaway/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         eventually("the request is in the server", lambda: metric(server, "paternoster_pending_requests"))
         if leave == "half-close":

@@ -2,6 +2,7 @@
 KServe's own Triton runtimes."""
 
 import copy
+import json
 
 import pytest
 import tritonclient.grpc as triton
@@ -60,6 +61,14 @@ def test_tritons_arguments_serve_too(run, runtime):
             assert not client.is_model_ready("identity"), "models are loaded by request"
             client.load_model("identity")
         assert client.infer("identity", [tensor("INPUT0", [ROW])]).as_numpy("OUTPUT0")[0, 3] == ROW[3]
+
+
+def test_kserves_own_client_learns_that_the_server_is_live_and_ready(run):
+    """KServe's InferenceRESTClient takes the answers from the body: `response.json().get("live")`."""
+    server = run(server_of("paternoster-http")["args"])
+    for state in ("live", "ready"):
+        status, body = server.get(f"/v2/health/{state}")
+        assert (status, json.loads(body)) == (200, {state: True})
 
 
 def test_what_a_service_adds_goes_before_the_runtimes_arguments(run):

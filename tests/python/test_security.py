@@ -2,7 +2,10 @@
 
 import http.client
 import json
+import os
 import re
+import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -15,7 +18,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as over_http
 from certificates import Certificates
-from clients import ROW, raw_channel, rows, tensor
+from clients import ROW, eventually, raw_channel, rows, tensor
 from conftest import ROOT
 from onnx_bytes import identity
 from repository_on_disk import config, write_model
@@ -136,6 +139,47 @@ def test_a_certificate_that_cannot_be_used_ends_the_start_and_is_named(program, 
             assert ended.returncode == 1 and fact in ended.stderr, ended.stderr
 
 
+def shown_certificate(server):
+    """Returns the certificate that a new connection is shown, as DER."""
+    host, port = server.http.split(":")
+    shown = ssl.create_default_context()
+    shown.check_hostname, shown.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
+        with shown.wrap_socket(plain) as stream:
+            return stream.getpeercert(binary_form=True)
+
+
+def test_a_renewed_certificate_is_served_and_a_reload_ends_nothing(program, tmp_path, certificates):
+    def renew(name):
+        for made, served in zip(certificates.sign(name), files, strict=True):
+            shutil.copy(made, tmp_path / "new")
+            os.replace(tmp_path / "new", served)
+        with open(files[0]) as pem:
+            return ssl.PEM_cert_to_DER_cert(pem.read())
+
+    files = [tmp_path / "tls.crt", tmp_path / "tls.key"]
+    first = renew("first")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    flags = [f"--{port}-{flag}" for port in ("grpc", "http") for flag in (
+        "use-ssl", f"server-cert={files[0]}", f"server-key={files[1]}",
+    )]  # fmt: skip
+    with Server(repository, *flags, program=program, tls=context(certificates)) as running:
+        assert shown_certificate(running) == first
+        second = renew("second")
+        eventually("the new certificate", lambda: shown_certificate(running) == second)
+
+        (tmp_path / "tls.crt").write_text("no certificate")
+        os.kill(running.pid, signal.SIGHUP)
+        refusal = f"'{files[0]}' holds no certificate"
+        eventually("the refusal", lambda: refusal in running.log.read_text())
+        assert shown_certificate(running) == second, "the former one stays"
+
+        third = renew("third")
+        os.kill(running.pid, signal.SIGHUP)
+        eventually("the third certificate", lambda: shown_certificate(running) == third)
+
+
 # Keys ----------------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +242,15 @@ def test_without_the_key_nothing_answers_over_grpc_but_health(locked):
     with triton.InferenceServerClient(locked.grpc) as client:
         found = client.infer("identity", [tensor("INPUT0", [ROW])], headers={"triton-grpc-protocol-key": "secret"})
         assert found.as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
+
+
+def test_a_flag_whose_secret_is_an_unset_variable_ends_the_start(program, tmp_path):
+    for flag in ("--grpc-restricted-protocol", "--http-restricted-api"):
+        ports = ["--grpc-port=0", "--http-port=0", "--metrics-port=0"]
+        command = [str(program), "serve", f"--model-repository={tmp_path}", *ports, f"{flag}=trace:admin="]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        fact = f"{flag}: restriction key 'admin' has an empty value, expected a secret"
+        assert ended.returncode == 1 and fact in ended.stderr, ended.stderr
 
 
 def test_the_log_holds_no_key(locked):

@@ -49,6 +49,17 @@ def test_readiness_of_a_version_that_is_no_number_is_an_error(client):
         client.is_model_ready("identity", "one")
 
 
+def test_a_unix_socket_is_served_over_grpc_and_removed_at_the_end(start, test_models, tmp_path):
+    path = tmp_path / "grpc.sock"
+    running = start(test_models, f"--grpc-address=unix:{path}", "--model-control-mode=explicit", "--load-model=identity")
+    with triton.InferenceServerClient(f"unix:{path}") as connected:
+        answer = connected.infer("identity", [tensor("INPUT0", [ROW])])
+        assert answer.as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
+    assert f"Started GRPCInferenceService at unix:{path}" in running.log.read_text()
+    assert running.stop() == 0
+    assert not path.exists()
+
+
 def test_server_metadata_lists_what_is_implemented(client):
     metadata = client.get_server_metadata()
     assert metadata.name == "triton", "official examples compare it"
@@ -114,10 +125,16 @@ def test_health_service_checks_and_watches(server):
 
 
 @pytest.mark.parametrize(
-    "path", ["/v2/health/live", "/v2/health/ready", "/v2/models/identity/ready", "/v2/models/identity/versions/1/ready"]
+    "path, body",
+    [
+        ("/v2/health/live", b'{"live":true}'),
+        ("/v2/health/ready", b'{"ready":true}'),
+        ("/v2/models/identity/ready", b""),
+        ("/v2/models/identity/versions/1/ready", b""),
+    ],
 )
-def test_probes_answer_200_with_an_empty_body(server, path):
-    assert server.get(path) == (200, b"")
+def test_probes_answer_200(server, path, body):
+    assert server.get(path) == (200, body)
 
 
 @pytest.mark.parametrize("path", ["/v2/models/nobody/ready", "/v2/models/identity/versions/9/ready"])

@@ -1,11 +1,11 @@
 //! Flags of the gRPC front end.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{ANY, address, boolean};
-use crate::executor::BacklogLimits;
+use super::boolean;
+use crate::{executor::BacklogLimits, frontend::Host};
 
 const BACKLOG: BacklogLimits = BacklogLimits::DEFAULT;
 
@@ -32,11 +32,11 @@ pub struct GrpcArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub allow_grpc: bool,
 
-    /// Address to listen on
-    #[arg(long = "grpc-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
-    pub grpc_address: IpAddr,
+    /// IP address or name of a host to listen on, or unix:/path/of/a/socket
+    #[arg(long = "grpc-address", value_name = "ADDRESS", default_value_t = Host::ANY)]
+    pub grpc_address: Host,
 
-    /// Port to listen on; 0 chooses a free one
+    /// Port to listen on, unless the address is a socket; 0 chooses a free one
     #[arg(long = "grpc-port", value_name = "PORT", default_value_t = 8001)]
     pub grpc_port: u16,
 

@@ -1,10 +1,11 @@
 //! Flags of the HTTP port and of the metrics.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{ANY, MetricsSetting, address, boolean};
+use super::{MetricsSetting, boolean};
+use crate::frontend::Host;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "HTTP and metrics")]
@@ -15,11 +16,11 @@ pub struct HttpArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub allow_http: bool,
 
-    /// Address to listen on
-    #[arg(long = "http-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
-    pub http_address: IpAddr,
+    /// IP address or name of a host to listen on, or unix:/path/of/a/socket
+    #[arg(long = "http-address", value_name = "ADDRESS", default_value_t = Host::ANY)]
+    pub http_address: Host,
 
-    /// Port to listen on; 0 chooses a free one
+    /// Port to listen on, unless the address is a socket; 0 chooses a free one
     #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
     pub http_port: u16,
 
@@ -50,8 +51,8 @@ pub struct HttpArgs {
     #[arg(id = "http-root-cert", long, value_name = "FILE")]
     pub root_cert: Option<PathBuf>,
 
-    /// Largest request body in bytes, uncompressed
-    #[arg(long = "http-max-input-size", value_name = "BYTES", default_value_t = i32::MAX as u32)]
+    /// Most bytes of a request's JSON, of the data of a body without JSON, and of what a compressed body contains
+    #[arg(long = "http-max-input-size", value_name = "BYTES", default_value_t = 64 << 20)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub max_input_bytes: u32,
 
@@ -78,9 +79,9 @@ pub struct HttpArgs {
     #[arg(long = "metrics-interval-ms", value_name = "MILLISECONDS", default_value_t = 2000)]
     pub metrics_interval_ms: u32,
 
-    /// Address of the metrics port; defaults to that of HTTP
-    #[arg(long = "metrics-address", value_name = "ADDRESS", value_parser = address)]
-    pub metrics_address: Option<IpAddr>,
+    /// Address of the metrics port; defaults to that of HTTP, or to 127.0.0.1 if that is a socket
+    #[arg(long = "metrics-address", value_name = "ADDRESS")]
+    pub metrics_address: Option<Host>,
 
     /// Setting of the metrics; may be given several times. counter_latencies, summary_latencies and histogram_latencies
     /// (true or false) choose the latencies to include; summary_quantiles is QUANTILE:ERROR,...; others have no effect

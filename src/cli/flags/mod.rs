@@ -6,11 +6,7 @@ mod settings;
 mod tls;
 mod tracing;
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr},
-    path::PathBuf,
-};
+use std::{fmt, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -24,7 +20,10 @@ use super::{
     AutoArgs, CudaArgs, LimitArgs, RecordArgs,
     tritonserver::{BACKENDS, Ignored},
 };
-use crate::observe::{LatencyMetrics, LogFormat, MAX_VERBOSE_LEVEL};
+use crate::{
+    frontend::Host,
+    observe::{LatencyMetrics, LogFormat, MAX_VERBOSE_LEVEL},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -196,8 +195,6 @@ pub struct RepositoryArgs {
     pub exit_on_error: Option<bool>,
 }
 
-const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "CPU")]
 #[allow(missing_docs)]
@@ -355,8 +352,13 @@ impl ServeArgs {
     }
 
     /// Returns the address of the metrics endpoint.
-    pub fn metrics_address(&self) -> IpAddr {
-        self.http.metrics_address.unwrap_or(self.http.http_address)
+    pub fn metrics_address(&self) -> &Host {
+        match (&self.http.metrics_address, &self.http.http_address) {
+            (Some(given), _) => given,
+            // A socket is shared with no other port, and was chosen so that other machines do not reach the server.
+            (None, Host::Unix(_)) => &Host::LOOPBACK,
+            (None, address) => address,
+        }
     }
 
     /// Checks for combinations of flags that cannot work.
@@ -379,18 +381,24 @@ impl ServeArgs {
 
     fn check_ports(&self) -> Result<(), Conflict> {
         let ports = [
-            ("--grpc-port", self.grpc.allow_grpc, self.grpc.grpc_address, self.grpc.grpc_port),
-            ("--http-port", self.http.allow_http, self.http.http_address, self.http.http_port),
-            ("--metrics-port", self.http.allow_metrics, self.metrics_address(), self.http.metrics_port),
+            ("grpc", self.grpc.allow_grpc, &self.grpc.grpc_address, self.grpc.grpc_port),
+            ("http", self.http.allow_http, &self.http.http_address, self.http.http_port),
+            ("metrics", self.http.allow_metrics, self.metrics_address(), self.http.metrics_port),
         ];
         let open: Vec<_> = ports.into_iter().filter(|(_, allowed, ..)| *allowed).collect();
         if !self.grpc.allow_grpc && !self.http.allow_http {
             return Err(Conflict("one of --allow-grpc and --allow-http must be true".to_owned()));
         }
-        for (index, (flag, _, address, port)) in open.iter().enumerate() {
+        for (index, (one, _, address, port)) in open.iter().enumerate() {
             for (other, _, other_address, other_port) in &open[index + 1..] {
-                if port == other_port && address == other_address && *port != 0 {
-                    return Err(Conflict(format!("{flag} and {other} are both {port} on {address}")));
+                if address != other_address {
+                    continue;
+                }
+                if matches!(address, Host::Unix(_)) {
+                    return Err(Conflict(format!("--{one}-address and --{other}-address are both {address}")));
+                }
+                if port == other_port && *port != 0 {
+                    return Err(Conflict(format!("--{one}-port and --{other}-port are both {port} on {address}")));
                 }
             }
         }
@@ -430,13 +438,6 @@ fn config_name(given: &str) -> Result<String, String> {
 fn verbose_level(given: &str) -> Result<u32, String> {
     let number = || given.parse().map_err(|_| "expected a level of 0 or more".to_owned());
     boolean(given).map(u32::from).or_else(|_| number()).map(|level: u32| level.min(MAX_VERBOSE_LEVEL))
-}
-
-fn address(given: &str) -> Result<IpAddr, String> {
-    match given {
-        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        _ => given.parse().map_err(|_| "expected an IP address such as 0.0.0.0, 127.0.0.1 or ::".to_owned()),
-    }
 }
 
 impl fmt::Display for ControlMode {

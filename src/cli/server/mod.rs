@@ -2,7 +2,6 @@
 //! shuts everything down in order.
 
 use std::{
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,7 +13,7 @@ use super::{ServeArgs, cuda::watched_cards, limits, options, recording::Timeline
 use crate::{
     executor::Pool,
     frontend::{
-        Readiness, RestrictionError, Services,
+        Certificates, Endpoint, Readiness, RestrictionError, Services,
         grpc::{self, GrpcServer},
         http::{HttpServer, HttpStartError, loaded_versions},
     },
@@ -141,7 +140,7 @@ impl Server {
             server.grpc = Some(GrpcServer::start(grpc_config, services.clone()).await?);
         }
         if args.http.allow_metrics {
-            let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
+            let endpoint = args.metrics_address().at(args.http.metrics_port);
             let (loaded, counting) = (Arc::clone(repository), Arc::clone(&pool));
             let versions = move || {
                 counting.count_meta_operations();
@@ -154,14 +153,14 @@ impl Server {
                 cards: args.http.allow_gpu_metrics.then(|| watched_cards(&pool)).flatten(),
                 interval: Duration::from_millis(u64::from(args.http.metrics_interval_ms)),
             })?;
-            let started = HttpServer::start_metrics(address, Arc::new(metrics), budgets.metrics_connections).await;
+            let started = HttpServer::start_metrics(endpoint, Arc::new(metrics), budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
         // Last, so that a client that gets an answer over HTTP finds every other port open.
         if args.http.allow_http {
-            let address = SocketAddr::new(args.http.http_address, args.http.http_port);
+            let endpoint = args.http.http_address.at(args.http.http_port);
             let timeline = Arc::clone(&server.recording.timeline);
-            let started = HttpServer::start(address, services, http_config, timeline).await;
+            let started = HttpServer::start(endpoint, services, http_config, timeline).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
         server.announce_ports();
@@ -186,25 +185,25 @@ impl Server {
 
     /// Logs the addresses, in Triton's wording, which scripts rely on.
     fn announce_ports(&self) {
-        for (name, address) in self.endpoints() {
-            info!("Started {name} at {address}");
+        for (name, endpoint) in self.endpoints() {
+            info!("Started {name} at {endpoint}");
         }
     }
 
     /// Returns names and addresses of the open ports.
-    fn endpoints(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+    fn endpoints(&self) -> impl Iterator<Item = (&'static str, &Endpoint)> {
         let endpoints = [
-            ("GRPCInferenceService", self.grpc.as_ref().map(GrpcServer::address)),
-            ("HTTPService", self.http_address()),
-            ("Metrics Service", self.metrics_address()),
+            ("GRPCInferenceService", self.grpc.as_ref().map(GrpcServer::endpoint)),
+            ("HTTPService", self.http_endpoint()),
+            ("Metrics Service", self.metrics_endpoint()),
         ];
-        endpoints.into_iter().filter_map(|(name, address)| Some((name, address?)))
+        endpoints.into_iter().filter_map(|(name, endpoint)| Some((name, endpoint?)))
     }
 
     fn announce_readiness(&self, id: &str) {
         let startup_ms = self.began.elapsed().as_millis() as u64;
-        let grpc = self.grpc.as_ref().map(GrpcServer::address).map(display);
-        let [http, metrics] = [self.http_address(), self.metrics_address()].map(|address| address.map(display));
+        let grpc = self.grpc.as_ref().map(GrpcServer::endpoint).map(display);
+        let [http, metrics] = [self.http_endpoint(), self.metrics_endpoint()].map(|endpoint| endpoint.map(display));
         if self.readiness.ready() {
             info!(id, startup_ms, grpc, http, metrics, "the server is ready");
         } else {
@@ -213,13 +212,22 @@ impl Server {
     }
 
     /// Returns the address of the HTTP port.
-    pub(super) fn http_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(HttpServer::address)
+    pub(super) fn http_endpoint(&self) -> Option<&Endpoint> {
+        self.http.as_ref().map(HttpServer::endpoint)
     }
 
     /// Returns the address of the metrics port.
-    pub(super) fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(HttpServer::address)
+    pub(super) fn metrics_endpoint(&self) -> Option<&Endpoint> {
+        self.metrics.as_ref().map(HttpServer::endpoint)
+    }
+
+    /// Returns the certificates of the ports that serve over TLS.
+    pub(super) fn certificates(&self) -> Vec<Arc<Certificates>> {
+        let ports = [
+            self.grpc.as_ref().and_then(GrpcServer::certificates),
+            self.http.as_ref().and_then(HttpServer::certificates),
+        ];
+        ports.into_iter().flatten().cloned().collect()
     }
 
     /// Shuts down in order: readiness goes off; the server continues to serve for the drain delay; then requests in

@@ -1,6 +1,6 @@
 //! A complete server over repositories whose models no engine can run: everything that needs no model works.
 
-use std::{fs, path::Path, process::ExitCode, sync::mpsc};
+use std::{fs, net::SocketAddr, path::Path, process::ExitCode, sync::mpsc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -97,9 +97,13 @@ async fn open_with(
     Ok((args, server, startup))
 }
 
+fn http_address(server: &Server) -> Option<SocketAddr> {
+    server.http_endpoint().and_then(Endpoint::socket)
+}
+
 async fn get(address: Option<SocketAddr>, path: &str) -> String {
     let mut stream = TcpStream::connect(address.expect("the endpoint is on")).await.expect("the server listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("the server reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("the server answers");
@@ -110,9 +114,9 @@ async fn get(address: Option<SocketAddr>, path: &str) -> String {
 async fn an_empty_repository_makes_a_ready_server_on_three_ports() {
     let directory = repository(&[]);
     let server = start(&directory, &[]).await.expect("nothing stands in the way");
-    let grpc = server.grpc.as_ref().map(GrpcServer::address).expect("gRPC is on");
+    let grpc = server.grpc.as_ref().and_then(|grpc| grpc.endpoint().socket()).expect("gRPC is on");
     assert!(TcpStream::connect(grpc).await.is_ok(), "gRPC listens");
-    let (http, metrics) = (server.http_address(), server.metrics_address());
+    let (http, metrics) = (http_address(&server), server.metrics_endpoint().and_then(Endpoint::socket));
     assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 200"), "no model, nothing missing");
     assert!(get(http, "/v2").await.contains("\"name\":\"triton\""), "metadata name the server");
     assert!(get(metrics, "/metrics").await.contains("paternoster_scheduler_steps_total 0"), "the pool is counted");
@@ -129,7 +133,7 @@ async fn a_server_whose_scheduler_panics_is_not_ready_and_ends_by_itself_with_it
     let started = pool();
     let executor = Arc::clone(&started.pool);
     let server = start_with(&directory, &[], started).await.expect("nothing stands in the way");
-    let http = server.http_address();
+    let http = http_address(&server);
     assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 200"));
     executor.fail_now();
     assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 400"), "readiness is off");
@@ -145,13 +149,13 @@ async fn a_server_whose_scheduler_panics_is_not_ready_and_ends_by_itself_with_it
 async fn a_bad_model_makes_the_server_not_ready_and_leaves_it_alive() {
     let directory = repository(&["broken"]);
     let server = start(&directory, &[]).await.expect("a bad model does not end the server");
-    let http = server.http_address();
+    let http = http_address(&server);
     assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"));
     assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 400"));
     assert!(get(http, "/v2/models/broken/ready").await.starts_with("HTTP/1.1 400"));
 
     let lenient = start(&directory, &["--strict-readiness=false"]).await.expect("a bad model does not end the server");
-    assert!(get(lenient.http_address(), "/v2/health/ready").await.starts_with("HTTP/1.1 200"));
+    assert!(get(http_address(&lenient), "/v2/health/ready").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
@@ -166,7 +170,7 @@ async fn while_models_load_the_server_is_live_and_says_so_of_the_models() {
     let directory = repository(&["slow"]);
     let (release, pool) = held_pool();
     let (args, server, startup) = open_with(&directory, &[], pool).await.expect("nothing stands in the way");
-    let http = server.http_address();
+    let http = http_address(&server);
     let asked = async {
         assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"));
         assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 400"));
@@ -192,7 +196,7 @@ async fn a_signal_while_models_load_ends_the_server_in_order() {
     // The server was never ready, so no load balancer sends requests to it and no drain is needed.
     let flags = ["--drain-delay-secs=3600"];
     let (args, server, startup) = open_with(&directory, &flags, pool).await.expect("nothing stands in the way");
-    let http = server.http_address();
+    let http = http_address(&server);
     let (signals, mut received) = tokio::sync::mpsc::channel(1);
     let served = load_and_serve(server, startup, &executor, &args, async || {
         received.recv().await.expect("a second signal would end the server at once, and none comes")
@@ -214,7 +218,7 @@ async fn endpoints_that_are_off_do_not_listen() {
     let flags = ["--allow-grpc=false", "--allow-metrics=false"];
     let server = start(&directory, &flags).await.expect("HTTP alone is enough");
     assert!(server.grpc.is_none() && server.metrics.is_none());
-    assert!(get(server.http_address(), "/v2/health/live").await.starts_with("HTTP/1.1 200"));
+    assert!(get(http_address(&server), "/v2/health/live").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
@@ -229,7 +233,7 @@ async fn the_timeline_is_served_while_it_is_recorded_and_written_at_the_end() {
 
     timeline.arrived(1_000, 1, 0, 1);
     timeline.arrived(9_000, 2, 0, 1);
-    let served = get(server.http_address(), "/v2/timeline").await;
+    let served = get(http_address(&server), "/v2/timeline").await;
     assert!(served.contains("request 1 · queued"), "{served}");
     assert!(server.shutdown().await, "nothing was in flight");
     let written = fs::read_to_string(&file).expect("the file is there");
@@ -240,7 +244,7 @@ async fn the_timeline_is_served_while_it_is_recorded_and_written_at_the_end() {
 async fn while_draining_the_server_is_not_ready_and_still_answers() {
     let directory = repository(&[]);
     let server = start(&directory, &["--drain-delay-secs=3600"]).await.expect("nothing stands in the way");
-    let http = server.http_address();
+    let http = http_address(&server);
     let readiness = Arc::clone(&server.readiness);
     let mut shutdown = Box::pin(server.shutdown());
     tokio::select! {
@@ -258,7 +262,9 @@ async fn while_draining_the_server_is_not_ready_and_still_answers() {
 fn blocking_get(address: SocketAddr) -> String {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).expect("the server listens");
-    stream.write_all(b"GET /v2/health/ready HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it reads");
+    stream
+        .write_all(b"GET /v2/health/ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     answer
@@ -277,7 +283,7 @@ async fn a_repository_that_is_nowhere_is_refused_with_the_forms_that_there_are()
 async fn a_port_in_use_names_the_endpoint() {
     let directory = repository(&[]);
     let first = start(&directory, &[]).await.expect("nothing stands in the way");
-    let port = first.http_address().expect("HTTP is on").port();
+    let port = http_address(&first).expect("HTTP is on").port();
     let error = start(&directory, &[&format!("--http-port={port}")]).await.expect_err("the port is taken").to_string();
     assert!(error.starts_with(&format!("HTTP: cannot listen on 127.0.0.1:{port}: ")), "{error}");
 }

@@ -1,8 +1,9 @@
 //! The flags, compared with the rules of tritonserver's command line.
 
-use std::{net::IpAddr, path::Path};
+use std::path::Path;
 
 use super::{tools::Tool, *};
+use crate::frontend::Host;
 
 mod documented;
 mod moving_from_triton;
@@ -181,11 +182,13 @@ fn booleans_take_words_digits_or_nothing() {
 
 #[test]
 fn a_wrong_value_is_refused_with_what_was_expected() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--strict-readiness=maybe"], "expected true, false, 1 or 0"),
         (&["--http-port=70000"], "70000 is not in 0..=65535"),
         (&["--http-port=http"], "invalid digit"),
-        (&["--grpc-address=nowhere"], "expected an IP address such as 0.0.0.0, 127.0.0.1 or ::"),
+        (&["--grpc-address=1.2.3.400"], "expected an IP address such as 0.0.0.0, 127.0.0.1 or [::1], the name of a"),
+        (&["--http-address=unix:"], "the name of a host, or unix:/path/of/a/socket"),
+        (&["--metrics-address=127.0.0.1:8002"], "expected an IP address"),
         (&["--model-control-mode=manual"], "[possible values: none, poll, explicit]"),
         (&["--grpc-infer-response-compression-level=max"], "[possible values: none, low, medium, high]"),
         (&["--log-verbose=much"], "expected a level of 0 or more"),
@@ -217,7 +220,7 @@ fn an_unknown_flag_suggests_the_nearest() {
 
 #[test]
 fn combinations_that_cannot_work_name_their_flags() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--timeline-events=9"], "--timeline-file <FILE>"),
         (&["--load-model=a"], "--load-model needs --model-control-mode=explicit"),
         (
@@ -237,6 +240,7 @@ fn combinations_that_cannot_work_name_their_flags() {
         ),
         (&["--http-port=8001"], "--grpc-port and --http-port are both 8001 on 0.0.0.0"),
         (&["--metrics-port=8000"], "--http-port and --metrics-port are both 8000 on 0.0.0.0"),
+        (&["--grpc-address=unix:/a", "--http-address=unix:/a"], "--grpc-address and --http-address are both unix:/a"),
         (&["--allow-grpc=0", "--allow-http=0"], "one of --allow-grpc and --allow-http must be true"),
         (
             &["--http-address=localhost", "--metrics-port=8000"],
@@ -250,6 +254,9 @@ fn combinations_that_cannot_work_name_their_flags() {
     serve(&["--grpc-port=0", "--http-port=0", "--metrics-port=0"]);
     serve(&["--http-port=8001", "--allow-grpc=false"]);
     serve(&["--http-port=8001", "--grpc-address=127.0.0.1"]);
+    serve(&["--http-address=unix:/a", "--grpc-address=unix:/b", "--grpc-port=8000"]);
+    let socket = serve(&["--http-address=unix:/a"]);
+    assert_eq!(socket.metrics_address(), &Host::LOOPBACK, "metrics stay on this machine");
 }
 
 #[test]
@@ -330,8 +337,8 @@ fn values_reach_their_fields() {
     assert_eq!(args.repository.directories, ["models", "more"], "both names of the flag fill one list, in order");
     assert_eq!(args.repository.control_mode, ControlMode::Explicit);
     assert_eq!(args.repository.load_models, ["a", "b"]);
-    assert_eq!(args.grpc.grpc_address, "::1".parse::<IpAddr>().expect("an address"));
-    assert_eq!(args.metrics_address(), IpAddr::from([127, 0, 0, 1]), "metrics listen where HTTP does");
+    assert_eq!(args.grpc.grpc_address, Host::Ip("::1".parse().expect("an address")));
+    assert_eq!(args.metrics_address(), &Host::LOOPBACK, "metrics listen where HTTP does");
     assert_eq!(args.http.metrics_port, 9);
     assert_eq!(args.log.verbose_level, 1);
     assert_eq!(serve(&["--log-verbose=10"]).log.verbose_level, 3, "as much as there is");

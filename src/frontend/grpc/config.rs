@@ -1,16 +1,14 @@
 //! Settings of the gRPC front end, filled in by the command line.
 
-use std::{net::IpAddr, net::Ipv4Addr, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
-use crate::frontend::{RestrictedProtocol, TlsConfig};
+use crate::frontend::{Endpoint, Host, RestrictedProtocol, TlsConfig};
 
 /// Settings of the gRPC front end. Each field names Triton's flag.
 #[derive(Clone, Debug)]
 pub struct GrpcConfig {
-    /// Address to listen on (`--grpc-address`).
-    pub address: IpAddr,
-    /// Port to listen on; 0 lets the system choose (`--grpc-port`).
-    pub port: u16,
+    /// Where to listen; port 0 lets the system choose (`--grpc-address`, `--grpc-port`).
+    pub endpoint: Endpoint,
     /// Certificate and key; `None`: plain text (`--grpc-use-ssl`).
     pub tls: Option<TlsConfig>,
     /// Limits on a connection and its lifetime.
@@ -27,8 +25,7 @@ pub struct GrpcConfig {
 impl Default for GrpcConfig {
     fn default() -> Self {
         Self {
-            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            port: 8001,
+            endpoint: Host::ANY.at(8001),
             tls: None,
             connection: ConnectionLimits::default(),
             messages: MessageLimits::default(),

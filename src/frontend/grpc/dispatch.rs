@@ -363,8 +363,13 @@ where
     answered(writer, &backlog, answer.and_then(|message| writer.encode(&message)))
 }
 
+/// Whether a call has gRPC's content type, for messages of protobuf.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.as_bytes().split(|byte| *byte == b';').next());
+    kind.is_some_and(|kind| {
+        let kind = kind.trim_ascii();
+        kind.eq_ignore_ascii_case(b"application/grpc") || kind.eq_ignore_ascii_case(b"application/grpc+proto")
+    })
 }
 
 fn not_grpc() -> Response<ReplyBody> {

@@ -1,11 +1,8 @@
 //! The gRPC server: starts with a configuration and shuts down in order.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use tokio::{
-    net::TcpListener,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::TaskTracker,
@@ -19,19 +16,19 @@ use super::{
     transport::{self, Acceptor, Host},
 };
 use crate::frontend::{
-    Readiness, RestrictionError, Services, TlsError,
+    Endpoint, Readiness, RestrictionError, Services, TlsError,
     restricted::Restrictions,
-    tls::{self, Uncertified},
+    tls::{Certificates, Uncertified},
 };
 
 /// Why the front end cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {endpoint}: {error}")]
     Bind {
         /// The address.
-        address: SocketAddr,
+        endpoint: Endpoint,
         /// The system's error.
         error: io::Error,
     },
@@ -49,11 +46,12 @@ pub enum StartError {
 /// The running gRPC front end. Dropping it closes all its connections at once.
 #[derive(Debug)]
 pub struct GrpcServer {
-    address: SocketAddr,
+    endpoint: Endpoint,
     readiness: Arc<Readiness>,
     connections: TaskTracker,
     closing: CancellationToken,
     ended: CancellationToken,
+    tls: Option<Arc<Certificates>>,
     _guards: (DropGuard, DropGuard),
 }
 
@@ -63,29 +61,38 @@ impl GrpcServer {
     /// # Errors
     /// If the address, the certificates or the restrictions are unusable.
     pub async fn start(config: GrpcConfig, services: Services) -> Result<Self, StartError> {
-        let address = SocketAddr::new(config.address, config.port);
-        let tls = config.tls.as_ref().map(|files| tls::acceptor(files, b"h2", Uncertified::Refused)).transpose()?;
+        let tls = config.tls.as_ref();
+        let tls = tls.map(|files| Certificates::read(files, b"h2", Uncertified::Refused)).transpose()?;
         let restrictions = Restrictions::new(&config.restricted)?;
         let reflection = Reflection::new()?;
-        let listener = TcpListener::bind(address).await.map_err(|error| StartError::Bind { address, error })?;
-        let address = listener.local_addr().map_err(|error| StartError::Bind { address, error })?;
+        let bind = |error| StartError::Bind { endpoint: config.endpoint.clone(), error };
+        let (listener, endpoint) = config.endpoint.bind().await.map_err(bind)?;
 
         let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
         let readiness = Arc::clone(&services.readiness);
         let places = Arc::clone(&services.budgets.grpc_connections);
         let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
-        let host = Host::new(Arc::new(dispatch), config.connection, tls, closing.clone(), ended.clone());
+        let host = Host::new(Arc::new(dispatch), config.connection, tls.clone(), closing.clone(), ended.clone());
         let connections = TaskTracker::new();
         let acceptor = Acceptor { listener, host, places, connections: connections.clone(), closing: closing.clone() };
         connections.spawn(transport::accept(acceptor));
-        info!(%address, tls = config.tls.is_some(), "gRPC front end listens");
+        if let Some(certificates) = &tls {
+            let (closing, following) = (closing.clone(), Arc::clone(certificates).follow());
+            connections.spawn(async move { closing.run_until_cancelled(following).await });
+        }
+        info!(address = %endpoint, tls = tls.is_some(), "gRPC front end listens");
         let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());
-        Ok(Self { address, readiness, connections, closing, ended, _guards: guards })
+        Ok(Self { endpoint, readiness, connections, closing, ended, tls, _guards: guards })
     }
 
     /// Returns the address that clients reach.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Returns the port's certificates, if it has any.
+    pub fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.tls.as_ref()
     }
 
     /// Shuts the server down in order. Readiness goes off, and for `drain` everything is served as before, so that load

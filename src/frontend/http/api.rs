@@ -12,8 +12,8 @@ use crate::frontend::{Services, intake::Workers, services::ConnectionHolds};
 pub(super) struct Api {
     pub(super) services: Arc<Services>,
     pub(super) workers: Arc<Workers>,
-    /// Maximum body of a request, in bytes.
-    pub(super) max_receive_bytes: usize,
+    /// Maximum bytes of a request's JSON, of raw input, and of what a body is decompressed to.
+    pub(super) max_input_bytes: usize,
     pub(super) config_json: ConfigJson,
     pub(super) timeline: TimelineRoute,
     pub(super) overview: Overview,

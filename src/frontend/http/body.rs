@@ -11,12 +11,10 @@ use http::{
 use http_body::Body as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::Problem;
+use super::{Problem, head::elements};
 use crate::{
     budget::{Budget, Exhausted, Reservation},
-    frontend::intake::{
-        Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, TRUST_FACTOR, TRUSTED_BYTES, Workers, no_room,
-    },
+    frontend::intake::{Buffer, Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, Workers, no_room},
 };
 
 /// Maximum pause between two pieces of a body.
@@ -29,108 +27,202 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 /// by sending a byte now and then.
 const LEAST_BYTES_A_SECOND: u64 = 16 << 10;
 
+/// Maximum number of non-empty chunks of a body, as in Triton.
+const MOST_CHUNKS: usize = 65_536;
+
+/// Pieces of at least this many bytes do not count as chunks. A long chunk comes in several pieces, and many long
+/// chunks exceed every limit on bytes.
+const CHUNK_BYTES: usize = 1 << 10;
+
+/// How large a body may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    /// Names and settings.
+    Small(usize),
+    /// JSON (`--http-max-input-size`).
+    Json(usize),
+    /// The data of a model's only input (`--http-max-input-size`).
+    Raw(usize),
+    /// JSON, checked separately, and binary data. As in Triton, only what is compressed has the limit of the flag.
+    Binary { inflated: usize },
+}
+
+/// Maximum bytes of JSON and binary data, the same as of a gRPC message.
+const MOST_BINARY_BYTES: usize = i32::MAX as usize;
+
+/// How an operator admits larger bodies.
+const HOW_TO_RAISE: &str = "Use --http-max-input-size to increase the limit.";
+
+impl Limit {
+    /// Maximum bytes of the body as it is sent.
+    fn bytes(self) -> usize {
+        match self {
+            Self::Small(most) | Self::Json(most) | Self::Raw(most) => most,
+            Self::Binary { .. } => MOST_BINARY_BYTES,
+        }
+    }
+
+    /// Maximum bytes of a compressed body after decompression.
+    fn inflated(self) -> usize {
+        match self {
+            Self::Binary { inflated } => inflated,
+            _ => self.bytes(),
+        }
+    }
+
+    /// Returns the refusal of a body of at least `bytes` bytes, with Triton's text and status where it has one.
+    pub(super) fn exceeded(self, bytes: usize) -> Problem {
+        match self {
+            Self::Small(most) => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than the maximum: {bytes} bytes of at most {most}"),
+            ),
+            Self::Json(most) => Problem::invalid(format!(
+                "request JSON size of {bytes} bytes exceeds the maximum allowed input size of {most} bytes. \
+                 {HOW_TO_RAISE}"
+            )),
+            Self::Raw(most) => Problem::invalid(format!(
+                "Raw input has a byte_size ({bytes} bytes) that exceeds the maximum allowed value of {most} bytes. \
+                 {HOW_TO_RAISE}"
+            )),
+            Self::Binary { .. } => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than the maximum: {bytes} bytes of at most {MOST_BINARY_BYTES}"),
+            ),
+        }
+    }
+
+    /// Returns the refusal of a body that becomes too large when it is decompressed.
+    fn exceeded_inflated(self) -> Problem {
+        let most = self.inflated();
+        match self {
+            Self::Small(_) => self.exceeded(most + 1),
+            _ => Problem::invalid(format!(
+                "Decompressed data size exceeds the maximum allowed value of {most} bytes. {HOW_TO_RAISE}"
+            )),
+        }
+    }
+}
+
 /// Reads a body of at most `limit` bytes, both compressed and uncompressed. Its memory comes from a connection's share.
 ///
 /// # Errors
-/// 413 for a body over the limit or larger than the whole budget, 503 if memory is not available in time, 408 if the
-/// body does not arrive in time, 415 for an unknown encoding, 400 if the data does not match its encoding.
+/// 400 for a body over the limit, as in Triton, for too many chunks, or if the data does not match its encoding; 413 if
+/// it is larger than a connection's share, 503 if memory is not available in time, 408 if the body does not arrive in
+/// time, 415 for an unknown encoding.
 pub(super) async fn read(
     body: Body,
     headers: &HeaderMap,
-    limit: usize,
+    limit: Limit,
     share: &Arc<Budget>,
     workers: &Arc<Workers>,
 ) -> Result<Message, Problem> {
     let encoding = encoding(headers)?;
     let (bytes, mut held) = gather(body, limit, Reservation::none(share)).await?;
     let Some(encoding) = encoding else { return Ok(Message { bytes, held }) };
-    let mut inflate = Inflate::new(encoding, bytes, limit);
+    let mut inflate = Inflate::new(encoding, bytes, limit.inflated(), &held);
+    let broken = |error| broken(&error, limit);
     match inflate.step_within(&mut held).map_err(broken)? {
         Some(bytes) => Ok(Message { bytes, held }),
         None => Box::new(inflate).finish(held, Arc::clone(workers)).await.map_err(broken),
     }
 }
 
-fn broken(error: InflateError) -> Problem {
+fn broken(error: &InflateError, limit: Limit) -> Problem {
     let status = match error {
         InflateError::Broken(_) => StatusCode::BAD_REQUEST,
-        InflateError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        InflateError::TooLarge(_) => return limit.exceeded_inflated(),
         InflateError::NoMemory | InflateError::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
         InflateError::Work(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     Problem::new(status, error.to_string())
 }
 
+/// Returns the compression of a body. There may be at most one.
 fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Problem> {
-    let Some(declared) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
-    match declared.as_bytes() {
-        b"identity" => Ok(None),
-        b"gzip" => Ok(Some(Encoding::Gzip)),
-        b"deflate" => Ok(Some(Encoding::Deflate)),
-        _ => {
-            let message = format!("Content-Encoding {declared:?} is not supported, expected gzip, deflate or identity");
-            Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
-        }
+    let mut codings = elements(headers, &CONTENT_ENCODING).filter(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+    let Some(declared) = codings.next() else { return Ok(None) };
+    let expected = "expected gzip, deflate or identity";
+    let refused = |message| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
+    if let Some(second) = codings.next() {
+        let [first, second] = [declared, second].map(String::from_utf8_lossy);
+        let message = format!("Content-Encoding has both '{first}' and '{second}', {expected}, once");
+        return Err(refused(message));
+    }
+    let unknown = || {
+        let declared = String::from_utf8_lossy(declared);
+        refused(format!("Content-Encoding '{declared}' is not supported, {expected}"))
+    };
+    coding(declared).map(Some).ok_or_else(unknown)
+}
+
+/// Returns the compression with this name (RFC 9110, section 8.4.1).
+fn coding(name: &[u8]) -> Option<Encoding> {
+    let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
+    match () {
+        () if is(b"gzip") || is(b"x-gzip") => Some(Encoding::Gzip),
+        () if is(b"deflate") => Some(Encoding::Deflate),
+        () => None,
     }
 }
 
 /// Returns the supported compression that a client prefers for the reply.
 pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
-    let listed = headers.get(ACCEPT_ENCODING)?.to_str().ok()?;
-    let weighed = listed.split(',').filter_map(|one| {
+    let weighed = elements(headers, &ACCEPT_ENCODING).filter_map(|one| {
+        let one = str::from_utf8(one).ok()?;
         let (name, parameters) = one.split_once(';').unwrap_or((one, ""));
-        let encoding = match name.trim() {
-            "gzip" => Some(Encoding::Gzip),
-            "deflate" => Some(Encoding::Deflate),
-            "identity" => None,
-            _ => return None,
+        let name = name.trim().as_bytes();
+        let encoding = coding(name);
+        if encoding.is_none() && !name.eq_ignore_ascii_case(b"identity") {
+            return None;
+        }
+        let weight = parameters.trim().split_once('=').filter(|(key, _)| key.trim().eq_ignore_ascii_case("q"));
+        let weight = match (parameters.trim(), weight) {
+            ("", _) => Some(1.0),
+            (_, weight) => weight.and_then(|(_, weight)| weight.trim().parse::<f32>().ok()),
         };
-        let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.trim().parse::<f32>().ok());
         weight.filter(|weight| *weight > 0.0).map(|weight| (weight, encoding))
     });
     // The first of equal weights.
     weighed.reduce(|best, other| if other.0 > best.0 { other } else { best }).and_then(|(_, encoding)| encoding)
 }
 
-async fn gather(mut body: Body, limit: usize, mut held: Reservation) -> Result<(Bytes, Reservation), Problem> {
+async fn gather(mut body: Body, limit: Limit, mut held: Reservation) -> Result<(Bytes, Reservation), Problem> {
     let declared = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     if let Some(bytes) = declared {
-        if bytes > limit {
-            return Err(too_large(bytes, limit));
+        if bytes > limit.bytes() {
+            return Err(limit.exceeded(bytes));
         }
         if let Some(error) = held.refusal(bytes) {
             return Err(Problem::from(no_room(&error)));
         }
     }
     let mut pace = Pace { began: Instant::now(), received: 0 };
-    let mut gathered: Vec<u8> = Vec::new();
+    let mut gathered = Buffer::new(declared.unwrap_or(limit.bytes()).min(held.largest()));
+    let mut chunks = 0;
     while let Some(piece) = next(&mut body, &mut pace).await? {
-        let needed = gathered.len().saturating_add(piece.len());
-        if needed > limit {
-            return Err(too_large(needed, limit));
+        if declared.is_none() && (1..CHUNK_BYTES).contains(&piece.len()) {
+            chunks += 1;
         }
-        if gathered.is_empty() && (declared == Some(piece.len()) || body.is_end_stream()) {
+        if chunks > MOST_CHUNKS {
+            return Err(Problem::invalid(format!(
+                "Chunked request body exceeds maximum of {MOST_CHUNKS} non-empty chunks. Send fewer or larger HTTP \
+                 chunks."
+            )));
+        }
+        let needed = gathered.len().saturating_add(piece.len());
+        if needed > limit.bytes() {
+            return Err(limit.exceeded(needed));
+        }
+        grow(&mut held, piece.len()).await?;
+        if gathered.len() == 0 && (declared == Some(piece.len()) || body.is_end_stream()) {
             // A body in a single piece is not copied.
-            grow(&mut held, piece.len()).await?;
             return Ok((piece, held));
         }
-        if needed > gathered.capacity() {
-            let room = match declared {
-                Some(length) => needed.saturating_mul(TRUST_FACTOR).max(TRUSTED_BYTES).min(length.max(needed)),
-                None => needed.saturating_mul(2).min(limit),
-            };
-            let missing = if declared.is_some() { needed } else { room }.saturating_sub(held.amount());
-            grow(&mut held, missing).await?;
-            let memory = gathered.try_reserve_exact(room - gathered.len());
-            memory.map_err(|_| unavailable(format!("no memory for a body of {room} bytes")))?;
-        } else {
-            let missing = needed.saturating_sub(held.amount());
-            grow(&mut held, missing).await?;
-        }
-        gathered.extend_from_slice(&piece);
+        let memory = gathered.with_room(piece.len());
+        memory.map_err(|_| unavailable(format!("no memory for a body of {needed} bytes")))?.extend_from_slice(&piece);
     }
-    held.shrink_to(gathered.len());
-    Ok((gathered.into(), held))
+    Ok((gathered.finish(), held))
 }
 
 /// Reserves memory, waiting for it if necessary. Meanwhile the body is not read, so TCP flow control stops the client.
@@ -143,11 +235,6 @@ pub(super) async fn grow(held: &mut Reservation, more: usize) -> Result<(), Prob
 
 fn unavailable(message: impl Into<String>) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
-}
-
-fn too_large(bytes: usize, limit: usize) -> Problem {
-    let message = format!("the body is larger than the maximum: {bytes} bytes of at most {limit}");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 /// The speed of a body.
@@ -197,5 +284,12 @@ mod tests {
             assert_eq!(of(none), None, "{none}");
         }
         assert_eq!(accepted(&HeaderMap::new()), None);
+        assert_eq!(of("X-GZip;Q=0.5"), Some(Encoding::Gzip));
+        let lines = ["br", "deflate;q=0.2", "GZIP"].map(|line| (ACCEPT_ENCODING, HeaderValue::from_static(line)));
+        let mut headers = HeaderMap::new();
+        for (name, line) in lines {
+            headers.append(name, line);
+        }
+        assert_eq!(accepted(&headers), Some(Encoding::Gzip), "the lines are one list");
     }
 }

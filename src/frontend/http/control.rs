@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Problem,
     api::Api,
-    body,
+    body::{self, Limit},
     path::{ModelPath, PathNames},
 };
 use crate::{
@@ -37,8 +37,8 @@ const MOST_SMALL_BODY_BYTES: usize = 64 << 10;
 async fn small(api: &Api, request: Request) -> Result<Message, Problem> {
     let (parts, body) = request.into_parts();
     let share = api.holds(&parts.extensions).share;
-    let most = MOST_SMALL_BODY_BYTES.min(api.max_receive_bytes);
-    body::read(body, &parts.headers, most, &share, &api.workers).await
+    let limit = Limit::Small(MOST_SMALL_BODY_BYTES);
+    body::read(body, &parts.headers, limit, &share, &api.workers).await
 }
 
 /// Parses the fields of an object; an empty body has none.
@@ -79,7 +79,7 @@ pub(super) async fn index(State(api): State<Api>, names: PathNames, request: Req
 pub(super) async fn load(State(api): State<Api>, names: PathNames, request: Request) -> Result<StatusCode, Problem> {
     let (parts, body) = request.into_parts();
     let share = api.holds(&parts.extensions).share;
-    let limit = api.max_receive_bytes;
+    let limit = Limit::Json(api.max_input_bytes);
     let mut message = body::read(body, &parts.headers, limit, &share, &api.workers).await?;
     // Its strings, and its files, which have three quarters of their base64's size.
     let built = message.bytes.len().saturating_mul(2);

@@ -1,6 +1,10 @@
 //! The state, metadata, configuration and statistics of the server and its models, as JSON.
 
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,12 +23,17 @@ fn status_of(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::BAD_REQUEST }
 }
 
-pub(super) async fn server_live(State(api): State<Api>) -> StatusCode {
-    status_of(api.services.readiness.live())
+pub(super) async fn server_live(State(api): State<Api>) -> Response {
+    stated("live", api.services.readiness.live())
 }
 
-pub(super) async fn server_ready(State(api): State<Api>) -> StatusCode {
-    status_of(api.services.readiness.ready())
+pub(super) async fn server_ready(State(api): State<Api>) -> Response {
+    stated("ready", api.services.readiness.ready())
+}
+
+/// Answers a question about the server's state. The status says everything; KServe's clients read a body as well.
+fn stated(state: &str, holds: bool) -> Response {
+    if holds { Json(json!({ state: true })).into_response() } else { status_of(false).into_response() }
 }
 
 pub(super) async fn model_ready(State(api): State<Api>, path: ModelPath) -> Result<StatusCode, Problem> {

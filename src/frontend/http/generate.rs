@@ -17,7 +17,7 @@ use super::{
     Problem,
     answer::Answer,
     api::Api,
-    body,
+    body::{self, Limit},
     infer::{LONGEST_JSON_HERE_BYTES, admit, pending_place},
     path::ModelPath,
 };
@@ -153,7 +153,7 @@ async fn submit(
     let (parts, body) = request.into_parts();
     let head = api.services.tracer.head(&parts.headers);
     let holds = api.holds(&parts.extensions);
-    let limit = api.max_receive_bytes;
+    let limit = Limit::Json(api.max_input_bytes);
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
     let place = pending_place(api)?;
@@ -164,6 +164,7 @@ async fn submit(
     body::grow(&mut message.held, built).await?;
     let services = Arc::clone(&api.services);
     let build = move || {
+        json::prepare(&mut message.bytes, None)?;
         let request = json::generate(&message.bytes, version.spec())?;
         admit(&services, version, (request, Forms::default()), length, message.held, place)
     };

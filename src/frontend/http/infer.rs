@@ -10,7 +10,7 @@ use super::{
     Problem,
     answer::{Answer, JSON_LENGTH},
     api::Api,
-    body,
+    body::{self, Limit},
     path::ModelPath,
 };
 use crate::{
@@ -54,7 +54,8 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     let head = api.services.tracer.head(&parts.headers);
     let json_bytes = json_length(&parts.headers)?;
     let packing = body::accepted(&parts.headers);
-    let message = body::read(body, &parts.headers, api.max_receive_bytes, &holds.share, &api.workers).await?;
+    let limit = limit(json_bytes, api.max_input_bytes)?;
+    let message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
     let (mut admitted, forms) = take_in(api, path, message, json_bytes).await?;
     span::admitted(span, &admitted);
@@ -105,13 +106,29 @@ fn write(
     Ok(Answer::inference(reply))
 }
 
-/// Returns the JSON length that a request declares; 0 means that there is no JSON.
+/// Returns the JSON length that a request declares; 0 means that there is no JSON. Lines that say the same count once.
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Problem> {
-    let Some(stated) = headers.get(JSON_LENGTH) else { return Ok(None) };
-    let length = stated.to_str().ok().and_then(|text| text.trim().parse().ok());
+    let mut lines = headers.get_all(JSON_LENGTH).iter();
+    let Some(stated) = lines.next() else { return Ok(None) };
+    if let Some(other) = lines.find(|other| *other != stated) {
+        let text =
+            format!("Inference-Header-Content-Length is both {stated:?} and {other:?}, expected one number of bytes");
+        return Err(Problem::invalid(text));
+    }
+    let digits = stated.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let wrong =
         || Problem::invalid(format!("Inference-Header-Content-Length is {stated:?}, expected a number of bytes"));
-    length.map(Some).ok_or_else(wrong)
+    digits.and_then(|digits| digits.parse().ok()).map(Some).ok_or_else(wrong)
+}
+
+/// Returns the limit on a body, given the length of its JSON.
+fn limit(json_bytes: Option<usize>, most: usize) -> Result<Limit, Problem> {
+    match json_bytes {
+        None => Ok(Limit::Json(most)),
+        Some(0) => Ok(Limit::Raw(most)),
+        Some(bytes) if bytes > most => Err(Limit::Json(most).exceeded(bytes)),
+        Some(_) => Ok(Limit::Binary { inflated: most }),
+    }
 }
 
 /// Converts a body to a request that can be submitted, within the server's budgets; the memory that it takes is
@@ -136,6 +153,7 @@ async fn take_in(
         return admit(&api.services, version, request, length, message.held, place);
     }
     if json_bytes.unwrap_or(message.bytes.len()) <= LONGEST_JSON_HERE_BYTES {
+        json::prepare(&mut message.bytes, json_bytes)?;
         let request = json::Request::read(&message.bytes, json_bytes)?;
         let built = request.built_bytes();
         if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) {
@@ -167,9 +185,14 @@ async fn apart(
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
     let length = message.bytes.len();
-    let body = message.bytes.clone();
-    let look = move || json::Request::read(&body, json_bytes).map(|request| request.built_bytes());
-    let built = api.workers.run(length, look).await??;
+    let mut body = std::mem::take(&mut message.bytes);
+    let look = move || {
+        json::prepare(&mut body, json_bytes)?;
+        let built = json::Request::read(&body, json_bytes)?.built_bytes();
+        Ok::<_, RequestError>((body, built))
+    };
+    let built;
+    (message.bytes, built) = api.workers.run(length, look).await??;
     body::grow(&mut message.held, built).await?;
     let services = Arc::clone(&api.services);
     let build = move || {

@@ -2,13 +2,12 @@
 
 use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Router, response::IntoResponse};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -16,10 +15,19 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::guard::Guarded;
+use super::{
+    guard::Guarded,
+    head::{self, MOST_HEAD_BYTES, Watched},
+    host::Names,
+};
 use crate::{
     budget::{Budget, Reservation},
-    frontend::{Services, services::ConnectionHolds, turn_away::turn_away},
+    frontend::{
+        Services,
+        listen::{Listener, Stream, turn_away},
+        services::ConnectionHolds,
+        tls::Certificates,
+    },
 };
 
 /// Sent to a connection that exceeds the connection limit.
@@ -35,18 +43,17 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of header fields of a request.
 const MOST_HEADERS: usize = 100;
 
-/// Maximum size of a request's head, and of a piece of a body that is read at a time.
-const MOST_BUFFER_BYTES: usize = 64 << 10;
-
 /// Pause after a failed accept (for example, no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An open port.
 pub(super) struct Acceptor {
-    pub listener: TcpListener,
+    pub listener: Listener,
     pub routes: Router,
+    /// The hosts that requests may name.
+    pub names: Names,
     /// TLS settings; `None`: plain text.
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<Arc<Certificates>>,
     /// The services whose budgets connections share; `None` if requests have no bodies.
     pub services: Option<Arc<Services>>,
     /// Budget of open connections.
@@ -72,8 +79,8 @@ impl Acceptor {
                 Ok((stream, Some(place))) => {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());
                     let holds = self.services.as_ref().map(|services| services.connection());
-                    let peer = Peer { holds, is_certified: false };
-                    let tls = self.tls.clone();
+                    let peer = Peer { holds, is_certified: false, names: self.names.clone() };
+                    let tls = self.tls.as_ref().map(|certificates| certificates.acceptor());
                     self.connections.spawn(async move {
                         let served = async {
                             match tls {
@@ -94,9 +101,8 @@ impl Acceptor {
     }
 }
 
-async fn next(listener: &TcpListener, places: &Arc<Budget>) -> io::Result<(TcpStream, Option<Reservation>)> {
-    let (stream, _) = listener.accept().await?;
-    stream.set_nodelay(true)?;
+async fn next(listener: &Listener, places: &Arc<Budget>) -> io::Result<(Stream, Option<Reservation>)> {
+    let stream = listener.accept().await?;
     Ok((stream, places.take_one()))
 }
 
@@ -107,6 +113,8 @@ pub(super) struct Peer {
     pub(super) holds: Option<ConnectionHolds>,
     /// Whether it presented a valid client certificate.
     pub(super) is_certified: bool,
+    /// The hosts that its requests may name.
+    pub(super) names: Names,
 }
 
 /// Marks requests whose client presented a certificate.
@@ -114,7 +122,7 @@ pub(super) struct Peer {
 pub(super) struct Certified;
 
 /// Performs the handshake within [`HANDSHAKE_TIMEOUT`], and then answers the requests of the connection.
-async fn serve_secured(stream: TcpStream, tls: &TlsAcceptor, routes: Router, peer: Peer, closing: CancellationToken) {
+async fn serve_secured(stream: Stream, tls: &TlsAcceptor, routes: Router, peer: Peer, closing: CancellationToken) {
     match closing.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
         Some(Ok(Ok(stream))) => {
             let is_certified = is_certified(&stream);
@@ -127,7 +135,7 @@ async fn serve_secured(stream: TcpStream, tls: &TlsAcceptor, routes: Router, pee
 }
 
 /// Whether the client presented a certificate. The handshake has already verified it.
-fn is_certified(stream: &TlsStream<TcpStream>) -> bool {
+fn is_certified(stream: &TlsStream<Stream>) -> bool {
     let (_, session) = stream.get_ref();
     session.peer_certificates().is_some_and(|chain| !chain.is_empty())
 }
@@ -138,21 +146,31 @@ pub(super) async fn serve<S>(stream: S, routes: Router, peer: Peer, closing: Can
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (parts, body) = request.into_parts();
+        let (body, watch) = Watched::new(body);
+        let mut request = Request::from_parts(parts, body);
         if let Some(holds) = &peer.holds {
             request.extensions_mut().insert(holds.clone());
         }
         if peer.is_certified {
             request.extensions_mut().insert(Certified);
         }
-        let answer = routes.clone().call(request);
-        async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
+        let answer = head::check(&request, &peer.names).map(|()| routes.clone().call(request));
+        async move {
+            let answer = match answer {
+                Ok(answer) => answer.await.unwrap_or_else(|never| match never {}),
+                Err(problem) => problem.into_response(),
+            };
+            Ok::<_, Infallible>(watch.announce(answer))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_headers(MOST_HEADERS)
-        .max_buf_size(MOST_BUFFER_BYTES)
+        // Also of a piece of a body that is read at a time.
+        .max_buf_size(MOST_HEAD_BYTES)
         .serve_connection(TokioIo::new(Guarded::new(stream)), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {

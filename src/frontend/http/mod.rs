@@ -1,11 +1,11 @@
 //! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, the timeline and a web page on one port;
 //! Prometheus metrics on another.
 //!
-//! `listener` accepts connections and limits what a peer may hold; `body` reads requests; `routes` maps paths to
-//! handlers, which share the state in `api` and take names from `path`; `answer` sends responses. `infer` and
-//! `generate` run models; `describe` and `control` call the same methods as gRPC. `page` is the web page, and
-//! `overview` the data that it shows. This module must not convert tensors to JSON (`wire`), resolve model names
-//! (`repository`), or count (`observe`).
+//! `listener` accepts connections and limits what a peer may hold; `head` checks the head of each request, and `host`
+//! that it names this server; `body` reads requests; `routes` maps paths to handlers, which share the state in `api`
+//! and take names from `path`; `answer` sends responses. `infer` and `generate` run models; `describe` and `control`
+//! call the same methods as gRPC. `page` is the web page, and `overview` the data that it shows. This module must not
+//! convert tensors to JSON (`wire`), resolve model names (`repository`), or count (`observe`).
 
 mod answer;
 mod api;
@@ -19,6 +19,8 @@ mod fixture;
 mod fuzz;
 mod generate;
 mod guard;
+mod head;
+mod host;
 mod infer;
 mod listener;
 mod openapi;
@@ -30,19 +32,17 @@ mod routes;
 mod shared_answer;
 mod timeline;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 
-use self::{config_json::ConfigSchemaError, problem::Problem};
+use self::{config_json::ConfigSchemaError, host::Names, problem::Problem};
 use super::{
-    RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
-    tls::{self, Uncertified},
+    Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
+    tls::{Certificates, Uncertified},
 };
 use crate::{
     budget::Budget,
@@ -57,10 +57,10 @@ const HTTP_1: &[u8] = b"http/1.1";
 #[derive(Debug, thiserror::Error)]
 pub enum HttpStartError {
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {endpoint}: {error}")]
     Bind {
         /// The address.
-        address: SocketAddr,
+        endpoint: Endpoint,
         /// The system's error.
         error: io::Error,
     },
@@ -78,8 +78,9 @@ pub enum HttpStartError {
 /// Settings of the HTTP port.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Maximum body of a request in bytes, uncompressed (`--http-max-input-size`).
-    pub max_receive_bytes: usize,
+    /// Maximum bytes of a request's JSON, of raw input, and of what a body is decompressed to
+    /// (`--http-max-input-size`).
+    pub max_input_bytes: usize,
     /// Certificate and key; `None`: plain text (`--http-use-ssl`). With client authorities, requests without a client
     /// certificate are rejected, except health requests, because Kubernetes probes have no certificate.
     pub tls: Option<TlsConfig>,
@@ -90,9 +91,9 @@ pub struct HttpConfig {
 }
 
 impl Default for HttpConfig {
-    /// Message sizes as over gRPC, plain text, with the page, and without restrictions.
+    /// Triton's limit on JSON, plain text, with the page, and without restrictions.
     fn default() -> Self {
-        Self { max_receive_bytes: i32::MAX as usize, tls: None, allow_web: true, restricted: Vec::new() }
+        Self { max_input_bytes: 64 << 20, tls: None, allow_web: true, restricted: Vec::new() }
     }
 }
 
@@ -109,10 +110,11 @@ pub fn loaded_versions(repository: &Repository) -> Vec<LoadedVersion> {
 /// A running HTTP endpoint. Dropping it closes the port and lets requests in flight end.
 #[derive(Debug)]
 pub struct HttpServer {
-    address: SocketAddr,
+    endpoint: Endpoint,
     connections: TaskTracker,
     closing: CancellationToken,
     ended: CancellationToken,
+    tls: Option<Arc<Certificates>>,
 }
 
 impl HttpServer {
@@ -121,16 +123,16 @@ impl HttpServer {
     /// # Errors
     /// If the address cannot be bound, the certificates are unusable, or the restrictions contradict each other.
     pub async fn start(
-        address: SocketAddr,
+        endpoint: impl Into<Endpoint>,
         services: Services,
         config: HttpConfig,
         timeline: Arc<Timeline>,
     ) -> Result<Self, HttpStartError> {
         let (services, places) = (Arc::new(services.clone()), services.budgets.http_connections);
         let tls = config.tls.as_ref();
-        let tls = tls.map(|files| tls::acceptor(files, HTTP_1, Uncertified::Accepted)).transpose()?;
+        let tls = tls.map(|files| Certificates::read(files, HTTP_1, Uncertified::Accepted)).transpose()?;
         let routes = routes::api(Arc::clone(&services), config, timeline)?;
-        Self::listen(address, routes, tls, Some(services), places).await
+        Self::listen(endpoint.into(), routes, tls, Some(services), places).await
     }
 
     /// Serves only `GET /metrics`, with at most as many connections as the budget allows.
@@ -138,32 +140,36 @@ impl HttpServer {
     /// # Errors
     /// If the address cannot be bound.
     pub async fn start_metrics(
-        address: SocketAddr,
+        endpoint: impl Into<Endpoint>,
         metrics: Arc<Metrics>,
         connections: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        Self::listen(address, routes::metrics(metrics), None, None, connections).await
+        Self::listen(endpoint.into(), routes::metrics(metrics), None, None, connections).await
     }
 
     async fn listen(
-        address: SocketAddr,
+        endpoint: Endpoint,
         routes: axum::Router,
-        tls: Option<TlsAcceptor>,
+        tls: Option<Arc<Certificates>>,
         services: Option<Arc<Services>>,
         places: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        let bind = |error| HttpStartError::Bind { address, error };
-        let listener = TcpListener::bind(address).await.map_err(bind)?;
-        let bound = listener.local_addr().map_err(bind)?;
+        let (listener, bound) = match endpoint.bind().await {
+            Ok(bound) => bound,
+            Err(error) => return Err(HttpStartError::Bind { endpoint, error }),
+        };
+        let names = Names::of(&endpoint, &bound);
         let server = Self {
-            address: bound,
+            endpoint: bound,
             connections: TaskTracker::new(),
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
+            tls: tls.clone(),
         };
         let acceptor = listener::Acceptor {
             listener,
             routes,
+            names,
             tls,
             services,
             places,
@@ -172,12 +178,21 @@ impl HttpServer {
             ended: server.ended.clone(),
         };
         server.connections.spawn(acceptor.accept());
+        if let Some(certificates) = &server.tls {
+            let (closing, following) = (server.closing.clone(), Arc::clone(certificates).follow());
+            server.connections.spawn(async move { closing.run_until_cancelled(following).await });
+        }
         Ok(server)
     }
 
     /// Returns the address that clients reach.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Returns the port's certificates, if it has any.
+    pub fn certificates(&self) -> Option<&Arc<Certificates>> {
+        self.tls.as_ref()
     }
 
     /// Closes the port and idle connections, gives requests in flight `timeout` to end, and cuts off the rest.

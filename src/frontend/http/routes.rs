@@ -44,8 +44,8 @@ pub(super) fn api(
     let asks_for_certificates = config.tls.is_some_and(|tls| tls.client_ca.is_some());
     let overview = Overview::new(Arc::clone(&services), Arc::clone(&timeline));
     let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
-    let (workers, max_receive_bytes) = (Workers::new(), config.max_receive_bytes);
-    let state = Api { services, workers, max_receive_bytes, config_json, timeline, overview };
+    let (workers, max_input_bytes) = (Workers::new(), config.max_input_bytes);
+    let state = Api { services, workers, max_input_bytes, config_json, timeline, overview };
     let mut router = Router::new();
     let web = if config.allow_web { web() } else { Vec::new() };
     for (path, group, methods) in table().into_iter().chain(web) {

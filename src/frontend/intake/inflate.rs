@@ -6,10 +6,10 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, buf::Reader};
-use flate2::bufread::{GzDecoder, ZlibDecoder};
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use tonic::Status;
 
-use super::{Encoding, Message, ROOM_PATIENCE, Workers, no_room};
+use super::{Buffer, Encoding, Message, ROOM_PATIENCE, Workers, no_room};
 use crate::budget::{Exhausted, Reservation};
 
 /// Bytes of output per step.
@@ -50,27 +50,50 @@ impl From<InflateError> for Status {
 }
 
 enum Decoder {
-    Gzip(GzDecoder<Reader<Bytes>>),
+    /// One or several members (RFC 1952, section 2.2).
+    Gzip(MultiGzDecoder<Reader<Bytes>>),
     Deflate(ZlibDecoder<Reader<Bytes>>),
+}
+
+impl Decoder {
+    /// Decompresses up to [`STEP_BYTES`] more into `message`, and returns how many.
+    fn read(&mut self, message: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Gzip(decoder) => decoder.take(STEP_BYTES as u64).read_to_end(message),
+            Self::Deflate(decoder) => decoder.take(STEP_BYTES as u64).read_to_end(message),
+        }
+    }
+
+    /// Checks that nothing follows the compressed data. What follows a member of gzip has to be another one.
+    fn end(&self) -> io::Result<()> {
+        match self {
+            Self::Deflate(decoder) if decoder.get_ref().get_ref().has_remaining() => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "bytes follow the end of the compressed data"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A message being decompressed.
 pub(in crate::frontend) struct Inflate {
     decoder: Decoder,
     compressed_bytes: usize,
-    message: Vec<u8>,
+    message: Buffer,
     limit: usize,
 }
 
 impl Inflate {
-    /// Starts decompressing a message of at most `limit` bytes.
-    pub(in crate::frontend) fn new(encoding: Encoding, compressed: Bytes, limit: usize) -> Self {
+    /// Starts decompressing a message of at most `limit` bytes, for whose memory `held` has to grow.
+    pub(in crate::frontend) fn new(encoding: Encoding, compressed: Bytes, limit: usize, held: &Reservation) -> Self {
         let compressed_bytes = compressed.len();
         let decoder = match encoding {
-            Encoding::Gzip => Decoder::Gzip(GzDecoder::new(compressed.reader())),
+            Encoding::Gzip => Decoder::Gzip(MultiGzDecoder::new(compressed.reader())),
             Encoding::Deflate => Decoder::Deflate(ZlibDecoder::new(compressed.reader())),
         };
-        Self { decoder, compressed_bytes, message: Vec::new(), limit }
+        // Up to the limit and a step, after which the message is refused.
+        let most = limit.saturating_add(STEP_BYTES).min(held.largest());
+        Self { decoder, compressed_bytes, message: Buffer::new(most), limit }
     }
 
     /// Makes one step if the budget has room for its output. Returns the message once it is complete.
@@ -133,16 +156,15 @@ impl Inflate {
     /// # Errors
     /// If the data does not match its encoding, or if the message exceeds its limit or the available memory.
     fn step(&mut self) -> Result<Option<Bytes>, InflateError> {
-        let before = self.message.len();
-        self.message.try_reserve(if before == 0 { 0 } else { STEP_BYTES }).map_err(|_| InflateError::NoMemory)?;
-        let outcome = match &mut self.decoder {
-            Decoder::Gzip(decoder) => decoder.take(STEP_BYTES as u64).read_to_end(&mut self.message),
-            Decoder::Deflate(decoder) => decoder.take(STEP_BYTES as u64).read_to_end(&mut self.message),
-        };
-        let gained = outcome.map_err(InflateError::Broken)?;
+        let message = self.message.with_room(STEP_BYTES).map_err(|_| InflateError::NoMemory)?;
+        let gained = self.decoder.read(message).map_err(InflateError::Broken)?;
         if self.message.len() > self.limit {
             return Err(InflateError::TooLarge(self.limit));
         }
-        Ok((gained < STEP_BYTES).then(|| std::mem::take(&mut self.message).into()))
+        if gained == STEP_BYTES {
+            return Ok(None);
+        }
+        self.decoder.end().map_err(InflateError::Broken)?;
+        Ok(Some(self.message.finish()))
     }
 }

@@ -1,6 +1,7 @@
 //! Reading requests, independent of transport: memory reservations, decompression, and threads for work that would
 //! block an I/O thread. Independent of protocols and models.
 
+mod buffer;
 mod inflate;
 mod workers;
 
@@ -9,6 +10,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tonic::Status;
 
+pub(super) use buffer::Buffer;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use buffer::TRUSTED_BYTES;
 pub(super) use inflate::{Inflate, InflateError};
 pub(super) use workers::Workers;
 
@@ -22,12 +26,6 @@ use crate::{
 /// How long a message waits for room in the budget of bytes. Meanwhile its body is not read, so flow control stops the
 /// peer.
 pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(2);
-
-/// A message gets this much memory on its declared length alone, in bytes.
-pub(super) const TRUSTED_BYTES: usize = 1 << 20;
-
-/// … and then at most this many times the received bytes.
-pub(super) const TRUST_FACTOR: usize = 8;
 
 /// Maximum message that may be decoded on the I/O thread. Checking the elements of a raw payload takes time, too.
 pub(super) const LONGEST_HERE_BYTES: usize = 1 << 20;

@@ -43,6 +43,7 @@ pub(in crate::frontend) async fn load(
 ) -> Result<pb::RepositoryModelLoadResponse, Status> {
     refuse_repository_name(&request.repository_name)?;
     services.repository.control_allowed().map_err(|error| uncontrolled(&error))?;
+    refuse_model_name(&request.model_name)?;
     let overrides = overrides(request.parameters)?;
     services.repository.load(&request.model_name, overrides).await.map_err(|error| uncontrolled(&error))?;
     Ok(pb::RepositoryModelLoadResponse {})
@@ -72,6 +73,19 @@ fn refuse_repository_name(name: &str) -> Result<(), Status> {
         return Ok(());
     }
     Err(Status::unimplemented(format!("'repository_name' specification is not supported, got '{name}'")))
+}
+
+/// Refuses what cannot be the name of a model, as Triton does from 2.73 on.
+fn refuse_model_name(name: &str) -> Result<(), Status> {
+    let trimmed = name.trim();
+    if trimmed.is_empty() {
+        return Err(Status::invalid_argument("Model name cannot be empty. Please enter a valid name to deploy."));
+    }
+    if trimmed == ".." || trimmed.contains('/') {
+        let text = format!("invalid model name '{name}', model name must not contain path traversal characters");
+        return Err(Status::invalid_argument(text));
+    }
+    Ok(())
 }
 
 fn overrides(parameters: HashMap<String, ModelRepositoryParameter>) -> Result<Overrides, Status> {
@@ -108,6 +122,17 @@ mod tests {
 
     fn parameter(key: &str, choice: ParameterChoice) -> HashMap<String, ModelRepositoryParameter> {
         HashMap::from([(key.to_owned(), ModelRepositoryParameter { parameter_choice: Some(choice) })])
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_refused() {
+        for name in ["", " ", "\t\n", "..", " .. ", "../etc", "a/b", "/etc"] {
+            let status = refuse_model_name(name).expect_err(name);
+            assert_eq!(status.code(), Code::InvalidArgument, "{name:?}");
+        }
+        for name in ["a", "a b", "..a", "a..b", "."] {
+            refuse_model_name(name).expect(name);
+        }
     }
 
     #[test]

@@ -213,10 +213,8 @@ pub(super) const SUMMARIES: [Family; 5] = [
 /// Name of the histogram of first responses, under which models configure their own bounds.
 pub const FIRST_RESPONSE_HISTOGRAM: &str = "nv_inference_first_response_histogram_ms";
 
-pub(super) const FIRST_RESPONSE: Family = histogram(
-    FIRST_RESPONSE_HISTOGRAM,
-    "Time from admission to the first response of decoupled requests, in milliseconds",
-);
+pub(super) const FIRST_RESPONSE: Family =
+    histogram(FIRST_RESPONSE_HISTOGRAM, "Time from admission to the first response, in milliseconds");
 
 pub(super) const REQUEST_DURATION: Family =
     histogram("paternoster_request_duration_seconds", "Time from admission to the answer of answered requests");

@@ -262,9 +262,9 @@ fn a_name_with_quotes_is_escaped() {
     assert_has(&text, "nv_inference_count{model=\"a\\\"b\\\\c\",version=\"1\"} 0");
 }
 
-fn shown(latencies: LatencyMetrics, decoupled: bool) -> LoadedVersion {
+fn shown(latencies: &LatencyMetrics) -> LoadedVersion {
     let version = version("m", 1);
-    version.stats.keep_latencies(VersionLatencies::new(&latencies, decoupled, None));
+    version.stats.keep_latencies(VersionLatencies::new(latencies, None));
     version.stats.success(1, &TIMINGS);
     version.stats.first_response(150_000_000);
     version
@@ -273,7 +273,7 @@ fn shown(latencies: LatencyMetrics, decoupled: bool) -> LoadedVersion {
 #[test]
 fn summaries_and_first_responses_are_shown_where_they_are_asked_for() {
     let all = LatencyMetrics { summaries: true, quantiles: vec![0.5], histograms: true, ..LatencyMetrics::default() };
-    let text = metrics_of(vec![shown(all.clone(), true)]).render().expect("renders");
+    let text = metrics_of(vec![shown(&all)]).render().expect("renders");
     let asked = |family: &&String| family.contains("summary") || family.contains("first_response");
     let found: Vec<String> = families(&text, "nv_").iter().filter(asked).cloned().collect();
     assert_eq!(
@@ -299,16 +299,14 @@ fn summaries_and_first_responses_are_shown_where_they_are_asked_for() {
     ] {
         assert_has(&text, line);
     }
-    let ordinary = metrics_of(vec![shown(all, false)]).render().expect("renders");
-    assert!(!ordinary.contains("first_response"), "only decoupled models have a first response:\n{ordinary}");
-    let default = metrics_of(vec![shown(LatencyMetrics::default(), true)]).render().expect("renders");
+    let default = metrics_of(vec![shown(&LatencyMetrics::default())]).render().expect("renders");
     assert!(!default.contains("summary") && !default.contains("first_response"), "{default}");
 }
 
 #[test]
 fn counters_of_durations_go_where_they_are_not_wanted() {
     let without = LatencyMetrics { counters: false, ..LatencyMetrics::default() };
-    let text = metrics_of(vec![shown(without, false)]).render().expect("renders");
+    let text = metrics_of(vec![shown(&without)]).render().expect("renders");
     assert!(!text.contains("_duration_us"), "{text}");
     assert_has(&text, "nv_inference_count{model=\"m\",version=\"1\"} 1");
 }

@@ -24,7 +24,6 @@ pub(super) fn select(
     if requested.is_empty() {
         return Ok(Selection::All);
     }
-    // Indexed by output of the model, so an output that is requested a thousand times takes no more memory than once.
     let mut forms: SmallVec<[Option<OutputForm>; 4]> = SmallVec::new();
     forms.resize_with(spec.outputs.len(), || None);
     for output in requested {
@@ -37,10 +36,8 @@ pub(super) fn select(
             fault: Box::new(fault),
         };
         let form = form(&output, &spec.outputs[index], regions).map_err(fault)?;
-        match &forms[index] {
-            None => forms[index] = Some(form),
-            Some(before) if *before == form => {}
-            Some(_) => return Err(fault(OutputFault::Contradiction)),
+        if forms[index].replace(form).is_some() {
+            return Err(Fault::DuplicateOutput { output: output.name });
         }
     }
     let plans = forms.into_iter().enumerate();

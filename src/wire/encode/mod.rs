@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     Kind, ReplyPlan, RequestError,
-    classification::classify,
+    classification::{MOST_CLASSES, classify, elements_per_row},
     pb::{
         InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
     },
@@ -54,6 +54,11 @@ enum EncodeFault {
          region '{region}') should be at least {needed} bytes to hold the results"
     )]
     RegionTooSmall { model: String, output: String, region: String, available: u64, needed: u64 },
+    #[error(
+        "output '{output}' for model '{model}': classification output tensor too large, expected at most {most} \
+         elements in a row"
+    )]
+    TooManyClasses { model: String, output: String, most: usize },
     #[error("output '{output}' for model '{model}': {fault}")]
     Region { model: String, output: String, fault: Box<SharedMemoryError> },
 }
@@ -62,7 +67,7 @@ impl EncodeFault {
     fn kind(&self) -> Kind {
         match self {
             Self::OutputCount { .. } | Self::Inconsistent { .. } => Kind::Internal,
-            Self::RegionTooSmall { .. } => Kind::InvalidArgument,
+            Self::RegionTooSmall { .. } | Self::TooManyClasses { .. } => Kind::InvalidArgument,
             Self::Region { fault, .. } => fault.kind(),
         }
     }
@@ -114,7 +119,15 @@ impl<'a> Reply<'a> {
         match form {
             OutputForm::Raw => self.push(output, output.datatype, tensor),
             OutputForm::Classes { count } => {
-                let classes = classify(&tensor, output, self.spec.has_batch_axis(), *count);
+                let batched = self.spec.has_batch_axis();
+                if elements_per_row(&tensor, batched).is_some_and(|elements| elements > MOST_CLASSES) {
+                    return Err(EncodeFault::TooManyClasses {
+                        model: self.spec.name.clone(),
+                        output: output.name.clone(),
+                        most: MOST_CLASSES,
+                    });
+                }
+                let classes = classify(&tensor, output, batched, *count);
                 let classes = classes.ok_or_else(|| EncodeFault::Inconsistent {
                     model: self.spec.name.clone(),
                     output: output.name.clone(),

@@ -9,6 +9,12 @@ use crate::{
 pub(super) enum JsonFault {
     #[error("failed to parse the request JSON: {0}")]
     Syntax(serde_json::Error),
+    #[error("failed to parse the request JSON: '{member}': {error}")]
+    Member { member: String, error: serde_json::Error },
+    #[error("expected parameter '{key}' to be a number, a boolean or a string")]
+    Nested { key: String },
+    #[error("JSON nesting depth exceeds maximum allowed limit ({most})")]
+    TooDeep { most: usize },
     #[error("Inference-Header-Content-Length is {json}, but the body has {body} bytes")]
     HeaderLength { json: usize, body: usize },
     #[error("input '{input}': {fault}")]
@@ -17,8 +23,6 @@ pub(super) enum JsonFault {
     BinaryLeft { left: usize },
     #[error("invalid value type for '{key}' parameter, expected {expected}")]
     ParameterType { key: &'static str, expected: &'static str },
-    #[error("output '{output}' is asked for both as JSON and as binary data")]
-    Contradiction { output: String },
     #[error(
         "output '{output}' for model '{model}': sending {datatype} data via JSON is not supported, ask for it as \
          binary data"
@@ -40,6 +44,8 @@ pub(super) enum InputFault {
     NoJsonForm(DataType),
     #[error("unable to parse 'data' as {datatype}: {error}")]
     Data { datatype: DataType, error: serde_json::Error },
+    #[error("unable to parse 'data' as {datatype}: the value {value} does not fit the datatype, expected {expected}")]
+    NotFinite { datatype: DataType, value: &'static str, expected: &'static str },
     #[error("the shape {shape:?} has a negative dimension or more elements than can be counted")]
     Uncountable { shape: Vec<i64> },
     #[error("the shape {shape:?} does not match the number of elements in 'data': expected {expected}, got {got}")]

@@ -30,17 +30,10 @@ impl Forms {
 
     /// Reads and removes a requested output's parameter `binary_data`.
     pub(super) fn ask(&mut self, output: &mut Output<'_>) -> Result<(), JsonFault> {
-        let Some(binary) = flag(&mut output.parameters, "binary_data")? else { return Ok(()) };
-        match self.named.iter().find(|(name, _)| *name == output.name.0) {
-            Some((_, before)) if *before != binary => {
-                Err(JsonFault::Contradiction { output: output.name.0.to_string() })
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.named.push((output.name.0.to_string(), binary));
-                Ok(())
-            }
+        if let Some(binary) = flag(&mut output.parameters, "binary_data")? {
+            self.named.push((output.name.0.to_string(), binary));
         }
+        Ok(())
     }
 
     /// Whether this output is sent as binary data.

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{
     elements,
     fault::{InputFault, JsonFault},
-    header::{Limits, Parameter, Text},
+    header::{Limits, Parameter, Text, whole},
     reply,
 };
 use crate::{
@@ -42,7 +42,6 @@ pub fn generate_built_bytes(body_bytes: usize) -> usize {
 /// INVALID_ARGUMENT if the body is not such an object, if a field does not fit, or if an input occurs twice.
 pub fn generate(body: &[u8], spec: &ModelSpec) -> Result<ModelInferRequest, RequestError> {
     let limits = Limits::default();
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut request = ModelInferRequest {
         model_name: spec.name.clone(),
         model_version: spec.version.to_string(),
@@ -50,7 +49,7 @@ pub fn generate(body: &[u8], spec: &ModelSpec) -> Result<ModelInferRequest, Requ
     };
     let mut given = Vec::new();
     let fields = Fields { spec, limits: &limits, request: &mut request, given: &mut given, nested: false };
-    fields.deserialize(&mut deserializer).and_then(|()| deserializer.end()).map_err(JsonFault::Syntax)?;
+    whole(body, fields)?;
     for (input, text) in given {
         let (shape, data) = tensor(input, text, spec.has_batch_axis())
             .map_err(|fault| RequestError::from(JsonFault::of_input(&input.name, fault)).with_id(&*request.id))?;
@@ -125,9 +124,13 @@ impl<'de> Visitor<'de> for Fields<'_, '_, 'de> {
             } else if key == ID && !nested {
                 request.id = fields.next_value()?;
             } else {
-                let value = fields.next_value_seed(Parameter(key))?;
-                let parameter = InferParameter { parameter_choice: Some(value) };
-                request.parameters.insert(key.to_owned(), parameter);
+                let parameter_choice = fields.next_value_seed(Parameter(key))?;
+                // It may be meant as an input.
+                if parameter_choice.is_none() {
+                    let text = format!("expected parameter '{key}' to be a number, a boolean or a string");
+                    return Err(A::Error::custom(text));
+                }
+                request.parameters.insert(key.to_owned(), InferParameter { parameter_choice });
             }
         }
         Ok(())

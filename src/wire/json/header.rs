@@ -7,7 +7,9 @@ use serde::{
     de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
+use serde_path_to_error::Track;
 
+use super::{fault::JsonFault, text::not_finite};
 use crate::wire::{
     decode::size::{MOST_DIMENSIONS, MOST_ENTRIES},
     pb::{InferParameter, infer_parameter::ParameterChoice},
@@ -55,24 +57,35 @@ pub(super) struct Output<'a> {
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 /// Reads a request. Also returns the memory that its entries take, without strings and elements.
-pub(super) fn read(text: &[u8]) -> Result<(Header<'_>, usize), serde_json::Error> {
+pub(super) fn read(text: &[u8]) -> Result<(Header<'_>, usize), JsonFault> {
     let limits = Limits::default();
-    let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let header = Object::<Header<'_>>::within(&limits).deserialize(&mut deserializer)?;
-    deserializer.end()?;
+    let header = whole(text, Object::<Header<'_>>::within(&limits))?;
     Ok((header, limits.taken_bytes()))
 }
 
+/// Reads a text to its end. An error names the member of the text where it occurred.
+pub(super) fn whole<'de, S: DeserializeSeed<'de>>(text: &'de [u8], seed: S) -> Result<S::Value, JsonFault> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let mut track = Track::new();
+    let value = seed.deserialize(serde_path_to_error::Deserializer::new(&mut deserializer, &mut track));
+    let value = value.map_err(|error| match track.path() {
+        root if root.iter().next().is_none() => JsonFault::Syntax(error),
+        path => JsonFault::Member { member: path.to_string(), error },
+    })?;
+    deserializer.end().map_err(JsonFault::Syntax)?;
+    Ok(value)
+}
+
 /// Reads an object that has only parameters; an empty text has none.
-pub(super) fn read_parameters(text: &[u8]) -> Result<Parameters, serde_json::Error> {
+pub(super) fn read_parameters(text: &[u8]) -> Result<Parameters, JsonFault> {
     if text.is_empty() {
         return Ok(Parameters::new());
     }
-    let limits = Limits::default();
-    let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let OnlyParameters(parameters) = Object::within(&limits).deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    Ok(parameters)
+    let OnlyParameters(parameters) = whole(text, Object::within(&Limits::default()))?;
+    match parameters.iter().find(|(_, parameter)| parameter.parameter_choice.is_none()) {
+        Some((key, _)) => Err(JsonFault::Nested { key: key.clone() }),
+        None => Ok(parameters),
+    }
 }
 
 struct OnlyParameters(Parameters);
@@ -233,29 +246,41 @@ impl<'de> FromObject<'de> for Parameters {
         let mut parameters = Self::new();
         while let Some(key) = fields.next_key::<String>()? {
             limits.count_parameter()?;
-            let value = fields.next_value_seed(Parameter(&key))?;
-            parameters.insert(key, InferParameter { parameter_choice: Some(value) });
+            let parameter_choice = fields.next_value_seed(Parameter(&key))?;
+            parameters.insert(key, InferParameter { parameter_choice });
         }
         Ok(parameters)
     }
 }
 
-/// The value of a parameter with this key.
+/// The value of a parameter with this key; `None` for an object, a list or null. Other servers take these, so clients
+/// send them. Those who know the key refuse them.
 pub(super) struct Parameter<'k>(pub(super) &'k str);
 
 impl<'de> DeserializeSeed<'de> for Parameter<'_> {
-    type Value = ParameterChoice;
+    type Value = Option<ParameterChoice>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ParameterChoice, D::Error> {
-        deserializer.deserialize_any(self)
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let text = <&RawValue>::deserialize(deserializer)?.get();
+        if let Some(number) = not_finite(text) {
+            return Ok(Some(ParameterChoice::DoubleParam(number)));
+        }
+        if text.starts_with(['{', '[', 'n']) {
+            return Ok(None);
+        }
+        let value = serde_json::Deserializer::from_str(text).deserialize_any(Scalar(self.0));
+        value.map(Some).map_err(D::Error::custom)
     }
 }
 
-impl Visitor<'_> for Parameter<'_> {
+/// A value that a parameter of the protocol can have.
+struct Scalar<'k>(&'k str);
+
+impl Visitor<'_> for Scalar<'_> {
     type Value = ParameterChoice;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "parameter '{}' to be a number, a boolean or a string", self.0)
+        formatter.write_str("a number, a boolean or a string")
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<ParameterChoice, E> {

@@ -5,8 +5,9 @@
 //! [`ModelInferResponse`](super::pb::ModelInferResponse). Binary tensors are slices of the body; elements in JSON are
 //! written to a buffer of the size that the input's shape implies.
 //!
-//! [`Request::read`] reads only the structure: the number of its entries is limited, and elements remain text. The
-//! memory that [`Request::build`] then takes is known in advance ([`Request::built_bytes`]).
+//! [`prepare`] checks the depth of the text, and makes JSON of numbers that are not finite. [`Request::read`] reads
+//! only the structure: the number of its entries is limited, and elements remain text. The memory that
+//! [`Request::build`] then takes is known in advance ([`Request::built_bytes`]).
 
 mod elements;
 mod fault;
@@ -18,6 +19,7 @@ mod header;
 mod raw;
 mod reply;
 mod request;
+mod text;
 
 pub use elements::listed;
 pub use forms::Forms;
@@ -25,6 +27,7 @@ pub use generate::{generate, generate_built_bytes, generated};
 pub use raw::raw;
 pub use reply::{Reply, reply};
 pub use request::Request;
+pub use text::prepare;
 
 #[cfg(test)]
 mod tests;
@@ -38,5 +41,5 @@ use super::{RequestError, pb::InferParameter};
 /// # Errors
 /// INVALID_ARGUMENT if the text is not such an object, or has too many parameters.
 pub fn parameters(text: &[u8]) -> Result<HashMap<String, InferParameter>, RequestError> {
-    header::read_parameters(text).map_err(|error| fault::JsonFault::Syntax(error).into())
+    Ok(header::read_parameters(text)?)
 }

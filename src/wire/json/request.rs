@@ -41,7 +41,7 @@ impl<'a> Request<'a> {
         let json_bytes = json_bytes.unwrap_or(body.len());
         let too_long = || JsonFault::HeaderLength { json: json_bytes, body: body.len() };
         let json = body.get(..json_bytes).ok_or_else(too_long)?;
-        let (header, entries_bytes) = header::read(json).map_err(JsonFault::Syntax)?;
+        let (header, entries_bytes) = header::read(json)?;
         Ok(Self { header, entries_bytes, binary: body.slice(json_bytes..) })
     }
 

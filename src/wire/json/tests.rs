@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::value::RawValue;
 
-use super::{elements, fuzz::rest};
+use super::{elements, fuzz::rest, prepare};
 use crate::model::DataType;
 
 const NUMBERS: [DataType; 10] = [
@@ -21,7 +21,9 @@ const NUMBERS: [DataType; 10] = [
 ];
 
 fn read(text: &str, datatype: DataType, shape: &[i64]) -> Result<Bytes, String> {
-    let text: &RawValue = serde_json::from_str(text).expect("JSON");
+    let mut text = Bytes::copy_from_slice(text.as_bytes());
+    prepare(&mut text, None).map_err(|error| error.message().to_owned())?;
+    let text: &RawValue = serde_json::from_slice(&text).expect("JSON");
     elements::read(text, datatype, shape).map_err(|fault| fault.to_string())
 }
 
@@ -57,9 +59,12 @@ proptest! {
         let count = bytes.len() / size;
         let data = &bytes[..count * size];
         let text = written(data, datatype);
-        if !text.contains(['N', 'I']) {
-            let shape = [i64::try_from(count).expect("a few")];
-            prop_assert_eq!(read(&text, datatype, &shape), Ok(Bytes::copy_from_slice(data)));
+        let shape = [i64::try_from(count).expect("a few")];
+        let again = read(&text, datatype, &shape).expect("it was written");
+        // The text, because a NaN may have other bits.
+        prop_assert_eq!(written(&again, datatype), text.clone());
+        if !text.contains("NaN") {
+            prop_assert_eq!(&*again, data);
         }
     }
 
@@ -91,6 +96,12 @@ fn values_at_the_ends_of_each_datatype_fit_and_those_beyond_do_not() {
         (DataType::Int32, "-2147483648", "-2147483649"),
         (DataType::Int64, "9223372036854775807", "9223372036854775808"),
         (DataType::Int64, "1", "1.0"),
+        (DataType::Int32, "0", "NaN"),
+        (DataType::Uint8, "0", "Infinity"),
+        (DataType::Bool, "false", "null"),
+        (DataType::Fp32, "NaN", "null"),
+        (DataType::Fp64, "-Infinity", "{}"),
+        (DataType::Bytes, "\"NaN\"", "NaN"),
         (DataType::Fp32, "3.4028235e38", "3.4028236e38"),
         (DataType::Fp32, "1", "\"1\""),
         (DataType::Fp64, "1e308", "true"),
@@ -105,6 +116,34 @@ fn values_at_the_ends_of_each_datatype_fit_and_those_beyond_do_not() {
 }
 
 #[test]
+fn elements_that_do_not_fit_are_named_with_what_was_expected() {
+    for (text, datatype, expected) in [
+        ("[1,1.0]", DataType::Int32, "value 1.0 at index 1 does not fit the datatype, expected an integer from"),
+        ("[1,null]", DataType::Fp32, "value null at index 1 does not fit the datatype, expected a number up to"),
+        ("[null]", DataType::Bytes, "value null at index 0 does not fit the datatype, expected a string"),
+        ("[{\"a\":[1]}]", DataType::Bool, "value {…} at index 0 does not fit the datatype, expected true or false"),
+        ("[NaN]", DataType::Uint8, "the value NaN does not fit the datatype, expected an integer from 0 to 255"),
+        ("[\"a\",-Infinity]", DataType::Bytes, "the value -Infinity does not fit the datatype, expected a string"),
+        ("[NaN,\"0E0\"]", DataType::Fp32, "value '0E0' at index 1 does not fit the datatype, expected a number"),
+        ("[NaN,1e300]", DataType::Fp32, "value 1e300 at index 1 does not fit the datatype, expected a number up to"),
+        ("NaN", DataType::Fp32, "expected a list, got"),
+    ] {
+        let shape = [if text.contains(',') { 2 } else { 1 }];
+        let refused = read(text, datatype, &shape).expect_err(text);
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_read_in_any_nesting_beside_others() {
+    let shape = [2, 3];
+    let expected = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, 1.5, 16_777_217.0];
+    let read = read("[[NaN, Infinity,-Infinity],[0E0,15e-1,16777217]]", DataType::Fp32, &shape).expect("numbers");
+    let values: Vec<f32> = read.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    assert_eq!(format!("{values:?}"), format!("{expected:?}"));
+}
+
+#[test]
 fn lists_may_be_nested_in_any_way_and_their_elements_are_counted() {
     let flat = read("[1,2,3,4]", DataType::Uint8, &[2, 2]);
     assert_eq!(flat, Ok(Bytes::from_static(&[1, 2, 3, 4])));
@@ -115,8 +154,10 @@ fn lists_may_be_nested_in_any_way_and_their_elements_are_counted() {
         assert!(refused.ends_with(&format!("expected 4, got {got}")), "{refused}");
     }
     assert!(read("1", DataType::Uint8, &[1]).expect_err("no list").contains("expected a list, got 1"));
-    let deep = format!("{}1{}", "[".repeat(120), "]".repeat(120));
-    assert_eq!(read(&deep, DataType::Uint8, &[1]), Ok(Bytes::from_static(&[1])), "depth is bounded, but not close");
+    let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+    assert_eq!(read(&deep(102), DataType::Uint8, &[1]), Ok(Bytes::from_static(&[1])));
+    let refused = read(&deep(103), DataType::Uint8, &[1]).expect_err("too deep");
+    assert_eq!(refused, "JSON nesting depth exceeds maximum allowed limit (100)");
 }
 
 #[test]

@@ -5,7 +5,7 @@ pub(crate) mod raw;
 
 use std::{
     future::Future,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -14,7 +14,7 @@ use paternoster::{
     budget::Budgets,
     executor::{Pool, PoolOptions},
     frontend::{
-        Readiness, Services,
+        Host, Readiness, Services,
         grpc::{GrpcConfig, GrpcServer},
         http::{HttpConfig, HttpServer},
     },
@@ -103,18 +103,21 @@ impl Server {
             tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),
         };
-        let mut config = GrpcConfig { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..GrpcConfig::default() };
+        let mut config = GrpcConfig { endpoint: Host::LOOPBACK.at(0), ..GrpcConfig::default() };
         change(&mut config);
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let timeline = Arc::new(Timeline::off());
-        let http = HttpServer::start(address, services.clone(), HttpConfig::default(), timeline).await;
+        let http = HttpServer::start(Host::LOOPBACK.at(0), services.clone(), HttpConfig::default(), timeline).await;
         let http = http.expect("a free port");
         let grpc = GrpcServer::start(config, services).await.expect("a free port");
         Self { grpc, http, repository, readiness, pool, gate, budgets, tracer, _folder: folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.grpc.address()
+        self.grpc.endpoint().socket().expect("it listens on a port")
+    }
+
+    pub(crate) fn http_address(&self) -> SocketAddr {
+        self.http.endpoint().socket().expect("it listens on a port")
     }
 
     pub(crate) async fn channel(&self) -> Channel {

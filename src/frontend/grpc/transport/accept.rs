@@ -2,12 +2,12 @@
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, time::sleep};
+use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::Host;
-use crate::budget::Budget;
+use crate::{budget::Budget, frontend::listen::Listener};
 
 /// Pause after a failed accept that is caused by the machine rather than the peer, for example if file descriptors run
 /// out.
@@ -19,7 +19,7 @@ const GOLDEN_FRACTION: f64 = 0.618_033_988_749_894_9;
 /// The accept loop's resources.
 pub(in crate::frontend::grpc) struct Acceptor {
     /// The listening socket; closed when the loop ends.
-    pub(in crate::frontend::grpc) listener: TcpListener,
+    pub(in crate::frontend::grpc) listener: Listener,
     /// Serves each connection.
     pub(in crate::frontend::grpc) host: Host,
     /// Budget of open connections.
@@ -37,15 +37,11 @@ pub(in crate::frontend::grpc) async fn accept(acceptor: Acceptor) {
     let mut spread = 0.0_f64;
     while let Some(accepted) = closing.run_until_cancelled(listener.accept()).await {
         match accepted {
-            Ok((stream, _peer)) => {
+            Ok(stream) => {
                 let Some(place) = places.take_one() else {
                     host.turn_away(stream);
                     continue;
                 };
-                // Without this, a small reply could wait for the acknowledgement of the previous one.
-                if stream.set_nodelay(true).is_err() {
-                    continue;
-                }
                 spread = (spread + GOLDEN_FRACTION).fract();
                 let host = Arc::clone(&host);
                 connections.spawn(async move {

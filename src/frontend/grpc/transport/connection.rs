@@ -13,21 +13,22 @@ use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{
+    authority::Escaped,
     calls::{Calls, WithCalls},
     idle::Idleness,
     preface::Prefaced,
 };
 use crate::frontend::{
     grpc::{ConnectionLimits, dispatch::Dispatch},
-    turn_away::turn_away,
+    listen::{Stream, turn_away},
+    tls::Certificates,
 };
 
 /// Flow-control window per call, in bytes.
@@ -52,7 +53,7 @@ const NO_PLACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0
 pub(in crate::frontend::grpc) struct Host {
     dispatch: Arc<Dispatch>,
     limits: ConnectionLimits,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificates>>,
     /// Cancelled when connections must finish their calls and close.
     closing: CancellationToken,
     /// Cancelled when connections must close at once.
@@ -64,7 +65,7 @@ impl Host {
     pub(in crate::frontend::grpc) fn new(
         dispatch: Arc<Dispatch>,
         limits: ConnectionLimits,
-        tls: Option<TlsAcceptor>,
+        tls: Option<Arc<Certificates>>,
         closing: CancellationToken,
         ended: CancellationToken,
     ) -> Self {
@@ -90,13 +91,14 @@ impl Host {
     }
 
     /// Serves a connection until it ends. `spread` in 0..1 selects its age within the variation of a tenth.
-    pub(super) async fn serve(&self, stream: TcpStream, spread: f64) {
+    pub(super) async fn serve(&self, stream: Stream, spread: f64) {
+        let is_unix = matches!(stream, Stream::Right(_));
         let served = match &self.tls {
-            None => match self.shake_hands(Prefaced::expect(stream)).await {
+            None => match self.shake_hands(Prefaced::expect(Escaped::new(stream, is_unix))).await {
                 Ok(stream) => self.serve_http(stream, spread).await,
                 Err(error) => Err(error.into()),
             },
-            Some(tls) => match self.shake_hands(secure(tls, stream)).await {
+            Some(certificates) => match self.shake_hands(secure(certificates.acceptor(), stream, is_unix)).await {
                 Ok(stream) => self.serve_http(stream, spread).await,
                 Err(error) => Err(error.into()),
             },
@@ -107,7 +109,7 @@ impl Host {
     }
 
     /// Closes a connection that exceeds the connection limit.
-    pub(super) fn turn_away(&self, stream: TcpStream) {
+    pub(super) fn turn_away(&self, stream: Stream) {
         // A client that expects TLS could not read a message yet.
         let words = if self.tls.is_none() { NO_PLACE } else { &[] };
         let closed = turn_away(stream, words);
@@ -167,11 +169,8 @@ impl Host {
     }
 }
 
-async fn secure(
-    tls: &TlsAcceptor,
-    stream: TcpStream,
-) -> io::Result<Prefaced<tokio_rustls::server::TlsStream<TcpStream>>> {
-    Prefaced::expect(tls.accept(stream).await?).await
+async fn secure(tls: TlsAcceptor, stream: Stream, is_unix: bool) -> io::Result<Prefaced<Escaped<TlsStream<Stream>>>> {
+    Prefaced::expect(Escaped::new(tls.accept(stream).await?, is_unix)).await
 }
 
 async fn after(duration: Option<Duration>) {

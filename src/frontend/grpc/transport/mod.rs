@@ -2,6 +2,7 @@
 //! calls made over them.
 
 mod accept;
+mod authority;
 mod calls;
 mod connection;
 mod idle;

@@ -10,7 +10,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// The first bytes of every HTTP/2 client (RFC 9113, section 3.4).
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A stream whose preface has been read and verified; it is replayed to the next reader.
 pub(super) struct Prefaced<S> {

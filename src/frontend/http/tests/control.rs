@@ -36,6 +36,9 @@ async fn models_are_controlled_in_explicit_mode_alone() {
     assert_eq!(status, 400);
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("is no base64")), "{answer}");
     assert_eq!(ask(&server, load, "{\"parameters\":[]}").await.0, 400);
+    let (status, answer) = ask(&server, load, "{\"parameters\":{\"x\":{}}}").await;
+    let expected = "expected parameter 'x' to be a number, a boolean or a string";
+    assert_eq!((status, answer["error"].as_str()), (400, Some(expected)));
 }
 
 #[tokio::test]

@@ -44,6 +44,20 @@ async fn fields_are_inputs_or_parameters_and_the_answer_has_the_outputs() {
 }
 
 #[tokio::test]
+async fn numbers_that_are_not_finite_can_be_sent_as_they_are_answered() {
+    let server = start().await;
+    let body = "{\"INPUT0\": [1, -Infinity, NaN], \"parameter\": Infinity}";
+    let answer = post(server.address(), "/v2/models/repeat/generate", &[], body.as_bytes()).await;
+    let text = String::from_utf8_lossy(&answer.body);
+    assert!(answer.status == 200 && text.contains("\"OUTPUT0\":[1.0,-Infinity,NaN]"), "{text}");
+    let lone = post(server.address(), REPEAT, &[], b"{\"INPUT0\": NaN}").await;
+    assert_ne!(lone.status, 400, "it was read: {}", String::from_utf8_lossy(&lone.body));
+    for body in ["{\"INPUT0\": \"NaN\"}", "{\"INPUT0\": [NaN, null]}"] {
+        assert_eq!(post(server.address(), REPEAT, &[], body.as_bytes()).await.status, 400, "{body}");
+    }
+}
+
+#[tokio::test]
 async fn each_response_of_a_model_is_an_event() {
     let server = start().await;
     let answer = ask(&server, REPEAT, &json!({ "INPUT0": [3, 0.5] })).await;
@@ -87,7 +101,7 @@ async fn what_is_wrong_is_told_as_json_before_anything_runs() {
         ("{}", "expected 1 inputs but got 0"),
         ("{\"INPUT0\":1,\"INPUT0\":1}", "input 'INPUT0' already exists in request"),
         ("{\"INPUT0\":\"a\"}", "value 'a' at index 0 does not fit the datatype"),
-        ("{\"INPUT0\":{\"a\":1}}", "invalid type: map"),
+        ("{\"INPUT0\":{\"a\":1}}", "value {…} at index 0 does not fit the datatype, expected a number"),
         ("{\"INPUT0\":[1,2]}", "expected 16, got 2"),
         ("{\"foo\":[1]}", "parameter 'foo' to be a number, a boolean or a string"),
         ("{\"parameters\":1}", "parameters: an object"),

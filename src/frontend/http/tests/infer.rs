@@ -142,6 +142,24 @@ async fn numbers_that_are_not_finite_are_written_as_triton_writes_them() {
 }
 
 #[tokio::test]
+async fn an_answer_can_be_sent_back() {
+    let server = start().await;
+    let mut values = row();
+    values[..3].copy_from_slice(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
+    let json = binary_request(64, &json!({}));
+    let answer = infer_binary(&server, &json, &bytes(&values), &[]).await;
+    let text = String::from_utf8(answer.body).expect("text");
+    let outputs = &text[text.find("\"outputs\"").expect("outputs")..];
+    let inputs = outputs.replace("outputs", "inputs").replace("OUTPUT0", "INPUT0");
+    // Small bodies are read by the I/O thread, large ones by a worker.
+    for spaces in [0, 100_000] {
+        let body = format!("{{{}{inputs}", " ".repeat(spaces));
+        let again = post(server.address(), INFER, &[], body.as_bytes()).await;
+        assert_eq!((again.status, String::from_utf8(again.body).expect("text")), (200, text.clone()));
+    }
+}
+
+#[tokio::test]
 async fn requests_that_are_wrong_are_told_what_was_expected() {
     let server = start().await;
     let input = |change: Value| {
@@ -154,11 +172,16 @@ async fn requests_that_are_wrong_are_told_what_was_expected() {
         ("{".to_owned(), "failed to parse the request JSON"),
         ("[]".to_owned(), "an inference request"),
         ("{} {}".to_owned(), "trailing characters"),
-        ("{\"inputs\": [{}]}".to_owned(), "missing field `name`"),
+        ("{\"inputs\": [{}]}".to_owned(), "'inputs[0]': missing field `name`"),
+        ("{\"inputs\": 1}".to_owned(), "'inputs': invalid type: integer `1`, expected a list of inputs"),
+        ("{\"id\": 1}".to_owned(), "'id': invalid type: integer `1`, expected a string"),
+        (input(json!({ "name": null })), "'inputs[0].name': invalid type: null, expected a string"),
+        (input(json!({ "shape": [1, 1.5] })), "'inputs[0].shape[1]': invalid type: floating point `1.5`, expected i64"),
+        (input(json!({ "parameters": [] })), "'inputs[0].parameters': invalid type: sequence, expected parameters"),
         ("{}".to_owned(), "expected 1 inputs but got 0"),
         (input(json!({ "name": "X" })), "unexpected inference input 'X' for model 'ident'"),
         (input(json!({ "datatype": "FP99" })), "data-type is 'FP99', but the model expects 'FP32'"),
-        (input(json!({ "datatype": "INT32" })), "unable to parse 'data' as INT32: value 0 at index 0"),
+        (input(json!({ "datatype": "INT32" })), "unable to parse 'data' as INT32: value 0.0 at index 0 does not fit"),
         (input(json!({ "datatype": "FP16" })), "receiving FP16 data via JSON is not supported"),
         (input(json!({ "shape": [1, 15] })), "expected 15, got 16"),
         (input(json!({ "shape": [1, -16] })), "negative dimension"),
@@ -169,10 +192,14 @@ async fn requests_that_are_wrong_are_told_what_was_expected() {
         (input(json!({ "data": 1 })), "expected a list, got 1"),
         (input(sixteen(json!("1"))), "value '1' at index 0 does not fit the datatype"),
         (input(sixteen(json!(1e300))), "does not fit the datatype"),
-        (input(sixteen(json!({}))), "invalid type: map"),
-        (input(sixteen(json!(null))), "invalid type: null"),
+        (
+            input(sixteen(json!({}))),
+            "input 'INPUT0': unable to parse 'data' as FP32: value {…} at index 0 does not fit",
+        ),
+        (input(sixteen(json!(null))), "value null at index 0 does not fit the datatype, expected a number up to"),
         (input(json!({ "parameters": { "binary_data_size": 64 } })), "got more than one"),
-        (input(json!({ "parameters": { "x": [1] } })), "parameter 'x' to be a number, a boolean or a string"),
+        (input(json!({ "parameters": { "binary_data_size": [1] } })), "invalid value type for 'binary_data_size'"),
+        (request(json!({ "parameters": { "timeout": { "x": 1 } } })).to_string(), "invalid value type for 'timeout'"),
         (
             "{\"inputs\":[{\"name\":\"INPUT0\",\"shape\":[1,16],\"datatype\":\"FP32\"}]}".to_owned(),
             "expected one of 'data', the parameter 'binary_data_size', or shared memory, got none",
@@ -191,10 +218,27 @@ async fn requests_that_are_wrong_are_told_what_was_expected() {
         }
     }
     assert_eq!(wrong, [], "expected, and the text instead");
-    let (open, close) = ("[".repeat(1000), "]".repeat(1000));
-    let deep = input(json!({ "data": [] })).replace("\"data\":[]", &format!("\"data\":{open}{close}"));
-    let answer = post(server.address(), INFER, &[], deep.as_bytes()).await;
-    assert_eq!((answer.status, answer.error().contains("recursion limit")), (400, true), "{}", answer.error());
+    let deep = |member: &str, depth: usize| {
+        let lists = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        input(json!({ (member): "lists" })).replace("\"lists\"", &lists)
+    };
+    let answer = post(server.address(), INFER, &[], deep("x", 100).as_bytes()).await;
+    assert!(answer.error().contains("nesting depth"), "{}", answer.error());
+    let allowed = post(server.address(), INFER, &[], deep("data", 99).as_bytes()).await;
+    assert!(allowed.error().contains("expected 16, got 0"), "{}", allowed.error());
+    let answer = post(server.address(), INFER, &[], deep("data", 100).as_bytes()).await;
+    let expected = "JSON nesting depth exceeds maximum allowed limit (100)";
+    assert_eq!((answer.status, answer.error().as_str()), (400, expected));
+}
+
+#[tokio::test]
+async fn parameters_that_mean_nothing_here_do_no_harm() {
+    let server = start().await;
+    let nested = json!({ "content_type": "np", "headers": { "a": ["b", null] }, "x": null, "y": [1, { "z": 2 }] });
+    let mut asked = request(json!({ "parameters": nested, "outputs": [{ "name": "OUTPUT0", "parameters": nested }] }));
+    asked["inputs"][0]["parameters"] = nested;
+    let answer = infer(&server, &asked).await;
+    assert_eq!((answer.status, &answer.json()["outputs"][0]["data"]), (200, &json!(row())));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The routes over real connections, with models that need no directory.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -22,7 +22,7 @@ mod restricted;
 mod tls;
 mod web;
 
-const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A server and its fixture.
 struct Started {
@@ -32,8 +32,12 @@ struct Started {
 
 impl Started {
     fn address(&self) -> SocketAddr {
-        self.server.address()
+        address(&self.server)
     }
+}
+
+fn address(server: &HttpServer) -> SocketAddr {
+    server.endpoint().socket().expect("it listens on a port")
 }
 
 async fn start() -> Started {
@@ -48,7 +52,7 @@ async fn start_with(budgets: Budgets, config: HttpConfig, timeline: Timeline) ->
 
 /// Sends one request on its own connection. Returns status, headers and body of the answer.
 async fn call(address: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let answer = exchange(address, request.as_bytes()).await;
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
@@ -75,7 +79,7 @@ async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
     let budgets = Budgets { http_connections: Arc::clone(&places), ..Budgets::default() };
     let server = start_with(budgets, HttpConfig::default(), Timeline::off()).await;
     let mut first = TcpStream::connect(server.address()).await.expect("the server listens");
-    first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
+    first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("the server reads");
     first.read_exact(&mut [0; 15]).await.expect("the server answers");
     // The rejection does not depend on a request: there is no room to read one.
     let refused = exchange(server.address(), b"").await;
@@ -89,19 +93,19 @@ async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
 }
 
 #[tokio::test]
-async fn probes_answer_with_a_status_and_nothing_else() {
+async fn probes_answer_with_a_status_and_little_else() {
     let server = start().await;
     let cases = [
-        ("/v2/health/live", 200),
-        ("/v2/health/ready", 200),
-        ("/v2/models/ident/ready", 200),
-        ("/v2/models/ident/versions/1/ready", 200),
-        ("/v2/models/ident/versions/9/ready", 400),
-        ("/v2/models/nope/ready", 400),
+        ("/v2/health/live", 200, "{\"live\":true}"),
+        ("/v2/health/ready", 200, "{\"ready\":true}"),
+        ("/v2/models/ident/ready", 200, ""),
+        ("/v2/models/ident/versions/1/ready", 200, ""),
+        ("/v2/models/ident/versions/9/ready", 400, ""),
+        ("/v2/models/nope/ready", 400, ""),
     ];
-    for (path, expected) in cases {
+    for (path, expected, text) in cases {
         let (status, _, body) = call(server.address(), "GET", path).await;
-        assert_eq!((status, body.as_str()), (expected, ""), "{path}");
+        assert_eq!((status, body.as_str()), (expected, text), "{path}");
     }
     let (status, answer) = json_of(server.address(), "/v2/models/ident/versions/abc/ready").await;
     assert_eq!(status, 400);
@@ -112,7 +116,8 @@ async fn probes_answer_with_a_status_and_nothing_else() {
 async fn a_server_that_is_not_ready_is_alive() {
     let server = start().await;
     server.fixture.services.readiness.begin_drain();
-    assert_eq!(call(server.address(), "GET", "/v2/health/ready").await.0, 400);
+    let (status, _, body) = call(server.address(), "GET", "/v2/health/ready").await;
+    assert_eq!((status, body.as_str()), (400, ""));
     assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 200);
 }
 
@@ -226,12 +231,15 @@ async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
             .expect("names are unique");
     let server = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics), Budget::of(100)).await.expect("a free port");
 
-    let (status, head, body) = call(server.address(), "GET", "/metrics").await;
+    let (status, head, body) = call(address(&server), "GET", "/metrics").await;
     assert_eq!(status, 200);
     assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
     assert!(body.contains("nv_inference_count{model=\"ident\",version=\"3\"} 0"), "{body}");
-    assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 404);
-    assert_eq!(call(server.address(), "POST", "/metrics").await.0, 405);
+    assert_eq!(call(address(&server), "GET", "/v2/health/live").await.0, 404);
+    assert_eq!(call(address(&server), "POST", "/metrics").await.0, 405);
+    let of_a_site = b"GET /metrics HTTP/1.1\r\nhost: site.example\r\nconnection: close\r\n\r\n";
+    let answer = exchange(address(&server), of_a_site).await;
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
 }
 
 #[tokio::test]
@@ -301,11 +309,51 @@ async fn a_head_without_end_is_refused() {
 }
 
 #[tokio::test]
+async fn a_head_may_have_64_kib_in_100_fields() {
+    let server = start().await;
+    let ask = async |head: &str| {
+        let mut stream = TcpStream::connect(server.address()).await.expect("the server listens");
+        let mut answer = Vec::new();
+        let sent = stream.write_all(head.as_bytes()).await;
+        // A server that refuses need not read everything, which may reset the connection.
+        let read = stream.read_to_end(&mut answer).await;
+        match (sent.and(read.map(drop)), answer.get(9..12)) {
+            (_, Some(status)) => String::from_utf8_lossy(status).into_owned(),
+            (Err(_), None) => "431".to_owned(),
+            (Ok(()), None) => panic!("no answer"),
+        }
+    };
+    let of_bytes = |bytes: usize| {
+        let head = "GET /v2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: \r\n\r\n";
+        head.replace("x: ", &format!("x: {}", "y".repeat(bytes - head.len())))
+    };
+    assert_eq!(ask(&of_bytes(64 << 10)).await, "200");
+    assert_eq!(ask(&of_bytes((64 << 10) + 1)).await, "431");
+    let of_fields = |fields: usize| {
+        let more: String = (2..fields).map(|field| format!("x-{field}: y\r\n")).collect();
+        format!("GET /v2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n")
+    };
+    assert_eq!(ask(&of_fields(100)).await, "200");
+    assert_eq!(ask(&of_fields(101)).await, "431");
+}
+
+#[tokio::test]
+async fn a_request_without_exactly_one_host_is_refused() {
+    let server = start().await;
+    for hosts in ["", "host: localhost\r\nhost: localhost\r\n"] {
+        let request = format!("GET /v2 HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        let answer = send(server.address(), request.as_bytes()).await;
+        assert_eq!(answer.status, 400, "{hosts}");
+        assert!(answer.error().contains("Host header, expected one"), "{}", answer.error());
+    }
+}
+
+#[tokio::test]
 async fn shutdown_closes_the_port_and_idle_connections() {
     let server = start().await;
     let address = server.address();
     let mut idle = TcpStream::connect(address).await.expect("the server listens");
-    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
+    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("the server reads");
     let mut first = [0; 12];
     idle.read_exact(&mut first).await.expect("an answer");
     assert_eq!(&first, b"HTTP/1.1 200");
@@ -314,6 +362,27 @@ async fn shutdown_closes_the_port_and_idle_connections() {
     let mut rest = Vec::new();
     idle.read_to_end(&mut rest).await.expect("the server closed the connection");
     assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_as_a_port_does() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let path = folder.path().join("http.sock");
+    let fixture = Fixture::start(Budgets::default()).await;
+    let timeline = Arc::new(Timeline::off());
+    let endpoint = Endpoint::Unix(path.clone());
+    let server = HttpServer::start(endpoint.clone(), fixture.services.clone(), HttpConfig::default(), timeline).await;
+    let server = server.expect("a free path");
+    assert_eq!(server.endpoint(), &endpoint);
+    let mut stream = tokio::net::UnixStream::connect(&path).await.expect("the server listens");
+    // A browser does not reach it, so any host may be named.
+    let request = b"GET /v2/health/live HTTP/1.1\r\nhost: any.name\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).await.expect("the server reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("the server answers");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(server.shutdown(Duration::from_secs(30)).await);
+    assert!(!path.exists());
 }
 
 #[tokio::test]
@@ -354,7 +423,7 @@ impl Answer {
 async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
     let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n{lines}\r\n",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n{lines}\r\n",
         body.len()
     );
     send(address, &[head.as_bytes(), body].concat()).await

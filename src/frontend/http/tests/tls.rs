@@ -46,7 +46,7 @@ impl Authority {
 struct Secured {
     started: Started,
     authority: Authority,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// Starts a server. With an authority for clients, it rejects clients without a certificate.
@@ -64,7 +64,7 @@ async fn secured(clients: Option<&Authority>, budgets: Budgets) -> Secured {
         client_ca: clients.map(|clients| write("clients.pem", &clients.0.pem())),
     };
     let config = HttpConfig { tls: Some(tls), ..HttpConfig::default() };
-    Secured { started: start_with(budgets, config, Timeline::off()).await, authority, _folder: folder }
+    Secured { started: start_with(budgets, config, Timeline::off()).await, authority, folder }
 }
 
 /// Options of a client's handshake.
@@ -97,7 +97,8 @@ impl Secured {
     /// Returns the answer to a request on its own connection, as text.
     async fn ask(&self, client: Client, method: &str, path: &str) -> io::Result<String> {
         let mut stream = self.connect(client).await?;
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
         stream.write_all(head.as_bytes()).await?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await?;
@@ -111,7 +112,7 @@ async fn requests_are_answered_over_tls_and_not_in_plain_text() {
     let alpn = vec![b"http/1.1".to_vec()];
     let mut stream = server.connect(Client { alpn, ..Client::default() }).await.expect("a handshake");
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.expect("it reads");
+    stream.write_all(b"GET /v2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("it answers");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -122,7 +123,7 @@ async fn requests_are_answered_over_tls_and_not_in_plain_text() {
     server.connect(Client { alpn, ..Client::default() }).await.expect_err("HTTP/2 is not spoken here");
 
     let mut plain = TcpStream::connect(server.started.address()).await.expect("the server listens");
-    plain.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("it reads");
+    plain.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
     let mut answer = Vec::new();
     // The connection may be reset, because the server has not read everything.
     let _ = plain.read_to_end(&mut answer).await;
@@ -184,6 +185,33 @@ async fn a_connection_too_many_is_closed_without_a_word() {
     let first = server.connect(Client::default()).await.expect("a handshake");
     assert_eq!(exchange(server.started.address(), b"").await, "", "it could not be read before a handshake");
     drop(first);
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_for_new_connections_and_old_ones_go_on() {
+    let server = secured(None, Budgets::default()).await;
+    let presented = |stream: &TlsStream<TcpStream>| stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+    let ask = async |stream: &mut TlsStream<TcpStream>| {
+        stream.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("it answers");
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let mut old = server.connect(Client::default()).await.expect("a handshake");
+    let (cert, key) = server.authority.sign("localhost");
+    fs::write(server.folder.path().join("server.pem"), cert).expect("a file");
+    fs::write(server.folder.path().join("server.key"), key).expect("a file");
+    server.started.server.certificates().expect("it has TLS").reload().await;
+
+    let mut new = server.connect(Client::default()).await.expect("a handshake");
+    assert_ne!(presented(&new), presented(&old));
+    for stream in [&mut old, &mut new] {
+        assert_eq!(ask(stream).await, "HTTP/1.1 200");
+    }
+    fs::write(server.folder.path().join("server.pem"), "no certificate").expect("a file");
+    server.started.server.certificates().expect("it has TLS").reload().await;
+    let newest = server.connect(Client::default()).await.expect("a handshake");
+    assert_eq!(presented(&newest), presented(&new), "the former certificate stays");
 }
 
 #[tokio::test]

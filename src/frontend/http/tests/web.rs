@@ -31,7 +31,7 @@ async fn no_answer_is_for_pages_of_other_sites() {
     let server = start().await;
     let ask = async |method: &str, path: &str| {
         let origin = "origin: http://elsewhere\r\naccess-control-request-method: POST";
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{origin}\r\nconnection: close\r\n\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{origin}\r\nconnection: close\r\n\r\n");
         exchange(server.address(), request.as_bytes()).await.to_lowercase()
     };
     for (path, ..) in routes::table().into_iter().chain(routes::web()) {
@@ -42,6 +42,23 @@ async fn no_answer_is_for_pages_of_other_sites() {
             let is_preflight = method == "OPTIONS";
             assert!(!is_preflight || answer.starts_with("http/1.1 405 "), "{path}: {answer}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_page_whose_own_name_leads_to_this_machine_reads_nothing() {
+    let server = start().await;
+    for (path, ..) in routes::table().into_iter().chain(routes::web()) {
+        let path = path.replace("{model}", "ident").replace("{version}", "1");
+        let ask = async |host: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            exchange(server.address(), request.as_bytes()).await
+        };
+        let answer = ask(&format!("site.example:{}", server.address().port())).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{path}: {answer}");
+        assert!(answer.contains("the host 'site.example' is not this machine"), "{path}: {answer}");
+        let answer = ask(&server.address().to_string()).await;
+        assert!(!answer.starts_with("HTTP/1.1 403 "), "{path}: {answer}");
     }
 }
 
@@ -60,7 +77,7 @@ async fn the_page_is_restricted_with_the_statistics() {
     let server = with(HttpConfig { restricted: vec![restriction], ..HttpConfig::default() }).await;
     for path in ["/", "/v2/overview", "/v2/models/stats"] {
         assert_eq!(call(server.address(), "GET", path).await.0, 403, "{path}");
-        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nkey: secret\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nkey: secret\r\nconnection: close\r\n\r\n");
         let answer = exchange(server.address(), request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
     }

@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use tonic::Code;
 
 use super::*;
-use crate::budget::Budget;
+use crate::{budget::Budget, frontend::intake::TRUSTED_BYTES};
 
 /// Maximum message length in bytes; long enough that memory is not allocated on the declared length alone.
 const LIMIT_BYTES: usize = 2 * TRUSTED_BYTES;
@@ -99,6 +99,6 @@ fn read(body: &[u8], piece_bytes: usize, encoding: Option<Encoding>) -> Outcome 
 fn check_memory(reader: &MessageReader<Pieces>) {
     let State::Gathering(Gathering { length, gathered, .. }) = &reader.state else { return };
     assert!(gathered.len() <= reader.held.amount(), "{} of {} bytes are held", reader.held.amount(), gathered.len());
-    let vouched = TRUSTED_BYTES.max(TRUST_FACTOR * reader.body.come_bytes).min(*length);
+    let vouched = if reader.body.come_bytes > TRUSTED_BYTES { *length } else { TRUSTED_BYTES.min(*length) };
     assert!(gathered.capacity() <= vouched, "{} bytes are held, {vouched} vouched for", gathered.capacity());
 }

@@ -18,7 +18,7 @@ use tonic::Status;
 use super::PREFIX_BYTES;
 use crate::{
     budget::Reservation,
-    frontend::intake::{Encoding, Inflate, Message, ROOM_PATIENCE, TRUST_FACTOR, TRUSTED_BYTES, Workers, no_room},
+    frontend::intake::{Buffer, Encoding, Inflate, Message, ROOM_PATIENCE, Workers, no_room},
 };
 
 /// Maximum pause in the middle of a message that holds more than [`STALL_BYTES`], so that a peer cannot hold memory by
@@ -67,7 +67,7 @@ enum State {
 struct Gathering {
     compressed: bool,
     length: usize,
-    gathered: Vec<u8>,
+    gathered: Buffer,
 }
 
 const AT_PREFIX: State = State::Prefix { bytes: [0; PREFIX_BYTES], filled: 0 };
@@ -177,7 +177,7 @@ where
                             self.state = AT_PREFIX;
                             return Poll::Ready(Ok(Some(Message { bytes, held: self.held.take() })));
                         };
-                        self.state = State::Inflating(Box::new(Inflate::new(encoding, bytes, self.limit)));
+                        self.state = State::Inflating(Box::new(Inflate::new(encoding, bytes, self.limit, &self.held)));
                         continue;
                     }
                 }
@@ -205,7 +205,7 @@ where
         if let Some(error) = self.held.refusal(length) {
             return Err(no_room(&error));
         }
-        self.state = State::Gathering(Gathering { compressed, length, gathered: Vec::new() });
+        self.state = State::Gathering(Gathering { compressed, length, gathered: Buffer::new(length) });
         Ok(())
     }
 
@@ -268,19 +268,15 @@ impl Gathering {
     fn gather(&mut self, chunk: &mut Bytes) -> Result<Option<Bytes>, Status> {
         let Self { length, gathered, .. } = self;
         let length = *length;
-        if gathered.is_empty() && chunk.len() >= length {
+        if gathered.len() == 0 && chunk.len() >= length {
             return Ok(Some(chunk.split_to(length)));
         }
         let piece = chunk.split_to(chunk.len().min(length - gathered.len()));
-        let needed = gathered.len() + piece.len();
-        if needed > gathered.capacity() {
-            let trusted = needed.saturating_mul(TRUST_FACTOR).max(TRUSTED_BYTES).min(length);
-            gathered
-                .try_reserve_exact(trusted - gathered.len())
-                .map_err(|_| Status::resource_exhausted(format!("no memory for a message of {length} bytes")))?;
-        }
-        gathered.extend_from_slice(&piece);
-        Ok((gathered.len() == length).then(|| mem::take(gathered).into()))
+        gathered
+            .with_room(piece.len())
+            .map_err(|_| Status::resource_exhausted(format!("no memory for a message of {length} bytes")))?
+            .extend_from_slice(&piece);
+        Ok((gathered.len() == length).then(|| gathered.finish()))
     }
 }
 

@@ -97,14 +97,6 @@ async fn a_message_in_one_piece_is_not_copied() {
 }
 
 #[tokio::test]
-async fn a_declared_length_alone_gets_little_memory() {
-    let mut gathering = Gathering { compressed: false, length: i32::MAX as usize, gathered: Vec::new() };
-    let begun = gathering.gather(&mut Bytes::from_static(b"x")).expect("memory");
-    assert!(begun.is_none());
-    assert!(gathering.gathered.capacity() <= TRUSTED_BYTES, "got {} bytes", gathering.gathered.capacity());
-}
-
-#[tokio::test]
 async fn a_message_over_the_limit_is_refused_by_its_declared_length() {
     let mut reader = reader(&framed(&[0; 101])[..PREFIX_BYTES], 100, 100);
     let status = next(&mut reader).await.expect_err("one byte too long");

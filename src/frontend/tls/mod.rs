@@ -1,23 +1,24 @@
-//! TLS and mutual TLS from PEM files, for both ports.
+//! TLS and mutual TLS from PEM files, for both ports. `reload` reads the files again when they change.
+
+mod reload;
 
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        self, RootCertStore, ServerConfig,
-        crypto::{CryptoProvider, ring},
-        pki_types::{
-            CertificateDer, PrivateKeyDer,
-            pem::{self, PemObject},
-        },
-        server::{VerifierBuilderError, WebPkiClientVerifier},
-        sign::{CertifiedKey, SingleCertAndKey},
+use tokio_rustls::rustls::{
+    self, RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
     },
+    server::{VerifierBuilderError, WebPkiClientVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
 };
+
+pub use reload::Certificates;
 
 /// PEM files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +95,7 @@ pub(super) enum Uncertified {
 ///
 /// # Errors
 /// If a file cannot be read, or if its content is unusable.
-pub(super) fn acceptor(config: &TlsConfig, alpn: &[u8], uncertified: Uncertified) -> Result<TlsAcceptor, TlsError> {
+fn settings(config: &TlsConfig, alpn: &[u8], uncertified: Uncertified) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let identity = identity(config, &provider)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -114,7 +115,7 @@ pub(super) fn acceptor(config: &TlsConfig, alpn: &[u8], uncertified: Uncertified
     };
     let mut server = builder.with_cert_resolver(Arc::new(identity));
     server.alpn_protocols = vec![alpn.to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(server)))
+    Ok(server)
 }
 
 fn identity(config: &TlsConfig, provider: &CryptoProvider) -> Result<SingleCertAndKey, TlsError> {
@@ -167,7 +168,7 @@ mod tests {
             fs::write(path, content).expect("a file");
         }
         let config = TlsConfig { cert, key, client_ca: Some(client_ca) };
-        let refused = acceptor(&config, b"h2", Uncertified::Refused).err();
+        let refused = settings(&config, b"h2", Uncertified::Refused).err();
         (folder, refused.map(|error| error.to_string()).unwrap_or_default())
     }
 
@@ -200,7 +201,7 @@ mod tests {
     fn a_file_that_is_not_there_is_named() {
         let nowhere = || PathBuf::from("/no/such/file.pem");
         let config = TlsConfig { cert: nowhere(), key: nowhere(), client_ca: None };
-        let error = acceptor(&config, b"h2", Uncertified::Refused).err().expect("there is no file").to_string();
+        let error = settings(&config, b"h2", Uncertified::Refused).expect_err("there is no file").to_string();
         assert!(error.starts_with("cannot read a certificate from '/no/such/file.pem': "), "{error}");
     }
 }
