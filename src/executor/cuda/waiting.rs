@@ -15,12 +15,15 @@ use crate::{
 };
 
 /// The place of an order among all that the core has issued.
-type Number = u64;
+pub(super) type Number = u64;
+
+/// A task, with the pool that it is reported to.
+pub(super) type WaitingTask = (Arc<dyn Reports>, Number, Job);
 
 /// Orders that wait: tasks by lane, and what follows all tasks of its model that were issued before it.
 #[derive(Default)]
 pub(super) struct Waiting {
-    lanes: Vec<VecDeque<(Arc<dyn Reports>, Number, Job)>>,
+    lanes: Vec<VecDeque<WaitingTask>>,
     others: VecDeque<(Number, ModelId, Order)>,
     /// Tasks in `lanes`.
     tasks: HashSet<TaskId>,
@@ -54,11 +57,7 @@ impl Waiting {
 
     /// Removes the next task of a lane, unless it comes after one that waits on another lane. `keeps_order`: whether
     /// tasks of a model come after all orders of it that were issued before them.
-    pub(super) fn next(
-        &mut self,
-        lane: usize,
-        keeps_order: impl Fn(ModelId) -> bool,
-    ) -> Option<(Arc<dyn Reports>, Number, Job)> {
+    pub(super) fn next(&mut self, lane: usize, keeps_order: impl Fn(ModelId) -> bool) -> Option<WaitingTask> {
         let (_, number, job) = self.lanes.get(lane)?.front()?;
         let is_behind = job.task.after.iter().any(|after| self.tasks.contains(after));
         let model = job.task.model;

@@ -254,7 +254,7 @@ async fn a_page_of_metrics_that_takes_long_delays_no_request() {
     let pages = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics), Budget::of(100)).await.expect("a free port");
     let server = start().await;
     let page = tokio::spawn({
-        let address = pages.address();
+        let address = address(&pages);
         async move { call(address, "GET", "/metrics").await.0 }
     });
     // The test's only I/O thread would wait for the page.
