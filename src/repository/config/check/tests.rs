@@ -128,8 +128,9 @@ fn batching_numbers_must_agree() {
     let level = "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 2 value { } }";
     assert!(window(level).contains("priority_queue_policy[2]: expected a level from 1 to priority_levels 1"));
     assert_eq!(
-        contradiction("dynamic_batching { }"),
-        "config.pbtxt:3:1: dynamic_batching: batching needs a max_batch_size of at least 1, but it is 0"
+        contradiction("dynamic_batching { preferred_batch_size: 1 }"),
+        "config.pbtxt:3:20: dynamic_batching.preferred_batch_size: expected sizes from 1 to max_batch_size 0, but \
+         found 1"
     );
     assert!(contradiction("max_batch_size: -1").contains("expected 0 or more, but found -1"));
     agrees(&format!("{INPUT}{OUTPUT}max_batch_size: 1 dynamic_batching {{ preferred_batch_size: 1 }}"));

@@ -103,7 +103,11 @@ fn knobs(
     let Settings { config, own } = settings;
     let policy = policies::read(settings, stages, origin)?;
     let queueing = match (&policy, &config.scheduling_choice) {
-        (Policy::Serial, _) => QueueingKnobs::default(),
+        (Policy::Serial, None) => QueueingKnobs::default(),
+        // Requests that share no batch need not have similar lengths.
+        (Policy::Serial, Some(SchedulingChoice::DynamicBatching(batching))) => {
+            QueueingKnobs { bucket_width: 0, ..queueing(own, batching) }
+        }
         (_, Some(SchedulingChoice::DynamicBatching(batching))) => queueing(own, batching),
         (_, Some(SchedulingChoice::SequenceBatching(_))) => {
             QueueingKnobs { default_queue: sequences::queue(own), ..QueueingKnobs::default() }
