@@ -1,5 +1,7 @@
 //! Compiles the cells of a version whose requests unfold, and runs one small example request through them.
 
+use std::fmt;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -40,12 +42,17 @@ pub(super) fn compile(
     unfold: &UnfoldRequest,
 ) -> Result<StagePrograms, String> {
     let mut graphs = Vec::with_capacity(unfold.cells.len());
+    // Held until the cells are compiled, which then share their sessions.
+    let mut held = Vec::new();
     for (cell, program) in unfold.cells.iter().zip(&request.cells) {
         let graph = program.read()?;
         let signature = Signature::from_bytes(&program.file.display().to_string(), &graph);
-        let ports = ports(&signature.map_err(|fault| fault.to_string())?);
-        let (ports, axes) = ports.map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
-        graphs.push((ports, axes, opener.open(program, graph, &StageRequest::default())?));
+        let mut signature = signature.map_err(|fault| fault.to_string())?;
+        let model = opener.open(program, graph, &StageRequest::default())?;
+        let named = |fault: &dyn fmt::Display| format!("cell '{}': {fault}", cell.name);
+        held.extend(opener.infer_shapes(program, &model, &mut signature).map_err(|error| named(&error))?);
+        let (ports, axes) = ports(&signature).map_err(|fault| named(&fault))?;
+        graphs.push((ports, axes, model));
     }
     // Segments can only be resolved against the inputs and outputs of all cells.
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, ..)| ports.clone()).collect();

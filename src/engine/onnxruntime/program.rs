@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ort::{AsPointer, sys};
+use ort::{AsPointer, sys, value::ValueType};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ use crate::{
         sessions::Origin, target::Target,
     },
     model::{DataType, Dims, IndexRange, ModelSpec, element_count},
-    onnx::{ExternalFiles, SealedModel, index_ranges},
+    onnx::{ExternalFiles, PortDim, SealedModel, index_ranges},
 };
 
 /// A session, shared by all lanes and by all programs of the same graph, since ONNX Runtime allows concurrent runs.
@@ -136,8 +136,8 @@ impl OnnxProgram {
         let weights = Weights::read(model, &mut hash)?;
         let origin = hash.finalize().into();
         let compiled = runtime.sessions().of(origin, || CompiledGraph::new(runtime, &graph, weights, provider))?;
-        let inputs = ports("input", inputs, compiled.session().inputs())?;
-        let outputs = ports("output", outputs, compiled.session().outputs())?;
+        let inputs = ports("input", inputs, &compiled.inputs())?;
+        let outputs = ports("output", outputs, &compiled.outputs())?;
         Ok(Self {
             steady: provider.is_none() && graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
             uses_card: provider.is_some(),
@@ -153,17 +153,16 @@ impl OnnxProgram {
 }
 
 /// Matches the requested tensors with those of the graph.
-fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -> Result<Vec<Port>, EngineError> {
+fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[(String, ValueType)]) -> Result<Vec<Port>, EngineError> {
     wanted
         .iter()
         .map(|&ProgramPort { name, datatype }| {
-            let found = graph.iter().find(|outlet| outlet.name() == name).ok_or_else(|| {
-                let names: Vec<&str> = graph.iter().map(ort::value::Outlet::name).collect();
+            let (_, given) = graph.iter().find(|(own, _)| own == name).ok_or_else(|| {
+                let names: Vec<&str> = graph.iter().map(|(own, _)| own.as_str()).collect();
                 EngineError(format!("the graph has no {kind} '{name}', it has {names:?}"))
             })?;
-            let element = found.dtype().tensor_type().map(sys::ONNXTensorElementDataType::from);
+            let element = given.tensor_type().map(sys::ONNXTensorElementDataType::from);
             if element != Some(element_type(datatype)) {
-                let given = found.dtype();
                 return Err(EngineError(format!(
                     "{kind} '{name}' is {datatype} in the configuration but {given} in the graph"
                 )));
@@ -226,6 +225,11 @@ impl Program for OnnxProgram {
 }
 
 impl OnnxProgram {
+    /// Returns the shape of an output of the graph as ONNX Runtime infers it; `None` if it does not know the rank.
+    pub fn output_dims(&self, name: &str) -> Option<Vec<PortDim>> {
+        self.graph.output_dims(name)
+    }
+
     /// Runs again with outputs that ONNX Runtime allocates, after a run whose outputs did not have the declared shapes,
     /// and records which outputs differ.
     fn execute_undeclared(

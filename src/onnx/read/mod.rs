@@ -20,14 +20,19 @@ use super::{
 
 /// Maximum bytes of declarations (inputs, outputs, operator sets, names). Real models have a few hundred.
 const DECLARATIONS_MAX_BYTES: u64 = 4 << 20;
+/// The first version of the file format in which an input may have a weight as its default.
+const OVERRIDABLE_SINCE: i64 = 4;
 /// Start of a file that Git LFS stores in place of a large one.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Inputs and outputs of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Inputs that a caller must provide, in the file's order. Inputs that are also weights are omitted.
+    /// Inputs that a caller must provide, in the file's order.
     pub inputs: Vec<Port>,
+    /// Inputs that a caller may leave out, in the file's order: the graph has a weight of the same name as their
+    /// default. Files before version 4 list all weights as inputs, none of which can be given.
+    pub optional_inputs: Vec<Port>,
     /// Outputs in the file's order. Undeclared dimensions are inferred from the nodes.
     pub outputs: Vec<Port>,
     /// Version of the standard operator set; `None` if the model does not use it.
@@ -50,6 +55,11 @@ impl Signature {
             Ok((file, length)) => Self::walk(file, length).map_err(|fault| fault.of(label)),
             Err(source) => Err(Error::Read { file: label, source }),
         }
+    }
+
+    /// Iterates over the inputs that a caller must or may provide.
+    pub fn all_inputs(&self) -> impl Iterator<Item = &Port> {
+        self.inputs.iter().chain(&self.optional_inputs)
     }
 
     /// Reads the signature of a model in memory; `label` replaces the file name in errors.
@@ -80,8 +90,7 @@ impl Signature {
 
     fn declared(source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
         let mut wire = Wire::new(source, DECLARATIONS_MAX_BYTES);
-        let mut found =
-            Self { inputs: Vec::new(), outputs: Vec::new(), opset: None, ir_version: 0, producer: String::new() };
+        let mut found = Self::default();
         let mut has_graph = false;
         while let Some(field) = wire.field(length)? {
             match field {
@@ -106,7 +115,11 @@ impl Signature {
         }
         found.check_names()?;
         let weights = initializers(&mut wire, length, found.inputs.iter().map(|port| port.name.clone()).collect())?;
-        found.inputs.retain(|port| !weights.contains(&port.name));
+        let (optional, required) = found.inputs.into_iter().partition(|port| weights.contains(&port.name));
+        found.inputs = required;
+        if found.ir_version >= OVERRIDABLE_SINCE {
+            found.optional_inputs = optional;
+        }
         Ok(found)
     }
 

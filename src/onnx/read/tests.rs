@@ -42,9 +42,14 @@ fn weights_are_no_inputs_even_where_they_are_declared_as_such() {
     let mut model = zoo::scale(2.0).expect("sound");
     let graph = model.0.graph.as_mut().expect("a graph");
     graph.input.push(crate::onnx::port::declare("factor", DataType::Fp32, &dims![1]));
+    let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     let found = of(&model);
-    assert_eq!(found.inputs.len(), 1, "format version 3 declares weights among the inputs");
-    assert_eq!(found.inputs[0].name, "INPUT0");
+    assert_eq!(names(&found.inputs), ["INPUT0"]);
+    assert_eq!(names(&found.optional_inputs), ["factor"], "a request may replace it");
+    model.0.ir_version = Some(3);
+    let found = of(&model);
+    assert_eq!(names(&found.inputs), ["INPUT0"]);
+    assert_eq!(names(&found.optional_inputs), [""; 0], "format version 3 declares all weights among the inputs");
 }
 
 #[test]

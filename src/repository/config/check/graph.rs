@@ -10,8 +10,12 @@ use crate::{
 
 pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
     for tensor in tensors(config) {
-        let port = find(tensor.ports(signature), tensor.name, tensor.what, &tensor.path, origin)?;
+        let port = find(&tensor.ports(signature), tensor.name, tensor.what, &tensor.path, origin)?;
         fits(config, port, tensor.data_type, tensor.shape(), &tensor.path, origin)?;
+        let is_needed = tensor.optional && signature.inputs.contains(port);
+        let message =
+            format!("the graph needs '{}': it has no initializer of this name to use in its place", tensor.name);
+        origin.refuse_if(is_needed, &format!("{}.optional", tensor.path), message)?;
     }
     let known = |name: &str| {
         config.input.iter().any(|input| input.name == name) || sequences::inputs(config).any(|own| own == name)
@@ -25,13 +29,13 @@ pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Or
 }
 
 pub(super) fn find<'s>(
-    ports: &'s [Port],
+    ports: &[&'s Port],
     name: &str,
     what: &str,
     path: &str,
     origin: &Origin,
 ) -> Result<&'s Port, ConfigError> {
-    ports.iter().find(|port| port.name == name).ok_or_else(|| {
+    ports.iter().copied().find(|port| port.name == name).ok_or_else(|| {
         let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
         let hint = suggestion(name, names.iter().copied());
         let message = format!("the graph has no {what} '{name}', only {}{hint}", names.join(", "));
@@ -68,11 +72,16 @@ pub(super) fn fits(
         return Err(origin.error("max_batch_size", message));
     }
     let graph = &sizes[usize::from(batched)..];
-    let same =
-        graph.len() == shape.len() && graph.iter().zip(shape).all(|(graph, given)| *graph == -1 || graph == given);
+    // As in Triton, a scalar is one dimension of size 1 on the wire.
+    let is_scalar = convert::is_scalar(port, batched);
+    let expected = if is_scalar { &[1] } else { graph };
+    let same = expected.len() == shape.len()
+        && expected.iter().zip(shape).all(|(expected, given)| *expected == -1 || expected == given);
     if !same {
         let batch = if batched { " behind the batch dimension" } else { "" };
-        let message = format!("the graph has the shape {graph:?}{batch} for '{name}', but the configuration {shape:?}");
+        let scalar = if is_scalar { ": expected [1] for a scalar" } else { "" };
+        let message =
+            format!("the graph has the shape {graph:?}{batch} for '{name}', but the configuration {shape:?}{scalar}");
         return Err(origin.error(&format!("{path}.dims"), message));
     }
     Ok(())

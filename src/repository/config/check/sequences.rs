@@ -9,7 +9,7 @@ use super::{
 use crate::{
     batching::knob::{DAY_US, given},
     model::DataType,
-    onnx::Signature,
+    onnx::{Port, Signature},
     repository::config::{
         ConfigError, Origin,
         complete::REPEAT,
@@ -188,18 +188,18 @@ pub(super) fn files(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
 /// Checks states and control inputs against the graph.
 pub(super) fn fits(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
     let Some(batching) = sequences::batching(config) else { return Ok(()) };
+    let (inputs, outputs): (Vec<&Port>, Vec<&Port>) =
+        (signature.all_inputs().collect(), signature.outputs.iter().collect());
     for (number, state) in batching.state.iter().enumerate() {
         let path = format!("sequence_batching.state[{number}]");
-        for (ports, name, what) in
-            [(&signature.inputs, &state.input_name, "input"), (&signature.outputs, &state.output_name, "output")]
-        {
+        for (ports, name, what) in [(&inputs, &state.input_name, "input"), (&outputs, &state.output_name, "output")] {
             let port = graph::find(ports, name, what, &path, origin)?;
             graph::fits(config, port, state.data_type, &state.dims, &path, origin)?;
         }
     }
     for (number, input) in batching.control_input.iter().enumerate() {
         let path = format!("sequence_batching.control_input[{number}]");
-        let port = graph::find(&signature.inputs, &input.name, "input", &path, origin)?;
+        let port = graph::find(&inputs, &input.name, "input", &path, origin)?;
         let Some(control) = input.control.first() else { continue };
         let datatype = sequences::values(control)
             .map_or_else(|| convert::datatype(control.data_type), |(datatype, ..)| Some(datatype));

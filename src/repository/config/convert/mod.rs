@@ -21,6 +21,7 @@ use crate::{
         knob::{Milliseconds, from_us},
     },
     model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
+    onnx::{Port, Signature},
 };
 
 /// Converts a number of the configuration's enumeration; `None` for `TYPE_INVALID` and unknown numbers.
@@ -82,6 +83,25 @@ pub fn model(
     let stages = stages::read(settings, origin)?;
     let knobs = knobs(settings, max_batch_size, &stages, origin)?;
     Ok((spec, knobs, stages))
+}
+
+/// Whether a tensor has no dimension at all, not even a batch. On the wire it has the dims `[1]`.
+pub fn is_scalar(port: &Port, batched: bool) -> bool {
+    !batched && port.dims.as_ref().is_some_and(Vec::is_empty)
+}
+
+/// Marks the tensors that are scalars in the graph, so that the engine gets and gives them without dimensions.
+pub fn scalars(spec: &mut ModelSpec, signature: &Signature) {
+    let batched = spec.has_batch_axis();
+    let mark = |tensors: &mut [TensorSpec], ports: &mut dyn Iterator<Item = &Port>| {
+        for port in ports.filter(|port| is_scalar(port, batched)) {
+            for tensor in tensors.iter_mut().filter(|tensor| tensor.name == port.name) {
+                tensor.reshape = Some(Dims::new());
+            }
+        }
+    };
+    mark(&mut spec.inputs, &mut signature.all_inputs());
+    mark(&mut spec.outputs, &mut signature.outputs.iter());
 }
 
 fn padded_axes(own: &OwnSettings, tensor: &TensorSpec, symbols: &[String]) -> SmallVec<[Option<SymbolId>; 4]> {

@@ -59,6 +59,16 @@ fn a_model_without_a_batch_axis_keeps_its_queue() {
 }
 
 #[test]
+fn scalars_lose_their_dimension_in_the_graph() {
+    let (mut spec, _) = from_pbtxt(&TENSORS.replace("[ 4 ]", "[ 1 ]"));
+    let scalar = Port::tensor("x", DataType::Fp32, &[]);
+    let signature = Signature { inputs: vec![scalar], ..Signature::default() };
+    scalars(&mut spec, &signature);
+    assert_eq!(spec.inputs[0].reshape.as_deref(), Some([].as_slice()));
+    assert_eq!(spec.outputs[0].reshape, None);
+}
+
+#[test]
 fn dynamic_batching_becomes_the_window() {
     let (_, knobs) = from_pbtxt(&format!(
         "max_batch_size: 8 {TENSORS} dynamic_batching {{ preferred_batch_size: [ 8, 2, 2 ]
