@@ -85,10 +85,10 @@ impl CompiledGraph {
     pub(super) fn output_dims(&self, name: &str) -> Option<Vec<PortDim>> {
         let port = self.session.outputs().iter().find(|port| port.name() == name)?;
         let ValueType::Tensor { shape, dimension_symbols, .. } = port.dtype() else { return None };
-        let dims = shape.iter().zip(dimension_symbols.iter()).map(|(&length, symbol)| match symbol.as_str() {
-            _ if length >= 0 => PortDim::Fixed(length),
-            "" => PortDim::Unknown,
-            symbol => PortDim::Symbol(symbol.to_owned()),
+        let dims = shape.iter().zip(dimension_symbols.iter());
+        let dims = dims.map(|(&length, name)| match length {
+            0.. => PortDim::Fixed(length),
+            _ => PortDim::named(name),
         });
         // Its interface shows an unknown rank like that of a scalar.
         (!shape.is_empty()).then(|| dims.collect())

@@ -11,8 +11,8 @@ use std::{
 };
 
 use super::{
-    Error, Port,
-    infer::infer,
+    Error, Port, PortDim,
+    infer::{Inference, infer, needs_square},
     outline::outline_of,
     pb,
     protobuf::{Body, Fault, Field, Wire},
@@ -35,6 +35,9 @@ pub struct Signature {
     pub optional_inputs: Vec<Port>,
     /// Outputs in the file's order. Undeclared dimensions are inferred from the nodes.
     pub outputs: Vec<Port>,
+    /// Whether the graph needs the number of rows to equal another length that has the same name, so that requests
+    /// cannot share a batch.
+    pub needs_square: bool,
     /// Version of the standard operator set; `None` if the model does not use it.
     pub opset: Option<i64>,
     /// Version of the file format; 0 if missing.
@@ -73,16 +76,21 @@ impl Signature {
     fn walk(mut source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
         refuse_pointer(&mut source)?;
         let mut found = Self::declared(&mut source, length)?;
-        if found.outputs.iter().any(|port| port.dims.is_none() && port.datatype.is_some()) {
+        let lacks_dims = found.outputs.iter().any(|port| port.dims.is_none() && port.datatype.is_some());
+        let may_need_square = found.inputs.iter().any(repeats_first);
+        if lacks_dims || may_need_square {
             source.rewind()?;
-            found.infer_outputs(source, length);
+            let Some(outline) = outline_of(source, length) else { return Ok(found) };
+            if lacks_dims {
+                found.infer_outputs(&infer(&outline));
+            }
+            found.needs_square = may_need_square && needs_square(&outline);
         }
         Ok(found)
     }
 
-    /// Fills in undeclared datatypes and dimensions of the outputs by inference.
-    fn infer_outputs(&mut self, source: impl Read + Seek, length: u64) {
-        let Some(inference) = outline_of(source, length).as_ref().map(infer) else { return };
+    /// Fills in undeclared dimensions of the outputs by inference.
+    fn infer_outputs(&mut self, inference: &Inference) {
         for port in self.outputs.iter_mut().filter(|port| port.dims.is_none()) {
             port.dims = inference.tensor(&port.name).and_then(|info| info.dims.clone());
         }
@@ -148,6 +156,14 @@ impl Signature {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether another axis has the name of axis 0.
+fn repeats_first(port: &Port) -> bool {
+    match port.dims.as_deref() {
+        Some([first @ PortDim::Symbol(_), rest @ ..]) => rest.contains(first),
+        _ => false,
     }
 }
 

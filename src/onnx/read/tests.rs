@@ -234,3 +234,19 @@ proptest! {
         onnx(&bytes);
     }
 }
+
+#[test]
+fn a_name_that_says_nothing_is_none() {
+    let found = of(&zoo::identity_of(DataType::Fp32, &dims!["?", "n"]).expect("sound"));
+    assert_eq!(found.inputs[0].dims, Some(vec![PortDim::Unknown, PortDim::from("n")]));
+}
+
+#[test]
+fn a_graph_that_needs_as_many_rows_as_columns_is_recognised() {
+    let mut graph = Graph::new("square");
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", "batch"]);
+    let y = graph.op("MatMul", &[&x, &x]).value();
+    graph.output(&y, DataType::Fp32, &dims!["batch", "batch"]);
+    assert!(of(&graph.finish().expect("sound")).needs_square);
+    assert!(!of(&zoo::identity_of(DataType::Fp32, &dims!["batch", "batch"]).expect("sound")).needs_square);
+}

@@ -143,10 +143,12 @@ pub fn lacks_shapes(config: &pb::ModelConfig, signature: &Signature) -> bool {
     })
 }
 
-/// Whether axis 0 of every input and output varies.
+/// Whether axis 0 of every input and output varies, and is not tied to another length.
 pub fn can_batch(signature: &Signature) -> bool {
     let mut ports = signature.inputs.iter().chain(&signature.outputs).peekable();
-    ports.peek().is_some() && ports.all(|port| port.dims.as_ref().is_some_and(|dims| leads_with_batch(dims)))
+    !signature.needs_square
+        && ports.peek().is_some()
+        && ports.all(|port| port.dims.as_ref().is_some_and(|dims| leads_with_batch(dims)))
 }
 
 /// Whether axis 0 of a shape can be the batch.

@@ -127,6 +127,8 @@ fn a_fixed_first_axis_on_any_tensor_is_no_batch() {
     signature.outputs[0].dims = None;
     assert!(!can_batch(&signature), "a shape that is not known");
     assert!(!can_batch(&Signature::default()), "no tensors at all");
+    let square = Signature { needs_square: true, ..identity(&[symbol("n"), symbol("n")]) };
+    assert!(!can_batch(&square), "requests of other sizes do not fit");
 }
 
 #[test]
