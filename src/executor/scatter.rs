@@ -5,7 +5,8 @@ use bytes::Bytes;
 
 use super::{
     OutputTensor, Response,
-    host::gather::{Elements, Part, cut_block, substitute},
+    host::gather::{Part, cut_block, substitute},
+    strings::Elements,
 };
 use crate::{
     batching::{Lengths, ShapeClass},

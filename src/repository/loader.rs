@@ -39,8 +39,8 @@ pub trait Loader: Send + Sync {
     /// Returns the reason, which names the file.
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String>;
 
-    /// Fills in the shapes of outputs that neither the file says nor shape inference over it, as far as the engine knows
-    /// them. Returns the compiled program, so that the load need not compile it again.
+    /// Fills in the shapes of outputs that neither the file says nor shape inference over it, as far as the engine
+    /// knows them. Returns the compiled program, so that the load need not compile it again.
     ///
     /// # Errors
     /// Returns the reason if the program cannot be opened or compiled.

@@ -239,6 +239,7 @@ fn whole(
         inputs: spec.inputs.clone(),
         outputs: spec.outputs.clone(),
         has_batch_axis: spec.has_batch_axis(),
+        batches: None,
         lengths: None,
     };
     plans::of_version(pool, opener.engines, request, &[compiled], &|mut programs| {
@@ -264,8 +265,8 @@ fn stages(
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
-        let lengths = None;
-        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, lengths });
+        let (batches, lengths) = (None, None);
+        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
     plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
         StagePrograms::cut(&request.spec, plan.clone(), programs)

@@ -192,12 +192,15 @@ impl Plan {
         let labels = self.labels(config)?;
         let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(text)?;
         if let Some(signature) = &signature {
-            convert::scalars(&mut spec, signature);
+            convert::scalars(&mut spec, config, signature);
         }
         let mut unfold = unfold::read(&settings, origin).map_err(text)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
         if unfold.is_none() && sequences::batching(config).is_some() {
             unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(text)?;
+            if let (Some(unfold), Some(signature)) = (&mut unfold, &signature) {
+                unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
+            }
             cells.push(whole.clone());
         }
         // In the latency table of a model of cells, stage numbers are cell numbers.

@@ -214,7 +214,7 @@ def test_every_policy_has_a_queue_with_a_limit(start, tmp_path, policy):
     with triton.InferenceServerClient(running.grpc) as client:
         assert client.get_model_config("m").config.dynamic_batching.default_queue_policy.max_queue_size == 2
         answers = queue.Queue()
-        waiting = [client.async_infer("m", inputs, lambda _, error: answers.put(error)) for _ in range(2)]
+        waiting = [client.async_infer("m", inputs, lambda result, error: answers.put(error)) for _ in range(2)]
         eventually("two wait", lambda: pending(running, "m") == 2)
         with refused("UNAVAILABLE", "xceeds maximum queue size"):
             client.infer("m", inputs)
@@ -232,7 +232,7 @@ def test_a_model_without_a_batch_axis_runs_its_queue_one_by_one(served):
     assert reasons(client) == {"m": ""}
     before, answers = statistics(client, "m"), queue.Queue()
     for length in range(1, 9):
-        client.async_infer("m", [tensor("INPUT0", np.arange(length, dtype=np.float32))], lambda *it: answers.put(it))
+        client.async_infer("m", [tensor("INPUT0", np.arange(length, dtype=np.float32))], lambda result, error: answers.put((result, error)))
     found = [answers.get(timeout=30) for _ in range(8)]
     assert [error for _, error in found] == [None] * 8
     assert sorted(len(answer.as_numpy("OUTPUT0")) for answer, _ in found) == list(range(1, 9))

@@ -64,16 +64,16 @@ pub(super) fn fits(
     let Some(dims) = &port.dims else { return Ok(()) };
     let batched = config.max_batch_size > 0;
     let sizes: Vec<i64> = dims.iter().map(PortDim::size).collect();
-    if batched && !leads_with_batch(dims) {
+    // As in Triton, a scalar is one dimension of size 1 on the wire.
+    let is_scalar = convert::is_scalar(config, port);
+    if batched && !leads_with_batch(dims) && !is_scalar {
         let message = format!(
             "the first dimension of '{name}' is no batch: the graph has the shape {sizes:?}, but max_batch_size is {}",
             config.max_batch_size
         );
         return Err(origin.error("max_batch_size", message));
     }
-    let graph = &sizes[usize::from(batched)..];
-    // As in Triton, a scalar is one dimension of size 1 on the wire.
-    let is_scalar = convert::is_scalar(port, batched);
+    let graph = sizes.get(usize::from(batched)..).unwrap_or_default();
     let expected = if is_scalar { &[1] } else { graph };
     let same = expected.len() == shape.len()
         && expected.iter().zip(shape).all(|(expected, given)| *expected == -1 || expected == given);

@@ -116,10 +116,13 @@ pub fn from_graph(
         let tensors = outputs.map(|port| pb::ModelOutput { name: port.name.clone(), ..Default::default() });
         config.output = tensors.collect();
     }
+    let has_sequences = sequences::batching(config).is_some();
+    let is_scalar = |port: &Port| port.dims.as_ref().is_some_and(Vec::is_empty);
     for (number, tensor) in config.input.iter_mut().enumerate() {
         let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
         let Some(port) = signature.all_inputs().find(|port| port.name == tensor.name) else { continue };
-        fill(fields, port, batched).map_err(|fault| origin.error(&format!("input[{number}]"), fault))?;
+        fill(fields, port, batched && !(has_sequences && is_scalar(port)))
+            .map_err(|fault| origin.error(&format!("input[{number}]"), fault))?;
     }
     for (number, tensor) in config.output.iter_mut().enumerate() {
         let Some(port) = signature.outputs.iter().find(|port| port.name == tensor.name) else { continue };

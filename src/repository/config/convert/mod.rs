@@ -85,16 +85,17 @@ pub fn model(
     Ok((spec, knobs, stages))
 }
 
-/// Whether a tensor has no dimension at all, not even a batch. On the wire it has the dims `[1]`.
-pub fn is_scalar(port: &Port, batched: bool) -> bool {
-    !batched && port.dims.as_ref().is_some_and(Vec::is_empty)
+/// Whether a tensor has no dimension in the graph and one of size 1 on the wire. Models with a batch axis have such
+/// inputs only with sequences, where requests that run together must agree in it.
+pub fn is_scalar(config: &pb::ModelConfig, port: &Port) -> bool {
+    let may_be = config.max_batch_size == 0 || sequences::batching(config).is_some();
+    may_be && port.dims.as_ref().is_some_and(Vec::is_empty)
 }
 
 /// Marks the tensors that are scalars in the graph, so that the engine gets and gives them without dimensions.
-pub fn scalars(spec: &mut ModelSpec, signature: &Signature) {
-    let batched = spec.has_batch_axis();
+pub fn scalars(spec: &mut ModelSpec, config: &pb::ModelConfig, signature: &Signature) {
     let mark = |tensors: &mut [TensorSpec], ports: &mut dyn Iterator<Item = &Port>| {
-        for port in ports.filter(|port| is_scalar(port, batched)) {
+        for port in ports.filter(|port| is_scalar(config, port)) {
             for tensor in tensors.iter_mut().filter(|tensor| tensor.name == port.name) {
                 tensor.reshape = Some(Dims::new());
             }

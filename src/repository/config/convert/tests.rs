@@ -63,7 +63,7 @@ fn scalars_lose_their_dimension_in_the_graph() {
     let (mut spec, _) = from_pbtxt(&TENSORS.replace("[ 4 ]", "[ 1 ]"));
     let scalar = Port::tensor("x", DataType::Fp32, &[]);
     let signature = Signature { inputs: vec![scalar], ..Signature::default() };
-    scalars(&mut spec, &signature);
+    scalars(&mut spec, &pb::ModelConfig::default(), &signature);
     assert_eq!(spec.inputs[0].reshape.as_deref(), Some([].as_slice()));
     assert_eq!(spec.outputs[0].reshape, None);
 }
