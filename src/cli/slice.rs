@@ -11,7 +11,7 @@ use super::{
 };
 use crate::onnx::{
     self, SealedModel,
-    cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts},
+    cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts, obstacle},
 };
 
 /// File name of the program in a version directory.
@@ -91,6 +91,9 @@ fn print(args: &SliceArgs, out: &mut dyn Write, width: Option<usize>) -> Result<
     let model = sealed.model();
     let Some(count) = args.stages else {
         let places = legal_cuts(model);
+        if places.is_empty() && !args.json {
+            return Ok(writeln!(out, "0 places: {}", obstacle(model))?);
+        }
         return Ok(if args.json { places_json(&places, out) } else { places_table(&places, out, width) }?);
     };
     let cuts = Cuts::Parts(usize::from(count));
@@ -243,6 +246,14 @@ mod tests {
             assert!(table.contains(&format!("| {} ", place.tensor)), "{table}");
         }
         assert!(shown(&file, None, true).expect("a file will do").starts_with("[\n"));
+    }
+
+    #[test]
+    fn a_model_without_a_place_says_why() {
+        let directory = directory();
+        let whole = directory.path().join("2").join(PROGRAM);
+        assert_eq!(shown(&whole, None, false), Ok("0 places: no tensor is between two nodes\n".to_owned()));
+        assert_eq!(shown(&whole, None, true), Ok("[]\n".to_owned()));
     }
 
     #[test]

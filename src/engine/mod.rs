@@ -5,6 +5,7 @@
 //! graphs into plans for a card. [`Repeat`] and [`RepeatElements`] are small built-in programs that send several
 //! responses per request, for tests of streaming.
 
+mod batch_axes;
 mod card;
 pub mod cuda;
 mod engines;
@@ -19,11 +20,14 @@ mod sessions;
 mod stop;
 mod target;
 
+pub use batch_axes::BatchAxes;
 pub use card::{CardProgram, CardWeights, CardWorkspace, RunParameters, RunSize};
 pub use engines::{Engines, OnnxEngine};
 pub use library::{EngineLibrary, LibraryError};
 pub use precision::Precision;
-pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowDelay, RowFailure};
+pub use program::{
+    Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowDelay, RowFailure, TensorBatch,
+};
 pub use repeat::{Repeat, RepeatElements};
 pub use stop::StopSignal;
 

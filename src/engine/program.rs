@@ -60,6 +60,15 @@ pub struct ProgramPort<'a> {
     pub datatype: DataType,
 }
 
+/// Where a tensor of a graph has the rows of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorBatch {
+    /// Along this axis.
+    Axis(usize),
+    /// Nowhere: the tensor belongs to a run of one row, or is the same for all rows.
+    None,
+}
+
 impl<'a> From<&'a TensorSpec> for ProgramPort<'a> {
     fn from(tensor: &'a TensorSpec) -> Self {
         Self { name: &tensor.name, datatype: tensor.datatype }

@@ -40,6 +40,7 @@ mod scatter;
 mod sim;
 mod stages;
 mod state;
+mod strings;
 mod timer;
 mod watch;
 

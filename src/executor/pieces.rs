@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{OutputTensor, Response, host::gather::Elements};
+use super::{OutputTensor, Response, strings::Elements};
 use crate::model::{Dims, ModelSpec, TensorSpec, element_count};
 
 /// Rows of one output of a request.

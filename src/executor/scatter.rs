@@ -5,7 +5,8 @@ use bytes::Bytes;
 
 use super::{
     OutputTensor, Response,
-    host::gather::{Elements, Part, cut_block, substitute},
+    host::gather::{Part, cut_block, substitute},
+    strings::Elements,
 };
 use crate::{
     batching::{Lengths, ShapeClass},
@@ -107,7 +108,8 @@ fn check_padded(spec: &ModelSpec, output: &TensorSpec, row_dims: &[i64], padded:
 }
 
 /// Returns a row's dimensions on the wire, from the shape that the graph gave. Dimensions may differ from the declared
-/// ones unless they are reshaped or cut back, because some converters declare a single label for any number of labels.
+/// ones unless they are reshaped or cut back, because some converters declare a single label for any number of labels,
+/// and the shape of some outputs is known only after a run.
 fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> Result<Dims, String> {
     let graph_dims = if spec.has_batch_axis() {
         match shape.split_first() {
@@ -125,15 +127,18 @@ fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> 
     let declared = output.reshape.as_ref().unwrap_or(&output.dims);
     let fits = declared.len() == graph_dims.len()
         && declared.iter().zip(graph_dims).all(|(&declared, &given)| declared < 0 || declared == given);
-    if !fits && (output.reshape.is_some() || output.has_padded_axes()) {
+    let is_reshaped = output.reshape.as_ref().is_some_and(|reshape| spec.has_batch_axis() || !reshape.is_empty());
+    if !fits && (is_reshaped || output.has_padded_axes()) {
         return Err(format!(
             "output '{}' of model '{}' has the shape {shape:?}, expected dims {declared:?}",
             output.name, spec.name
         ));
     }
     Ok(match &output.reshape {
-        None => Dims::from_slice(graph_dims),
-        Some(reshape) => substitute(&output.dims, reshape, graph_dims),
+        // On the wire, a scalar has one dimension.
+        _ if graph_dims.is_empty() && !spec.has_batch_axis() => Dims::from_slice(&[1]),
+        Some(reshape) if fits => substitute(&output.dims, reshape, graph_dims),
+        _ => Dims::from_slice(graph_dims),
     })
 }
 

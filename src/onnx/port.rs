@@ -118,11 +118,16 @@ impl PortDim {
         }
     }
 
+    /// Returns the dimension with a name. Some exporters name axes of which they know nothing `?`.
+    pub fn named(name: &str) -> Self {
+        if ["", "?"].contains(&name) { Self::Unknown } else { Self::Symbol(name.to_owned()) }
+    }
+
     fn decode(dim: pb::tensor_shape_proto::Dimension) -> Self {
         match dim.value {
             Some(dimension::Value::DimValue(length)) => Self::Fixed(length),
-            Some(dimension::Value::DimParam(name)) if !name.is_empty() => Self::Symbol(name),
-            Some(dimension::Value::DimParam(_)) | None => Self::Unknown,
+            Some(dimension::Value::DimParam(name)) => Self::named(&name),
+            None => Self::Unknown,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Compiles the cells of a version whose requests unfold, and runs one small example request through them.
 
+use std::{collections::BTreeMap, fmt};
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -7,16 +9,17 @@ use super::{
     LoadRequest, StageRequest,
     config::{
         lengths::CellLengths,
-        unfold::{CellPorts, UnfoldRequest},
+        unfold::{CellPorts, CellTensor, UnfoldRequest},
     },
     opening::Opener,
-    plans::{self, Compiled},
+    plans::{self, Batches, Compiled},
 };
 use crate::{
     batching::Policy,
+    engine::TensorBatch,
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
-        DataType, Dims, ModelSpec, SymbolId, TensorSpec, element_count,
+        Dims, ModelSpec, SymbolId, TensorSpec, element_count,
         unfold::{Nodes, Unfolding},
     },
     onnx::{Port, PortDim, Signature},
@@ -40,27 +43,32 @@ pub(super) fn compile(
     unfold: &UnfoldRequest,
 ) -> Result<StagePrograms, String> {
     let mut graphs = Vec::with_capacity(unfold.cells.len());
+    // Held until the cells are compiled, which then share their sessions.
+    let mut held = Vec::new();
     for (cell, program) in unfold.cells.iter().zip(&request.cells) {
         let graph = program.read()?;
         let signature = Signature::from_bytes(&program.file.display().to_string(), &graph);
-        let ports = ports(&signature.map_err(|fault| fault.to_string())?);
-        let (ports, axes) = ports.map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
-        graphs.push((ports, axes, opener.open(program, graph, &StageRequest::default())?));
+        let mut signature = signature.map_err(|fault| fault.to_string())?;
+        let model = opener.open(program, graph, &StageRequest::default())?;
+        let named = |fault: &dyn fmt::Display| format!("cell '{}': {fault}", cell.name);
+        held.extend(opener.infer_shapes(program, &model, &mut signature).map_err(|error| named(&error))?);
+        let graph = CellGraph::new(&signature, &cell.tensors).map_err(|fault| named(&fault))?;
+        graphs.push((graph, model));
     }
     // Segments can only be resolved against the inputs and outputs of all cells.
-    let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, ..)| ports.clone()).collect();
+    let all_ports: Vec<CellPorts> = graphs.iter().map(|(graph, _)| graph.ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
-    let all_axes: Vec<&[String]> = graphs.iter().map(|(_, axes, _)| &axes[..]).collect();
+    let all_axes: Vec<&[String]> = graphs.iter().map(|(graph, _)| &graph.axes[..]).collect();
     let CellLengths { cells: lengths, most_steps } = CellLengths::of(&unfold.lengths, &all_axes)?;
     let mut compiled = Vec::with_capacity(graphs.len());
     let cells = unfolding.cells.iter().zip(&graphs).zip(&request.cells).zip(lengths);
-    for (((cell, (.., graph)), own), lengths) in cells {
+    for (((cell, (graph, model)), own), lengths) in cells {
         let (inputs, outputs) = CellPrograms::ports(cell);
         let name = format!("cell '{}'", cell.name);
-        let program = opener.compile(own, graph, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
+        let program = opener.compile(own, model, &inputs, &outputs).map_err(|error| format!("{name}: {error}"))?;
         let (inputs, outputs) = (cell.inputs.clone(), cell.outputs.clone());
-        let lengths = Some(lengths);
-        compiled.push(Compiled { name, program, model: graph, inputs, outputs, has_batch_axis: true, lengths });
+        let (lengths, batches) = (Some(lengths), graph.batches());
+        compiled.push(Compiled { name, program, model, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
     let example = example(&request.spec, &unfolding)?;
     let programs = plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
@@ -80,29 +88,78 @@ pub(super) fn compile(
     Ok(programs)
 }
 
-/// Returns the inputs and outputs of a cell's program without the batch axis, and the names of its varying axes; a
-/// tensor's symbols are indices into these names.
-pub(super) fn ports(signature: &Signature) -> Result<(CellPorts, Vec<String>), String> {
-    let mut axes = Vec::new();
-    let inputs = signature.inputs.iter().map(|port| tensor(port, &mut axes, true)).collect::<Result<_, String>>()?;
-    let outputs = signature.outputs.iter().map(|port| tensor(port, &mut axes, false)).collect::<Result<_, String>>()?;
-    Ok((CellPorts { inputs, outputs }, axes))
+/// The inputs and outputs of a cell's program.
+#[derive(Default)]
+pub(super) struct CellGraph {
+    /// Without the batch axis. The symbols of a tensor are indices into `axes`.
+    pub(super) ports: CellPorts,
+    /// The names of varying axes.
+    pub(super) axes: Vec<String>,
+    /// Where inputs and outputs have the batch.
+    batches: Batches,
 }
 
-/// Returns a tensor of a cell. Varying axes of inputs are added to `axes`; an axis without a name is named after its
-/// input. Only axes that an input has can be followed to outputs.
-fn tensor(port: &Port, axes: &mut Vec<String>, is_input: bool) -> Result<TensorSpec, String> {
+impl CellGraph {
+    /// Reads the ports of a program. `tensors` has what the configuration says of them, by name.
+    ///
+    /// # Errors
+    /// Names a tensor that is not a tensor of the protocol or lacks the batch.
+    pub(super) fn new(signature: &Signature, tensors: &BTreeMap<String, CellTensor>) -> Result<Self, String> {
+        let mut graph = Self::default();
+        for port in &signature.inputs {
+            let (tensor, batch) = tensor(port, &mut graph.axes, true, tensors.get(&port.name))?;
+            graph.ports.inputs.push(tensor);
+            graph.batches.inputs.push(batch);
+        }
+        for port in &signature.outputs {
+            let (tensor, batch) = tensor(port, &mut graph.axes, false, tensors.get(&port.name))?;
+            graph.ports.outputs.push(tensor);
+            graph.batches.outputs.push(batch);
+        }
+        Ok(graph)
+    }
+
+    /// Returns where its tensors have the batch; `None` if that is axis 0 in all of them.
+    pub(super) fn batches(&self) -> Option<Batches> {
+        let mut all = self.batches.inputs.iter().chain(&self.batches.outputs);
+        all.any(|batch| *batch != TensorBatch::Axis(0)).then(|| self.batches.clone())
+    }
+}
+
+/// Returns a tensor of a cell, and where it has the batch. Varying axes of inputs are added to `axes`; an axis without
+/// a name is named after its input. Only axes that an input has can be followed to outputs.
+fn tensor(
+    port: &Port,
+    axes: &mut Vec<String>,
+    is_input: bool,
+    given: Option<&CellTensor>,
+) -> Result<(TensorSpec, TensorBatch), String> {
     let name = &port.name;
-    let datatype = port.datatype.filter(|datatype| *datatype != DataType::Bytes);
-    let datatype = datatype.ok_or_else(|| format!("'{name}' is {}, expected numbers", port.type_name))?;
+    let datatype = port.datatype.ok_or_else(|| format!("'{name}' is {}, expected a tensor", port.type_name))?;
     let dims = port.dims.as_ref().ok_or_else(|| format!("'{name}' has an unknown number of dimensions"))?;
-    let rest = match dims.split_first() {
-        None => return Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
-        Some((PortDim::Fixed(length), _)) => {
+    let batch = match given {
+        Some(given) => given.batch,
+        // A scalar has one value for all rows of a run.
+        None if dims.is_empty() && is_input => TensorBatch::None,
+        None => TensorBatch::Axis(0),
+    };
+    let mut rest: Vec<&PortDim> = dims.iter().collect();
+    match (batch, dims.first()) {
+        (TensorBatch::None, Some(_)) => {}
+        (TensorBatch::None, None) => {
+            let scalar = TensorSpec { reshape: Some(Dims::new()), ..TensorSpec::new(name, datatype, &[1]) };
+            return Ok((scalar, batch));
+        }
+        (TensorBatch::Axis(_), None) => return Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
+        (TensorBatch::Axis(0), Some(PortDim::Fixed(length @ 0..))) => {
             return Err(format!("'{name}' has {length} along axis 0, expected the batch, which varies"));
         }
-        Some((_, rest)) => rest,
-    };
+        (TensorBatch::Axis(axis), Some(_)) if axis < rest.len() => drop(rest.remove(axis)),
+        (TensorBatch::Axis(axis), Some(_)) => return Err(format!("'{name}' has no axis {axis}, expected the batch")),
+    }
+    if let Some(dims) = given.and_then(|given| given.dims.as_ref()) {
+        return Ok((TensorSpec::new(name, datatype, dims), batch));
+    }
     let symbols = rest.iter().enumerate().map(|(at, dim)| {
         let axis = match dim {
             PortDim::Symbol(symbol) => symbol.clone(),
@@ -121,9 +178,9 @@ fn tensor(port: &Port, axes: &mut Vec<String>, is_input: bool) -> Result<TensorS
         known.map(|axis| SymbolId(axis as u16))
     });
     let symbols: SmallVec<[Option<SymbolId>; 4]> = symbols.collect();
-    let dims: Dims = rest.iter().map(PortDim::size).collect();
-    let spec = TensorSpec::new(name.clone(), datatype, &dims);
-    Ok(if symbols.iter().any(Option::is_some) { TensorSpec { symbols, ..spec } } else { spec })
+    let dims: Dims = rest.iter().map(|dim| dim.size()).collect();
+    let spec = TensorSpec::new(name, datatype, &dims);
+    Ok((if symbols.iter().any(Option::is_some) { TensorSpec { symbols, ..spec } } else { spec }, batch))
 }
 
 /// Builds a request of zeros with short varying dimensions. A tree is one root with as many leaves as it may have.
@@ -139,7 +196,8 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| {
         let dims = input.dims.iter().map(|&dim| if dim < 0 { length } else { dim });
         let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
-        let size = input.datatype.size_bytes().ok_or_else(|| format!("input '{}' holds strings", input.name))?;
+        // An empty string takes the four bytes of its length.
+        let size = input.datatype.size_bytes().unwrap_or(4);
         let bytes = element_count(&shape).and_then(|elements| elements.checked_mul(size));
         let bytes = bytes.filter(|bytes| *bytes <= left);
         let bytes = bytes.ok_or_else(|| format!("input '{}' is too large", input.name))?;
@@ -160,6 +218,7 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::DataType;
 
     #[test]
     fn an_example_that_no_memory_holds_is_refused() {

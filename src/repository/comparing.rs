@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{CellProgram, LoadRequest, PoolLoader, StageRequest, cells, opening::Opener, warmup};
+use super::{
+    CellProgram, LoadRequest, PoolLoader, StageRequest, cells::CellGraph, opening::Opener, plans::Batches, warmup,
+};
 use crate::{
     batching::Ns,
     device::BufferPool,
@@ -27,6 +29,8 @@ struct Subject {
     program: CellProgram,
     model: SealedModel,
     spec: ModelSpec,
+    /// Where the graph has the batch, if that is not axis 0 in all tensors.
+    batches: Option<Batches>,
     sizes: Vec<Size>,
 }
 
@@ -83,6 +87,11 @@ impl PoolLoader {
             let inputs: Vec<_> = subject.spec.inputs.iter().map(ProgramPort::from).collect();
             let outputs: Vec<_> = subject.spec.outputs.iter().map(ProgramPort::from).collect();
             let program = opener.compile(&by, &subject.model, &inputs, &outputs).map_err(|error| error.0);
+            let spec = &subject.spec;
+            let program = program.map(|program| match &subject.batches {
+                Some(batches) => batches.by_rows(program, &spec.inputs, &spec.outputs),
+                None => program,
+            });
             Candidate { engine, precision, program, points: Vec::new() }
         };
         let mut candidates: Vec<Candidate> = candidates.into_iter().map(candidate).collect();
@@ -108,16 +117,17 @@ fn subjects(opener: &Opener<'_>, request: &LoadRequest) -> Result<Vec<Subject>, 
         let (program, spec) = (request.whole_program(), request.spec.clone());
         let lengths = if spec.symbols.is_empty() { &[0][..] } else { &LENGTHS };
         let sizes = sizes(spec.max_batch_size, lengths);
-        return Ok(vec![Subject { cell: None, model: open(&program)?, program, spec, sizes }]);
+        return Ok(vec![Subject { cell: None, model: open(&program)?, program, spec, batches: None, sizes }]);
     };
     let cells = unfold.cells.iter().zip(&request.cells).map(|(cell, program)| {
         let signature = Signature::from_bytes(&program.file.display().to_string(), &program.read()?);
-        let (ports, _) = cells::ports(&signature.map_err(|fault| fault.to_string())?)?;
+        let graph = CellGraph::new(&signature.map_err(|fault| fault.to_string())?, &cell.tensors)?;
+        let (batches, ports) = (graph.batches(), graph.ports);
         let (inputs, outputs) = (ports.inputs, ports.outputs);
         let (max_batch_size, symbols) = (cell.max_rows(), Vec::new());
         let spec = ModelSpec { max_batch_size, inputs, outputs, symbols, ..request.spec.clone() };
         let (sizes, cell) = (sizes(max_batch_size, &[0]), Some(cell.name.clone()));
-        Ok(Subject { cell, model: open(program)?, program: program.clone(), spec, sizes })
+        Ok(Subject { cell, model: open(program)?, program: program.clone(), spec, batches, sizes })
     });
     cells.collect()
 }

@@ -415,7 +415,8 @@ fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded
     span.record("engine", request.engine.name()).record("placement", display(&request.placement));
     let config = request.config.clone();
     // Warm-up requests have run by the time a version is profiled.
-    let unprofiled = loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), ..request.clone() });
+    let unprofiled =
+        loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), held: None, ..request.clone() });
     let handle = loader.load(request)?;
     handle.stats().loaded_in(began.elapsed());
     Ok(Loaded { version: Arc::new(ModelVersion::new(handle, config)), unprofiled })

@@ -2,7 +2,7 @@
 //! passes.
 
 use std::{
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,7 +19,7 @@ use super::config::{
 };
 use crate::{
     batching::Knobs,
-    engine::{OnnxEngine, Precision},
+    engine::{OnnxEngine, Precision, Program},
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
     onnx::{ExternalFiles, Signature},
@@ -38,6 +38,15 @@ pub trait Loader: Send + Sync {
     /// # Errors
     /// Returns the reason, which names the file.
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String>;
+
+    /// Fills in the shapes of outputs that neither the file says nor shape inference over it, as far as the engine
+    /// knows them. Returns the compiled program, so that the load need not compile it again.
+    ///
+    /// # Errors
+    /// Returns the reason if the program cannot be opened or compiled.
+    fn infer_shapes(&self, _program: &CellProgram, _signature: &mut Signature) -> Result<Option<HeldProgram>, String> {
+        Ok(None)
+    }
 
     /// Returns whether a version loaded from this request may gain from [`Self::profile`].
     fn may_profile(&self, _request: &LoadRequest) -> bool {
@@ -94,6 +103,18 @@ pub struct LoadRequest {
     pub precision: Precision,
     /// The complete configuration, after auto-completion.
     pub config: Arc<pb::ModelConfig>,
+    /// The program, if completion had to compile it.
+    pub held: Option<HeldProgram>,
+}
+
+/// A compiled program that is held so that its engine does not compile the same graph again.
+#[derive(Clone)]
+pub struct HeldProgram(#[allow(dead_code, reason = "programs of one graph share its session")] pub Arc<dyn Program>);
+
+impl fmt::Debug for HeldProgram {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("HeldProgram").finish_non_exhaustive()
+    }
 }
 
 impl LoadRequest {

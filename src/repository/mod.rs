@@ -44,7 +44,7 @@ pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use error::{ControlError, ResolveError, StartError};
 pub use isolation::{Isolation, IsolationScope, open_alone};
-pub use loader::{CellProgram, EngineKind, LoadRequest, Loader, WarmupSample};
+pub use loader::{CellProgram, EngineKind, HeldProgram, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{CellProgram, Isolation, StageRequest};
+use super::{CellProgram, HeldProgram, Isolation, StageRequest};
 use crate::{
-    engine::{EngineError, Engines, Program, ProgramPort},
-    onnx::SealedModel,
+    engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram},
+    onnx::{Port, SealedModel, Signature},
 };
 
 /// Opens and compiles programs. Where isolation is configured, a separate process opens each program first.
@@ -50,5 +50,28 @@ impl Opener<'_> {
         outputs: &[ProgramPort<'_>],
     ) -> Result<Arc<dyn Program>, EngineError> {
         self.engines.compile((program.engine, program.precision), model, inputs, outputs)
+    }
+
+    /// Fills in the shapes of outputs that the signature lacks, as far as the program's engine knows them. Returns the
+    /// compiled program; `None` if nothing is missing, or if the engine cannot be asked.
+    ///
+    /// # Errors
+    /// Fails if the engine rejects the model.
+    pub(super) fn infer_shapes(
+        &self,
+        program: &CellProgram,
+        model: &SealedModel,
+        signature: &mut Signature,
+    ) -> Result<Option<HeldProgram>, EngineError> {
+        let lacks = |port: &&mut Port| port.dims.is_none() && port.datatype.is_some();
+        let mut missing = signature.outputs.iter_mut().filter(lacks).peekable();
+        if program.engine != OnnxEngine::OnnxRuntime || missing.peek().is_none() {
+            return Ok(None);
+        }
+        let compiled = OnnxProgram::compile_sealed(self.engines.runtime()?, model, &[], &[])?;
+        for port in missing {
+            port.dims = compiled.output_dims(&port.name);
+        }
+        Ok(Some(HeldProgram(Arc::new(compiled))))
     }
 }

@@ -8,7 +8,7 @@ use super::{LoadRequest, config::lengths::PreparedLengths};
 use crate::{
     batching::Lengths,
     engine::{
-        Engines, Precision, Program, ProgramPort,
+        BatchAxes, Engines, Precision, Program, ProgramPort, TensorBatch,
         cuda::{OnCard, Plan},
         onnxruntime::{CudaProvider, OnnxProgram},
     },
@@ -27,8 +27,29 @@ pub(super) struct Compiled<'a> {
     pub(super) inputs: Vec<TensorSpec>,
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) has_batch_axis: bool,
+    /// Where the graph has the batch, if that is not axis 0 in all tensors.
+    pub(super) batches: Option<Batches>,
     /// For a cell, the lengths that its own axes are prepared for; `None` if it is padded as the version is.
     pub(super) lengths: Option<PreparedLengths>,
+}
+
+/// Where the inputs and outputs of a program have the batch.
+#[derive(Clone, Default)]
+pub(super) struct Batches {
+    pub(super) inputs: Vec<TensorBatch>,
+    pub(super) outputs: Vec<TensorBatch>,
+}
+
+impl Batches {
+    /// Returns a program of the graph that has the batch as axis 0 of every tensor.
+    pub(super) fn by_rows(
+        &self,
+        program: Arc<dyn Program>,
+        inputs: &[TensorSpec],
+        outputs: &[TensorSpec],
+    ) -> Arc<dyn Program> {
+        Arc::new(BatchAxes::new(program, (inputs, &self.inputs), (outputs, &self.outputs)))
+    }
 }
 
 /// Combines the programs of a version, in the order in which they were compiled.
@@ -48,7 +69,7 @@ pub(super) fn of_version(
     compiled: &[Compiled<'_>],
     assemble: Assembly<'_>,
 ) -> Result<StagePrograms, String> {
-    let of_the_cpu = || assemble(compiled.iter().map(|own| Arc::clone(&own.program)).collect());
+    let of_the_cpu = || assemble(compiled.iter().map(|own| own.by_rows(Arc::clone(&own.program))).collect());
     if !pool.has_cards() || !request.placement.may_need_cards() {
         return of_the_cpu();
     }
@@ -120,7 +141,7 @@ fn by_provider(
         let [inputs, outputs] =
             [&own.inputs, &own.outputs].map(|tensors| tensors.iter().map(ProgramPort::from).collect::<Vec<_>>());
         let program = OnnxProgram::compile_on_card(runtime, own.model, &inputs, &outputs, provider);
-        program.map(|program| Arc::new(program) as Arc<dyn Program>).map_err(|error| own.named(&error))
+        program.map(|program| own.by_rows(Arc::new(program))).map_err(|error| own.named(&error))
     });
     programs.collect()
 }
@@ -201,10 +222,21 @@ fn at(compiled: &[Compiled<'_>], lengths: &[u32], precision: Precision) -> Resul
 
 impl Compiled<'_> {
     fn at(&self, lengths: &[u32], precision: Precision) -> Result<Plan, String> {
-        let Self { model, inputs, outputs, has_batch_axis, .. } = self;
+        let Self { model, inputs, outputs, has_batch_axis, batches, .. } = self;
+        if batches.is_some() {
+            return Err(self.named(&"plans have the batch as axis 0 of every tensor, but the graph has not"));
+        }
         let [inputs, outputs] = [inputs, outputs].map(|tensors| in_the_graph(tensors, lengths));
         let plan = Plan::new(*model, &inputs, &outputs, *has_batch_axis, precision);
         plan.map_err(|reason| self.named(&reason))
+    }
+
+    /// Returns a program of the graph that has the batch as axis 0 of every tensor.
+    fn by_rows(&self, program: Arc<dyn Program>) -> Arc<dyn Program> {
+        match &self.batches {
+            Some(batches) => batches.by_rows(program, &self.inputs, &self.outputs),
+            None => program,
+        }
     }
 
     /// Returns the text of an error with the name of the program, if it has one.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{
-    CellProgram, EngineKind, Isolation, LoadRequest, Loader, StageCuts, WarmupSample, cells,
+    CellProgram, EngineKind, HeldProgram, Isolation, LoadRequest, Loader, StageCuts, StageRequest, WarmupSample, cells,
     config::pb::{
         self,
         model_config::SchedulingChoice,
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, onnxruntime::OnnxProgram},
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
-    model::TensorSpec,
+    model::{ModelSpec, TensorSpec},
     observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
@@ -192,6 +192,13 @@ impl PoolLoader {
                         "input '{name}' is optional, which the engine openvino does not allow"
                     )));
                 }
+                if request.stages.cuts != StageCuts::Whole
+                    && let Some(name) = given_default(&model, &request.spec)
+                {
+                    return Err(refused(format!(
+                        "input '{name}' has a default in the graph, which a model that is cut into stages cannot replace"
+                    )));
+                }
                 if request.stages.cuts == StageCuts::Whole {
                     return whole(&self.pool, &opener, &program, &model, request).map_err(refused);
                 }
@@ -212,6 +219,12 @@ fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
     })
 }
 
+/// Returns an input of the specification that has a default in the graph, if any.
+fn given_default<'a>(model: &'a SealedModel, spec: &ModelSpec) -> Option<&'a str> {
+    let mut inputs = model.inputs().into_iter().filter(|input| input.has_default);
+    inputs.find(|input| spec.input_index(input.name).is_some()).map(|input| input.name)
+}
+
 /// Compiles a model as a whole.
 fn whole(
     pool: &Pool,
@@ -230,6 +243,7 @@ fn whole(
         inputs: spec.inputs.clone(),
         outputs: spec.outputs.clone(),
         has_batch_axis: spec.has_batch_axis(),
+        batches: None,
         lengths: None,
     };
     plans::of_version(pool, opener.engines, request, &[compiled], &|mut programs| {
@@ -255,8 +269,8 @@ fn stages(
         let (inputs, outputs) = StagePrograms::tensors(stage);
         let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
         let (inputs, outputs) = (owned(inputs), owned(outputs));
-        let lengths = None;
-        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, lengths });
+        let (batches, lengths) = (None, None);
+        compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
     plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
         StagePrograms::cut(&request.spec, plan.clone(), programs)
@@ -293,5 +307,12 @@ impl Loader for PoolLoader {
             None => Signature::read(program),
         };
         signature.map_err(|error| error.to_string())
+    }
+
+    fn infer_shapes(&self, program: &CellProgram, signature: &mut Signature) -> Result<Option<HeldProgram>, String> {
+        let opener = self.opener();
+        let model = opener.open(program, program.read()?, &StageRequest::default())?;
+        let refused = |error: EngineError| format!("cannot load '{}': {error}", program.file.display());
+        opener.infer_shapes(program, &model, signature).map_err(refused)
     }
 }

@@ -177,10 +177,17 @@ impl Plan {
         } else {
             self.existing_program(version, filename, (engine, precision))?
         };
-        let signature = match repeat || has_cells {
+        let mut signature = match repeat || has_cells {
             true => None,
             false => Some(loader.signature(&whole.file, whole.bytes.as_ref())?),
         };
+        let mut held = None;
+        if let Some(signature) = &mut signature
+            && self.completion.auto_complete
+            && complete::lacks_shapes(&settings.config, signature)
+        {
+            held = loader.infer_shapes(&whole, signature)?;
+        }
         let text = |fault: ConfigError| fault.to_string();
         // Order matters: checks need the completed configuration, and conversion needs the checked one.
         if let Some(signature) = &signature {
@@ -194,11 +201,17 @@ impl Plan {
         check::consistent(&settings, signature.as_ref(), origin).map_err(text)?;
         let (config, own) = (&settings.config, &settings.own);
         let labels = self.labels(config)?;
-        let (spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(text)?;
+        let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(text)?;
+        if let Some(signature) = &signature {
+            convert::scalars(&mut spec, config, signature);
+        }
         let mut unfold = unfold::read(&settings, origin).map_err(text)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
         if unfold.is_none() && sequences::batching(config).is_some() {
             unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(text)?;
+            if let (Some(unfold), Some(signature)) = (&mut unfold, &signature) {
+                unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
+            }
             cells.push(whole.clone());
         }
         // In the latency table of a model of cells, stage numbers are cell numbers.
@@ -232,6 +245,7 @@ impl Plan {
             lengths,
             precision,
             config,
+            held,
         })
     }
 

@@ -46,8 +46,8 @@ const WILD: f64 = 1e9;
 fn everywhere(check: impl Fn(usize, usize, ([u32; 2], u32), fn(Kind, Vec<f64>) -> Array)) {
     for (columns, gap) in WIDTHS {
         for launch in LAUNCHES {
-            check(columns, columns + gap, launch, |kind, values| Array::new(kind, values));
-            check(columns, columns + gap, launch, |kind, values| Array::unaligned(kind, values));
+            check(columns, columns + gap, launch, Array::new);
+            check(columns, columns + gap, launch, Array::unaligned);
         }
     }
 }

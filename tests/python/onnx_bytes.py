@@ -33,14 +33,17 @@ def text(field, value):
 
 
 def port(name, datatype, dims):
-    """Returns a ValueInfoProto; a dimension is a size, or a symbol such as "batch"."""
+    """Returns a ValueInfoProto; a dimension is a size, or a symbol such as "batch". Without dims, the file does not say
+    the rank."""
+    if dims is None:
+        return text(1, name) + text(2, text(1, number(1, ELEMENT[datatype])))
     shape = b"".join(text(1, number(1, size) if isinstance(size, int) else text(2, size)) for size in dims)
     tensor = number(1, ELEMENT[datatype]) + text(2, shape)
     return text(1, name) + text(2, text(1, tensor))
 
 
 def node(operator, inputs, outputs, domain="", **attributes):
-    """Returns a NodeProto. Attributes are integers, lists of them, or graphs."""
+    """Returns a NodeProto. Attributes are integers, lists of them, texts, or graphs."""
     named = b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
     named += text(7, domain) if domain else b""
     return named + b"".join(text(5, attribute(name, value)) for name, value in attributes.items())
@@ -49,6 +52,8 @@ def node(operator, inputs, outputs, domain="", **attributes):
 def attribute(name, value):
     if isinstance(value, int):
         return text(1, name) + number(3, value) + number(20, 2)
+    if isinstance(value, str):
+        return text(1, name) + text(4, value) + number(20, 3)
     if isinstance(value, bytes):
         return text(1, name) + text(6, value) + number(20, 5)
     return text(1, name) + b"".join(number(8, one) for one in value) + number(20, 7)

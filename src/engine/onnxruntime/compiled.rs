@@ -10,13 +10,17 @@ use ort::{
         Session,
         builder::{GraphOptimizationLevel, SessionBuilder},
     },
+    value::ValueType,
 };
 use tracing::warn;
 
 use super::{cuda_provider::CudaProvider, library::Runtime, weights::Weights};
-use crate::engine::{
-    EngineError,
-    running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
+use crate::{
+    engine::{
+        EngineError,
+        running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
+    },
+    onnx::PortDim,
 };
 
 /// The sessions of a graph, and the weights that they refer to.
@@ -66,9 +70,29 @@ impl CompiledGraph {
         Ok(Self { session, single, weights, threads, running })
     }
 
-    /// The session that describes the graph's inputs and outputs.
-    pub(super) fn session(&self) -> &Session {
-        &self.session
+    /// Returns the names and types of the graph's inputs, with those that have a default.
+    pub(super) fn inputs(&self) -> Vec<(String, ValueType)> {
+        let needed = self.session.inputs().iter().map(|port| (port.name().to_owned(), port.dtype().clone()));
+        let optional = self.session.overridable_initializers();
+        needed.chain(optional.iter().map(|port| (port.name().to_owned(), port.dtype().clone()))).collect()
+    }
+
+    /// Returns the names and types of the graph's outputs.
+    pub(super) fn outputs(&self) -> Vec<(String, ValueType)> {
+        self.session.outputs().iter().map(|port| (port.name().to_owned(), port.dtype().clone())).collect()
+    }
+
+    /// Returns the shape of an output as ONNX Runtime infers it; `None` if it does not know the rank.
+    pub(super) fn output_dims(&self, name: &str) -> Option<Vec<PortDim>> {
+        let port = self.session.outputs().iter().find(|port| port.name() == name)?;
+        let ValueType::Tensor { shape, dimension_symbols, .. } = port.dtype() else { return None };
+        let dims = shape.iter().zip(dimension_symbols.iter());
+        let dims = dims.map(|(&length, name)| match length {
+            0.. => PortDim::Fixed(length),
+            _ => PortDim::named(name),
+        });
+        // Its interface shows an unknown rank like that of a scalar.
+        (!shape.is_empty()).then(|| dims.collect())
     }
 
     /// Returns the session for a run that starts now. The guard is held until the run ends.

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, ffi::CString, fs, ptr, sync::Arc};
 
 use bytes::Bytes;
-use ort::{AsPointer, sys};
+use ort::{AsPointer, sys, value::ValueType};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
@@ -22,7 +22,7 @@ use crate::{
         target::{InPlace, Target, handed_on},
     },
     model::{DataType, IndexRange, ModelSpec, element_count},
-    onnx::{ExternalFiles, SealedModel, index_ranges},
+    onnx::{ExternalFiles, PortDim, SealedModel, index_ranges},
 };
 
 /// A session, shared by all lanes and by all programs of the same graph, since ONNX Runtime allows concurrent runs.
@@ -137,9 +137,8 @@ impl OnnxProgram {
         let origin = hash.finalize().into();
         let new = || CompiledGraph::new(runtime, &graph, weights, model.operators(), provider);
         let compiled = runtime.sessions().of(origin, new)?;
-        let (takes, gives) = (compiled.session().inputs(), compiled.session().outputs());
-        let inputs = ports("input", inputs, takes, InPlace::never)?;
-        let mut outputs = ports("output", outputs, gives, InPlace::unproven)?;
+        let inputs = ports("input", inputs, &compiled.inputs(), InPlace::never)?;
+        let mut outputs = ports("output", outputs, &compiled.outputs(), InPlace::unproven)?;
         // ONNX Runtime passes such an input on instead of writing an output, if a run has the input.
         let model_inputs: HashSet<&str> = model.inputs().iter().map(|input| input.name).collect();
         for port in outputs.iter_mut().filter(|port| model_inputs.contains(&*port.name.to_string_lossy())) {
@@ -163,19 +162,18 @@ impl OnnxProgram {
 fn ports(
     kind: &str,
     wanted: &[ProgramPort<'_>],
-    graph: &[ort::value::Outlet],
+    graph: &[(String, ValueType)],
     in_place: fn() -> InPlace,
 ) -> Result<Vec<Port>, EngineError> {
     wanted
         .iter()
         .map(|&ProgramPort { name, datatype }| {
-            let found = graph.iter().find(|outlet| outlet.name() == name).ok_or_else(|| {
-                let names: Vec<&str> = graph.iter().map(ort::value::Outlet::name).collect();
+            let (_, given) = graph.iter().find(|(own, _)| own == name).ok_or_else(|| {
+                let names: Vec<&str> = graph.iter().map(|(own, _)| own.as_str()).collect();
                 EngineError(format!("the graph has no {kind} '{name}', it has {names:?}"))
             })?;
-            let element = found.dtype().tensor_type().map(sys::ONNXTensorElementDataType::from);
+            let element = given.tensor_type().map(sys::ONNXTensorElementDataType::from);
             if element != Some(element_type(datatype)) {
-                let given = found.dtype();
                 return Err(EngineError(format!(
                     "{kind} '{name}' is {datatype} in the configuration but {given} in the graph"
                 )));
@@ -241,6 +239,11 @@ impl Program for OnnxProgram {
 }
 
 impl OnnxProgram {
+    /// Returns the shape of an output of the graph as ONNX Runtime infers it; `None` if it does not know the rank.
+    pub fn output_dims(&self, name: &str) -> Option<Vec<PortDim>> {
+        self.graph.output_dims(name)
+    }
+
     fn execute(
         &self,
         names: &[*const std::ffi::c_char],

@@ -13,10 +13,10 @@ mod row;
 mod sequence;
 
 pub(super) use journey::{Journey, Place};
-pub(super) use node::{Node, fits, length};
+pub(super) use node::{Node, length};
 pub use plan::CellPrograms;
 pub(super) use plan::Keep;
-pub(super) use row::{ProgramInputs, Row};
+pub(super) use row::{ProgramInputs, Row, fits};
 pub(super) use sequence::SequenceState;
 
 use crate::{

@@ -11,7 +11,7 @@ use crate::{
     batching::{Next, RowOutcome},
     executor::Response,
     model::{
-        DataType, Dims, TensorSpec, element_count,
+        DataType, Dims, TensorSpec,
         unfold::{NodeType, Nodes, Segment, Source, Start, Which},
     },
 };
@@ -165,24 +165,6 @@ impl<'a> Node<'a> {
     fn is_past_the_end(&self) -> bool {
         self.journey.is_past_the_end(self.place)
     }
-}
-
-/// Checks that a row matches a cell's input.
-///
-/// # Errors
-/// If it does not match; the text states what was expected.
-pub(in crate::executor) fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
-    let fits = row.dims.len() == spec.dims.len()
-        && spec.dims.iter().zip(&row.dims).all(|(expected, found)| *expected < 0 || expected == found);
-    let bytes = element_count(&row.dims).zip(spec.datatype.size_bytes()).map(|(count, size)| count * size);
-    if fits && bytes == Some(row.len) {
-        return Ok(());
-    }
-    let (expected, found) = (spec.dims.as_slice(), row.dims.as_slice());
-    Err(format!(
-        "input '{}': expected {} {expected:?}, but found {found:?} in {} bytes",
-        spec.name, spec.datatype, row.len
-    ))
 }
 
 /// Returns a row of a tensor along its first axis.

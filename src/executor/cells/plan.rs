@@ -5,13 +5,13 @@ use std::{fmt, sync::Arc};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-use super::row::{ProgramInputs, Row};
+use super::row::{ProgramInputs, Row, fits};
 use crate::{
     batching::{CellId, CellKind, CellKnobs, SegmentKnobs, StageKnobs},
     engine::{Program, ProgramPort},
     executor::InputTensor,
     model::{
-        DataType, ModelSpec, TensorSpec, element_count,
+        DataType, ModelSpec, TensorSpec,
         unfold::{CellSpec, NodeType, Nodes, Segment, Source, Unfolding, Which},
     },
 };
@@ -93,12 +93,12 @@ impl CellPrograms {
             let mut inputs = self.unfolding.cells.iter().flat_map(|cell| &cell.inputs);
             let spec = inputs.find(|input| input.name == *name);
             let spec = spec.ok_or_else(|| format!("the program has no input '{name}'"))?;
-            let size = spec.datatype.size_bytes().unwrap_or(0);
-            if element_count(&spec.dims).and_then(|count| count.checked_mul(size)) != Some(tensor.data.len()) {
+            let row = Row::alone(spec.dims.clone(), tensor.data.clone());
+            if fits(spec, &row).is_err() {
                 let (expected, found) = (spec.dims.as_slice(), tensor.shape.as_slice());
                 return Err(format!("expected dims {expected:?} for input '{name}', but found {found:?}"));
             }
-            Ok((name.clone(), Row::alone(spec.dims.clone(), tensor.data.clone())))
+            Ok((name.clone(), row))
         };
         given.iter().map(row).collect()
     }

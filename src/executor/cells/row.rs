@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::model::Dims;
+use crate::{
+    executor::strings::count_strings,
+    model::{Dims, TensorSpec, element_count},
+};
 
 /// Rows of a program's inputs, by name.
 pub(in crate::executor) type ProgramInputs = Vec<(String, Row)>;
@@ -53,4 +56,26 @@ impl Row {
     pub(in crate::executor) fn copied(&self) -> Self {
         Self::alone(self.dims.clone(), Bytes::copy_from_slice(self.as_slice()))
     }
+}
+
+/// Checks that a row matches a cell's input.
+///
+/// # Errors
+/// If it does not match; the text states what was expected.
+pub(in crate::executor) fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
+    let fits = row.dims.len() == spec.dims.len()
+        && spec.dims.iter().zip(&row.dims).all(|(expected, found)| *expected < 0 || expected == found);
+    let count = element_count(&row.dims);
+    let is_whole = match spec.datatype.size_bytes() {
+        Some(size) => count.map(|count| count * size) == Some(row.len),
+        None => count.is_some() && count == count_strings(row.as_slice()),
+    };
+    if fits && is_whole {
+        return Ok(());
+    }
+    let (expected, found) = (spec.dims.as_slice(), row.dims.as_slice());
+    Err(format!(
+        "input '{}': expected {} {expected:?}, but found {found:?} in {} bytes",
+        spec.name, spec.datatype, row.len
+    ))
 }

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 
 use super::{CellPrograms, row::Row};
@@ -93,8 +93,19 @@ pub(super) fn unreadable(programs: &CellPrograms, sequence: &InSequence) -> Opti
     programs.correlation_types().find(|datatype| correlation_id(*datatype, &sequence.id).is_none())
 }
 
+/// Encodes one BYTES element.
+fn text(element: &str) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(4 + element.len());
+    bytes.put_u32_le(element.len() as u32);
+    bytes.put_slice(element.as_bytes());
+    bytes.freeze()
+}
+
 /// Encodes a correlation id; `None` if it does not fit the type.
 pub(super) fn correlation_id(datatype: DataType, id: &CorrelationId) -> Option<Bytes> {
+    if datatype == DataType::Bytes {
+        return Some(text(&id.to_string()));
+    }
     let CorrelationId::Number(number) = *id else { return None };
     Some(match datatype {
         DataType::Int64 | DataType::Uint64 => Bytes::copy_from_slice(&number.to_le_bytes()),

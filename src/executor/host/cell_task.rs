@@ -17,8 +17,9 @@ use crate::{
     executor::{
         cells::{CellPrograms, Journey, Node, Row, fits},
         ran::{Outputs, Ran, nanos},
+        strings::Elements,
     },
-    model::{Dims, TensorSpec, unfold::CellSpec},
+    model::{Dims, TensorSpec, element_count, unfold::CellSpec},
     observe::ExecutionTimings,
 };
 
@@ -36,6 +37,8 @@ pub(in crate::executor) struct CellTask<'a> {
 /// A run of nodes whose inputs fit together.
 struct GroupRun {
     outputs: Vec<BatchOutput>,
+    /// For each output of strings, where each row starts in its bytes, followed by their end; empty for others.
+    starts: SmallVec<[Vec<usize>; 4]>,
     /// Number of rows.
     count: usize,
     nodes: SmallVec<[RanNode; 32]>,
@@ -54,6 +57,8 @@ struct RanNode {
 /// The outputs of a run for one node.
 struct Given<'a> {
     outputs: &'a [BatchOutput],
+    /// Where rows of strings start.
+    starts: &'a [Vec<usize>],
     /// Number of rows of the run.
     count: usize,
     /// Rows of the node.
@@ -67,13 +72,20 @@ impl Given<'_> {
     /// returns all of them as one row with a new first axis.
     fn row(&self, spec: &TensorSpec, output: usize, by_rows: bool) -> Row {
         let BatchOutput { shape, data } = &self.outputs[output];
-        let (len, rows) = (data.len() / self.count, self.at.len());
+        let rows = self.at.len();
+        let bytes = match self.starts[output].get(self.at.start..=self.at.end) {
+            Some([start, .., end]) => *start..*end,
+            _ => {
+                let len = data.len() / self.count;
+                self.at.start * len..self.at.end * len
+            }
+        };
         let mut dims = Dims::new();
         if by_rows {
             dims.push(rows as i64);
         }
         dims.extend_from_slice(&shape[1..]);
-        let row = Row { dims, of: data.clone(), at: self.at.start * len, len: rows * len };
+        let row = Row { dims, of: data.clone(), at: bytes.start, len: bytes.len() };
         let symbol = spec.symbols.first().copied().flatten().filter(|_| !by_rows);
         let own = symbol.and_then(|symbol| self.lengths.get(usize::from(symbol.0)));
         match own.zip(row.dims.first().copied()) {
@@ -173,14 +185,17 @@ impl<'a> CellTask<'a> {
         // Release the inputs before the outputs are stored: a growing tensor is extended in place once it has no other
         // reader.
         drop(inputs);
-        drop((gathered, group));
+        drop(gathered);
+        drop(group);
+        let mut starts = SmallVec::new();
         for (spec, output) in cell.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
+            starts.push(starts_of(spec, output, count)?);
         }
         timings.compute_input_ns += nanos(started, gathered_at);
         timings.compute_infer_ns += nanos(gathered_at, ran_at);
         timings.compute_output_ns += nanos(ran_at, Instant::now());
-        Ok(GroupRun { outputs: execution.outputs, count, nodes: ran })
+        Ok(GroupRun { outputs: execution.outputs, starts, count, nodes: ran })
     }
 }
 
@@ -212,7 +227,7 @@ fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, 
     let mut at = 0;
     for RanNode { node: number, count, lengths } in &run.nodes {
         let (number, count) = (*number, *count);
-        let given = Given { outputs: &run.outputs, count: run.count, at: at..at + count, lengths };
+        let given = Given { outputs: &run.outputs, starts: &run.starts, count: run.count, at: at..at + count, lengths };
         at += count;
         let node = nodes[number];
         let by_rows = node.node_type().goes_over_rows();
@@ -244,6 +259,25 @@ fn lengths_of(cell: &CellSpec, rows: &NodeRows) -> Lengths {
 
 fn failure(cell: &CellSpec, node: usize, fault: &str) -> RowFailure {
     RowFailure { row: node as u32, reason: format!("cell '{}': {fault}", cell.name) }
+}
+
+/// Returns where each row of an output of strings starts, followed by the end of the last; empty for other outputs.
+fn starts_of(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<Vec<usize>, String> {
+    if spec.datatype.size_bytes().is_some() {
+        return Ok(Vec::new());
+    }
+    let row_elements = element_count(&output.shape[1..]);
+    let row_elements = row_elements.ok_or_else(|| format!("output '{}' is too large", spec.name))?;
+    let mut elements = Elements { rest: &output.data };
+    let mut starts = vec![0];
+    for _ in 0..count {
+        let whole = elements.by_ref().take(row_elements).count() == row_elements;
+        if !whole {
+            return Err(format!("output '{}' has fewer elements than its shape {:?} says", spec.name, output.shape));
+        }
+        starts.push(output.data.len() - elements.rest.len());
+    }
+    Ok(starts)
 }
 
 /// Checks that an output has one row per node, with the dimensions that the cell declares.

@@ -10,7 +10,7 @@ use crate::{
     batching::ShapeClass,
     device::{Buffer, BufferPool, RowsRef},
     engine::BatchInput,
-    executor::InputTensor,
+    executor::{InputTensor, strings::Elements},
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
 };
 
@@ -293,22 +293,6 @@ fn strings<'a>(tensors: &[(&Part<'a>, &'a InputTensor)]) -> Option<Vec<&'a [u8]>
         }
     }
     Some(elements)
-}
-
-/// Iterates over length-prefixed elements; ends early on malformed data.
-pub(in crate::executor) struct Elements<'a> {
-    pub(in crate::executor) rest: &'a [u8],
-}
-
-impl<'a> Iterator for Elements<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let (prefix, after) = self.rest.split_first_chunk::<4>()?;
-        let (element, rest) = after.split_at_checked(u32::from_le_bytes(*prefix) as usize)?;
-        self.rest = rest;
-        Some(element)
-    }
 }
 
 #[cfg(test)]

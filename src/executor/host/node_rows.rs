@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows};
 use crate::{
     device::BufferPool,
-    executor::cells::Row,
+    executor::{cells::Row, strings::Elements},
     model::{Dims, TensorSpec, element_count, unfold::CellSpec},
 };
 
@@ -42,14 +42,21 @@ impl Group {
     /// row making many short ones too large.
     fn accepts(&self, rows: &NodeRows, cell: &CellSpec, pads: &[bool]) -> bool {
         let inputs = self.inputs.iter().zip(&rows.inputs).zip(cell.inputs.iter().zip(pads));
-        inputs.into_iter().all(|(((dims, bytes), own), (spec, pads))| {
-            let padded = || {
-                let row_bytes = element_count(&longest(dims, &own.dims))?.checked_mul(spec.datatype.size_bytes()?)?;
-                row_bytes.checked_mul(self.count + rows.count)
-            };
-            let payload_bytes = bytes + own.len * rows.count;
-            own.dims == *dims || (*pads && padded().is_some_and(|padded| !pads_too_much(padded, payload_bytes)))
-        })
+        let is_shared = |((spec, own), first): ((&TensorSpec, &Row), &Row)| {
+            spec.reshape.is_none() || own.as_slice() == first.as_slice()
+        };
+        let mut rows_of_both = cell.inputs.iter().zip(&rows.inputs).zip(&self.nodes[0].inputs);
+        // A scalar of the graph has one value for the whole run.
+        rows_of_both.all(is_shared)
+            && inputs.into_iter().all(|(((dims, bytes), own), (spec, pads))| {
+                let padded = || {
+                    let row_bytes =
+                        element_count(&longest(dims, &own.dims))?.checked_mul(spec.datatype.size_bytes()?)?;
+                    row_bytes.checked_mul(self.count + rows.count)
+                };
+                let payload_bytes = bytes + own.len * rows.count;
+                own.dims == *dims || (*pads && padded().is_some_and(|padded| !pads_too_much(padded, payload_bytes)))
+            })
     }
 
     fn push(&mut self, rows: NodeRows) {
@@ -83,15 +90,18 @@ pub(super) fn groups(cell: &CellSpec, pads: &[bool], nodes: Vec<NodeRows>) -> Sm
 
 /// Returns one input of all rows of a group: in place if a task wrote them contiguously; otherwise copied, and padded
 /// to the longest dimensions. `input` is its index.
-pub(super) fn gather(
+pub(super) fn gather<'a>(
     spec: &TensorSpec,
     input: usize,
-    group: &Group,
+    group: &'a Group,
     buffers: &Arc<BufferPool>,
-) -> Result<Gathered<'static>, String> {
+) -> Result<Gathered<'a>, String> {
     let (dims, first) = (&group.inputs[input].0, &group.nodes[0].inputs[input]);
     let shape = with_rows(group.count, dims);
-    let size = spec.datatype.size_bytes().ok_or("strings cannot be gathered")?;
+    let Some(size) = spec.datatype.size_bytes() else {
+        let rows = group.nodes.iter().map(|rows| rows.inputs[input].as_slice());
+        return Ok(Gathered::Strings { shape, elements: rows.flat_map(|rest| Elements { rest }).collect() });
+    };
     // The payload of a message may have any alignment.
     let is_aligned = first.as_slice().as_ptr().addr().is_multiple_of(size);
     let mut end = first.at;

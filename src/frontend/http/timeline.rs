@@ -121,10 +121,10 @@ mod tests {
         let route = recorded();
         let mut unread = Vec::new();
         for _ in 0..2 * MOST_KEPT {
-            unread.push(route.clone().answer().await.ok().expect("an answer"));
+            unread.push(route.clone().answer().await.expect("an answer"));
         }
         assert_eq!(route.kept.lock().await.len(), MOST_KEPT, "memory stays bounded");
-        let last = route.clone().answer().await.ok().expect("an answer").into_body();
+        let last = route.clone().answer().await.expect("an answer").into_body();
         assert!(!last.collect().await.expect("it is read in time").to_bytes().is_empty());
         drop(unread);
         drop(route.clone().answer().await);
@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_too_slowly_is_cut_off() {
-        let mut body = recorded().answer().await.ok().expect("an answer").into_body();
+        let mut body = recorded().answer().await.expect("an answer").into_body();
         tokio::time::advance(LONGEST_SEND).await;
         assert!(body.frame().await.expect("an end").is_err());
     }

@@ -106,9 +106,10 @@ impl Checker<'_> {
                 is_row(input, "is given", yes)
             }
             Source::CorrelationId => {
-                use DataType::{Int32, Int64, Uint32, Uint64};
-                if !matches!(input.datatype, Int32 | Int64 | Uint32 | Uint64) {
-                    return Err(format!("expected an integer for a correlation id, but it is {}", input.datatype));
+                use DataType::{Bytes, Int32, Int64, Uint32, Uint64};
+                if !matches!(input.datatype, Bytes | Int32 | Int64 | Uint32 | Uint64) {
+                    let found = input.datatype;
+                    return Err(format!("expected an integer or a string for a correlation id, but it is {found}"));
                 }
                 is_single(input)
             }

@@ -84,6 +84,26 @@ pub fn cut(model: &Model, cuts: Cuts<'_>, extra: &[String]) -> Result<Vec<StageG
     stage::build(&model.0, &plan, &stages)
 }
 
+/// Returns why a model cannot be cut anywhere, by its first tensor between two nodes.
+pub fn obstacle(model: &Model) -> String {
+    let Some(graph) = &model.0.graph else { return CutError::NoGraph.to_string() };
+    let links = Links::new(graph);
+    let plan = match Plan::new(&model.0, graph, &links, &[]) {
+        Ok(plan) => plan,
+        Err(error) => return error.to_string(),
+    };
+    let made = links.order().iter().filter(|&&id| plan.belongs(id)).flat_map(|&id| &links.node(id).results);
+    let mut between = made.flatten().filter(|&&tensor| !plan.is_output[tensor]).peekable();
+    if between.peek().is_none() {
+        return "no tensor is between two nodes".to_owned();
+    }
+    let refused = between.find_map(|&tensor| Some((tensor, plan.refusal(tensor)?)));
+    match refused {
+        Some((tensor, reason)) => format!("tensor '{}' cannot cross: {reason}", links.name(tensor)),
+        None => format!("at every place more than {CROSSING_MAX} tensors would cross"),
+    }
+}
+
 /// Returns the tensors at which a cut is possible, in an order in which several can be combined.
 pub fn legal_cuts(model: &Model) -> Vec<LegalCut> {
     let Some(graph) = &model.0.graph else { return Vec::new() };

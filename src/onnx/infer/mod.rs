@@ -6,8 +6,9 @@
 //! unknown, unless the file declares them.
 //!
 //! The batch is axis 0 of the inputs: its symbol, and the symbols that other inputs have there instead, unless an input
-//! has that symbol on another axis. A tensor is *by rows* if its row i depends only on the rows i of the inputs. If
-//! operators move, group or mix the rows, the place and the cause are recorded.
+//! has that symbol on another axis. If all inputs have the same symbol there, it is the batch, and on other axes it
+//! counts as another length, about which nothing is known. A tensor is *by rows* if its row i depends only on the rows
+//! i of the inputs. If operators move, group or mix the rows, the place and the cause are recorded.
 
 mod call;
 mod datatype;
@@ -115,6 +116,23 @@ impl Inference {
     }
 }
 
+/// Whether an operator needs the number of rows to equal a length to which the file gives the same name. Requests of
+/// such a graph cannot share a batch.
+pub(super) fn needs_square(model: &Model) -> bool {
+    let Some(graph) = &model.0.graph else { return false };
+    let links = Links::new(graph);
+    let facts = Facts::of(&model.0, graph, &links);
+    let Some(namesake) = facts.symbols.namesake() else { return false };
+    let is = |dim: &Dim, symbol: Symbol| dim.as_ref().and_then(Size::symbol) == Some(symbol);
+    let equates =
+        |(left, right): (&Dim, &Dim)| is(left, BATCH) && is(right, namesake) || is(left, namesake) && is(right, BATCH);
+    links.order().iter().any(|&id| {
+        let operands =
+            links.node(id).operands.iter().flatten().filter_map(|&tensor| facts.fact(tensor).dims.as_deref());
+        ops::equal_lengths(&graph.node[id], &operands.collect::<Vec<_>>()).into_iter().any(equates)
+    })
+}
+
 /// Facts about all tensors, by number.
 #[derive(Debug)]
 pub(super) struct Facts {
@@ -159,7 +177,8 @@ impl Facts {
         let dims: Option<Vec<Dim>> = port.dims.filter(|dims| dims.len() <= RANK_MAX).map(|dims| {
             let decoded = dims.iter().enumerate().map(|(axis, dim)| match dim {
                 PortDim::Fixed(length @ 0..) => Size::from(*length),
-                PortDim::Symbol(name) => self.symbols.named(name).into(),
+                PortDim::Symbol(name) if axis == 0 => self.symbols.named(name).into(),
+                PortDim::Symbol(name) => self.symbols.behind_batch(name).into(),
                 PortDim::Fixed(_) | PortDim::Unknown if axis == 0 => BATCH.into(),
                 PortDim::Fixed(_) | PortDim::Unknown => self.symbols.fresh().into(),
             });
@@ -220,6 +239,7 @@ impl Facts {
         let decoded = own.into_iter().zip(dims).map(|(own, dim)| match (own, dim) {
             (Some(own), _) => Some(own),
             (None, PortDim::Fixed(length @ 0..)) => Some(Size::from(length)),
+            (None, PortDim::Symbol(name)) if self.symbols.is_ambiguous(&name) => None,
             (None, PortDim::Symbol(name)) => Some(self.symbols.declared(&name).into()),
             (None, _) => None,
         });
@@ -289,8 +309,13 @@ fn batch_symbols(graph: &pb::GraphProto) -> Symbols {
         PortDim::Symbol(name) => Some(name.clone()),
         PortDim::Fixed(_) | PortDim::Unknown => None,
     };
-    let elsewhere: std::collections::HashSet<String> =
+    let mut elsewhere: std::collections::HashSet<String> =
         shapes.iter().flat_map(|dims| dims.iter().skip(1)).filter_map(name).collect();
+    if let Some(Some(PortDim::Symbol(first))) = shapes.first().map(|dims| dims.first())
+        && shapes.iter().all(|dims| matches!(dims.first(), Some(PortDim::Symbol(name)) if name == first))
+    {
+        elsewhere.remove(first);
+    }
     let mut aliases = shapes.iter().filter_map(|dims| name(dims.first()?)).filter(|name| !elsewhere.contains(name));
     let batch = aliases.next().unwrap_or_else(|| {
         let mut unused = "batch".to_owned();

@@ -138,6 +138,8 @@ pub(crate) struct Symbols {
     entries: Vec<Entry>,
     named: HashMap<String, Symbol>,
     expressions: HashMap<(Operation, Size, Size), Symbol>,
+    /// A length to which the file gives the name of the batch too.
+    namesake: Option<Symbol>,
 }
 
 impl Symbols {
@@ -146,7 +148,29 @@ impl Symbols {
         let mut named: HashMap<String, Symbol> = aliases.into_iter().map(|alias| (alias, BATCH)).collect();
         named.insert(batch.clone(), BATCH);
         let entries = vec![Entry { name: Some(batch), expression: None, counts_rows: true }];
-        Self { entries, named, expressions: HashMap::new() }
+        Self { entries, named, expressions: HashMap::new(), namesake: None }
+    }
+
+    /// Returns the length of an axis with this name that is not the batch, even if the name is the batch's. Exporters
+    /// give one name to several axes, which may or may not be equal.
+    pub(crate) fn behind_batch(&mut self, name: &str) -> Symbol {
+        let symbol = self.named(name);
+        if symbol != BATCH {
+            return symbol;
+        }
+        let namesake = self.namesake.unwrap_or_else(|| self.fresh());
+        self.namesake = Some(namesake);
+        namesake
+    }
+
+    /// Returns the length to which the file gives the name of the batch too, if there is one.
+    pub(crate) fn namesake(&self) -> Option<Symbol> {
+        self.namesake
+    }
+
+    /// Whether a name may be that of the batch or that of another length.
+    pub(crate) fn is_ambiguous(&self, name: &str) -> bool {
+        self.namesake.is_some() && self.named.get(name) == Some(&BATCH)
     }
 
     pub(crate) fn named(&mut self, name: &str) -> Symbol {

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     Error, Port, PortDim,
-    infer::infer,
+    infer::{Inference, infer, needs_square},
     outline::outline_of,
     pb,
     protobuf::{Body, Fault, Field, Wire},
@@ -20,20 +20,28 @@ use super::{
 
 /// Maximum bytes of declarations (inputs, outputs, operator sets, names). Real models have a few hundred.
 const DECLARATIONS_MAX_BYTES: u64 = 4 << 20;
+/// The first version of the file format in which an input may have a weight as its default.
+const OVERRIDABLE_SINCE: i64 = 4;
 /// Start of a file that Git LFS stores in place of a large one.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Inputs and outputs of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Inputs that a caller must provide, in the file's order. Inputs that are also weights are omitted.
+    /// Inputs that a caller must provide, in the file's order.
     pub inputs: Vec<Port>,
+    /// Inputs that a caller may leave out, in the file's order: the graph has a weight of the same name as their
+    /// default. Files before version 4 list all weights as inputs, none of which can be given.
+    pub optional_inputs: Vec<Port>,
     /// Outputs in the file's order. Undeclared dimensions are inferred from the nodes.
     pub outputs: Vec<Port>,
     /// For each output with an axis, other than axis 0, that varies and has not the name of an input's axis: the
     /// lengths of its axes as inferred from the nodes, see
     /// [`Inference::output_lengths`](super::infer::Inference::output_lengths).
     pub inferred_lengths: BTreeMap<String, Vec<Option<String>>>,
+    /// Whether the graph needs the number of rows to equal another length that has the same name, so that requests
+    /// cannot share a batch.
+    pub needs_square: bool,
     /// Version of the standard operator set; `None` if the model does not use it.
     pub opset: Option<i64>,
     /// Version of the file format; 0 if missing.
@@ -56,6 +64,11 @@ impl Signature {
         }
     }
 
+    /// Iterates over the inputs that a caller must or may provide.
+    pub fn all_inputs(&self) -> impl Iterator<Item = &Port> {
+        self.inputs.iter().chain(&self.optional_inputs)
+    }
+
     /// Reads the signature of a model in memory; `label` replaces the file name in errors.
     ///
     /// # Errors
@@ -68,9 +81,14 @@ impl Signature {
         refuse_pointer(&mut source)?;
         let mut found = Self::declared(&mut source, length)?;
         let open: Vec<bool> = found.outputs.iter().map(|port| found.is_open(port)).collect();
-        if open.contains(&true) {
+        let may_need_square = found.inputs.iter().any(repeats_first);
+        if open.contains(&true) || may_need_square {
             source.rewind()?;
-            found.infer_outputs(source, length, &open);
+            let Some(outline) = outline_of(source, length) else { return Ok(found) };
+            if open.contains(&true) {
+                found.infer_outputs(&infer(&outline), &open);
+            }
+            found.needs_square = may_need_square && needs_square(&outline);
         }
         Ok(found)
     }
@@ -91,8 +109,7 @@ impl Signature {
     }
 
     /// Fills in undeclared dimensions of outputs by inference, and the lengths of `open` outputs.
-    fn infer_outputs(&mut self, source: impl Read + Seek, length: u64, open: &[bool]) {
-        let Some(inference) = outline_of(source, length).as_ref().map(infer) else { return };
+    fn infer_outputs(&mut self, inference: &Inference, open: &[bool]) {
         for (port, _) in self.outputs.iter_mut().zip(open).filter(|(_, is_open)| **is_open) {
             if port.dims.is_none() {
                 port.dims = inference.tensor(&port.name).and_then(|info| info.dims.clone());
@@ -130,7 +147,11 @@ impl Signature {
         }
         found.check_names()?;
         let weights = initializers(&mut wire, length, found.inputs.iter().map(|port| port.name.clone()).collect())?;
-        found.inputs.retain(|port| !weights.contains(&port.name));
+        let (optional, required) = found.inputs.into_iter().partition(|port| weights.contains(&port.name));
+        found.inputs = required;
+        if found.ir_version >= OVERRIDABLE_SINCE {
+            found.optional_inputs = optional;
+        }
         Ok(found)
     }
 
@@ -159,6 +180,14 @@ impl Signature {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether another axis has the name of axis 0.
+fn repeats_first(port: &Port) -> bool {
+    match port.dims.as_deref() {
+        Some([first @ PortDim::Symbol(_), rest @ ..]) => rest.contains(first),
+        _ => false,
     }
 }
 

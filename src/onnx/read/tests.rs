@@ -42,9 +42,14 @@ fn weights_are_no_inputs_even_where_they_are_declared_as_such() {
     let mut model = zoo::scale(2.0).expect("sound");
     let graph = model.0.graph.as_mut().expect("a graph");
     graph.input.push(crate::onnx::port::declare("factor", DataType::Fp32, &dims![1]));
+    let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     let found = of(&model);
-    assert_eq!(found.inputs.len(), 1, "format version 3 declares weights among the inputs");
-    assert_eq!(found.inputs[0].name, "INPUT0");
+    assert_eq!(names(&found.inputs), ["INPUT0"]);
+    assert_eq!(names(&found.optional_inputs), ["factor"], "a request may replace it");
+    model.0.ir_version = Some(3);
+    let found = of(&model);
+    assert_eq!(names(&found.inputs), ["INPUT0"]);
+    assert_eq!(names(&found.optional_inputs), [""; 0], "format version 3 declares all weights among the inputs");
 }
 
 #[test]
@@ -254,4 +259,20 @@ fn lengths_that_no_input_has_are_inferred() {
     assert_eq!(lengths(moved.name()), expected(["", "4", "((1 + T)//2)"]));
     assert_eq!(lengths(same.name()), None, "the file says it");
     assert_eq!(found.outputs[0].dims.as_deref(), Some(dims!["batch", "frames", 2].as_slice()), "names are kept");
+}
+
+#[test]
+fn a_name_that_says_nothing_is_none() {
+    let found = of(&zoo::identity_of(DataType::Fp32, &dims!["?", "n"]).expect("sound"));
+    assert_eq!(found.inputs[0].dims, Some(vec![PortDim::Unknown, PortDim::from("n")]));
+}
+
+#[test]
+fn a_graph_that_needs_as_many_rows_as_columns_is_recognised() {
+    let mut graph = Graph::new("square");
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", "batch"]);
+    let y = graph.op("MatMul", &[&x, &x]).value();
+    graph.output(&y, DataType::Fp32, &dims!["batch", "batch"]);
+    assert!(of(&graph.finish().expect("sound")).needs_square);
+    assert!(!of(&zoo::identity_of(DataType::Fp32, &dims!["batch", "batch"]).expect("sound")).needs_square);
 }

@@ -204,7 +204,17 @@ fn model(rng: &mut Rng) -> Knobs {
     });
     let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
     let merge_requests = rng.permille(200).then(|| rng.within(1, 8) as u32);
-    let cellular = CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests, sequences, lazy };
+    let cellular = CellularKnobs {
+        cells,
+        segments,
+        slots,
+        max_tasks,
+        frontier,
+        merge_requests,
+        sequences,
+        lazy,
+        ..CellularKnobs::default()
+    };
     let policy = Policy::Cellular(cellular);
     let objective_ns = rng.permille(300).then_some(20_000);
     let default_queue = QueueKnobs {

@@ -175,3 +175,28 @@ fn a_type_that_the_protocol_lacks_is_refused_at_the_border() {
     let refusal = cut(&model, Cuts::Parts(1), &[]).expect_err("an eight-bit float").to_string();
     assert_eq!(refusal, "tensor 'x' is FLOAT8E4M3FN, expected an element type of the protocol");
 }
+
+#[test]
+fn where_there_is_no_place_the_first_obstacle_is_named() {
+    let mut graph = Graph::new("fixed");
+    let x = graph.input("x", FP32, &dims![1, 4]);
+    let y = ["a", "b"].iter().fold(x, |x, name| relu(&mut graph, &x, name));
+    let fixed = finish(graph, &y);
+    assert_eq!(legal_cuts(&fixed), []);
+    assert_eq!(
+        obstacle(&fixed),
+        "tensor 'a' cannot cross: tensor 'x' has no batch axis, expected every row to depend on its own request alone"
+    );
+    let (mut graph, x) = begin();
+    let y = relu(&mut graph, &x, "y");
+    assert_eq!(obstacle(&finish(graph, &y)), "no tensor is between two nodes");
+}
+
+#[test]
+fn an_axis_named_as_the_batch_does_not_keep_a_graph_from_being_cut() {
+    let mut graph = Graph::new("twice");
+    let x = graph.input("x", FP32, &dims!["batch", "batch", 4]);
+    let y = ["a", "b", "c"].iter().fold(x, |x, name| relu(&mut graph, &x, name));
+    let places = legal_cuts(&finish(graph, &y));
+    assert_eq!(places.iter().map(|place| place.tensor.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}

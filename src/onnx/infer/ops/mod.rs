@@ -11,7 +11,7 @@ mod window;
 
 use super::{
     call::{Call, Outcomes},
-    size::Symbols,
+    size::{Dim, Symbols},
 };
 use crate::onnx::{links::subgraphs, pb};
 
@@ -26,9 +26,7 @@ pub(super) fn outcomes(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
         | "HardSwish" | "Identity" | "IsInf" | "IsNaN" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not"
         | "Reciprocal" | "Relu" | "Round" | "Selu" | "Shrink" | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softplus"
         | "Softsign" | "Sqrt" | "Swish" | "Tan" | "Tanh" | "ThresholdedRelu" => elementwise::of_first(call),
-        "Add" | "And" | "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Div" | "Equal" | "Greater"
-        | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Max" | "Mean" | "Min" | "Mod" | "Mul" | "Or" | "Pow"
-        | "PRelu" | "Sub" | "Sum" | "Where" | "Xor" => elementwise::broadcasting(call, symbols),
+        name if broadcasts(name) => elementwise::broadcasting(call, symbols),
         "Dropout" => elementwise::dropout(call),
         "Shape" => shape::shape(call),
         "Size" => shape::size(call),
@@ -72,6 +70,51 @@ pub(super) fn outcomes(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
         "TopK" => along::greatest(call),
         "LSTM" | "GRU" | "RNN" => along::recurrent(call),
         _ => None,
+    }
+}
+
+fn broadcasts(name: &str) -> bool {
+    matches!(
+        name,
+        "Add"
+            | "And"
+            | "BitShift"
+            | "BitwiseAnd"
+            | "BitwiseOr"
+            | "BitwiseXor"
+            | "Div"
+            | "Equal"
+            | "Greater"
+            | "GreaterOrEqual"
+            | "Less"
+            | "LessOrEqual"
+            | "Max"
+            | "Mean"
+            | "Min"
+            | "Mod"
+            | "Mul"
+            | "Or"
+            | "Pow"
+            | "PRelu"
+            | "Sub"
+            | "Sum"
+            | "Where"
+            | "Xor"
+    )
+}
+
+/// Returns pairs of lengths of a node's operands that must be equal, unless one of them is 1.
+pub(super) fn equal_lengths<'d>(node: &pb::NodeProto, operands: &[&'d [Dim]]) -> Vec<(&'d Dim, &'d Dim)> {
+    let (Some((first, others)), true) = (operands.split_first(), is_standard(node)) else { return Vec::new() };
+    match node.op_type() {
+        name if broadcasts(name) => {
+            others.iter().flat_map(|other| first.iter().rev().zip(other.iter().rev())).collect()
+        }
+        "MatMul" => match (first.last(), others) {
+            (Some(last), [[.., inner, _], ..] | [[inner], ..]) => vec![(last, inner)],
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
     }
 }
 

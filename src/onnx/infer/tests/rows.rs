@@ -247,3 +247,33 @@ fn inputs_agree_on_the_batch_unless_a_symbol_stands_elsewhere_too() {
     assert!(strange(flow(&dims![1, 2])), "a fixed length is no batch");
     assert!(strange(flow(&[])), "a number has no rows");
 }
+
+/// A graph over `x` FP32 `[batch, batch]`, and a tensor that `build` makes of it, called `y`.
+fn of_square(build: impl FnOnce(&mut Graph, &Value) -> Value) -> Model {
+    let mut graph = Graph::new("square");
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", "batch"]);
+    let y = build(&mut graph, &x);
+    graph.output(&y, DataType::Fp32, &[PortDim::from("batch"), PortDim::Unknown]);
+    graph.finish().expect("sound")
+}
+
+#[test]
+fn an_axis_with_the_name_of_the_batch_is_another_length() {
+    let product = |graph: &mut Graph, x: &Value| {
+        let weight = graph.constant("weight", &[16, 8], &[0.0_f32; 128]);
+        graph.op("MatMul", &[x, &weight]).named("y").value()
+    };
+    let apart = of_square(product);
+    assert_eq!(infer(&apart).tensor("y"), Some(&by_rows(DataType::Fp32, &dims!["batch", 8])));
+    assert!(!needs_square(&apart), "16 columns are no rows");
+    let turned = |graph: &mut Graph, x: &Value| {
+        let turned = graph.op("Transpose", &[x]).attr("perm", [1, 0]).value();
+        graph.op("Add", &[x, &turned]).named("y").value()
+    };
+    let square = of_square(turned);
+    assert_eq!(cause(infer(&square).tensor("y").expect("it is there")), "combines rows with each other");
+    assert!(needs_square(&square));
+    let squared = of_square(|graph, x| graph.op("MatMul", &[x, x]).named("y").value());
+    assert!(needs_square(&squared));
+    assert!(!needs_square(&of_square(|graph, x| graph.op("Mul", &[x, x]).named("y").value())));
+}

@@ -63,15 +63,9 @@ fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
         let message = format!("expected a file in the model's directory, but found '{name}'");
         return Err(origin.error(&path("batching.latencies"), message));
     }
-    match (settings.policy(), &config.scheduling_choice) {
-        (Some(PolicyName::Of(PolicyKind::Serial)), Some(SchedulingChoice::DynamicBatching(_))) => {
-            Err(origin.error(&path(POLICY), "the policy 'serial' contradicts dynamic_batching"))
-        }
-        (Some(PolicyName::Of(PolicyKind::Window)), None) if !settings.has_cells() => {
-            Err(origin.error(&path(POLICY), "the policy 'window' needs dynamic_batching and a max_batch_size"))
-        }
-        _ => Ok(()),
-    }
+    let is_window = settings.policy() == Some(PolicyName::Of(PolicyKind::Window));
+    let lacks_window = is_window && config.scheduling_choice.is_none() && !settings.has_cells();
+    origin.refuse_if(lacks_window, &path(POLICY), "the policy 'window' needs dynamic_batching")
 }
 
 fn dynamic_batching(
@@ -82,10 +76,6 @@ fn dynamic_batching(
     let refuse = |key: &str, message: String| Err(origin.error(key, message));
     let largest = settings.config.max_batch_size;
     let has_cells = settings.has_cells();
-    if largest == 0 && !has_cells {
-        let message = "batching needs a max_batch_size of at least 1, but it is 0".to_owned();
-        return refuse("dynamic_batching", message);
-    }
     let outside = batching.preferred_batch_size.iter().find(|size| **size < 1 || **size > largest);
     // The policy of a model of cells rejects preferred sizes altogether.
     if let Some(size) = outside.filter(|_| !has_cells) {

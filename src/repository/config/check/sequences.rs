@@ -9,7 +9,7 @@ use super::{
 use crate::{
     batching::knob::{DAY_US, given},
     model::DataType,
-    onnx::Signature,
+    onnx::{Port, Signature},
     repository::config::{
         ConfigError, Origin,
         complete::REPEAT,
@@ -42,9 +42,7 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
         origin.refuse_if(!batching.state.is_empty(), "sequence_batching.state", message)?;
         return origin.refuse_if(!batching.control_input.is_empty(), "sequence_batching.control_input", message);
     }
-    let batch = "sequences need a max_batch_size of at least 1, but it is 0";
     let decoupled = "a decoupled model with sequences needs 'cells' and 'unfold'";
-    origin.refuse_if(config.max_batch_size == 0, "sequence_batching", batch)?;
     origin.refuse_if(settings.is_decoupled(), "model_transaction_policy", decoupled)?;
     whole_requests(settings, origin)?;
     let mut names: BTreeSet<&str> = config.input.iter().map(|input| input.name.as_str()).collect();
@@ -130,11 +128,10 @@ fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigErro
         let message = "requests of sequences are neither cut into stages nor padded: remove this";
         return Err(origin.error(&parameters::path(&key), message));
     }
-    for Tensor { path, name, data_type, reshape, optional, .. } in tensors(config) {
+    for Tensor { path, name, reshape, optional, .. } in tensors(config) {
         let refuse_if = |applies, fault: &str| {
             origin.refuse_if(applies, &path, format!("'{name}' of a model with sequences {fault}"))
         };
-        refuse_if(convert::datatype(data_type) == Some(DataType::Bytes), "cannot be BYTES")?;
         refuse_if(reshape.is_some(), "cannot be reshaped")?;
         refuse_if(optional, "cannot be left out")?;
     }
@@ -167,12 +164,13 @@ fn control_fault(control: &Control) -> Option<String> {
     let Ok(kind) = Kind::try_from(control.kind) else { return Some(format!("there is no kind {}", control.kind)) };
     if kind == Kind::ControlSequenceCorrid {
         let datatype = convert::datatype(control.data_type);
-        let is_number = datatype.is_some_and(|datatype| {
-            matches!(datatype, DataType::Int32 | DataType::Int64 | DataType::Uint32 | DataType::Uint64)
+        let is_id = datatype.is_some_and(|datatype| {
+            use DataType::{Bytes, Int32, Int64, Uint32, Uint64};
+            matches!(datatype, Bytes | Int32 | Int64 | Uint32 | Uint64)
         });
         let found = datatype.map_or("none", DataType::as_str);
-        return (!is_number)
-            .then(|| format!("expected an integer as data_type of a correlation id, but found {found}"));
+        return (!is_id)
+            .then(|| format!("expected an integer or a string as data_type of a correlation id, but found {found}"));
     }
     let message =
         "expected two values, for false and true, in one of int32_false_true, fp32_false_true and bool_false_true";
@@ -196,18 +194,21 @@ pub(super) fn files(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
 /// Checks states and control inputs against the graph.
 pub(super) fn fits(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
     let Some(batching) = sequences::batching(config) else { return Ok(()) };
+    let (inputs, outputs): (Vec<&Port>, Vec<&Port>) =
+        (signature.all_inputs().collect(), signature.outputs.iter().collect());
     for (number, state) in batching.state.iter().enumerate() {
         let path = format!("sequence_batching.state[{number}]");
-        for (ports, name, what) in
-            [(&signature.inputs, &state.input_name, "input"), (&signature.outputs, &state.output_name, "output")]
-        {
-            let port = graph::find(ports, name, what, &path, origin)?;
-            graph::fits(config, port, state.data_type, &state.dims, &path, origin)?;
+        let input = graph::find(&inputs, &state.input_name, "input", &path, origin)?;
+        let output = graph::find(&outputs, &state.output_name, "output", &path, origin)?;
+        let axis = sequences::state_axis(input, &state.dims).filter(|_| config.max_batch_size > 0).unwrap_or(0);
+        for port in [input, output] {
+            let port = sequences::with_first(port, axis);
+            graph::fits(config, &port, state.data_type, &state.dims, &path, origin)?;
         }
     }
     for (number, input) in batching.control_input.iter().enumerate() {
         let path = format!("sequence_batching.control_input[{number}]");
-        let port = graph::find(&signature.inputs, &input.name, "input", &path, origin)?;
+        let port = graph::find(&inputs, &input.name, "input", &path, origin)?;
         let Some(control) = input.control.first() else { continue };
         let datatype = sequences::values(control)
             .map_or_else(|| convert::datatype(control.data_type), |(datatype, ..)| Some(datatype));

@@ -26,8 +26,8 @@ pub(in crate::repository::config) struct Tensor<'a> {
 
 impl Tensor<'_> {
     /// Returns the graph's inputs or outputs, whichever kind this is.
-    pub(in crate::repository::config) fn ports<'s>(&self, signature: &'s Signature) -> &'s [Port] {
-        if self.what == "input" { &signature.inputs } else { &signature.outputs }
+    pub(in crate::repository::config) fn ports<'s>(&self, signature: &'s Signature) -> Vec<&'s Port> {
+        if self.what == "input" { signature.all_inputs().collect() } else { signature.outputs.iter().collect() }
     }
 
     /// Returns the dims that the graph has.
@@ -104,7 +104,10 @@ fn reshaped(
     let path = format!("{}.reshape", tensor.path);
     sizes(origin, &path, tensor.name, reshape)?;
     if reshape.is_empty() && config.max_batch_size == 0 {
-        let message = format!("'{}' cannot lose all its dims without a batch dimension", tensor.name);
+        let message = format!(
+            "'{}' cannot lose all its dims without a batch dimension: a scalar has dims [1] and no reshape",
+            tensor.name
+        );
         return Err(origin.error(&path, message));
     }
     if segments(tensor.dims) != segments(reshape) {

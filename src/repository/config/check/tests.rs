@@ -165,8 +165,9 @@ fn batching_numbers_must_agree() {
     let level = "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 2 value { } }";
     assert!(window(level).contains("priority_queue_policy[2]: expected a level from 1 to priority_levels 1"));
     assert_eq!(
-        contradiction("dynamic_batching { }"),
-        "config.pbtxt:3:1: dynamic_batching: batching needs a max_batch_size of at least 1, but it is 0"
+        contradiction("dynamic_batching { preferred_batch_size: 1 }"),
+        "config.pbtxt:3:20: dynamic_batching.preferred_batch_size: expected sizes from 1 to max_batch_size 0, but \
+         found 1"
     );
     assert!(contradiction("max_batch_size: -1").contains("expected 0 or more, but found -1"));
     agrees(&format!("{INPUT}{OUTPUT}max_batch_size: 1 dynamic_batching {{ preferred_batch_size: 1 }}"));
@@ -251,6 +252,37 @@ fn a_reshape_keeps_the_elements() {
     let scalar = format!("{OUTPUT} input {{ name: \"x\" data_type: TYPE_FP32 dims: 1 reshape {{ }} }}");
     let (config, origin) = read(&scalar);
     assert!(consistent(&config, None, &origin).is_err(), "no scalars without a batch");
+}
+
+#[test]
+fn a_scalar_of_the_graph_has_the_dims_of_one_element() {
+    let scalar = graph(Vec::new());
+    let config = |dims: &str| format!("{INPUT}{OUTPUT}").replace("[ 4 ]", dims);
+    assert_eq!(against(&config("[ 1 ]"), &scalar), Ok(()));
+    for dims in ["[ 2 ]", "[ -1 ]", "[ 1, 1 ]"] {
+        let refusal = against(&config(dims), &scalar).expect_err(dims);
+        assert!(refusal.contains("input[0].dims: the graph has the shape [] for 'x'"), "{refusal}");
+        assert!(refusal.ends_with(": expected [1] for a scalar"), "{refusal}");
+    }
+}
+
+#[test]
+fn only_an_input_with_a_default_may_be_left_out() {
+    let mut signature = graph(vec![PortDim::Fixed(4)]);
+    let optional = format!("{INPUT}{OUTPUT}").replacen("dims: [ 4 ]", "dims: [ 4 ] optional: true", 1);
+    let refusal = against(&optional, &signature).expect_err("nothing is in its place");
+    assert!(
+        refusal.ends_with(
+            "input[0].optional: the graph needs 'x': it has no initializer of this name to use in its place"
+        ),
+        "{refusal}"
+    );
+    signature.optional_inputs = std::mem::take(&mut signature.inputs);
+    assert_eq!(against(&optional, &signature), Ok(()));
+    assert_eq!(against(&format!("{INPUT}{OUTPUT}"), &signature), Ok(()), "a request may have to give it");
+    let named = optional.replace("\"x\"", "\"X\"");
+    let refusal = against(&named, &signature).expect_err("it has another name");
+    assert!(refusal.contains("the graph has no input 'X', only x"), "{refusal}");
 }
 
 fn padded(parameters: &[(&str, &str)], input: &str, output: &str) -> Result<(), String> {

@@ -119,25 +119,42 @@ pub fn from_graph(
         let tensors = outputs.map(|port| pb::ModelOutput { name: port.name.clone(), ..Default::default() });
         config.output = tensors.collect();
     }
-    let inputs = config.input.iter_mut().enumerate().map(|(number, tensor)| {
+    let has_sequences = sequences::batching(config).is_some();
+    let is_scalar = |port: &Port| port.dims.as_ref().is_some_and(Vec::is_empty);
+    for (number, tensor) in config.input.iter_mut().enumerate() {
         let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
-        (format!("input[{number}]"), &tensor.name, &signature.inputs, fields)
-    });
-    let outputs = config.output.iter_mut().enumerate().map(|(number, tensor)| {
+        let Some(port) = signature.all_inputs().find(|port| port.name == tensor.name) else { continue };
+        fill(fields, port, batched && !(has_sequences && is_scalar(port)))
+            .map_err(|fault| origin.error(&format!("input[{number}]"), fault))?;
+    }
+    for (number, tensor) in config.output.iter_mut().enumerate() {
+        let Some(port) = signature.outputs.iter().find(|port| port.name == tensor.name) else { continue };
+        // Where neither the file nor the engine knows the rank, replies say it.
+        if port.dims.is_none() && tensor.dims.is_empty() && !batched {
+            tensor.dims = vec![-1];
+        }
         let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
-        (format!("output[{number}]"), &tensor.name, &signature.outputs, fields)
-    });
-    for (path, name, ports, fields) in inputs.chain(outputs) {
-        let Some(port) = ports.iter().find(|port| port.name == *name) else { continue };
-        fill(fields, port, batched).map_err(|fault| origin.error(&path, fault))?;
+        fill(fields, port, batched).map_err(|fault| origin.error(&format!("output[{number}]"), fault))?;
     }
     Ok(())
 }
 
-/// Whether axis 0 of every input and output varies.
+/// Whether completion needs the shape of an output that the signature does not have.
+pub fn lacks_shapes(config: &pb::ModelConfig, signature: &Signature) -> bool {
+    let lists_all = !config.input.is_empty() && !config.output.is_empty();
+    let mut unknown = signature.outputs.iter().filter(|port| port.dims.is_none() && port.datatype.is_some());
+    unknown.any(|port| {
+        let listed = config.output.iter().find(|tensor| tensor.name == port.name);
+        !lists_all || listed.is_some_and(|tensor| tensor.dims.is_empty())
+    })
+}
+
+/// Whether axis 0 of every input and output varies, and is not tied to another length.
 pub fn can_batch(signature: &Signature) -> bool {
     let mut ports = signature.inputs.iter().chain(&signature.outputs).peekable();
-    ports.peek().is_some() && ports.all(|port| port.dims.as_ref().is_some_and(|dims| leads_with_batch(dims)))
+    !signature.needs_square
+        && ports.peek().is_some()
+        && ports.all(|port| port.dims.as_ref().is_some_and(|dims| leads_with_batch(dims)))
 }
 
 /// Whether axis 0 of a shape can be the batch.
@@ -177,10 +194,11 @@ fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> R
             return Err(format!("the graph does not say the shape of '{}': give its dims", port.name));
         };
         *dims = shape.iter().skip(usize::from(batched)).map(PortDim::size).collect();
-        // `dims` cannot express a scalar, so it becomes one dimension of size 1 that `reshape` removes.
+        // `dims` cannot express a scalar, so it becomes one dimension of size 1. Behind a batch axis `reshape` removes
+        // it; without one, Triton shows no reshape.
         if dims.is_empty() && reshape.is_none() {
             *dims = vec![1];
-            *reshape = Some(pb::ModelTensorReshape { shape: Vec::new() });
+            *reshape = batched.then(pb::ModelTensorReshape::default);
         }
     }
     Ok(())
@@ -201,7 +219,7 @@ pub fn name_axes(settings: &mut Settings, signature: &Signature) {
     // The configuration may have given the inputs' axes other names than the graph.
     let mut renamed: BTreeMap<&str, String> = BTreeMap::new();
     for tensor in tensors(config) {
-        let port = tensor.ports(signature).iter().find(|port| port.name == tensor.name);
+        let port = tensor.ports(signature).into_iter().find(|port| port.name == tensor.name);
         let shape = port.and_then(|port| port.dims.as_ref());
         let Some(shape) = shape.filter(|shape| shape.len() == tensor.dims.len() + batched) else { continue };
         let is_input = tensor.what == "input";

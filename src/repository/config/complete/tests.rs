@@ -127,6 +127,8 @@ fn a_fixed_first_axis_on_any_tensor_is_no_batch() {
     signature.outputs[0].dims = None;
     assert!(!can_batch(&signature), "a shape that is not known");
     assert!(!can_batch(&Signature::default()), "no tensors at all");
+    let square = Signature { needs_square: true, ..identity(&[symbol("n"), symbol("n")]) };
+    assert!(!can_batch(&square), "requests of other sizes do not fit");
 }
 
 #[test]
@@ -134,6 +136,42 @@ fn a_tensor_of_batch_rows_alone_is_reshaped() {
     let shown = completed("m", "", &identity(&[PortDim::Unknown]));
     assert_eq!(shown["input"][0]["dims"], json!(["1"]));
     assert_eq!(shown["input"][0]["reshape"], json!({}));
+}
+
+#[test]
+fn without_a_batch_axis_a_scalar_is_one_element() {
+    let mut signature = identity(&[symbol("n")]);
+    signature.inputs[0].dims = Some(Vec::new());
+    let shown = completed("m", "", &signature);
+    assert_eq!(shown["input"], json!([{"data_type": "TYPE_FP32", "dims": ["1"], "name": "INPUT0"}]));
+    assert_eq!(shown["output"][0]["dims"], json!(["-1"]));
+}
+
+#[test]
+fn an_output_of_unknown_rank_has_any_length() {
+    let mut signature = identity(&[symbol("n")]);
+    signature.outputs[0].dims = None;
+    let shown = completed("m", "", &signature);
+    assert_eq!(shown["output"], json!([{"data_type": "TYPE_FP32", "dims": ["-1"], "name": "OUTPUT0"}]));
+    let listed = "input { name: \"INPUT0\" } output { name: \"OUTPUT0\" data_type: TYPE_FP32 dims: 1 }";
+    for (text, asks) in [("", true), ("output { name: \"OUTPUT0\" dims: 1 }", true), (listed, false)] {
+        let (config, _) = pbtxt::parse("config.pbtxt", text.as_bytes()).expect("it is sound");
+        assert_eq!(lacks_shapes(&config.config, &signature), asks, "{text}");
+    }
+    let (mut config, origin) = pbtxt::parse("config.pbtxt", b"max_batch_size: 2").expect("it is sound");
+    let refused = from_graph(&mut config, &signature, DEFAULT_MAX_BATCH_SIZE, &origin).expect_err("a batch needs more");
+    assert!(refused.to_string().ends_with("the graph does not say the shape of 'OUTPUT0': give its dims"));
+}
+
+#[test]
+fn inputs_with_a_default_are_completed_only_where_they_are_listed() {
+    let mut signature = identity(&[PortDim::Fixed(2)]);
+    let bias = Port { name: "BIAS".to_owned(), ..signature.inputs[0].clone() };
+    signature.optional_inputs.push(bias);
+    assert_eq!(completed("m", "", &signature)["input"].as_array().map(Vec::len), Some(1));
+    let listed = "input { name: \"INPUT0\" } input { name: \"BIAS\" optional: true }";
+    let bias = json!({"data_type": "TYPE_FP32", "dims": ["2"], "name": "BIAS", "optional": true});
+    assert_eq!(completed("m", listed, &signature)["input"][1], bias);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::{
         knob::{Milliseconds, from_us},
     },
     model::{AxisLength, DataType, Dims, ModelSpec, SymbolId, TensorSpec},
+    onnx::{Port, Signature},
 };
 
 /// Converts a number of the configuration's enumeration; `None` for `TYPE_INVALID` and unknown numbers.
@@ -83,6 +84,26 @@ pub fn model(
     Ok((spec, knobs, stages))
 }
 
+/// Whether a tensor has no dimension in the graph and one of size 1 on the wire. Models with a batch axis have such
+/// inputs only with sequences, where requests that run together must agree in it.
+pub fn is_scalar(config: &pb::ModelConfig, port: &Port) -> bool {
+    let may_be = config.max_batch_size == 0 || sequences::batching(config).is_some();
+    may_be && port.dims.as_ref().is_some_and(Vec::is_empty)
+}
+
+/// Marks the tensors that are scalars in the graph, so that the engine gets and gives them without dimensions.
+pub fn scalars(spec: &mut ModelSpec, config: &pb::ModelConfig, signature: &Signature) {
+    let mark = |tensors: &mut [TensorSpec], ports: &mut dyn Iterator<Item = &Port>| {
+        for port in ports.filter(|port| is_scalar(config, port)) {
+            for tensor in tensors.iter_mut().filter(|tensor| tensor.name == port.name) {
+                tensor.reshape = Some(Dims::new());
+            }
+        }
+    };
+    mark(&mut spec.inputs, &mut signature.all_inputs());
+    mark(&mut spec.outputs, &mut signature.outputs.iter());
+}
+
 fn padded_axes(own: &OwnSettings, tensor: &TensorSpec, symbols: &[String]) -> SmallVec<[Option<SymbolId>; 4]> {
     let Some(axes) = own.axes.get(&tensor.name) else { return SmallVec::new() };
     let ids = axes.0.0.iter().map(|axis| {
@@ -110,7 +131,11 @@ fn knobs(
     let Settings { config, own } = settings;
     let policy = policies::read(settings, stages, origin)?;
     let queueing = match (&policy, &config.scheduling_choice) {
-        (Policy::Serial, _) => QueueingKnobs::default(),
+        (Policy::Serial, None) => QueueingKnobs::default(),
+        // Requests that share no batch need not have similar lengths.
+        (Policy::Serial, Some(SchedulingChoice::DynamicBatching(batching))) => {
+            QueueingKnobs { bucket_width: 0, ..queueing(own, batching) }
+        }
         (_, Some(SchedulingChoice::DynamicBatching(batching))) => queueing(own, batching),
         (_, Some(SchedulingChoice::SequenceBatching(_))) => {
             QueueingKnobs { default_queue: sequences::queue(own), ..QueueingKnobs::default() }

@@ -47,6 +47,28 @@ fn a_model_without_a_batch_axis_is_never_merged() {
 }
 
 #[test]
+fn a_model_without_a_batch_axis_keeps_its_queue() {
+    let queue = "dynamic_batching { priority_levels: 2 default_priority_level: 1
+                 default_queue_policy { max_queue_size: 3 } }";
+    let serial = "parameters { key: \"batching.policy\" value { string_value: \"serial\" } }";
+    for text in [format!("{TENSORS} {queue}"), format!("max_batch_size: 8 {TENSORS} {queue} {serial}")] {
+        let (_, knobs) = from_pbtxt(&text);
+        assert_eq!(knobs.policy, Policy::Serial);
+        assert_eq!((knobs.queueing.priority_levels, knobs.queueing.default_queue.max_queue_size), (2, 3));
+    }
+}
+
+#[test]
+fn scalars_lose_their_dimension_in_the_graph() {
+    let (mut spec, _) = from_pbtxt(&TENSORS.replace("[ 4 ]", "[ 1 ]"));
+    let scalar = Port::tensor("x", DataType::Fp32, &[]);
+    let signature = Signature { inputs: vec![scalar], ..Signature::default() };
+    scalars(&mut spec, &pb::ModelConfig::default(), &signature);
+    assert_eq!(spec.inputs[0].reshape.as_deref(), Some([].as_slice()));
+    assert_eq!(spec.outputs[0].reshape, None);
+}
+
+#[test]
 fn dynamic_batching_becomes_the_window() {
     let (_, knobs) = from_pbtxt(&format!(
         "max_batch_size: 8 {TENSORS} dynamic_batching {{ preferred_batch_size: [ 8, 2, 2 ]

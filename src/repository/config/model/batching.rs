@@ -31,7 +31,7 @@ pub struct Batching {
     pub task_time_limit_ms: Option<Within<0, DAY_MS>>,
     /// Measured times of stages or cells: the name of a file in the model's directory, or a list.
     pub latencies: Option<Latencies>,
-    /// The queue, for every policy that batches.
+    /// The queue, for every policy.
     pub queueing: Option<Queueing>,
     /// An empty mapping, because `serial` has no knobs.
     pub serial: Option<NoKnobs>,

@@ -56,7 +56,15 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
             let message = "the policy 'cellular' needs 'cells' and 'unfold', which say what requests unfold into";
             Err(origin.error(&path, message))
         }
-        (Some(PolicyName::Of(PolicyKind::Serial)), _) | (None | Some(PolicyName::Auto), None) => Ok(Policy::Serial),
+        (Some(PolicyName::Of(kind @ PolicyKind::Serial)), batching) => {
+            reader.without_window(kind, batching)?;
+            Ok(Policy::Serial)
+        }
+        (None | Some(PolicyName::Auto), None) => Ok(Policy::Serial),
+        // Without a batch axis, dynamic_batching is the queue of requests that run one by one.
+        (None | Some(PolicyName::Auto | PolicyName::Of(PolicyKind::Window)), _) if config.max_batch_size == 0 => {
+            Ok(Policy::Serial)
+        }
         (Some(PolicyName::Auto), Some(_)) if reader.is_grouped_by_runs() => {
             let input = InputDiversity { by_runs: true, ..InputDiversity::default() };
             Ok(Policy::Diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() }))

@@ -9,11 +9,15 @@ type Parameters = [(&'static str, &'static str)];
 
 /// Reads a configuration of one input, whose `parameters` stand in pairs.
 fn policy(text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+    policy_of(8, text, parameters)
+}
+
+fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
     let parameters: String = parameters
         .iter()
         .map(|(key, value)| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}\n"))
         .collect();
-    let text = format!("max_batch_size: 8 input {{ name: \"x\" }} {text}\n{parameters}");
+    let text = format!("max_batch_size: {max_batch_size} input {{ name: \"x\" }} {text}\n{parameters}");
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     complete::scheduler(&mut config);
     let stages = stages::read(&config, &origin).unwrap();
@@ -54,6 +58,27 @@ fn auto_groups_by_its_runs_where_lengths_differ_and_no_bucket_is_given() {
     assert_eq!(named("auto", &[PAD, ("batching.bucket_width", "8")]), Ok(Policy::Window(window.clone())));
     assert_eq!(policy("dynamic_batching { }", &[PAD]), Ok(Policy::Window(window)), "Triton's meaning stays");
     assert_eq!(policy("", &[PAD]), Ok(Policy::Serial), "Triton's meaning stays");
+}
+
+#[test]
+fn without_a_batch_axis_requests_run_one_by_one_from_the_queue() {
+    for (text, name) in
+        [("", None), ("", Some("auto")), ("", Some("window")), ("max_queue_delay_microseconds: 9", None)]
+    {
+        let parameters: Vec<(&str, &str)> = name.map(|name| ("batching.policy", name)).into_iter().collect();
+        let found = policy_of(0, &format!("dynamic_batching {{ {text} }}"), &parameters);
+        assert_eq!(found, Ok(Policy::Serial), "{name:?}");
+    }
+    let refusal = policy_of(0, "", &[("batching.policy", "lazy")]).expect_err("it has no batches");
+    assert!(refusal.ends_with("the policy 'lazy' needs a max_batch_size of at least 1, but it is 0"), "{refusal}");
+}
+
+#[test]
+fn serial_has_a_queue_but_no_window() {
+    let serial = |text: &str| policy(text, &[("batching.policy", "serial")]);
+    assert_eq!(serial("dynamic_batching { default_queue_policy { max_queue_size: 2 } }"), Ok(Policy::Serial));
+    let refusal = serial("dynamic_batching { preferred_batch_size: 2 }").expect_err("it has no batches");
+    assert!(refusal.ends_with("has no preferred sizes: remove them, or choose the policy 'window'"), "{refusal}");
 }
 
 #[test]

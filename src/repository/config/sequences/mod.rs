@@ -29,6 +29,10 @@ use crate::{
     },
 };
 
+mod tensors;
+
+pub use tensors::{state_axis, tensors, with_first};
+
 /// Triton's default of `max_sequence_idle_microseconds`.
 const DEFAULT_IDLE_US: u64 = 1_000_000;
 
@@ -127,7 +131,8 @@ pub fn files(config: &pb::ModelConfig) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Represents a checked model with sequences and without `cells` as a model of a single cell, its program. Returns
-/// `None` for any other model. `initial` contains the bytes of [`files`], by input.
+/// `None` for any other model. `initial` contains the bytes of [`files`], by input. The cell's [`tensors`] are still
+/// missing.
 ///
 /// # Errors
 /// Fails if the size of an initial state does not match its dims.
@@ -170,6 +175,7 @@ pub fn as_cells(
         batch_sizes: vec![max_rows],
         min_followup: (max_rows / 4).max(1),
         priority: 1,
+        tensors: BTreeMap::new(),
     };
     let segment = SegmentRequest {
         name: PROGRAM.to_owned(),

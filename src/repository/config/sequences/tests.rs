@@ -178,8 +178,8 @@ fn what_sequences_cannot_have_is_refused_with_its_place() {
         ),
         (
             "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: \
-             TYPE_STRING } } }",
-            "control_input[0].control: expected an integer as data_type of a correlation id, but found BYTES",
+             TYPE_FP32 } } }",
+            "control_input[0].control: expected an integer or a string as data_type of a correlation id, but found FP32",
         ),
         ("sequence_batching { control_input { name: \"c\" } }", "expected one control for 'c', but found 0"),
         (
@@ -204,7 +204,49 @@ fn what_sequences_cannot_have_is_refused_with_its_place() {
         let refusal = refusal(text);
         assert!(refusal.contains(expected), "{text}: {refusal}");
     }
-    let (config, origin) = completed(&format!("{}sequence_batching {{ }}", TENSORS.replace("size: 8", "size: 0")));
-    let fault = check::consistent(&config, None, &origin).expect_err("there is no batch").to_string();
-    assert!(fault.contains("sequences need a max_batch_size of at least 1, but it is 0"), "{fault}");
+}
+
+#[test]
+fn a_program_without_a_batch_axis_runs_one_request_at_a_time() {
+    let text = format!("{}sequence_batching {{ {STATE} }}", TENSORS.replace("size: 8", "size: 0"));
+    let (config, origin) = completed(&text);
+    let (limits, _) = policy(&config, &origin);
+    assert_eq!(limits.max_sequences, 2, "one for each instance");
+    let request = as_cells(&config, &BTreeMap::new(), &origin).expect("it is sound").expect("it has sequences");
+    assert_eq!(request.max_rows(), 1);
+}
+
+#[test]
+fn tensors_have_the_batch_where_graph_and_configuration_agree() {
+    use crate::{
+        engine::TensorBatch,
+        model::Dims,
+        onnx::{Port, PortDim, Signature},
+    };
+    let port = |name: &str, dims: &[i64]| {
+        let dims = dims.iter().map(|&dim| if dim < 0 { PortDim::Unknown } else { PortDim::Fixed(dim) });
+        Port::tensor(name, DataType::Int64, &dims.collect::<Vec<_>>())
+    };
+    let signature = Signature {
+        inputs: vec![port("x", &[-1, 1]), port("total", &[2, -1, 3]), port("rate", &[])],
+        outputs: vec![port("y", &[-1, 1]), port("total_next", &[-1, -1, -1])],
+        ..Signature::default()
+    };
+    let of = |largest: u32, dims: &str| {
+        let text = format!("{TENSORS}sequence_batching {{ {STATE} }}").replace("size: 8", &format!("size: {largest}"));
+        let (config, _) =
+            completed(&text.replace("TYPE_INT64 dims: [ 1 ] }", &format!("TYPE_INT64 dims: [ {dims} ] }}")));
+        let found = tensors(&config.config, &signature);
+        found.into_iter().map(|(name, tensor)| (name, (tensor.batch, tensor.dims))).collect::<BTreeMap<_, _>>()
+    };
+    let dims = Some(Dims::from_slice(&[2, 3]));
+    let expected = [
+        ("rate".to_owned(), (TensorBatch::None, None)),
+        ("total".to_owned(), (TensorBatch::Axis(1), dims.clone())),
+        ("total_next".to_owned(), (TensorBatch::Axis(1), dims)),
+    ];
+    assert_eq!(of(8, "2, 3"), BTreeMap::from(expected), "others have it on axis 0");
+    let single = of(0, "2, 1, 3");
+    assert_eq!(single.len(), 5);
+    assert!(single.values().all(|(batch, _)| *batch == TensorBatch::None), "{single:?}");
 }

@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 
 use crate::{
     batching::knob::LengthList,
+    engine::TensorBatch,
     model::{
-        TensorSpec,
+        Dims, TensorSpec,
         unfold::{Emit, Emitted, Expression, Nodes, Source, Tensor},
     },
     repository::config::nearest::suggestion,
@@ -63,6 +64,17 @@ pub struct CellRequest {
     pub min_followup: u32,
     /// Priority among the cell types; 1 is the highest.
     pub priority: u32,
+    /// What the configuration says of the program's tensors, by name. The batch of others is axis 0.
+    pub tensors: BTreeMap<String, CellTensor>,
+}
+
+/// What the configuration says of a tensor of a cell's program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellTensor {
+    /// Where the graph has the batch.
+    pub batch: TensorBatch,
+    /// The dims of a row; `None` for those of the graph.
+    pub dims: Option<Dims>,
 }
 
 impl CellRequest {
@@ -73,7 +85,7 @@ impl CellRequest {
 }
 
 /// Inputs and outputs of a cell's program, with dims without the batch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CellPorts {
     /// Its inputs, in the program's order.
     pub inputs: Vec<TensorSpec>,

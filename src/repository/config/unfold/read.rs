@@ -97,7 +97,9 @@ fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
         return refuse("min_followup", message);
     }
     let (name, program) = (name.to_owned(), program.clone());
-    Ok((CellRequest { name, program, batch_sizes, min_followup, priority: 1 }, priority.map(|priority| priority.0)))
+    let tensors = BTreeMap::new();
+    let request = CellRequest { name, program, batch_sizes, min_followup, priority: 1, tensors };
+    Ok((request, priority.map(|priority| priority.0)))
 }
 
 #[derive(Clone, Copy)]

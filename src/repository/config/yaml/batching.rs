@@ -56,7 +56,7 @@ pub(super) fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(),
 }
 
 /// Removes the queue and the window from the knobs, and returns the scheduler of the chosen policy. The keys of the
-/// queue are in `queueing`, for every policy that batches, or in `window`.
+/// queue are in `queueing`, for every policy, or in `window`.
 fn scheduler(
     batching: &mut Batching,
     chosen: PolicyName,
@@ -65,10 +65,9 @@ fn scheduler(
     let is_serial = chosen == PolicyName::Of(PolicyKind::Serial);
     batching.serial = None;
     let queueing = batching.queueing.take();
-    if is_serial && queueing.is_some() {
-        let message = "the policy 'serial' has no such queue: remove this, or choose a policy that batches";
-        return Err(origin.error("batching.queueing", message));
-    }
+    let width = queueing.as_ref().and_then(|queueing| queueing.bucket_width);
+    let message = "requests share no batch under the policy 'serial': remove this";
+    origin.refuse_if(is_serial && width.is_some(), "batching.queueing.bucket_width", message)?;
     let is_of_window = |key: &String| ["max_queue_delay_us", "preferred_batch_sizes"].contains(&key.as_str());
     if let Some(key) = queueing.as_ref().and_then(|queueing| given(queueing).into_iter().find(is_of_window)) {
         return Err(origin.error(&format!("batching.queueing.{key}"), unknown_key(&key, [])));
@@ -87,7 +86,7 @@ fn scheduler(
         (None, None) => ("batching", None),
     };
     name_places(place, origin);
-    if is_serial || chosen == PolicyName::Auto && queue.is_none() {
+    if queue.is_none() && (is_serial || chosen == PolicyName::Auto) {
         return Ok(None);
     }
     batching.bucket_width = queue.and_then(|queue| queue.bucket_width);

@@ -367,7 +367,7 @@ fn knobs_of_a_wrong_kind_are_refused_with_their_place() {
 }
 
 #[test]
-fn the_queue_is_common_to_all_policies_that_batch() {
+fn the_queue_is_common_to_all_policies() {
     let keys = "preserve_ordering: true, priority_levels: 2, default_priority_level: 1, bucket_width: 8";
     let queue = |config: pb::ModelConfig| match config.scheduling_choice {
         Some(SchedulingChoice::DynamicBatching(batching)) => {
@@ -381,6 +381,9 @@ fn the_queue_is_common_to_all_policies_that_batch() {
         let text = format!("batching: {{ policy: {policy}, queueing: {{ {keys} }} }}");
         assert_eq!(queue(read(&text)), expected, "{policy}");
     }
+    let without_width = keys.replace(", bucket_width: 8", "");
+    let serial = read(&format!("batching: {{ policy: serial, queueing: {{ {without_width} }} }}"));
+    assert_eq!(queue(serial), (true, 2, 1, None));
     assert_eq!(queue(read(&format!("batching: {{ policy: window, window: {{ {keys} }} }}"))), expected);
     let elsewhere = read(&format!("batching: {{ policy: lazy, window: {{ {keys} }} }}"));
     assert_eq!(queue(elsewhere), (false, 0, 0, None), "the window's keys wait for the window");
@@ -392,10 +395,11 @@ fn the_queue_is_common_to_all_policies_that_batch() {
         "model.yaml:4:13: batching.window.bucket_width: expected 'bucket_width' in batching.queueing, with the queue's \
          other keys"
     );
+    let width = "batching:\n  policy: serial\n  queueing: { bucket_width: 8 }\n";
     assert_eq!(
-        refusal_of("batching:\n  policy: serial\n  queueing: {}\n"),
-        "model.yaml:3:3: batching.queueing: the policy 'serial' has no such queue: remove this, or choose a policy \
-         that batches"
+        refusal_of(width),
+        "model.yaml:3:15: batching.queueing.bucket_width: requests share no batch under the policy 'serial': remove \
+         this"
     );
     let own = read("batching: { policy: window, queueing: {}, window: { max_queue_delay_us: 5 } }");
     assert!(matches!(own.scheduling_choice, Some(SchedulingChoice::DynamicBatching(batching))

@@ -27,7 +27,10 @@ impl UnfoldRequest {
         if cells.len() != self.cells.len() {
             return Err(format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len()));
         }
-        for (cell, ports) in self.cells.iter().zip(cells) {
+        // A single node reads tensors of the request as they are, and its outputs are the reply.
+        let is_single = matches!(&self.segments[..], [segment] if segment.nodes == Nodes::Stage
+            && !segment.sources.values().any(|source| matches!(source, Source::Rows(_))));
+        for (cell, ports) in self.cells.iter().zip(cells).filter(|_| !is_single) {
             let mut tensors = ports.inputs.iter().chain(&ports.outputs);
             if let Some(tensor) = tensors.find(|tensor| tensor.datatype == DataType::Bytes) {
                 return Err(format!("cell '{}': '{}' is BYTES, which cells cannot hand on", cell.name, tensor.name));

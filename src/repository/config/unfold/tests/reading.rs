@@ -64,6 +64,7 @@ fn every_key_of_chain_and_decode_is_read() {
             batch_sizes: vec![1, 4, 512],
             min_followup: 64,
             priority: 7,
+            tensors: BTreeMap::new(),
         },
         CellRequest {
             name: "decode".to_owned(),
@@ -71,6 +72,7 @@ fn every_key_of_chain_and_decode_is_read() {
             batch_sizes: vec![64],
             min_followup: 16,
             priority: 1,
+            tensors: BTreeMap::new(),
         },
     ];
     let read = sound(TRANSLATE);
