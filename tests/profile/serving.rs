@@ -6,7 +6,7 @@ use paternoster::{
     bench::{Target, local::Local},
     executor::PoolOptions,
     onnx::zoo::{self, Width},
-    profile::{CutTable, Point, Profile, Store},
+    profile::{CutTable, Point, Profile, Store, choose},
     repository::read_model,
 };
 
@@ -60,10 +60,11 @@ async fn stages_are_as_many_as_the_profile_advises() {
 
 #[tokio::test]
 async fn a_model_is_measured_as_it_would_be_served() {
+    let chosen = choose(&profile(), None).expect("it advises").policy.knobs().name();
     for (yaml, stages, policy) in [
-        ("name: model\nmax_batch_size: 8\n", 1, "serial"),
+        ("name: model\nmax_batch_size: 8\n", 1, "window"),
         ("max_batch_size: 8\nstages: auto\nbatching: { policy: lazy }\n", 8, "lazy"),
-        ("max_batch_size: 8\nbatching: { policy: auto }\n", 8, "diversity"),
+        ("max_batch_size: 8\nbatching: { policy: auto }\n", 8, chosen),
     ] {
         let place = Place::new();
         let Some(()) = keep(&place, yaml) else { return };

@@ -63,6 +63,19 @@ fn a_classification_is_a_tensor_of_strings() {
 }
 
 #[test]
+fn a_row_of_more_than_a_million_elements_is_not_ranked() {
+    let classify = |rows: i64, elements: i64| {
+        let output = tensor(&[rows, elements], &vec![0; (rows * elements * 4) as usize]);
+        let outputs = vec![output.clone(), output];
+        encode(&models::addsub(), &only(0, OutputForm::Classes { count: 1 }), Response { outputs })
+    };
+    assert_eq!(classify(2, 1_000_000).expect("a million in each row").outputs[0].shape, [2, 1]);
+    let refusal = classify(1, 1_000_001).expect_err("one more");
+    assert_eq!(refusal.kind(), Kind::InvalidArgument);
+    assert!(refusal.message().contains("output 'OUTPUT0' for model 'addsub': classification output tensor too large"));
+}
+
+#[test]
 fn an_output_in_shared_memory_leaves_an_empty_entry_that_says_where_it_is() {
     let object = Object::new("encode-shared", &[0; 128]);
     let regions = SharedMemory::new(true);

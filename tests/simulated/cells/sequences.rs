@@ -17,8 +17,8 @@ struct Sequence {
     state: u64,
     /// Whether later requests do not belong to it.
     is_closed: bool,
-    /// Whether its first request ended without completing.
-    is_broken: bool,
+    /// A request that left a step out, and how those behind it must end.
+    dropped: Option<(u64, End)>,
     /// Whether a row of it was launched, so that it has a slot.
     has_slot: bool,
     idle_since: u64,
@@ -78,7 +78,7 @@ impl Sequences {
                     live,
                     state: 0,
                     is_closed: false,
-                    is_broken: false,
+                    dropped: None,
                     has_slot: false,
                     idle_since: now,
                 };
@@ -104,6 +104,9 @@ impl Sequences {
         let Some(sequence) = self.of.get(&req).and_then(|number| self.all.get_mut(number)) else { return Ok(()) };
         if let Some(before) = sequence.live.iter().find(|other| **other < req) {
             return Err(format!("{req} runs before {before}, which arrived before it in its sequence"));
+        }
+        if let Some((behind, _)) = sequence.dropped.filter(|(behind, _)| *behind < req) {
+            return Err(format!("{req} runs on a state that lacks the step of {behind}"));
         }
         sequence.has_slot = true;
         let held = self.all.values().filter(|sequence| sequence.has_slot).count();
@@ -142,20 +145,32 @@ impl Sequences {
             return Err(format!("{req} ends twice"));
         }
         sequence.idle_since = now;
-        let is_first = sequence.requests.first() == Some(&req);
-        if end == End::Completed {
-            sequence.state = left;
-        } else if is_first {
-            sequence.is_broken = true;
-            if !std::mem::replace(&mut sequence.is_closed, true) {
-                self.open.remove(&sequence.id);
+        if let Some((behind, orphans_end)) = sequence.dropped {
+            // Before its first run a sequence may end as a whole.
+            let may_run = req < behind;
+            if end == orphans_end && (!may_run || !sequence.has_slot) {
+                self.orphans += 1;
+                return Ok(());
+            }
+            if !may_run {
+                return Err(format!("{req} ends {end:?} behind {behind}, expected {orphans_end:?}"));
             }
         }
-        if end == End::Rejected(Rejection::NotStarted) {
-            self.orphans += 1;
-            if !sequence.is_broken || is_first {
-                return Err(format!("{req} is refused, but its sequence began"));
+        let is_first = sequence.requests.first() == Some(&req);
+        let orphans_end = match end {
+            End::Completed => {
+                sequence.state = left;
+                return Ok(());
             }
+            End::Failed if !is_first => return Ok(()),
+            End::Failed => End::Rejected(Rejection::NotStarted),
+            End::Rejected(Rejection::NotStarted) => return Err(format!("{req} is refused, but its sequence began")),
+            End::Rejected(_) => end,
+            End::Cancelled | End::Expired => End::Cancelled,
+        };
+        sequence.dropped = Some((req, orphans_end));
+        if !std::mem::replace(&mut sequence.is_closed, true) {
+            self.open.remove(&sequence.id);
         }
         Ok(())
     }
@@ -163,11 +178,11 @@ impl Sequences {
     /// Records that the core ended a sequence.
     pub(super) fn over(&mut self, now: u64, number: SequenceNo) -> Result<(), String> {
         let sequence = self.all.remove(&number).ok_or_else(|| format!("{number:?} is over twice"))?;
-        // Requests after a first one that did not complete are rejected next.
-        if !sequence.is_broken && !sequence.live.is_empty() {
+        // Requests behind one that left a step out end next.
+        if sequence.dropped.is_none() && !sequence.live.is_empty() {
             return Err(format!("{number:?} is over with {:?} to go", sequence.live));
         }
-        if sequence.is_broken {
+        if sequence.dropped.is_some() {
             self.all.insert(number, Sequence { has_slot: false, ..sequence });
             return Ok(());
         }
@@ -184,6 +199,6 @@ impl Sequences {
 
     /// Returns whether no sequence is left, as must be the case once no request has arrived for long.
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.all.values().all(|sequence| sequence.is_broken && sequence.live.is_empty())
+        self.open.is_empty() && self.all.values().all(|sequence| sequence.dropped.is_some() && sequence.live.is_empty())
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use paternoster::{
     batching::{
         CellId, CellKind, CellKnobs, CellularKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
-        SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
+        SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
     },
     model::{
         CorrelationId, InSequence,
@@ -204,17 +204,13 @@ fn model(rng: &mut Rng) -> Knobs {
     });
     let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
     let merge_requests = rng.permille(200).then(|| rng.within(1, 8) as u32);
-    let cellular = CellularKnobs {
-        cells,
-        segments,
-        slots,
-        max_tasks,
-        frontier,
-        merge_requests,
-        sequences,
-        lazy,
-        ..CellularKnobs::default()
-    };
+    // Without a draw, so that the worlds of all other models stay as they are.
+    let window = sequences.filter(|_| slots.is_multiple_of(3)).map(|_| WindowKnobs {
+        preferred_batch_sizes: if slots.is_multiple_of(2) { vec![slots % 6 + 1] } else { Vec::new() },
+        max_queue_delay_ns: u64::from(slots) * 40,
+    });
+    let cellular =
+        CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests, sequences, window, lazy };
     let policy = Policy::Cellular(cellular);
     let objective_ns = rng.permille(300).then_some(20_000);
     let default_queue = QueueKnobs {
