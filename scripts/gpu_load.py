@@ -126,7 +126,7 @@ def under_load(run, clock):
         for flag, value in zip(("--seconds", "--warm-up-seconds", "--rounds"), lasting):
             command += [flag, value]
         command += ["--samples", "4" if quick else "64", "--json"]
-        ended = ran(command, run.environment, run.folder / f"load-{model}.log", clock.part(limit))
+        ended = ran(command, run.environment, run.folder / f"load-{model}.log", clock.part(limit * run.slower))
         figures[model] = figures_of(ended)
         print(f"{model} under load: {figures[model].get('said', 'measured')}", flush=True)
         run.results.keep("under load", figures)

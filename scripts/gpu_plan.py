@@ -70,8 +70,10 @@ class Results:
 class Run:
     """One call: the programs, where their results go, and the time that is left."""
 
-    def __init__(self, programs, results, seconds, quick=False):
+    def __init__(self, programs, results, seconds, quick=False, slower=1):
         self.programs, self.results, self.quick = programs, results, quick
+        #: How many times the time of a card's parts these have.
+        self.slower = slower
         self.clock = Clock(seconds - ENDING_SECONDS)
         # Compiled kernels are kept from one program to the next.
         self.kernels = results.folder.parent / "gpu-kernels"
@@ -87,6 +89,10 @@ class Run:
     @property
     def folder(self):
         return self.results.folder
+
+    def part(self, seconds, reserved=0):
+        """Returns the clock of a part, in seconds of a card."""
+        return self.clock.part(seconds * self.slower, reserved)
 
     def do(self, part, measure, *words):
         """Runs a part. An error of these scripts ends the part, not the run."""
@@ -113,7 +119,7 @@ class Run:
 
     def device(self):
         """Runs the tests of the device. If none passes on the card, one of them runs again in two other ways."""
-        clock = self.clock.part(DEVICE_SECONDS)
+        clock = self.part(DEVICE_SECONDS)
         results = self.suites(["device"], clock)
         on_card = {name: found for name, found in results["device"].items() if "cuda" in name}
         outcomes = {found["outcome"] for found in on_card.values()}
@@ -123,7 +129,7 @@ class Run:
             place = self.folder / "tests" / "again"
             place.mkdir(parents=True, exist_ok=True)
             eager = self.environment | {"CUDA_MODULE_LOADING": "EAGER"}
-            clock = self.clock.part(2 * gpu_suites.SECONDS)
+            clock = self.part(2 * gpu_suites.SECONDS)
             results["eager"] = {name: gpu_suites.one(self.programs["device"], name, eager, place, clock)}
             again = gpu_sanitizer.again(
                 self.programs, [("device", name)], self.environment, self.folder / "tests" / "sanitizer", clock
@@ -134,7 +140,7 @@ class Run:
     def times(self, seconds, only=None):
         file = self.folder / "steps.json"
         file.unlink(missing_ok=True)
-        clock = self.clock.part(seconds)
+        clock = self.part(seconds)
         command = [self.programs[TIMES], "--json", file, "--cuda-kernel-directory", self.kernels]
         command += ["--seconds", max(1, int(clock.left() - 5)), *(["--quick"] if self.quick else [])]
         command += ["--only", only] if only and not self.quick else []
@@ -149,7 +155,7 @@ class Run:
             return {"steps": [], "skipped": [["all networks", f"{sys.executable} has no PyTorch"]]}
         file = self.folder / "pytorch.json"
         file.unlink(missing_ok=True)
-        clock = self.clock.part(seconds)
+        clock = self.part(seconds)
         command = [sys.executable, self.programs[PYTORCH], file, "--seconds", max(1, int(clock.left() - STARTING_SECONDS))]
         ended = ran(command, dict(os.environ), self.folder / "pytorch.log", clock)
         measured = json.loads(file.read_text()) if file.is_file() else {"steps": []}
@@ -201,7 +207,7 @@ def first(run):
         return
     run.do("times", run.times, FEW_TIMES_SECONDS, FEW_NETWORKS)
     run.do("pytorch", run.pytorch, PYTORCH_SECONDS)
-    suites = run.do("suites", run.suites, ["cards", "planner"], run.clock.part(FIRST_SECONDS, RERUN_SECONDS))
+    suites = run.do("suites", run.suites, ["cards", "planner"], run.part(FIRST_SECONDS, RERUN_SECONDS))
     tests = [*gpu_suites.failed(device), *gpu_suites.failed(suites)] if "said" not in suites else []
     if not tests:
         tests = [(gpu_sanitizer.SUITE, name) for name in gpu_sanitizer.TESTS]
@@ -215,8 +221,8 @@ def second(run):
     run.do("versions", gpu_versions.found)
     run.do("times", run.times, TIMES_SECONDS)
     run.do("pytorch", run.pytorch, PYTORCH_SECONDS)
-    run.do("served", served, run, run.clock.part(SERVED_SECONDS))
-    run.do("under load", under_load, run, run.clock.part(LOADS_SECONDS))
+    run.do("served", served, run, run.part(SERVED_SECONDS))
+    run.do("under load", under_load, run, run.part(LOADS_SECONDS))
     run.do("stages", run.stages)
     run.do("tables", run.tables)
 
@@ -228,7 +234,8 @@ CALLS = {"first": (first, FIRST_SECONDS), "second": (second, SECOND_SECONDS)}
 def call(name, programs, out, archive, quick=False, seconds=None):
     """Runs one of the two calls; returns whether everything in it passed."""
     plan, limit = CALLS[name]
-    run = Run(programs, Results(out, archive), seconds or limit, quick)
+    seconds = seconds or limit
+    run = Run(programs, Results(out, archive), seconds, quick, max(1, seconds / limit))
     plan(run)
     print(f"the report is {out / 'report.md'}; {archive} has it and all logs", flush=True)
     return not gpu_report.failures(run.results.report)

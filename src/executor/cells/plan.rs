@@ -12,7 +12,7 @@ use crate::{
     executor::InputTensor,
     model::{
         DataType, ModelSpec, TensorSpec,
-        unfold::{CellSpec, NodeType, Nodes, Segment, Source, Unfolding, Which},
+        unfold::{CellSpec, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
     },
 };
 
@@ -66,7 +66,9 @@ impl CellPrograms {
             let nodes = unfolding.segments.iter().flat_map(|segment| &segment.types);
             let nodes: SmallVec<[&NodeType; 4]> = nodes.filter(|nodes| nodes.cell == number).collect();
             // Otherwise the length of an output would depend on the other nodes of the run.
-            let is_cut = spec.outputs.iter().all(is_cut_back);
+            let is_cut =
+                |(output, spec): (usize, &TensorSpec)| is_cut_back(spec) || !has_length(&unfolding, number, output);
+            let is_cut = spec.outputs.iter().enumerate().all(is_cut);
             let pads = |input: usize| is_cut && nodes.iter().all(|nodes| receives_length(nodes, input));
             Cell::new(spec, program, (0..spec.inputs.len()).map(pads).collect())
         });
@@ -168,6 +170,24 @@ impl Cell {
 fn is_cut_back(output: &TensorSpec) -> bool {
     let symbol = output.symbols.first().copied().flatten();
     output.dims.iter().enumerate().all(|(axis, dim)| *dim >= 0 || (axis == 0 && symbol.is_some()))
+}
+
+/// Whether anything depends on how long an output of a cell is: a reply has it, or a node reads it whole or for each of
+/// its rows. Steps over it do not, because an expression says how many they are.
+fn has_length(unfolding: &Unfolding, cell: usize, output: usize) -> bool {
+    let reads = |own: Emitted| {
+        let sources = unfolding.segments.iter().flat_map(|segment| &segment.types).flat_map(|nodes| &nodes.inputs);
+        let is_read = sources.into_iter().any(|source| match source {
+            Source::Whole(tensor) | Source::Rows(tensor) | Source::Length(tensor) => *tensor == Tensor::Emitted(own),
+            _ => false,
+        });
+        is_read || unfolding.outputs.contains(&own)
+    };
+    let segments = unfolding.segments.iter().enumerate();
+    segments.filter(|(_, segment)| segment.types.iter().any(|nodes| nodes.cell == cell)).any(|(number, segment)| {
+        let emits = segment.emits.iter().enumerate().filter(|(_, own)| own.output == output);
+        emits.map(|(emit, _)| Emitted { segment: number, emit }).any(reads)
+    })
 }
 
 /// Returns the outputs of a segment's nodes that are read later.
