@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies compare-triton scaling figures timelines page overload attacks packages package-test book clean
+.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton scaling figures timelines page overload attacks packages package-test book clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -16,6 +16,7 @@ help:
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
 	@echo "make kube-test the manifests of deploy/ against Kubernetes' API server, which Go builds first: 10 min, 5 GB meanwhile"
 	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit packs them into one file, for a machine with a card alone"
+	@echo "make conformance  ONNX's backend tests through the server, over both protocols, compared with ONNX Runtime"
 	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
 	@echo "make soak      random clients for MINUTES=60; counters must add up"
 	@echo "make serve     keep the example repository running on ports 8000 to 8002"
@@ -76,6 +77,11 @@ gpu-test: setup
 
 gpu-kit: setup
 	@$(PYTHON) scripts/gpu.py kit .cache/paternoster-gpu-kit
+
+# Fetches ONNX's own tests, and ONNX Runtime as a Python package, into .cache the first time.
+conformance: build
+	@$(FETCH) conformance
+	@.cache/conformance/bin/python scripts/conformance.py
 
 # Coverage-guided, on stable Rust: needs a C++ compiler. What it finds is kept in the target directory.
 SECONDS = 60

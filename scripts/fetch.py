@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+CONFORMANCE = ROOT / "tests" / "conformance-requirements.txt"
 OLDEST_PYTHON = (3, 9)
 #: Name of the file that records the pins of a folder.
 NOTE = ".pins"
@@ -107,6 +108,23 @@ def venv():
     install_requirements()
     (VENV / NOTE).write_text(note)
     return venv_python()
+
+
+def conformance():
+    """Creates an environment with ONNX's backend tests and ONNX Runtime; returns its interpreter. Nothing else needs
+    these packages, so they are not in .venv."""
+    check_python()
+    folder = CACHE / "conformance"
+    python = folder / "bin" / "python"
+    note = f"{sys.version}\n{hashlib.sha256(CONFORMANCE.read_bytes()).hexdigest()}\n"
+    if made_from(folder, note):
+        return python
+    say(f"packages of {CONFORMANCE.name} in {folder.relative_to(ROOT)}")
+    run([sys.executable, "-m", "venv", "--clear", folder])
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    run([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", CONFORMANCE])
+    (folder / NOTE).write_text(note)
+    return python
 
 
 def create_venv():
@@ -484,6 +502,7 @@ def grpcurl():
 
 PIECES = {
     "venv": venv,
+    "conformance": conformance,
     "cpp": cpp,
     "runtime": runtime,
     "openvino": openvino,

@@ -82,7 +82,7 @@ def test_correlation_ids_may_be_strings_and_outputs_too(served, largest):
             node("Identity", ["WORD"], ["SAID"]),
         ],
         [port("WORD", "BYTES", dims), port("S", "FP32", dims), port("ID", "BYTES", dims)],
-        [port(name, kind, dims) for name, kind in [("Y", "FP32"), ("S_next", "FP32"), ("WHO", "BYTES"), ("SAID", "BYTES")]],
+        [port(name, "FP32", dims) for name in ("Y", "S_next")] + [port(name, "BYTES", dims) for name in ("WHO", "SAID")],
         [constant("one", [1.0])],
     )
     id_input = 'control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }'
@@ -175,3 +175,26 @@ def test_a_state_may_have_its_batch_on_another_axis(served, largest):
     assert counted["success"] == 12
     if largest:
         assert counted["batches"].get(4, 0) >= 1, "the first requests ran as one batch"
+
+
+def test_a_program_that_takes_no_zeros_is_served(served):
+    """X is divided into as many parts as a scalar says; the example request of the load says 0."""
+    graph = model(
+        [
+            node("Reshape", ["parts", "one"], ["count"]),
+            node("Concat", ["count", "rest"], ["shape"], axis=0),
+            node("Reshape", ["X", "shape"], ["divided"], allowzero=1),
+            node("ReduceSum", ["divided", "outer"], ["sum"], keepdims=0),
+            node("Add", ["S", "sum"], ["S_next"]),
+            node("Identity", ["S_next"], ["Y"]),
+        ],
+        [port("X", "FP32", [6]), port("S", "FP32", [2]), port("parts", "INT64", [])],
+        [port("Y", "FP32", [2]), port("S_next", "FP32", [2])],
+        [constant("one", [1]), constant("rest", [2]), constant("outer", [0])],
+    )
+    ports = {"X": ("FP32", [6]), "parts": ("INT64", [1])}
+    text = config("m", ports, {"Y": ("FP32", [2])}, max_batch_size=0, extra=f"sequence_batching {{ {state([2])} }}")
+    client = served(graph, text)
+    inputs = [tensor("X", np.arange(6, dtype=np.float32)), tensor("parts", np.array([3], np.int64))]
+    for expected, flags in [([6, 9], {"sequence_start": True}), ([12, 18], {"sequence_end": True})]:
+        assert client.infer("m", inputs, sequence_id=1, **flags).as_numpy("Y").tolist() == expected

@@ -23,7 +23,7 @@ pub(super) use tensors::tensors;
 pub fn consistent(settings: &Settings, signature: Option<&Signature>, origin: &Origin) -> Result<(), ConfigError> {
     let config = &settings.config;
     limits::check(settings, origin)?;
-    tensors::check(config, origin)?;
+    tensors::check(config, signature, origin)?;
     if let Some(signature) = signature {
         graph::check(config, signature, origin)?;
         sequences::fits(config, signature, origin)?;

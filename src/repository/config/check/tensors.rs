@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     model::DataType,
-    onnx::{Port, Signature},
+    onnx::{Port, PortDim, Signature},
     repository::config::{
         ConfigError, Origin, convert,
         parameters::path as parameter,
@@ -58,7 +58,11 @@ pub(in crate::repository::config) fn tensors(config: &pb::ModelConfig) -> impl I
     inputs.chain(outputs)
 }
 
-pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+pub(super) fn check(
+    config: &pb::ModelConfig,
+    signature: Option<&Signature>,
+    origin: &Origin,
+) -> Result<(), ConfigError> {
     if config.input.is_empty() {
         return Err(origin.error("input", "the model has no inputs, and none could be completed"));
     }
@@ -80,7 +84,11 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
         if tensor.dims.is_empty() {
             return Err(origin.error(&format!("{path}.dims"), format!("expected dims for '{name}'")));
         }
-        sizes(origin, &format!("{path}.dims"), name, tensor.dims)?;
+        // A tensor that has no element in the graph either is served with none.
+        let port = signature.and_then(|signature| tensor.ports(signature).into_iter().find(|port| port.name == *name));
+        let is_empty = port.and_then(|port| port.dims.as_ref()).is_some_and(|dims| dims.contains(&PortDim::Fixed(0)));
+        let dims: Vec<i64> = tensor.dims.iter().copied().filter(|dim| *dim != 0 || !is_empty).collect();
+        sizes(origin, &format!("{path}.dims"), name, &dims)?;
         if let Some(reshape) = tensor.reshape {
             reshaped(config, origin, &tensor, reshape)?;
         }

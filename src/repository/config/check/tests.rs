@@ -491,3 +491,15 @@ fn a_configuration_must_fit_its_graph() {
     two.inputs.push(Port { name: "z".to_owned(), ..two.inputs[0].clone() });
     assert!(refused(&batch, &two).contains("the graph has an input 'z' that is not listed"));
 }
+
+#[test]
+fn only_where_the_graph_has_no_elements_may_dims_be_0() {
+    let config = |dims: &str| format!("{INPUT}{OUTPUT}").replace("[ 4 ]", dims);
+    let empty = graph(vec![PortDim::Fixed(2), PortDim::Fixed(0)]);
+    assert_eq!(against(&config("[ 2, 0 ]"), &empty), Ok(()));
+    let refusal = against(&config("[ 0, 0 ]"), &empty).expect_err("the graph has others");
+    assert!(refusal.contains("the graph has the shape [2, 0] for 'x', but the configuration [0, 0]"), "{refusal}");
+    let refusal =
+        against(&config("[ 2, 0 ]"), &graph(vec![PortDim::Fixed(2), PortDim::Unknown])).expect_err("as Triton");
+    assert!(refusal.contains("expected sizes above 0, or -1, for 'x', but found 0"), "{refusal}");
+}
