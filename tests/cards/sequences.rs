@@ -103,17 +103,17 @@ fn slots_go_round_and_what_is_given_up_leaves_the_state_as_it_was_or_as_it_made_
                 for requests in sequences {
                     // What may be there: a request that was given up may have completed before.
                     let mut states = vec![None];
-                    let (mut is_given_up, mut is_over) = (false, false);
+                    let is_given_up = requests.iter().any(|(_, answer)| answer.is_none());
+                    let mut is_over = false;
                     for (asked, answer) in requests {
                         let Some(answer) = answer else {
                             let next: Vec<_> =
                                 states.iter().map(|state| Some(Form::chain_from(*state, &asked.tokens))).collect();
                             states.extend(next);
-                            is_given_up = true;
                             continue;
                         };
-                        // A request that was given up before it ran cancels the rest of its sequence, and what comes
-                        // later begins none.
+                        // A request that is given up before it runs cancels the rest of its sequence, and all of it if
+                        // it has no slot yet. What comes later begins none.
                         let found = match answer.await {
                             Ok(response) if !is_over => values(&response),
                             Err(InferError::Cancelled | InferError::Invalid(_)) if is_given_up => {
