@@ -195,17 +195,17 @@ def test_clients_change_the_settings_of_the_server_and_of_models(program, models
         assert changed["trace_level"] == ["TIMESTAMPS", "TENSORS"]
         assert (changed["trace_rate"], changed["trace_count"], changed["log_frequency"]) == ("1", "3", "0")
 
-        update(log_frequency="50", trace_rate="9")
-        assert (get("identity")["log_frequency"], get("identity")["trace_rate"]) == ("50", "1")
-        assert (get("other")["log_frequency"], get("other")["trace_rate"]) == ("50", "9")
+        update(trace_rate="9")
+        assert (get("identity")["trace_rate"], get("other")["trace_rate"]) == ("1", "9")
         update("identity", trace_rate=None)
         assert get("identity")["trace_rate"] == "9", "cleared, it is the server's"
-        update(log_frequency=None, trace_rate=None)
+        update(trace_rate=None)
         update("identity", trace_level=None, trace_count=None)
         assert get() == get("identity") == {**OFF, "trace_file": str(file)}
 
         for model, settings in [
             ("identity", {"trace_file": "elsewhere.json"}),
+            (None, {"log_frequency": "1"}),
             (None, {"trace_rate": "often"}),
             (None, {"trace_level": ["TIMESTAMPS"], "trace_rate": "0"}),
             ("nope", {"trace_rate": "1"}),

@@ -1,7 +1,7 @@
 //! Trace files, written by a separate thread, so that requests never wait for a disk.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io, iter,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -23,6 +23,9 @@ const MOST_WAITING: usize = 1024;
 
 /// Maximum bytes of traces waiting to be written.
 const MOST_WAITING_BYTES: usize = 16 << 20;
+
+/// Maximum number of numbered files. Then the oldest ones are overwritten, so that clients cannot fill the directory.
+const MOST_FILES: u64 = 1_000;
 
 /// How long traces are collected before they are written together. Waking the thread for each trace costs more than
 /// writing it.
@@ -157,7 +160,7 @@ impl Writer {
         }
         if self.numbered.is_none() {
             let mut name = self.path.clone().into_os_string();
-            name.push(format!(".{}", self.next_number));
+            name.push(format!(".{}", self.next_number % MOST_FILES));
             opened(&mut self.numbered, Path::new(&name)).map_err(lost)?;
             self.next_number += 1;
         }
@@ -182,9 +185,28 @@ fn opened<'a>(list: &'a mut Option<List>, path: &Path) -> io::Result<&'a mut Lis
 /// Number of traces that were not written, and the error.
 type Lost = (u64, io::Error);
 
-/// A file with one JSON list, which is complete after every write.
-struct List {
-    file: File,
+/// What a list needs of its file.
+trait ListFile {
+    /// Writes all of these bytes at a position.
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+
+    /// Cuts the file off.
+    fn cut(&self, len_bytes: u64) -> io::Result<()>;
+}
+
+impl ListFile for File {
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.write_all_at(bytes, position)
+    }
+
+    fn cut(&self, len_bytes: u64) -> io::Result<()> {
+        self.set_len(len_bytes)
+    }
+}
+
+/// A file with one JSON list, which is complete after every write, even one that fails.
+struct List<F = File> {
+    file: F,
     /// Position of the next object; the end of the list follows it.
     end: u64,
     traces: u64,
@@ -193,18 +215,34 @@ struct List {
     pending_traces: u64,
 }
 
+const LIST_START: &[u8] = b"[\n";
 const LIST_END: &[u8] = b"\n]\n";
 
 impl List {
+    /// Creates a file with an empty list. If the disk has no room for it, there is no file.
     fn create(path: &Path) -> io::Result<Self> {
         let file = File::create(path)?;
-        Ok(Self { file, end: 0, traces: 0, pending: Vec::new(), pending_traces: 0 })
+        let is_regular = file.metadata()?.is_file();
+        Self::over(file).inspect_err(|_| {
+            if is_regular {
+                // Fails if someone else has removed it.
+                let _ = fs::remove_file(path);
+            }
+        })
+    }
+}
+
+impl<F: ListFile> List<F> {
+    fn over(file: F) -> io::Result<Self> {
+        file.write_at(&[LIST_START, LIST_END].concat(), 0)?;
+        let end = LIST_START.len() as u64;
+        Ok(Self { file, end, traces: 0, pending: Vec::new(), pending_traces: 0 })
     }
 
     /// Adds the objects of a trace.
     fn add(&mut self, objects: &[u8]) {
         let is_first = self.traces + self.pending_traces == 0;
-        self.pending.extend_from_slice(if is_first { b"[\n" } else { b",\n" });
+        self.pending.extend_from_slice(if is_first { b"" } else { b",\n" });
         self.pending.extend_from_slice(objects);
         self.pending_traces += 1;
     }
@@ -217,9 +255,93 @@ impl List {
         }
         let bytes = pending.len() as u64;
         pending.extend_from_slice(LIST_END);
-        self.file.write_all_at(&pending, self.end).map_err(|error| (traces, error))?;
+        if let Err(error) = self.file.write_at(&pending, self.end) {
+            // A full disk may have taken a part of it. The end of the list was in this place before, so there is room.
+            let restored = self.file.write_at(LIST_END, self.end);
+            let restored = restored.and_then(|()| self.file.cut(self.end + LIST_END.len() as u64));
+            return Err((traces, restored.err().unwrap_or(error)));
+        }
         self.end += bytes;
         self.traces += traces;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A file on a disk with room for some bytes, which takes what fits, as Linux does.
+    struct OnDisk {
+        content: Mutex<Vec<u8>>,
+        room: Mutex<usize>,
+    }
+
+    impl OnDisk {
+        fn with_room(room: usize) -> Self {
+            Self { content: Mutex::default(), room: Mutex::new(room) }
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.content.lock().clone()).expect("it is text")
+        }
+    }
+
+    impl ListFile for &OnDisk {
+        fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+            let (mut content, start) = (self.content.lock(), position as usize);
+            let fits = bytes.len().min((*self.room.lock()).saturating_sub(start));
+            let len_bytes = content.len().max(start + fits);
+            content.resize(len_bytes, 0);
+            content[start..start + fits].copy_from_slice(&bytes[..fits]);
+            if fits < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+
+        fn cut(&self, len_bytes: u64) -> io::Result<()> {
+            self.content.lock().truncate(len_bytes as usize);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_a_complete_list() {
+        for room in 0..40 {
+            let disk = OnDisk::with_room(room);
+            let Ok(mut list) = List::over(&disk) else {
+                assert!(room < "[\n\n]\n".len(), "there is room for an empty list");
+                continue;
+            };
+            let mut written = 0;
+            for number in 0..4 {
+                list.add(format!("{{\"id\":{number}}}").as_bytes());
+                written += usize::from(list.write().is_ok());
+                let read: Vec<serde_json::Value> = serde_json::from_str(&disk.text())
+                    .unwrap_or_else(|error| panic!("{room} bytes, {number}: {error}: {}", disk.text()));
+                assert_eq!(read.len(), written);
+            }
+            *disk.room.lock() = 100;
+            list.add(b"{}");
+            list.write().map_err(|(_, error)| error).expect("there is room again");
+            let read: Vec<serde_json::Value> = serde_json::from_str(&disk.text()).expect("it is JSON");
+            assert_eq!(read.len(), written + 1, "what comes later takes the place of what was lost");
+        }
+    }
+
+    #[test]
+    fn numbered_files_are_bounded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let mut writer = Writer { path, whole: None, numbered: None, next_number: 0, has_failed: false };
+        for number in 0..MOST_FILES + 2 {
+            writer.add(format!("{number}").as_bytes(), 1).map_err(|(_, error)| error).expect("it is written");
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count() as u64, MOST_FILES);
+        let read = |number: u64| {
+            let text = fs::read_to_string(folder.path().join(format!("trace.json.{number}"))).expect("the file");
+            serde_json::from_str::<Vec<u64>>(&text).expect("it is JSON")
+        };
+        assert_eq!([read(0), read(1), read(2)], [vec![MOST_FILES], vec![MOST_FILES + 1], vec![2]]);
     }
 }

@@ -117,7 +117,6 @@ pub(super) struct Specified {
     level: Option<TraceLevel>,
     rate: Option<u32>,
     pub(super) count: Option<Option<u32>>,
-    log_frequency: Option<u32>,
 }
 
 impl Specified {
@@ -132,20 +131,28 @@ impl Specified {
             level: self.level.unwrap_or(fallback.level),
             rate: self.rate.unwrap_or(fallback.rate),
             count: self.count.unwrap_or(fallback.count),
-            log_frequency: self.log_frequency.unwrap_or(fallback.log_frequency),
+            log_frequency: fallback.log_frequency,
         }
     }
 
-    /// Changes one setting; an empty list of values clears it.
+    /// Changes one setting; an empty list of values clears it. `operators` are the settings of the command line, which
+    /// alone decide what files there are.
     ///
     /// # Errors
-    /// If there is no such setting, or if the value is invalid.
-    pub(super) fn change(&mut self, name: &str, values: &[String], mode: TraceMode) -> Result<(), TraceSettingError> {
+    /// If there is no such setting, if clients cannot change it, or if the value is invalid.
+    pub(super) fn change(
+        &mut self,
+        name: &str,
+        values: &[String],
+        (mode, operators): (TraceMode, &TraceSettings),
+    ) -> Result<(), TraceSettingError> {
         match name {
             "trace_level" => self.level = level_of(values)?,
             "trace_rate" => self.rate = number("trace_rate", values)?,
             "trace_count" => self.count = count_of(values)?,
-            "log_frequency" => self.log_frequency = number("log_frequency", values)?,
+            "log_frequency"
+                if number("log_frequency", values)?.is_none_or(|given| given == operators.log_frequency) => {}
+            "log_frequency" => return Err(TraceSettingError::Fixed("log frequency")),
             "trace_file" => return Err(TraceSettingError::Fixed("trace file location")),
             "trace_mode" if values == [mode.name()] => {}
             "trace_mode" => return Err(TraceSettingError::Fixed("trace mode")),
@@ -225,7 +232,7 @@ mod tests {
     fn changed(name: &str, values: &[&str]) -> Result<TraceSettings, TraceSettingError> {
         let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
         let mut specified = Specified::default();
-        specified.change(name, &values, TraceMode::Triton)?;
+        specified.change(name, &values, (TraceMode::Triton, &TraceSettings::default()))?;
         Ok(specified.over(&TraceSettings::default()))
     }
 
@@ -236,11 +243,12 @@ mod tests {
         assert_eq!(changed("trace_rate", &["7"]).map(|settings| settings.rate), Ok(7));
         assert_eq!(changed("trace_count", &["3"]).map(|settings| settings.count), Ok(Some(3)));
         assert_eq!(changed("trace_count", &["-1"]).map(|settings| settings.count), Ok(None));
-        assert_eq!(changed("log_frequency", &["9"]).map(|settings| settings.log_frequency), Ok(9));
         for name in ["trace_level", "trace_rate", "trace_count", "log_frequency"] {
             assert_eq!(changed(name, &[]), Ok(TraceSettings::default()), "{name} falls back");
         }
-        assert_eq!(changed("trace_mode", &["triton"]), Ok(TraceSettings::default()), "it is that already");
+        for (name, value) in [("trace_mode", "triton"), ("log_frequency", "0")] {
+            assert_eq!(changed(name, &[value]), Ok(TraceSettings::default()), "{name} is that already");
+        }
     }
 
     #[test]
@@ -260,8 +268,9 @@ mod tests {
             let error = changed(name, values).expect_err(name).to_string();
             assert!(error.contains(name) && error.contains("expected"), "{error}");
         }
-        for (name, fixed) in [("trace_file", "trace file location"), ("trace_mode", "trace mode")] {
-            assert_eq!(changed(name, &["x"]), Err(TraceSettingError::Fixed(fixed)));
+        let fixed = [("trace_file", "x", "trace file location"), ("trace_mode", "x", "trace mode")];
+        for (name, value, fixed) in fixed.into_iter().chain([("log_frequency", "9", "log frequency")]) {
+            assert_eq!(changed(name, &[value]), Err(TraceSettingError::Fixed(fixed)));
         }
         let long = changed("trace_rate", &["9".repeat(60_000).as_str()]).expect_err("too large").to_string();
         assert!(long.len() < 256, "what a client sends is not echoed whole");

@@ -230,7 +230,7 @@ impl Tracer {
         };
         let mut specified = scope.map(Scope::remaining).unwrap_or_default();
         for (name, values) in changes {
-            specified.change(name, values, self.mode)?;
+            specified.change(name, values, (self.mode, &self.default))?;
         }
         let (mut global, mut models) = (current.global.clone(), current.models.clone());
         match model {

@@ -88,9 +88,10 @@ fn settings_of_a_model_go_before_the_servers_and_fall_back_when_cleared() {
     assert_eq!((traced(&tracer, "own", 4), traced(&tracer, "other", 4)), (4, 2));
 
     change(&tracer, None, "trace_rate", &["4"]).expect("a rate");
-    change(&tracer, None, "log_frequency", &["9"]).expect("a frequency");
+    change(&tracer, None, "trace_count", &["9"]).expect("a count");
     assert_eq!(shown(&tracer, Some("own"), "trace_rate"), "1", "it is specified");
-    assert_eq!(shown(&tracer, Some("own"), "log_frequency"), "9", "it is not");
+    assert_eq!(shown(&tracer, Some("own"), "trace_count"), "9", "it is not");
+    change(&tracer, None, "trace_count", &[]).expect("clearing");
 
     change(&tracer, Some("own"), "trace_rate", &[]).expect("clearing");
     assert_eq!(shown(&tracer, Some("own"), "trace_rate"), "4", "the server's");
@@ -112,7 +113,7 @@ fn a_count_that_is_specified_goes_on_when_other_settings_change() {
     let tracer = to_file(&folder, settings(1, None, 0));
     change(&tracer, Some("m"), "trace_count", &["5"]).expect("a count");
     assert_eq!(traced(&tracer, "m", 2), 2);
-    change(&tracer, Some("m"), "log_frequency", &["1"]).expect("a frequency");
+    change(&tracer, Some("m"), "trace_rate", &["1"]).expect("a rate");
     change(&tracer, None, "trace_rate", &["1"]).expect("a rate");
     assert_eq!(shown(&tracer, Some("m"), "trace_count"), "3");
     assert_eq!(traced(&tracer, "m", 9), 3);
@@ -208,10 +209,9 @@ fn with_a_frequency_each_file_holds_so_many_traces() {
     tracer.flush();
     let file = |number: u32| folder.path().join(format!("trace.json.{number}"));
     assert_eq!([ids(&file(0)), ids(&file(1)), ids(&file(2))], [vec![1, 2], vec![3, 4], vec![5]]);
-    change(&tracer, None, "log_frequency", &["0"]).expect("a frequency");
-    assert_eq!(traced(&tracer, "m", 2), 2);
-    tracer.flush();
-    assert_eq!(ids(&folder.path().join("trace.json")), [6, 7]);
+    let refused = change(&tracer, None, "log_frequency", &["1"]);
+    assert_eq!(refused, Err(TraceSettingError::Fixed("log frequency")), "clients could fill the folder with files");
+    assert_eq!(shown(&tracer, None, "log_frequency"), "2");
 }
 
 #[test]
