@@ -77,7 +77,7 @@ impl Compiled {
             .iter()
             .map(|name| {
                 let tensor = &tensors[name];
-                let mut buffer = BufferPool::take(&buffers, tensor.data.len());
+                let mut buffer = BufferPool::take(&buffers, tensor.data.len()).expect("there is memory");
                 buffer.as_mut_slice().copy_from_slice(&tensor.data);
                 (tensor.shape.clone(), buffer.freeze())
             })

@@ -1,6 +1,6 @@
 //! Errors of device calls, and failures of work.
 
-use super::{AccessKind, BufferId, StreamId, sim::Violation};
+use super::{AccessKind, BufferId, NoMemory, StreamId, sim::Violation};
 
 /// A rejected call. Nothing was issued, and the stream is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +59,9 @@ pub enum DeviceError {
         /// Maximum bytes of a buffer.
         most_bytes: usize,
     },
+    /// The host has no memory for a buffer.
+    #[error(transparent)]
+    NoMemory(#[from] NoMemory),
     /// The sources of symbolic work do not match its accesses.
     #[error("the work's sources do not fit its accesses: {0}")]
     MalformedWork(&'static str),

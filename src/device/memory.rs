@@ -23,6 +23,14 @@ const CLASSES: usize = 34;
 /// Maximum size of a buffer: 2^39 bytes.
 pub(super) const LARGEST_BYTES: usize = ALIGNMENT_BYTES << (CLASSES - 1);
 
+/// The system has no memory for a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no memory for {len_bytes} bytes")]
+pub struct NoMemory {
+    /// The wanted size.
+    pub len_bytes: usize,
+}
+
 /// A pool of aligned buffers, which are reused for later batches. The memory kept for reuse is bounded here; the memory
 /// in use is bounded by the number of requests in flight.
 pub struct BufferPool {
@@ -57,22 +65,29 @@ impl BufferPool {
 
     /// Returns a buffer of `len_bytes`. Its contents are undefined, possibly those of another request, so the caller
     /// must write all of it.
-    pub fn take(pool: &Arc<Self>, len_bytes: usize) -> Buffer {
-        Self::take_reused(pool, len_bytes).0
+    ///
+    /// # Errors
+    /// Fails if the system has no memory for it.
+    pub fn take(pool: &Arc<Self>, len_bytes: usize) -> Result<Buffer, NoMemory> {
+        Self::take_reused(pool, len_bytes).map(|(buffer, _)| buffer)
     }
 
     /// Returns a buffer of `len_bytes` zeros, for a writer that may leave parts of it unwritten.
-    pub fn take_cleared(pool: &Arc<Self>, len_bytes: usize) -> Buffer {
-        let (mut buffer, is_reused) = Self::take_reused(pool, len_bytes);
+    ///
+    /// # Errors
+    /// Fails if the system has no memory for it.
+    pub fn take_cleared(pool: &Arc<Self>, len_bytes: usize) -> Result<Buffer, NoMemory> {
+        let (mut buffer, is_reused) = Self::take_reused(pool, len_bytes)?;
         if is_reused {
             buffer.as_mut_slice().fill(0);
         }
-        buffer
+        Ok(buffer)
     }
 
     /// Returns a buffer, and whether it was in use before; fresh memory is zero.
-    fn take_reused(pool: &Arc<Self>, len_bytes: usize) -> (Buffer, bool) {
-        let class = class_of(len_bytes);
+    fn take_reused(pool: &Arc<Self>, len_bytes: usize) -> Result<(Buffer, bool), NoMemory> {
+        let no_memory = NoMemory { len_bytes };
+        let class = class_of(len_bytes).filter(|class| *class < CLASSES).ok_or(no_memory)?;
         let class_bytes = bytes_of(class);
         let reused = {
             let mut free = pool.free.lock();
@@ -84,8 +99,14 @@ impl BufferPool {
             reused
         };
         let is_reused = reused.is_some();
-        let units = reused.unwrap_or_else(|| bytemuck::zeroed_slice_box(class_bytes / size_of::<Unit>() + SPARE_UNITS));
-        (Buffer { units, len_bytes, pool: Arc::clone(pool) }, is_reused)
+        let units = match reused {
+            Some(units) => units,
+            None => bytemuck::try_zeroed_slice_box(class_bytes / size_of::<Unit>() + SPARE_UNITS).map_err(|()| {
+                pool.free.lock().in_use_bytes -= class_bytes;
+                no_memory
+            })?,
+        };
+        Ok((Buffer { units, len_bytes, pool: Arc::clone(pool) }, is_reused))
     }
 
     /// Returns the bytes in buffers that are in use.
@@ -100,9 +121,10 @@ impl BufferPool {
 
     pub(super) fn give_back(&self, units: Box<[Unit]>) {
         let class_bytes = size_of_val(&units[SPARE_UNITS..]);
-        let class = class_of(class_bytes);
         let mut free = self.free.lock();
         free.in_use_bytes -= class_bytes;
+        // It has been taken, so it has a class.
+        let Some(class) = class_of(class_bytes) else { return };
         if free.retained_bytes + class_bytes <= self.retain_bytes {
             free.retained_bytes += class_bytes;
             free.by_class[class].push(units);
@@ -121,8 +143,10 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-fn class_of(len_bytes: usize) -> usize {
-    len_bytes.div_ceil(ALIGNMENT_BYTES).next_power_of_two().trailing_zeros() as usize
+/// Returns the size class of a buffer; `None` if no power of two is as large.
+fn class_of(len_bytes: usize) -> Option<usize> {
+    let units = len_bytes.div_ceil(ALIGNMENT_BYTES).checked_next_power_of_two()?;
+    Some(units.trailing_zeros() as usize)
 }
 
 /// Returns the offset of the first aligned byte.
@@ -195,7 +219,7 @@ mod tests {
     fn buffers_are_aligned_and_as_long_as_asked() {
         let pool = BufferPool::new(1 << 20);
         for len in [0, 1, 63, 64, 65, 1000, 4096, 5000] {
-            let buffer = BufferPool::take(&pool, len);
+            let buffer = BufferPool::take(&pool, len).expect("there is memory");
             assert_eq!(buffer.as_slice().len(), len);
             assert_eq!(buffer.as_slice().as_ptr().align_offset(ALIGNMENT_BYTES), 0);
         }
@@ -204,7 +228,7 @@ mod tests {
     #[test]
     fn a_shared_buffer_returns_with_its_last_share() {
         let pool = BufferPool::new(1 << 20);
-        let shared = BufferPool::take(&pool, 100).freeze();
+        let shared = BufferPool::take(&pool, 100).expect("there is memory").freeze();
         let slice = shared.slice(10..20);
         drop(shared);
         assert_eq!(pool.in_use_bytes(), 128, "a slice still holds the buffer");
@@ -215,7 +239,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded() {
         let pool = BufferPool::new(256);
-        let buffers: Vec<_> = (0..4).map(|_| BufferPool::take(&pool, 128)).collect();
+        let buffers: Vec<_> = (0..4).map(|_| BufferPool::take(&pool, 128).expect("there is memory")).collect();
         drop(buffers);
         assert_eq!(pool.retained_bytes(), 256);
     }
@@ -223,8 +247,8 @@ mod tests {
     #[test]
     fn a_kept_buffer_serves_the_next_of_its_size() {
         let pool = BufferPool::new(1 << 20);
-        drop(BufferPool::take(&pool, 200));
-        let again = BufferPool::take(&pool, 256);
+        drop(BufferPool::take(&pool, 200).expect("there is memory"));
+        let again = BufferPool::take(&pool, 256).expect("there is memory");
         assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (256, 0));
         drop(again);
     }
@@ -232,11 +256,14 @@ mod tests {
     #[test]
     fn a_cleared_buffer_holds_nothing_of_its_last_user() {
         let pool = BufferPool::new(1 << 20);
-        let mut used = BufferPool::take(&pool, 200);
+        let mut used = BufferPool::take(&pool, 200).expect("there is memory");
         used.as_mut_slice().fill(7);
         drop(used);
-        assert!(BufferPool::take(&pool, 200).as_slice().contains(&7), "the pool reuses memory as it is");
-        assert_eq!(BufferPool::take_cleared(&pool, 200).as_slice(), [0; 200]);
+        assert!(
+            BufferPool::take(&pool, 200).expect("there is memory").as_slice().contains(&7),
+            "the pool reuses memory as it is"
+        );
+        assert_eq!(BufferPool::take_cleared(&pool, 200).expect("there is memory").as_slice(), [0; 200]);
     }
 
     #[cfg(target_os = "linux")]
@@ -247,9 +274,20 @@ mod tests {
             statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).expect("a number of pages")
         };
         let before = resident_pages();
-        let mut buffer = BufferPool::take(&BufferPool::new(0), 2 << 30);
+        let mut buffer = BufferPool::take(&BufferPool::new(0), 2 << 30).expect("there is memory");
         buffer.as_mut_slice()[..4096].fill(1);
         let grown = resident_pages().saturating_sub(before);
         assert!(grown < (512 << 20) / 4096, "2 GiB were taken, and {grown} pages became resident");
+    }
+
+    #[test]
+    fn without_memory_there_is_an_error_and_nothing_counts() {
+        let pool = BufferPool::new(0);
+        // More than the largest class, and more than any power of two.
+        for len_bytes in [LARGEST_BYTES + 1, usize::MAX] {
+            let refused = BufferPool::take(&pool, len_bytes).map(drop);
+            assert_eq!(refused, Err(NoMemory { len_bytes }));
+        }
+        assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (0, 0));
     }
 }

@@ -19,6 +19,6 @@ pub mod sim;
 pub use access::{Access, AccessKind, Region, Rows};
 pub use contract::Device;
 pub use error::{DeviceError, RowError, WorkFailure};
-pub use memory::{ALIGNMENT_BYTES, Buffer, BufferPool};
+pub use memory::{ALIGNMENT_BYTES, Buffer, BufferPool, NoMemory};
 pub use names::{BufferId, Operation, StreamId, Ticket};
 pub use rows::{RowBuffer, RowsMut, RowsRef};

@@ -57,13 +57,13 @@ impl RowBuffer {
     /// Allocates rows, none of which are written yet.
     ///
     /// # Errors
-    /// If the total size exceeds 2^39 bytes.
+    /// If the total size exceeds 2^39 bytes, or the host has no memory for it.
     pub fn new(pool: &Arc<BufferPool>, capacity: u32, row_bytes: usize) -> Result<Arc<Self>, DeviceError> {
         let len_bytes = row_bytes
             .checked_mul(capacity as usize)
             .filter(|bytes| *bytes <= LARGEST_BYTES)
             .ok_or(DeviceError::TooLarge { rows: capacity, row_bytes, most_bytes: LARGEST_BYTES })?;
-        let (units, pool) = BufferPool::take(pool, len_bytes).into_units();
+        let (units, pool) = BufferPool::take(pool, len_bytes)?.into_units();
         let first_byte = aligned(&units);
         // SAFETY: `UnsafeCell<Unit>` has the layout of `Unit`, and ownership of the whole box moves.
         let units = unsafe { Box::from_raw(Box::into_raw(units) as *mut [UnsafeCell<Unit>]) };

@@ -87,7 +87,7 @@ impl<'a> Moved<'a> {
         Ok(match (input, port.batch) {
             (BatchInput::Absent, _) => Self::Absent,
             (BatchInput::Dense { shape, data }, TensorBatch::Axis(axis)) if axis > 0 => {
-                let mut moved = BufferPool::take(buffers, data.len());
+                let mut moved = BufferPool::take(buffers, data.len())?;
                 move_axis(data, shape, (0, axis), moved.as_mut_slice());
                 Self::Dense { shape: port.in_graph(shape), data: MovedData::Copied(moved) }
             }
@@ -167,7 +167,7 @@ impl Port {
                 }
                 let mut restored = Dims::from_slice(&shape);
                 restored[..=axis].rotate_right(1);
-                let mut moved = BufferPool::take(buffers, data.len());
+                let mut moved = BufferPool::take(buffers, data.len())?;
                 move_axis(&data, &shape, (axis, 0), moved.as_mut_slice());
                 let data = if data.is_empty() { Bytes::new() } else { moved.freeze() };
                 Ok(BatchOutput { shape: restored, data })

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{CardProgram, StopSignal};
 use crate::{
     batching::RowOutcome,
-    device::BufferPool,
+    device::{BufferPool, NoMemory},
     model::{DataType, Dims, IndexRange, TensorSpec},
 };
 
@@ -89,6 +89,12 @@ pub struct BatchOutput {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct EngineError(pub String);
+
+impl From<NoMemory> for EngineError {
+    fn from(error: NoMemory) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// The result of one run of a program.
 #[derive(Debug, Default)]

@@ -31,7 +31,8 @@ impl<'a> Target<'a> {
     /// the output may not be written in place.
     ///
     /// # Errors
-    /// Fails if the output exceeds the limit of a batch's outputs, or the caller's memory has another size.
+    /// Fails if the output exceeds the limit of a batch's outputs, if there is no memory for it, or the caller's memory
+    /// has another size.
     pub(super) fn of(
         (name, datatype): (&str, DataType),
         in_place: &InPlace,
@@ -62,7 +63,10 @@ impl<'a> Target<'a> {
                 Self::Given(shape, memory)
             }
             (Some((shape, len_bytes @ 1..)), None) if in_place.is_proven() => {
-                Self::Ours(shape, BufferPool::take_cleared(batch.buffers, len_bytes))
+                let memory = BufferPool::take_cleared(batch.buffers, len_bytes).map_err(|error| {
+                    EngineError(format!("output '{name}' of the shape {shape:?}: {error}"))
+                })?;
+                Self::Ours(shape, memory)
             }
             (sized, copied_to) => Self::Engine { expected: sized.map(|(shape, _)| shape), copied_to },
         })

@@ -19,7 +19,7 @@ pub(crate) fn stained_pool() -> Arc<BufferPool> {
     let counted = sizes.flat_map(|size| std::iter::repeat_n(size, if size <= SMALL.0 { SMALL.1 } else { 1 }));
     let buffers: Vec<_> = counted
         .map(|size| {
-            let mut buffer = BufferPool::take(&pool, size);
+            let mut buffer = BufferPool::take(&pool, size).expect("there is memory");
             stain(buffer.as_mut_slice());
             buffer
         })

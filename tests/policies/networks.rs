@@ -196,7 +196,7 @@ impl Whole {
         let aligned: Vec<_> = inputs
             .iter()
             .map(|input| {
-                let mut buffer = BufferPool::take(&buffers, input.data.len());
+                let mut buffer = BufferPool::take(&buffers, input.data.len()).expect("there is memory");
                 buffer.as_mut_slice().copy_from_slice(&input.data);
                 (&input.shape, buffer.freeze())
             })

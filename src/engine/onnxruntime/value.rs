@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, ptr, slice};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ort::sys;
 
 use super::status::check;
@@ -218,23 +218,34 @@ impl Tensor<'static> {
         let mut total = 0;
         // SAFETY: the value is a live string tensor.
         check(unsafe { (api.GetStringTensorDataLength)(self.value, &mut total) })?;
-        let mut content = vec![0_u8; total];
-        let mut offsets = vec![0_usize; count];
+        let (mut content, mut offsets) = (reserved(total)?, reserved(count)?);
+        content.resize(total, 0_u8);
+        offsets.resize(count, 0_usize);
         // SAFETY: both buffers have the lengths given.
         check(unsafe {
             (api.GetStringTensorContent)(self.value, content.as_mut_ptr().cast(), total, offsets.as_mut_ptr(), count)
         })?;
-        let mut prefixed = BytesMut::with_capacity(total + 4 * count);
+        let mut prefixed: Vec<u8> = reserved(total.saturating_add(count.saturating_mul(4)))?;
         for (index, &start) in offsets.iter().enumerate() {
             let end = offsets.get(index + 1).copied().unwrap_or(total);
             let element = &content[start..end];
             let len = u32::try_from(element.len())
                 .map_err(|_| EngineError("a string element is longer than 4 GiB".to_owned()))?;
-            prefixed.put_u32_le(len);
-            prefixed.put_slice(element);
+            prefixed.extend_from_slice(&len.to_le_bytes());
+            prefixed.extend_from_slice(element);
         }
-        Ok(prefixed.freeze())
+        Ok(prefixed.into())
     }
+}
+
+/// Returns a vector with room for `count` elements.
+///
+/// # Errors
+/// Fails if the system has no memory for it.
+fn reserved<T>(count: usize) -> Result<Vec<T>, EngineError> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(count).map_err(|_| EngineError(format!("no memory for {count} elements of strings")))?;
+    Ok(elements)
 }
 
 impl Drop for Tensor<'_> {

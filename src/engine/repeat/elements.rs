@@ -170,7 +170,7 @@ impl Program for RepeatElements {
         let mut outputs = [(self.outputs[0], out), (self.outputs[1], idx.to_le_bytes())];
         outputs.sort_unstable_by_key(|&(at, _)| at);
         for (_, bytes) in outputs {
-            let mut memory = BufferPool::take(batch.buffers, bytes.len());
+            let mut memory = BufferPool::take(batch.buffers, bytes.len())?;
             memory.as_mut_slice().copy_from_slice(&bytes);
             execution.outputs.push(BatchOutput { shape: Dims::from_slice(&[1]), data: memory.freeze() });
         }

@@ -53,7 +53,7 @@ impl Program for Repeat {
         };
         let rows = batch.rows as usize;
         let row_bytes = data.len().checked_div(rows).unwrap_or(0);
-        let mut output = BufferPool::take(batch.buffers, data.len());
+        let mut output = BufferPool::take(batch.buffers, data.len())?;
         let mut execution = Execution::default();
         for (row, &step) in batch.steps.iter().enumerate().take(rows) {
             let place = row * row_bytes..(row + 1) * row_bytes;

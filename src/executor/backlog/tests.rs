@@ -91,7 +91,7 @@ impl Program for Identity {
             let _ = gate.recv();
         }
         let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
-        let mut output = BufferPool::take(batch.buffers, data.len());
+        let mut output = BufferPool::take(batch.buffers, data.len())?;
         output.as_mut_slice().copy_from_slice(data);
         let output = BatchOutput { shape: Dims::from_slice(shape), data: output.freeze() };
         Ok(Execution { outputs: vec![output], ..Execution::default() })

@@ -75,7 +75,8 @@ impl BoundaryRows {
             let inside = rows.read(run.clone()).map_err(|error| error.to_string())?;
             return Ok((row_dims, Data::Boundary(inside)));
         }
-        let mut gathered = BufferPool::take(buffers, places.rows() as usize * rows.row_bytes());
+        let gathered = BufferPool::take(buffers, places.rows() as usize * rows.row_bytes());
+        let mut gathered = gathered.map_err(|error| error.to_string())?;
         let mut rest = gathered.as_mut_slice();
         for run in &places.runs {
             let from = rows.read(run.clone()).map_err(|error| error.to_string())?;
@@ -104,6 +105,7 @@ impl BoundaryRows {
         }
         let into = places.runs.iter().map(write).collect::<Result<SmallVec<_>, String>>()?;
         let gathered = BufferPool::take(buffers, places.rows() as usize * rows.row_bytes());
+        let gathered = gathered.map_err(|error| error.to_string())?;
         Ok(WriteRows::Apart { gathered, into })
     }
 

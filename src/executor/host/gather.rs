@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     batching::ShapeClass,
-    device::{Buffer, BufferPool, RowsRef},
+    device::{Buffer, BufferPool, NoMemory, RowsRef},
     engine::BatchInput,
     executor::{InputTensor, strings::Elements},
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
@@ -117,6 +117,8 @@ pub(in crate::executor) fn gather_input<'a>(
     let shape = graph_shape(spec, input, &padded, rows);
     let gathered = match input.datatype.size_bytes() {
         Some(size) => dense(spec, input, &padded, size, &tensors, buffers)
+            .transpose()
+            .map_err(|error| format!("input '{}' of model '{}': {error}", input.name, spec.name))?
             .map(|buffer| Gathered::Dense { shape, data: Data::Copied(buffer) }),
         None => strings(&tensors).map(|elements| Gathered::Strings { shape, elements }),
     };
@@ -164,7 +166,7 @@ fn dense(
     size: usize,
     tensors: &[(&Part<'_>, &InputTensor)],
     buffers: &Arc<BufferPool>,
-) -> Option<Buffer> {
+) -> Option<Result<Buffer, NoMemory>> {
     let row_bytes = element_count(padded)?.checked_mul(size)?;
     let count: usize = tensors.iter().map(|(part, _)| part.count as usize).sum();
     let batch_bytes = count.checked_mul(row_bytes)?;
@@ -179,9 +181,10 @@ fn dense(
         Some(Rows { count, dims, data: tensor.data.get(start..start + count * bytes)? })
     });
     let rows = rows.collect::<Option<SmallVec<[Rows<'_>; 8]>>>()?;
-    let mut buffer = BufferPool::take(buffers, batch_bytes);
-    copy_rows(rows, input, (padded, size), buffer.as_mut_slice());
-    Some(buffer)
+    Some(BufferPool::take(buffers, batch_bytes).map(|mut buffer| {
+        copy_rows(rows, input, (padded, size), buffer.as_mut_slice());
+        buffer
+    }))
 }
 
 /// Copies rows into a batch of exactly that many rows, each padded to `dims`, the longest. `size` is the size of an

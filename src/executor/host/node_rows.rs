@@ -116,7 +116,8 @@ pub(super) fn gather<'a>(
     }
     let row_bytes = element_count(dims).and_then(|count| count.checked_mul(size));
     let row_bytes = row_bytes.ok_or_else(|| format!("input '{}' would be too large", spec.name))?;
-    let mut buffer = BufferPool::take(buffers, group.count * row_bytes);
+    let buffer = BufferPool::take(buffers, group.count * row_bytes);
+    let mut buffer = buffer.map_err(|error| format!("input '{}': {error}", spec.name))?;
     let rows = group.nodes.iter().map(|NodeRows { count, inputs, .. }| {
         let row = &inputs[input];
         Rows { count: *count, dims: &row.dims, data: &row.of[row.at..row.at + count * row.len] }

@@ -21,7 +21,7 @@ struct Zero;
 
 impl Program for Zero {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
-        let data = BufferPool::take(batch.buffers, 4).freeze();
+        let data = BufferPool::take(batch.buffers, 4)?.freeze();
         let output = BatchOutput { shape: Dims::from_slice(&[1]), data };
         Ok(Execution { outputs: vec![output], ..Execution::default() })
     }
