@@ -329,9 +329,9 @@ impl Control {
         retired
     }
 
-    /// Marks the models to load at startup.
-    pub(super) fn begin_start<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
-        self.table.lock().begin_start(names);
+    /// Marks the models to load at startup. While `is_listing`, there may be others.
+    pub(super) fn begin_start<'n>(&self, names: impl IntoIterator<Item = &'n str>, is_listing: bool) {
+        self.table.lock().begin_start(names, is_listing);
         self.publish();
     }
 

@@ -51,6 +51,13 @@ impl Options {
     }
 }
 
+impl ControlMode {
+    /// Returns whether the models of the start are named, so that they do not depend on what the repositories have.
+    pub(super) fn names_models(&self) -> bool {
+        matches!(self, Self::Explicit { startup } if !startup.iter().any(|name| name == "*"))
+    }
+}
+
 /// Triton's `--model-control-mode`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMode {

@@ -69,8 +69,27 @@ impl Places {
     /// # Errors
     /// Returns the message of a panic in the scan.
     pub(super) async fn scan(&self) -> Result<Scan, String> {
+        let mut scan = self.scan_directories().await?;
+        scan.extend(self.scan_stores().await);
+        Ok(scan)
+    }
+
+    /// Returns whether there are repositories in stores.
+    pub(super) fn has_stores(&self) -> bool {
+        !self.stores.is_empty()
+    }
+
+    /// As [`Self::scan`], for directories only.
+    ///
+    /// # Errors
+    /// As [`Self::scan`].
+    pub(super) async fn scan_directories(&self) -> Result<Scan, String> {
         let directories = self.directories.clone();
-        let mut scan = blocking(move || scan::scan(&directories)).await?;
+        blocking(move || scan::scan(&directories)).await
+    }
+
+    /// As [`Self::scan`], for stores only, which may take minutes.
+    pub(super) async fn scan_stores(&self) -> Scan {
         let listed = self.stores.iter().map(async |store| {
             let named = store.models().await.map(|names| {
                 let models = names.into_iter().map(|name| (name.clone(), store.root().join(name)));
@@ -78,8 +97,7 @@ impl Places {
             });
             (store.root().to_owned(), named.map_err(io::Error::from))
         });
-        scan.extend(join_all(listed).await);
-        Ok(scan)
+        join_all(listed).await
     }
 
     /// As [`Self::scan`], with the fingerprint of each model.

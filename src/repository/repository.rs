@@ -35,47 +35,27 @@ impl Repository {
     /// Opens the repositories and loads what the control mode sets: [`Self::open`] followed by [`Startup::load`].
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// As [`Self::open`] and [`Startup::load`].
     pub async fn start(options: Options, loader: Arc<dyn Loader>) -> Result<Arc<Self>, StartError> {
         let startup = Self::open(options, loader).await?;
         let repository = Arc::clone(startup.repository());
-        startup.load().await;
+        startup.load().await?;
         Ok(repository)
     }
 
-    /// Opens the repositories and marks the models that the control mode loads at startup. Until [`Startup::load`] has
-    /// loaded them, the repository is not ready and rejects loads and unloads.
+    /// Opens the repositories and marks the models of directories that the control mode loads at startup. Stores are
+    /// listed by [`Startup::load`]. Until it has loaded all models, the repository is not ready and rejects loads and
+    /// unloads.
     ///
     /// Must be called within a tokio runtime, which then runs loads and polls.
     ///
     /// # Errors
     /// Fails if no repository is given or a location has no valid form, if the credentials of an object store or the
-    /// cache directory cannot be used, or if a repository cannot be read and the options do not let the server start
+    /// cache directory cannot be used, or if a directory cannot be read and the options do not let the server start
     /// without it.
     pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
         let places = Places::open(&options)?;
-        let scanned = places.scan().await.unwrap_or_default();
-        let mut listings = Vec::with_capacity(scanned.len());
-        let (mut opened, stats) = (true, RepositoryStats::default());
-        for (path, listed) in scanned {
-            match listed {
-                Ok(mut listing) => {
-                    for (name, fault) in listing.unreadable.clone() {
-                        tracing::warn!(model = name, fault, "the model's directory cannot be read");
-                        listing.assume_model(&path, &name);
-                    }
-                    listings.push(listing);
-                }
-                Err(source) if !options.start_unreadable => return Err(StartError::Unreadable { path, source }),
-                Err(fault) => {
-                    let repository = path.display();
-                    tracing::error!(%repository, %fault, "model repository cannot be read; the server is not live");
-                    stats.failed_scans.fetch_add(1, Ordering::Relaxed);
-                    opened = false;
-                }
-            }
-        }
-        let found = scan::merge(&listings);
+        let scanned = places.scan_directories().await.unwrap_or_default();
         let control = Arc::new(Control {
             loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
             options,
@@ -86,12 +66,12 @@ impl Repository {
             changes: watch::Sender::new(0),
             gates: Mutex::default(),
             kept: Mutex::default(),
-            opened: AtomicBool::new(opened),
-            stats: Arc::new(stats),
+            opened: AtomicBool::new(true),
+            stats: Arc::default(),
             warned: Mutex::default(),
             profiling: Arc::default(),
         });
-        Ok(Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), found))
+        Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
     }
 
     /// Returns the version that serves a request. `version` is the request's text; an empty one selects the latest

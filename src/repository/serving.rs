@@ -8,6 +8,8 @@ use super::{ModelVersion, ResolveError};
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     pub(super) models: HashMap<String, Served>,
+    /// Whether other models may be loaded at startup, because stores are still being listed.
+    pub(super) is_listing: bool,
 }
 
 /// The versions of one model.
@@ -26,7 +28,12 @@ impl Serving {
     pub(super) fn resolve(&self, name: &str, version: &str) -> Result<&Arc<ModelVersion>, ResolveError> {
         let wanted = parse_version(version)?;
         let Some(Served { ready, unready, is_loading }) = self.models.get(name) else {
-            return Err(ResolveError::UnknownModel { name: name.to_owned() });
+            let name = name.to_owned();
+            return Err(if self.is_listing {
+                ResolveError::Loading { name }
+            } else {
+                ResolveError::UnknownModel { name }
+            });
         };
         let Some(wanted) = wanted else {
             return ready.last().ok_or_else(|| match is_loading {

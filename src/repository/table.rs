@@ -36,6 +36,8 @@ pub(super) struct Table {
     models: BTreeMap<String, Model>,
     /// Whether startup models are still being loaded.
     starting: bool,
+    /// Whether stores are still being listed, so that the names of the startup models are not known yet.
+    is_listing: bool,
     closed: bool,
 }
 
@@ -89,9 +91,9 @@ impl Model {
 
 impl Table {
     /// Marks the models to load at startup. From here on none of them is unknown, and the server is not ready before
-    /// [`Self::end_start`].
-    pub(super) fn begin_start<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
-        self.starting = true;
+    /// [`Self::end_start`]. While `is_listing`, no name is unknown.
+    pub(super) fn begin_start<'n>(&mut self, names: impl IntoIterator<Item = &'n str>, is_listing: bool) {
+        (self.starting, self.is_listing) = (true, is_listing);
         for name in names {
             self.models.entry(name.to_owned()).or_default().expected = true;
         }
@@ -250,7 +252,7 @@ impl Table {
             }
             (name.clone(), served)
         });
-        Serving { models: models.collect::<HashMap<_, _>>() }
+        Serving { models: models.collect::<HashMap<_, _>>(), is_listing: self.is_listing }
     }
 
     /// Returns the index by name and version. `on_disk` names models on disk, tried or not. If `all_seen`, a model that
@@ -291,7 +293,8 @@ impl Table {
         entries.extend(untried.map(|name| IndexEntry {
             name: name.clone(),
             version: String::new(),
-            state: "",
+            // Once the stores are listed, all models of the start are loaded.
+            state: if self.is_listing { "LOADING" } else { "" },
             reason: String::new(),
         }));
         // A stable sort, so that the versions of a model stay in numeric order.

@@ -26,6 +26,8 @@ class Requests:
         self.listings = 0
         #: Called with each key before its object is sent.
         self.before_fetch = None
+        #: Called before a listing is answered.
+        self.before_listing = None
         #: (status, body) of every answer, if set.
         self.answer = None
 
@@ -34,11 +36,12 @@ class Requests:
         with self.lock:
             if key is None:
                 self.listings += 1
-                return
-            self.fetched.append(key)
-            hook = self.before_fetch
+                hook = self.before_listing
+            else:
+                self.fetched.append(key)
+                hook = self.before_fetch and (lambda: self.before_fetch(key))
         if hook:
-            hook(key)
+            hook()
 
     def take(self):
         """Returns how often each object was fetched since the last call, and how many listings there were."""

@@ -2,6 +2,7 @@
 neither a failing store nor one with strange keys affects models that are served."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -452,3 +453,31 @@ def test_a_cache_that_cannot_be_made_ends_the_start(s3, serve, tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ServerFailed, match="cannot use the folder for fetched models .--repository-cache-directory.: "):
         serve(s3, flags=[f"--repository-cache-directory={tmp_path / 'file'}"])
+
+
+@pytest.mark.parametrize("key", ["models//readme.txt", "models/./x", "models/../x", "models/bad\nname/1/model.onnx"])
+@pytest.mark.parametrize("flags", [[], POLL], ids=["none", "poll"])
+def test_a_stray_key_beside_the_models_leaves_them_readable(store, serve, key, flags):
+    upload(store, "good", 2)
+    store.put(key, b"stray")
+    server = serve(store, flags=flags, until="settled")
+    with connected(server) as client:
+        assert factor(client, "good") == 2
+        assert set(index(client)) <= {"good", "bad\nname"}
+
+
+def test_ports_are_open_while_a_store_is_listed(s3, serve):
+    upload(s3, "good", 2)
+    listed = threading.Event()
+    s3.requests.before_listing = listed.wait
+    try:
+        server = serve(s3, until="live")
+        with connected(server) as client:
+            assert client.is_server_live() and not client.is_server_ready()
+            with refused("UNAVAILABLE", "still being loaded"):
+                factor(client, "good")
+            listed.set()
+            eventually("a ready server", client.is_server_ready)
+            assert factor(client, "good") == 2
+    finally:
+        listed.set()

@@ -170,9 +170,10 @@ impl Server {
     /// Loads the models while the ports are open.
     ///
     /// # Errors
-    /// With `--exit-on-error`, fails if a model failed to load.
+    /// Fails if a store cannot be read, unless `--exit-on-error` is false; with `--exit-on-error`, also if a model
+    /// failed to load.
     pub(super) async fn load_models(&self, args: &ServeArgs, startup: Startup) -> Result<(), StartError> {
-        startup.load().await;
+        startup.load().await?;
         let index = self.repository.index(false).await;
         report::models(&self.repository, &index, &args.log);
         let failures = report::failures(&index);

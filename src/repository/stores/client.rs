@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use object_store::{
-    BackoffConfig, ClientOptions, ObjectStore, RetryConfig,
+    BackoffConfig, ClientOptions, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     gcp::GoogleCloudStorageBuilder,
@@ -13,7 +13,9 @@ use object_store::{
 use super::{
     Credentials, Location, StoreFault,
     credentials::{AzureCredential, GoogleFile, variable},
+    listing::Store,
     location::Service,
+    pages::ListingConnector,
     profiles::Profile,
 };
 
@@ -30,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Fails if the credentials cannot be used; the reason does not contain them.
-pub(super) fn open(location: &Location, credentials: &Credentials) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+pub(super) fn open(location: &Location, credentials: &Credentials) -> Result<Arc<dyn Store>, StoreFault> {
     // The HTTP client uses the process-wide provider. Installing it fails if it is already installed, which is
     // harmless: it is the same one.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
@@ -46,7 +48,7 @@ fn s3(
     endpoint: Option<&str>,
     bucket: &str,
     credentials: &Credentials,
-) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+) -> Result<Arc<dyn Store>, StoreFault> {
     // Credentials in order of precedence: keys of the credential file, its profile, keys of the environment, the
     // environment's profile.
     let mut profile = None;
@@ -91,6 +93,7 @@ fn s3(
     let endpoint = special.or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
     let builder =
         builder.with_bucket_name(bucket).with_retry(retries()).with_client_options(options(endpoint.as_deref()));
+    let builder = builder.with_http_connector(ListingConnector);
     let repeats = |text: &str| credentials.are_in(text) || profile.as_ref().is_some_and(|profile| profile.is_in(text));
     Ok(Arc::new(builder.build().map_err(|error| unusable(&error, repeats))?))
 }
@@ -100,7 +103,7 @@ fn skips_signature(builder: &AmazonS3Builder) -> bool {
     builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value == "true")
 }
 
-fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Result<Arc<dyn Store>, StoreFault> {
     let given = credentials.google(location.as_str())?.cloned();
     let path = given.or_else(|| variable("GOOGLE_APPLICATION_CREDENTIALS")).filter(|path| !path.is_empty());
     let (builder, base_url) = match path {
@@ -117,6 +120,7 @@ fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Resul
     };
     let builder =
         builder.with_bucket_name(bucket).with_retry(retries()).with_client_options(options(base_url.as_deref()));
+    let builder = builder.with_http_connector(ListingConnector);
     Ok(Arc::new(builder.build().map_err(|error| unusable(&error, |text| credentials.are_in(text)))?))
 }
 
@@ -125,7 +129,7 @@ fn azure(
     account: &str,
     container: &str,
     credentials: &Credentials,
-) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+) -> Result<Arc<dyn Store>, StoreFault> {
     let of_variables = || AzureCredential {
         account: variable("AZURE_STORAGE_ACCOUNT").unwrap_or_default(),
         key: variable("AZURE_STORAGE_KEY").unwrap_or_default(),
@@ -156,6 +160,7 @@ fn azure(
     }
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let builder = builder.with_retry(retries()).with_client_options(options(endpoint.as_deref()));
+    let builder = builder.with_http_connector(ListingConnector);
     Ok(Arc::new(builder.build().map_err(|error| unusable(&error, |text| credentials.are_in(text)))?))
 }
 

@@ -8,12 +8,12 @@ use std::{
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use object_store::{GetOptions, ObjectStore, path::Path as Key};
+use object_store::{GetOptions, path::Path as Key};
 use tokio::{fs::File, io::AsyncWriteExt, sync::Semaphore};
 
 use super::{
     Cache, Credentials, LetGo, Location, Object, StoreFault, client,
-    listing::{self, Contents},
+    listing::{Bounds, Contents, Lister, Store},
     object::Tag,
     snapshot::Shelf,
 };
@@ -25,7 +25,7 @@ pub(in crate::repository) const PARALLEL_REQUESTS: usize = 8;
 /// One repository.
 pub(in crate::repository) struct Mirror {
     location: Location,
-    store: Arc<dyn ObjectStore>,
+    store: Arc<dyn Store>,
     shelf: Arc<Shelf>,
     requests: Arc<Semaphore>,
     cache: Arc<Cache>,
@@ -47,7 +47,7 @@ impl Mirror {
     }
 
     pub(super) fn over(
-        store: Arc<dyn ObjectStore>,
+        store: Arc<dyn Store>,
         location: Location,
         cache: &Arc<Cache>,
         requests: Arc<Semaphore>,
@@ -69,7 +69,7 @@ impl Mirror {
     /// Fails if the store cannot be listed.
     pub(in crate::repository) async fn models(&self) -> Result<BTreeSet<String>, StoreFault> {
         let _permit = self.permit().await?;
-        listing::models(self.store.as_ref(), &self.location.prefix).await
+        self.lister().models().await
     }
 
     /// Returns the objects of all its models.
@@ -78,7 +78,7 @@ impl Mirror {
     /// Fails if the store cannot be listed.
     pub(in crate::repository) async fn contents(&self) -> Result<Contents, StoreFault> {
         let _permit = self.permit().await?;
-        listing::contents(self.store.as_ref(), &self.location.prefix).await
+        self.lister().contents().await
     }
 
     /// Returns whether it has a model.
@@ -87,7 +87,7 @@ impl Mirror {
     /// Fails if the store cannot be listed.
     pub(in crate::repository) async fn has(&self, name: &str) -> Result<bool, StoreFault> {
         let _permit = self.permit().await?;
-        listing::has_model(self.store.as_ref(), &self.location.prefix, name).await
+        self.lister().has_model(name).await
     }
 
     /// Fetches what changed of a model, and returns its local directory. If the model changes while it is fetched, the
@@ -160,7 +160,11 @@ impl Mirror {
 
     async fn objects(&self, name: &str) -> Result<Vec<Object>, StoreFault> {
         let _permit = self.permit().await?;
-        listing::objects(self.store.as_ref(), &self.location.prefix, name).await
+        self.lister().objects(name).await
+    }
+
+    fn lister(&self) -> Lister<'_> {
+        Lister { store: self.store.as_ref(), location: &self.location, bounds: Bounds::default() }
     }
 
     /// Streams one object to its file, and returns its size in bytes.

@@ -1,9 +1,9 @@
 //! Model repositories in object stores (S3, Google Cloud Storage, Azure), mirrored into local directories.
 //!
 //! [`Location`] parses `--model-repository`; `credentials` and `profiles` read the environment; `client` connects to
-//! the store. `listing` lists objects, `keys` rejects keys that cannot be files, and [`Mirror`] fetches models into the
-//! [`Cache`], whose size `room` bounds. The rest of the repository sees plain directories. This module must not know
-//! what a model is, or when one is loaded.
+//! the store. `listing` lists objects, from `pages` whose keys can all be read; `keys` rejects keys that cannot be
+//! files, and [`Mirror`] fetches models into the [`Cache`], whose size `room` bounds. The rest of the repository sees
+//! plain directories. This module must not know what a model is, or when one is loaded.
 
 mod cache;
 mod client;
@@ -14,6 +14,7 @@ mod listing;
 mod location;
 mod mirror;
 mod object;
+mod pages;
 mod profiles;
 mod room;
 mod snapshot;

@@ -4,20 +4,30 @@ use std::{
     fmt, fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
-use futures_util::stream::BoxStream;
+use futures_util::{TryStreamExt, stream::BoxStream};
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory, path::Path as Key,
+    CopyOptions, Extensions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore},
+    memory::InMemory,
+    path::Path as Key,
 };
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
-use super::{Cache, LetGo, Location, Mirror};
+use super::{
+    Cache, LetGo, Location, Mirror,
+    listing::{Bounds, Lister},
+};
 
 #[derive(Debug, Default)]
 struct CountingStore {
@@ -26,6 +36,10 @@ struct CountingStore {
     fetched: Mutex<Vec<String>>,
     /// Puts this object during the next fetch.
     puts_at_fetch: Mutex<Option<(String, String)>>,
+    /// Whether its listings never end.
+    is_endless: AtomicBool,
+    /// Whether its listings are not answered.
+    is_silent: AtomicBool,
     /// Fails the fetches of keys with this suffix.
     refused: Mutex<Option<String>>,
 }
@@ -96,6 +110,35 @@ impl ObjectStore for CountingStore {
 
     async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> StoreResult<()> {
         self.objects.copy_opts(from, to, options).await
+    }
+}
+
+#[async_trait]
+impl PaginatedListStore for CountingStore {
+    /// One object or folder a page. The token is the number of those before it.
+    async fn list_paginated(
+        &self,
+        prefix: Option<&str>,
+        options: PaginatedListOptions,
+    ) -> StoreResult<PaginatedListResult> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        let prefix = prefix.map(|prefix| Key::from(prefix.trim_end_matches('/')));
+        let mut result = match options.delimiter {
+            Some(_) => self.objects.list_with_delimiter(prefix.as_ref()).await?,
+            None => {
+                let objects = self.objects.list(prefix.as_ref()).try_collect().await?;
+                ListResult { objects, common_prefixes: Vec::new(), extensions: Extensions::default() }
+            }
+        };
+        let before = options.page_token.map_or(0, |token| token.parse().expect("a token of its own"));
+        let (objects, folders) = (result.objects.len(), result.common_prefixes.len());
+        result.objects = result.objects.into_iter().skip(before).take(1).collect();
+        result.common_prefixes = result.common_prefixes.into_iter().skip(before.saturating_sub(objects)).collect();
+        result.common_prefixes.truncate(usize::from(before >= objects));
+        let is_last = before + 1 >= objects + folders && !self.is_endless.load(Ordering::Relaxed);
+        Ok(PaginatedListResult { result, page_token: (!is_last).then(|| (before + 1).to_string()) })
     }
 }
 
@@ -378,4 +421,27 @@ async fn copies_of_repositories_that_are_not_served_any_more_go_first() {
     let folder = mirror.fetch("b", &keep_all()).await.unwrap();
     mirror.fetch("c", &keep_all()).await.unwrap();
     assert!(folder.exists() && !gone.join("models/a").exists(), "no lock is requested");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_does_not_end_is_given_up_at_its_bounds() {
+    let fixture = Fixture::new().await;
+    let location = Location::parse("s3://bucket/models/").expect("a location");
+    let listed = async |bounds| {
+        let lister = Lister { store: &*fixture.store, location: &location, bounds };
+        lister.contents().await.map(|contents| contents.len()).map_err(|fault| fault.to_string())
+    };
+    let all = Bounds::default();
+    assert_eq!(listed(all).await, Ok(1), "two objects on two pages");
+    let keys = "models/m/config.pbtxtmodels/m/1/model.onnx".len();
+    assert_eq!(listed(Bounds { pages: 2, bytes: keys, ..all }).await, Ok(1));
+    assert_eq!(listed(Bounds { pages: 1, ..all }).await, Err("its listing has more than 1 pages".to_owned()));
+    let long = listed(Bounds { bytes: keys - 1, ..all }).await;
+    assert_eq!(long, Err(format!("its keys have more than {} bytes", keys - 1)));
+
+    fixture.store.is_endless.store(true, Ordering::Relaxed);
+    assert_eq!(listed(all).await, Err("its listing has more than 2000 pages".to_owned()));
+    fixture.store.is_silent.store(true, Ordering::Relaxed);
+    let late = listed(Bounds { time: Duration::from_secs(7), ..all }).await;
+    assert_eq!(late, Err("its listing has not ended within 7s".to_owned()));
 }

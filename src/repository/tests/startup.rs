@@ -40,7 +40,7 @@ async fn models_of_the_start_are_loading_before_they_are_ready_and_never_unknown
         assert_eq!(repository.resolve("late", "1").unwrap_err(), unready, "its versions are known now");
 
         loader.release("late");
-        load.await.unwrap();
+        load.await.unwrap().unwrap();
         assert!(repository.ready());
         assert_eq!(repository.is_ready("late", ""), Ok(true));
         let stray = index(&repository).await.into_iter().find(|entry| entry[0] == "notes").unwrap();
@@ -60,7 +60,7 @@ async fn clients_neither_load_nor_unload_while_models_of_the_start_are_loading()
     assert_eq!(repository.load("b", Overrides::default()).await, Err(ControlError::NotReady));
     assert_eq!(repository.unload("a", false).await, Err(ControlError::NotReady));
     loader.release("a");
-    load.await.unwrap();
+    load.await.unwrap().unwrap();
     assert_eq!(repository.is_ready("a", ""), Ok(true), "it was not unloaded");
     repository.load("b", Overrides::default()).await.unwrap();
 }
@@ -73,7 +73,7 @@ async fn readiness_that_is_not_strict_waits_for_the_end_of_the_start_too() {
     let lenient = Options { strict_readiness: false, ..options(&[&directory], ControlMode::None) };
     let (repository, startup) = open(lenient, &loader).await;
     assert!(!repository.ready());
-    startup.load().await;
+    startup.load().await.unwrap();
     assert!(repository.ready());
     let failed = ResolveError::NoAvailableVersion { name: "broken".to_owned() };
     assert_eq!(repository.resolve("broken", "").unwrap_err(), failed, "it does not load any more");
@@ -99,6 +99,6 @@ async fn a_start_that_is_given_up_never_makes_the_repository_ready() {
 async fn with_nothing_to_load_a_start_is_over_at_once() {
     let (repository, startup) = open(options(&[&Directory::new()], explicit()), &Arc::new(FakeLoader::default())).await;
     assert!(!repository.ready());
-    startup.load().await;
+    startup.load().await.unwrap();
     assert!(repository.ready());
 }
