@@ -9,9 +9,12 @@ read from /proc.
 """
 
 import argparse
+import base64
+import contextlib
 import csv
 import gzip
 import json
+import logging
 import multiprocessing
 import os
 import queue
@@ -22,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -34,6 +38,7 @@ import attack_models  # noqa: E402
 import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
+from clients import metric  # noqa: E402
 from onnx_bytes import text, varint  # noqa: E402
 from server import Server, binary, end_with_parent  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
@@ -48,6 +53,7 @@ LASTS_S = 10
 BAD_TOKEN = 10**9
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
+UNLOAD = "/inference.GRPCInferenceService/RepositoryModelUnload"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 #: One figure of an attack.
@@ -361,6 +367,128 @@ def hostile_models(given):
         yield what, f"server {'lives' if lives else 'ENDED'}, another model's load: {code} after {took:.1f} s"
         started.process.kill()
         started.stop()
+
+
+def honest_load(server, name="honest"):
+    """Loads a small model as another client; returns what became of it and how long that took."""
+    began = time.monotonic()
+    code = raw_call(server, LOAD, attack_models.load_request(name, attack_models.honest()), 30)
+    return f"{code} after {time.monotonic() - began:.1f} s"
+
+
+def busy_cores(server, seconds=2):
+    """Returns how many cores the server uses."""
+    def used():
+        fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / seconds
+
+
+@attack
+def endless_warmups(given):
+    """Four uploads of a model that never ends, with a warm-up request each; two seconds later their clients leave. Then
+    one with 2^31 - 1 warm-up runs."""
+    described = json.dumps(attack_models.WARMED)
+    many = json.loads(described)
+    many["model_warmup"][0]["count"] = 2**31 - 1
+    with given.serve(given.empty(), "--model-control-mode=explicit") as server:
+        messages = [attack_models.load_request(f"m{at}", attack_models.endless(), described) for at in range(4)]
+        sending = [threading.Thread(target=raw_call, args=(server, LOAD, one, 2), daemon=True) for one in messages]
+        for thread in sending:
+            thread.start()
+        time.sleep(1)
+        with triton.InferenceServerClient(server.grpc) as client:
+            yield "the server while they load", "ready" if client.is_server_ready() else "NOT READY"
+        for thread in sending:
+            thread.join()
+        yield "cores busy after the clients left", f"{busy_cores(server):.1f}"
+        yield "another model's load", honest_load(server)
+        began = time.monotonic()
+        code = raw_call(server, UNLOAD, text(2, "m0"), 30)
+        yield "unload of one of them", f"{code} after {time.monotonic() - began:.1f} s"
+        began = time.monotonic()
+        code = raw_call(server, LOAD, attack_models.load_request("many", attack_models.honest(), json.dumps(many)), 10)
+        yield "2^31 - 1 warm-up runs", f"{code} after {time.monotonic() - began:.1f} s"
+
+
+@attack
+def folded_constants(given):
+    """An upload of about 230 bytes whose constant takes 1.2 GB when the model is opened, then eight uploads of 9 MB that
+    stay loaded, on a server that may use 1 GB for models of clients."""
+    flags = ("--model-control-mode=explicit", "--max-sent-model-bytes=1000000000")
+    with given.serve(given.empty(), *flags) as server, memory_of(server) as grown:
+        code = raw_call(server, LOAD, attack_models.load_request("folded", attack_models.folded(300_000_000)), 120)
+        yield "a constant of 1.2 GB", f"{code}, {grown():.0f} MB more resident at the peak"
+        codes = Counter()
+        for at in range(8):
+            message = attack_models.load_request(f"m{at}", attack_models.weighty(9, at))
+            codes[raw_call(server, LOAD, message, 120)] += 1
+        held = metric(server, "paternoster_sent_model_bytes") / MB
+        yield "eight models of 9 MB", f"{dict(codes)}, {grown():.0f} MB more resident at the peak, {held:.0f} MB reserved"
+
+
+@attack
+def abandoned_uploads(given):
+    """Four clients load a model that never ends, and leave after 25 seconds. Behind them sixty others send 25 MB each and
+    leave after 15. Over each protocol; the figures are those after all have left."""
+    described = json.dumps(attack_models.WARMED)
+    weighty = attack_models.weighty(25, 1)
+    parameters = {"config": '{"backend": "onnxruntime"}', "file:1/model.onnx": base64.b64encode(weighty).decode()}
+    body = json.dumps({"parameters": parameters}).encode()
+
+    def leave_grpc(server, at):
+        raw_call(server, LOAD, attack_models.load_request(f"m{at}", weighty), 15)
+
+    def leave_http(server, at):
+        request = urllib.request.Request(f"http://{server.http}/v2/repository/models/m{at}/load", body)
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(request, timeout=15)
+
+    for what, leave in (("gRPC", leave_grpc), ("HTTP", leave_http)):
+        with given.serve(given.empty(), "--model-control-mode=explicit") as server:
+            before = server.memory_bytes() / MB
+            first = [attack_models.load_request(f"first{at}", attack_models.endless(), described) for at in range(4)]
+            endless = [threading.Thread(target=raw_call, args=(server, LOAD, message, 25)) for message in first]
+            for client in endless:
+                client.start()
+            time.sleep(1)
+            with ThreadPoolExecutor(60) as clients:
+                list(clients.map(lambda at, server=server, leave=leave: leave(server, at), range(60)))
+            for client in endless:
+                client.join()
+            time.sleep(3)
+            after, held = server.memory_bytes() / MB, metric(server, "paternoster_pending_bytes") / MB
+            yield what, f"{before:.0f} -> {after:.0f} MB resident, {held:.0f} MB reserved"
+            server.process.kill()
+
+
+@attack
+def stray_keys(given):
+    """A store with one good model, and keys that cannot be files beside it."""
+    import object_stores
+
+    # The store would print a line for each request.
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    for key in ("models//readme.txt", "models/./x", "models/../x", "models/bad\n/1/model.onnx"):
+        store = object_stores.S3()
+        try:
+            store.put("models/good/1/model.onnx", attack_models.honest())
+            store.put(key, b"x")
+            started = Server(store.location, program=given.program, environment=store.environment)
+            try:
+                started.start(until="settled")
+                with triton.InferenceServerClient(started.grpc) as client:
+                    found = "served" if client.is_model_ready("good") else "NOT SERVED"
+            except Exception:
+                found = "THE SERVER DOES NOT START"
+            finally:
+                started.stop()
+        finally:
+            store.close()
+        yield repr(key), f"the good model is {found}" if found != "THE SERVER DOES NOT START" else found
 
 
 @attack

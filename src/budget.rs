@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -41,6 +43,8 @@ pub struct Budgets {
     pub bytes: Arc<Budget>,
     /// Inference requests that are read and not yet ended.
     pub requests: Arc<Budget>,
+    /// Bytes of models that clients sent: while they load, and as long as they are loaded.
+    pub sent_model_bytes: Arc<Budget>,
     /// Open gRPC connections.
     pub grpc_connections: Arc<Budget>,
     /// Open connections of the HTTP port.
@@ -54,6 +58,7 @@ impl Default for Budgets {
         Self {
             bytes: Budget::of_bytes(DEFAULT_BYTES),
             requests: Budget::of(DEFAULT_REQUESTS),
+            sent_model_bytes: Budget::of(DEFAULT_BYTES),
             grpc_connections: Budget::of(DEFAULT_CONNECTIONS),
             http_connections: Budget::of(DEFAULT_CONNECTIONS),
             metrics_connections: Budget::of(DEFAULT_CONNECTIONS),
@@ -228,6 +233,18 @@ impl Reservation {
         taken
     }
 
+    /// Takes `more`.
+    ///
+    /// # Errors
+    /// When there is no room now; counted as a refusal.
+    pub fn grow_now(&mut self, more: usize) -> Result<(), Exhausted> {
+        if self.try_grow(more) {
+            return Ok(());
+        }
+        self.budget.count_refusal();
+        Err(self.budget.exhausted(more))
+    }
+
     /// Takes `more`, and waits for room for as long as `patience`.
     ///
     /// # Errors
@@ -268,6 +285,34 @@ impl Drop for Reservation {
     }
 }
 
+/// A reservation for bytes that have several owners. It is given back with the last of them, or when it is released.
+#[derive(Clone, Debug)]
+pub struct SharedReservation(Arc<Mutex<Reservation>>);
+
+impl SharedReservation {
+    /// Shares a reservation.
+    pub fn new(reservation: Reservation) -> Self {
+        Self(Arc::new(Mutex::new(reservation)))
+    }
+
+    /// Returns the same bytes, which now hold the reservation as long as any part of them is shared.
+    #[must_use]
+    pub fn attach(&self, bytes: Bytes) -> Bytes {
+        struct Attached(Bytes, #[allow(dead_code, reason = "held for as long as the bytes are")] SharedReservation);
+        impl AsRef<[u8]> for Attached {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        Bytes::from_owner(Attached(bytes, self.clone()))
+    }
+
+    /// Gives the reservation back, because the bytes are counted elsewhere from now on.
+    pub fn release(&self) {
+        self.0.lock().shrink_to(0);
+    }
+}
+
 /// One that waits for room, until it leaves.
 struct Leaving<'a>(&'a Budget);
 
@@ -298,6 +343,24 @@ mod tests {
         drop((first, second));
         assert_eq!(budget.used(), 0);
         assert!(budget.take_one().is_some());
+    }
+
+    #[test]
+    fn shared_bytes_hold_their_reservation_until_the_last_is_dropped_or_it_is_released() {
+        let budget = Budget::of(20);
+        let attached = || {
+            let shared = SharedReservation::new(held(&budget, 10).expect("there is room"));
+            (shared.attach(Bytes::from_static(b"0123456789")), shared)
+        };
+        let (bytes, shared) = attached();
+        let part = bytes.slice(2..4);
+        drop((bytes, shared));
+        assert_eq!((&part[..], budget.used()), (&b"23"[..], 10));
+        let (other, shared) = attached();
+        drop(part);
+        assert_eq!(budget.used(), 10);
+        shared.release();
+        assert_eq!((&other[..2], budget.used()), (&b"01"[..], 0));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use paternoster::{
     batching::{
         CostPoint, CostTable, DiversityKnobs, Knobs, LoadDiversity, OperatorDiversity, Policy, PolicyKind, WindowKnobs,
     },
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal},
     executor::{
         InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, StagePrograms,
         WarmUp,
@@ -299,7 +299,7 @@ async fn stages_are_warmed_up_one_after_another() {
             StagePrograms::cut(&chain::spec(WIDTH), chain::plan(2, WIDTH), programs).expect("the plan is sound");
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[1.0_f32, POISON]));
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
-        let warm_up = WarmUp { rows: 1, inputs: &[Some(input)], program_inputs: &[] };
+        let warm_up = WarmUp { rows: 1, inputs: &[Some(input)], program_inputs: &[], stop: &StopSignal::default() };
         pool.warm_up(&chain::spec(WIDTH), &programs, warm_up).map(|took_ns| took_ns.len())
     };
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(0.0)]), Ok(2), "a time for each stage");

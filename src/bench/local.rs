@@ -20,10 +20,9 @@ use crate::{
     executor::{Pool, PoolOptions},
     profile::Store,
     repository::{
-        ControlError, ControlMode, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
+        ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
         config::{
-            ConfigError, Settings, complete, json, model::Stages, pbtxt, policy_text::PolicyText, settings::PolicyName,
-            yaml,
+            ConfigError, Settings, json, model::Stages, pbtxt, policy_text::PolicyText, settings::PolicyName, yaml,
         },
     },
 };
@@ -213,19 +212,7 @@ impl Local {
         let place = tempfile::tempdir().map_err(io(&std::env::temp_dir()))?;
         let has_cards = !pool.cards.ordinals.is_empty();
         let pool = Pool::start(pool).map_err(io(Path::new("the pool")))?;
-        let options = Options {
-            repositories: vec![place.path().to_owned()],
-            cache_directory: None,
-            cache_max_bytes: None,
-            mode: ControlMode::Explicit { startup: Vec::new() },
-            strict_readiness: true,
-            auto_complete: true,
-            default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
-            config_name: None,
-            start_unreadable: false,
-            has_cards,
-            load_threads: 1,
-        };
+        let options = Options { has_cards, ..Options::on_request(place.path().to_owned()) };
         let loader = PoolLoader::new(pool, engines);
         let loader = profiles.into_iter().fold(loader, PoolLoader::with_profiles);
         let repository = Repository::start(options, Arc::new(loader)).await?;

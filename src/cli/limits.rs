@@ -40,6 +40,13 @@ pub struct LimitArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub pending_bytes: u64,
 
+    /// Limit on the memory of models and configurations that clients send: what opening them takes at most, as measured
+    /// in a separate process, and what they keep while they are loaded. A load without room is rejected. 0 uses a
+    /// quarter of the memory available to this process
+    #[arg(long = "max-sent-model-bytes", value_name = "BYTES", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
+    pub sent_model_bytes: u64,
+
     /// Limit on open gRPC connections; further ones are asked to close (GOAWAY). 0 uses half of the files that this
     /// process may open, at most 16384
     #[arg(long = "grpc-max-connections", value_name = "N", default_value_t = 0)]
@@ -57,17 +64,39 @@ pub struct LimitArgs {
 const MOST: u64 = 1 << 62;
 
 /// Returns the budgets of a server with these flags on this machine.
-pub(super) fn budgets(args: &LimitArgs) -> Budgets {
+///
+/// # Errors
+/// Fails if the connections that the flags allow may need more files than this process may open.
+pub(super) fn budgets(args: &LimitArgs) -> Result<Budgets, String> {
     let memory = || observe::memory_bytes().unwrap_or(FALLBACK_MEMORY_BYTES);
-    let files = || observe::open_files_limit().unwrap_or(FALLBACK_FILES);
-    let http = or(args.http_connections, || (files() / 8).min(MOST_HTTP_CONNECTIONS));
-    Budgets {
+    let (grpc, http) = connections(args, observe::open_files_limit().unwrap_or(FALLBACK_FILES))?;
+    Ok(Budgets {
         bytes: Budget::of_bytes(or(args.pending_bytes, || pending_bytes(memory()))),
         requests: Budget::of(or(args.pending_requests, || 1)),
-        grpc_connections: Budget::of(or(args.grpc_connections, || (files() / 2).min(MOST_GRPC_CONNECTIONS))),
+        sent_model_bytes: Budget::of(or(args.sent_model_bytes, || memory() / 4)),
+        grpc_connections: Budget::of(grpc),
         http_connections: Budget::of(http),
         metrics_connections: Budget::of(http),
+    })
+}
+
+/// Returns the connections of the gRPC port, and of the HTTP and the metrics port each. A quarter of the files is kept
+/// for models, logs and traces.
+fn connections(args: &LimitArgs, files: u64) -> Result<(usize, usize), String> {
+    let most = files - files / 4;
+    let (grpc, http) = (args.grpc_connections, args.http_connections);
+    let given = http.saturating_mul(2).saturating_add(grpc);
+    if given > most {
+        return Err(format!(
+            "--grpc-max-connections={grpc} and --http-max-connections={http}, which the metrics port has too, need \
+             {given} open files: expected at most {most}, three quarters of those that this process may open (ulimit \
+             -n)"
+        ));
     }
+    // What is not given takes no more than the others leave.
+    let grpc = or(grpc, || (files / 2).min(MOST_GRPC_CONNECTIONS).min(most - given));
+    let left = most.saturating_sub(grpc as u64);
+    Ok((grpc, or(http, || (files / 8).min(MOST_HTTP_CONNECTIONS).min(left / 2))))
 }
 
 /// Returns the default of `--max-pending-bytes`. A request that runs is in memory twice, as it was received and in its
@@ -91,12 +120,14 @@ mod tests {
         let flags = [
             "--max-pending-requests=7",
             "--max-pending-bytes=4096",
+            "--max-sent-model-bytes=8192",
             "--grpc-max-connections=5",
             "--http-max-connections=3",
         ];
-        let budgets = budgets(&serve(&flags).limits);
-        let Budgets { bytes, requests, grpc_connections, http_connections, metrics_connections } = budgets;
-        assert_eq!([bytes, requests].map(|budget| budget.capacity()), [4096, 7]);
+        let budgets = budgets(&serve(&flags).limits).expect("so many files may be open");
+        let Budgets { bytes, requests, sent_model_bytes, .. } = &budgets;
+        assert_eq!([bytes, requests, sent_model_bytes].map(|budget| budget.capacity()), [4096, 7, 8192]);
+        let Budgets { grpc_connections, http_connections, metrics_connections, .. } = budgets;
         let connections = [grpc_connections, http_connections, metrics_connections];
         assert_eq!(connections.map(|budget| budget.capacity()), [5, 3, 3]);
     }
@@ -111,12 +142,27 @@ mod tests {
 
     #[test]
     fn without_flags_the_machine_decides() {
-        let budgets = budgets(&serve(&[]).limits);
+        let budgets = budgets(&serve(&[]).limits).expect("there are files for the defaults");
         assert_eq!(budgets.requests.capacity(), DEFAULT_REQUESTS);
         let memory = observe::memory_bytes().expect("Linux") as usize;
-        assert_eq!(budgets.bytes.capacity(), (memory - (256 << 20)) / 2);
+        assert_eq!(
+            (budgets.bytes.capacity(), budgets.sent_model_bytes.capacity()),
+            ((memory - (256 << 20)) / 2, memory / 4)
+        );
         let files = observe::open_files_limit().expect("Linux") as usize;
         let connections = budgets.grpc_connections.capacity() + 2 * budgets.http_connections.capacity();
         assert!(connections < files, "{connections} connections with {files} files leave some for models");
+    }
+
+    #[test]
+    fn connections_leave_files_whatever_flags_are_given() {
+        let of = |flags: &[&str], files| connections(&serve(flags).limits, files);
+        assert_eq!(of(&[], 1024), Ok((512, 128)));
+        assert_eq!(of(&[], 1 << 20), Ok((16_384, 1024)));
+        assert_eq!(of(&["--grpc-max-connections=700"], 1024), Ok((700, 34)), "the others have what is left");
+        assert_eq!(of(&["--http-max-connections=300"], 1024), Ok((168, 300)));
+        assert_eq!(of(&["--grpc-max-connections=568", "--http-max-connections=100"], 1024), Ok((568, 100)));
+        let refused = of(&["--grpc-max-connections=569", "--http-max-connections=100"], 1024).unwrap_err();
+        assert!(refused.contains("need 769 open files: expected at most 768"), "{refused}");
     }
 }

@@ -1,6 +1,6 @@
 //! Turns flags into the settings of each part of the server.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
     OPEN_ALONE,
@@ -9,6 +9,7 @@ use super::{
     },
 };
 use crate::{
+    budget::Budget,
     engine::{
         onnxruntime::RuntimeOptions,
         openvino::{OpenVino, OpenVinoOptions},
@@ -30,7 +31,7 @@ pub(super) fn log(args: &LogArgs) -> LogOptions {
 }
 
 /// Returns the settings of the repository.
-pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Options {
+pub(super) fn repository(args: &ServeArgs, has_cards: bool, sent_model_bytes: &Arc<Budget>) -> repository::Options {
     let models = &args.repository;
     let mode = match models.control_mode {
         ControlMode::None => repository::ControlMode::None,
@@ -49,6 +50,7 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Optio
         config_name: models.config_name.clone(),
         start_unreadable: models.exit_on_error == Some(false),
         load_threads: models.load_threads as usize,
+        sent_model_bytes: Arc::clone(sent_model_bytes),
     }
 }
 
@@ -100,9 +102,26 @@ pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
         program: PathBuf::from("/proc/self/exe"),
         arguments: vec![OPEN_ALONE.to_owned()],
         scope,
-        memory_bytes: models.isolate_load_memory_bytes,
+        memory_bytes: models.isolate_load_memory_bytes.unwrap_or_else(default_isolation_bytes),
         time: Duration::from_secs(u64::from(models.isolate_load_timeout_secs)),
     })
+}
+
+/// Returns the time limit of all trial runs of a load together.
+pub(super) fn trial_time(models: &RepositoryArgs) -> Option<Duration> {
+    let seconds = models.warmup_time_limit_secs;
+    (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
+}
+
+/// Largest default of the memory of the process that opens a model.
+const MAX_ISOLATION_BYTES: u64 = 16 << 30;
+
+/// Smallest, since libraries alone take some of the address space.
+const MIN_ISOLATION_BYTES: u64 = 1 << 30;
+
+/// Returns the default of the address space of the process that opens a model: half of the memory.
+fn default_isolation_bytes() -> u64 {
+    memory_bytes().map_or(MIN_ISOLATION_BYTES, |bytes| (bytes / 2).clamp(MIN_ISOLATION_BYTES, MAX_ISOLATION_BYTES))
 }
 
 /// Returns the limits on replies that wait for their clients.
@@ -173,7 +192,7 @@ mod tests {
 
     #[test]
     fn control_modes_take_what_belongs_to_them() {
-        let mode = |flags: &[&str]| repository(&serve(flags), false).mode;
+        let mode = |flags: &[&str]| repository(&serve(flags), false, &Budget::of(0)).mode;
         assert_eq!(mode(&[]), repository::ControlMode::None);
         let period = Duration::from_secs(3);
         assert_eq!(
@@ -194,6 +213,14 @@ mod tests {
         assert_eq!(most(&[]), quarter.min(8 << 30));
         let all = |flags: &[&str]| runtime(&serve(flags).device).max_memory_bytes as u64;
         assert_eq!((all(&["--onnxruntime-memory-bytes=0"]), all(&[])), (0, 3 * quarter));
+    }
+
+    #[test]
+    fn the_process_that_opens_a_model_is_bounded_by_a_flag_or_by_the_memory() {
+        let most = |flags: &[&str]| isolation(&serve(flags).repository).expect("it is on").memory_bytes;
+        assert_eq!(most(&["--isolate-model-load-memory-bytes=100000000"]), 100_000_000);
+        let half = memory_bytes().expect("a machine with memory") / 2;
+        assert_eq!(most(&[]), half.clamp(1 << 30, 16 << 30));
     }
 
     #[test]

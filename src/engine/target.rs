@@ -63,9 +63,8 @@ impl<'a> Target<'a> {
                 Self::Given(shape, memory)
             }
             (Some((shape, len_bytes @ 1..)), None) if in_place.is_proven() => {
-                let memory = BufferPool::take_cleared(batch.buffers, len_bytes).map_err(|error| {
-                    EngineError(format!("output '{name}' of the shape {shape:?}: {error}"))
-                })?;
+                let memory = BufferPool::take_cleared(batch.buffers, len_bytes)
+                    .map_err(|error| EngineError(format!("output '{name}' of the shape {shape:?}: {error}")))?;
                 Self::Ours(shape, memory)
             }
             (sized, copied_to) => Self::Engine { expected: sized.map(|(shape, _)| shape), copied_to },

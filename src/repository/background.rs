@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    LoadRequest, ModelVersion,
+    LoadAttempt, LoadRequest, ModelVersion,
     blocking::blocking,
-    control::{Control, Source},
+    control::{Control, Demand, Source},
 };
 
 impl Control {
@@ -53,12 +53,14 @@ impl Control {
 
     /// Reloads a model, unless the profiled version no longer serves.
     async fn switch(self: &Arc<Self>, name: &str, directory: PathBuf, version: &Weak<ModelVersion>) {
-        let gate = self.gate(name);
-        let _turn = gate.lock().await;
+        let (gate, attempt) = (self.gates.of(name), LoadAttempt::of_repository());
+        gate.register(&attempt);
+        let _turn = gate.turn.lock().await;
         if !self.serves(version) {
             return;
         }
-        if let Err(fault) = self.load_source(name, Source::of_directory(directory)).await {
+        let source = Source::of_directory(directory, Demand::Client);
+        if let Err(fault) = self.load_source(name, source, &attempt).await {
             tracing::warn!(model = name, %fault, "reload with the new profile failed; the model is served as before");
         }
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 use super::{
-    LoadRequest, StageRequest,
+    LoadAttempt, LoadRequest, StageRequest, TrialLimits,
     config::{
         lengths::CellLengths,
         unfold::{CellPorts, CellTensor, UnfoldRequest},
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     batching::Policy,
+    budget::Reservation,
     engine::TensorBatch,
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
@@ -40,6 +41,7 @@ const MAX_EXAMPLE_BYTES: usize = 1 << 30;
 pub(super) fn compile(
     pool: &Pool,
     opener: &Opener<'_>,
+    limits: TrialLimits,
     request: &mut LoadRequest,
     unfold: &UnfoldRequest,
 ) -> Result<StagePrograms, String> {
@@ -71,8 +73,8 @@ pub(super) fn compile(
         let (lengths, batches) = (Some(lengths), graph.batches());
         compiled.push(Compiled { name, program, model, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
-    let example = example(&request.spec, &unfolding)?;
-    let programs = plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
+    let (example, memory) = example(&request.spec, &unfolding, opener.attempt())?;
+    let programs = plans::of_version(pool, opener.engines(), request, &compiled, &|programs| {
         let cells = CellPrograms::new(&request.spec, unfolding.clone(), programs)?;
         let cells = match most_steps {
             Some(most) => cells.with_most_steps(most),
@@ -84,11 +86,14 @@ pub(super) fn compile(
         (knobs.cells, knobs.segments) = cells.knobs();
     }
     // A request that unfolds finds mistakes that no single program shows, such as a state of the wrong shape.
-    let tried = pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[] });
+    let tried = opener.attempt().trial(limits, |stop| {
+        pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[], stop })
+    });
+    drop(memory);
     let is_whole = request.cells.iter().all(|cell| cell.file == request.program);
     match tried {
         // Clients may never send such a request: zeros may be no rate, and two samples no speech.
-        Err(reason) if is_whole => {
+        Err(reason) if is_whole && opener.attempt().check().is_ok() => {
             let model = &request.spec.name;
             warn!(model, reason, "an example request of zeros failed; the model is served all the same");
         }
@@ -192,8 +197,11 @@ fn tensor(
     Ok((if symbols.iter().any(Option::is_some) { TensorSpec { symbols, ..spec } } else { spec }, batch))
 }
 
+/// The inputs of a request, and the memory that is reserved for them.
+type Example = (Vec<Option<InputTensor>>, Vec<Reservation>);
+
 /// Builds a request of zeros with short varying dimensions. A tree is one root with as many leaves as it may have.
-fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTensor>>, String> {
+fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Result<Example, String> {
     let mut trees = unfolding.segments.iter().filter_map(|segment| match segment.nodes {
         Nodes::Tree { children, max_nodes } => Some((children, max_nodes)),
         _ => None,
@@ -201,7 +209,7 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
     let tree = trees.next_back();
     let width = |table: usize| spec.inputs[table].dims.get(1).copied().unwrap_or(0);
     let length = tree.map_or(EXAMPLE_LENGTH, |(table, most)| (width(table) + 1).min(i64::from(most)));
-    let mut left = MAX_EXAMPLE_BYTES;
+    let (mut left, mut memory) = (MAX_EXAMPLE_BYTES, Vec::new());
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| {
         let dims = input.dims.iter().map(|&dim| if dim < 0 { length } else { dim });
         let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
@@ -211,6 +219,7 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
         let bytes = bytes.filter(|bytes| *bytes <= left);
         let bytes = bytes.ok_or_else(|| format!("input '{}' is too large", input.name))?;
         left -= bytes;
+        memory.extend(attempt.reserve(bytes)?);
         let mut data = vec![0; bytes];
         if tree.is_some_and(|(table, _)| table == number) {
             // Node 0 has all others as children.
@@ -221,7 +230,8 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
         }
         Ok(Some(InputTensor { shape, data: Bytes::from(data) }))
     });
-    inputs.collect()
+    let inputs = inputs.collect::<Result<_, String>>()?;
+    Ok((inputs, memory))
 }
 
 #[cfg(test)]
@@ -243,7 +253,7 @@ mod tests {
                 decoupled: false,
             };
             let unfolding = Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new() };
-            example(&spec, &unfolding).err()
+            example(&spec, &unfolding, &LoadAttempt::of_repository()).err()
         };
         assert_eq!(refusal(vec![input("x", &[-1, 3])]), None);
         assert_eq!(refusal(vec![input("x", &[1 << 61, 2])]), Some("input 'x' is too large".to_owned()));

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    CellProgram, LoadRequest, PoolLoader, StageRequest, cells::CellGraph, opening::Opener, plans::Batches, warmup,
+    CellProgram, LoadAttempt, LoadRequest, PoolLoader, StageRequest, cells::CellGraph, opening::Opener, plans::Batches,
+    warmup,
 };
 use crate::{
     batching::Ns,
@@ -59,7 +60,8 @@ impl PoolLoader {
         budget: Duration,
         before_size: &dyn Fn(&str, Size),
     ) -> Result<Vec<EngineTable>, Halt> {
-        let opener = self.opener();
+        let attempt = LoadAttempt::of_repository();
+        let opener = self.opener(&attempt);
         let mut subjects = subjects(&opener, request).map_err(Halt::Failed)?;
         if !sizes.is_empty() {
             subjects.iter_mut().for_each(|subject| sizes.clone_into(&mut subject.sizes));

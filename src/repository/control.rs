@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
+    time::timeout,
 };
 use tracing::{
     field::{Empty, display},
@@ -22,10 +23,11 @@ use tracing::{
 };
 
 use super::{
-    ControlError, LoadRequest, Loader, ModelVersion, Options, Overrides,
+    ControlError, LoadAttempt, LoadRequest, Loader, ModelVersion, Options, Overrides,
     blocking::blocking,
     config::{Origin, Settings},
     directory::{self, Fingerprint},
+    gates::Gates,
     places::Places,
     prepare::{self, Completion, Plan},
     scan::{self, Found},
@@ -33,7 +35,13 @@ use super::{
     stores::LetGo,
     table::{Retired, Table},
 };
-use crate::observe::RepositoryStats;
+use crate::{
+    budget::{Budget, SharedReservation},
+    observe::RepositoryStats,
+};
+
+/// Time for a load that was ended early to return. If it does not, its result is dropped when it does.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// State shared by loads, unloads and polls. `table` is authoritative; `serving` is the snapshot of it that requests
 /// read.
@@ -44,10 +52,13 @@ pub(super) struct Control {
     pub(super) table: Mutex<Table>,
     pub(super) serving: ArcSwap<Serving>,
     pub(super) changes: watch::Sender<u64>,
-    /// Serializes the loads and unloads of each model, by name.
-    pub(super) gates: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    pub(super) gates: Gates,
     /// Limits the number of loader threads.
     pub(super) loads: Arc<Semaphore>,
+    /// Limits the loader threads for what clients send, so that models of the repository keep one.
+    pub(super) loads_of_clients: Arc<Semaphore>,
+    /// Limits the loads and unloads of clients that are queued or in progress.
+    pub(super) pending: Arc<Budget>,
     /// Configurations that load requests gave in place of the directory's own, by model.
     pub(super) kept: Mutex<HashMap<String, Kept>>,
     /// Whether every repository has been readable at least once.
@@ -70,12 +81,14 @@ pub(super) struct Kept {
 /// Why a model is to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// It was named by the command line or a client.
+    /// It was named by the command line.
     Named,
     /// Its directory existed at startup.
     Start,
     /// Its directory appeared or changed while the server was running.
     Poll,
+    /// A client asked for it, or its profile advises other settings. Readiness does not depend on the load.
+    Client,
 }
 
 /// What is to be loaded.
@@ -83,16 +96,20 @@ pub(super) struct Source {
     directory: Option<PathBuf>,
     overrides: Overrides,
     config: Option<(Settings, Origin)>,
-    /// Whether readiness waits for the model even if none of its versions can be tried.
-    asked: bool,
+    demand: Demand,
     /// Whether the directory is known not to hold a model: the load then only records the reason.
     is_stray: bool,
 }
 
 impl Source {
     /// A model exactly as its directory has it.
-    pub(super) fn of_directory(directory: PathBuf) -> Self {
-        Self { directory: Some(directory), overrides: Overrides::default(), config: None, asked: true, is_stray: false }
+    pub(super) fn of_directory(directory: PathBuf, demand: Demand) -> Self {
+        Self { directory: Some(directory), overrides: Overrides::default(), config: None, demand, is_stray: false }
+    }
+
+    /// Returns whether readiness waits for the model even if none of its versions can be tried.
+    fn is_asked_for(&self) -> bool {
+        matches!(self.demand, Demand::Named | Demand::Start) && !self.is_stray
     }
 
     /// Returns the directory if everything of the model comes from it.
@@ -128,8 +145,9 @@ impl Control {
     /// Loads what a scan or poll found under a name. Returns false if the model could not be fetched, since a
     /// store may fail to deliver what it listed.
     pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
-        let gate = self.gate(name);
-        let _turn = gate.lock().await;
+        let (gate, attempt) = (self.gates.of(name), LoadAttempt::of_repository());
+        gate.register(&attempt);
+        let _turn = gate.turn.lock().await;
         let fetched = match found {
             Some(Found::At(directory)) => self.fetch(&directory).await.map(Found::At).map(Some),
             found => Ok(found),
@@ -139,8 +157,8 @@ impl Control {
             Err(reason) => self.refuse(name, reason, demand != Demand::Poll),
             Ok(Some(Found::At(directory))) => {
                 let is_stray = demand != Demand::Named && !self.holds_model(&directory).await;
-                let asked = demand != Demand::Poll && !is_stray;
-                self.load_source(name, Source { asked, is_stray, ..Source::of_directory(directory) }).await
+                let source = Source { is_stray, ..Source::of_directory(directory, demand) };
+                self.load_source(name, source, &attempt).await
             }
             Ok(Some(Found::Twice(first, second))) => {
                 let reason = duplicate(&first, &second);
@@ -160,7 +178,7 @@ impl Control {
         let control = self.clone();
         // Waiting for another model's gate could deadlock: its holder may itself be waiting for room.
         let let_go: LetGo = Arc::new(move |name| {
-            let turn = control.gate(name).try_lock_owned().ok()?;
+            let turn = Arc::clone(&control.gates.of(name).turn).try_lock_owned().ok()?;
             (!control.table.lock().needs(name)).then_some(turn)
         });
         self.places.fetch(directory, &let_go).await
@@ -176,8 +194,23 @@ impl Control {
         blocking(check).await.unwrap_or(true)
     }
 
+    /// Returns the attempt of a load at a client's request, which an unload ends from now on.
+    pub(super) fn attempt(&self, name: &str, overrides: &Overrides) -> Arc<LoadAttempt> {
+        let attempt = match overrides.is_empty() {
+            true => LoadAttempt::of_repository(),
+            false => LoadAttempt::of_client(&self.options.sent_model_bytes),
+        };
+        self.gates.of(name).register(&attempt);
+        attempt
+    }
+
     /// Loads a model at a client's request.
-    pub(super) async fn load(self: &Arc<Self>, name: &str, overrides: Overrides) -> Result<(), ControlError> {
+    pub(super) async fn load(
+        self: &Arc<Self>,
+        name: &str,
+        overrides: Overrides,
+        attempt: &Arc<LoadAttempt>,
+    ) -> Result<(), ControlError> {
         let unknown = || ControlError::UnknownModel { name: name.to_owned() };
         if !scan::is_model_name(name) {
             return Err(unknown());
@@ -199,14 +232,15 @@ impl Control {
             Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
         };
         // Everything above only reads, so that bad requests do not wait behind a slow load of the same model.
-        let gate = self.gate(name);
-        let _turn = gate.lock().await;
+        let gate = self.gates.of(name);
+        let stopped = |reason| ControlError::Stopped { name: name.to_owned(), reason };
+        let _turn = attempt.unless_stopped(gate.turn.lock()).await.map_err(stopped)?;
         if self.table.lock().is_closed() {
             return Err(ControlError::ShuttingDown);
         }
         let directory = match directory {
             None => None,
-            Some(directory) => match self.fetch(&directory).await {
+            Some(directory) => match attempt.unless_stopped(self.fetch(&directory)).await.map_err(stopped)? {
                 Ok(directory) => Some(directory),
                 Err(_) if overrides.versions().is_some() => None,
                 Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
@@ -214,15 +248,20 @@ impl Control {
         };
         // A load with files is complete by itself, so a configuration kept from an earlier request no longer applies.
         if overrides.versions().is_some() {
-            self.load_source(name, Source { directory, overrides, config, asked: true, is_stray: false }).await?;
+            let held = overrides.held.clone();
+            let source = Source { directory, overrides, config, demand: Demand::Client, is_stray: false };
+            self.load_source(name, source, attempt).await?;
+            // Files that the loaded programs still refer to are a part of what the version keeps.
+            held.iter().for_each(SharedReservation::release);
             self.kept.lock().remove(name);
             return Ok(());
         }
         // Taken before the load: a change during the load then counts as a change after it.
         let fingerprint = self.fingerprint(directory.as_deref()).await;
         let config = config.or_else(|| self.kept(name, fingerprint.as_ref()));
-        let source = Source { directory, overrides, config: config.clone(), asked: true, is_stray: false };
-        self.load_source(name, source).await?;
+        let (config_used, demand) = (config.clone(), Demand::Client);
+        let source = Source { directory, overrides, config: config_used, demand, is_stray: false };
+        self.load_source(name, source, attempt).await?;
         match (config, fingerprint) {
             (Some(config), Some(fingerprint)) => {
                 drop(self.kept.lock().insert(name.to_owned(), Kept { config, fingerprint }))
@@ -246,10 +285,15 @@ impl Control {
         kept.get(name).filter(holds).map(|kept| kept.config.clone())
     }
 
-    pub(super) async fn load_source(self: &Arc<Self>, name: &str, source: Source) -> Result<(), ControlError> {
-        let directory = source.only_directory();
+    pub(super) async fn load_source(
+        self: &Arc<Self>,
+        name: &str,
+        source: Source,
+        attempt: &Arc<LoadAttempt>,
+    ) -> Result<(), ControlError> {
+        let (directory, asked) = (source.only_directory(), source.is_asked_for());
         let (control, model) = (self.clone(), name.to_owned());
-        let Source { directory: place, overrides, config, asked, is_stray } = source;
+        let Source { directory: place, overrides, config, demand, is_stray } = source;
         let read = move || {
             let completion = Completion::of(&control.options);
             Plan::read(&model, place, overrides, config, completion)
@@ -263,14 +307,14 @@ impl Control {
         self.warn(name, &plan);
         let versions = plan.versions.clone();
         self.change(|table| {
-            table.begin(name, &versions);
+            table.begin(name, &versions, demand != Demand::Client);
             Retired::new()
         })
         .await;
 
         let mut loads = JoinSet::new();
         for version in versions.clone() {
-            let load = self.clone().load_version(plan.clone(), version);
+            let load = self.clone().load_version(plan.clone(), version, attempt.clone());
             loads.spawn(async move { (version, load.await) });
         }
         // A version whose task is cancelled or panics leaves this default behind.
@@ -309,13 +353,15 @@ impl Control {
         }
     }
 
-    /// Unloads a model. Does nothing for a model that was never loaded.
+    /// Unloads a model, and ends its loads that are queued or in progress. Does nothing for a model that was never
+    /// loaded.
     pub(super) async fn unload(self: &Arc<Self>, name: &str) {
+        let gate = self.gates.of(name);
+        gate.stop("the model is being unloaded");
         if !self.table.lock().knows(name) {
             return;
         }
-        let gate = self.gate(name);
-        let _turn = gate.lock().await;
+        let _turn = gate.turn.lock().await;
         self.kept.lock().remove(name);
         self.change(|table| table.unload(name)).await;
         self.places.touch(name).await;
@@ -325,6 +371,7 @@ impl Control {
     /// Unloads everything permanently and returns the versions to drop.
     pub(super) fn close(&self) -> Retired {
         let retired = self.table.lock().close();
+        self.gates.stop_all("the server is shutting down");
         self.publish();
         retired
     }
@@ -374,22 +421,34 @@ impl Control {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Loads one version once a loader thread is free.
-    async fn load_version(self: Arc<Self>, plan: Arc<Plan>, version: i64) -> Result<Loaded, String> {
-        let permit = self.loads.clone().acquire_owned().await.map_err(|fault| fault.to_string())?;
+    /// Loads one version once a loader thread is free. If the load is ended early and does not return in time, this
+    /// returns without it; the thread counts until it has returned, and its result is dropped.
+    async fn load_version(
+        self: Arc<Self>,
+        plan: Arc<Plan>,
+        version: i64,
+        attempt: Arc<LoadAttempt>,
+    ) -> Result<Loaded, String> {
+        let places = [attempt.is_of_client().then_some(&self.loads_of_clients), Some(&self.loads)];
+        let mut permits = Vec::with_capacity(places.len());
+        for place in places.into_iter().flatten() {
+            let permit = attempt.unless_stopped(place.clone().acquire_owned()).await?;
+            permits.push(permit.map_err(|fault| fault.to_string())?);
+        }
+        let (loader, trying) = (self.loader.clone(), attempt.clone());
         let work = move || {
-            let loaded = load_version(self.loader.as_ref(), &plan, version);
-            drop(permit);
+            let loaded = load_version(loader.as_ref(), &plan, version, &trying);
+            drop(permits);
             loaded
         };
-        blocking(work).await.and_then(|loaded| loaded)
-    }
-
-    pub(super) fn gate(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut gates = self.gates.lock();
-        // Gates that nothing holds or waits for are dropped, so that requests for invented names leave nothing behind.
-        gates.retain(|_, gate| Arc::strong_count(gate) > 1);
-        gates.entry(name.to_owned()).or_default().clone()
+        let mut working = std::pin::pin!(blocking(work));
+        tokio::select! {
+            loaded = &mut working => loaded?,
+            () = attempt.stopped() => match timeout(STOP_GRACE, working).await {
+                Ok(loaded) => loaded?,
+                Err(_) => Err(attempt.reason()),
+            },
+        }
     }
 
     fn warn(&self, name: &str, plan: &Plan) {
@@ -407,17 +466,20 @@ fn duplicate(first: &Path, second: &Path) -> String {
     format!("model appears in two or more repositories: {} and {}", first.display(), second.display())
 }
 
-fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded, String> {
+fn load_version(loader: &dyn Loader, plan: &Plan, version: i64, attempt: &LoadAttempt) -> Result<Loaded, String> {
     let span = info_span!("load", model = plan.name(), version, engine = Empty, placement = Empty);
     let _within = span.enter();
     let began = Instant::now();
-    let request = plan.request(version, loader)?;
+    let request = plan.request(version, loader, attempt)?;
     span.record("engine", request.engine.name()).record("placement", display(&request.placement));
     let config = request.config.clone();
     // Warm-up requests have run by the time a version is profiled.
     let unprofiled =
         loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), held: None, ..request.clone() });
-    let handle = loader.load(request)?;
+    let handle = loader.load(request, attempt)?;
+    // Dropped here if nobody waits for it any more.
+    attempt.check()?;
     handle.stats().loaded_in(began.elapsed());
-    Ok(Loaded { version: Arc::new(ModelVersion::new(handle, config)), unprofiled })
+    let version = ModelVersion::new(handle, config, attempt.kept());
+    Ok(Loaded { version: Arc::new(version), unprofiled })
 }

@@ -100,6 +100,20 @@ pub enum ControlError {
     /// The server is shutting down. UNAVAILABLE.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// Too many loads and unloads wait. UNAVAILABLE.
+    #[error("the server has {limit} pending loads and unloads, its limit")]
+    TooManyPending {
+        /// The limit.
+        limit: usize,
+    },
+    /// The load was ended before its turn came. UNAVAILABLE.
+    #[error("the load of model '{name}' was ended early: {reason}")]
+    Stopped {
+        /// The model.
+        name: String,
+        /// Why it was ended.
+        reason: String,
+    },
     /// No repository has a model of that name. INTERNAL.
     #[error("failed to load '{name}', failed to poll from model repository: there is no such model directory")]
     UnknownModel {

@@ -10,15 +10,19 @@ use std::{
 
 use bytes::Bytes;
 
-use super::config::{
-    automatic::Automatic,
-    lengths::PreparedLengths,
-    pb,
-    stages::{StageCuts, StageRequest},
-    unfold::UnfoldRequest,
+use super::{
+    LoadAttempt,
+    config::{
+        automatic::Automatic,
+        lengths::PreparedLengths,
+        pb,
+        stages::{StageCuts, StageRequest},
+        unfold::UnfoldRequest,
+    },
 };
 use crate::{
     batching::Knobs,
+    budget::Reservation,
     engine::{OnnxEngine, Precision, Program},
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
@@ -27,11 +31,12 @@ use crate::{
 
 /// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.
 pub trait Loader: Send + Sync {
-    /// Compiles a version, runs its warm-up requests, and starts it in the pool.
+    /// Compiles a version, runs its warm-up requests, and starts it in the pool. Returns early if the attempt is
+    /// stopped.
     ///
     /// # Errors
     /// Returns the reason, which names the operator or file at fault.
-    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String>;
+    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String>;
 
     /// Reads the inputs and outputs of an ONNX program: from `bytes` if given, else from the file.
     ///
@@ -44,7 +49,12 @@ pub trait Loader: Send + Sync {
     ///
     /// # Errors
     /// Returns the reason if the program cannot be opened or compiled.
-    fn infer_shapes(&self, _program: &CellProgram, _signature: &mut Signature) -> Result<Option<HeldProgram>, String> {
+    fn infer_shapes(
+        &self,
+        _program: &CellProgram,
+        _signature: &mut Signature,
+        _attempt: &LoadAttempt,
+    ) -> Result<Option<HeldProgram>, String> {
         Ok(None)
     }
 
@@ -107,9 +117,14 @@ pub struct LoadRequest {
     pub held: Option<HeldProgram>,
 }
 
-/// A compiled program that is held so that its engine does not compile the same graph again.
+/// A compiled program that is held so that its engine does not compile the same graph again: programs of one graph
+/// share its session.
 #[derive(Clone)]
-pub struct HeldProgram(#[allow(dead_code, reason = "programs of one graph share its session")] pub Arc<dyn Program>);
+pub struct HeldProgram {
+    pub(super) _program: Arc<dyn Program>,
+    /// What is reserved for it if a client sent it.
+    pub(super) _memory: Arc<[Reservation]>,
+}
 
 impl fmt::Debug for HeldProgram {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,4 +216,6 @@ pub struct WarmupSample {
     pub program_inputs: Vec<(String, InputTensor)>,
     /// Rows of the batch; 1 for models without a batch axis.
     pub rows: u32,
+    /// Memory that is reserved for the inputs, if a client sent the sample.
+    pub memory: Arc<[Reservation]>,
 }

@@ -3,10 +3,12 @@
 //! [`config`] turns configuration texts and graph signatures into one checked configuration. `places` lists the
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
-//! `polling` run. `table` holds the state of every version, and `serving` the snapshot of it that requests read. The
-//! [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool.
+//! `polling` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
+//! `serving` the snapshot of it that requests read. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
+//! implementation that knows the engines and the pool.
 //! This module must not know the wire protocol or how requests are batched.
 
+mod attempt;
 mod background;
 mod blocking;
 mod bounded_file;
@@ -17,6 +19,7 @@ pub mod config;
 mod control;
 mod directory;
 mod error;
+mod gates;
 mod isolation;
 mod loader;
 mod opening;
@@ -39,6 +42,7 @@ mod table;
 mod version;
 mod warmup;
 
+pub use attempt::{LoadAttempt, TrialLimits};
 pub use config::automatic::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};

@@ -1,37 +1,68 @@
 //! Reads and checks a program's model, and compiles it by the program's engine.
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{CellProgram, HeldProgram, Isolation, StageRequest};
+use super::{CellProgram, Isolation, LoadAttempt, StageRequest, isolation::Trying};
 use crate::{
+    budget::Reservation,
     engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram},
-    onnx::{Port, SealedModel, Signature},
+    onnx::{ExternalFiles, Port, SealedModel, Signature},
 };
 
-/// Opens and compiles programs. Where isolation is configured, a separate process opens each program first.
+/// Opens and compiles the programs of one load. Where isolation is configured, a separate process opens each program
+/// first.
 pub(super) struct Opener<'a> {
-    pub engines: &'a Engines,
-    pub isolation: Option<&'a Isolation>,
+    engines: &'a Engines,
+    isolation: Option<&'a Isolation>,
+    attempt: &'a LoadAttempt,
+    /// What is reserved for programs that clients sent, and how much of it is needed once they are compiled.
+    reserved: RefCell<Vec<(Reservation, usize)>>,
 }
 
-impl Opener<'_> {
+impl<'a> Opener<'a> {
+    pub(super) fn new(engines: &'a Engines, isolation: Option<&'a Isolation>, attempt: &'a LoadAttempt) -> Self {
+        Self { engines, isolation, attempt, reserved: RefCell::default() }
+    }
+
+    pub(super) fn engines(&self) -> &'a Engines {
+        self.engines
+    }
+
+    pub(super) fn attempt(&self) -> &'a LoadAttempt {
+        self.attempt
+    }
+
     /// Checks a program's model and finds the files of its weights. `graph` is the content of the program's own file.
+    /// For a program that a client sent, reserves the memory that a separate process needed for it, so that the server
+    /// never opens what does not fit.
     ///
     /// # Errors
     /// Returns the reason if the engine is missing, the content is not an ONNX model or exceeds a limit, a file of its
-    /// weights is outside the allowed directory, or the separate process fails.
+    /// weights is outside the allowed directory, the separate process fails, or there is no memory for it.
     pub(super) fn open(
         &self,
         program: &CellProgram,
         graph: Bytes,
         stages: &StageRequest,
     ) -> Result<SealedModel, String> {
+        self.attempt.check()?;
         let library = self.engines.path(program.engine).map_err(|error| error.to_string())?;
+        let is_sent = program.bytes.is_some();
         // First, so that a model that crashes a parser or an engine never reaches this process.
         if let Some(isolation) = self.isolation.filter(|isolation| isolation.covers(program)) {
-            isolation.try_open(library, program, &graph, stages)?;
+            let memory = self.attempt.reservation().filter(|_| is_sent);
+            let mut trying = Trying { attempt: self.attempt, memory };
+            let took = isolation.try_open(library, program, &graph, stages, &mut trying)?;
+            // Both engines compile a graph for one run and for several at once; the first result stays while the second
+            // is made.
+            trying.hold(took.peak_bytes.saturating_add(took.kept_bytes))?;
+            self.reserved.borrow_mut().extend(trying.memory.map(|memory| (memory, took.kept_bytes.saturating_mul(2))));
+        } else if is_sent {
+            let bytes = graph.len().saturating_add(sent_beside(&program.external)).saturating_mul(2);
+            let memory = self.attempt.reserve(bytes)?;
+            self.reserved.borrow_mut().extend(memory.map(|memory| (memory, bytes)));
         }
         SealedModel::new(&program.file.display().to_string(), graph, &program.external)
             .map(|model| model.with_operators(&program.operators))
@@ -49,6 +80,7 @@ impl Opener<'_> {
         inputs: &[ProgramPort<'_>],
         outputs: &[ProgramPort<'_>],
     ) -> Result<Arc<dyn Program>, EngineError> {
+        self.attempt.check().map_err(EngineError)?;
         self.engines.compile((program.engine, program.precision), model, inputs, outputs)
     }
 
@@ -62,7 +94,8 @@ impl Opener<'_> {
         program: &CellProgram,
         model: &SealedModel,
         signature: &mut Signature,
-    ) -> Result<Option<HeldProgram>, EngineError> {
+    ) -> Result<Option<Arc<dyn Program>>, EngineError> {
+        self.attempt.check().map_err(EngineError)?;
         let lacks = |port: &&mut Port| port.dims.is_none() && port.datatype.is_some();
         let mut missing = signature.outputs.iter_mut().filter(lacks).peekable();
         if program.engine != OnnxEngine::OnnxRuntime || missing.peek().is_none() {
@@ -72,6 +105,29 @@ impl Opener<'_> {
         for port in missing {
             port.dims = compiled.output_dims(&port.name);
         }
-        Ok(Some(HeldProgram(Arc::new(compiled))))
+        Ok(Some(Arc::new(compiled)))
+    }
+
+    /// Keeps reserved what the compiled programs need, and gives back the rest.
+    pub(super) fn settle(self) {
+        let attempt = self.attempt;
+        attempt.keep(self.settled());
+    }
+
+    /// Returns what is reserved for the compiled programs, and gives back the rest.
+    pub(super) fn settled(self) -> Vec<Reservation> {
+        let kept = self.reserved.into_inner().into_iter().map(|(mut memory, kept_bytes)| {
+            memory.shrink_to(kept_bytes);
+            memory
+        });
+        kept.collect()
+    }
+}
+
+/// Returns the bytes of the files that a load request has beside a program.
+fn sent_beside(files: &ExternalFiles) -> usize {
+    match files {
+        ExternalFiles::Given(files) => files.values().map(Bytes::len).sum(),
+        ExternalFiles::None | ExternalFiles::Beside { .. } => 0,
     }
 }

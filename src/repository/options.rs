@@ -1,6 +1,8 @@
 //! Options of a repository.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use crate::budget::Budget;
 
 /// What the command line configures of the repository.
 #[derive(Clone, Debug)]
@@ -29,6 +31,9 @@ pub struct Options {
     pub start_unreadable: bool,
     /// Most versions that load at the same time; 0 counts as 1 (`--model-load-thread-count`).
     pub load_threads: usize,
+    /// Bytes that models and configurations from load requests may take, while they load and as long as they are
+    /// loaded (`--max-sent-model-bytes`).
+    pub sent_model_bytes: Arc<Budget>,
 }
 
 impl Options {
@@ -47,6 +52,7 @@ impl Options {
             config_name: None,
             start_unreadable: false,
             load_threads: 1,
+            sent_model_bytes: Budget::of(usize::MAX),
         }
     }
 }

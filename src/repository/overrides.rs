@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{config::check::stays_inside, directory::version_number};
-use crate::onnx::ExternalFiles;
+use crate::{budget::SharedReservation, onnx::ExternalFiles};
 
 /// Overrides of one load request.
 #[derive(Clone, Debug, Default)]
@@ -17,9 +17,17 @@ pub struct Overrides {
     pub config_json: Option<String>,
     /// The `file:<version>/<file>` parameters by `<version>/<file>`. If there are any, no version is read from disk.
     pub files: BTreeMap<String, Bytes>,
+    /// What is reserved for the request in the budget of pending bytes. The files hold it too, so that it lasts as long
+    /// as a load works on them, whether its client waits or not.
+    pub held: Option<SharedReservation>,
 }
 
 impl Overrides {
+    /// Returns whether there are none, so that everything comes from the model's directory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.config_json.is_none() && self.files.is_empty()
+    }
+
     /// Returns whether files came without the configuration that they need.
     pub(super) fn lack_config(&self) -> bool {
         self.config_json.is_none() && !self.files.is_empty()
@@ -77,7 +85,7 @@ mod tests {
 
     fn with(paths: &[&str]) -> Overrides {
         let files = paths.iter().map(|path| ((*path).to_owned(), Bytes::from_static(b"x")));
-        Overrides { config_json: Some("{}".to_owned()), files: files.collect() }
+        Overrides { config_json: Some("{}".to_owned()), files: files.collect(), held: None }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{
-    CellProgram, EngineKind, HeldProgram, Isolation, LoadRequest, Loader, StageCuts, StageRequest, WarmupSample, cells,
+    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, StageCuts, StageRequest,
+    TrialLimits, WarmupSample, cells,
     config::pb::{
         self,
         model_config::SchedulingChoice,
@@ -19,7 +20,7 @@ use super::{
     staging,
 };
 use crate::{
-    engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, onnxruntime::OnnxProgram},
+    engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram},
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::{ModelSpec, TensorSpec},
     observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
@@ -39,6 +40,8 @@ pub struct PoolLoader {
     pub(super) background: Option<Duration>,
     /// How models are tried in a separate process first, if at all.
     isolation: Option<Isolation>,
+    /// Limit of all trial runs of a load together; `None`: no limit.
+    trial_time: Option<Duration>,
     /// Which latencies of the versions are recorded for the metrics.
     latencies: LatencyMetrics,
     /// Models with a scheduler run nothing until this many requests wait for the first time; 0 turns that off.
@@ -61,6 +64,7 @@ impl PoolLoader {
             profiles: None,
             background: None,
             isolation: None,
+            trial_time: None,
             latencies: LatencyMetrics::default(),
             hold_until_waiting: 0,
             hold_until_backlog: 0,
@@ -114,8 +118,22 @@ impl PoolLoader {
         self
     }
 
-    pub(super) fn opener(&self) -> Opener<'_> {
-        Opener { engines: &self.engines, isolation: self.isolation.as_ref() }
+    /// Limits the time of all trial runs of a load together: warm-up requests and the example request of a model of
+    /// cells.
+    #[must_use]
+    pub fn with_trial_time(mut self, limit: Option<Duration>) -> Self {
+        self.trial_time = limit;
+        self
+    }
+
+    pub(super) fn opener<'a>(&'a self, attempt: &'a LoadAttempt) -> Opener<'a> {
+        Opener::new(&self.engines, self.isolation.as_ref(), attempt)
+    }
+
+    /// Returns the time limits of a version's trial runs. Each run has the limit of the version's tasks.
+    pub(super) fn trial_limits(&self, request: &LoadRequest) -> TrialLimits {
+        let each = request.task_time_limit.unwrap_or(self.pool.task_time_limit());
+        TrialLimits { each: (!each.is_zero()).then_some(each), all: self.trial_time }
     }
 
     /// Rejects a model that requires cards if there are none, or moves it to the CPU if that is allowed.
@@ -135,21 +153,24 @@ impl PoolLoader {
         Ok(())
     }
 
-    fn bring_up(&self, mut request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+    fn bring_up(&self, mut request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         self.place(&mut request)?;
+        let (opener, limits) = (self.opener(attempt), self.trial_limits(&request));
         // Cells change `request.knobs`, which the pool takes below.
         let programs = match request.unfold.take() {
-            Some(unfold) => cells::compile(&self.pool, &self.opener(), &mut request, &unfold)?,
-            None => self.compile(&request)?,
+            Some(unfold) => cells::compile(&self.pool, &opener, limits, &mut request, &unfold)?,
+            None => self.compile(&request, &opener)?,
         };
         // Before warm-up, where a padding value that is no valid index would fail with a less clear message.
         programs.admit_padding(&request.spec)?;
         for sample in &request.warmup {
             let WarmupSample { rows, inputs, program_inputs, .. } = sample;
             for _ in 0..sample.count {
-                self.pool
-                    .warm_up(&request.spec, &programs, WarmUp { rows: *rows, inputs, program_inputs })
-                    .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
+                let run = |stop: &StopSignal| {
+                    self.pool.warm_up(&request.spec, &programs, WarmUp { rows: *rows, inputs, program_inputs, stop })
+                };
+                let ended = attempt.trial(limits, run);
+                ended.map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
             }
         }
         let LoadRequest { spec, mut knobs, task_time_limit, config, placement, .. } = request;
@@ -166,10 +187,11 @@ impl PoolLoader {
         let latencies = VersionLatencies::new(&self.latencies, bounds_ms);
         let handle = self.pool.bring_up_on(spec, knobs, programs, task_time_limit, &placement)?;
         handle.stats().keep_latencies(latencies);
+        opener.settle();
         Ok(Arc::new(handle))
     }
 
-    pub(super) fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
+    pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, String> {
         match request.engine {
             EngineKind::Repeat => {
                 let spec = &request.spec;
@@ -181,7 +203,6 @@ impl PoolLoader {
                 plans::of_built_in(&self.pool, request, program.map_err(|error| error.to_string())?)
             }
             EngineKind::Onnx(engine) => {
-                let opener = self.opener();
                 let program = request.whole_program();
                 let model = opener.open(&program, program.read()?, &request.stages)?;
                 let refused = |error: String| format!("cannot load '{}': {error}", request.program.display());
@@ -200,9 +221,9 @@ impl PoolLoader {
                     )));
                 }
                 if request.stages.cuts == StageCuts::Whole {
-                    return whole(&self.pool, &opener, &program, &model, request).map_err(refused);
+                    return whole(&self.pool, opener, &program, &model, request).map_err(refused);
                 }
-                stages(&self.pool, &opener, &program, &model, request).map_err(refused)
+                stages(&self.pool, opener, &program, &model, request).map_err(refused)
             }
         }
     }
@@ -246,7 +267,7 @@ fn whole(
         batches: None,
         lengths: None,
     };
-    plans::of_version(pool, opener.engines, request, &[compiled], &|mut programs| {
+    plans::of_version(pool, opener.engines(), request, &[compiled], &|mut programs| {
         programs.pop().map(StagePrograms::from).ok_or_else(|| "it has no program".to_owned())
     })
 }
@@ -272,23 +293,25 @@ fn stages(
         let (batches, lengths) = (None, None);
         compiled.push(Compiled { name, program, model: part, inputs, outputs, has_batch_axis: true, batches, lengths });
     }
-    plans::of_version(pool, opener.engines, request, &compiled, &|programs| {
+    plans::of_version(pool, opener.engines(), request, &compiled, &|programs| {
         StagePrograms::cut(&request.spec, plan.clone(), programs)
     })
 }
 
 impl Loader for PoolLoader {
-    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         if let Some(advised) = self.by_profile(&request) {
-            match self.bring_up(advised) {
+            match self.bring_up(advised, attempt) {
                 Ok(handle) => return Ok(handle),
                 Err(reason) => {
+                    // A load that was stopped is not tried again.
+                    attempt.check()?;
                     let model = request.spec.name.as_str();
                     warn!(model, reason, "load with the profile's advice failed; loading without it");
                 }
             }
         }
-        self.bring_up(request)
+        self.bring_up(request, attempt)
     }
 
     fn may_profile(&self, request: &LoadRequest) -> bool {
@@ -309,10 +332,17 @@ impl Loader for PoolLoader {
         signature.map_err(|error| error.to_string())
     }
 
-    fn infer_shapes(&self, program: &CellProgram, signature: &mut Signature) -> Result<Option<HeldProgram>, String> {
-        let opener = self.opener();
+    fn infer_shapes(
+        &self,
+        program: &CellProgram,
+        signature: &mut Signature,
+        attempt: &LoadAttempt,
+    ) -> Result<Option<HeldProgram>, String> {
+        let opener = self.opener(attempt);
         let model = opener.open(program, program.read()?, &StageRequest::default())?;
         let refused = |error: EngineError| format!("cannot load '{}': {error}", program.file.display());
-        opener.infer_shapes(program, &model, signature).map_err(refused)
+        let program = opener.infer_shapes(program, &model, signature).map_err(refused)?;
+        let memory = opener.settled();
+        Ok(program.map(|program| HeldProgram { _program: program, _memory: memory.into() }))
     }
 }

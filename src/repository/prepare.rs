@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    CellProgram, EngineKind, LoadRequest, Loader, Options, Overrides,
+    CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Options, Overrides,
     bounded_file::read_up_to,
     config::{
         ConfigError, Origin, Settings,
@@ -161,7 +161,12 @@ impl Plan {
     ///
     /// # Errors
     /// Returns the reason: the file, the key, what was expected and what was found.
-    pub(super) fn request(&self, version: i64, loader: &dyn Loader) -> Result<LoadRequest, String> {
+    pub(super) fn request(
+        &self,
+        version: i64,
+        loader: &dyn Loader,
+        attempt: &LoadAttempt,
+    ) -> Result<LoadRequest, String> {
         let mut settings = self.settings.clone();
         let config = &settings.config;
         let repeat = config.backend == complete::REPEAT;
@@ -186,7 +191,7 @@ impl Plan {
             && self.completion.auto_complete
             && complete::lacks_shapes(&settings.config, signature)
         {
-            held = loader.infer_shapes(&whole, signature)?;
+            held = loader.infer_shapes(&whole, signature, attempt)?;
         }
         let text = |fault: ConfigError| fault.to_string();
         // Order matters: checks need the completed configuration, and conversion needs the checked one.
@@ -221,7 +226,7 @@ impl Plan {
         let automatic = Automatic::of(&settings, &stages, origin);
         let task_time_limit = own.batching.task_time_limit_ms;
         let task_time_limit = task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3));
-        let warmup = warmup::samples(config, &spec, self.directory.as_deref())?;
+        let warmup = warmup::samples(config, &spec, self.directory.as_deref(), attempt)?;
         let placement = placement::placement(config);
         let lengths = PreparedLengths::of(&own.lengths, &spec.symbols);
         let config = Arc::new(settings.shown());

@@ -12,8 +12,8 @@ use std::{
 use tracing::info_span;
 
 use super::{
-    EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, config::complete, prepare, scan,
-    stores::is_remote, warmup,
+    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, config::complete,
+    prepare, scan, stores::is_remote, warmup,
 };
 use crate::{
     batching::Ns,
@@ -79,7 +79,7 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
     };
     let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, completion)?;
     let latest = plan.versions.last().copied().ok_or_else(|| format!("model '{name}' has no versions"))?;
-    plan.request(latest, loader)
+    plan.request(latest, loader, &LoadAttempt::of_repository())
 }
 
 impl PoolLoader {
@@ -278,7 +278,7 @@ impl PoolLoader {
             wanted.stages.exits.clear();
         }
         wanted.stages.cuts = cuts;
-        self.compile(&wanted).map_err(Halt::Failed)
+        self.compile(&wanted, &self.opener(&LoadAttempt::of_repository())).map_err(Halt::Failed)
     }
 
     /// Measures programs on `at_once` threads at the same time.
@@ -298,6 +298,9 @@ impl PoolLoader {
             count => format!("{count} stages"),
         };
         let _within = info_span!("measure", what, sizes = sizes.len()).entered();
+        // The budget bounds all runs together.
+        let limits = TrialLimits { all: None, ..self.trial_limits(request) };
+        let attempt = LoadAttempt::of_repository();
         let began = Instant::now();
         let mut inputs = None;
         measure(
@@ -314,9 +317,11 @@ impl PoolLoader {
                     inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
                 }
                 let made = inputs.as_ref().map_or(&[][..], |(_, made)| made);
-                let run =
-                    || self.pool.warm_up(spec, programs, WarmUp { rows: size.rows, inputs: made, program_inputs: &[] });
-                let took_ns = if at_once > 1 { side_by_side(at_once, run).map(|ns| vec![ns]) } else { run() };
+                let took_ns = attempt.trial(limits, |stop| {
+                    let batch = WarmUp { rows: size.rows, inputs: made, program_inputs: &[], stop };
+                    let run = || self.pool.warm_up(spec, programs, batch);
+                    if at_once > 1 { side_by_side(at_once, run).map(|ns| vec![ns]) } else { run() }
+                });
                 took_ns.map_err(Halt::Failed)
             },
         )

@@ -17,10 +17,16 @@ use tokio::{
 };
 
 use super::{
-    ControlError, ControlMode, IndexEntry, Loader, ModelVersion, Options, Overrides, ResolveError, StartError,
-    control::Control, places::Places, scan, serving::Serving, startup::Startup,
+    ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
+    StartError, control::Control, gates::Gates, places::Places, scan, serving::Serving, startup::Startup,
 };
-use crate::observe::RepositoryStats;
+use crate::{
+    budget::{Budget, Reservation},
+    observe::RepositoryStats,
+};
+
+/// Most loads and unloads of clients that are queued or in progress.
+const MAX_PENDING: usize = 1024;
 
 /// All models of a server, with their states and the reasons.
 ///
@@ -58,13 +64,15 @@ impl Repository {
         let scanned = places.scan_directories().await.unwrap_or_default();
         let control = Arc::new(Control {
             loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
+            loads_of_clients: Arc::new(Semaphore::new(options.load_threads.saturating_sub(1).max(1))),
+            pending: Budget::of(MAX_PENDING),
             options,
             places,
             loader,
             table: Mutex::default(),
             serving: ArcSwap::from_pointee(Serving::default()),
             changes: watch::Sender::new(0),
-            gates: Mutex::default(),
+            gates: Gates::default(),
             kept: Mutex::default(),
             opened: AtomicBool::new(true),
             stats: Arc::default(),
@@ -156,28 +164,45 @@ impl Repository {
     }
 
     /// Loads or reloads a model. The versions that serve stay in service until their successors are ready, or if the
-    /// reload fails. Loads and unloads of one model run one after another. Dropping the future does not stop the load.
+    /// reload fails. Loads and unloads of one model run one after another. Dropping the future ends the load early, and
+    /// so does an unload.
     ///
     /// # Errors
-    /// Fails as [`Self::control_allowed`], and if the name is unknown, the overrides are invalid, or a version cannot
-    /// be loaded.
+    /// Fails as [`Self::control_allowed`], and if too many loads wait, the name is unknown, the overrides are invalid,
+    /// a version cannot be loaded, or the load is ended early.
     pub async fn load(&self, name: &str, overrides: Overrides) -> Result<(), ControlError> {
         self.control_allowed()?;
+        let place = self.pending()?;
+        let attempt = self.control.attempt(name, &overrides);
+        let _leaving = Leaving(Arc::clone(&attempt));
         let (control, model) = (self.control.clone(), name.to_owned());
-        let task = tokio::spawn(async move { control.load(&model, overrides).await });
+        // A task, so that a load that is ended early still records what became of it.
+        let task = tokio::spawn(async move {
+            let _place = place;
+            control.load(&model, overrides, &attempt).await
+        });
         task.await.map_err(|_| ControlError::ShuttingDown)?
     }
 
-    /// Unloads a model. Requests in flight finish on the version they started on. Unloading an unknown or unloaded
-    /// model is not an error. No model depends on another here, so `dependents` has no effect.
+    fn pending(&self) -> Result<Reservation, ControlError> {
+        let pending = &self.control.pending;
+        pending.take_one().ok_or(ControlError::TooManyPending { limit: pending.capacity() })
+    }
+
+    /// Unloads a model, and ends its loads. Requests in flight finish on the version they started on. Unloading an
+    /// unknown or unloaded model is not an error. No model depends on another here, so `dependents` has no effect.
     ///
     /// # Errors
-    /// Fails as [`Self::control_allowed`].
+    /// Fails as [`Self::control_allowed`], and if too many loads and unloads wait.
     pub async fn unload(&self, name: &str, dependents: bool) -> Result<(), ControlError> {
         let _ = dependents;
         self.control_allowed()?;
+        let place = self.pending()?;
         let (control, model) = (self.control.clone(), name.to_owned());
-        let task = tokio::spawn(async move { control.unload(&model).await });
+        let task = tokio::spawn(async move {
+            let _place = place;
+            control.unload(&model).await;
+        });
         task.await.map_err(|_| ControlError::ShuttingDown)
     }
 
@@ -196,6 +221,15 @@ impl Repository {
         }
         drop(self.control.close());
         self.control.places.close();
+    }
+}
+
+/// Ends a load when its client no longer waits for it.
+struct Leaving(Arc<LoadAttempt>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.stop("its client left");
     }
 }
 

@@ -43,8 +43,8 @@ pub(super) struct Table {
 
 #[derive(Debug, Default)]
 struct Model {
-    /// Whether readiness waits for it: it was asked for, or one of its versions was tried, and it was not unloaded
-    /// since.
+    /// Whether readiness waits for it: the server was to load it by itself, or tried one of its versions, and it was
+    /// not unloaded since. Loads of clients do not count.
     wanted: bool,
     /// Whether it will be loaded at startup and has not been tried yet, so that its versions are unknown.
     expected: bool,
@@ -110,17 +110,25 @@ impl Table {
     }
 
     /// ## (any) => Loading; a Ready version stays Ready until its successor is
-    pub(super) fn begin(&mut self, name: &str, versions: &[i64]) {
-        if self.models.len() >= MAX_MODELS {
-            self.models.retain(|_, model| !model.is_idle());
-        }
+    ///
+    /// `wanted` says whether readiness waits for the model from now on. If not, it depends on the model as before.
+    pub(super) fn begin(&mut self, name: &str, versions: &[i64], wanted: bool) {
+        self.make_room();
         let model = self.models.entry(name.to_owned()).or_default();
-        (model.wanted, model.expected, model.fault) = (true, false, None);
+        model.wanted |= wanted;
+        (model.expected, model.fault) = (false, None);
         for version in versions {
             let state = model.versions.entry(*version).or_insert(State::Loading);
             if !matches!(state, State::Ready { .. }) {
                 *state = State::Loading;
             }
+        }
+    }
+
+    /// Limits the number of models that are remembered although nothing of them is loaded.
+    fn make_room(&mut self) {
+        if self.models.len() >= MAX_MODELS {
+            self.models.retain(|_, model| !model.is_dispensable());
         }
     }
 
@@ -172,6 +180,7 @@ impl Table {
     ///
     /// `asked` says whether readiness waits for the model; otherwise it only appears in the index.
     pub(super) fn refuse(&mut self, name: &str, reason: &str, asked: bool) {
+        self.make_room();
         let model = self.models.entry(name.to_owned()).or_default();
         model.wanted |= asked;
         model.expected = false;
@@ -309,6 +318,12 @@ impl Model {
         !self.wanted && !self.expected && self.fault.is_none() && self.versions.values().all(State::is_idle)
     }
 
+    /// Returns whether readiness does not depend on it, and nothing of it is loaded or may soon be.
+    fn is_dispensable(&self) -> bool {
+        let is_over = |state: &State| matches!(state, State::Failed { .. }) || state.is_idle();
+        !self.wanted && !self.expected && self.versions.values().all(is_over)
+    }
+
     /// Limits the number of unloaded versions that are remembered.
     fn forget_oldest(&mut self) {
         let idle: Vec<i64> =
@@ -390,17 +405,17 @@ mod tests {
     fn no_more_unloaded_versions_and_models_are_remembered_than_bounded() {
         let mut table = Table::default();
         let versions: Vec<i64> = (1..=MAX_UNLOADED_VERSIONS as i64 + 5).collect();
-        table.begin("m", &versions);
+        table.begin("m", &versions, true);
         let failures = versions.iter().map(|version| (*version, Err("bad".to_owned())));
         table.finish("m", failures.collect(), &versions);
         table.unload("m");
         let kept: Vec<i64> = table.models["m"].versions.keys().copied().collect();
         assert_eq!(kept, versions[5..], "the newest");
 
-        table.begin("stays", &[1]);
+        table.begin("stays", &[1], true);
         for number in 0..MAX_MODELS {
             let name = format!("m{number}");
-            table.begin(&name, &[1]);
+            table.begin(&name, &[1], true);
             table.finish(&name, vec![(1, Err("bad".to_owned()))], &[1]);
             table.unload(&name);
         }

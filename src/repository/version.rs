@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::config::pb;
+use super::{attempt::KeptMemory, config::pb};
 use crate::{executor::ModelHandle, model::ModelSpec};
 
 /// A version that serves. Unloading only drops the repository's reference; requests that hold the version or its handle
@@ -11,11 +11,13 @@ use crate::{executor::ModelHandle, model::ModelSpec};
 pub struct ModelVersion {
     handle: Arc<ModelHandle>,
     config: Arc<pb::ModelConfig>,
+    _memory: Arc<KeptMemory>,
 }
 
 impl ModelVersion {
-    pub(super) fn new(handle: Arc<ModelHandle>, config: Arc<pb::ModelConfig>) -> Self {
-        Self { handle, config }
+    /// `memory` is what the version keeps of the budget for models that clients send.
+    pub(super) fn new(handle: Arc<ModelHandle>, config: Arc<pb::ModelConfig>, memory: Arc<KeptMemory>) -> Self {
+        Self { handle, config, _memory: memory }
     }
 
     /// Returns the handle to which requests are submitted.

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tracing::info;
 
 use super::{
-    WarmupSample,
+    LoadAttempt, WarmupSample,
+    attempt::grow,
     bounded_file::read_up_to,
     config::{
         convert,
@@ -15,6 +16,7 @@ use super::{
     },
 };
 use crate::{
+    budget::Reservation,
     executor::InputTensor,
     model::{DataType, Dims, ModelSpec, element_count},
     profile::Size,
@@ -32,19 +34,21 @@ const DIRECTORY: &str = "warmup";
 /// Builds the samples of a configuration whose samples have been checked against its inputs.
 ///
 /// # Errors
-/// Fails if the samples exceed 1 GiB together, or a file is missing or has the wrong size.
+/// Fails if the samples exceed 1 GiB together or what is left for models that clients send, or if a file is missing or
+/// has the wrong size.
 pub(super) fn samples(
     config: &pb::ModelConfig,
     spec: &ModelSpec,
     directory: Option<&Path>,
+    attempt: &LoadAttempt,
 ) -> Result<Vec<WarmupSample>, String> {
-    samples_within(config, spec, directory, MAX_BYTES)
+    samples_within(config, spec, (directory, attempt), MAX_BYTES)
 }
 
 fn samples_within(
     config: &pb::ModelConfig,
     spec: &ModelSpec,
-    directory: Option<&Path>,
+    (directory, attempt): (Option<&Path>, &LoadAttempt),
     mut bytes_left: usize,
 ) -> Result<Vec<WarmupSample>, String> {
     let mut samples = Vec::with_capacity(config.model_warmup.len());
@@ -55,34 +59,36 @@ fn samples_within(
             info!(model = spec.name, sample = warmup.name, "warm-up sample of batch size 0 is skipped");
             continue;
         }
-        let mut inputs = Vec::with_capacity(spec.inputs.len());
+        let (mut inputs, mut memory) = (Vec::with_capacity(spec.inputs.len()), Vec::new());
         for (index, tensor) in spec.inputs.iter().enumerate() {
             let Some(input) = warmup.inputs.get(&tensor.name) else {
                 inputs.push(None);
                 continue;
             };
             let seed = ((number as u64) << 32) | index as u64;
-            let source = Source { input, directory, seed, bytes_left };
+            let source = Source { input, directory, attempt, seed, bytes_left };
             let batch = spec.has_batch_axis().then_some(rows);
-            let built = input_tensor(tensor.datatype, batch, &source)
+            let (built, held) = input_tensor(tensor.datatype, batch, &source)
                 .map_err(|fault| format!("warm-up sample '{}', input '{}': {fault}", warmup.name, tensor.name))?;
             bytes_left = bytes_left.saturating_sub(built.data.len());
+            memory.extend(held);
             inputs.push(Some(built));
         }
         let mut program_inputs = Vec::new();
         for (index, name) in sequences::inputs(config).enumerate() {
             let Some(input) = warmup.inputs.get(name) else { continue };
             let seed = ((number as u64) << 32) | (spec.inputs.len() + index) as u64;
-            let source = Source { input, directory, seed, bytes_left };
+            let source = Source { input, directory, attempt, seed, bytes_left };
             let datatype = sequences::datatype_of(config, name).ok_or_else(|| format!("'{name}' has no datatype"));
-            let built = datatype
+            let (built, held) = datatype
                 .and_then(|datatype| input_tensor(datatype, None, &source))
                 .map_err(|fault| format!("warm-up sample '{}', input '{name}': {fault}", warmup.name))?;
             bytes_left = bytes_left.saturating_sub(built.data.len());
+            memory.extend(held);
             program_inputs.push((name.to_owned(), built));
         }
         let (name, count) = (warmup.name.clone(), warmup.count.max(1));
-        samples.push(WarmupSample { name, count, inputs, program_inputs, rows });
+        samples.push(WarmupSample { name, count, inputs, program_inputs, rows, memory: memory.into() });
     }
     Ok(samples)
 }
@@ -113,13 +119,18 @@ pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<I
 struct Source<'a> {
     input: &'a pb::model_warmup::Input,
     directory: Option<&'a Path>,
+    attempt: &'a LoadAttempt,
     seed: u64,
     bytes_left: usize,
 }
 
-/// Builds an input: `batch` rows along a batch axis, or one row without that axis.
-fn input_tensor(datatype: DataType, batch: Option<u32>, source: &Source<'_>) -> Result<InputTensor, String> {
-    let Source { input, directory, seed, bytes_left } = *source;
+/// Builds an input: `batch` rows along a batch axis, or one row without that axis. Its memory is reserved first.
+fn input_tensor(
+    datatype: DataType,
+    batch: Option<u32>,
+    source: &Source<'_>,
+) -> Result<(InputTensor, Option<Reservation>), String> {
+    let Source { input, directory, attempt, seed, bytes_left } = *source;
     if convert::datatype(input.data_type) != Some(datatype) {
         return Err(format!("expected the datatype {datatype}"));
     }
@@ -135,12 +146,22 @@ fn input_tensor(datatype: DataType, batch: Option<u32>, source: &Source<'_>) -> 
             input.dims
         ));
     };
+    // The row, and its repetitions.
+    let row_length = match &input.input_data_type {
+        Some(InputDataType::RandomData(_)) if datatype == DataType::Bytes => row_bytes.saturating_mul(2),
+        _ => row_bytes,
+    };
+    let mut held = attempt.reserve(row_length.saturating_mul(rows as usize + 1))?;
     let row = match &input.input_data_type {
         None | Some(InputDataType::ZeroData(_)) => vec![0; row_bytes],
         Some(InputDataType::RandomData(_)) => random(datatype, elements, seed),
         Some(InputDataType::InputDataFile(name)) => {
             let Some(directory) = directory else { return Err("a model without a directory has no files".to_owned()) };
             let row = read_up_to(&directory.join(DIRECTORY).join(name), bytes_left as u64)?;
+            // Files of BYTES have more than the length of each element.
+            if let Some(held) = &mut held {
+                grow(held, row.len().saturating_mul(rows as usize + 1).saturating_sub(held.amount()))?;
+            }
             check_row(datatype, &row, elements, row_bytes)?;
             row
         }
@@ -154,7 +175,11 @@ fn input_tensor(datatype: DataType, batch: Option<u32>, source: &Source<'_>) -> 
     let mut shape = Dims::new();
     shape.extend(batch.map(i64::from));
     shape.extend_from_slice(&input.dims);
-    Ok(InputTensor { shape, data: Bytes::from(row.repeat(rows as usize)) })
+    let data = Bytes::from(row.repeat(rows as usize));
+    if let Some(held) = &mut held {
+        held.shrink_to(data.len());
+    }
+    Ok((InputTensor { shape, data }, held))
 }
 
 fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) -> Result<(), String> {
@@ -218,7 +243,7 @@ fn splitmix64(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::TensorSpec;
+    use crate::{budget::Budget, model::TensorSpec};
 
     fn spec(datatype: DataType, dims: &[i64], max_batch_size: u32) -> ModelSpec {
         ModelSpec {
@@ -254,14 +279,20 @@ mod tests {
     #[test]
     fn zero_and_random_rows_have_the_shape_of_the_batch() {
         let spec = spec(DataType::Int64, &[-1], 8);
-        let zero = samples(&config(DataType::Int64, &[3], InputDataType::ZeroData(true), 2), &spec, None).unwrap();
+        let zero = samples(
+            &config(DataType::Int64, &[3], InputDataType::ZeroData(true), 2),
+            &spec,
+            None,
+            &LoadAttempt::of_repository(),
+        )
+        .unwrap();
         assert_eq!((zero[0].rows, zero[0].count), (2, 1), "a count of 0 is one run");
         assert_eq!(only(&zero).shape.as_slice(), [2, 3]);
         assert_eq!(only(&zero).data, vec![0; 48]);
 
         let random = config(DataType::Int64, &[64], InputDataType::RandomData(true), 1);
-        let first = samples(&random, &spec, None).unwrap();
-        let again = samples(&random, &spec, None).unwrap();
+        let first = samples(&random, &spec, None, &LoadAttempt::of_repository()).unwrap();
+        let again = samples(&random, &spec, None, &LoadAttempt::of_repository()).unwrap();
         assert_eq!(only(&first).data, only(&again).data, "the same at every load");
         let values = only(&first).data.chunks(8).map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()));
         assert!(values.clone().all(|value| value == 0 || value == 1) && values.clone().any(|value| value == 1));
@@ -285,7 +316,7 @@ mod tests {
             input_data_type: Some(InputDataType::ZeroData(true)),
         };
         config.model_warmup[0].inputs.insert("READY".to_owned(), given);
-        let built = samples(&config, &spec, None).unwrap();
+        let built = samples(&config, &spec, None, &LoadAttempt::of_repository()).unwrap();
         assert_eq!((built[0].rows, only(&built).shape.as_slice()), (3, &[3_i64, 2][..]));
         let (name, row) = &built[0].program_inputs[0];
         assert_eq!((name.as_str(), row.shape.as_slice(), row.data.as_ref()), ("READY", &[1_i64][..], &[0_u8; 4][..]));
@@ -294,14 +325,26 @@ mod tests {
     #[test]
     fn a_sample_of_batch_size_0_is_skipped_as_on_triton() {
         let spec = spec(DataType::Fp32, &[2], 8);
-        let built = samples(&config(DataType::Fp32, &[2], InputDataType::ZeroData(true), 0), &spec, None).unwrap();
+        let built = samples(
+            &config(DataType::Fp32, &[2], InputDataType::ZeroData(true), 0),
+            &spec,
+            None,
+            &LoadAttempt::of_repository(),
+        )
+        .unwrap();
         assert!(built.is_empty());
     }
 
     #[test]
     fn random_floats_are_fractions() {
         let spec = spec(DataType::Fp32, &[1000], 0);
-        let built = samples(&config(DataType::Fp32, &[1000], InputDataType::RandomData(true), 1), &spec, None).unwrap();
+        let built = samples(
+            &config(DataType::Fp32, &[1000], InputDataType::RandomData(true), 1),
+            &spec,
+            None,
+            &LoadAttempt::of_repository(),
+        )
+        .unwrap();
         assert_eq!(only(&built).shape.as_slice(), [1000], "no batch axis");
         let values = only(&built).data.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
         assert!(values.clone().all(|value| (0.0..1.0).contains(&value)));
@@ -315,13 +358,13 @@ mod tests {
         std::fs::write(directory.path().join("warmup/row"), [1, 2, 3]).unwrap();
         let spec = spec(DataType::Uint8, &[3], 4);
         let file = |name: &str| config(DataType::Uint8, &[3], InputDataType::InputDataFile(name.to_owned()), 2);
-        let built = samples(&file("row"), &spec, Some(directory.path())).unwrap();
+        let built = samples(&file("row"), &spec, Some(directory.path()), &LoadAttempt::of_repository()).unwrap();
         assert_eq!(only(&built).data.as_ref(), [1, 2, 3, 1, 2, 3]);
 
         std::fs::write(directory.path().join("warmup/short"), [1, 2]).unwrap();
-        let reason = samples(&file("short"), &spec, Some(directory.path())).unwrap_err();
+        let reason = samples(&file("short"), &spec, Some(directory.path()), &LoadAttempt::of_repository()).unwrap_err();
         assert!(reason.contains("'first'") && reason.contains("'x'") && reason.contains("3 bytes"), "{reason}");
-        assert!(samples(&file("missing"), &spec, Some(directory.path())).is_err());
+        assert!(samples(&file("missing"), &spec, Some(directory.path()), &LoadAttempt::of_repository()).is_err());
     }
 
     #[test]
@@ -336,16 +379,30 @@ mod tests {
     fn a_sample_that_no_memory_holds_is_refused() {
         let spec = spec(DataType::Fp64, &[-1, -1], 8);
         let huge = config(DataType::Fp64, &[i64::MAX, 2], InputDataType::ZeroData(true), 1);
-        assert!(samples(&huge, &spec, None).unwrap_err().contains("more than"));
+        assert!(samples(&huge, &spec, None, &LoadAttempt::of_repository()).unwrap_err().contains("more than"));
     }
 
     #[test]
     fn many_samples_together_are_bounded_as_one_is() {
         let spec = spec(DataType::Fp64, &[4], 8);
+        let attempt = LoadAttempt::of_repository();
         let mut config = config(DataType::Fp64, &[4], InputDataType::ZeroData(true), 2);
-        assert!(samples_within(&config, &spec, None, 127).is_ok());
+        assert!(samples_within(&config, &spec, (None, &attempt), 127).is_ok());
         config.model_warmup.push(config.model_warmup[0].clone());
-        let reason = samples_within(&config, &spec, None, 127).unwrap_err();
+        let reason = samples_within(&config, &spec, (None, &attempt), 127).unwrap_err();
         assert!(reason.contains("2 rows of dims [4] take more than the 63 bytes left for warm-up"), "{reason}");
+    }
+
+    #[test]
+    fn samples_of_a_client_take_from_its_budget_before_they_are_built() {
+        let spec = spec(DataType::Fp64, &[4], 8);
+        let given = config(DataType::Fp64, &[4], InputDataType::ZeroData(true), 2);
+        let budget = Budget::of(96);
+        let built = samples(&given, &spec, None, &LoadAttempt::of_client(&budget)).unwrap();
+        assert_eq!(budget.used(), 64, "two rows of four elements");
+        let reason = samples(&given, &spec, None, &LoadAttempt::of_client(&budget)).unwrap_err();
+        assert!(reason.contains("--max-sent-model-bytes") && reason.contains("64 of 96 are held"), "{reason}");
+        drop(built);
+        assert_eq!(budget.used(), 0);
     }
 }

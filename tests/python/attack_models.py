@@ -153,9 +153,51 @@ def honest():
     return scale(2)
 
 
-def load_request(name, graph):
-    """Returns the bytes of a RepositoryModelLoad with the model's file."""
-    described = '{"backend": "onnxruntime"}'
+def endless():
+    """Returns a loop that never ends."""
+    step = graph(
+        [node("Identity", ["go"], ["again"]), node("Identity", ["row"], ["same"])],
+        [port("at", "INT64", ()), port("go", "BOOL", ()), port("row", "FP32", ROW)],
+        [port("again", "BOOL", ()), port("same", "FP32", ROW)],
+    )
+    yes = number(2, ELEMENT["BOOL"]) + text(8, "yes") + text(9, b"\x01")
+    return model([node("Loop", ["", "yes", "INPUT0"], ["OUTPUT0"], body=step)], *PORTS, [yes])
+
+
+def folded(elements):
+    """Returns a model of about 230 bytes with a constant of that many elements, which is folded when it is opened."""
+    nodes = [node("Expand", ["one", "size"], ["big"]), node("ReduceMax", ["big"], ["top"], keepdims=0)]
+    nodes.append(node("Add", ["INPUT0", "top"], ["OUTPUT0"]))
+    return model(nodes, *PORTS, [constant("one", [1.0]), constant("size", [elements])])
+
+
+def weighty(megabytes, factor):
+    """Returns a model whose file has a weight of that many megabytes, which its runs need."""
+    weight = constant("weight", np.full((16, int(megabytes * 250_000 / 16)), factor, np.float32))
+    nodes = [
+        node("MatMul", ["INPUT0", "weight"], ["product"]),
+        node("ReduceMax", ["product"], ["top"], axes=[1]),
+        node("Add", ["INPUT0", "top"], ["OUTPUT0"]),
+    ]
+    return model(nodes, *PORTS, [weight])
+
+
+#: A configuration whose model runs once before it is ready.
+WARMED = {
+    "backend": "onnxruntime",
+    "max_batch_size": 4,
+    "model_warmup": [
+        {
+            "name": "first",
+            "batch_size": 1,
+            "inputs": {"INPUT0": {"data_type": "TYPE_FP32", "dims": [16], "zero_data": True}},
+        }
+    ],
+}
+
+
+def load_request(name, graph, described='{"backend": "onnxruntime"}'):
+    """Returns the bytes of a RepositoryModelLoad with the model's file and its configuration."""
     parameters = {"config": text(3, described), "file:1/model.onnx": text(4, graph)}
     entries = b"".join(text(3, text(1, key) + text(2, value)) for key, value in parameters.items())
     return text(2, name) + entries

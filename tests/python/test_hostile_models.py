@@ -54,7 +54,8 @@ def test_a_model_that_takes_all_memory_is_refused_with_the_limit(start, tmp_path
         [constant("one", [1.0]), constant("size", [1 << 30])],
     )
     limit = 2 << 30
-    running = start(tmp_path, "--model-control-mode=explicit", f"--isolate-model-load-memory-bytes={limit}")
+    flags = [f"--isolate-model-load-memory-bytes={limit}", f"--max-sent-model-bytes={2 * limit}"]
+    running = start(tmp_path, "--model-control-mode=explicit", *flags)
     with triton.InferenceServerClient(running.grpc) as client:
         with refused("INVALID_ARGUMENT", "greedy", str(limit), "--isolate-model-load-memory-bytes"):
             client.load_model("greedy", config=SETTINGS, files={"file:1/model.onnx": greedy})

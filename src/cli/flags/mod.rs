@@ -172,17 +172,24 @@ pub struct RepositoryArgs {
     #[arg(long = "isolate-model-load", value_name = "MODELS", value_enum, default_value_t = IsolateModelLoad::Uploaded)]
     pub isolate_load: IsolateModelLoad,
 
-    /// Limit on the address space of that process, in bytes
-    #[arg(long = "isolate-model-load-memory-bytes", value_name = "BYTES", default_value_t = 16 << 30)]
+    /// Limit on the address space of that process, in bytes. Defaults to half of the memory, at least 1 GiB and at most
+    /// 16 GiB
+    #[arg(long = "isolate-model-load-memory-bytes", value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(64 << 20..))]
-    pub isolate_load_memory_bytes: u64,
+    pub isolate_load_memory_bytes: Option<u64>,
 
     /// Limit on the seconds in which it must open a model
     #[arg(long = "isolate-model-load-timeout-secs", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub isolate_load_timeout_secs: u32,
 
-    /// Report readiness only when every model that should be loaded is
+    /// Seconds in which all trial runs of a load must end: warm-up requests, and the example request of a model of
+    /// cells; 0 means no limit. Each run also has the time limit of a task
+    #[arg(long = "warmup-time-limit-secs", value_name = "SECONDS", default_value_t = 300)]
+    pub warmup_time_limit_secs: u32,
+
+    /// Report readiness only when every model that the server loads by itself is ready; models that only clients load
+    /// do not count
     #[arg(long = "strict-readiness", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub strict_readiness: bool,

@@ -59,6 +59,8 @@ pub(super) enum StartError {
     GrpcRestriction(RestrictionError),
     #[error("--http-restricted-api: {0}")]
     HttpRestriction(RestrictionError),
+    #[error("{0}")]
+    Limits(String),
     #[error("gRPC: {0}")]
     Grpc(#[from] grpc::StartError),
     #[error("HTTP: {0}")]
@@ -102,9 +104,10 @@ impl Server {
         // Errors in the flags are reported before anything is loaded.
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
-        let budgets = limits::budgets(&args.limits);
+        let budgets = limits::budgets(&args.limits).map_err(StartError::Limits)?;
 
-        let startup = Repository::open(options::repository(args, pool.has_cards()), loader).await?;
+        let startup =
+            Repository::open(options::repository(args, pool.has_cards(), &budgets.sent_model_bytes), loader).await?;
         let repository = startup.repository();
         let readiness = Readiness::new(Arc::clone(repository), pool.responsiveness());
         let mut server = Self {

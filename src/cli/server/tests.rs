@@ -21,7 +21,7 @@ use crate::{
     executor::{ModelHandle, PoolOptions},
     observe::LogOptions,
     onnx::Signature,
-    repository::LoadRequest,
+    repository::{LoadAttempt, LoadRequest},
 };
 
 /// Rejects every model; if there is a gate, only after the test opens it.
@@ -31,7 +31,7 @@ struct NoEngine {
 }
 
 impl Loader for NoEngine {
-    fn load(&self, _: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, _: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         Err("there is no engine".to_owned())
     }
 

@@ -35,14 +35,13 @@ pub(in crate::executor) struct Trial {
 /// the total time of each cell.
 ///
 /// # Errors
-/// If a cell fails, or if its outputs do not match its specification or the next cell.
+/// If a cell fails, if the requests are stopped, or if its outputs do not match its specification or the next cell.
 pub(in crate::executor) fn run_alone(
     spec: &ModelSpec,
     programs: &Arc<CellPrograms>,
     requests: Vec<Trial>,
-    buffers: &Arc<BufferPool>,
+    (buffers, stop): (&Arc<BufferPool>, &StopSignal),
 ) -> Result<(Vec<Response>, Vec<Ns>), String> {
-    let stop = StopSignal::default();
     let mut took_ns = vec![0; programs.count()];
     let (cells, segments) = programs.knobs();
     let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, ..CellularKnobs::default() };
@@ -90,11 +89,15 @@ pub(in crate::executor) fn run_alone(
             let replies = journeys.iter().filter(|_| !spec.decoupled).map(Journey::reply);
             return Ok((replies.collect::<Result<_, _>>()?, took_ns));
         }
+        // A short cell that repeats many times may end before it notices the signal.
+        if stop.is_raised() {
+            return Err("the requests were asked to stop".to_owned());
+        }
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;
         let nodes: Vec<(&Journey, u32)> =
             task.rows.iter().map(|row| (&journeys[row.req.0 as usize], row.start)).collect();
         let cell = usize::from(task.cell.0);
-        let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop: &stop }.run()?;
+        let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop }.run()?;
         let took = ran.took_ns();
         if let Some(failure) = ran.failures.into_iter().next() {
             return Err(failure.reason);

@@ -31,6 +31,8 @@ pub struct WarmUp<'a> {
     /// Rows for inputs of the program that are not inputs of the model (states and controls of sequences), by name and
     /// with the dimensions of a row. Missing ones have the values of a sequence's only request.
     pub program_inputs: &'a [(String, InputTensor)],
+    /// Ends the run early.
+    pub stop: &'a StopSignal,
 }
 
 impl Pool {
@@ -40,19 +42,17 @@ impl Pool {
     /// splitting outputs.
     ///
     /// # Errors
-    /// If a program fails, or if its outputs do not match the specification or the plan.
+    /// If a program fails or is stopped, or if its outputs do not match the specification or the plan.
     pub fn warm_up(
         &self,
         spec: &ModelSpec,
         programs: &StagePrograms,
-        WarmUp { rows, inputs, program_inputs }: WarmUp<'_>,
+        WarmUp { rows, inputs, program_inputs, stop }: WarmUp<'_>,
     ) -> Result<Vec<Ns>, String> {
         let (lengths, _) = Admission::new(spec).measure(inputs);
         let class = ShapeClass(lengths.clone());
         let (parts, lengths) = ([Part { inputs, rows, start: 0, count: rows }], [&lengths]);
-        // Never raised, because loading has no time limit.
-        let stop = StopSignal::default();
-        let (buffers, stop) = (self.buffers(), &stop);
+        let buffers = self.buffers();
         let stages = match &programs.0 {
             Programs::Whole(program) => {
                 let steps = vec![0; rows as usize];
@@ -64,7 +64,7 @@ impl Pool {
                 let given = Arc::new(cells.rows_of(program_inputs)?);
                 let requests = (0..rows).map(|row| trial(cells, spec, row_of(spec, inputs, row, rows), &given));
                 let requests = requests.collect::<Result<_, _>>()?;
-                return run_alone(spec, cells, requests, buffers).map(|(_, took_ns)| took_ns);
+                return run_alone(spec, cells, requests, (buffers, stop)).map(|(_, took_ns)| took_ns);
             }
             Programs::Cut(stages) => stages,
         };

@@ -299,6 +299,11 @@ impl Pool {
         Ok(own_knobs)
     }
 
+    /// Returns the time limit of a task of a version without one of its own. Zero: no limit.
+    pub fn task_time_limit(&self) -> Duration {
+        self.task_time_limit
+    }
+
     /// Whether the pool has CUDA cards.
     pub fn has_cards(&self) -> bool {
         self.kinds.iter().any(|kind| *kind != DeviceKind::Cpu)

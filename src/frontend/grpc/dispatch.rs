@@ -310,9 +310,8 @@ impl Dispatch {
     async fn load(&self, call: Call) -> Response<ReplyBody> {
         let Call { mut reader, writer, backlog, deadline } = call;
         let load = async {
-            let mut message = reader.only().await?;
-            let request = read_load(&self.workers, &mut message).await?;
-            methods::load(&self.services, request).await
+            let (request, held) = read_load(&self.workers, reader.only().await?).await?;
+            methods::load(&self.services, request, held).await
         };
         let answer = before(deadline, load).await;
         answered(writer, &backlog, answer.and_then(|message| writer.encode(&message)))

@@ -84,11 +84,12 @@ pub(super) async fn load(State(api): State<Api>, names: PathNames, request: Requ
     // Its strings, and its files, which have three quarters of their base64's size.
     let built = message.bytes.len().saturating_mul(2);
     body::grow(&mut message.held, built).await?;
-    let bytes = std::mem::take(&mut message.bytes);
-    let parameters = api.workers.run(built, move || load_parameters(&bytes)).await??;
+    // The reservation goes along to the worker, which goes on if the client leaves.
+    let read = move || load_parameters(&message.bytes).map(|parameters| (parameters, message.held));
+    let (parameters, held) = api.workers.run(built, read).await??;
     let asked =
         pb::RepositoryModelLoadRequest { repository_name: names.repository, model_name: names.model, parameters };
-    methods::load(&api.services, asked).await?;
+    methods::load(&api.services, asked, held).await?;
     Ok(StatusCode::OK)
 }
 

@@ -16,7 +16,7 @@ use crate::{
         trace::{TraceOptions, Tracer},
     },
     onnx::{Port, PortDim, Signature},
-    repository::{ControlMode, LoadRequest, Loader, Options, Repository},
+    repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository},
     wire::SharedMemory,
 };
 
@@ -83,7 +83,7 @@ fn configuration(name: &str, tensor: &str) -> String {
 struct EchoLoader(Arc<Pool>);
 
 impl Loader for EchoLoader {
-    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "repeat" => Arc::new(Repeat { decoupled: true }),
             _ => Arc::new(Echo),

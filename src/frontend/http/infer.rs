@@ -185,14 +185,13 @@ async fn apart(
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
     let length = message.bytes.len();
-    let mut body = std::mem::take(&mut message.bytes);
+    // The reservation goes along to the worker, which goes on if the client leaves.
     let look = move || {
-        json::prepare(&mut body, json_bytes)?;
-        let built = json::Request::read(&body, json_bytes)?.built_bytes();
-        Ok::<_, RequestError>((body, built))
+        json::prepare(&mut message.bytes, json_bytes)?;
+        let built = json::Request::read(&message.bytes, json_bytes)?.built_bytes();
+        Ok::<_, Problem>((built, message))
     };
-    let built;
-    (message.bytes, built) = api.workers.run(length, look).await??;
+    let (built, mut message) = api.workers.run(length, look).await??;
     body::grow(&mut message.held, built).await?;
     let services = Arc::clone(&api.services);
     let build = move || {

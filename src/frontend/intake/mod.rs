@@ -17,7 +17,7 @@ pub(super) use inflate::{Inflate, InflateError};
 pub(super) use workers::Workers;
 
 use crate::{
-    budget::{Exhausted, Reservation},
+    budget::{Exhausted, Reservation, SharedReservation},
     executor::InputTensor,
     repository::ModelVersion,
     wire::Decoded,
@@ -113,15 +113,9 @@ impl Admitted {
 
 /// Attaches the reservation to the payloads; returns an empty reservation.
 fn keep_room(inputs: &mut [Option<InputTensor>], mut held: Reservation) -> Reservation {
-    struct Kept(Bytes, #[allow(dead_code, reason = "held for as long as the bytes are")] Arc<Reservation>);
-    impl AsRef<[u8]> for Kept {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    let room = Arc::new(held.take());
+    let room = SharedReservation::new(held.take());
     for input in inputs.iter_mut().flatten() {
-        input.data = Bytes::from_owner(Kept(std::mem::take(&mut input.data), Arc::clone(&room)));
+        input.data = room.attach(std::mem::take(&mut input.data));
     }
     held
 }

@@ -7,6 +7,7 @@ use tonic::Status;
 use super::unresolved::uncontrolled;
 use crate::frontend::Services;
 use crate::{
+    budget::{Reservation, SharedReservation},
     repository::Overrides,
     wire::pb::{
         self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
@@ -32,7 +33,8 @@ pub(in crate::frontend) async fn index(
     Ok(pb::RepositoryIndexResponse { models: models.collect() })
 }
 
-/// Answers RepositoryModelLoad once the model is ready or has failed. Loading continues if the client disconnects.
+/// Answers RepositoryModelLoad once the model is ready or has failed. Dropping the future ends the load early. `held`
+/// is the reservation of the message and of what decoding built.
 ///
 /// # Errors
 /// UNAVAILABLE outside explicit mode, INTERNAL for an unknown model or an unreadable configuration, INVALID_ARGUMENT
@@ -40,11 +42,12 @@ pub(in crate::frontend) async fn index(
 pub(in crate::frontend) async fn load(
     services: &Services,
     request: pb::RepositoryModelLoadRequest,
+    held: Reservation,
 ) -> Result<pb::RepositoryModelLoadResponse, Status> {
     refuse_repository_name(&request.repository_name)?;
     services.repository.control_allowed().map_err(|error| uncontrolled(&error))?;
     refuse_model_name(&request.model_name)?;
-    let overrides = overrides(request.parameters)?;
+    let overrides = overrides(request.parameters, held)?;
     services.repository.load(&request.model_name, overrides).await.map_err(|error| uncontrolled(&error))?;
     Ok(pb::RepositoryModelLoadResponse {})
 }
@@ -88,7 +91,10 @@ fn refuse_model_name(name: &str) -> Result<(), Status> {
     Ok(())
 }
 
-fn overrides(parameters: HashMap<String, ModelRepositoryParameter>) -> Result<Overrides, Status> {
+fn overrides(
+    parameters: HashMap<String, ModelRepositoryParameter>,
+    mut held: Reservation,
+) -> Result<Overrides, Status> {
     let mut overrides = Overrides::default();
     for (key, value) in parameters {
         if key == "config" {
@@ -107,6 +113,14 @@ fn overrides(parameters: HashMap<String, ModelRepositoryParameter>) -> Result<Ov
             )));
         }
     }
+    // The message itself has been dropped.
+    let files = overrides.files.iter().map(|(path, content)| path.len() + content.len());
+    held.shrink_to(overrides.config_json.as_ref().map_or(0, String::len) + files.sum::<usize>());
+    let held = SharedReservation::new(held);
+    for content in overrides.files.values_mut() {
+        *content = held.attach(std::mem::take(content));
+    }
+    overrides.held = Some(held);
     Ok(overrides)
 }
 
@@ -119,6 +133,7 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::budget::Budget;
 
     fn parameter(key: &str, choice: ParameterChoice) -> HashMap<String, ModelRepositoryParameter> {
         HashMap::from([(key.to_owned(), ModelRepositoryParameter { parameter_choice: Some(choice) })])
@@ -139,9 +154,18 @@ mod tests {
     fn configuration_and_files_are_taken_over() {
         let config = parameter("config", ParameterChoice::StringParam("{}".into()));
         let files = parameter("file:1/model.onnx", ParameterChoice::BytesParam(b"onnx".to_vec()));
-        let overrides = overrides(config.into_iter().chain(files).collect()).expect("both are known");
+        let budget = Budget::of(100);
+        let mut held = Reservation::none(&budget);
+        assert!(held.try_grow(100), "the message and what was built from it");
+        let overrides = overrides(config.into_iter().chain(files).collect(), held).expect("both are known");
         assert_eq!(overrides.config_json.as_deref(), Some("{}"));
         assert_eq!(overrides.files["1/model.onnx"], &b"onnx"[..]);
+        let file = overrides.files["1/model.onnx"].clone();
+        assert_eq!(budget.used(), "{}1/model.onnxonnx".len(), "without the message");
+        drop(overrides);
+        assert_eq!(budget.used(), "{}1/model.onnxonnx".len(), "as long as a load works on a file");
+        drop(file);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
@@ -151,7 +175,8 @@ mod tests {
             ("config", ParameterChoice::BoolParam(true)),
             ("file:1/model.onnx", ParameterChoice::StringParam("onnx".into())),
         ] {
-            let status = overrides(parameter(key, choice)).expect_err(key);
+            let held = Reservation::none(&Budget::of(0));
+            let status = overrides(parameter(key, choice), held).expect_err(key);
             assert_eq!(status.code(), Code::InvalidArgument, "{key}");
             assert!(status.message().contains(key), "'{}' names '{key}'", status.message());
         }

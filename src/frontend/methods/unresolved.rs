@@ -20,7 +20,11 @@ pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
 /// Returns the error for a failed load or unload.
 pub(super) fn uncontrolled(error: &ControlError) -> RequestError {
     let kind = match error {
-        ControlError::NotExplicit | ControlError::NotReady | ControlError::ShuttingDown => Kind::Unavailable,
+        ControlError::NotExplicit
+        | ControlError::NotReady
+        | ControlError::ShuttingDown
+        | ControlError::TooManyPending { .. }
+        | ControlError::Stopped { .. } => Kind::Unavailable,
         ControlError::UnknownModel { .. }
         | ControlError::BadConfig { .. }
         | ControlError::FilesWithoutConfig { .. }

@@ -299,7 +299,7 @@ pub(super) struct PerBudget {
 }
 
 /// For each budget: its use, its limit, and the number of rejections.
-pub(super) const PER_BUDGET: [PerBudget; 2] = [
+pub(super) const PER_BUDGET: [PerBudget; 3] = [
     PerBudget {
         used: gauge("paternoster_pending_requests", "Inference requests that are read and not yet ended"),
         limit: gauge("paternoster_pending_requests_limit", "Most inference requests that may be pending"),
@@ -317,6 +317,15 @@ pub(super) const PER_BUDGET: [PerBudget; 2] = [
             "Requests refused because there was no room for them",
         ),
         budget: |budgets| &budgets.bytes,
+    },
+    PerBudget {
+        used: gauge("paternoster_sent_model_bytes", "Memory that is reserved for models that clients sent"),
+        limit: gauge("paternoster_sent_model_bytes_limit", "Most memory for models that clients send"),
+        refused: counter(
+            "paternoster_sent_model_bytes_refused_total",
+            "Reservations for models that clients sent, refused because there was no room",
+        ),
+        budget: |budgets| &budgets.sent_model_bytes,
     },
 ];
 

@@ -4,26 +4,34 @@ use std::{
     fs,
     io::{self, BufReader, Write},
     process::ExitCode,
+    sync::Arc,
 };
 
+use bytes::Bytes;
 use rustix::process::{Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit};
 
-use super::trial::{REASON_MAX_BYTES, REFUSED, Trial};
+use super::{
+    memory,
+    trial::{MemoryReport, REASON_MAX_BYTES, REFUSED, Trial},
+};
 use crate::{
     engine::{
-        Engines, OnnxEngine,
+        Engines, OnnxEngine, Precision, Program,
         onnxruntime::{Runtime, RuntimeOptions},
         openvino::{OpenVino, OpenVinoOptions},
     },
-    onnx::SealedModel,
+    onnx::{ExternalFiles, SealedModel},
     repository::{StageCuts, staging},
 };
 
-/// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0, or with a
-/// nonzero status and the reason on standard output.
+/// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0 and the
+/// memory that it took on standard output, or with a nonzero status and the reason.
 pub fn open_alone() -> ExitCode {
     match open(&mut BufReader::new(io::stdin().lock())) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(took) => match serde_json::to_writer(io::stdout(), &took) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
         Err(reason) => {
             let shown = reason.as_bytes();
             let shown = &shown[..shown.len().min(REASON_MAX_BYTES as usize)];
@@ -34,13 +42,10 @@ pub fn open_alone() -> ExitCode {
     }
 }
 
-fn open(input: &mut impl io::BufRead) -> Result<(), String> {
+fn open(input: &mut impl io::BufRead) -> Result<MemoryReport, String> {
     let incomplete = |error: io::Error| format!("the model could not be received: {error}");
     let trial = Trial::read(input).map_err(incomplete)?;
     limit(&trial).map_err(|error| format!("cannot limit the process that opens it: {error}"))?;
-    let (graph, files) = trial.read_files(input).map_err(incomplete)?;
-    let model = SealedModel::new(&trial.label, graph, &files).map_err(|error| error.to_string())?;
-    let model = model.with_operators(&trial.operators);
     let (engine, precision) = trial.engine()?;
     // The limit on the address space bounds the engine's memory too.
     let library = trial.library.clone();
@@ -51,15 +56,38 @@ fn open(input: &mut impl io::BufRead) -> Result<(), String> {
         }
         OnnxEngine::OpenVino => Engines::from(OpenVino::new(OpenVinoOptions { library, threads: 1, lanes: 1 })),
     };
+    // Loaded before memory is measured.
+    engines.path(engine).map_err(|error| error.to_string())?;
+    let unmeasured = "the memory of the process that opens it cannot be read";
+    let before = memory::own().ok_or(unmeasured)?;
+    let programs = compile(&trial, &engines, (engine, precision), trial.read_files(input).map_err(incomplete)?)?;
+    // An allocator may still hold some of what was freed, which then counts as kept.
+    let after = memory::own().ok_or(unmeasured)?;
+    drop(programs);
+    Ok(MemoryReport {
+        peak_bytes: after.peak_bytes.saturating_sub(before.resident_bytes),
+        kept_bytes: after.anonymous_bytes.saturating_sub(before.anonymous_bytes),
+    })
+}
+
+/// Compiles a model, or all its stages, as the server would: the server keeps all of them.
+fn compile(
+    trial: &Trial,
+    engines: &Engines,
+    by: (OnnxEngine, Precision),
+    (graph, files): (Bytes, ExternalFiles),
+) -> Result<Vec<Arc<dyn Program>>, String> {
+    let model = SealedModel::new(&trial.label, graph, &files).map_err(|error| error.to_string())?;
+    let model = model.with_operators(&trial.operators);
     let compile = |model: &SealedModel| {
         let refused = |error| format!("cannot load '{}': {error}", trial.label);
-        engines.compile((engine, precision), model, &[], &[]).map(drop).map_err(refused)
+        engines.compile(by, model, &[], &[]).map_err(refused)
     };
     if trial.cuts == StageCuts::Whole {
-        return compile(&model);
+        return Ok(vec![compile(&model)?]);
     }
     let stages = staging::stage_graphs(model.model(), &trial.cuts, &trial.extra)?;
-    stages.into_iter().try_for_each(|stage| compile(&model.part(stage.model)))
+    stages.into_iter().map(|stage| compile(&model.part(stage.model))).collect()
 }
 
 fn limit(trial: &Trial) -> io::Result<()> {

@@ -2,9 +2,11 @@
 //! rejected with the reason and never reaches the server.
 //!
 //! The process runs the server's own executable, with [`open_alone`] as its main function. It limits its own resources,
-//! reads a [`Trial`] and the files from standard input, compiles every graph as the server would, and exits.
+//! reads a [`Trial`] and the files from standard input, compiles every graph as the server would, reports the memory
+//! that this took, and exits. While it runs, its memory is taken from the budget of the load.
 
 mod alone;
+mod memory;
 mod trial;
 
 use std::{
@@ -18,8 +20,13 @@ use std::{
 };
 
 pub use self::alone::open_alone;
+pub(super) use self::trial::MemoryReport;
 use self::trial::{REASON_MAX_BYTES, REFUSED, Trial};
-use super::{CellProgram, StageRequest};
+use super::{CellProgram, LoadAttempt, StageRequest, attempt::grow};
+use crate::budget::Reservation;
+
+/// Time between two looks at the memory of the process, and at whether the load has been ended.
+const TICK: Duration = Duration::from_millis(20);
 
 /// Which models are opened in a separate process first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +52,39 @@ pub struct Isolation {
     pub time: Duration,
 }
 
+/// One model that is being tried.
+pub(super) struct Trying<'a> {
+    pub(super) attempt: &'a LoadAttempt,
+    /// What is reserved for it. `None` if nothing is.
+    pub(super) memory: Option<Reservation>,
+}
+
+impl Trying<'_> {
+    /// Reserves memory up to `bytes` in all.
+    ///
+    /// # Errors
+    /// Returns the reason if there is no room.
+    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), String> {
+        let Some(memory) = &mut self.memory else { return Ok(()) };
+        match bytes.checked_sub(memory.amount()) {
+            Some(more) => grow(memory, more),
+            None => {
+                memory.shrink_to(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks that the process may go on, and reserves the memory that it has now.
+    fn look(&mut self, process: u32) -> Result<(), String> {
+        self.attempt.check()?;
+        let now = memory::of_process(process).map_or(0, |memory| memory.anonymous_bytes);
+        let held = self.memory.as_ref().map_or(0, Reservation::amount);
+        // Never less than before, since the peak counts.
+        self.hold(now.max(held))
+    }
+}
+
 /// A child process that is killed and reaped when dropped.
 struct Running(Child);
 
@@ -62,17 +102,19 @@ impl Isolation {
     }
 
     /// Opens a program in a separate process. `graph` is the content of its file; `library` is the engine's shared
-    /// library.
+    /// library. Returns the memory that it took.
     ///
     /// # Errors
-    /// Returns the reason if the model cannot be opened or exceeds a limit, with the flag that sets the limit.
+    /// Returns the reason if the model cannot be opened or exceeds a limit, with the flag that sets the limit, or if
+    /// the load is ended early.
     pub(super) fn try_open(
         &self,
         library: &Path,
         program: &CellProgram,
         graph: &[u8],
         stages: &StageRequest,
-    ) -> Result<(), String> {
+        trying: &mut Trying<'_>,
+    ) -> Result<MemoryReport, String> {
         let failed = |error: io::Error| format!("cannot open the model in a separate process: {error}");
         let (trial, parts) = Trial::new(self, library, program, graph, stages).map_err(failed)?;
         let mut command = Command::new(&self.program);
@@ -99,7 +141,13 @@ impl Isolation {
                 // The receiver is gone once the time limit has passed.
                 let _ = answer.send(read);
             });
-            let ended = match answered.recv_timeout(self.time) {
+            let answer = loop {
+                match answered.recv_timeout(TICK.min(self.time)) {
+                    Err(RecvTimeoutError::Timeout) if began.elapsed() < self.time => trying.look(running.0.id())?,
+                    answer => break answer,
+                }
+            };
+            let ended = match answer {
                 // Output closes when the process exits, or shortly before; the exit status may need another moment.
                 Ok(reason) => {
                     let status = until(began + self.time, || running.0.try_wait());
@@ -122,12 +170,14 @@ impl Isolation {
         })
     }
 
-    fn judge(&self, status: ExitStatus, reason: &[u8]) -> Result<(), String> {
+    /// Returns the memory that a process reported, or why it ended otherwise.
+    fn judge(&self, status: ExitStatus, answer: &[u8]) -> Result<MemoryReport, String> {
         if status.success() {
-            return Ok(());
+            let unread = |error| format!("the separate process that opened it reported no memory: {error}");
+            return serde_json::from_slice(answer).map_err(unread);
         }
         if status.code() == Some(REFUSED) {
-            let reason = String::from_utf8_lossy(reason).into_owned();
+            let reason = String::from_utf8_lossy(answer).into_owned();
             // How the engines report a failed allocation.
             let was_short = reason.contains("bad_alloc") || reason.contains("Failed to allocate");
             let limit = format!("; it had {} bytes (--isolate-model-load-memory-bytes)", self.memory_bytes);

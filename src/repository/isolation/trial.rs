@@ -24,6 +24,15 @@ pub(super) const REASON_MAX_BYTES: u64 = 64 << 10;
 /// Most bytes of the line, which holds names of files and tensors.
 const LINE_MAX_BYTES: u64 = 64 << 20;
 
+/// The memory that opening a model took, in bytes. What the process has without the model does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::repository) struct MemoryReport {
+    /// Most of it at once.
+    pub peak_bytes: usize,
+    /// What the compiled model keeps.
+    pub kept_bytes: usize,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Trial {
     /// The model's file, as errors name it.

@@ -1,11 +1,19 @@
 //! Loading and unloading at a client's request.
 
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
+use tokio::{task::JoinHandle, time::timeout};
 
-use super::fake::{Directory, GARBAGE, explicit, index, load, start, states, until};
-use crate::repository::{ControlError, Overrides, ResolveError};
+use super::fake::{Directory, GARBAGE, explicit, index, load, start, start_with, states, until};
+use crate::{
+    budget::{Budget, Reservation, SharedReservation},
+    repository::{ControlError, Overrides, Repository, ResolveError},
+};
 
 fn row(name: &str, version: &str, state: &str, reason: &str) -> [String; 4] {
     [name, version, state, reason].map(str::to_owned)
@@ -74,7 +82,7 @@ async fn a_broken_model_is_unavailable_with_its_reason() {
     let [name, version, state, reason] = index(&repository).await.remove(0);
     assert_eq!((name.as_str(), version.as_str(), state.as_str()), ("broken", "1", "UNAVAILABLE"));
     assert!(reason.contains("protobuf parsing failed"), "{reason}");
-    assert!(!repository.ready(), "it should be there and is not");
+    assert!(repository.ready(), "readiness does not depend on what a client loads");
 
     repository.unload("broken", false).await.unwrap();
     assert!(repository.ready());
@@ -198,28 +206,133 @@ async fn no_more_versions_load_at_once_than_there_are_loader_threads() {
     assert_eq!(repository.loaded().len(), names.len());
 }
 
+/// Starts a load in a task of its own, which the test can abort as a client that leaves.
+fn client(repository: &Arc<Repository>, name: &'static str, given: Overrides) -> JoinHandle<Result<(), ControlError>> {
+    let repository = repository.clone();
+    tokio::spawn(async move { repository.load(name, given).await })
+}
+
+/// Waits until a model is loading.
+async fn until_loading(repository: &Repository, name: &str) {
+    let is_loading = |entry: &[String; 4]| entry[0] == name && entry[2] == "LOADING";
+    until(repository, |repository| states(repository).iter().any(is_loading)).await;
+}
+
 #[tokio::test]
-async fn a_load_whose_client_left_still_ends() {
+async fn a_load_whose_client_left_is_ended_and_what_it_holds_is_given_back() {
+    let directory = Directory::new();
+    let (repository, loader) = start(&directory, explicit()).await;
+    let budget = Budget::of(100);
+    let sent = || overrides_within(&budget, &[("1/model.onnx", "sent")]);
+    loader.hold("m");
+    let first = client(&repository, "m", sent());
+    until_loading(&repository, "m").await;
+    assert!(repository.ready(), "readiness does not depend on what a client loads");
+    let queued = client(&repository, "m", sent());
+    until_used(&budget, 8).await;
+    queued.abort();
+    until_used(&budget, 4).await;
+    first.abort();
+    until(&repository, |repository| states(repository) == [row("m", "1", "UNAVAILABLE", "its client left")]).await;
+    until_used(&budget, 0).await;
+    assert!(repository.ready() && loader.loads_of("m").is_empty());
+    loader.release("m");
+    repository.load("m", sent()).await.unwrap();
+    assert_eq!(repository.ready_versions("m"), [1], "the next client is served");
+}
+
+#[tokio::test]
+async fn a_thread_that_does_not_return_keeps_its_place_and_its_bytes() {
+    let directory = Directory::new();
+    directory.model("other");
+    let (repository, loader) = start_with(&directory, |options| options.load_threads = 2).await;
+    let budget = Budget::of(100);
+    loader.hold_for_good("stuck");
+    let stuck = client(&repository, "stuck", overrides_within(&budget, &[("1/model.onnx", "sent")]));
+    until_loading(&repository, "stuck").await;
+    tokio::time::pause();
+    stuck.abort();
+    // A clock that stands does not advance by itself while a blocking thread runs.
+    while states(&repository)[0][2] != "UNAVAILABLE" {
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    tokio::time::resume();
+    assert_eq!(budget.used(), 4, "its thread still works on the file");
+    load(&repository, "other").await.unwrap();
+    let waiting = client(&repository, "sent", overrides_within(&budget, &[("1/model.onnx", "sent")]));
+    until_loading(&repository, "sent").await;
+    assert!(loader.loads_of("sent").is_empty(), "clients' models have one thread, which is not back yet");
+    loader.release("stuck");
+    waiting.await.unwrap().unwrap();
+    until_used(&budget, 0).await;
+}
+
+#[tokio::test]
+async fn an_unload_ends_the_loads_before_it() {
     let directory = Directory::new();
     directory.model("m");
     let (repository, loader) = start(&directory, explicit()).await;
     loader.hold("m");
-    let client = tokio::spawn({
-        let repository = repository.clone();
-        async move { load(&repository, "m").await }
-    });
-    until(&repository, |repository| states(repository).iter().any(|entry| entry[2] == "LOADING")).await;
-    assert!(!repository.ready(), "it should be there and is not yet");
-    client.abort();
+    let first = client(&repository, "m", Overrides::default());
+    until_loading(&repository, "m").await;
+    let queued = client(&repository, "m", Overrides::default());
+    until_used(&repository.control.pending, 2).await;
+    repository.unload("m", false).await.unwrap();
+    let reason = first.await.unwrap().unwrap_err().to_string();
+    assert!(reason.ends_with("the model is being unloaded"), "{reason}");
+    let reason = queued.await.unwrap().unwrap_err();
+    let expected = ControlError::Stopped { name: "m".to_owned(), reason: "the model is being unloaded".to_owned() };
+    assert_eq!(reason, expected);
+    assert_eq!(index(&repository).await, [row("m", "1", "UNAVAILABLE", "unloaded")]);
     loader.release("m");
-    until(&repository, |repository| repository.is_ready("m", "") == Ok(true)).await;
-    assert!(repository.ready());
+    load(&repository, "m").await.unwrap();
+}
+
+#[tokio::test]
+async fn loads_that_wait_are_bounded() {
+    let directory = Directory::new();
+    directory.model("m").model("other");
+    let (repository, loader) = start(&directory, explicit()).await;
+    let limit = repository.control.pending.capacity();
+    loader.hold("m");
+    let clients: Vec<_> = (0..limit).map(|_| client(&repository, "m", Overrides::default())).collect();
+    until_loading(&repository, "m").await;
+    until_used(&repository.control.pending, limit).await;
+    let refused = repository.load("other", Overrides::default()).await.unwrap_err();
+    assert_eq!(refused, ControlError::TooManyPending { limit });
+    assert_eq!(repository.unload("other", false).await, Err(ControlError::TooManyPending { limit }));
+    clients.iter().for_each(JoinHandle::abort);
+    for client in clients {
+        assert!(client.await.unwrap_err().is_cancelled());
+    }
+    until_used(&repository.control.pending, 0).await;
+    load(&repository, "other").await.unwrap();
+}
+
+/// Waits until a budget is used that far.
+async fn until_used(budget: &Budget, bytes: usize) {
+    let waiting = async {
+        while budget.used() != bytes {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(60), waiting).await.unwrap_or_else(|_| panic!("{} are used", budget.used()));
+}
+
+/// Files of a load request, which hold their bytes in a budget.
+fn overrides_within(budget: &Arc<Budget>, files: &[(&str, &str)]) -> Overrides {
+    let given = overrides("{}", files);
+    let mut held = Reservation::none(budget);
+    assert!(held.try_grow(given.files.values().map(Bytes::len).sum()), "there is room");
+    let held = SharedReservation::new(held);
+    let files = given.files.into_iter().map(|(path, content)| (path, held.attach(content)));
+    Overrides { files: files.collect(), held: Some(held), ..given }
 }
 
 fn overrides(config: &str, files: &[(&str, &str)]) -> Overrides {
     let files = files.iter().map(|(path, text)| ((*path).to_owned(), Bytes::from((*text).to_owned())));
     let files: BTreeMap<String, Bytes> = files.collect();
-    Overrides { config_json: (!config.is_empty()).then(|| config.to_owned()), files }
+    Overrides { config_json: (!config.is_empty()).then(|| config.to_owned()), files, held: None }
 }
 
 #[tokio::test]

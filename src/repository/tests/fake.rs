@@ -8,7 +8,7 @@ use std::{
         Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -17,18 +17,22 @@ use tempfile::TempDir;
 
 use crate::{
     batching::Knobs,
+    budget::Budget,
     engine::{Batch, EngineError, Execution, Program},
     executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, ModelSpec},
     onnx::{Port, PortDim, Signature},
     repository::{
-        ControlMode, IndexEntry, LoadRequest, Loader, Options, Overrides, Repository, changes::ChangeDetector,
-        config::complete, polling,
+        ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository,
+        changes::ChangeDetector, config::complete, polling,
     },
 };
 
 /// Content of a program file that does not load.
 pub(super) const GARBAGE: &str = "garbage";
+
+/// Bytes of models that clients may send.
+const SENT_MODEL_BYTES: usize = 1 << 30;
 
 /// Name to hold that makes profiles wait.
 pub(super) const PROFILES: &str = "(profiles)";
@@ -52,8 +56,10 @@ fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
 #[derive(Default)]
 pub(super) struct FakeLoader {
     pub(super) requests: Mutex<Vec<LoadRequest>>,
-    /// Models whose loads wait until their name is removed.
+    /// Models whose loads wait until their name is removed, or until they are ended early.
     held: Mutex<Vec<String>>,
+    /// Models whose loads do not notice that they are ended early.
+    deaf: Mutex<Vec<String>>,
     released: Condvar,
     running: Mutex<BTreeMap<String, usize>>,
     began: Condvar,
@@ -80,18 +86,27 @@ impl FakeLoader {
         self.held.lock().push(name.to_owned());
     }
 
+    pub(super) fn hold_for_good(&self, name: &str) {
+        self.deaf.lock().push(name.to_owned());
+        self.hold(name);
+    }
+
     pub(super) fn release(&self, name: &str) {
         self.held.lock().retain(|held| held != name);
         self.released.notify_all();
     }
 
-    fn until_released(&self, name: &str) -> Result<(), String> {
+    fn until_released(&self, name: &str, attempt: Option<&LoadAttempt>) -> Result<(), String> {
+        let began = Instant::now();
+        let attempt = attempt.filter(|_| !self.deaf.lock().iter().any(|deaf| deaf == name));
         let mut held = self.held.lock();
         while held.iter().any(|held| held == name) {
+            attempt.map_or(Ok(()), LoadAttempt::check)?;
             // A failed test releases nothing, and its runtime waits for this thread.
-            if self.released.wait_for(&mut held, Duration::from_secs(20)).timed_out() {
+            if began.elapsed() > Duration::from_secs(20) {
                 return Err("never released".to_owned());
             }
+            self.released.wait_for(&mut held, Duration::from_millis(10));
         }
         Ok(())
     }
@@ -114,7 +129,7 @@ impl FakeLoader {
 }
 
 impl Loader for FakeLoader {
-    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         let key = format!("{} {}", request.spec.name, request.spec.version);
         {
             let mut running = self.running.lock();
@@ -124,10 +139,13 @@ impl Loader for FakeLoader {
             self.most_at_once.fetch_max(running.values().sum(), Ordering::SeqCst);
             self.began.notify_all();
         }
-        self.until_released(&request.spec.name)?;
+        let released = self.until_released(&request.spec.name, Some(attempt));
+        self.running.lock().entry(key).and_modify(|own| *own -= 1);
+        released?;
+        // As a thread that notices only afterwards.
+        attempt.check()?;
         let handle = bring_up(request.spec.clone(), request.knobs.clone());
         self.requests.lock().push(request);
-        self.running.lock().entry(key).and_modify(|own| *own -= 1);
         Ok(handle)
     }
 
@@ -143,7 +161,7 @@ impl Loader for FakeLoader {
             self.given_up.fetch_add(1, Ordering::SeqCst);
             return Ok(true);
         }
-        self.until_released(PROFILES)?;
+        self.until_released(PROFILES, None)?;
         self.advises.fetch_sub(1, Ordering::SeqCst);
         Ok(true)
     }
@@ -196,7 +214,18 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         start_unreadable: false,
         has_cards: false,
         load_threads: 4,
+        sent_model_bytes: Budget::of(SENT_MODEL_BYTES),
     }
+}
+
+/// Starts a repository in explicit mode with other options.
+pub(super) async fn start_with(
+    directory: &Directory,
+    change: impl FnOnce(&mut Options),
+) -> (Arc<Repository>, Arc<FakeLoader>) {
+    let (mut options, loader) = (options(&[directory], explicit()), Arc::new(FakeLoader::default()));
+    change(&mut options);
+    (Repository::start(options, loader.clone()).await.unwrap(), loader)
 }
 
 pub(super) async fn start(directory: &Directory, mode: ControlMode) -> (Arc<Repository>, Arc<FakeLoader>) {

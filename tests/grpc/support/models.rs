@@ -9,7 +9,7 @@ use paternoster::{
     executor::{ModelHandle, Pool},
     model::{DataType, Dims},
     onnx::{Port, PortDim, Signature},
-    repository::{ControlMode, LoadRequest, Loader, Options, Repository},
+    repository::{ControlMode, LoadAttempt, LoadRequest, Loader, Options, Repository},
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -111,7 +111,7 @@ struct TestLoader {
 }
 
 impl Loader for TestLoader {
-    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+    fn load(&self, request: LoadRequest, _: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         let gate = (self.began.clone(), self.go_on.clone());
         let program: Arc<dyn Program> = match request.spec.name.as_str() {
             "broken" => return Err("the program is broken".to_owned()),

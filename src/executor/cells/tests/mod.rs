@@ -183,7 +183,7 @@ impl Tried {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).map_err(|fault| fault.to_string())?;
         let trial = Trial { inputs, graph, given: Arc::default() };
-        let (replies, _) = run_alone(&self.spec, &self.programs, vec![trial], &self.buffers)?;
+        let (replies, _) = run_alone(&self.spec, &self.programs, vec![trial], (&self.buffers, &StopSignal::default()))?;
         let outputs = replies.into_iter().flat_map(|Response { outputs }| outputs);
         Ok(outputs.map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
     }

@@ -86,7 +86,8 @@ fn trials_that_come_at_once_share_a_run_and_read_what_they_are_given() {
         Trial { inputs, graph, given: Arc::clone(&rows) }
     };
     let trials = vec![trial(1), trial(2), trial(3)];
-    let (replies, _) = run_alone(&tried.spec, &tried.programs, trials, &tried.buffers).expect("they run");
+    let (replies, _) =
+        run_alone(&tried.spec, &tried.programs, trials, (&tried.buffers, &StopSignal::default())).expect("they run");
     let flags = replies.iter().map(|reply| [0, 1].map(|output| values(&reply.outputs[output].data)[0]));
     let expected = [[41, 11], [42, 11], [43, 11]];
     assert_eq!(

@@ -116,9 +116,19 @@ fn ordered(batching: &pb::ModelDynamicBatching, origin: &Origin) -> Result<(), C
     Ok(())
 }
 
+/// Most runs of all warm-up samples together.
+const MAX_WARMUP_RUNS: u64 = 10_000;
+
 fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+    let mut runs = 0;
     for (number, sample) in config.model_warmup.iter().enumerate() {
         let path = format!("model_warmup[{number}]");
+        // A count of 0 is one run.
+        runs += u64::from(sample.count.max(1));
+        if runs > MAX_WARMUP_RUNS {
+            let message = format!("expected at most {MAX_WARMUP_RUNS} runs of all samples together, but found {runs}");
+            return Err(origin.error(&format!("{path}.count"), message));
+        }
         let largest = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
         if sample.batch_size > largest {
             let message = format!("expected at most {largest} rows, but found {}", sample.batch_size);

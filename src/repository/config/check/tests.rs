@@ -364,6 +364,17 @@ fn warm_up_samples_fit_the_inputs() {
     assert!(sample(&x("data_type: TYPE_FP32 dims: 4")).contains("expected zero_data, random_data or input_data_file"));
 }
 
+#[test]
+fn warm_up_runs_are_bounded_over_all_samples() {
+    let x = "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 zero_data: true } }";
+    let sample = |count: u32| format!("model_warmup {{ name: \"s\" batch_size: 1 count: {count} {x} }}");
+    agrees(&format!("max_batch_size: 2\n{INPUT}{OUTPUT}{}{}", sample(9_999), sample(0)));
+    let refused = contradiction(&format!("max_batch_size: 2\n{}{}", sample(9_999), sample(2)));
+    assert!(refused.contains("model_warmup[1].count"), "{refused}");
+    assert!(refused.contains("expected at most 10000 runs of all samples together, but found 10001"), "{refused}");
+    assert!(contradiction(&format!("max_batch_size: 2\n{}", sample(u32::MAX))).contains("found 4294967295"));
+}
+
 /// A model with a sequence's START, and these fields more.
 fn with_start(strategy: &str, more: &str) -> String {
     let start = "control_input { name: \"START\" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }";

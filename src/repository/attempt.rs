@@ -1,0 +1,262 @@
+//! One load of a model: what ends it early, how long its trial runs may take, and the memory that it holds.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc, OnceLock,
+        mpsc::{RecvTimeoutError, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    budget::{Budget, Reservation},
+    engine::StopSignal,
+};
+
+/// Time limits of trial runs: warm-up requests, the example request of a model of cells, and runs that are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrialLimits {
+    /// Limit of one run; `None`: no limit.
+    pub each: Option<Duration>,
+    /// Limit of all runs of a load together; `None`: no limit.
+    pub all: Option<Duration>,
+}
+
+/// A load that is queued or in progress. Everything that works on it asks whether it has been stopped, at each point
+/// where it would wait or begin something long.
+pub struct LoadAttempt {
+    stopped: CancellationToken,
+    /// Ends trial runs.
+    runs: StopSignal,
+    reason: OnceLock<String>,
+    /// When the first trial run began.
+    trials_began: OnceLock<Instant>,
+    /// Budget of what clients send. `None` if everything comes from the repository, which the operator fills.
+    budget: Option<Arc<Budget>>,
+    kept: Arc<KeptMemory>,
+}
+
+/// Memory that the versions of a load keep reserved, until the last of them is dropped.
+#[derive(Debug, Default)]
+pub(super) struct KeptMemory(Mutex<Vec<Reservation>>);
+
+impl LoadAttempt {
+    /// Creates the attempt of a model that comes from its repository alone.
+    pub fn of_repository() -> Arc<Self> {
+        Arc::new(Self::new(None))
+    }
+
+    /// Creates the attempt of a model, or a configuration, that a client sent.
+    pub fn of_client(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self::new(Some(Arc::clone(budget))))
+    }
+
+    fn new(budget: Option<Arc<Budget>>) -> Self {
+        let (stopped, reason, trials_began) = (CancellationToken::new(), OnceLock::new(), OnceLock::new());
+        Self { stopped, runs: StopSignal::default(), reason, trials_began, budget, kept: Arc::default() }
+    }
+
+    /// Ends the load early. The first reason is the one that is reported.
+    pub fn stop(&self, reason: impl Into<String>) {
+        // Ignored if another reason was first.
+        let _ = self.reason.set(reason.into());
+        self.stopped.cancel();
+        self.runs.raise();
+    }
+
+    /// Checks that the load may go on.
+    ///
+    /// # Errors
+    /// Returns the reason if it was stopped.
+    pub fn check(&self) -> Result<(), String> {
+        self.reason.get().map_or(Ok(()), |reason| Err(reason.clone()))
+    }
+
+    /// Returns why it was stopped; empty if it was not.
+    pub(super) fn reason(&self) -> String {
+        self.reason.get().cloned().unwrap_or_default()
+    }
+
+    /// Returns whether a client sent a part of the model.
+    pub(super) fn is_of_client(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Waits until the load is stopped.
+    pub(super) async fn stopped(&self) {
+        self.stopped.cancelled().await;
+    }
+
+    /// Waits for `what`, unless the load is stopped first.
+    ///
+    /// # Errors
+    /// Returns the reason if it was stopped.
+    pub(super) async fn unless_stopped<T>(&self, what: impl Future<Output = T>) -> Result<T, String> {
+        tokio::select! {
+            biased;
+            () = self.stopped() => Err(self.reason()),
+            done = what => Ok(done),
+        }
+    }
+
+    /// Runs a trial on the calling thread. It ends early if the load is stopped or a limit has passed; a limit also
+    /// stops the load.
+    ///
+    /// # Errors
+    /// Returns the reason if the load was stopped or a limit has passed, or else the run's own error.
+    pub(super) fn trial<T>(
+        &self,
+        limits: TrialLimits,
+        run: impl FnOnce(&StopSignal) -> Result<T, String>,
+    ) -> Result<T, String> {
+        self.check()?;
+        let began = self.trials_began.get_or_init(Instant::now);
+        let left = limits.all.map(|all| (all.saturating_sub(began.elapsed()), over_all(all)));
+        let own = limits.each.map(|each| (each, over(each)));
+        let Some((limit, reason)) = left.into_iter().chain(own).min_by_key(|(limit, _)| *limit) else {
+            let result = run(&self.runs);
+            return self.check().and(result);
+        };
+        let (ended, has_ended) = channel::<()>();
+        let result = thread::scope(|scope| {
+            let watch = move || {
+                if has_ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                    self.stop(reason);
+                }
+            };
+            let thread = thread::Builder::new().name("paternoster-trial".to_owned());
+            thread.spawn_scoped(scope, watch).map_err(|error| format!("cannot start a thread: {error}"))?;
+            let result = run(&self.runs);
+            drop(ended);
+            result
+        });
+        // The engine's own error only says that the run was asked to stop.
+        self.check().and(result)
+    }
+
+    /// Returns a reservation for what a client sent, still empty. `None` for models of the repository.
+    pub(super) fn reservation(&self) -> Option<Reservation> {
+        self.budget.as_ref().map(Reservation::none)
+    }
+
+    /// Reserves memory for what a client sent; nothing for models of the repository.
+    ///
+    /// # Errors
+    /// Returns the reason, with the flag that sets the limit, if there is no room.
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Option<Reservation>, String> {
+        let mut reservation = self.reservation();
+        if let Some(reservation) = &mut reservation {
+            grow(reservation, bytes)?;
+        }
+        Ok(reservation)
+    }
+
+    /// Keeps reserved what the versions of this load hold as long as they live.
+    pub(super) fn keep(&self, reservations: Vec<Reservation>) {
+        self.kept.0.lock().extend(reservations);
+    }
+
+    /// Returns what is kept.
+    pub(super) fn kept(&self) -> Arc<KeptMemory> {
+        Arc::clone(&self.kept)
+    }
+}
+
+/// Reserves `more` bytes for what a client sent.
+///
+/// # Errors
+/// Returns the reason, with the flag that sets the limit, if there is no room.
+pub(super) fn grow(reservation: &mut Reservation, more: usize) -> Result<(), String> {
+    reservation.grow_now(more).map_err(|full| format!("no memory for the model (--max-sent-model-bytes): {full}"))
+}
+
+impl fmt::Debug for LoadAttempt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("LoadAttempt").field("stopped", &self.reason.get()).finish_non_exhaustive()
+    }
+}
+
+fn over(limit: Duration) -> String {
+    format!("a trial run has not ended within {limit:?} (--task-time-limit-secs, or batching.task_time_limit_ms)")
+}
+
+fn over_all(limit: Duration) -> String {
+    format!("its trial runs have not ended within {limit:?} (--warmup-time-limit-secs)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// Runs until it is asked to stop.
+    fn endless(signal: &StopSignal) -> Result<(), String> {
+        while !signal.is_raised() {
+            thread::yield_now();
+        }
+        Err("the run was asked to stop".to_owned())
+    }
+
+    #[test]
+    fn an_endless_trial_ends_by_its_own_limit_or_by_that_of_all() {
+        let short = Some(Duration::from_millis(20));
+        let attempt = LoadAttempt::of_repository();
+        let reason = attempt.trial(TrialLimits { each: short, all: Some(LONG) }, endless).unwrap_err();
+        assert!(reason.starts_with("a trial run has not ended within 20ms (--task-time-limit-secs"), "{reason}");
+        assert_eq!(attempt.check(), Err(reason), "the load is over");
+
+        let attempt = LoadAttempt::of_repository();
+        let first = attempt.trial(TrialLimits { each: None, all: Some(LONG) }, |_| Ok(Instant::now()));
+        let first = first.expect("it is short");
+        while first.elapsed() < Duration::from_millis(20) {
+            thread::yield_now();
+        }
+        let reason = attempt.trial(TrialLimits { each: Some(LONG), all: short }, endless).unwrap_err();
+        assert_eq!(reason, "its trial runs have not ended within 20ms (--warmup-time-limit-secs)");
+    }
+
+    #[test]
+    fn a_stopped_load_ends_its_trial_and_begins_no_other() {
+        let attempt = LoadAttempt::of_repository();
+        let none = TrialLimits::default();
+        thread::scope(|scope| {
+            let running = scope.spawn(|| attempt.trial(none, endless));
+            attempt.stop("its client left");
+            attempt.stop("later");
+            assert_eq!(running.join().unwrap(), Err("its client left".to_owned()));
+        });
+        assert_eq!(attempt.trial(none, |_| -> Result<(), String> { panic!("it must not run") }), attempt.check());
+    }
+
+    #[tokio::test]
+    async fn a_stopped_load_waits_for_nothing() {
+        let attempt = LoadAttempt::of_repository();
+        assert_eq!(attempt.unless_stopped(async { 1 }).await, Ok(1));
+        attempt.stop("its client left");
+        assert_eq!(attempt.unless_stopped(std::future::pending::<()>()).await, Err("its client left".to_owned()));
+    }
+
+    #[test]
+    fn only_what_a_client_sent_takes_from_the_budget() {
+        let budget = Budget::of(10);
+        assert!(LoadAttempt::of_repository().reserve(11).expect("it is the operator's").is_none());
+        let attempt = LoadAttempt::of_client(&budget);
+        let mut first = attempt.reserve(8).expect("there is room").expect("a client's");
+        let reason = attempt.reserve(3).unwrap_err();
+        assert!(reason.ends_with("(--max-sent-model-bytes): 3 more are wanted where 8 of 10 are held"), "{reason}");
+        first.shrink_to(2);
+        attempt.keep(vec![first]);
+        let versions = [attempt.kept(), attempt.kept()];
+        drop(attempt);
+        assert_eq!((budget.used(), budget.refused()), (2, 1), "the versions have it");
+        drop(versions);
+        assert_eq!(budget.used(), 0);
+    }
+}
