@@ -10,7 +10,6 @@ read from /proc.
 
 import argparse
 import base64
-import contextlib
 import csv
 import gzip
 import json
@@ -28,7 +27,7 @@ import time
 import urllib.request
 from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -444,7 +443,7 @@ def abandoned_uploads(given):
 
     def leave_http(server, at):
         request = urllib.request.Request(f"http://{server.http}/v2/repository/models/m{at}/load", body)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             urllib.request.urlopen(request, timeout=15)
 
     for what, leave in (("gRPC", leave_grpc), ("HTTP", leave_http)):

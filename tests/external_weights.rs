@@ -169,6 +169,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
             task_time_limit_secs: 60,
             cpu_threads: 1,
             max_output_bytes: None,
+            max_sequence_state_bytes: None,
             max_memory_bytes: None,
             onnxruntime_library: None,
             openvino_library: None,

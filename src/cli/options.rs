@@ -65,6 +65,8 @@ pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
         cpu_lanes: args.cpu_lanes,
         cpu_shards: args.cpu_shards,
         max_output_bytes: usize::try_from(max_output_bytes).unwrap_or(usize::MAX),
+        max_sequence_state_bytes: usize::try_from(args.max_sequence_state_bytes.unwrap_or_else(quarter))
+            .unwrap_or(usize::MAX),
         task_time_limit: Duration::from_secs(u64::from(args.task_time_limit_secs)),
         ..PoolOptions::default()
     }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     batching::{Ns, ReqId, SequenceNo},
+    budget::Budget,
     model::ModelSpec,
     observe::ModelStats,
 };
@@ -29,6 +30,8 @@ pub(super) struct Loaded {
     pub(super) hangs: Arc<Hangs>,
     /// Time limit of a task; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
+    /// Bytes of host memory that the state of sequences may take.
+    sequence_state: Arc<Budget>,
 }
 
 impl Loaded {
@@ -37,12 +40,14 @@ impl Loaded {
         stats: Arc<ModelStats>,
         programs: StagePrograms,
         task_time_limit: Duration,
+        sequence_state: &Arc<Budget>,
     ) -> Arc<Self> {
         let admission = Admission::new(&spec);
         let short_runs = ShortRunDetector::new(admission.is_fixed() && programs.is_steady());
         let hangs = Arc::new(Hangs::new(programs.count(), task_time_limit));
         let limit_ns = Ns::try_from(task_time_limit.as_nanos()).ok().filter(|&limit_ns| limit_ns > 0);
-        Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns })
+        let sequence_state = Arc::clone(sequence_state);
+        Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns, sequence_state })
     }
 }
 
@@ -77,7 +82,9 @@ impl Version {
 
     /// Returns the state of a sequence; empty before its first request.
     pub(super) fn sequence(&mut self, sequence: SequenceNo) -> Arc<SequenceState> {
-        Arc::clone(self.sequences.entry(sequence).or_insert_with(|| Arc::new(SequenceState::new(sequence))))
+        let budget = &self.loaded.sequence_state;
+        let state = self.sequences.entry(sequence).or_insert_with(|| Arc::new(SequenceState::new(sequence, budget)));
+        Arc::clone(state)
     }
 
     /// Removes a sequence that is over. Returns its state, which requests in flight may still hold.

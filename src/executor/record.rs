@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome},
+    budget::Exhausted,
     observe::{ExecutionTimings, FailureReason, RequestTimings, trace::RequestTrace},
 };
 
@@ -75,6 +76,8 @@ pub(super) struct Record {
     pub(super) error: Option<String>,
     /// Set if it failed because a response was not allowed to wait.
     pub(super) unread: Option<Unread>,
+    /// Set if it failed because there was no memory for the state of its sequence.
+    pub(super) no_state: Option<Exhausted>,
     /// Number of times that it ran.
     pub(super) step: u32,
     /// For each part of its completed tasks whose outputs the host has not taken yet, in order: whether they include a
@@ -250,9 +253,10 @@ impl Record {
             // All responses of a stream have been sent already.
             End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
             End::Completed => Some(self.reply()),
-            End::Failed => Some(Err(match self.unread {
-                Some(unread) => unread.into(),
-                None => InferError::Engine(self.error.take().unwrap_or_default()),
+            End::Failed => Some(Err(match (self.unread, self.no_state) {
+                (Some(unread), _) => unread.into(),
+                (None, Some(full)) => InferError::NoState(full),
+                (None, None) => InferError::Engine(self.error.take().unwrap_or_default()),
             })),
             End::Rejected(Rejection::QueueFull) => Some(Err(InferError::QueueFull)),
             End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
@@ -331,6 +335,7 @@ fn failure_reason(error: &InferError) -> FailureReason {
         | InferError::QueueTimeout
         | InferError::Late
         | InferError::NoMemory
+        | InferError::NoState(_)
         | InferError::Unread(_) => FailureReason::Rejected,
         InferError::Invalid(_) | InferError::SchedulerFailed | InferError::DeviceLost => FailureReason::Other,
         InferError::Expired => FailureReason::Expired,

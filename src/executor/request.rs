@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::Unread;
 use crate::{
+    budget::Exhausted,
     device::cuda::ImportedSlice,
     model::{Dims, InSequence},
     observe::trace::RequestTrace,
@@ -141,6 +142,9 @@ pub enum InferError {
     /// It needs more state than the version has room for.
     #[error("the request needs more state than the model has room for")]
     NoMemory,
+    /// There is no memory for what its sequence keeps. The sequence cannot go on.
+    #[error("no memory for the state of the sequence (--max-sequence-state-bytes): {0}")]
+    NoState(Exhausted),
     /// Its inputs do not determine how it unfolds.
     #[error("{0}")]
     Invalid(String),
@@ -179,6 +183,7 @@ impl InferError {
             | Self::Engine(_)
             | Self::DeviceLost
             | Self::SchedulerFailed
+            | Self::NoState(_)
             | Self::Unread(_) => false,
         }
     }

@@ -84,7 +84,7 @@ impl RequestError {
             InferError::Invalid(_) | InferError::NoMemory => Kind::InvalidArgument,
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
-            InferError::Unread(_) => Kind::ResourceExhausted,
+            InferError::Unread(_) | InferError::NoState(_) => Kind::ResourceExhausted,
             InferError::Engine(_) | InferError::SchedulerFailed => Kind::Internal,
         };
         let names_request = matches!(error, InferError::QueueFull | InferError::Late);

@@ -41,6 +41,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
             task_time_limit_secs: 60,
             cpu_threads: 1,
             max_output_bytes: None,
+            max_sequence_state_bytes: None,
             max_memory_bytes: None,
             onnxruntime_library: None,
             openvino_library: None,

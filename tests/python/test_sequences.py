@@ -159,6 +159,28 @@ def test_a_state_may_begin_with_a_file(client):
     assert add(client, "begun", 5, 1, start=True, end=True)[0] == 8
 
 
+def test_a_sequence_without_memory_for_its_state_ends(program, repository):
+    """The state is eight bytes, so there is memory for one sequence."""
+    with serving(repository, "--max-sequence-state-bytes=12", program=program) as server:
+        with triton.InferenceServerClient(server.grpc) as client:
+            assert add(client, "total", 1, 5, start=True) == (5, 1, 0)
+            for start in (True, False):
+                with refused("RESOURCE_EXHAUSTED", "--max-sequence-state-bytes", "8 more are wanted where 8 of 12 are held"):
+                    add(client, "total", 2, 100, start=start)
+            assert add(client, "total", 3, 7, start=True, end=True) == (7, 1, 1), "it keeps nothing"
+            assert add(client, "total", 1, 6) == (11, 0, 0), "others go on"
+            assert add(client, "total", 1, 1, end=True) == (12, 0, 1)
+
+            def begins():
+                try:
+                    return add(client, "total", 2, 100, start=True)
+                except InferenceServerException:
+                    return None
+
+            # What the first one held may be given back a moment after its last answer.
+            assert eventually("memory for the other one", begins) == (100, 1, 0)
+
+
 def test_a_start_begins_anew(client):
     add(client, "single", 1, 5, start=True)
     assert add(client, "single", 1, 6, start=True)[0] == 6, "the one before has ended, or there would be no slot"

@@ -233,6 +233,12 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub max_output_bytes: Option<u64>,
 
+    /// Limit on the bytes of host memory that sequences keep between their requests. A request whose state has no room
+    /// is rejected as RESOURCE_EXHAUSTED, and its sequence ends. Defaults to a quarter of the memory
+    #[arg(long = "max-sequence-state-bytes", value_name = "BYTES")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_sequence_state_bytes: Option<u64>,
+
     /// Limit on the bytes of tensors that runs compute in ONNX Runtime, without weights; a run that exceeds it fails. 0
     /// means no limit. Defaults to three quarters of the memory
     #[arg(long = "onnxruntime-memory-bytes", value_name = "BYTES")]

@@ -279,6 +279,7 @@ mod tests {
                 task_time_limit_secs: 60,
                 cpu_threads: 1,
                 max_output_bytes: None,
+                max_sequence_state_bytes: None,
                 max_memory_bytes: None,
                 onnxruntime_library: Some("/no/such.so".into()),
                 openvino_library: None,

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     batching::SequenceNo,
+    budget::Exhausted,
     executor::{OutputTensor, Response, record::Payload},
     model::{
         CorrelationId, DataType, Dims, InSequence,
@@ -170,20 +171,26 @@ impl Journey {
     }
 
     /// Makes the outputs of the last steps the sequence's state, after the request has completed.
-    pub(in crate::executor) fn commit(&self) {
-        let Some(state) = self.state.get() else { return };
+    ///
+    /// # Errors
+    /// Fails if there is no memory for the state, now or after an earlier request of the sequence.
+    pub(in crate::executor) fn commit(&self) -> Result<(), Exhausted> {
+        let Some(state) = self.state.get() else { return Ok(()) };
+        // Nothing reads the state of a sequence that is over.
+        let is_over = self.sequence.as_ref().is_some_and(|sequence| sequence.ends);
         let left = self.left.lock();
+        let mut rows = Vec::new();
         for (segment, keeps) in self.programs.keeps.iter().enumerate() {
             for keep in keeps.iter().filter(|keep| keep.lives_on) {
                 let output = keep.outputs[0];
                 if left[segment].on_card.contains(&output) {
                     state.turn(segment, output);
-                } else if let Some(row) = left[segment].values[output].last() {
-                    // A copy, because a sequence lives long and a shared row would keep the whole task's memory.
-                    state.write(segment, output, row.copied());
+                } else if let Some(row) = left[segment].values[output].last().filter(|_| !is_over) {
+                    rows.push((segment, output, row.clone()));
                 }
             }
         }
+        state.write(rows)
     }
 
     /// Returns the id of its sequence.

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,6 +14,7 @@ use parking_lot::Mutex;
 use super::{CellPrograms, row::Row};
 use crate::{
     batching::SequenceNo,
+    budget::{Budget, Exhausted, Reservation},
     model::{CorrelationId, DataType, InSequence},
 };
 
@@ -19,10 +23,19 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::executor) struct SequenceState {
     pub(in crate::executor) number: SequenceNo,
-    kept: Mutex<BTreeMap<(usize, usize), Kept>>,
+    kept: Mutex<KeptRows>,
     /// Requests that have begun on a card and not left: one, where the host has yet to take outputs of a request
     /// that has run.
     begun: AtomicU32,
+}
+
+/// The values of a sequence, and the memory of those in host memory.
+#[derive(Debug)]
+struct KeptRows {
+    rows: BTreeMap<(usize, usize), Kept>,
+    memory: Reservation,
+    /// Why a value could not be kept. From then on, no request of the sequence can be answered.
+    lost: Option<Exhausted>,
 }
 
 /// Where a value is kept between two requests.
@@ -35,9 +48,10 @@ enum Kept {
 }
 
 impl SequenceState {
-    /// Creates the state of a sequence before its first request.
-    pub(in crate::executor) fn new(number: SequenceNo) -> Self {
-        Self { number, kept: Mutex::default(), begun: AtomicU32::new(0) }
+    /// Creates the state of a sequence before its first request. What it keeps in host memory is taken from `budget`.
+    pub(in crate::executor) fn new(number: SequenceNo, budget: &Arc<Budget>) -> Self {
+        let kept = KeptRows { rows: BTreeMap::new(), memory: Reservation::none(budget), lost: None };
+        Self { number, kept: Mutex::new(kept), begun: AtomicU32::new(0) }
     }
 
     /// Marks that a request reads the state, and will leave its own at its end.
@@ -57,19 +71,47 @@ impl SequenceState {
 
     /// Returns the value that the previous request wrote, if it is in host memory.
     pub(super) fn read(&self, segment: usize, output: usize) -> Option<Row> {
-        match self.kept.lock().get(&(segment, output)) {
+        match self.kept.lock().rows.get(&(segment, output)) {
             Some(Kept::Row(row)) => Some(row.clone()),
             _ => None,
         }
     }
 
-    pub(super) fn write(&self, segment: usize, output: usize, row: Row) {
-        self.kept.lock().insert((segment, output), Kept::Row(row));
+    /// Keeps the values that a request wrote, as (segment, output, row). They are copied, because a sequence lives long
+    /// and a shared row would keep the whole task's memory.
+    ///
+    /// # Errors
+    /// Fails if the budget has no room for them. The sequence is lost then: this fails from then on.
+    pub(super) fn write(&self, rows: Vec<(usize, usize, Row)>) -> Result<(), Exhausted> {
+        let kept = &mut *self.kept.lock();
+        if let Some(lost) = kept.lost {
+            return Err(lost);
+        }
+        let is_replaced =
+            |place: &(usize, usize)| rows.iter().any(|(segment, output, _)| *place == (*segment, *output));
+        let others = kept.rows.iter().filter(|(place, _)| !is_replaced(place)).map(|(_, value)| match value {
+            Kept::Row(row) => row.len,
+            Kept::OnCard(_) => 0,
+        });
+        let bytes = others.sum::<usize>() + rows.iter().map(|(_, _, row)| row.len).sum::<usize>();
+        if let Some(more) = bytes.checked_sub(kept.memory.amount())
+            && let Err(full) = kept.memory.grow_now(more)
+        {
+            kept.rows.clear();
+            kept.memory.shrink_to(0);
+            kept.lost = Some(full);
+            return Err(full);
+        }
+        for (segment, output, row) in rows {
+            kept.rows.insert((segment, output), Kept::Row(row.copied()));
+        }
+        kept.memory.shrink_to(bytes);
+        Ok(())
     }
 
     /// Returns which of its two rows on the card holds the value that the previous request wrote, if that is there.
     pub(super) fn row_on_card(&self, segment: usize, output: usize) -> Option<u32> {
-        match self.kept.lock().get(&(segment, output)) {
+        match self.kept.lock().rows.get(&(segment, output)) {
             Some(Kept::OnCard(row)) => Some(*row),
             _ => None,
         }
@@ -83,7 +125,7 @@ impl SequenceState {
     /// Makes the row that was written last the one that is read.
     pub(super) fn turn(&self, segment: usize, output: usize) {
         let next = self.next_row_on_card(segment, output);
-        self.kept.lock().insert((segment, output), Kept::OnCard(next));
+        self.kept.lock().rows.insert((segment, output), Kept::OnCard(next));
     }
 }
 

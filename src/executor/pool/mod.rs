@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     batching::{Knobs, ModelId, Ns, Policy},
+    budget::Budget,
     device::BufferPool,
     model::ModelSpec,
     observe::{ModelStats, PoolStats, timeline::Timeline},
@@ -50,6 +51,9 @@ pub struct PoolOptions {
     pub retain_bytes: usize,
     /// Maximum bytes of all outputs of one batch. A batch that would need more fails.
     pub max_output_bytes: usize,
+    /// Maximum bytes of host memory that sequences keep between their requests. A request whose state has no room
+    /// fails, and its sequence with it.
+    pub max_sequence_state_bytes: usize,
     /// Time limit of a task. A task that exceeds it is asked to stop; its requests run again in halves, and a request
     /// that ran alone fails. Zero: no limit. A version can set its own limit.
     pub task_time_limit: Duration,
@@ -72,6 +76,7 @@ impl Default for PoolOptions {
             cpu_shards: 1,
             retain_bytes: 64 << 20,
             max_output_bytes: 4 << 30,
+            max_sequence_state_bytes: 4 << 30,
             task_time_limit: Duration::from_secs(60),
             stop_grace: Duration::from_secs(5),
             timeline: Arc::default(),
@@ -93,6 +98,7 @@ pub struct Pool {
     backlog: Arc<Backlog>,
     timeline: Arc<Timeline>,
     task_time_limit: Duration,
+    sequence_state: Arc<Budget>,
     pub(super) responsiveness: watch::Sender<Responsiveness>,
     pub(super) clock: Clock,
     next_model: AtomicU32,
@@ -153,6 +159,7 @@ impl Pool {
             stats,
             timeline: Arc::clone(&options.timeline),
             task_time_limit: options.task_time_limit,
+            sequence_state: Budget::of(options.max_sequence_state_bytes),
             responsiveness: watch::Sender::default(),
             clock,
             next_model: AtomicU32::new(0),
@@ -193,7 +200,8 @@ impl Pool {
         knobs.stages = programs.knobs();
         let spec = Arc::new(spec);
         let stats = Arc::new(ModelStats::with_stages(knobs.max_batch_rows, programs.count()));
-        let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit);
+        let loaded =
+            Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit, &self.sequence_state);
         let (hangs, limit_ns) = (Arc::clone(&loaded.hangs), loaded.limit_ns);
         let cells = loaded.programs.cells().cloned();
         let indices = IndexChecks::new(&loaded.programs);

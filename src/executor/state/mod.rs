@@ -181,6 +181,7 @@ impl State {
             pieces: Vec::new(),
             error: None,
             unread: None,
+            no_state: None,
             step: 0,
             arrived: now,
             untaken: VecDeque::new(),

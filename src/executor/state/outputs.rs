@@ -109,8 +109,8 @@ impl State {
         if self.record(req).is_none() {
             return;
         }
-        let record = self.requests.remove(place(req));
-        let end = match end {
+        let mut record = self.requests.remove(place(req));
+        let mut end = match end {
             End::Completed if record.is_lost => End::Failed,
             End::Cancelled if record.unread.is_some() => End::Failed,
             end => end,
@@ -120,7 +120,9 @@ impl State {
         }
         if let (End::Completed, Some(journey)) = (end, &record.journey) {
             // Only a completed request changes the state of its sequence.
-            journey.commit();
+            if let Err(full) = journey.commit() {
+                (record.no_state, end) = (Some(full), End::Failed);
+            }
         }
         if let Some(journey) = &record.journey {
             journey.leave_sequence();

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{engine::Repeat, model::ModelSpec, observe::ModelStats};
+use crate::{budget::Budget, engine::Repeat, model::ModelSpec, observe::ModelStats};
 
 const LIMIT: Ns = 100;
 const GRACE: Ns = 10;
@@ -20,8 +20,13 @@ fn flight(task: u64, since: Ns) -> Flight {
         decoupled: false,
     };
     let stats = Arc::new(ModelStats::new(1));
-    let loaded =
-        Loaded::new(Arc::new(spec), stats, Arc::new(Repeat { decoupled: true }).into(), Duration::from_nanos(LIMIT));
+    let loaded = Loaded::new(
+        Arc::new(spec),
+        stats,
+        Arc::new(Repeat { decoupled: true }).into(),
+        Duration::from_nanos(LIMIT),
+        &Budget::of(0),
+    );
     let limit_ns = loaded.limit_ns;
     Flight { task: TaskId(task), loaded, stage: 0, since, limit_ns }
 }

@@ -275,7 +275,9 @@ impl Dispatch {
             Method::ServerMetadata => unary(call, async |request| Ok(methods::metadata(services, request))).await,
             Method::ModelMetadata => unary(call, async |request| methods::model_metadata(services, request)).await,
             Method::ModelConfig => unary(call, async |request| methods::model_config(services, request)).await,
-            Method::ModelStatistics => unary(call, async |request| methods::model_statistics(services, request)).await,
+            Method::ModelStatistics => {
+                unary(call, async |request| methods::model_statistics(services, request).await).await
+            }
             Method::RepositoryIndex => unary(call, async |request| methods::index(services, request).await).await,
             Method::RepositoryModelLoad => self.load(call).await,
             Method::RepositoryModelUnload => {

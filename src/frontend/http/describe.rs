@@ -87,13 +87,16 @@ struct VersionStatistics {
 }
 
 /// Statistics of a model, or of all models if the path names none.
-pub(super) async fn model_stats(State(api): State<Api>, path: ModelPath) -> Result<Json<ModelStatistics>, Problem> {
+pub(super) async fn model_stats(State(api): State<Api>, path: ModelPath) -> Result<Response, Problem> {
     let versions = methods::versions(&api.services, &path.model, &path.version)?;
-    let statistics = versions.iter().map(|version| VersionStatistics {
-        name: version.spec().name.clone(),
-        version: version.spec().version.to_string(),
-        stats: version.handle().stats().snapshot(),
-        memory_usage: [],
+    let answer = methods::gather(versions, |versions| {
+        let statistics = versions.iter().map(|version| VersionStatistics {
+            name: version.spec().name.clone(),
+            version: version.spec().version.to_string(),
+            stats: version.handle().stats().snapshot(),
+            memory_usage: [],
+        });
+        Json(ModelStatistics { model_stats: statistics.collect() }).into_response()
     });
-    Ok(Json(ModelStatistics { model_stats: statistics.collect() }))
+    Ok(answer.await?)
 }

@@ -18,6 +18,6 @@ pub(super) use server::{metadata, server_live, server_ready};
 pub(super) use shared_memory::{
     cuda_register, cuda_status, cuda_unregister, system_register, system_status, system_unregister,
 };
-pub(super) use statistics::{model_statistics, versions};
+pub(super) use statistics::{gather, model_statistics, versions};
 pub(super) use trace::trace_setting;
 pub(super) use unresolved::unresolved;

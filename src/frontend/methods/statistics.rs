@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use super::unresolved;
@@ -12,17 +13,40 @@ use crate::{
     wire::pb::{self, StatisticDuration},
 };
 
+/// Most versions whose statistics are gathered on an I/O thread.
+const FEW_VERSIONS: usize = 16;
+
 /// Answers ModelStatistics for all ready models, for one model's ready versions, or for one version.
 ///
 /// # Errors
 /// INVALID_ARGUMENT for a model or version that is not ready, UNAVAILABLE for a model that is still being loaded at
 /// startup.
-pub(in crate::frontend) fn model_statistics(
+pub(in crate::frontend) async fn model_statistics(
     services: &Services,
     request: pb::ModelStatisticsRequest,
 ) -> Result<pb::ModelStatisticsResponse, Status> {
     let versions = versions(services, &request.name, &request.version)?;
-    Ok(pb::ModelStatisticsResponse { model_stats: versions.iter().map(|version| statistics(version)).collect() })
+    gather(versions, |versions| {
+        let model_stats = versions.iter().map(|version| statistics(version)).collect();
+        pb::ModelStatisticsResponse { model_stats }
+    })
+    .await
+}
+
+/// Does something for each of these versions: on a thread that may block if there are many, because that takes long
+/// enough to delay requests.
+///
+/// # Errors
+/// INTERNAL if the work panics.
+pub(in crate::frontend) async fn gather<T: Send + 'static>(
+    versions: Vec<Arc<ModelVersion>>,
+    work: impl FnOnce(&[Arc<ModelVersion>]) -> T + Send + 'static,
+) -> Result<T, Status> {
+    if versions.len() <= FEW_VERSIONS {
+        return Ok(work(&versions));
+    }
+    let done = spawn_blocking(move || work(&versions)).await;
+    done.map_err(|error| Status::internal(format!("statistics could not be gathered: {error}")))
 }
 
 /// Returns the versions whose statistics are requested; empty names mean all.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     batching::SequenceNo,
+    budget::Budget,
     executor::cells::SequenceState,
     model::{CorrelationId, InSequence, unfold::Control},
 };
@@ -39,7 +40,8 @@ fn in_sequence(id: u64, starts: bool, ends: bool) -> InSequence {
 #[test]
 fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
     let tried = digits_of_a_sequence();
-    let states = [0, 1].map(|number| Arc::new(SequenceState::new(SequenceNo(number))));
+    let budget = Budget::of(usize::MAX);
+    let states = [0, 1].map(|number| Arc::new(SequenceState::new(SequenceNo(number), &budget)));
     let run = |sequence: usize, digits: &[i64], place: InSequence, completes: bool| {
         let inputs = tried.inputs(&[(&[digits.len() as i64], digits)]);
         let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&place)).expect("it unfolds");
@@ -50,7 +52,7 @@ fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
             tried.task(0, &[(&journey, node)]).expect("it runs");
         }
         if completes {
-            journey.commit();
+            journey.commit().expect("there is room");
         }
         let outputs = journey.reply().expect("it has run").outputs;
         (values(&outputs[0].data)[0], values(&outputs[1].data)[0])
@@ -100,4 +102,21 @@ fn trials_that_come_at_once_share_a_run_and_read_what_they_are_given() {
     let refused = |name: &str, values: &[i64]| tried.programs.rows_of(&[given(name, values)]).map(drop);
     assert_eq!(refused("z", &[0]), Err("the program has no input 'z'".to_owned()));
     assert_eq!(refused("s", &[0, 0]), Err("expected dims [1] for input 's', but found [2]".to_owned()));
+}
+
+#[test]
+fn state_without_room_is_lost_with_its_sequence() {
+    let budget = Budget::of(10);
+    let row = |len: usize| super::super::row::Row::alone(Dims::from_slice(&[len as i64]), Bytes::from(vec![1; len]));
+    let [first, second] = [0, 1].map(|number| SequenceState::new(SequenceNo(number), &budget));
+    first.write(vec![(0, 0, row(4)), (0, 1, row(2))]).expect("6 of 10");
+    first.write(vec![(0, 0, row(3))]).expect("5 of 10");
+    assert_eq!(budget.used(), 5, "what is replaced is given back");
+    second.write(vec![(0, 0, row(6))]).expect_err("11 of 10");
+    assert!(second.read(0, 0).is_none());
+    first.write(vec![(0, 0, row(1))]).expect("3 of 10");
+    second.write(vec![(0, 0, row(1))]).expect_err("a step is missing, so the sequence cannot go on");
+    assert_eq!((budget.used(), budget.refused()), (3, 1));
+    drop(first);
+    assert_eq!(budget.used(), 0);
 }

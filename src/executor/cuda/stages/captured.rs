@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::Stages;
 use crate::{
     batching::{Bucket, CellId, Knobs, LaneId, Lease, Lengths, ModelId, ReqId, RowSpan, ShapeClass, Task, TaskId},
+    budget::Budget,
     device::{
         DeviceError,
         cuda::{Cuda, CudaWork},
@@ -59,7 +60,7 @@ impl CapturedStages {
     /// If the card has too little memory, or does not support what a stage needs.
     pub fn load(card: &mut Cuda, spec: ModelSpec, programs: &StagePrograms, max_rows: u32) -> Result<Self, String> {
         let knobs = Knobs { max_batch_rows: max_rows.max(1), ..Knobs::default() };
-        let model = Loaded::new(Arc::new(spec), Arc::default(), programs.clone(), Duration::ZERO);
+        let model = Loaded::new(Arc::new(spec), Arc::default(), programs.clone(), Duration::ZERO, &Budget::of(0));
         let kernels = Kernels::new(card).map_err(|error| error.to_string())?;
         let mut loader = loader(card, &kernels);
         let stages = Stages::with(&mut loader, &model.spec, programs, &knobs, |loader, _, program, around| {
