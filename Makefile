@@ -93,9 +93,9 @@ soak: build
 	@$(VENV) scripts/soak.py --minutes $(MINUTES)
 
 lint:
-	cargo fmt --check
-	python3 scripts/check_imports.py batching bench cli device engine/cuda engine/openvino engine/repeat executor frontend model onnx profile report \
-		repository/stores simulate workload
+	cargo fmt --all --check
+	python3 scripts/check_imports.py bench cli device engine/cuda engine/openvino engine/repeat executor frontend onnx profile report \
+		repository/stores simulate workload crates/batching crates/model
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --no-default-features -- -D warnings

@@ -1,6 +1,6 @@
-"""Finds cycles of imports among the files of a folder of src, except between a module and its own parts.
+"""Finds cycles of imports among the files of a folder of src, or of a crate, except between a module and its own parts.
 
-    python scripts/check_imports.py batching executor
+    python scripts/check_imports.py executor crates/batching
 
 Each cycle is printed with the imports that form it; the exit code is 1 if there is any.
 """
@@ -10,15 +10,15 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent / "src"
+ROOT = Path(__file__).resolve().parent.parent
 USE = re.compile(r"^(?:pub(?:\([^)]*\))? )?use\s+((?:super|self|crate)\b[^;]*);", re.MULTILINE)
 INLINE_TESTS = "#[cfg(test)]\nmod tests {"
 
 
-def module_of(file):
+def module_of(file, source):
     """Returns the module path of a file, as a tuple of names."""
-    parts = file.relative_to(SOURCE).with_suffix("").parts
-    return parts[:-1] if parts[-1] == "mod" else parts
+    parts = file.relative_to(source).with_suffix("").parts
+    return parts[:-1] if parts[-1] in ("mod", "lib") else parts
 
 
 def leaves(tree, prefix=()):
@@ -51,9 +51,11 @@ def absolute(path, module):
 
 
 def imports(folder):
-    """Returns which files of a folder import which others."""
-    files = [file for file in (SOURCE / folder).rglob("*.rs") if "tests" not in file.with_suffix("").parts]
-    modules = {module_of(file): file for file in files}
+    """Returns which files of a folder of src, or of a crate, import which others."""
+    crate, folder = (ROOT / folder, "") if folder.startswith("crates/") else (ROOT, folder)
+    source = crate / "src"
+    files = [file for file in (source / folder).rglob("*.rs") if "tests" not in file.with_suffix("").parts]
+    modules = {module_of(file, source): file for file in files}
     graph = defaultdict(set)
     for module, file in modules.items():
         text = file.read_text(encoding="utf-8").split(INLINE_TESTS)[0]

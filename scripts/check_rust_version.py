@@ -21,7 +21,7 @@ def number(version):
 def main():
     command = ["cargo", "metadata", "--format-version", "1", "--locked"]
     packages = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)["packages"]
-    (own,) = [package["rust_version"] for package in packages if package["source"] is None]
+    (own,) = {package["rust_version"] for package in packages if package["source"] is None}
     asked = [package for package in packages if package["source"] and package["rust_version"]]
     newest = max(asked, key=lambda package: number(package["rust_version"]))
     faults = []

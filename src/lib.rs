@@ -35,14 +35,14 @@ pub mod executor;
 #[cfg(feature = "tools")]
 pub mod simulate;
 
-pub mod router;
-
-pub mod batching;
+#[doc(no_inline)]
+pub use paternoster_batching::{self as batching, router};
 pub mod engine;
 
 #[allow(clippy::disallowed_types, reason = "streams wait until a deadline, and signals are watched")]
 pub mod device;
-pub mod model;
+#[doc(no_inline)]
+pub use paternoster_model as model;
 pub mod onnx;
 
 #[allow(clippy::disallowed_types, reason = "latencies and traces are dated")]

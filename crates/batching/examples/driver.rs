@@ -1,0 +1,108 @@
+//! A complete driver of the core: one thread that sends numbers, one that drives, and one that squares batches of them.
+//!
+//! Run it with `cargo run -p paternoster-batching --example driver`. Numbers that arrive while a batch runs, or
+//! within a millisecond, share the next one.
+
+use std::{
+    collections::HashMap,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use paternoster_batching::{
+    Action, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Policy, ReqId, RequestKey, Task, TaskId,
+    WindowKnobs,
+};
+
+const MODEL: ModelId = ModelId(0);
+
+/// What wakes the driver.
+enum Message {
+    /// A number to square.
+    Number(u64),
+    /// A batch has run, with its squares.
+    Squared(TaskId, Vec<(ReqId, u64)>),
+    /// No further numbers come.
+    End,
+}
+
+fn arrival(req: ReqId) -> Arrival {
+    let (lengths, key, graph) = (Lengths::new(), RequestKey::default(), Box::default());
+    let (board_by, expiry, sequence, first) = (None, None, None, None);
+    Arrival { req, model: MODEL, rows: 1, lengths, key, priority: 0, board_by, expiry, graph, sequence, first }
+}
+
+fn main() {
+    let (messages, received) = mpsc::channel();
+    let (batches, lane) = mpsc::channel::<(TaskId, Vec<(ReqId, u64)>)>();
+
+    let done = messages.clone();
+    let device = thread::spawn(move || {
+        for (task, batch) in lane {
+            println!("a batch of {}", batch.len());
+            let squares = batch.into_iter().map(|(req, number)| (req, number * number)).collect();
+            if done.send(Message::Squared(task, squares)).is_err() {
+                return;
+            }
+        }
+    });
+    let client = thread::spawn(move || {
+        for message in (1..=20).map(Message::Number).chain([Message::End]) {
+            if messages.send(message).is_err() {
+                return;
+            }
+        }
+    });
+
+    let began = Instant::now();
+    let now = || began.elapsed().as_nanos() as u64;
+    let mut core = Core::new();
+    let policy = Policy::Window(WindowKnobs { max_queue_delay_ns: 1_000_000, ..WindowKnobs::default() });
+    let knobs = Knobs { max_batch_rows: 8, policy, ..Knobs::default() };
+    let mut events = vec![Event::ModelUp(MODEL, knobs), Event::LaneUp(LaneId(0), LaneKnobs::default())];
+    let (mut numbers, mut squares) = (HashMap::new(), HashMap::new());
+    let (mut next, mut is_ending, mut wake) = (0, false, None::<u64>);
+    loop {
+        for event in std::mem::take(&mut events) {
+            for action in core.step(now(), event) {
+                match action {
+                    Action::Launch(Task { id, rows, .. }) => {
+                        let batch = rows.iter().map(|row| (row.req, numbers[&row.req])).collect();
+                        batches.send((id, batch)).expect("the device waits for batches");
+                    }
+                    Action::Finish { req, end } => {
+                        println!("{:?}: {end:?}, {:?}", numbers.remove(&req), squares.remove(&req));
+                    }
+                    Action::WakeAt(at) => wake = Some(at),
+                    other => println!("not needed here: {other:?}"),
+                }
+            }
+        }
+        if is_ending && numbers.is_empty() {
+            break;
+        }
+        let patience = wake.map_or(Duration::MAX, |at| Duration::from_nanos(at.saturating_sub(now())));
+        match received.recv_timeout(patience) {
+            Ok(Message::Number(number)) => {
+                let req = ReqId(next);
+                next += 1;
+                numbers.insert(req, number);
+                events.push(Event::Arrived(arrival(req)));
+            }
+            Ok(Message::Squared(task, batch)) => {
+                squares.extend(batch);
+                events.push(Event::Completed { task, rows: &[] });
+            }
+            Ok(Message::End) => is_ending = true,
+            Err(RecvTimeoutError::Timeout) => {
+                wake = None;
+                events.push(Event::Wake);
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    drop(batches);
+    device.join().expect("the device did not panic");
+    client.join().expect("the client did not panic");
+}

@@ -1,0 +1,384 @@
+//! Scheduling of requests that unfold into cells (BatchMaker section 4.3): which requests board, and which task a lane
+//! gets.
+
+mod catching;
+mod coalescing;
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use self::{
+    catching::Catching,
+    coalescing::{Candidate, Coalescing},
+};
+use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
+use crate::{
+    Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
+    ShapeClass, Task, TaskId,
+    arbiter::Lane,
+    cost::{Costs, Quantile},
+    graph::time_of,
+    ids::RequestIx,
+    ledger::{InFlightTask, Ledger, RequestState},
+    offer::Answer,
+    policy::filling::Filling,
+    queue::SubQueue,
+    version::{StepContext, Tightest, Version},
+};
+
+/// The cells of one version.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    pub(crate) cells: CellGraphs,
+    knobs: CellularKnobs,
+    rounds: Vec<Round>,
+    /// Boarded requests by target; empty if the version has no objective.
+    targets: BTreeSet<(Ns, RequestIx)>,
+    /// State of `lazy`, if the version uses it.
+    pub(crate) catching: Option<Catching>,
+    coalescing: Coalescing,
+    /// How waiting requests wait for a fuller batch, if they do.
+    filling: Option<Filling>,
+    /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
+    pub(crate) merged: BTreeSet<RequestIx>,
+    /// Tasks in flight in launch order, with one entry per task and cell.
+    pub(crate) tasks: Vec<CellTask>,
+}
+
+/// The part of a task in flight that runs one cell.
+#[derive(Debug)]
+pub(crate) struct CellTask {
+    pub(crate) id: TaskId,
+    pub(crate) cell: CellId,
+    pub(crate) nodes: Vec<NodeRow>,
+    /// Whether these nodes are of a failed task and run again.
+    pub(crate) is_retry: bool,
+}
+
+/// Consecutive tasks of one type given to a lane.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    lane: LaneId,
+    cell: CellId,
+    tasks: u16,
+}
+
+/// The task that nodes are launched in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) lane: LaneId,
+    pub(crate) task: TaskId,
+    /// Number of rows that the task already has.
+    pub(crate) at: u32,
+}
+
+impl Cells {
+    pub(crate) fn new(knobs: &CellularKnobs) -> Self {
+        let knobs = CellularKnobs { cells: knobs.cells.iter().map(CellKnobs::bounded).collect(), ..knobs.clone() };
+        let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
+        let catching = knobs.lazy.map(Catching::new);
+        let coalescing = Coalescing::new(knobs.cells.len(), &knobs.segments);
+        let most = knobs.cells.get(usize::from(cells.first().0)).map_or(1, |cell| cell.max_rows);
+        let filling = knobs.window.as_ref().map(|window| Filling::new(most, window));
+        Self {
+            cells,
+            knobs,
+            rounds: Vec::new(),
+            targets: BTreeSet::new(),
+            catching,
+            coalescing,
+            filling,
+            merged: BTreeSet::new(),
+            tasks: Vec::new(),
+        }
+    }
+
+    /// Returns why a request can never board, if so.
+    pub(crate) fn refusal(&self, arrival: &Arrival) -> Option<End> {
+        if arrival.graph.len() != self.knobs.segments.len() || arrival.rows != 1 {
+            return Some(End::Failed);
+        }
+        (slots(&arrival.graph) > self.knobs.slots).then_some(End::Rejected(Rejection::NoMemory))
+    }
+
+    /// Whether any node is ready, on any lane.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.cells.queues.has_ready()
+    }
+
+    /// Whether a node is ready that this lane may run.
+    pub(crate) fn has_ready_on(&self, lane: LaneId) -> bool {
+        self.types().any(|cell| self.cells.queues.ready(cell, lane) > 0)
+            || self.cells.queues.first_retry(lane).is_some()
+    }
+
+    /// Returns all types, in the order in which segments name them.
+    pub(crate) fn types(&self) -> impl Iterator<Item = CellId> + use<> {
+        (0..self.knobs.cells.len()).map(|cell| CellId(cell as u16))
+    }
+
+    /// Returns the kind of a type whose tasks may be shared across versions.
+    pub(crate) fn kind(&self, cell: CellId) -> Option<CellKind> {
+        let shares = self.catching.is_none() && self.knobs.merge_requests.is_none();
+        self.knobs.cells[usize::from(cell.0)].kind.filter(|_| shares)
+    }
+
+    /// Returns the largest batch of a type.
+    pub(crate) fn most_rows(&self, cell: CellId) -> u32 {
+        self.knobs.cells[usize::from(cell.0)].max_rows
+    }
+
+    /// Whether requests are merged and some of them still run.
+    pub(crate) fn is_merged(&self) -> bool {
+        self.knobs.merge_requests.is_some() && self.cells.under_way > 0
+    }
+
+    // ## (pending | aboard | merged) => ended
+    pub(crate) fn end(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx, end: End) {
+        let state = context.ledger[request_ix].state;
+        if state == RequestState::Aboard {
+            self.targets.remove(&(context.version.target(&context.ledger[request_ix]), request_ix));
+            self.cells.drop(request_ix);
+        }
+        if state == RequestState::Aboard && end == End::Completed && self.is_merged() {
+            self.merged.insert(request_ix);
+            context.hold(request_ix, RequestState::Merged(end));
+        } else {
+            self.merged.remove(&request_ix);
+            context.end(request_ix, end);
+        }
+        if !self.merged.is_empty() && !self.is_merged() {
+            context.release_merged(std::mem::take(&mut self.merged));
+        }
+    }
+
+    /// Returns the boarded request with the earliest target.
+    pub(crate) fn first_target(&self) -> Option<RequestIx> {
+        self.targets.first().map(|&(_, request_ix)| request_ix)
+    }
+
+    /// Returns the type that a lane runs now: the type of its current round if that continues, or else the choice of
+    /// algorithm 1, unless the chosen nodes wait for more of their type. `waiting` is the number of requests that may
+    /// board, each with at least one node of the first type. `brought` counts nodes of other versions that could share
+    /// a task, by type.
+    fn choose(&mut self, costs: &Costs, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
+        let first = self.cells.first();
+        let joined = |cell: CellId| if cell == first { waiting } else { 0 };
+        let brought = |cell: CellId| brought.iter().find(|(own, _)| *own == cell).map_or(0, |(_, nodes)| *nodes);
+        let at = self.rounds.iter().position(|round| round.lane == lane.id).unwrap_or_else(|| {
+            self.rounds.push(Round { lane: lane.id, cell: first, tasks: 0 });
+            self.rounds.len() - 1
+        });
+        let round = &mut self.rounds[at];
+        let own = self.cells.queues.ready(round.cell, lane.id) + joined(round.cell);
+        let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
+        // Rounds exist for submitting tasks ahead, so an idle lane is always scheduled again.
+        if !lane.is_idle()
+            && (1..self.knobs.max_tasks).contains(&round.tasks)
+            && own > 0
+            && own + brought(round.cell) >= enough
+        {
+            round.tasks += 1;
+            return Some(round.cell);
+        }
+        // On a lane that takes one task at a time, no type is ever running when the next is chosen. Counting the last
+        // type as running keeps it from always going first.
+        let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
+        let mut cell = self.cells.queues.choose(lane.id, last, joined, brought, |_| true)?;
+        let queues = &self.cells.queues;
+        let candidate = |cell| Candidate { cell, rows: queues.ready(cell, lane.id) + joined(cell) + brought(cell) };
+        let chosen = candidate(cell);
+        if self.may_wait(chosen, lane.id)
+            && let Some(other) = queues.choose(lane.id, last, joined, brought, |other| other != cell)
+        {
+            let other = candidate(other);
+            if self.waits(costs, chosen, other) {
+                cell = other.cell;
+            }
+        }
+        self.rounds[at] = Round { lane: lane.id, cell, tasks: 1 };
+        Some(cell)
+    }
+}
+
+impl Cells {
+    // ## open lane => task
+    pub(crate) fn offer(
+        &mut self,
+        context: &mut StepContext<'_>,
+        lane: &Lane,
+        id: TaskId,
+        brought: &[(CellId, u64)],
+    ) -> Answer {
+        self.refuse_late(context);
+        let newcomers = self.newcomers(context.version, context.ledger);
+        let most_newcomers = match (&self.filling, newcomers) {
+            (Some(filling), Some(newcomers)) => {
+                if let Some(due) = filling.waits_until(newcomers, context.ledger)
+                    && due > context.now
+                {
+                    return Answer::NotBefore(due);
+                }
+                filling.cut(context.now, newcomers, context.ledger)
+            }
+            _ => u32::MAX,
+        };
+        let waiting = self.may_board(context.version, context.ledger);
+        let cell = match self.catching {
+            Some(_) => self.choose_lazily(context, lane.id, waiting),
+            None => self.choose(&context.version.costs, lane, waiting, brought),
+        };
+        let Some(cell) = cell else { return Answer::Nothing };
+        let place = Place { lane: lane.id, task: id, at: 0 };
+        // A retry runs exactly the nodes of its half. Additional nodes would make it harder to find the one at fault.
+        let spans = match self.cells.launch_retry(cell, lane.id) {
+            Some(nodes) => self.launch_nodes(context, place, cell, nodes, true),
+            None => self.add_to_task(context, place, cell, self.most_rows(cell).min(most_newcomers)),
+        };
+        if spans.is_empty() {
+            return Answer::Nothing;
+        }
+        Answer::Launched(launch(context, lane, id, cell, spans))
+    }
+
+    /// Returns how many nodes the version could add to another version's task of a cell of the same kind.
+    pub(crate) fn would_bring(&self, version: &Version, ledger: &Ledger, cell: CellId, lane: LaneId) -> u64 {
+        if !version.may_run() {
+            return 0;
+        }
+        let waiting = if cell == self.cells.first() { self.may_board(version, ledger) } else { 0 };
+        self.cells.queues.ready(cell, lane) + waiting
+    }
+
+    /// Returns the waiting requests if nothing else could run.
+    fn newcomers<'v>(&self, version: &'v Version, ledger: &Ledger) -> Option<&'v SubQueue> {
+        let mut sub_queues = version.pending.sub_queues.iter().map(|(_, sub_queue)| sub_queue);
+        let first = sub_queues.find(|sub_queue| sub_queue.iter(ledger).next().is_some())?;
+        (!self.has_ready()).then_some(first)
+    }
+
+    /// Rejects queue heads that can no longer meet their target.
+    fn refuse_late(&mut self, context: &mut StepContext<'_>) {
+        while let Some(request_ix) = first_waiting(context.version, context.ledger)
+            && self.is_late(context, request_ix)
+        {
+            self.end(context, request_ix, End::Rejected(Rejection::Late));
+        }
+    }
+
+    /// Returns how many waiting requests may board; an upper bound limited by the free slots.
+    fn may_board(&self, version: &Version, ledger: &Ledger) -> u64 {
+        let free = self.cells.free_slots.count();
+        let first = first_waiting(version, ledger);
+        let fits = !self.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
+        if fits { (version.pending.ready() as u64).min(u64::from(free)) } else { 0 }
+    }
+
+    /// Adds up to `most` nodes of a type to a lane's task, behind the rows that it has. Waiting requests board first if
+    /// their first node is of that type.
+    pub(crate) fn add_to_task(
+        &mut self,
+        context: &mut StepContext<'_>,
+        place: Place,
+        cell: CellId,
+        most: u32,
+    ) -> Vec<RowSpan> {
+        if cell == self.cells.first() && !self.is_merged() {
+            self.board(context, cell, place.lane, most);
+        }
+        let nodes = self.cells.form(cell, place.lane, most);
+        if nodes.is_empty() {
+            return Vec::new();
+        }
+        self.launch_nodes(context, place, cell, nodes, false)
+    }
+
+    /// Records that nodes are in a task, and returns their spans.
+    fn launch_nodes(
+        &mut self,
+        context: &mut StepContext<'_>,
+        place: Place,
+        cell: CellId,
+        nodes: Vec<NodeRow>,
+        is_retry: bool,
+    ) -> Vec<RowSpan> {
+        let span = |(at, row): (u32, &NodeRow)| {
+            let req = context.ledger[row.request()].req;
+            RowSpan { req, start: row.number(), count: 1, at, slot: row.slot }
+        };
+        let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
+        let rows = spans.len() as u32;
+        self.tasks.push(CellTask { id: place.task, cell, nodes, is_retry });
+        let bucket = context.version.costs.bucket(cell, rows, &ShapeClass::default());
+        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, (rows, bucket), context.now);
+        let is_new = context.ledger.launched(in_flight);
+        // A task counts once, however many cells of the group it runs.
+        context.version.running += u32::from(is_new);
+        context.version.totals.tasks_launched += u64::from(is_new);
+        context.version.totals.rows_launched += u64::from(rows);
+        spans
+    }
+
+    /// Boards requests in queue order until the first type has `most` ready nodes, the limit of merged requests is
+    /// reached, or the slots are used up.
+    fn board(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
+        while let Some(request_ix) = first_waiting(context.version, context.ledger) {
+            let is_full = match self.knobs.merge_requests {
+                Some(requests) => self.cells.under_way >= requests,
+                None => self.cells.queues.ready(cell, lane) >= u64::from(most),
+            };
+            if is_full || slots(&context.ledger[request_ix].graph) > self.cells.free_slots.count() {
+                return;
+            }
+            context.board(request_ix);
+            let graph = std::mem::take(&mut context.ledger[request_ix].graph);
+            if let Some(catching) = &mut self.catching {
+                catching.boarded(&self.knobs.segments, &graph);
+            }
+            self.cells.board(request_ix, graph);
+            if context.version.objective_ns.is_some() {
+                self.targets.insert((context.version.target(&context.ledger[request_ix]), request_ix));
+            }
+        }
+    }
+
+    /// Returns the least slack of boarded requests. Considers only the one with the earliest target, with each
+    /// remaining node in a task of its own.
+    pub(crate) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+        let request_ix: RequestIx = self.first_target()?;
+        let needs_ns = time_of(&version.costs, &self.cells.nodes_left(request_ix), |_| 1, Quantile::P99)?;
+        let slack_ns = version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))?;
+        Some(Tightest { slack_ns, stage_ns: version.stage_ns(1, &ShapeClass::default())? })
+    }
+}
+
+/// Returns the request that boards next.
+fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
+    version.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
+}
+
+fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
+    let rows = spans.len() as u32;
+    let class = ShapeClass::default();
+    let bucket = Bucket { rows: context.version.costs.bucket(cell, rows, &class), class };
+    context.actions.push(Action::Launch(Task {
+        id,
+        model: context.version.model,
+        cell,
+        bucket,
+        lane: lane.id,
+        batch: id.0,
+        rows: spans,
+        reads: SmallVec::new(),
+        writes: None,
+        after: SmallVec::new(),
+    }));
+    predict(context.version, lane, cell, rows)
+}
+
+/// Returns the predicted duration of a task, for lanes that take work ahead.
+pub(crate) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
+    let predict = || version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+    lane.looks_ahead().then(predict).flatten()
+}

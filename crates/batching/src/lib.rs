@@ -1,0 +1,73 @@
+//! The scheduler: a pure state machine, one per device. `Core::step(now, event) -> actions` decides which requests run
+//! together. This crate holds the ledger, the pending queues, the batch table, the pipelines and the policies. It
+//! must not use a clock, threads, I/O, payloads or randomness, nor depend on the iteration order of a hash map.
+//! Production, the simulator and the tests run this same code.
+//!
+//! `router` chooses the device, and so the core, of each request. `examples/driver.rs` is a complete driver.
+//!
+//! Imports go down this list only:
+//!
+//! - `core`: handles events, offers free lanes to versions, lets versions share tasks, and checks the invariants that
+//!   hold between two steps.
+//! - `group`: one loaded version and its work; handles arrival, waiting, expiry and cancellation of a request.
+//!   `recall`: hands requests that have not boarded to another core.
+//! - `work`: runs a version's requests as `batches` or as `cells`. Only this file distinguishes the two.
+//! - `batches`: carries out the policy's decisions on the queue and the batch table (*new*, *stretch*, *split*);
+//!   handles launches, outcomes, retries, buffer leases and paused rows. `cells`: the same for graphs of cells
+//!   (BatchMaker).
+//! - `policy`: one file per policy, each deciding what happens at a stage boundary, and the table of policies.
+//! - `table`: batches and their parts (each part a staircase of steps), and the pipeline with its buffers.
+//! - `replies`: the only place that creates `Emit` and `Finish`. `version`: queue, reply order, costs and counters of a
+//!   loaded version, and the context in which a step changes it.
+//! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
+//! - `graph`, `cost`: the stages or cells that a request runs through, and how long they take. `arbiter`: picks the
+//!   version that gets a free lane.
+//! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
+//! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain
+//!   data. `hold`: the form of the invariants.
+mod arbiter;
+mod batches;
+mod cells;
+mod core;
+mod cost;
+mod counters;
+mod event;
+mod graph;
+mod group;
+mod hold;
+mod ids;
+pub mod knob;
+mod knobs;
+mod ledger;
+mod offer;
+mod policy;
+mod queue;
+mod recall;
+mod replies;
+pub mod router;
+mod table;
+mod timers;
+mod version;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::core::{Core, Load};
+pub use cost::{CostPoint, CostTable};
+pub use counters::Counters;
+pub use event::{
+    Action, Actions, Arrival, Bucket, CellId, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, Lengths, ModelId,
+    Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
+};
+pub use knobs::{
+    CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,
+    SequenceKnobs, StageKnobs, TimeoutAction,
+};
+pub use policy::*;
+pub use version::Knobs;
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,102 @@
+//! The policy `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The
+//! monitor chooses how many rows to collect, the dispatcher how long a batch waits for them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
+    monitor::{AdaptiveKnobs, Demand, Dispatch, Monitor, Queue},
+};
+use crate::{
+    Ns, ShapeClass,
+    cost::Quantile,
+    ids::SubQueueIx,
+    knob::{KnobRefusal, Microseconds, Milliseconds, Mode, Within},
+    ledger::Request,
+    queue::SubQueue,
+};
+
+/// Knobs of `adaptive`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdaptiveSettings {
+    /// Margin over the measured rate that the preferred batch size must sustain. Default: 0.15.
+    pub headroom: Option<Within<0, 10>>,
+    /// Averaging time of the rate, in milliseconds. Default: 30.
+    pub average_ms: Option<Milliseconds>,
+    /// Maximum wait of a partial batch, in microseconds. Default: 100000.
+    pub max_queue_delay_us: Option<Microseconds>,
+    /// `default`, or the paper's own rules.
+    pub mode: Option<Mode>,
+}
+
+impl AdaptiveKnobs {
+    /// Reads the knobs from a configuration.
+    ///
+    /// # Errors
+    /// If a knob contradicts another.
+    pub fn read(settings: &AdaptiveSettings) -> Result<Self, KnobRefusal> {
+        let AdaptiveSettings { headroom, average_ms, max_queue_delay_us, mode } = settings;
+        let default = Self::default();
+        let fixed = [("adaptive.headroom", headroom.is_some()), ("adaptive.average_ms", average_ms.is_some())];
+        Ok(Self {
+            paper: Mode::is_paper(*mode, &fixed)?,
+            headroom: headroom.map_or(default.headroom, |headroom| headroom.0),
+            average_ns: average_ms.map_or(default.average_ns, Milliseconds::ns),
+            max_queue_delay_ns: max_queue_delay_us.map_or(default.max_queue_delay_ns, Microseconds::us),
+        })
+    }
+}
+
+impl PolicyKnobs for AdaptiveKnobs {
+    const NAME: &'static str = "adaptive";
+
+    fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
+        Box::new(Adaptive { monitor: Monitor::new(self.clone(), 0) })
+    }
+}
+
+/// The policy with its state for one version.
+#[derive(Debug)]
+struct Adaptive {
+    monitor: Monitor,
+}
+
+impl BatchPolicy for Adaptive {
+    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
+        self.monitor.arrived(now, request.rows);
+    }
+
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let mut due = Ns::MAX;
+        for (sub_queue, entry) in view.pending.in_order() {
+            match dispatch(&mut self.monitor, view, entry) {
+                Dispatch::Go(rows) => {
+                    let selection = Selection::First(entry.first_within(rows, view.ledger).max(1));
+                    return Decision::New { sub_queue, selection, accepts_newcomers: true };
+                }
+                Dispatch::Until(then) => due = due.min(then),
+            }
+        }
+        if due == Ns::MAX { Decision::Nothing } else { Decision::Wait(due) }
+    }
+}
+
+/// Returns the dispatcher's decision for a sub-queue.
+fn dispatch(monitor: &mut Monitor, view: &View<'_>, sub_queue: &SubQueue) -> Dispatch {
+    let Some(first) = sub_queue.iter(view.ledger).next() else { return Dispatch::Until(Ns::MAX) };
+    let class = ShapeClass(view.ledger[first].lengths.clone());
+    let View { costs, max_rows, objective_ns, lanes, .. } = *view;
+    let demand = Demand { costs, class: &class, max_rows, objective_ns, lanes };
+    let waiting = u32::try_from(view.pending.rows).unwrap_or(u32::MAX);
+    let preferred = monitor.preferred(view.now, waiting, &demand);
+    let rows = u32::try_from(sub_queue.rows).unwrap_or(u32::MAX);
+    let oldest_arrival = sub_queue.oldest(view.ledger).unwrap_or(view.now);
+    let oldest_slack_ns = view.target(first).map(|target| {
+        let needs_ns = view.costs.whole(rows.min(view.max_rows), &class, Quantile::P99).unwrap_or(0);
+        target.saturating_sub(view.now).saturating_sub(needs_ns)
+    });
+    let queue = Queue { rows, oldest_arrival, oldest_slack_ns, lane_is_left: view.idle_besides > 0 };
+    monitor.dispatch(view.now, &queue, preferred, view.lane_is_idle, &demand)
+}

@@ -1,0 +1,216 @@
+//! The interface between a policy and the core. When a version is offered a lane, the policy reads a [`View`] and
+//! returns a [`Decision`], which `batches` carries out on the queue and the batch table. A policy has no clock and
+//! never changes a batch itself.
+
+use std::fmt::Debug;
+
+use smallvec::SmallVec;
+
+use crate::{
+    Ns, PartOrder, ShapeClass,
+    cost::Costs,
+    ids::{PartIx, RequestIx, SubQueueIx},
+    ledger::{Ledger, NEVER, Request},
+    queue::{LengthBucketing, Pending, SubQueue},
+    table::{
+        BatchTable,
+        batch::{Batch, Part},
+        pipeline::Pipeline,
+    },
+};
+
+/// A policy's decision about an offered lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Launch the next step of this part.
+    GoOn(PartIx),
+    /// Board requests of `sub_queue` as a new batch, and launch it. The batch accepts no newcomers if it will be split
+    /// later (DVABatch section 5.2.2).
+    New { sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    /// Let requests of `sub_queue` join the batch that has only this part, as a step at its foot. Then the policy
+    /// decides again.
+    Stretch { part: PartIx, sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    /// Cut the only step of this part, which waits, before each of these spans. Then the policy decides again.
+    Split { part: PartIx, before: SmallVec<[usize; 8]> },
+    /// Reject a request that can no longer meet its target. Then the policy decides again.
+    Refuse(RequestIx),
+    /// Launch nothing before this time unless something changes.
+    Wait(Ns),
+    /// Launch nothing.
+    Nothing,
+}
+
+/// The requests that board, from one sub-queue or several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// This many from the head of the sub-queue.
+    First(u32),
+    /// This many from the head of each of these sub-queues, which include the decision's own.
+    Heads(SmallVec<[(SubQueueIx, u32); 4]>),
+    /// Exactly these.
+    Named(Vec<RequestIx>),
+}
+
+/// The state that a policy decides on.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) now: Ns,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) pending: &'a Pending,
+    pub(crate) table: &'a BatchTable,
+    pub(crate) pipeline: &'a Pipeline,
+    pub(crate) costs: &'a Costs,
+    /// Number of runs that have corrected the costs.
+    pub(crate) learned: u64,
+    pub(crate) max_rows: u32,
+    pub(crate) objective_ns: Option<Ns>,
+    /// Least slack of any other model; `None` without targets, or if the policy does not ask for it.
+    pub(crate) neighbours_slack_ns: Option<Ns>,
+    /// The first part, in order, whose foot can run on the lane now.
+    pub(crate) ready: Option<&'a Part>,
+    /// Whether a new batch could be launched on the lane.
+    pub(crate) enterable: bool,
+    /// Whether the lane has no task.
+    pub(crate) lane_is_idle: bool,
+    /// Number of lanes that the group may use at once.
+    pub(crate) lanes: u32,
+    /// Number of idle lanes besides this one.
+    pub(crate) idle_besides: u32,
+}
+
+impl View<'_> {
+    /// Returns the part that runs before a new batch is formed: the first ready part, unless a request of a higher
+    /// level waits.
+    fn goes_first(&self) -> Option<PartIx> {
+        let ready = self.ready?;
+        let outranked = self.enterable && self.pending.best_level().is_some_and(|level| level < ready.level);
+        (!outranked).then_some(ready.ix)
+    }
+
+    /// Combines a decision about the pending requests with the ready part: the part runs instead if nothing boards, or
+    /// if the boarding requests do not have a higher level.
+    fn or_go_on(&self, decision: Decision) -> Decision {
+        let Some(ready) = self.ready else { return decision };
+        match decision {
+            Decision::Wait(_) | Decision::Nothing => Decision::GoOn(ready.ix),
+            Decision::New { sub_queue, .. } if self.level_of(sub_queue) >= ready.level => Decision::GoOn(ready.ix),
+            decision => decision,
+        }
+    }
+
+    /// Target completion time, if a deadline or objective is set.
+    pub(super) fn target(&self, request_ix: RequestIx) -> Option<Ns> {
+        let target = self.ledger[request_ix].target(self.objective_ns);
+        (target != NEVER).then_some(target)
+    }
+
+    /// Returns the padded shape that a sub-queue's requests would have as a batch, estimated from the first request.
+    pub(super) fn class_of(&self, sub_queue: &SubQueue) -> ShapeClass {
+        if !sub_queue.batch_key.class.0.is_empty() {
+            return sub_queue.batch_key.class.clone();
+        }
+        let first = sub_queue.iter(self.ledger).next();
+        first.map_or_else(ShapeClass::default, |request_ix| ShapeClass(self.ledger[request_ix].lengths.clone()))
+    }
+
+    /// Returns the level of a sub-queue's first request.
+    pub(super) fn level_of(&self, sub_queue: SubQueueIx) -> u64 {
+        let rank = self.pending.sub_queue(sub_queue).and_then(|sub_queue| sub_queue.rank(self.ledger));
+        rank.map_or(u64::MAX, |(level, ..)| level)
+    }
+}
+
+/// A policy over batches, with its state for one version.
+pub(crate) trait BatchPolicy: Debug + Send {
+    /// Decides what to run on a lane. A batch under way runs before new batches of its level.
+    fn decide(&mut self, view: &View<'_>) -> Decision {
+        if let Some(change) = self.change(view) {
+            return change;
+        }
+        if let Some(part) = view.goes_first() {
+            return Decision::GoOn(part);
+        }
+        let boards = if view.enterable { self.board(view) } else { Decision::Nothing };
+        view.or_go_on(boards)
+    }
+
+    /// Changes a batch under way or rejects a request, if the policy would do so before anything runs.
+    fn change(&mut self, _view: &View<'_>) -> Option<Decision> {
+        None
+    }
+
+    /// Selects waiting requests for a new batch, when one could be launched.
+    fn board(&mut self, view: &View<'_>) -> Decision;
+
+    /// Notes an arrival in a sub-queue. Some policies measure the rate of rows, others the order of arrivals.
+    fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: &Request) {}
+
+    /// Whether the policy ever stretches a batch.
+    fn stretches(&self) -> bool {
+        false
+    }
+
+    /// Whether the policy uses the slack of other models.
+    fn asks_for_neighbours(&self) -> bool {
+        false
+    }
+
+    /// Returns the order in which the parts of a split batch run.
+    fn part_order(&self) -> PartOrder {
+        PartOrder::DepthFirst
+    }
+
+    /// Whether newcomers may still join a batch of this age and progress.
+    fn keeps_open(&self, _now: Ns, _batch: &Batch, _stages: u16) -> bool {
+        false
+    }
+}
+
+/// The knobs of a policy over batches.
+pub(crate) trait PolicyKnobs: Default {
+    /// Name of the policy in configurations.
+    const NAME: &'static str;
+
+    /// Returns the knobs of a configuration that gives none, for a model of one stage without padding.
+    fn plain() -> Self {
+        Self::default()
+    }
+
+    /// Creates the policy for one version.
+    fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy>;
+
+    /// Returns what the policy requires of its version.
+    fn requirements(&self) -> Requirements {
+        Requirements::default()
+    }
+}
+
+/// Limits of the batches that a version can run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchLimits {
+    /// Rows of the largest batch.
+    pub(crate) max_rows: u32,
+    /// Whether requests may share a batch.
+    pub(crate) mergeable: bool,
+}
+
+/// A policy's requirements on its version's queue and costs.
+#[derive(Debug)]
+pub(crate) struct Requirements {
+    /// Whether costs must be learned, because the policy uses stage times.
+    pub(crate) costs: bool,
+    /// Whether requests board in the order of their targets.
+    pub(crate) targets: bool,
+    /// Whether requests may share a batch, if the model allows it.
+    pub(crate) shares_batches: bool,
+    /// Whether newcomers may join a batch between its stages.
+    pub(crate) joins: bool,
+    /// How lengths are rounded; `None`: by the queue's `bucket_width`.
+    pub(crate) lengths: Option<LengthBucketing>,
+}
+
+impl Default for Requirements {
+    fn default() -> Self {
+        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None }
+    }
+}

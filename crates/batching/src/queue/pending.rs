@@ -1,0 +1,339 @@
+//! Pending requests: first in, first out within each priority level, followed by the delayed requests of that level
+//! (timeout action `DELAY`). Any request leaves in O(1). Batch sizes count rows; `max_queue_size` counts requests.
+//!
+//! Requests that may share a batch (equal keys, and lengths that round up to the same class) are in one *sub-queue*. A
+//! request that cannot join the batch being formed is in another sub-queue, so neither delays the other.
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+
+use super::{
+    lengths::LengthGroups,
+    levels::Levels,
+    list::{IN_QUEUE, List},
+    order::{QueueOrder, Rank},
+    rules::QueueRules,
+    targets::Targets,
+};
+use crate::{
+    Lengths, Ns, RequestKey, ShapeClass,
+    ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    ledger::{Ledger, RequestState},
+};
+
+/// How lengths are rounded up. Requests with equal rounded lengths may share a batch.
+#[derive(Debug)]
+pub(crate) enum LengthBucketing {
+    /// No rounding: requests of any lengths share a batch.
+    Any,
+    /// To multiples of a width.
+    Width(u32),
+    /// The first length to the bound of its group (DVABatch's Policy I); the others unchanged.
+    Groups(LengthGroups),
+}
+
+/// The properties that all requests of a sub-queue share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BatchKey {
+    pub(crate) key: RequestKey,
+    pub(crate) class: ShapeClass,
+}
+
+impl BatchKey {
+    /// Creates the key of a request by rounding its lengths.
+    pub(crate) fn new(key: RequestKey, lengths: &Lengths, length_bucketing: &mut LengthBucketing) -> Self {
+        let class = match length_bucketing {
+            LengthBucketing::Any => Lengths::new(),
+            LengthBucketing::Width(width) => {
+                lengths.iter().map(|length| length.div_ceil(*width).saturating_mul(*width)).collect()
+            }
+            LengthBucketing::Groups(groups) => {
+                let mut class = lengths.clone();
+                class.iter_mut().take(1).for_each(|length| *length = groups.round(*length));
+                class
+            }
+        };
+        Self { key, class: ShapeClass(class) }
+    }
+
+    /// Equality for mostly empty keys, without a call of `memcmp` per field.
+    fn agree(&self, other: &Self) -> bool {
+        let ((one, two), (own, their)) = ((&self.key.0, &other.key.0), (&self.class.0, &other.class.0));
+        one.len() == two.len()
+            && own.len() == their.len()
+            && one.iter().zip(two).all(|(one, two)| one == two)
+            && own.iter().zip(their).all(|(own, their)| own == their)
+    }
+}
+
+/// The requests of one level in a sub-queue.
+#[derive(Debug, Default)]
+pub(crate) struct Level {
+    pub(crate) fresh: List<IN_QUEUE>,
+    /// Requests past their queue timeout under `DELAY`. They go behind the fresh requests of their level and before the
+    /// next level.
+    pub(crate) delayed: List<IN_QUEUE>,
+}
+
+/// Requests that may share a batch.
+#[derive(Debug, Default)]
+pub(crate) struct SubQueue {
+    pub(crate) batch_key: BatchKey,
+    /// Levels that have requests.
+    pub(crate) levels: Levels<Level>,
+    pub(crate) rows: u64,
+}
+
+impl SubQueue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// Returns its requests in boarding order.
+    pub(crate) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
+        self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
+    }
+
+    /// Returns how many requests from its head together have at most `rows` rows.
+    pub(crate) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
+        first_within(self.iter(ledger).map(|request_ix| ledger[request_ix].rows), rows) as u32
+    }
+
+    pub(crate) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
+        let (level, delayed, request_ix) = self.first()?;
+        Some((level, delayed, ledger[request_ix].seq))
+    }
+
+    /// Returns the level of the request that boards next, whether it is delayed, and its ledger index.
+    fn first(&self) -> Option<(u64, bool, RequestIx)> {
+        let (number, level) = self.levels.iter().next()?;
+        match level.fresh.head() {
+            Some(request_ix) => Some((number, false, request_ix)),
+            None => Some((number, true, level.delayed.head()?)),
+        }
+    }
+
+    /// Returns the arrival time of its oldest request. Fresh requests are in arrival order, delayed ones in timeout
+    /// order.
+    pub(crate) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
+        let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
+        let delayed = self.levels.iter().flat_map(|(_, level)| level.delayed.iter(ledger));
+        heads.chain(delayed).map(|request_ix| ledger[request_ix].arrived).min()
+    }
+
+    fn drop_level_if_empty(&mut self, level: u64) {
+        if self.levels.get(level).is_some_and(|entry| entry.fresh.is_empty() && entry.delayed.is_empty()) {
+            self.levels.remove(level);
+        }
+    }
+}
+
+/// Returns how many requests, given by their rows in order, together have at most `room` rows.
+pub(crate) fn first_within(rows: impl IntoIterator<Item = u32>, room: u32) -> usize {
+    let left = rows.into_iter().scan(room, |left, rows| {
+        *left = left.checked_sub(rows)?;
+        Some(())
+    });
+    left.count()
+}
+
+/// All requests of a version that have not boarded.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) rules: QueueRules,
+    /// Whether its requests may move to another core.
+    pub(crate) may_leave: bool,
+    pub(crate) sub_queues: Slab<SubQueue>,
+    /// Requests that wait for earlier requests of their sequence. They count like those in sub-queues.
+    pub(crate) held: SubQueue,
+    pub(crate) by_key: BTreeMap<BatchKey, SubQueueIx>,
+    /// The sub-queue of the latest arrival. Most arrivals join it without a search.
+    recent: Option<SubQueueIx>,
+    /// An empty sub-queue that is kept, so that a group whose requests are all alike does not create one for each.
+    spare: Option<SubQueueIx>,
+    /// Number of waiting requests per level, delayed ones included; levels without any have no entry.
+    pub(crate) by_level: Levels<u32>,
+    pub(crate) requests: usize,
+    pub(crate) rows: u64,
+    /// Number of requests in `held`.
+    held_requests: usize,
+    /// The order of the sub-queues.
+    pub(crate) order: QueueOrder,
+    /// Requests in sub-queues by target, if a policy or an objective needs it.
+    pub(crate) targets: Option<Targets>,
+}
+
+impl Pending {
+    pub(crate) fn new(rules: QueueRules, targets: Option<Targets>, may_leave: bool) -> Self {
+        Self { rules, targets, may_leave, ..Self::default() }
+    }
+
+    pub(crate) fn sub_queue(&self, sub_queue: SubQueueIx) -> Option<&SubQueue> {
+        self.sub_queues.get(sub_queue as usize)
+    }
+
+    /// Returns the sub-queue with this key, if any of its requests wait.
+    pub(crate) fn waiting_with(&self, batch_key: &BatchKey) -> Option<SubQueueIx> {
+        let sub_queue = *self.by_key.get(batch_key)?;
+        self.sub_queue(sub_queue).filter(|entry| !entry.is_empty()).map(|_| sub_queue)
+    }
+
+    /// Returns the requests of a sub-queue by level, fresh before delayed, then by target. Empty unless the group keeps
+    /// targets.
+    pub(crate) fn by_target(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
+        self.targets.iter().flat_map(move |targets| targets.of_sub_queue(sub_queue))
+    }
+
+    /// Returns the sub-queues that are not empty, starting with the one that boards next.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (SubQueueIx, &SubQueue)> {
+        self.order.sub_queues().filter_map(|sub_queue| Some((sub_queue, self.sub_queue(sub_queue)?)))
+    }
+
+    fn sub_queue_mut(&mut self, sub_queue: SubQueueIx) -> &mut SubQueue {
+        if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
+    }
+
+    /// Returns the number of requests that may board.
+    pub(crate) fn ready(&self) -> usize {
+        self.requests - self.held_requests
+    }
+
+    /// Returns the highest level with a waiting request.
+    pub(crate) fn best_level(&self) -> Option<u64> {
+        self.by_level.iter().next().map(|(level, _)| level)
+    }
+
+    /// Whether the level has reached its maximum number of requests.
+    pub(crate) fn is_full(&self, level: u64) -> bool {
+        let limit = self.rules.queue_of(level).max_queue_size;
+        limit != 0 && self.by_level.get(level).is_some_and(|waiting| *waiting >= limit)
+    }
+
+    /// Returns the sub-queue with this key; creates it if missing.
+    pub(crate) fn sub_queue_for(&mut self, batch_key: BatchKey) -> SubQueueIx {
+        if let Some(recent) = self.recent
+            && self.sub_queue(recent).is_some_and(|sub_queue| sub_queue.batch_key.agree(&batch_key))
+        {
+            return recent;
+        }
+        let sub_queues = &mut self.sub_queues;
+        let sub_queue = *self.by_key.entry(batch_key).or_insert_with_key(|batch_key| {
+            sub_queues.insert(SubQueue { batch_key: batch_key.clone(), ..SubQueue::default() }) as SubQueueIx
+        });
+        self.recent = Some(sub_queue);
+        sub_queue
+    }
+
+    /// Appends a request of the ledger to its level in `sub_queue`.
+    pub(crate) fn push(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
+        let request = &mut ledger[request_ix];
+        request.state = RequestState::Queued { sub_queue, delayed: false };
+        let (level, rows) = (request.level, u64::from(request.rows));
+        let entry = self.sub_queue_mut(sub_queue);
+        entry.rows += rows;
+        entry.levels.entry(level).fresh.push_back(ledger, request_ix);
+        *self.by_level.entry(level) += 1;
+        self.requests += 1;
+        ledger.may_leave += usize::from(self.may_leave);
+        self.rows += rows;
+        self.held_requests += usize::from(sub_queue == NOT_THEIR_TURN);
+        if let Some(targets) = &mut self.targets {
+            targets.insert(request_ix, &ledger[request_ix]);
+        }
+        if self.spare == Some(sub_queue) {
+            self.spare = None;
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Refiles a sub-queue whose first request may have changed.
+    fn refile(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
+        if let Some(entry) = self.sub_queues.get(sub_queue as usize) {
+            self.order.file(sub_queue, entry.rank(ledger));
+        }
+    }
+
+    /// Removes a request from its sub-queue. An empty sub-queue stays until it is retired.
+    pub(crate) fn remove(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let RequestState::Queued { sub_queue, .. } = ledger[request_ix].state else {
+            debug_assert!(false, "only a queued request leaves the queue");
+            return;
+        };
+        self.detach(ledger, request_ix);
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Removes up to `requests` requests from `sub_queue`, in boarding order, and passes each to `board`.
+    pub(crate) fn pop(
+        &mut self,
+        ledger: &mut Ledger,
+        sub_queue: SubQueueIx,
+        requests: u32,
+        mut board: impl FnMut(&mut Ledger, RequestIx),
+    ) {
+        for _ in 0..requests {
+            let Some((_, _, request_ix)) = self.sub_queues[sub_queue as usize].first() else { break };
+            self.detach(ledger, request_ix);
+            board(ledger, request_ix);
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    fn detach(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let request = &ledger[request_ix];
+        let RequestState::Queued { sub_queue, delayed } = request.state else { return };
+        let (level, rows) = (request.level, u64::from(request.rows));
+        let entry = self.sub_queue_mut(sub_queue);
+        entry.rows -= rows;
+        let lists = entry.levels.entry(level);
+        if delayed {
+            lists.delayed.remove(ledger, request_ix)
+        } else {
+            lists.fresh.remove(ledger, request_ix)
+        }
+        entry.drop_level_if_empty(level);
+        let waiting = self.by_level.entry(level);
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.by_level.remove(level);
+        }
+        self.requests -= 1;
+        ledger.may_leave -= usize::from(self.may_leave);
+        self.rows -= rows;
+        self.held_requests -= usize::from(sub_queue == NOT_THEIR_TURN);
+        if let Some(targets) = &mut self.targets {
+            targets.remove(request_ix, &ledger[request_ix]);
+        }
+    }
+
+    /// Moves a fresh request behind the others of its level (`DELAY`).
+    pub(crate) fn delay(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
+        let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
+        level.fresh.remove(ledger, request_ix);
+        level.delayed.push_back(ledger, request_ix);
+        let delayed = RequestState::Queued { sub_queue, delayed: true };
+        if let Some(targets) = &mut self.targets {
+            targets.remove(request_ix, &ledger[request_ix]);
+            ledger[request_ix].state = delayed;
+            targets.insert(request_ix, &ledger[request_ix]);
+        }
+        ledger[request_ix].state = delayed;
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Keeps an empty sub-queue as the spare one, and removes the previous spare.
+    pub(crate) fn retire(&mut self, sub_queue: SubQueueIx) {
+        let is_empty = self.sub_queue(sub_queue).is_some_and(SubQueue::is_empty);
+        if !is_empty || self.spare == Some(sub_queue) {
+            return;
+        }
+        if let Some(previous) = self.spare.replace(sub_queue) {
+            let removed = self.sub_queues.remove(previous as usize);
+            self.by_key.remove(&removed.batch_key);
+            if self.recent == Some(previous) {
+                self.recent = None;
+            }
+        }
+    }
+}

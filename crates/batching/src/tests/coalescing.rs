@@ -1,0 +1,126 @@
+//! Stages that coalesce newcomers: a stage (type 0), then a chain (type 1), on one lane.
+
+use paternoster_model::unfold::Unfolded;
+
+use super::cellular::{cell, cellular, core, done, failed, request, said};
+use crate::{CellId, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs, Ns, SegmentKnobs, StageKnobs};
+
+/// Time of a step of the chain, for any number of rows.
+const STEPS: Ns = 20;
+
+/// Fixed time of the stage, beside 2 ns a row.
+const FIXED: Ns = 8;
+
+fn knobs(fixed_ns: Ns, is_known: bool) -> Knobs {
+    let segments = [SegmentKnobs::Stage { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
+    let point = |rows, took_ns| CostPoint { rows, length: 0, took_ns };
+    let stage = [1, 2, 8].map(|rows| point(rows, fixed_ns + 2 * u64::from(rows))).to_vec();
+    let chain = [1, 8].map(|rows| point(rows, STEPS)).to_vec();
+    let latencies = is_known.then_some(CostTable { stages: vec![stage, chain] });
+    Knobs { latencies, stages: StageKnobs::chain(2), ..cellular(&[cell(3, 1), cell(8, 2)], &segments, 99) }
+}
+
+/// A core whose tasks take as long as they are known to.
+struct Played {
+    core: Core,
+    fixed_ns: Ns,
+    now: Ns,
+    task: u64,
+    last: String,
+}
+
+impl Played {
+    fn new(fixed_ns: Ns, is_known: bool) -> Self {
+        let core = core(knobs(fixed_ns, is_known), 1, LaneKnobs::default());
+        Self { core, fixed_ns, now: 0, task: 0, last: String::new() }
+    }
+
+    /// Lets a request arrive that has `steps` steps after the stage, and returns what is launched.
+    fn arrives(&mut self, req: u64, steps: u32) -> String {
+        let graph = vec![Unfolded::Steps(1), Unfolded::Steps(steps)];
+        let said = said(&self.core.step(self.now, Event::Arrived(request(req, graph))));
+        if !said.is_empty() {
+            self.last.clone_from(&said);
+        }
+        said
+    }
+
+    /// Ends the running task, and returns what is launched next.
+    fn ends(&mut self, fails: bool) -> String {
+        let rows = self.last.matches('.').count() as u64;
+        self.now += if self.last.contains("cell 0") { self.fixed_ns + 2 * rows } else { STEPS };
+        let event = if fails { failed(self.task) } else { done(self.task) };
+        self.last = said(&self.core.step(self.now, event));
+        self.core.check().expect("nothing is broken");
+        self.task += 1;
+        self.last.clone()
+    }
+
+    /// Brings four requests into the chain.
+    fn four_run(fixed_ns: Ns) -> Self {
+        let mut played = Self::new(fixed_ns, true);
+        assert_eq!(played.arrives(0, 90), "#0 cell 0: 0.0");
+        for req in 1..4 {
+            assert_eq!(played.arrives(req, 90), "");
+        }
+        assert_eq!(played.ends(false), "#1 cell 0: 1.0 2.0 3.0", "a full batch does not wait");
+        assert_eq!(played.ends(false), "#2 cell 1: 0.1 1.1 2.1 3.1");
+        played
+    }
+}
+
+#[test]
+fn a_newcomer_waits_until_its_wait_would_reach_the_delay_of_the_others() {
+    let mut played = Played::four_run(FIXED);
+    assert_eq!(played.arrives(4, 90), "");
+    // The stage delays four rows by 8 ns each; a step delays the newcomer by 20 ns.
+    assert_eq!(played.ends(false), "#3 cell 1: 0.2 1.2 2.2 3.2", "20 < 32");
+    assert_eq!(played.ends(false), "#4 cell 0: 4.0", "40 >= 32");
+    assert_eq!(played.ends(false), "#5 cell 1: 0.3 1.3 2.3 3.3 4.1");
+    assert_eq!(played.arrives(5, 90), "");
+    assert_eq!(played.ends(false), "#6 cell 1: 0.4 1.4 2.4 3.4 4.2", "the next newcomer waits from 0: 20 < 40");
+    assert_eq!(played.arrives(6, 90), "");
+    assert_eq!(played.ends(false), "#7 cell 0: 5.0 6.0", "20 + 2 * 20 >= 40, and both share the task");
+}
+
+#[test]
+fn newcomers_that_are_many_or_alone_run_at_once() {
+    let mut played = Played::four_run(FIXED);
+    played.arrives(4, 90);
+    played.arrives(5, 90);
+    assert_eq!(played.ends(false), "#3 cell 0: 4.0 5.0", "2 * 20 >= 32");
+    let mut alone = Played::new(FIXED, true);
+    assert_eq!(alone.arrives(0, 1), "#0 cell 0: 0.0");
+    assert_eq!(alone.ends(false), "#1 cell 1: 0.1");
+    assert_eq!(alone.arrives(1, 1), "");
+    assert_eq!(alone.ends(false), "0 Completed; #2 cell 0: 1.0", "no other row would be delayed");
+}
+
+#[test]
+fn nodes_do_not_wait_while_times_are_unknown() {
+    let mut played = Played::new(FIXED, false);
+    played.arrives(0, 90);
+    assert_eq!(played.ends(false), "#1 cell 1: 0.1");
+    played.arrives(1, 90);
+    assert_eq!(played.ends(false), "#2 cell 0: 1.0", "the stage has run with one row alone");
+}
+
+#[test]
+fn a_stage_that_failed_runs_again_at_once() {
+    let mut played = Played::four_run(FIXED);
+    played.arrives(4, 90);
+    played.arrives(5, 90);
+    assert_eq!(played.ends(false), "#3 cell 0: 4.0 5.0");
+    assert_eq!(played.ends(true), "#4 cell 0: 4.0", "in halves");
+    assert_eq!(played.ends(false), "#5 cell 0: 5.0");
+    assert_eq!(played.ends(false), "#6 cell 1: 0.2 1.2 2.2 3.2 4.1 5.1");
+}
+
+#[test]
+fn nodes_wait_for_a_few_tasks_of_others_at_most() {
+    let mut played = Played::four_run(100 * STEPS);
+    played.arrives(4, 90);
+    let launched: Vec<String> = (0..9).map(|_| played.ends(false)).collect();
+    assert!(launched[..8].iter().all(|said| said.contains("cell 1")), "{launched:?}");
+    assert_eq!(launched[8], "#11 cell 0: 4.0");
+}

@@ -1,0 +1,196 @@
+//! A driver in virtual time: wakes the core when requested, and checks each step against the oracle and the invariants.
+
+use std::collections::BTreeSet;
+
+use super::oracle::Oracle;
+use crate::{
+    Action, Actions, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs,
+    ReqId, RequestKey, RowOutcome, Task, TaskId, WindowKnobs, core::invariants,
+};
+
+/// A core, its lanes and the time.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    pub(super) core: Core,
+    pub(super) oracle: Oracle,
+    pub(super) now: Ns,
+    pub(super) wake: Option<Ns>,
+    lanes: BTreeSet<LaneId>,
+    idle: BTreeSet<LaneId>,
+    draining: BTreeSet<ModelId>,
+    pub(super) drained: BTreeSet<ModelId>,
+}
+
+/// Triton's `dynamic_batching`: the knobs of the queue and of the window together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DynamicBatching {
+    pub(super) preferred_batch_sizes: Vec<u32>,
+    pub(super) max_queue_delay_ns: Ns,
+    pub(super) preserve_ordering: bool,
+    pub(super) priority_levels: u64,
+    pub(super) default_priority_level: u64,
+    pub(super) default_queue: QueueKnobs,
+    pub(super) level_queues: Vec<(u64, QueueKnobs)>,
+    pub(super) bucket_width: u32,
+}
+
+/// A window of `max_batch_rows` rows without delay or limits, for tests to change.
+pub(super) fn window(max_batch_rows: u32, batching: DynamicBatching) -> Knobs {
+    let DynamicBatching { preferred_batch_sizes, max_queue_delay_ns, .. } = batching;
+    let queueing = QueueingKnobs {
+        preserve_ordering: batching.preserve_ordering,
+        priority_levels: batching.priority_levels,
+        default_priority_level: batching.default_priority_level,
+        default_queue: batching.default_queue,
+        level_queues: batching.level_queues,
+        bucket_width: batching.bucket_width,
+        hold_until_waiting: 0,
+        hold_until_backlog: 0,
+    };
+    let policy = Policy::Window(WindowKnobs { preferred_batch_sizes, max_queue_delay_ns });
+    Knobs { max_batch_rows, max_in_flight: 8, queueing, policy, ..Knobs::default() }
+}
+
+pub(super) fn serial() -> Knobs {
+    Knobs { max_batch_rows: 8, max_in_flight: 8, ..Knobs::default() }
+}
+
+/// A request of one row without options.
+pub(super) fn arrival(req: u64) -> Arrival {
+    Arrival {
+        req: ReqId(req),
+        model: ModelId(0),
+        rows: 1,
+        lengths: Default::default(),
+        key: RequestKey::default(),
+        priority: 0,
+        board_by: None,
+        expiry: None,
+        graph: Box::default(),
+        sequence: None,
+        first: None,
+    }
+}
+
+impl Pool {
+    /// Creates a pool of models 0, 1, … with these knobs on `lanes` lanes.
+    pub(super) fn new(lanes: u16, models: impl IntoIterator<Item = Knobs>) -> Self {
+        let mut pool = Self::default();
+        for (model, knobs) in (0..).zip(models) {
+            pool.model_up(ModelId(model), knobs);
+        }
+        for lane in 0..lanes {
+            pool.lanes.insert(LaneId(lane));
+            pool.idle.insert(LaneId(lane));
+            pool.act(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
+        }
+        pool
+    }
+
+    pub(super) fn model_up(&mut self, model: ModelId, knobs: Knobs) -> Actions {
+        self.oracle.models.entry(model).or_insert_with(|| knobs.clone());
+        self.act(Event::ModelUp(model, knobs))
+    }
+
+    pub(super) fn arrive(&mut self, arrival: Arrival) -> Actions {
+        self.oracle.pass(self.now);
+        self.oracle.arrive(arrival.clone(), self.now);
+        self.act(Event::Arrived(arrival))
+    }
+
+    pub(super) fn cancel(&mut self, req: ReqId) -> Actions {
+        self.oracle.pass(self.now);
+        self.oracle.cancel(req);
+        self.act(Event::Cancelled(req))
+    }
+
+    pub(super) fn resume(&mut self, req: ReqId) -> Actions {
+        self.oracle.pass(self.now);
+        self.oracle.resume(req);
+        self.act(Event::Resumed(req))
+    }
+
+    pub(super) fn complete(&mut self, task: TaskId, rows: &[RowOutcome]) -> Actions {
+        self.land(task, Some(rows));
+        self.act(Event::Completed { task, rows })
+    }
+
+    pub(super) fn fail(&mut self, task: TaskId) -> Actions {
+        self.land(task, None);
+        self.act(Event::Failed { task })
+    }
+
+    fn land(&mut self, task: TaskId, outcomes: Option<&[RowOutcome]>) {
+        self.oracle.pass(self.now);
+        if let Some(task) = self.oracle.running.get(&task) {
+            self.idle.insert(task.lane);
+        }
+        self.oracle.land(task, outcomes);
+    }
+
+    pub(super) fn drain(&mut self, model: ModelId) -> Actions {
+        self.oracle.release(model);
+        if self.oracle.models.contains_key(&model) {
+            self.draining.insert(model);
+        }
+        self.act(Event::ModelDraining(model))
+    }
+
+    pub(super) fn wake(&mut self) -> Actions {
+        self.wake = None;
+        self.act(Event::Wake)
+    }
+
+    /// Advances time, with every wake at its time.
+    pub(super) fn pass_to(&mut self, until: Ns) {
+        while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
+            self.now = self.now.max(wake);
+            self.wake();
+        }
+        self.now = until;
+    }
+
+    pub(super) fn running(&self) -> Vec<Task> {
+        self.oracle.running.values().cloned().collect()
+    }
+
+    fn act(&mut self, event: Event<'_>) -> Actions {
+        self.oracle.pass(self.now);
+        let actions = self.core.step(self.now, event);
+        for action in &actions {
+            self.take(action);
+        }
+        self.oracle.check_quiet(self.now, self.idle.len());
+        for model in &self.draining {
+            let busy = self.oracle.is_busy(*model);
+            assert!(busy, "{model:?} has nothing left and is not drained");
+        }
+        if let Err(broken) = invariants::check(&self.core) {
+            panic!("at {}: {broken}", self.now);
+        }
+        actions
+    }
+
+    fn take(&mut self, action: &Action) {
+        match action {
+            Action::Launch(task) => {
+                assert!(self.idle.remove(&task.lane), "{:?} is launched on a lane that is not idle", task.id);
+                self.oracle.launch(task, self.now);
+            }
+            Action::Emit { req, step } => self.oracle.emit(*req, *step),
+            Action::Finish { req, end } => self.oracle.finish(*req, *end),
+            Action::Joined { .. } | Action::SequenceOver { .. } => panic!("no version here has sequences"),
+            Action::Recalled(arrival) => panic!("{:?} leaves, and nobody has asked it to", arrival.req),
+            Action::Drained(model) => {
+                assert!(self.draining.remove(model), "{model:?} drained without being asked to");
+                assert!(!self.oracle.is_busy(*model), "{model:?} has a request or a task left and is drained");
+                self.oracle.models.remove(model);
+                self.drained.insert(*model);
+            }
+            Action::WakeAt(at) => {
+                assert!(self.wake.is_none_or(|wake| *at < wake), "a wake at {at} is announced after {:?}", self.wake);
+                self.wake = Some(*at);
+            }
+        }
+    }
+}

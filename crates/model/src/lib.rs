@@ -1,0 +1,29 @@
+//! Static descriptions of models: datatypes, tensor specifications, and the specification of a loaded version.
+//!
+//! Nothing here depends on the wire formats, the scheduler or devices.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+// Nothing here has a clock: the same input gives the same on every run.
+#![warn(clippy::disallowed_types)]
+
+mod axis_length;
+mod datatype;
+mod indices;
+mod sequence;
+mod spec;
+mod stages;
+mod tensor;
+pub mod unfold;
+
+pub use axis_length::{AxisLength, AxisLengthError};
+pub use datatype::DataType;
+pub use indices::IndexRange;
+pub use sequence::{CorrelationId, InSequence};
+pub use spec::{ModelSpec, SymbolId};
+pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};
+pub use tensor::{Dims, TensorSpec, element_count};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,198 @@
+//! Checks that an unfolding fits its cells, its model, and itself.
+
+use smallvec::SmallVec;
+
+use super::{CellSpec, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding};
+use crate::{DataType, Dims, ModelSpec, TensorSpec, element_count};
+
+impl Unfolding {
+    /// Checks that each segment fits its cells and reads only tensors that exist when it runs, and that every output of
+    /// the model is provided.
+    ///
+    /// # Errors
+    /// A message that names the segment and the input or output at fault.
+    pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
+        for (number, segment) in self.segments.iter().enumerate() {
+            let checked = Checker { spec, unfolding: self, number, segment }.segment();
+            checked.map_err(|fault| format!("segment '{}': {fault}", segment.name))?;
+        }
+        if self.outputs.len() != spec.outputs.len() {
+            return Err(format!("expected an emit for each of {} outputs", spec.outputs.len()));
+        }
+        let streams = |emitted: &Emitted| self.segments.get(emitted.segment).is_some_and(|segment| segment.streams);
+        if spec.decoupled && !self.outputs.iter().all(streams) {
+            return Err(
+                "a decoupled model answers step by step: expected all outputs from a segment that streams".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns, for each type of a segment, its output with the same name as this output of the first type.
+    ///
+    /// # Errors
+    /// If a type has no such output.
+    pub fn outputs_of(&self, segment: &Segment, output: usize) -> Result<SmallVec<[usize; 2]>, String> {
+        let mut cells = segment.types.iter().map(|nodes| &self.cells[nodes.cell]);
+        let first = cells.next().ok_or("expected nodes of at least one type")?;
+        let given = first.outputs.get(output);
+        let name = &given.ok_or_else(|| format!("cell '{}' has no output {output}", first.name))?.name;
+        let others = cells.map(|cell| {
+            let found = cell.outputs.iter().position(|output| output.name == *name);
+            found.ok_or_else(|| format!("cell '{}' has no output '{name}'", cell.name))
+        });
+        std::iter::once(Ok(output)).chain(others).collect()
+    }
+}
+
+/// Checks one segment.
+struct Checker<'a> {
+    spec: &'a ModelSpec,
+    unfolding: &'a Unfolding,
+    number: usize,
+    segment: &'a Segment,
+}
+
+impl Checker<'_> {
+    fn segment(&self) -> Result<(), String> {
+        let Self { unfolding, segment, .. } = self;
+        let types = segment.types.len();
+        if types != if matches!(segment.nodes, Nodes::Tree { .. }) { 2 } else { 1 } {
+            return Err(format!("expected nodes of one type, or of two in a tree, but found {types}"));
+        }
+        for nodes in &segment.types {
+            let cell = &unfolding.cells[nodes.cell];
+            if nodes.inputs.len() != cell.inputs.len() {
+                let (expected, name) = (cell.inputs.len(), &cell.name);
+                return Err(format!("expected a source for each of {expected} inputs of cell '{name}'"));
+            }
+            for (input, source) in cell.inputs.iter().zip(&nodes.inputs) {
+                self.input(input, source).map_err(|fault| format!("input '{}': {fault}", input.name))?;
+            }
+            let of_rows = nodes.inputs.iter().filter(|source| matches!(source, Source::Rows(_))).count();
+            if of_rows > 0 && (of_rows < nodes.inputs.len() || segment.nodes != Nodes::Stage) {
+                return Err("expected a single node, all of whose inputs are rows, or none".to_owned());
+            }
+        }
+        for emit in &segment.emits {
+            unfolding.outputs_of(segment, emit.output)?;
+        }
+        if let Nodes::Decode { until: Some((output, _)), .. } = segment.nodes {
+            let given = self.first().outputs.get(output).ok_or("'until' names no output of its cell")?;
+            if !is_integer(given) {
+                return Err(format!("'until' reads '{}': expected one INT32 or INT64 a row", given.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn first(&self) -> &CellSpec {
+        &self.unfolding.cells[self.segment.types[0].cell]
+    }
+
+    fn input(&self, input: &TensorSpec, source: &Source) -> Result<(), String> {
+        match source {
+            Source::Step { of, .. } | Source::Whole(of) | Source::Rows(of) => self.is_there(*of),
+            Source::Length(of) => takes_length(input).and_then(|()| self.is_there(*of)),
+            Source::GrownLength => takes_length(input),
+            Source::Grown { output } => {
+                let given = self.first().outputs.get(*output).ok_or("grows by no output of its cell")?;
+                grows_by(input, given)?;
+                self.unfolding.outputs_of(self.segment, *output).map(drop)
+            }
+            Source::Control { no, yes, .. } => {
+                is_single(input)?;
+                is_row(input, "is given", no)?;
+                is_row(input, "is given", yes)
+            }
+            Source::CorrelationId => {
+                use DataType::{Bytes, Int32, Int64, Uint32, Uint64};
+                if !matches!(input.datatype, Bytes | Int32 | Int64 | Uint32 | Uint64) {
+                    let found = input.datatype;
+                    return Err(format!("expected an integer or a string for a correlation id, but it is {found}"));
+                }
+                is_single(input)
+            }
+            Source::Carried { output, start, .. } => {
+                let given = self.first().outputs.get(*output).ok_or("carries no output of its cell")?;
+                agree(input, given)?;
+                match start {
+                    Start::Tensor(tensor) => self.is_there(*tensor)?,
+                    Start::Row(row) => is_row(input, "starts with", row)?,
+                }
+                self.unfolding.outputs_of(self.segment, *output).map(drop)
+            }
+            Source::Child { output, none, .. } => {
+                let outputs = self.unfolding.outputs_of(self.segment, *output)?;
+                for (nodes, output) in self.segment.types.iter().zip(outputs) {
+                    agree(input, &self.unfolding.cells[nodes.cell].outputs[output])?;
+                }
+                is_row(input, "reads", none)
+            }
+        }
+    }
+
+    /// Checks that a tensor exists when the segment runs.
+    fn is_there(&self, tensor: Tensor) -> Result<(), String> {
+        let is_there = match tensor {
+            Tensor::Input(input) => input < self.spec.inputs.len(),
+            Tensor::Emitted(Emitted { segment, emit }) => {
+                segment < self.number && emit < self.unfolding.segments[segment].emits.len()
+            }
+        };
+        if is_there { Ok(()) } else { Err("comes from nothing that is there by then".to_owned()) }
+    }
+}
+
+fn agree(input: &TensorSpec, output: &TensorSpec) -> Result<(), String> {
+    let same = input.datatype == output.datatype && input.dims == output.dims;
+    let shown = |tensor: &TensorSpec| format!("{} {:?}", tensor.datatype, tensor.dims.as_slice());
+    if same { Ok(()) } else { Err(format!("is {}, but '{}' is {}", shown(input), output.name, shown(output))) }
+}
+
+/// Returns whether a tensor has one INT32 or INT64 per row.
+fn is_integer(tensor: &TensorSpec) -> bool {
+    matches!(tensor.datatype, DataType::Int32 | DataType::Int64) && element_count(&tensor.dims) == Some(1)
+}
+
+fn takes_length(input: &TensorSpec) -> Result<(), String> {
+    if is_integer(input) { Ok(()) } else { Err("expected one INT32 or INT64 for a length".to_owned()) }
+}
+
+/// Checks that an input has one element per row.
+fn is_single(input: &TensorSpec) -> Result<(), String> {
+    if element_count(&input.dims) == Some(1) {
+        return Ok(());
+    }
+    Err(format!("expected one element a row, but it has the dims {:?}", input.dims.as_slice()))
+}
+
+/// Checks that bytes have the size of a row of an input.
+fn is_row(input: &TensorSpec, what: &str, bytes: &[u8]) -> Result<(), String> {
+    let elements =
+        element_count(&input.dims).ok_or("expected fixed dims for what is carried or comes from children")?;
+    let expected = elements.saturating_mul(input.datatype.size_bytes().unwrap_or(0));
+    if bytes.len() == expected { Ok(()) } else { Err(format!("{what} {} bytes, expected {expected}", bytes.len())) }
+}
+
+/// Checks that an input can hold concatenated rows of an output: its first axis varies, and the others are those of the
+/// output.
+fn grows_by(input: &TensorSpec, output: &TensorSpec) -> Result<(), String> {
+    let row = &output.dims;
+    if element_count(row).is_none() {
+        return Err(format!("expected fixed dims of what it grows by, but '{}' is {:?}", output.name, row.as_slice()));
+    }
+    let mut dims = Dims::from_slice(&[-1]);
+    dims.extend_from_slice(row);
+    if input.datatype == output.datatype && input.dims == dims {
+        return Ok(());
+    }
+    Err(format!(
+        "expected {} {:?}, rows of '{}' one behind the other, but found {} {:?}",
+        output.datatype,
+        dims.as_slice(),
+        output.name,
+        input.datatype,
+        input.dims.as_slice()
+    ))
+}

@@ -1,0 +1,105 @@
+use smallvec::smallvec;
+
+use super::*;
+use crate::unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Operator, Start, Which};
+
+fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
+    TensorSpec::new(name, datatype, dims)
+}
+
+fn segment(name: &str, source: Source, nodes: Nodes) -> Segment {
+    let types = smallvec![NodeType { cell: 0, inputs: vec![source] }];
+    let emits = vec![Emit { name: "h".to_owned(), output: 0, which: Which::Last }];
+    Segment { name: name.to_owned(), types, nodes, emits, streams: false }
+}
+
+fn unfolding(segments: Vec<Segment>) -> Unfolding {
+    let cell = CellSpec {
+        name: "step".to_owned(),
+        inputs: vec![tensor("x", DataType::Int64, &[])],
+        outputs: vec![tensor("h", DataType::Fp32, &[2])],
+        max_rows: 4,
+        min_followup: 1,
+        priority: 1,
+    };
+    Unfolding { cells: vec![cell], segments, outputs: vec![Emitted { segment: 0, emit: 0 }] }
+}
+
+/// Steps over the first input.
+fn over() -> Source {
+    Source::Step { of: Tensor::Input(0), reversed: false }
+}
+
+/// A source that does not read per step.
+fn carried() -> Source {
+    Source::Carried { output: 0, start: Start::Tensor(Tensor::Input(0)), is_kept: false }
+}
+
+fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<Given<'a>> {
+    Some(Given { shape, data })
+}
+
+#[test]
+fn a_request_has_as_many_steps_as_its_inputs_are_long() {
+    let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(50)]));
+    let unfolding = unfolding(vec![
+        segment("stage", over(), Nodes::Stage),
+        segment("chain", over(), Nodes::Chain { steps: Expression::Length(0) }),
+        segment("decode", carried(), Nodes::Decode { max_steps: longer, until: None }),
+    ]);
+    let specs = [tensor("tokens", DataType::Int64, &[-1])];
+    let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
+    assert_eq!(graph.as_ref(), [Unfolded::Steps(1), Unfolded::Steps(7), Unfolded::Steps(57)]);
+    let refusal = |inputs: &[Option<Given<'_>>]| unfolding.unfold(&specs, inputs).expect_err("it does not").to_string();
+    let empty = "segment 'chain' would have no step: expected an input of at least one element along its first axis";
+    assert_eq!(refusal(&[given(&[0], &[])]), empty);
+    assert_eq!(refusal(&[None]), "segment 'chain' takes its number of steps from inputs that are left out");
+    let long = "segment 'chain' would have 1048577 steps, expected at most 1048576";
+    assert_eq!(refusal(&[given(&[1_048_577], &[])]), long);
+}
+
+#[test]
+fn what_is_gone_over_has_a_row_for_each_step() {
+    let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(1)]));
+    let unfolding = unfolding(vec![segment("chain", over(), Nodes::Chain { steps: longer })]);
+    let refused = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
+    let expected = "input 'tokens': expected a row for each of 8 steps, but found 7";
+    assert_eq!(refused.expect_err("there are seven").to_string(), expected);
+}
+
+#[test]
+fn a_stage_that_goes_over_rows_is_one_node_and_has_a_row() {
+    let unfolding = unfolding(vec![segment("stage", Source::Rows(Tensor::Input(0)), Nodes::Stage)]);
+    let specs = [tensor("tokens", DataType::Int64, &[-1])];
+    let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
+    assert_eq!(graph.as_ref(), [Unfolded::Steps(1)]);
+    let refused = unfolding.unfold(&specs, &[given(&[0], &[])]).expect_err("there is none");
+    let expected = "segment 'stage' would have no step: expected an input of at least one element along its first axis";
+    assert_eq!(refused.to_string(), expected);
+}
+
+#[test]
+fn a_loop_runs_once_at_least() {
+    let none = Expression::Joined(Operator::Minus, Box::new([Expression::Length(0), Expression::Number(50)]));
+    let unfolding = unfolding(vec![segment("decode", over(), Nodes::Decode { max_steps: none, until: None })]);
+    let graph = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
+    assert_eq!(graph.expect("it unfolds").as_ref(), [Unfolded::Steps(1)]);
+}
+
+#[test]
+fn a_tree_is_what_its_children_say() {
+    let tree = Nodes::Tree { children: 0, max_nodes: 3 };
+    let unfolding = unfolding(vec![segment("tree", Source::Whole(Tensor::Input(0)), tree)]);
+    let specs = [tensor("children", DataType::Int32, &[-1, 2])];
+    let table = |children: &[i32]| children.iter().flat_map(|child| child.to_le_bytes()).collect::<Vec<u8>>();
+    let unfold = |shape: &[i64], children: &[i32]| unfolding.unfold(&specs, &[given(shape, &table(children))]);
+    let graph = unfold(&[3, 2], &[1, 2, -1, -1, -1, -1]).expect("a tree");
+    let Unfolded::Tree(topology) = &graph[0] else { panic!("a tree") };
+    assert_eq!((topology.nodes(), topology.children_of(0), topology.is_root(0)), (3, &[1, 2][..], true));
+    let refusal = |shape: &[i64], children: &[i32]| unfold(shape, children).expect_err("it is none").to_string();
+    assert_eq!(refusal(&[2, 3], &[-1; 6]), "input 'children': expected [nodes, 2], but found [2, 3]");
+    assert_eq!(refusal(&[4, 2], &[-1; 8]), "input 'children': expected at most 3 nodes, but found 4");
+    assert_eq!(refusal(&[2, 2], &[1, -1, 0, -1]), "node 0 is among its own descendants");
+    let empty = "segment 'children' would have no step: expected an input of at least one element along its first axis";
+    assert_eq!(refusal(&[0, 2], &[]), empty);
+}
