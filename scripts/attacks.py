@@ -12,6 +12,7 @@ import argparse
 import base64
 import csv
 import gzip
+import http.client
 import json
 import logging
 import multiprocessing
@@ -491,6 +492,30 @@ def stray_keys(given):
 
 
 @attack
+def empty_keys(given):
+    """Groups of methods whose key is an unset variable, so that an empty header would do."""
+    for flag in ("--grpc-restricted-protocol=model-repository:admin=", "--http-restricted-api=model-repository:admin="):
+        try:
+            with given.serve(given.plain, flag):
+                yield flag, "THE SERVER STARTS"
+        except Exception as refusal:
+            yield flag, f"it does not start: {str(refusal).split('error=')[-1].strip()[:100]}"
+
+
+@attack
+def rebinding(given):
+    """A page of another site asks a server on loopback through a name of its own, which it has bound to 127.0.0.1."""
+    with given.serve(given.plain) as server:
+        host, port = server.http.split(":")
+        for name in (f"evil.example:{port}", server.http):
+            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            connection.request("GET", "/v2/overview", headers={"Host": name})
+            answer = connection.getresponse()
+            yield f"Host: {name.split(':')[0]}", f"{answer.status}, {len(answer.read())} bytes"
+            connection.close()
+
+
+@attack
 def vanished_repository(given):
     """The repository's directory is gone for two polls; checks whether the models are served meanwhile."""
     repository = given.folder / "vanishing"
@@ -551,11 +576,11 @@ def main():
     if unknown:
         parser.error(f"no attack is named {', '.join(sorted(unknown))}; there are {', '.join(ATTACKS)}")
 
-    figures = []
+    figures, program = [], (given.program or binary()).resolve()
     with tempfile.TemporaryDirectory(prefix="paternoster-attacks-") as folder:
         # Relative paths in a model must find nothing here but the decoy.
         os.chdir(attack_models.decoy(Path(folder)))
-        shared = Given((given.program or binary()).resolve(), folder)
+        shared = Given(program, folder)
         for name in given.names or ATTACKS:
             print(f"{name}: {ATTACKS[name].__doc__}", flush=True)
             for what, value in ATTACKS[name](shared):
