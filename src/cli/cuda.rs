@@ -10,7 +10,7 @@ use crate::{
     device::cuda::{
         Compiler,
         cards::{self, Card},
-        libraries,
+        libraries::{self, Loaded},
     },
     executor::{CardsOptions, Pool},
     observe::WatchedCards,
@@ -90,20 +90,27 @@ impl CudaArgs {
         if self.device == DeviceChoice::Cpu {
             return Ok(Err("the server was started with --device cpu".to_owned()));
         }
-        let there = match (cards::cards(), &self.device) {
+        let there = cards::cards().and_then(|there| Ok((there, libraries::open(self.libraries.as_deref())?)));
+        let (there, found) = match (there, &self.device) {
             (Ok(there), _) => there,
             (Err(reason), DeviceChoice::Cuda(_)) => return Err(format!("--device: {reason}")),
             (Err(reason), _) => {
-                info!(%reason, "models run on the CPU");
+                if reason.is_fault() {
+                    warn!(%reason, "cards cannot be used; models run on the CPU");
+                } else {
+                    info!(%reason, "models run on the CPU");
+                }
                 return Ok(Err(reason.to_string()));
             }
         };
-        let found = libraries::preload(self.libraries.as_deref());
         for (path, reason) in &found.broken {
             warn!(library = %path.display(), %reason, "CUDA library cannot be loaded");
         }
-        for path in &found.loaded {
-            info!(library = %path.display(), "CUDA library is loaded");
+        for reason in &found.warnings {
+            warn!(%reason, "CUDA library is not the chosen one");
+        }
+        for Loaded { library, version, path, .. } in found.libraries.iter().flatten() {
+            info!(%library, version, path = %path.display(), "CUDA library is loaded");
         }
         let ordinals = self.chosen(&there)?;
         for card in there.iter().filter(|card| ordinals.contains(&card.ordinal)) {

@@ -10,7 +10,7 @@
 //!   [`DeviceError::Lost`].
 //!
 //! A [`Cuda`] is used only by the thread that opened it. `driver` calls the driver and owns its handles, `queue` is one
-//! stream, `libraries` finds CUDA's libraries, `compiler` compiles kernels, `products` multiplies matrices,
+//! stream, `libraries` finds and checks CUDA's libraries, `compiler` compiles kernels, `products` multiplies matrices,
 //! `convolutions` convolves images, `capture` issues operations to graphs, `sharing` opens memory of other processes,
 //! and [`cards`](mod@cards) lists the cards.
 
