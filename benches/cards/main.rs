@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{library} {version}, {}", path.display());
     }
     let (depth, parameter_bytes) = (timing::DEPTH, PARAMETER_BYTES);
-    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth, parameter_bytes };
+    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth, parameter_bytes, memory_bytes: None };
     let mut cuda = Cuda::open(&options, &Compiler::new(args.cuda_kernel_directory.clone()), Arc::new(Unheard))?;
     println!("{card}\n");
     if args.stages {

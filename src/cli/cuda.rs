@@ -39,6 +39,11 @@ pub struct CudaArgs {
     #[arg(long = "cuda-libraries", value_name = "DIR")]
     pub libraries: Option<PathBuf>,
 
+    /// Bytes of each card's memory that models may reserve; 0 leaves it to what is free. A model that does not fit is
+    /// rejected, or runs on the CPU if it may
+    #[arg(long = "cuda-memory-bytes", value_name = "BYTES", default_value_t = 0)]
+    pub memory_bytes: usize,
+
     /// Directory for compiled kernels; defaults to one beside the profiles
     #[arg(long = "cuda-kernel-directory", value_name = "DIR")]
     pub kernel_directory: Option<PathBuf>,
@@ -121,6 +126,7 @@ impl CudaArgs {
             lanes: self.streams,
             horizon_ns: self.horizon_us * 1000,
             depth: if self.horizon_us == 0 { 1 } else { DEPTH },
+            memory_bytes: Some(self.memory_bytes).filter(|&bytes| bytes > 0),
             compiler: Compiler::new(self.kernels()),
             journal: None,
         }))

@@ -33,7 +33,7 @@ use super::{
     stores::LetGo,
     table::{Retired, Table},
 };
-use crate::observe::RepositoryStats;
+use crate::observe::{CardMemory, RepositoryStats};
 
 /// State shared by loads, unloads and polls. `table` is authoritative; `serving` is the snapshot of it that requests
 /// read.
@@ -419,5 +419,8 @@ fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded
         loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), held: None, ..request.clone() });
     let handle = loader.load(request)?;
     handle.stats().loaded_in(began.elapsed());
+    for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
+        tracing::info!(card, bytes, "memory of a CUDA card reserved");
+    }
     Ok(Loaded { version: Arc::new(ModelVersion::new(handle, config)), unprofiled })
 }

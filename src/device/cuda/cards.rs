@@ -5,7 +5,7 @@ use std::fmt;
 use cudarc::driver::{result, sys::CUdevice_attribute as Attribute};
 
 use super::{
-    driver::named,
+    driver::{named, uuid},
     libraries::{self, CudaVersion},
 };
 
@@ -89,24 +89,21 @@ fn card(ordinal: u16) -> Result<Card, result::DriverError> {
             result::device::total_mem(device)?,
         )
     };
-    let bytes = result::device::get_uuid(device)?.bytes;
     Ok(Card {
         ordinal,
         name: result::device::get_name(device)?,
         capability: (major, minor),
         memory_bytes,
-        uuid: uuid(&bytes.map(|byte| byte as u8)),
+        uuid: uuid(result::device::get_uuid(device)?),
     })
-}
-
-/// Formats an identifier as the driver's tools do.
-fn uuid(bytes: &[u8; 16]) -> String {
-    let hex = |range: std::ops::Range<usize>| bytes[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_char;
+
+    use cudarc::driver::sys::CUuuid;
+
     use super::*;
 
     #[test]
@@ -116,7 +113,7 @@ mod tests {
             name: "Card X".to_owned(),
             capability: (9, 0),
             memory_bytes: 80 << 30,
-            uuid: uuid(&std::array::from_fn(|at| at as u8)),
+            uuid: uuid(CUuuid { bytes: std::array::from_fn(|at| at as c_char) }),
         };
         assert_eq!(card.uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
         assert_eq!(card.to_string(), "Card X, compute capability 9.0, 80 GiB");

@@ -93,6 +93,8 @@ pub struct Pool {
     backlog: Arc<Backlog>,
     timeline: Arc<Timeline>,
     task_time_limit: Duration,
+    /// Maximum bytes of each card's memory.
+    card_memory_bytes: Option<usize>,
     pub(super) responsiveness: watch::Sender<Responsiveness>,
     pub(super) clock: Clock,
     next_model: AtomicU32,
@@ -153,6 +155,7 @@ impl Pool {
             stats,
             timeline: Arc::clone(&options.timeline),
             task_time_limit: options.task_time_limit,
+            card_memory_bytes: options.cards.memory_bytes,
             responsiveness: watch::Sender::default(),
             clock,
             next_model: AtomicU32::new(0),
@@ -292,6 +295,7 @@ impl Pool {
                     shard.queue(&mut vec![Order::Unload(id)]);
                     shard.issue(self);
                 }
+                loaded.stats.left_cards();
                 return Err(format!("device {home} cannot hold model '{}': {fault}", loaded.spec.name));
             }
             own_knobs.push(knobs);
@@ -307,6 +311,11 @@ impl Pool {
     /// Returns its cards by their numbers in the driver.
     pub fn cards(&self) -> impl Iterator<Item = u16> + '_ {
         self.kinds.iter().filter_map(|kind| kind.card())
+    }
+
+    /// Returns the maximum bytes of each card's memory; `None`: as much as there is.
+    pub fn card_memory_bytes(&self) -> Option<usize> {
+        self.card_memory_bytes
     }
 
     /// Returns how many tasks may run at the same time.
