@@ -25,7 +25,10 @@ use std::{
 use clap::Parser;
 use paternoster::device::{
     Operation, StreamId,
-    cuda::{Compiler, Cuda, CudaOptions, Told, cards, libraries},
+    cuda::{
+        Compiler, Cuda, CudaOptions, Told, cards,
+        libraries::{self, Loaded},
+    },
 };
 
 use self::{ceilings::Ceilings, report::Report};
@@ -87,11 +90,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let card = there.into_iter().find(|card| card.ordinal == args.card).ok_or("there is no such card")?;
-    for path in libraries::preload(None).loaded {
-        println!("{}", path.display());
+    for Loaded { library, version, path, .. } in libraries::open(None)?.libraries.into_iter().flatten() {
+        println!("{library} {version}, {}", path.display());
     }
     let (depth, parameter_bytes) = (timing::DEPTH, PARAMETER_BYTES);
-    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth, parameter_bytes };
+    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth, parameter_bytes, memory_bytes: None };
     let mut cuda = Cuda::open(&options, &Compiler::new(args.cuda_kernel_directory.clone()), Arc::new(Unheard))?;
     println!("{card}\n");
     if args.stages {

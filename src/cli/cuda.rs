@@ -10,7 +10,7 @@ use crate::{
     device::cuda::{
         Compiler,
         cards::{self, Card},
-        libraries,
+        libraries::{self, Loaded},
     },
     executor::{CardsOptions, Pool},
     observe::WatchedCards,
@@ -38,6 +38,11 @@ pub struct CudaArgs {
     /// in the system's paths
     #[arg(long = "cuda-libraries", value_name = "DIR")]
     pub libraries: Option<PathBuf>,
+
+    /// Bytes of each card's memory that models may reserve; 0 leaves it to what is free. A model that does not fit is
+    /// rejected, or runs on the CPU if it may
+    #[arg(long = "cuda-memory-bytes", value_name = "BYTES", default_value_t = 0)]
+    pub memory_bytes: usize,
 
     /// Directory for compiled kernels; defaults to one beside the profiles
     #[arg(long = "cuda-kernel-directory", value_name = "DIR")]
@@ -90,20 +95,27 @@ impl CudaArgs {
         if self.device == DeviceChoice::Cpu {
             return Ok(Err("the server was started with --device cpu".to_owned()));
         }
-        let there = match (cards::cards(), &self.device) {
+        let there = cards::cards().and_then(|there| Ok((there, libraries::open(self.libraries.as_deref())?)));
+        let (there, found) = match (there, &self.device) {
             (Ok(there), _) => there,
             (Err(reason), DeviceChoice::Cuda(_)) => return Err(format!("--device: {reason}")),
             (Err(reason), _) => {
-                info!(%reason, "models run on the CPU");
+                if reason.is_fault() {
+                    warn!(%reason, "cards cannot be used; models run on the CPU");
+                } else {
+                    info!(%reason, "models run on the CPU");
+                }
                 return Ok(Err(reason.to_string()));
             }
         };
-        let found = libraries::preload(self.libraries.as_deref());
         for (path, reason) in &found.broken {
             warn!(library = %path.display(), %reason, "CUDA library cannot be loaded");
         }
-        for path in &found.loaded {
-            info!(library = %path.display(), "CUDA library is loaded");
+        for reason in &found.warnings {
+            warn!(%reason, "CUDA library is not the chosen one");
+        }
+        for Loaded { library, version, path, .. } in found.libraries.iter().flatten() {
+            info!(%library, version, path = %path.display(), "CUDA library is loaded");
         }
         let ordinals = self.chosen(&there)?;
         for card in there.iter().filter(|card| ordinals.contains(&card.ordinal)) {
@@ -114,6 +126,7 @@ impl CudaArgs {
             lanes: self.streams,
             horizon_ns: self.horizon_us * 1000,
             depth: if self.horizon_us == 0 { 1 } else { DEPTH },
+            memory_bytes: Some(self.memory_bytes).filter(|&bytes| bytes > 0),
             compiler: Compiler::new(self.kernels()),
             journal: None,
         }))

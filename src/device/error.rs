@@ -49,6 +49,19 @@ pub enum DeviceError {
         /// Bytes in each.
         to_row_bytes: usize,
     },
+    /// The memory would exceed the bound of the card.
+    #[error(
+        "it needs at least {needed_bytes} bytes of the card's memory, where {reserved_bytes} of {most_bytes} bytes are \
+         reserved (--cuda-memory-bytes)"
+    )]
+    OverBound {
+        /// What the load needs at least: what it has reserved, and what it asked for last.
+        needed_bytes: usize,
+        /// What was reserved before the load.
+        reserved_bytes: usize,
+        /// The bound of the card.
+        most_bytes: usize,
+    },
     /// The requested size exceeds the limit of a buffer.
     #[error("a buffer of {rows} rows of {row_bytes} bytes is larger than {most_bytes} bytes")]
     TooLarge {

@@ -44,6 +44,8 @@ pub struct CardsOptions {
     pub horizon_ns: Ns,
     /// Maximum number of tasks on a stream, at least 1.
     pub depth: u16,
+    /// Maximum bytes of each card's memory that versions reserve; `None`: as much as there is.
+    pub memory_bytes: Option<usize>,
     /// Compiles the kernels.
     pub compiler: Compiler,
     /// Records what is issued to the card and what ends. Requires a pool with one card.
@@ -59,7 +61,8 @@ impl CardsOptions {
         let cards = self.ordinals.iter().enumerate().map(|(shard, &ordinal)| {
             let lane_knobs = LaneKnobs { horizon_ns: self.horizon_ns, depth: self.depth.max(1) };
             let journal = self.journal.clone();
-            let options = CardOptions { ordinal, lanes: self.lanes.max(1), lane_knobs, most_bytes, journal };
+            let (lanes, memory_bytes) = (self.lanes.max(1), self.memory_bytes);
+            let options = CardOptions { ordinal, lanes, lane_knobs, most_bytes, memory_bytes, journal };
             let card = Card::open(shard, &options, self.compiler.clone());
             let card = card.map_err(|error| io::Error::other(format!("CUDA card {ordinal}: {error}")))?;
             Ok((DeviceKind::Card(ordinal), Box::new(card) as Box<dyn Backend>))

@@ -34,5 +34,5 @@ pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
 pub use repository::RepositoryStats;
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
-pub use stats::{FailureReason, ModelStats, VersionReading};
+pub use stats::{CardMemory, FailureReason, ModelStats, VersionReading};
 pub use timings::{ExecutionTimings, RequestTimings};

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{
     budget::{Budget, SharedReservation},
-    observe::RepositoryStats,
+    observe::{CardMemory, RepositoryStats},
 };
 
 /// Time for a load that was ended early to return. If it does not, its result is dropped when it does.
@@ -480,6 +480,9 @@ fn load_version(loader: &dyn Loader, plan: &Plan, version: i64, attempt: &LoadAt
     // Dropped here if nobody waits for it any more.
     attempt.check()?;
     handle.stats().loaded_in(began.elapsed());
+    for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
+        tracing::info!(card, bytes, "memory of a CUDA card reserved");
+    }
     let version = ModelVersion::new(handle, config, attempt.kept());
     Ok(Loaded { version: Arc::new(version), unprofiled })
 }

@@ -136,7 +136,8 @@ fn by_provider(
 ) -> Result<Vec<Arc<dyn Program>>, String> {
     let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
     let runtime = engines.runtime().map_err(|error| error.to_string())?;
-    let provider = CudaProvider::of(runtime, card, request.precision).map_err(|error| error.to_string())?;
+    let provider = CudaProvider::of(runtime, card, request.precision, pool.card_memory_bytes());
+    let provider = provider.map_err(|error| error.to_string())?;
     let programs = compiled.iter().map(|own| {
         let [inputs, outputs] =
             [&own.inputs, &own.outputs].map(|tensors| tensors.iter().map(ProgramPort::from).collect::<Vec<_>>());

@@ -37,7 +37,7 @@ impl Told for Unheard {
 }
 
 fn card() -> Cuda {
-    let options = CudaOptions { ordinal: 0, streams: 1, depth: 8, parameter_bytes: 4 << 10 };
+    let options = CudaOptions { ordinal: 0, streams: 1, depth: 8, parameter_bytes: 4 << 10, memory_bytes: None };
     Cuda::open(&options, &Compiler::default(), Arc::new(Unheard)).expect("there is a card")
 }
 

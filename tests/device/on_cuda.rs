@@ -53,7 +53,8 @@ pub(crate) struct Prepared(CudaWork);
 impl Opening {
     pub(crate) fn open(&self, streams: u16) -> Result<OnCuda, DeviceError> {
         let (sender, ends) = crossbeam_channel::unbounded();
-        let options = CudaOptions { ordinal: 0, streams, depth: DEPTH, parameter_bytes: PARAMETER_BYTES };
+        let options =
+            CudaOptions { ordinal: 0, streams, depth: DEPTH, parameter_bytes: PARAMETER_BYTES, memory_bytes: None };
         let mut cuda = Cuda::open(&options, &self.compiler, Arc::new(Ends(sender)))?;
         let kernels = cuda.kernels(KERNELS, Element::F32)?;
         let (symbolic, hold) = (kernels.function("symbolic")?, kernels.function("hold")?);

@@ -52,6 +52,12 @@ pub(crate) extern "C" fn cudnnGetVersion() -> usize {
     VERSION
 }
 
+/// The version of CUDA that the library is for.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudnnGetCudartVersion() -> usize {
+    13000
+}
+
 entries_of! {
     cudnnStatus_t,
 

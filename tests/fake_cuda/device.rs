@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 
 use crate::{calls::entries, context::Primary, settings::settings};
 
-const DRIVER_VERSION: c_int = 13000;
 pub(crate) const MOST_THREADS: u32 = 1024;
 const MULTIPROCESSORS: i32 = 132;
 /// Shared memory of a block, without and with a kernel's opt-in.
@@ -118,7 +117,7 @@ entries! {
     }
 
     fn cuDriverGetVersion(version: *mut c_int) |_call| {
-        *version = DRIVER_VERSION;
+        *version = settings().driver;
         Ok(())
     }
 

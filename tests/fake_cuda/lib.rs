@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `FAKE_CUDA_DEVICES` | number of devices | 1 |
 //! | `FAKE_CUDA_CAPABILITY` | compute capability | 9.0 |
+//! | `FAKE_CUDA_DRIVER` | version of CUDA that the driver supports | 13000 |
 //! | `FAKE_CUDA_MEMORY` | bytes of memory of each device | 4 GiB |
 //! | `FAKE_CUDA_CACHE` | folder for compiled kernels | `fake_cuda` in the folder for temporary files |
 //! | `FAKE_CUDA_TRACE` | file to which all calls are written when the process ends | none |

@@ -6,6 +6,8 @@ pub(crate) struct Settings {
     pub devices: usize,
     /// Major and minor.
     pub capability: (i32, i32),
+    /// Version of CUDA that the driver supports, such as 13000.
+    pub driver: i32,
     pub memory_bytes: usize,
     pub cache: PathBuf,
 }
@@ -18,6 +20,7 @@ pub(crate) fn settings() -> &'static Settings {
         Settings {
             devices: number("FAKE_CUDA_DEVICES", 1),
             capability: capability.expect("FAKE_CUDA_CAPABILITY is two numbers, such as 9.0"),
+            driver: number("FAKE_CUDA_DRIVER", 13000),
             memory_bytes: number("FAKE_CUDA_MEMORY", 4 << 30),
             cache: env::var_os("FAKE_CUDA_CACHE").map_or_else(|| env::temp_dir().join("fake_cuda"), PathBuf::from),
         }

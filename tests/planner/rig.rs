@@ -47,7 +47,7 @@ pub(crate) fn card() -> Cuda {
 }
 
 pub(crate) fn card_with(compiler: &Compiler) -> Cuda {
-    let options = CudaOptions { ordinal: 0, streams: 1, depth: 4, parameter_bytes: 1 << 10 };
+    let options = CudaOptions { ordinal: 0, streams: 1, depth: 4, parameter_bytes: 1 << 10, memory_bytes: None };
     Cuda::open(&options, compiler, Arc::new(Watcher)).expect("there is a card")
 }
 

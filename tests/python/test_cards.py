@@ -167,8 +167,8 @@ def test_a_card_that_is_asked_for_and_missing_ends_the_server(program, repositor
 @pytest.mark.parametrize(
     ("missing", "library", "said"),
     [
-        ("libnvrtc", "NVRTC", 'models run on the CPU error="CUDA card 0: NVRTC is not found (libnvrtc.so.13)'),
-        ("libcublasLt", "cuBLASLt", "cuBLASLt is not found (libcublasLt.so.13): matrices cannot be multiplied"),
+        ("libnvrtc", "NVRTC", 'models run on the CPU error="CUDA card 0: NVRTC is not found (libnvrtc.so.13 or libnvrtc.so.12)'),
+        ("libcublasLt", "cuBLASLt", "cuBLASLt is not found (libcublasLt.so.13 or libcublasLt.so.12): matrices cannot be multiplied"),
     ],
 )
 def test_a_library_that_is_missing_is_one_clear_line(program, repository, stand_in, tmp_path, missing, library, said):

@@ -292,6 +292,14 @@ def test_all_programs_have_the_model_s_card_and_precision(start, provider, tmp_p
     assert [(own["device_id"], own["use_tf32"]) for own in sessions] == [("1", tf32)] * 2
 
 
+@pytest.mark.parametrize("bound, limit", [("0", None), ("300000000", "300000000")])
+def test_sessions_have_the_bound_of_the_card_s_memory(start, provider, tmp_path, bound, limit):
+    flags = (f"--cuda-memory-bytes={bound}",)
+    _, recorded = on_provider(start, provider, tmp_path, of_stages("Relu", "Softplus"), ON_CARDS, flags=flags)
+    sessions, _ = recorded.look()
+    assert [own.get("gpu_mem_limit") for own in sessions] == [limit] * 2
+
+
 def test_a_cell_s_engine_is_that_of_the_cpu_alone(start, provider, tmp_path):
     files, config = of_cells("Relu")
     by_openvino = config.replace("step.onnx }", "step.onnx, engine: openvino }")

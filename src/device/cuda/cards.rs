@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use cudarc::driver::{
-    result,
-    sys::{self, CUdevice_attribute as Attribute},
-};
+use cudarc::driver::{result, sys::CUdevice_attribute as Attribute};
 
-use super::driver::named;
+use super::{
+    driver::{named, uuid},
+    libraries::{self, CudaVersion},
+};
 
 /// A card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +30,30 @@ pub enum NoCards {
     /// No driver is installed.
     #[error("no CUDA driver is installed (libcuda.so.1 is not found)")]
     NoDriver,
-    /// The driver does not start: it is a toolkit's stub, the container has no access to the card, or the driver is too
-    /// old.
+    /// The driver does not start: it is a toolkit's stub, or the container has no access to the card.
     #[error("the CUDA driver does not start: {0}")]
     Refused(String),
+    /// The driver is too old.
+    #[error("the CUDA driver is too old: it supports {found}, expected CUDA {} or later, as of driver {}", .expected.0, .expected.1)]
+    TooOld {
+        /// The version of CUDA that it supports, and its file.
+        found: String,
+        /// The oldest version of CUDA that the server needs, and the first release of drivers that supports it.
+        expected: (CudaVersion, &'static str),
+    },
+    /// A library lacks a function, or the libraries do not fit together.
+    #[error("{0}")]
+    Libraries(String),
     /// The driver lists no card.
     #[error("the CUDA driver names no card")]
     None,
+}
+
+impl NoCards {
+    /// Returns whether there may be cards that cannot be used.
+    pub fn is_fault(&self) -> bool {
+        matches!(self, Self::TooOld { .. } | Self::Libraries(_))
+    }
 }
 
 impl fmt::Display for Card {
@@ -52,13 +69,7 @@ impl fmt::Display for Card {
 /// # Errors
 /// If there is none, with the reason.
 pub fn cards() -> Result<Vec<Card>, NoCards> {
-    #[expect(unsafe_code, reason = "the library's initialisers run")]
-    // SAFETY: the library is the system's driver.
-    let is_present = unsafe { sys::is_culib_present() };
-    if !is_present {
-        return Err(NoCards::NoDriver);
-    }
-    // A toolkit's stub counts as present; it fails only in these calls.
+    libraries::driver()?;
     let count = result::init().and_then(|()| result::device::get_count());
     let count = count.map_err(|error| NoCards::Refused(named(error)))?;
     let ordinals = 0..u16::try_from(count).unwrap_or(0);
@@ -78,24 +89,21 @@ fn card(ordinal: u16) -> Result<Card, result::DriverError> {
             result::device::total_mem(device)?,
         )
     };
-    let bytes = result::device::get_uuid(device)?.bytes;
     Ok(Card {
         ordinal,
         name: result::device::get_name(device)?,
         capability: (major, minor),
         memory_bytes,
-        uuid: uuid(&bytes.map(|byte| byte as u8)),
+        uuid: uuid(result::device::get_uuid(device)?),
     })
-}
-
-/// Formats an identifier as the driver's tools do.
-fn uuid(bytes: &[u8; 16]) -> String {
-    let hex = |range: std::ops::Range<usize>| bytes[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_char;
+
+    use cudarc::driver::sys::CUuuid;
+
     use super::*;
 
     #[test]
@@ -105,7 +113,7 @@ mod tests {
             name: "Card X".to_owned(),
             capability: (9, 0),
             memory_bytes: 80 << 30,
-            uuid: uuid(&std::array::from_fn(|at| at as u8)),
+            uuid: uuid(CUuuid { bytes: std::array::from_fn(|at| at as c_char) }),
         };
         assert_eq!(card.uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
         assert_eq!(card.to_string(), "Card X, compute capability 9.0, 80 GiB");

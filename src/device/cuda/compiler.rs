@@ -11,6 +11,8 @@ use cudarc::nvrtc::{result, sys};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
+use super::libraries::{CudaLibrary, nvrtc_version};
+
 /// A file of kernels, written or generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source<'t> {
@@ -120,14 +122,7 @@ impl Compiler {
     /// # Errors
     /// If NVRTC is missing, or a kernel does not compile; the text has the compiler's messages.
     pub fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
-        #[expect(unsafe_code, reason = "the library's initialisers run")]
-        // SAFETY: the library is one of CUDA's, where the operator has put it.
-        let is_present = unsafe { sys::is_culib_present() };
-        if !is_present {
-            return Err("NVRTC is not found (libnvrtc.so.13): kernels cannot be compiled; give the folder of CUDA's \
-                        libraries with --cuda-libraries"
-                .to_owned());
-        }
+        CudaLibrary::Nvrtc.check().map_err(|unusable| unusable.to_string())?;
         let kept = self.cache.as_deref().map(|folder| folder.join(self.key(source, element)));
         if let Some(binary) = kept.as_deref().and_then(read) {
             return Ok(binary);
@@ -143,10 +138,6 @@ impl Compiler {
 
     /// Returns the cache's file name for a file of kernels. It is a hash of everything that the binary depends on.
     fn key(&self, source: Source<'_>, element: Element) -> String {
-        let mut version = (0, 0);
-        #[expect(unsafe_code, reason = "the compiler is a C library")]
-        // SAFETY: the call writes two numbers and reads nothing.
-        let _ = unsafe { sys::nvrtcVersion(&mut version.0, &mut version.1) };
         let mut hash = Sha256::new();
         let prelude = PRELUDE.iter().map(|(_, text)| *text);
         let own =
@@ -155,7 +146,7 @@ impl Compiler {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        hash.update(format!("{}.{}", version.0, version.1));
+        hash.update(nvrtc_version().to_string());
         let digest: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{digest}.cubin")
     }

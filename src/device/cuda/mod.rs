@@ -10,7 +10,7 @@
 //!   [`DeviceError::Lost`].
 //!
 //! A [`Cuda`] is used only by the thread that opened it. `driver` calls the driver and owns its handles, `queue` is one
-//! stream, `libraries` finds CUDA's libraries, `compiler` compiles kernels, `products` multiplies matrices,
+//! stream, `libraries` finds and checks CUDA's libraries, `compiler` compiles kernels, `products` multiplies matrices,
 //! `convolutions` convolves images, `capture` issues operations to graphs, `sharing` opens memory of other processes,
 //! and [`cards`](mod@cards) lists the cards.
 
@@ -77,6 +77,9 @@ pub struct CudaOptions {
     pub depth: u32,
     /// Maximum bytes of an operation's parameters.
     pub parameter_bytes: usize,
+    /// Maximum bytes of the memory that is allocated on the card; `None`: as much as there is. The driver's and the
+    /// libraries' memory does not count.
+    pub memory_bytes: Option<usize>,
 }
 
 /// A card, used only by the thread that opened it.
@@ -144,7 +147,7 @@ impl Cuda {
     /// # Errors
     /// If the card cannot be opened, has too little memory, or the kernels of every operation cannot be compiled.
     pub fn open(options: &CudaOptions, compiler: &Compiler, told: Arc<dyn Told>) -> Result<Self, DeviceError> {
-        let context = Context::retain(options.ordinal)?;
+        let context = Context::retain(options.ordinal, options.memory_bytes)?;
         let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let compiler = compiler.for_architecture(major, minor);
@@ -333,7 +336,25 @@ impl Cuda {
         Ok(HostMemory::parts(mapped, part_bytes, count))
     }
 
-    /// Returns the free and the total bytes of the card's memory.
+    /// Returns the card's identifier, such as `GPU-...`.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    pub fn uuid(&self) -> Result<String, DeviceError> {
+        self.context.uuid()
+    }
+
+    /// Returns the bytes of all memory that is allocated on the card.
+    pub fn reserved_bytes(&self) -> usize {
+        self.context.reserved_bytes()
+    }
+
+    /// Begins a load. An allocation that exceeds the bound names what the load needs, and what was reserved before it.
+    pub fn begin_load(&self) {
+        self.context.begin_load();
+    }
+
+    /// Returns the free and the total bytes of the card's memory, within the bound of the options.
     ///
     /// # Errors
     /// If the device is lost.

@@ -20,6 +20,7 @@ use cudarc::cublaslt::{
 use super::{
     compiler::Element,
     driver::{Address, Context, Stream},
+    libraries::CudaLibrary,
 };
 use crate::device::DeviceError;
 
@@ -92,12 +93,7 @@ pub(super) struct Library {
 
 impl Library {
     pub(super) fn open(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        // SAFETY: the library is one of CUDA's, installed by the operator of the server.
-        if !unsafe { sys::is_culib_present() } {
-            let absent = "cuBLASLt is not found (libcublasLt.so.13): matrices cannot be multiplied; give the folder of \
-                          CUDA's libraries with --cuda-libraries";
-            return Err(DeviceError::Driver(absent.to_owned()));
-        }
+        CudaLibrary::CublasLt.check().map_err(|unusable| DeviceError::Driver(unusable.to_string()))?;
         let refused = |error: CublasError| DeviceError::Driver(format!("cuBLASLt cannot be opened: {:?}", error.0));
         Ok(Self { handle: result::create_handle().map_err(refused)?, context: Arc::clone(context) })
     }

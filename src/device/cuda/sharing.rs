@@ -196,7 +196,7 @@ struct Copier {
 
 impl Copier {
     fn open(card: u16) -> Result<Self, DeviceError> {
-        let context = Context::retain(card)?;
+        let context = Context::retain(card, None)?;
         let (stream, pinned) = (Stream::new(&context)?, Mapped::new(&context, STEP_BYTES)?);
         Ok(Self { context, stream, pinned, open: Vec::new() })
     }

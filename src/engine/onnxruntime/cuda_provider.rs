@@ -18,11 +18,12 @@ const NAME: &CStr = c"CUDAExecutionProvider";
 /// Library from which ONNX Runtime loads the provider; it is beside ONNX Runtime's own.
 const LIBRARY: &str = "libonnxruntime_providers_cuda.so";
 
-/// A card to run sessions on, and whether they may use TF32.
+/// A card to run sessions on, whether they may use TF32, and the maximum bytes of the card's memory of each session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaProvider {
     card: u16,
     tf32: bool,
+    memory_bytes: Option<usize>,
 }
 
 impl CudaProvider {
@@ -31,14 +32,19 @@ impl CudaProvider {
     ///
     /// # Errors
     /// Fails if the library has no CUDA provider, or the provider's library is missing.
-    pub fn of(runtime: &Runtime, card: u16, precision: Precision) -> Result<Self, EngineError> {
+    pub fn of(
+        runtime: &Runtime,
+        card: u16,
+        precision: Precision,
+        memory_bytes: Option<usize>,
+    ) -> Result<Self, EngineError> {
         let path = runtime.path();
         if !providers()?.iter().any(|provider| provider.as_c_str() == NAME) {
             let path = path.display();
             return Err(EngineError(format!("the ONNX Runtime library '{path}' has no CUDA execution provider")));
         }
         check_library(path)?;
-        Ok(Self { card, tf32: precision == Precision::Tf32 })
+        Ok(Self { card, tf32: precision == Precision::Tf32, memory_bytes })
     }
 
     /// Returns what distinguishes its sessions from others of the same graph.
@@ -54,11 +60,13 @@ impl CudaProvider {
     pub(super) fn append(&self, builder: &mut SessionBuilder) -> Result<(), EngineError> {
         let options = Options::new()?;
         // Convolution algorithms come from heuristics rather than trials: a run with a new shape must not take seconds.
-        let settings = [
-            (c"device_id", CString::new(self.card.to_string()).unwrap_or_default()),
+        let number = |number: usize| CString::new(number.to_string()).unwrap_or_default();
+        let mut settings = vec![
+            (c"device_id", number(self.card.into())),
             (c"use_tf32", CString::from(if self.tf32 { c"1" } else { c"0" })),
             (c"cudnn_conv_algo_search", CString::from(c"HEURISTIC")),
         ];
+        settings.extend(self.memory_bytes.map(|most| (c"gpu_mem_limit", number(most))));
         let keys: Vec<*const c_char> = settings.iter().map(|(key, _)| key.as_ptr()).collect();
         let values: Vec<*const c_char> = settings.iter().map(|(_, value)| value.as_ptr()).collect();
         let api = ort::api();

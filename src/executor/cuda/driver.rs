@@ -32,13 +32,14 @@ use crate::{
 
 /// Messages to the card's thread.
 pub(super) enum Message {
-    /// Load a version; the reply carries its knobs as adjusted for the card.
+    /// Load a version; the reply carries its knobs as adjusted for the card, and the bytes of the card's memory that it
+    /// reserved.
     Load {
         model: ModelId,
         spec: Arc<ModelSpec>,
         programs: StagePrograms,
         knobs: Box<Knobs>,
-        reply: Sender<Result<Box<Knobs>, String>>,
+        reply: Sender<Result<(Box<Knobs>, u64), String>>,
     },
     /// Execute an order.
     Order(Arc<dyn Reports>, Order),
@@ -59,17 +60,18 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Opens the card, reports the result to `opened`, and handles messages until [`Message::Stop`].
-    pub(super) fn run(self, opened: &Sender<Result<Compiler, DeviceError>>) {
+    pub(super) fn run(self, opened: &Sender<Result<(Compiler, String), DeviceError>>) {
         let told = Arc::clone(&self.flights);
         let card = Cuda::open(&self.options, &self.compiler, told).and_then(|mut card| {
             let kernels = Kernels::new(&mut card)?;
-            Ok((card, kernels))
+            let uuid = card.uuid()?;
+            Ok((card, kernels, uuid))
         });
-        let (card, kernels) = match card {
+        let (card, kernels, uuid) = match card {
             Ok(card) => card,
             Err(error) => return drop(opened.send(Err(error))),
         };
-        let _ = opened.send(Ok(card.compiler().clone()));
+        let _ = opened.send(Ok((card.compiler().clone(), uuid)));
         let Self { shard, options, messages, flights, .. } = self;
         let mut serving = Serving {
             shard,
@@ -165,7 +167,9 @@ impl Serving {
         spec: &Arc<ModelSpec>,
         programs: &StagePrograms,
         mut knobs: Box<Knobs>,
-    ) -> Result<Box<Knobs>, String> {
+    ) -> Result<(Box<Knobs>, u64), String> {
+        let before = self.card.reserved_bytes();
+        self.card.begin_load();
         let (kernels, parameter_bytes) = (&self.kernels, self.parameter_bytes);
         let loader = Loader { card: &mut self.card, kernels, parameter_bytes, places_rows: false };
         let version: Box<dyn Version> = match (programs.cells(), &mut knobs.policy) {
@@ -175,7 +179,7 @@ impl Serving {
         };
         let reader = version.reader();
         self.versions.insert(model, Loaded { version, reader, sections_out: 0 });
-        Ok(knobs)
+        Ok((knobs, self.card.reserved_bytes().saturating_sub(before) as u64))
     }
 
     /// Executes the waiting orders that need not wait any longer. What is executed may be what an order of another lane

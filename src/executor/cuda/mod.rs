@@ -52,6 +52,7 @@ use crate::{
         cuda::{Compiler, CudaOptions},
     },
     model::ModelSpec,
+    observe::CardMemory,
 };
 
 /// Maximum operations in flight on one stream.
@@ -91,6 +92,8 @@ pub(super) struct CardOptions {
     pub(super) lane_knobs: LaneKnobs,
     /// Maximum bytes that a request may accumulate of one tensor on the host.
     pub(super) most_bytes: usize,
+    /// Maximum bytes of the card's memory; `None`: as much as there is.
+    pub(super) memory_bytes: Option<usize>,
     pub(super) journal: Option<Arc<Journal>>,
 }
 
@@ -98,6 +101,8 @@ pub(super) struct CardOptions {
 pub(super) struct Card {
     lanes: u16,
     lane_knobs: LaneKnobs,
+    ordinal: u16,
+    uuid: String,
     compiler: Compiler,
     /// The lock keeps orders in the order in which the core issued them.
     messages: Mutex<Sender<Message>>,
@@ -116,8 +121,13 @@ impl Card {
         // A send fails only once the driver has stopped, and then nothing is reused.
         let give_back: GiveBack = Arc::new(move |flight| _ = to_driver.send(Message::Back(flight)));
         let flights = Arc::new(Flights::new(shard, lanes, taker, Arc::clone(&give_back), options.journal.clone()));
-        let cuda =
-            CudaOptions { ordinal: options.ordinal, streams: lanes, depth: DEPTH, parameter_bytes: PARAMETER_BYTES };
+        let cuda = CudaOptions {
+            ordinal: options.ordinal,
+            streams: lanes,
+            depth: DEPTH,
+            parameter_bytes: PARAMETER_BYTES,
+            memory_bytes: options.memory_bytes,
+        };
         let driver = Driver { shard, options: cuda, compiler, messages, flights };
         let cannot_start = |error: io::Error| DeviceError::Driver(format!("a thread cannot be started: {error}"));
         let (opening, opened) = crossbeam_channel::bounded(1);
@@ -130,8 +140,9 @@ impl Card {
             .name(format!("cuda-taker-{}", options.ordinal))
             .spawn(move || take_outputs(&taken, &give_back, shard, most_bytes))
             .map_err(cannot_start)?;
-        let compiler = opened.recv().unwrap_or(Err(DeviceError::Stopped))?;
-        Ok(Self { lanes, lane_knobs: options.lane_knobs, compiler, messages: Mutex::new(sender) })
+        let (compiler, uuid) = opened.recv().unwrap_or(Err(DeviceError::Stopped))?;
+        let CardOptions { ordinal, lane_knobs, .. } = *options;
+        Ok(Self { lanes, lane_knobs, ordinal, uuid, compiler, messages: Mutex::new(sender) })
     }
 }
 
@@ -155,7 +166,9 @@ impl Backend for Card {
         let gone = || "the card is gone".to_owned();
         let message = Message::Load { model, spec, programs, knobs: own, reply };
         self.messages.lock().send(message).map_err(|_| gone())?;
-        *knobs = *answer.recv().map_err(|_| gone())??;
+        let (own, bytes) = answer.recv().map_err(|_| gone())??;
+        *knobs = *own;
+        version.stats.reserved_on_card(CardMemory { card: self.ordinal, uuid: self.uuid.clone(), bytes });
         Ok(())
     }
 

@@ -99,6 +99,8 @@ pub struct Pool {
     timeline: Arc<Timeline>,
     task_time_limit: Duration,
     sequence_state: Arc<Budget>,
+    /// Maximum bytes of each card's memory.
+    card_memory_bytes: Option<usize>,
     pub(super) responsiveness: watch::Sender<Responsiveness>,
     pub(super) clock: Clock,
     next_model: AtomicU32,
@@ -160,6 +162,7 @@ impl Pool {
             timeline: Arc::clone(&options.timeline),
             task_time_limit: options.task_time_limit,
             sequence_state: Budget::of(options.max_sequence_state_bytes),
+            card_memory_bytes: options.cards.memory_bytes,
             responsiveness: watch::Sender::default(),
             clock,
             next_model: AtomicU32::new(0),
@@ -300,6 +303,7 @@ impl Pool {
                     shard.queue(&mut vec![Order::Unload(id)]);
                     shard.issue(self);
                 }
+                loaded.stats.left_cards();
                 return Err(format!("device {home} cannot hold model '{}': {fault}", loaded.spec.name));
             }
             own_knobs.push(knobs);
@@ -320,6 +324,11 @@ impl Pool {
     /// Returns its cards by their numbers in the driver.
     pub fn cards(&self) -> impl Iterator<Item = u16> + '_ {
         self.kinds.iter().filter_map(|kind| kind.card())
+    }
+
+    /// Returns the maximum bytes of each card's memory; `None`: as much as there is.
+    pub fn card_memory_bytes(&self) -> Option<usize> {
+        self.card_memory_bytes
     }
 
     /// Returns how many tasks may run at the same time.

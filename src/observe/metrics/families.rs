@@ -409,6 +409,9 @@ pub(super) const PER_CARD: [PerCard; 6] = [
 pub(super) const LOAD_DURATION: Family =
     gauge("nv_model_load_duration_secs", "Time that loading the version took, in seconds");
 
+pub(super) const CARD_MEMORY: Family =
+    gauge("paternoster_model_gpu_memory_bytes", "Memory of a card that the version has reserved, in bytes");
+
 pub(super) const CPU_UTILIZATION: Family =
     gauge("nv_cpu_utilization", "Share of the machine's CPUs in use, 0.0 to 1.0");
 pub(super) const MEMORY_TOTAL: Family = gauge("nv_cpu_memory_total_bytes", "Memory of the machine in bytes");

@@ -24,8 +24,8 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, NS_PER_SECOND, PER_BUDGET,
-        PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
+        BATCH_ROWS, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, NS_PER_SECOND,
+        PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
         REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
     },
     machine::MachineCollector,
@@ -135,6 +135,7 @@ impl ServerCollector {
         let per_version = per_version.chain([&LOAD_DURATION]).map(|family| (family, &["model", "version"][..]));
         let per_stage = PER_STAGE.iter().map(|one| &one.family).chain([&STAGE_BATCH_SIZE]);
         let per_stage = per_stage.map(|family| (family, &["model", "stage", "version"][..]));
+        let card_memory = [(&CARD_MEMORY, &["gpu_uuid", "model", "version"][..])];
         let failures = [(&FAILURES, &["model", "reason", "version"][..])];
         let histograms =
             [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS, &FIRST_RESPONSE].into_iter().chain(&SUMMARIES);
@@ -145,7 +146,7 @@ impl ServerCollector {
         let per_budget = per_budget.map(|family| (family, &[][..]));
         let per_port = PER_PORT.iter().map(|one| (&one.family, &["port"][..]));
 
-        let of_versions = per_version.chain(per_stage).chain(failures).chain(histograms);
+        let of_versions = per_version.chain(per_stage).chain(card_memory).chain(failures).chain(histograms);
         let of_the_server = per_pool.chain(rejections).chain(per_budget).chain(per_port);
         let descs = of_versions.chain(of_the_server).map(|(family, labels): (&Family, &[&str])| {
             let labels = labels.iter().map(|&label| label.to_owned()).collect();
@@ -175,6 +176,13 @@ impl ServerCollector {
             Some(number(labels.clone(), LOAD_DURATION.kind, seconds))
         });
         families.push(family_of(&LOAD_DURATION, loads.collect()));
+        let card_memory = read.iter().flat_map(|(labels, read)| {
+            read.card_memory.iter().map(move |memory| {
+                let labels = [label("gpu_uuid", &memory.uuid)].into_iter().chain(labels.iter().cloned()).collect();
+                number(labels, CARD_MEMORY.kind, memory.bytes as f64)
+            })
+        });
+        families.push(family_of(&CARD_MEMORY, card_memory.collect()));
         for (at, family) in SUMMARIES.iter().enumerate() {
             let of_family = |(labels, read): &(Vec<LabelPair>, VersionReading)| {
                 read.latencies.summaries.get(at).map(|read| quantiles(labels, read))

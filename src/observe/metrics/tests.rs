@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use parking_lot::Mutex;
 
 use super::{
-    super::{ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, RequestTimings, VersionLatencies},
+    super::{
+        CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, RequestTimings, VersionLatencies,
+    },
     *,
 };
 use crate::budget::Budget;
@@ -45,6 +47,25 @@ fn families(text: &str, prefix: &str) -> Vec<String> {
 
 fn assert_has(text: &str, line: &str) {
     assert!(text.lines().any(|found| found == line), "no line `{line}` in:\n{text}");
+}
+
+#[test]
+fn memory_of_cards_is_shown_for_each_card() {
+    let loaded = version("identity_onnx", 1);
+    assert!(!metrics_of(vec![loaded.clone()]).render().expect("renders").contains("paternoster_model_gpu_memory"));
+    for (card, bytes) in [(0, 12), (1, 34)] {
+        loaded.stats.reserved_on_card(CardMemory { card, uuid: format!("GPU-{card}"), bytes });
+    }
+    let metrics = metrics_of(vec![loaded.clone()]);
+    let text = metrics.render().expect("renders");
+    let name = "paternoster_model_gpu_memory_bytes";
+    assert_eq!(families(&text, name), [format!("{name} gauge")]);
+    for (card, bytes) in [(0, 12), (1, 34)] {
+        let labels = format!(r#"gpu_uuid="GPU-{card}",model="identity_onnx",version="1""#);
+        assert_has(&text, &format!("{name}{{{labels}}} {bytes}"));
+    }
+    loaded.stats.left_cards();
+    assert!(!metrics.render().expect("renders").contains(name));
 }
 
 #[test]

@@ -68,6 +68,18 @@ pub struct ModelStats {
     latencies: OnceLock<VersionLatencies>,
     /// Duration of the load; unset until it has ended.
     load_ns: OnceLock<u64>,
+    card_memory: Mutex<Vec<CardMemory>>,
+}
+
+/// What a version has reserved of a card's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardMemory {
+    /// The card's number in the driver.
+    pub card: u16,
+    /// Its identifier, such as `GPU-...`.
+    pub uuid: String,
+    /// Bytes that its load reserved.
+    pub bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -111,6 +123,8 @@ pub struct VersionReading {
     pub latencies: LatencyReading,
     /// Duration of the load in nanoseconds, if it has ended.
     pub load_ns: Option<u64>,
+    /// What it has reserved on each of its cards.
+    pub card_memory: Vec<CardMemory>,
 }
 
 impl Default for ModelStats {
@@ -148,6 +162,7 @@ impl ModelStats {
             meta: Mutex::default(),
             latencies: OnceLock::new(),
             load_ns: OnceLock::new(),
+            card_memory: Mutex::default(),
         }
     }
 
@@ -159,6 +174,21 @@ impl ModelStats {
     /// Records the duration of the load. Only the first call has an effect.
     pub fn loaded_in(&self, took: Duration) {
         let _ = self.load_ns.set(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Records what the version has reserved on a card.
+    pub fn reserved_on_card(&self, memory: CardMemory) {
+        self.card_memory.lock().push(memory);
+    }
+
+    /// Records that the version has left all cards.
+    pub fn left_cards(&self) {
+        self.card_memory.lock().clear();
+    }
+
+    /// Returns what the version has reserved on each of its cards.
+    pub fn card_memory(&self) -> Vec<CardMemory> {
+        self.card_memory.lock().clone()
     }
 
     /// Records an admitted request (pending until [`Self::left_queue`]).
@@ -295,6 +325,7 @@ impl ModelStats {
             stages: self.stages.iter().map(StageStats::reading).collect(),
             meta: *self.meta.lock(),
             load_ns: self.load_ns.get().copied(),
+            card_memory: self.card_memory(),
             latencies: self.latencies.get().map(|latencies| latencies.reading(Instant::now())).unwrap_or_default(),
         }
     }

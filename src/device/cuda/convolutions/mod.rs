@@ -22,6 +22,7 @@ use self::descriptors::{Descriptors, Rectifier};
 use super::{
     compiler::Element,
     driver::{Address, Context, Stream},
+    libraries::{CudaLibrary, CudaVersion, cudnn_cuda, nvrtc_version},
     products::Multiplication,
 };
 use crate::device::DeviceError;
@@ -113,13 +114,9 @@ pub(super) struct Library {
 
 impl Library {
     pub(super) fn open(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        // SAFETY: the library is one of CUDA's, installed by the operator of the server.
-        if !unsafe { sys::is_culib_present() } {
-            let absent = "cuDNN is not found (libcudnn.so.9): convolutions cannot be computed; give the folder of \
-                          CUDA's libraries with --cuda-libraries";
-            return Err(DeviceError::Driver(absent.to_owned()));
-        }
+        CudaLibrary::Cudnn.check().map_err(|unusable| DeviceError::Driver(unusable.to_string()))?;
         check_version(result::get_version())?;
+        check_toolkit(cudnn_cuda(), nvrtc_version())?;
         let refused = |error: CudnnError| DeviceError::Driver(format!("cuDNN cannot be opened: {:?}", error.0));
         Ok(Self { handle: result::create_handle().map_err(refused)?, context: Arc::clone(context) })
     }
@@ -144,6 +141,18 @@ fn check_version(version: usize) -> Result<(), DeviceError> {
     };
     let refused = || DeviceError::Driver(format!("cuDNN is of version {major}.{minor}, expected 9 (libcudnn.so.9)"));
     (VERSION_9..VERSION_10).contains(&version).then_some(()).ok_or_else(refused)
+}
+
+/// Rejects a cuDNN for another toolkit than that of NVRTC, with which all kernels were compiled: it opens cuBLASLt and
+/// NVRTC of its toolkit by name, which need not be there.
+fn check_toolkit(cuda: CudaVersion, nvrtc: CudaVersion) -> Result<(), DeviceError> {
+    let refused = || {
+        DeviceError::Driver(format!(
+            "cuDNN is for CUDA {cuda} but NVRTC is of CUDA {nvrtc}, expected one toolkit (nvidia-cudnn-cu{})",
+            nvrtc.major
+        ))
+    };
+    (cuda.major == nvrtc.major).then_some(()).ok_or_else(refused)
 }
 
 /// An algorithm that the library has ranked, with its workspace.
@@ -351,6 +360,15 @@ impl Convolution {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_for_another_toolkit_is_refused() {
+        let version = |major, minor| CudaVersion { major, minor };
+        assert_eq!(check_toolkit(version(13, 0), version(13, 1)), Ok(()));
+        let reason = "cuDNN is for CUDA 12.9 but NVRTC is of CUDA 13.0, expected one toolkit (nvidia-cudnn-cu13)";
+        let refused = Err(DeviceError::Driver(reason.to_owned()));
+        assert_eq!(check_toolkit(version(12, 9), version(13, 0)), refused);
+    }
 
     #[test]
     fn other_versions_of_the_library_are_refused_by_name() {

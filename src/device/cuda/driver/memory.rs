@@ -44,8 +44,10 @@ impl Memory {
     /// Allocates `bytes` of memory, at least one, filled with zeros.
     pub(in crate::device::cuda) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         let bytes = bytes.max(1);
+        context.reserve(bytes)?;
         // SAFETY: nothing reads it before it is zeroed.
-        let address = Address(context.check(unsafe { result::malloc_sync(bytes) })?);
+        let allocated = context.check(unsafe { result::malloc_sync(bytes) });
+        let address = Address(allocated.inspect_err(|_| context.unreserve(bytes))?);
         let memory = Self { context: Arc::clone(context), address, bytes };
         // SAFETY: the allocation has that size.
         context.check(unsafe { result::memset_d8_sync(address.0, 0, bytes) })?;
@@ -99,6 +101,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: nothing else owns it, and all work that used it is complete (`Device::free`).
         self.context.free(|| unsafe { result::free_sync(self.address.0) });
+        self.context.unreserve(self.bytes);
     }
 }
 

@@ -13,9 +13,13 @@ mod memory;
 
 use std::{
     ffi::{CString, c_int, c_void},
+    ops::Range,
     ptr,
     rc::Rc,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use cudarc::driver::{
@@ -46,16 +50,22 @@ pub(super) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
     lost: OnceLock<String>,
+    /// Maximum bytes of all its memory on the card; `None`: as much as there is.
+    most_bytes: Option<usize>,
+    reserved_bytes: AtomicUsize,
+    /// Bytes that were reserved when the latest load began.
+    before_load_bytes: AtomicUsize,
 }
 
 // SAFETY: the driver's contexts may be used by any thread that has made them current.
 unsafe impl Send for Context {}
-// SAFETY: as above; its only other state is a `OnceLock`.
+// SAFETY: as above; its other state is a `OnceLock` and atomics.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Retains a card's primary context and makes it current on the calling thread.
-    pub(super) fn retain(ordinal: u16) -> Result<Arc<Self>, DeviceError> {
+    /// Retains a card's primary context and makes it current on the calling thread. The memory allocated in it is
+    /// bounded by `most_bytes`.
+    pub(super) fn retain(ordinal: u16, most_bytes: Option<usize>) -> Result<Arc<Self>, DeviceError> {
         // Initialising the driver again has no effect.
         let device = result::init().and_then(|()| result::device::get(c_int::from(ordinal)));
         let opened = device.and_then(|device| {
@@ -63,7 +73,9 @@ impl Context {
             unsafe { result::primary_ctx::retain(device) }.map(|context| (device, context))
         });
         let (device, context) = opened.map_err(|error| DeviceError::Lost(named(error)))?;
-        let context = Arc::new(Self { device, context, lost: OnceLock::new() });
+        let (reserved_bytes, before_load_bytes) = Default::default();
+        let lost = OnceLock::new();
+        let context = Arc::new(Self { device, context, lost, most_bytes, reserved_bytes, before_load_bytes });
         context.enter()?;
         Ok(context)
     }
@@ -80,9 +92,43 @@ impl Context {
         self.check(unsafe { result::device::get_attribute(self.device, attribute) })
     }
 
-    /// Returns the free and the total bytes of the card's memory.
+    /// Returns the card's identifier, as the driver's tools write it.
+    pub(super) fn uuid(&self) -> Result<String, DeviceError> {
+        self.check(result::device::get_uuid(self.device)).map(uuid)
+    }
+
+    /// Returns the free and the total bytes of the card's memory, within the bound.
     pub(super) fn memory_bytes(&self) -> Result<(usize, usize), DeviceError> {
-        self.check(result::mem_get_info())
+        let (free, total) = self.check(result::mem_get_info())?;
+        let most = self.most_bytes.unwrap_or(usize::MAX);
+        Ok((free.min(most.saturating_sub(self.reserved_bytes())), total.min(most)))
+    }
+
+    /// Returns the bytes of all its memory on the card.
+    pub(super) fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Begins a load: what is reserved from now on counts as needed by it.
+    pub(super) fn begin_load(&self) {
+        self.before_load_bytes.store(self.reserved_bytes(), Ordering::Relaxed);
+    }
+
+    /// Counts memory before it is allocated.
+    fn reserve(&self, bytes: usize) -> Result<(), DeviceError> {
+        let most_bytes = self.most_bytes.unwrap_or(usize::MAX);
+        let within = |reserved: usize| reserved.checked_add(bytes).filter(|&reserved| reserved <= most_bytes);
+        let reserved = self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within);
+        reserved.map(drop).map_err(|reserved| {
+            let reserved_bytes = self.before_load_bytes.load(Ordering::Relaxed).min(reserved);
+            let needed_bytes = (reserved - reserved_bytes).saturating_add(bytes);
+            DeviceError::OverBound { needed_bytes, reserved_bytes, most_bytes }
+        })
+    }
+
+    /// Counts memory that is not allocated any longer.
+    fn unreserve(&self, bytes: usize) {
+        self.reserved_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Converts a result of the driver. Records an error that the context cannot recover from.
@@ -126,6 +172,13 @@ impl Drop for Context {
         // SAFETY: it was retained once, and everything created in it holds this.
         self.free(|| unsafe { result::primary_ctx::release(self.device) });
     }
+}
+
+/// Formats a card's identifier as the driver's tools do.
+pub(super) fn uuid(id: sys::CUuuid) -> String {
+    let part =
+        |range: Range<usize>| id.bytes[range].iter().map(|byte| format!("{:02x}", *byte as u8)).collect::<String>();
+    format!("GPU-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
 }
 
 /// Returns the driver's name and text of an error.
