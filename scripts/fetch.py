@@ -259,13 +259,13 @@ def one_member(archive, start, end=""):
 RUNTIME_NOTICES = ("LICENSE", "ThirdPartyNotices.txt")
 
 
-def runtime():
+def runtime(pin=pins.ONNXRUNTIME, folder="onnxruntime"):
     """Fetches ONNX Runtime's shared library; returns its path."""
-    folder = CACHE / "onnxruntime"
+    folder = CACHE / folder
     library = folder / "libonnxruntime.so"
-    note = note_of(pins.ONNXRUNTIME) + " ".join(RUNTIME_NOTICES)
+    note = note_of(pin) + " ".join(RUNTIME_NOTICES)
     if not made_from(folder, note):
-        with opened(pins.ONNXRUNTIME) as archive, replacing(folder, note) as fresh:
+        with opened(pin) as archive, replacing(folder, note) as fresh:
             member = one_member(archive, "onnxruntime/capi/libonnxruntime.so")
             take(archive, member, fresh / Path(member).name)
             # The library's file name has its version; programs look for the name without one.
@@ -273,6 +273,11 @@ def runtime():
             for text in RUNTIME_NOTICES:
                 take(archive, one_member(archive, f"onnxruntime/{text}"), fresh / text)
     return library
+
+
+def oldest_runtime():
+    """Fetches the oldest of ONNX Runtime's shared libraries that is tested; returns its path."""
+    return runtime(pins.ONNXRUNTIME_OLDEST, "onnxruntime-oldest")
 
 
 #: Prefixes of the OpenVINO libraries that a server needs, without those of other devices and formats.
@@ -505,6 +510,7 @@ PIECES = {
     "conformance": conformance,
     "cpp": cpp,
     "runtime": runtime,
+    "oldest_runtime": oldest_runtime,
     "openvino": openvino,
     "minilm": minilm,
     "nvrtc": nvrtc,
@@ -521,8 +527,8 @@ PIECES = {
 }
 #: Pieces without which tests can run, outside CI.
 OPTIONAL = {
-    "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients", "openssl",
-    "curl", "chromium",
+    "oldest_runtime", "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas",
+    "extension_clients", "openssl", "curl", "chromium",
 }  # fmt: skip
 
 

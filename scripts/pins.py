@@ -15,13 +15,26 @@ Wheel = namedtuple("Wheel", "name version python platforms megabytes")
 #: 3.11) therefore serves every Python that runs the tests.
 ONNXRUNTIME = Wheel(
     "onnxruntime",
-    "1.23.2",
+    "1.32.0",
     "3.11",
     {
-        "x86_64": ("manylinux_2_28_x86_64", "da44b99206e77734c5819aa2142c69e64f3b46edc3bd314f6a45a932defc0b3e"),
-        "aarch64": ("manylinux_2_28_aarch64", "bbfd2fca76c855317568c1b36a885ddea2272c13cb0e395002c402f2360429a6"),
+        "x86_64": ("manylinux_2_28_x86_64", "5a34fc4dfeb5a7b4a74c95dcba1e773d722abda720b474edf1b0c419dc6d163d"),
+        "aarch64": ("manylinux_2_28_aarch64", "2303372a85299b6757b0e11e1cbf13e410ddf7e10c37f4b37e99d1c90e7daf7c"),
     },
-    17,
+    28,
+)
+
+#: The oldest release that the server's wheel asks for (deploy/python/pyproject.toml), the first whose wheel has the
+#: library as a file.
+ONNXRUNTIME_OLDEST = Wheel(
+    "onnxruntime",
+    "1.19.0",
+    "3.11",
+    {
+        "x86_64": ("manylinux_2_28_x86_64", "6f379d1f050cfb55ce015d53727b78ee362febc065c38eed81512b22b757da73"),
+        "aarch64": ("manylinux_2_28_aarch64", "e94984663963e74fbb468bde9ec6f19dcf890b594b35e249c4dc8789d08993c5"),
+    },
+    13,
 )
 
 #: Only libraries are taken from it, which do not depend on the Python version: that of its C interface and its

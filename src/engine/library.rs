@@ -130,7 +130,7 @@ mod tests {
         for file in ["bin/libengine.so", "lib/paternoster/libengine.so"] {
             touch(&root.path().join(file));
         }
-        let of_the_wheel = capi.join("libengine.so.1.23.2");
+        let of_the_wheel = capi.join("libengine.so.1.32.0");
         touch(&of_the_wheel);
         for nearest in ["bin/libengine.so", "lib/paternoster/libengine.so"] {
             let nearest = root.path().join(nearest);

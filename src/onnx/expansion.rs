@@ -1,8 +1,8 @@
 //! Limits on the size of a model after an engine has expanded it: function calls inlined, bodies of branches and loops
 //! traversed.
 //!
-//! Both can be exponential in the size of the file, and recursion never ends. ONNX Runtime (1.23) follows a recursive
-//! call until the stack overflows, and traverses a body twice at every level of nesting.
+//! Both can be exponential in the size of the file, and recursion never ends. ONNX Runtime 1.23 follows a recursive
+//! call until the stack overflows (1.32 refuses it), and traverses a body twice at every level of nesting.
 
 use std::collections::HashMap;
 

@@ -75,16 +75,21 @@ def external(name, shape, location, offset=None, length=None, datatype="FP32"):
     return sizes + number(2, ELEMENT[datatype]) + text(8, name) + b"".join(given) + number(14, 1)
 
 
-def graph(nodes, inputs, outputs, constants=()):
+def sparse(name, value, size):
+    """Returns a vector of zeros but for its first element, of which only that is stored."""
+    return text(1, constant(name, [value])) + text(2, constant("places", [0])) + number(3, size)
+
+
+def graph(nodes, inputs, outputs, constants=(), sparse_constants=()):
     """Returns a GraphProto: the graph of a model, or the body of a loop, which may read values of the graph around
     it."""
     made = b"".join(text(1, one) for one in nodes) + text(2, "test")
-    made += b"".join(text(5, one) for one in constants)
+    made += b"".join(text(5, one) for one in constants) + b"".join(text(15, one) for one in sparse_constants)
     return made + b"".join(text(11, one) for one in inputs) + b"".join(text(12, one) for one in outputs)
 
 
-def model(nodes, inputs, outputs, constants=()):
-    made = graph(nodes, inputs, outputs, constants)
+def model(nodes, inputs, outputs, constants=(), sparse_constants=()):
+    made = graph(nodes, inputs, outputs, constants, sparse_constants)
     return number(1, IR_VERSION) + text(7, made) + text(8, number(2, OPSET))
 
 

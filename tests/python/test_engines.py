@@ -2,9 +2,11 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import fetch
 import numpy as np
+import pins
 import pytest
 import tritonclient.grpc as triton
 from clients import ROW, refused, tensor
@@ -40,6 +42,14 @@ def say(client, model):
     return client.infer(model, [tensor("INPUT0", [ROW])]).as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
 
 
+def assert_same_embeddings(*clients):
+    """Asserts that the servers of two clients answer the same texts of different lengths alike."""
+    ids = np.array([[101, 1996, 4937, 2003, 5777, 102], [101, 4542, 102, 0, 0, 0]], np.int64)
+    inputs = [tensor("input_ids", ids), tensor("attention_mask", (ids != 0).astype(np.int64))]
+    expected, embedded = (one.infer("minilm", inputs).as_numpy("sentence_embedding") for one in clients)
+    np.testing.assert_allclose(embedded, expected, rtol=0, atol=1e-4)
+
+
 def test_a_model_runs_by_the_engine_that_it_names(connected, made_models, client, library, tmp_path):
     made_models("examples", "--only", "minilm", "--minilm", fetch.minilm(), folder=tmp_path)
     with (tmp_path / "minilm" / "model.yaml").open("a") as written:
@@ -51,10 +61,18 @@ def test_a_model_runs_by_the_engine_that_it_names(connected, made_models, client
     assert all(say(by_openvino, model) for model in ("named", "backend", "plain"))
     assert f"OpenVINO is loaded library={library} " in running.log.read_text()
 
-    ids = np.array([[101, 1996, 4937, 2003, 5777, 102], [101, 4542, 102, 0, 0, 0]], np.int64)
-    inputs = [tensor("input_ids", ids), tensor("attention_mask", (ids != 0).astype(np.int64))]
-    embedded = [one.infer("minilm", inputs).as_numpy("sentence_embedding") for one in (client, by_openvino)]
-    np.testing.assert_allclose(embedded[1], embedded[0], rtol=0, atol=1e-4)
+    assert_same_embeddings(client, by_openvino)
+
+
+def test_the_oldest_runtime_answers_as_the_newest(connected, made_models, client, tmp_path):
+    oldest = fetched(fetch.oldest_runtime)
+    made_models("examples", "--only", "minilm", "--minilm", fetch.minilm(), folder=tmp_path)
+    write_model(tmp_path, "plain", identity(), config("plain", PORTS))
+    running, by_oldest = connected("--onnxruntime-library", oldest)
+    loaded = Path(f"/proc/{running.pid}/maps").read_text()
+    assert f"/libonnxruntime.so.{pins.ONNXRUNTIME_OLDEST.version}\n" in loaded
+    assert say(by_oldest, "plain")
+    assert_same_embeddings(client, by_oldest)
 
 
 def test_an_uploaded_model_is_opened_by_its_engine_in_a_process_of_its_own(connected, library):

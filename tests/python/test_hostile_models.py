@@ -6,7 +6,7 @@ import json
 import pytest
 import tritonclient.grpc as triton
 from clients import ROW, refused, tensor
-from onnx_bytes import calls_itself, constant, identity, model, nested_ifs, node, port
+from onnx_bytes import calls_itself, identity, model, nested_ifs, node, port, sparse
 from repository_on_disk import config, write_model
 
 PORTS = {"INPUT0": ("FP32", [16])}
@@ -44,14 +44,14 @@ def test_a_server_starts_and_polls_over_hostile_files(start, tmp_path):
 
 
 def test_a_model_that_takes_all_memory_is_refused_with_the_limit(start, tmp_path):
-    """Constants are folded when a model is opened, so 200 bytes of file become 4 GiB."""
+    """A sparse constant becomes a dense one when a model is opened, so 200 bytes of file become 1.6 GB twice."""
     dims = ("batch", 16)
-    nodes = [node("Expand", ["one", "size"], ["big"]), node("ReduceMax", ["big"], ["top"], keepdims=0)]
+    nodes = [node("Mul", ["big", "top"], ["scaled"]), node("ReduceMax", ["scaled"], ["largest"], keepdims=0)]
     greedy = model(
-        [*nodes, node("Add", ["INPUT0", "top"], ["OUTPUT0"])],
+        [node("ReduceMax", ["INPUT0"], ["top"], keepdims=0), *nodes, node("Add", ["INPUT0", "largest"], ["OUTPUT0"])],
         [port("INPUT0", "FP32", dims)],
         [port("OUTPUT0", "FP32", dims)],
-        [constant("one", [1.0]), constant("size", [1 << 30])],
+        sparse_constants=[sparse("big", 1.0, 400_000_000)],
     )
     limit = 2 << 30
     flags = [f"--isolate-model-load-memory-bytes={limit}", f"--max-sent-model-bytes={2 * limit}"]

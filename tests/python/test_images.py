@@ -94,14 +94,15 @@ def test_the_bill_names_the_library_beside_the_crates(tmp_path):
         "components": [{"name": "tokio"}],
         "dependencies": [{"ref": program["bom-ref"], "dependsOn": ["tokio"]}, {"ref": "tokio"}],
     }
-    wheel, made = tmp_path / "onnxruntime-1.23.2-cp311-none-any.whl", tmp_path / "doc" / "bill.json"
+    version = pins.ONNXRUNTIME.version
+    wheel, made = tmp_path / f"onnxruntime-{version}-cp311-none-any.whl", tmp_path / "doc" / "bill.json"
     wheel.write_bytes(b"wheel")
     (tmp_path / "given.json").write_text(json.dumps(given))
     bill.main(tmp_path / "given.json", wheel, made)
     found = json.loads(made.read_text())
     assert found["metadata"]["component"]["bom-ref"] == "paternoster@0.1.0", "no folder of the build"
     crate, library = found["components"]
-    assert (crate["name"], library["name"], library["version"]) == ("tokio", "onnxruntime", "1.23.2")
+    assert (crate["name"], library["name"], library["version"]) == ("tokio", "onnxruntime", version)
     assert library["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(b"wheel").hexdigest()}]
     assert {"ref": "paternoster@0.1.0", "dependsOn": ["tokio", library["purl"]]} in found["dependencies"]
     with pytest.raises(SystemExit, match="expected onnxruntime"):

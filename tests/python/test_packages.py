@@ -7,6 +7,7 @@ import subprocess
 
 import fetch
 import package_tools
+import pins
 import pytest
 from conftest import ROOT, fetched
 from manifests import DEPLOY
@@ -31,6 +32,7 @@ def test_the_wheel_has_the_crates_version_and_asks_for_a_runtime_that_the_server
     (version,) = re.findall(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
     assert f"\nVersion: {version}\n" in metadata
     (oldest,) = re.findall(r"^Requires-Dist: onnxruntime>=1\.(\d+),<2$", metadata, re.MULTILINE)
+    assert pins.ONNXRUNTIME_OLDEST.version == f"1.{oldest}.0", "the oldest that pip may choose is tested"
     (interface,) = re.findall(r'"api-(\d+)"', (ROOT / "Cargo.toml").read_text())
     assert int(oldest) >= int(interface), "the server refuses a library without the interface that it asks for"
 

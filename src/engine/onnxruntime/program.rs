@@ -48,9 +48,11 @@ struct Port {
     in_place: InPlace,
 }
 
-/// Parts of ONNX Runtime's errors when an output's shape differs from that of the memory provided, or the memory's
-/// shape from the graph's declaration. When ONNX Runtime allocates the output itself, it only logs a warning.
-const OTHER_SHAPE: [&str; 2] = ["OrtValue shape verification failed", "Got invalid dimensions for output"];
+/// Parts of ONNX Runtime's errors when an output's shape differs from that of the memory provided (as older and newer
+/// releases say it), or the memory's shape from the graph's declaration. When ONNX Runtime allocates the output itself,
+/// it only logs a warning.
+const OTHER_SHAPE: [&str; 3] =
+    ["OrtValue shape verification failed", "OrtValue provided for output", "Got invalid dimensions for output"];
 
 impl OnnxProgram {
     /// Compiles a serialized model as a whole, with the inputs and outputs of its specification.
