@@ -2,7 +2,7 @@
 //! passes.
 
 use std::{
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -10,12 +10,15 @@ use std::{
 
 use bytes::Bytes;
 
-use super::config::{
-    automatic::Automatic,
-    lengths::PreparedLengths,
-    pb,
-    stages::{StageCuts, StageRequest},
-    unfold::UnfoldRequest,
+use super::{
+    config::{
+        automatic::Automatic,
+        lengths::PreparedLengths,
+        pb,
+        stages::{StageCuts, StageRequest},
+        unfold::UnfoldRequest,
+    },
+    mapped,
 };
 use crate::{
     batching::Knobs,
@@ -161,9 +164,7 @@ impl CellProgram {
     pub(super) fn read(&self) -> Result<Bytes, String> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.clone()),
-            None => fs::read(&self.file)
-                .map(Bytes::from)
-                .map_err(|error| format!("cannot read '{}': {error}", self.file.display())),
+            None => mapped::read(&self.file).map_err(|error| format!("cannot read '{}': {error}", self.file.display())),
         }
     }
 }

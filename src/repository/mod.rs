@@ -19,6 +19,7 @@ mod directory;
 mod error;
 mod isolation;
 mod loader;
+mod mapped;
 mod opening;
 mod options;
 mod overrides;

@@ -33,9 +33,10 @@ impl Opener<'_> {
         if let Some(isolation) = self.isolation.filter(|isolation| isolation.covers(program)) {
             isolation.try_open(library, program, &graph, stages)?;
         }
-        SealedModel::new(&program.file.display().to_string(), graph, &program.external)
-            .map(|model| model.with_operators(&program.operators))
-            .map_err(|error| error.to_string())
+        let model = SealedModel::new(&program.file.display().to_string(), graph, &program.external)
+            .map_err(|error| error.to_string())?
+            .with_operators(&program.operators);
+        Ok(if program.bytes.is_none() { model.with_file(&program.file) } else { model })
     }
 
     /// Compiles a program's model, or one stage of it, by the program's engine.
