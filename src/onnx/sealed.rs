@@ -25,6 +25,8 @@ pub struct SealedModel {
     encoded: Option<Bytes>,
     weights: Arc<[ExternalWeight]>,
     operators: Arc<[PathBuf]>,
+    /// The file that it was read from.
+    file: Option<Arc<Path>>,
 }
 
 impl SealedModel {
@@ -39,13 +41,24 @@ impl SealedModel {
         expansion::check(&model.0).map_err(unusable)?;
         let gathered = external::gather(&mut model, files).map_err(unusable)?;
         let encoded = gathered.is_unchanged.then_some(content);
-        Ok(Self { model, encoded, weights: gathered.weights.into(), operators: Arc::default() })
+        Ok(Self { model, encoded, weights: gathered.weights.into(), operators: Arc::default(), file: None })
     }
 
     /// Returns the model with the libraries of its custom operators, which ONNX Runtime loads.
     #[must_use]
     pub fn with_operators(self, libraries: &[PathBuf]) -> Self {
         Self { operators: libraries.into(), ..self }
+    }
+
+    /// Returns the model with the file that it was read from. The file is expected to stay as it is, but need not.
+    #[must_use]
+    pub fn with_file(self, file: &Path) -> Self {
+        Self { file: Some(file.into()), ..self }
+    }
+
+    /// Returns the file whose content is the encoded graph, if there is one.
+    pub fn file(&self) -> Option<&Arc<Path>> {
+        self.file.as_ref().filter(|_| self.encoded.is_some())
     }
 
     /// Returns the libraries of custom operators.
@@ -60,7 +73,7 @@ impl SealedModel {
     pub fn read(path: &Path) -> Result<Self, Error> {
         let label = path.display().to_string();
         match std::fs::read(path) {
-            Ok(content) => Self::new(&label, content.into(), &ExternalFiles::beside(path)),
+            Ok(content) => Ok(Self::new(&label, content.into(), &ExternalFiles::beside(path))?.with_file(path)),
             Err(source) => Err(Error::Read { file: label, source }),
         }
     }
@@ -73,7 +86,8 @@ impl SealedModel {
     /// Seals a model that was cut from this one.
     #[must_use]
     pub fn part(&self, part: Model) -> Self {
-        Self { model: part, encoded: None, weights: self.weights.clone(), operators: self.operators.clone() }
+        let (weights, operators) = (self.weights.clone(), self.operators.clone());
+        Self { model: part, encoded: None, weights, operators, file: None }
     }
 
     /// Returns the encoded graph.

@@ -2,7 +2,7 @@
 //! passes.
 
 use std::{
-    fmt, fs,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,6 +19,7 @@ use super::{
         stages::{StageCuts, StageRequest},
         unfold::UnfoldRequest,
     },
+    mapped,
 };
 use crate::{
     batching::Knobs,
@@ -176,9 +177,7 @@ impl CellProgram {
     pub(super) fn read(&self) -> Result<Bytes, String> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.clone()),
-            None => fs::read(&self.file)
-                .map(Bytes::from)
-                .map_err(|error| format!("cannot read '{}': {error}", self.file.display())),
+            None => mapped::read(&self.file).map_err(|error| format!("cannot read '{}': {error}", self.file.display())),
         }
     }
 }

@@ -22,6 +22,7 @@ mod error;
 mod gates;
 mod isolation;
 mod loader;
+mod mapped;
 mod opening;
 mod options;
 mod overrides;

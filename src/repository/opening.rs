@@ -64,9 +64,10 @@ impl<'a> Opener<'a> {
             let memory = self.attempt.reserve(bytes)?;
             self.reserved.borrow_mut().extend(memory.map(|memory| (memory, bytes)));
         }
-        SealedModel::new(&program.file.display().to_string(), graph, &program.external)
-            .map(|model| model.with_operators(&program.operators))
-            .map_err(|error| error.to_string())
+        let model = SealedModel::new(&program.file.display().to_string(), graph, &program.external)
+            .map_err(|error| error.to_string())?
+            .with_operators(&program.operators);
+        Ok(if program.bytes.is_none() { model.with_file(&program.file) } else { model })
     }
 
     /// Compiles a program's model, or one stage of it, by the program's engine.

@@ -14,42 +14,60 @@ use ort::{
 };
 use tracing::warn;
 
-use super::{cuda_provider::CudaProvider, library::Runtime, weights::Weights};
+use super::{
+    cuda_provider::CudaProvider,
+    library::Runtime,
+    one_thread::{OneThread, Source, single_threaded},
+    weights::Weights,
+};
 use crate::{
     engine::{
         EngineError,
         running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
+        sessions::Origin,
     },
-    onnx::PortDim,
+    onnx::{PortDim, SealedModel},
 };
 
-/// The sessions of a graph, and the weights that they refer to.
+/// The sessions of a graph.
 pub(super) struct CompiledGraph {
-    // Both sessions are dropped before the weights.
-    session: Session,
+    session: SharedSession,
     /// Runs on the calling thread. `None` if no run would take it, if the graph runs on a card, or if its weights are
     /// too large to be kept twice.
-    single: Option<Session>,
-    #[allow(dead_code, reason = "the sessions refer to them")]
-    weights: Weights,
+    single: Option<OneThread>,
     threads: usize,
     running: Arc<RunsInProgress>,
 }
 
+/// A session, and the weights outside of the graph that it refers to.
+pub(super) struct SharedSession {
+    // Dropped before the weights.
+    session: Session,
+    #[allow(dead_code, reason = "the session refers to them")]
+    weights: Arc<Weights>,
+}
+
+impl SharedSession {
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
 impl CompiledGraph {
-    /// Compiles a graph with its external weights and the libraries of its custom operators.
+    /// Compiles a graph, which is the encoded form of `model`, with its external weights and the libraries of its
+    /// custom operators.
     ///
     /// # Errors
     /// Fails if ONNX Runtime rejects it.
     pub(super) fn new(
         runtime: &Runtime,
-        graph: &[u8],
-        weights: Weights,
-        operators: &[PathBuf],
+        (model, graph, weights): (&SealedModel, &[u8], Weights),
+        origin: Origin,
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
-        let threads = runtime.threads();
-        let mut builder = builder(runtime)?;
+        let (threads, weights) = (runtime.threads(), Arc::new(weights));
+        let (environment, has_arena, operators) = (runtime.environment(), runtime.has_arena(), model.operators());
+        let mut builder = builder(environment, has_arena)?;
         // Runs on a card leave the cores to others.
         let (running, may_share) = match provider {
             Some(provider) => {
@@ -59,32 +77,40 @@ impl CompiledGraph {
             None => (Arc::clone(runtime.running()), runs_on_one_thread(runtime.lanes(), threads)),
         };
         let session = commit(builder, graph, &weights, operators)?;
-        let single = (may_share && graph.len() + weights.bytes() <= MAX_COPIED_BYTES)
-            .then(|| commit(single_threaded(runtime)?, graph, &weights, operators))
-            .transpose()
+        let single = if !may_share || graph.len() + weights.bytes() > MAX_COPIED_BYTES {
+            None
+        } else if let Some(file) = model.file() {
+            let (environment, file, operators) = (environment.clone(), file.clone(), operators.to_vec());
+            let file_bytes = graph.len();
+            let source = Source { environment, has_arena, file, file_bytes, origin, weights, operators };
+            Some(OneThread::later(source, runtime.background()))
+        } else {
+            let single = single_threaded(environment, has_arena);
+            let single = single.and_then(|builder| commit(builder, graph, &weights, operators));
             // The model runs without it; there may just be no memory for a second copy of the weights.
-            .unwrap_or_else(|error| {
+            let single = single.inspect_err(|error| {
                 warn!(%error, "cannot compile a graph for one thread; all its runs use all threads");
-                None
             });
-        Ok(Self { session, single, weights, threads, running })
+            single.ok().map(|session| OneThread::compiled(session, runtime.background()))
+        };
+        Ok(Self { session, single, threads, running })
     }
 
     /// Returns the names and types of the graph's inputs, with those that have a default.
     pub(super) fn inputs(&self) -> Vec<(String, ValueType)> {
-        let needed = self.session.inputs().iter().map(|port| (port.name().to_owned(), port.dtype().clone()));
-        let optional = self.session.overridable_initializers();
+        let needed = self.session.session.inputs().iter().map(|port| (port.name().to_owned(), port.dtype().clone()));
+        let optional = self.session.session.overridable_initializers();
         needed.chain(optional.iter().map(|port| (port.name().to_owned(), port.dtype().clone()))).collect()
     }
 
     /// Returns the names and types of the graph's outputs.
     pub(super) fn outputs(&self) -> Vec<(String, ValueType)> {
-        self.session.outputs().iter().map(|port| (port.name().to_owned(), port.dtype().clone())).collect()
+        self.session.session.outputs().iter().map(|port| (port.name().to_owned(), port.dtype().clone())).collect()
     }
 
     /// Returns the shape of an output as ONNX Runtime infers it; `None` if it does not know the rank.
     pub(super) fn output_dims(&self, name: &str) -> Option<Vec<PortDim>> {
-        let port = self.session.outputs().iter().find(|port| port.name() == name)?;
+        let port = self.session.session.outputs().iter().find(|port| port.name() == name)?;
         let ValueType::Tensor { shape, dimension_symbols, .. } = port.dtype() else { return None };
         let dims = shape.iter().zip(dimension_symbols.iter());
         let dims = dims.map(|(&length, name)| match length {
@@ -95,17 +121,22 @@ impl CompiledGraph {
         (!shape.is_empty()).then(|| dims.collect())
     }
 
+    /// Returns whether there is a session for runs on the calling thread.
+    pub(super) fn is_compiled_for_one_thread(&self) -> bool {
+        self.single.as_ref().is_some_and(OneThread::is_compiled)
+    }
+
     /// Returns the session for a run that starts now. The guard is held until the run ends.
     pub(super) fn begin_run(&self) -> (&Session, RunInProgress<'_>) {
         let (run, runs) = self.running.begin();
         let single = self.single.as_ref().filter(|_| runs_on_one_thread(runs, self.threads));
-        (single.unwrap_or(&self.session), run)
+        (single.and_then(OneThread::get).unwrap_or(&self.session.session), run)
     }
 }
 
 impl fmt::Debug for CompiledGraph {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("CompiledGraph").field("session", &self.session).finish_non_exhaustive()
+        formatter.debug_struct("CompiledGraph").field("session", &self.session.session).finish_non_exhaustive()
     }
 }
 
@@ -116,41 +147,43 @@ fn runs_on_one_thread(runs: usize, threads: usize) -> bool {
     threads > 1 && runs > 1 && 2 * runs > threads
 }
 
-fn builder(runtime: &Runtime) -> Result<SessionBuilder, EngineError> {
-    let environment: &Environment = runtime.environment();
+/// Returns options of a session.
+///
+/// # Errors
+/// Fails if ONNX Runtime rejects one of them.
+pub(super) fn builder(environment: &Environment, has_arena: bool) -> Result<SessionBuilder, EngineError> {
     Session::builder(environment)
         .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
-        .and_then(|builder| match runtime.has_arena() {
+        .and_then(|builder| match has_arena {
             true => builder.with_env_allocators().map_err(ort::Error::from),
             false => Ok(builder),
         })
         .map_err(refused)
 }
 
-/// A session with one thread of its own is one that runs on the calling thread.
-fn single_threaded(runtime: &Runtime) -> Result<SessionBuilder, EngineError> {
-    let builder = builder(runtime)?.with_independent_thread_pool().map_err(ort::Error::from);
-    builder.and_then(|builder| builder.with_intra_threads(1).map_err(ort::Error::from)).map_err(refused)
-}
-
-fn commit(
+/// Creates a session.
+///
+/// # Errors
+/// Fails if ONNX Runtime rejects the graph, or a library of operators cannot be loaded.
+pub(super) fn commit(
     mut builder: SessionBuilder,
     graph: &[u8],
-    weights: &Weights,
+    weights: &Arc<Weights>,
     operators: &[PathBuf],
-) -> Result<Session, EngineError> {
+) -> Result<SharedSession, EngineError> {
     for library in operators {
         let fail = |error: ort::Error| {
             EngineError(format!("cannot load the operators of '{}': {}", library.display(), error.message()))
         };
         builder = builder.with_operator_library(library).map_err(ort::Error::from).map_err(fail)?;
     }
-    // SAFETY: the weights move with the session into a `CompiledGraph`, which drops the session first.
+    // SAFETY: the weights move with the session into a `SharedSession`, which drops the session first.
     unsafe { weights.share(&mut builder)? };
-    builder.commit_from_memory(graph).map_err(refused)
+    let session = builder.commit_from_memory(graph).map_err(refused)?;
+    Ok(SharedSession { session, weights: Arc::clone(weights) })
 }
 
-fn refused(error: ort::Error) -> EngineError {
+pub(super) fn refused(error: ort::Error) -> EngineError {
     EngineError(format!("onnx runtime error: {}", error.message()))
 }
 

@@ -14,7 +14,7 @@ use ort::{
     sys::OrtApiBase,
 };
 
-use super::{arena::Arena, compiled::CompiledGraph};
+use super::{arena::Arena, compiled::CompiledGraph, one_thread::Background};
 use crate::engine::{
     available_cores,
     library::{EngineLibrary, LibraryError},
@@ -58,6 +58,7 @@ pub struct Runtime {
     lanes: usize,
     running: Arc<RunsInProgress>,
     arena: Option<Arc<Arena>>,
+    background: Arc<Background>,
 }
 
 /// Turns ONNX Runtime's telemetry off, unless the user has set the variable. From version 1.29 on, official builds send
@@ -113,8 +114,8 @@ impl Runtime {
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
         let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
-        let (sessions, running) = (Arc::default(), Arc::default());
-        Ok(Self { environment, sessions, path, threads, lanes: options.lanes, running, arena })
+        let (sessions, running, background) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Self { environment, sessions, path, threads, lanes: options.lanes, running, arena, background })
     }
 
     /// Returns the environment in which sessions are created.
@@ -140,6 +141,16 @@ impl Runtime {
     /// Returns the runs in progress.
     pub(super) fn running(&self) -> &Arc<RunsInProgress> {
         &self.running
+    }
+
+    /// Returns where graphs are compiled for one thread.
+    pub(super) fn background(&self) -> &Arc<Background> {
+        &self.background
+    }
+
+    /// Waits until no graph is compiled in the background any more.
+    pub fn finish_compiling(&self) {
+        self.background.finish();
     }
 
     /// Returns the path from which the library was loaded.

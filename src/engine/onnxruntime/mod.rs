@@ -10,6 +10,7 @@ mod arena;
 mod compiled;
 mod cuda_provider;
 mod library;
+mod one_thread;
 mod program;
 mod status;
 mod value;

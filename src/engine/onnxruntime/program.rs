@@ -1,6 +1,6 @@
 //! An ONNX graph compiled by ONNX Runtime.
 
-use std::{collections::HashSet, ffi::CString, fs, ptr, sync::Arc};
+use std::{collections::HashSet, ffi::CString, fs, path::PathBuf, ptr, sync::Arc};
 
 use bytes::Bytes;
 use ort::{AsPointer, sys, value::ValueType};
@@ -119,25 +119,12 @@ impl OnnxProgram {
         (inputs, outputs): (&[ProgramPort<'_>], &[ProgramPort<'_>]),
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
-        // The hash identifies everything that the session depends on, so that programs with equal hashes share it.
         let graph = model.to_bytes();
-        let mut hash = Sha256::new();
-        if let Some(provider) = provider {
-            hash.update(provider.origin());
-        }
-        hash.update((graph.len() as u64).to_le_bytes());
-        hash.update(&graph);
         let known = index_ranges(&graph);
         let index_ranges = inputs.iter().map(|port| known.get(port.name).copied()).collect();
-        let weights = Weights::read(model, &mut hash)?;
-        for library in model.operators() {
-            // The content too, since a library may be replaced under its name.
-            hash.update(library.as_os_str().as_encoded_bytes());
-            let fail = |error: std::io::Error| EngineError(format!("cannot read '{}': {error}", library.display()));
-            hash.update(fs::read(library).map_err(fail)?);
-        }
-        let origin = hash.finalize().into();
-        let new = || CompiledGraph::new(runtime, &graph, weights, model.operators(), provider);
+        let weights = Weights::read(model)?;
+        let origin = origin_of(&graph, &weights, model.operators(), provider)?;
+        let new = || CompiledGraph::new(runtime, (model, &graph, weights), origin, provider);
         let compiled = runtime.sessions().of(origin, new)?;
         let inputs = ports("input", inputs, &compiled.inputs(), InPlace::never)?;
         let mut outputs = ports("output", outputs, &compiled.outputs(), InPlace::unproven)?;
@@ -158,6 +145,32 @@ impl OnnxProgram {
             _runtime: GivesBack(runtime.clone()),
         })
     }
+}
+
+/// Returns the hash of everything that a session depends on, so that programs with equal hashes share it.
+///
+/// # Errors
+/// Fails if a library of operators cannot be read.
+pub(super) fn origin_of(
+    graph: &[u8],
+    weights: &Weights,
+    operators: &[PathBuf],
+    provider: Option<CudaProvider>,
+) -> Result<Origin, EngineError> {
+    let mut hash = Sha256::new();
+    if let Some(provider) = provider {
+        hash.update(provider.origin());
+    }
+    hash.update((graph.len() as u64).to_le_bytes());
+    hash.update(graph);
+    weights.add_to(&mut hash);
+    for library in operators {
+        // The content too, since a library may be replaced under its name.
+        hash.update(library.as_os_str().as_encoded_bytes());
+        let fail = |error: std::io::Error| EngineError(format!("cannot read '{}': {error}", library.display()));
+        hash.update(fs::read(library).map_err(fail)?);
+    }
+    Ok(hash.finalize().into())
 }
 
 /// Matches the requested tensors with those of the graph.
@@ -244,6 +257,11 @@ impl OnnxProgram {
     /// Returns the shape of an output of the graph as ONNX Runtime infers it; `None` if it does not know the rank.
     pub fn output_dims(&self, name: &str) -> Option<Vec<PortDim>> {
         self.graph.output_dims(name)
+    }
+
+    /// Returns whether the graph has been compiled for runs on the calling thread too.
+    pub fn is_compiled_for_one_thread(&self) -> bool {
+        self.graph.is_compiled_for_one_thread()
     }
 
     fn execute(

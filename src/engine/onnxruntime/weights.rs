@@ -28,13 +28,22 @@ struct Weight {
 pub(super) struct Weights(Vec<Weight>);
 
 impl Weights {
-    /// Reads the weights of a model, and adds their names and elements to `hash`, so that graphs with other weights
-    /// differ.
+    /// Reads the weights of a model.
     ///
     /// # Errors
     /// Returns the weight and the reason if its file cannot be read or memory is short.
-    pub(super) fn read(model: &SealedModel, hash: &mut Sha256) -> Result<Self, EngineError> {
-        model.weights().map(|weight| Weight::read(weight, hash)).collect::<Result<_, _>>().map(Self)
+    pub(super) fn read(model: &SealedModel) -> Result<Self, EngineError> {
+        model.weights().map(Weight::read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Adds the names and elements to a hash, so that graphs with other weights differ.
+    pub(super) fn add_to(&self, hash: &mut Sha256) {
+        for Weight { name, elements, .. } in &self.0 {
+            for part in [name.as_bytes(), elements] {
+                hash.update((part.len() as u64).to_le_bytes());
+                hash.update(part);
+            }
+        }
     }
 
     /// Returns the size of all weights in bytes.
@@ -66,13 +75,9 @@ impl Weights {
 }
 
 impl Weight {
-    fn read(weight: &ExternalWeight, hash: &mut Sha256) -> Result<Self, EngineError> {
+    fn read(weight: &ExternalWeight) -> Result<Self, EngineError> {
         let ExternalWeight { name, datatype, dims, .. } = weight;
         let elements = weight.elements().map_err(|error| EngineError(format!("weight '{name}': {error}")))?;
-        for part in [name.as_bytes(), &elements] {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
         let name = CString::new(name.as_str())
             .map_err(|_| EngineError(format!("the name of weight '{}' holds a zero byte", name.escape_debug())))?;
         Ok(Self { name, datatype: *datatype, dims: dims.clone(), elements })
