@@ -416,12 +416,12 @@ def endless_warmups(given):
 
 @attack
 def folded_constants(given):
-    """An upload of about 230 bytes whose constant takes 1.2 GB when the model is opened, then eight uploads of 9 MB that
+    """An upload of about 230 bytes whose constant takes 1 GB when the model is opened, then eight uploads of 9 MB that
     stay loaded, on a server that may use 1 GB for models of clients."""
     flags = ("--model-control-mode=explicit", "--max-sent-model-bytes=1000000000")
     with given.serve(given.empty(), *flags) as server, memory_of(server) as grown:
-        code = raw_call(server, LOAD, attack_models.load_request("folded", attack_models.folded(300_000_000)), 120)
-        yield "a constant of 1.2 GB", f"{code}, {grown():.0f} MB more resident at the peak"
+        code = raw_call(server, LOAD, attack_models.load_request("folded", attack_models.folded(1 << 28)), 120)
+        yield "a constant of 1 GB", f"{code}, {grown():.0f} MB more resident at the peak"
         codes = Counter()
         for at in range(8):
             message = attack_models.load_request(f"m{at}", attack_models.weighty(9, at))

@@ -14,9 +14,18 @@ pub use crate::{
 mod tests {
     use std::{collections::BTreeMap, fs, path::Path};
 
+    use rand::RngExt;
+    use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+
     use super::*;
 
     type Body = fn(&[u8]);
+
+    /// Inputs that each target is called with beside its seeds. The fuzzers go on from there (`make fuzz`).
+    const MUTATED: usize = 3000;
+
+    /// The longest of them in bytes.
+    const LONGEST: usize = 4096;
 
     /// All targets, with the names of their folders in `tests/corpus` and of their files in `tests/fuzz`.
     const TARGETS: [(&str, Body); 9] = [
@@ -52,6 +61,52 @@ mod tests {
             for (name, bytes) in seeds {
                 println!("{target}/{name}");
                 body(&bytes);
+            }
+        }
+    }
+
+    /// Returns a seed with a few parts changed, removed, repeated, or taken from another seed.
+    fn mutated(seeds: &[Vec<u8>], random: &mut ChaCha8Rng) -> Vec<u8> {
+        let mut drawn = |bytes: &[u8]| {
+            let (one, other) = (random.random_range(0..=bytes.len()), random.random_range(0..=bytes.len()));
+            (one.min(other)..one.max(other), random.random::<u32>())
+        };
+        let pick = |choice: u32| &seeds[choice as usize % seeds.len()];
+        let (_, choice) = drawn(&[]);
+        let mut input = pick(choice).clone();
+        for _ in 0..=choice % 4 {
+            let (range, choice) = drawn(&input);
+            match choice % 7 {
+                0 => input[range].iter_mut().take(1).for_each(|byte| *byte ^= 1 << (choice / 7 % 8)),
+                1 => input[range].iter_mut().take(4).for_each(|byte| *byte = (choice >> 8) as u8),
+                // Lengths and counts are where readers go wrong.
+                2 => input[range].iter_mut().take(1 + choice as usize / 7 % 10).for_each(|byte| *byte = 0xff),
+                3 => drop(input.drain(range)),
+                4 => {
+                    let repeated = input[range.clone()].to_vec();
+                    drop(input.splice(range.end..range.end, repeated));
+                }
+                5 => {
+                    let other = pick(choice / 7);
+                    let (taken, _) = drawn(other);
+                    drop(input.splice(range, other[taken].iter().copied()));
+                }
+                _ => input.truncate(range.end),
+            }
+        }
+        input.truncate(LONGEST);
+        input
+    }
+
+    #[test]
+    fn changed_seeds_keep_the_promises() {
+        for (target, body) in TARGETS {
+            let seeds: Vec<Vec<u8>> = files(&format!("corpus/{target}")).into_values().collect();
+            let mut random = ChaCha8Rng::seed_from_u64(1);
+            for number in 0..MUTATED {
+                let input = mutated(&seeds, &mut random);
+                let caught = std::panic::catch_unwind(|| body(&input));
+                assert!(caught.is_ok(), "{target}, input {number}: {:?}", String::from_utf8_lossy(&input));
             }
         }
     }
