@@ -13,7 +13,7 @@ BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
-	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
+	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU. ALL=1: those of every example network, minutes"
 	@echo "make kube-test the manifests of deploy/ against Kubernetes' API server, which Go builds first: 10 min, 5 GB meanwhile"
 	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit packs them into one file, for a machine with a card alone"
 	@echo "make conformance  ONNX's backend tests through the server, over both protocols, compared with ONNX Runtime"
@@ -66,8 +66,9 @@ serve: models
 test:
 	@$(PYTHON) scripts/test.py
 
+# With ALL=1 they are those that plans of all example networks generate.
 kernels:
-	@$(PYTHON) scripts/test.py --only kernels
+	@$(PYTHON) $(if $(ALL),scripts/check_kernels.py --all,scripts/test.py --only kernels)
 
 kube-test: setup
 	@CI=1 PYTHONDONTWRITEBYTECODE=1 $(VENV) -m pytest -c tests/python/pytest.ini tests/python/test_api_server.py

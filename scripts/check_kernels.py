@@ -4,21 +4,32 @@ for a block. A kernel that does not compile, spills registers, or keeps a thread
 Needs no GPU.
 
     python3 scripts/check_kernels.py
+    python3 scripts/check_kernels.py --all
+
+With --all, the kernels that plans of all example networks generate instead: at full width, in each precision, and at
+all lengths that cards are prepared for. Takes minutes, and needs Rust.
 """
 
+import argparse
 import ctypes
 import os
 import re
+import shutil
 import sys
 import time
 from collections import defaultdict, namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
+import cubins
 import fetch
 
 KERNELS = fetch.ROOT / "kernels"
 PLANS = fetch.ROOT / "tests" / "data" / "plans"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
+#: Compute capabilities of --all: those of A100, H100 and B200.
+CAPABILITIES = ("8.0", "9.0", "10.0")
+#: The suite of tests that plans the networks.
+PLANNER = ("cargo", "test", "--test", "planner", "--")
 ELEMENTS = ("f32", "f16", "bf16")
 #: In-memory headers. The first is included before each program.
 HEADERS = ("device.cuh", "portable.h")
@@ -85,8 +96,8 @@ class Compiler:
         if status != 0:
             raise Refused(self._nvrtc.nvrtcGetErrorString(status).decode())
 
-    def compile(self, name, source, architecture, element):
-        """Compiles a program to machine code; returns the resources of each of its kernels, by name."""
+    def binary(self, name, source, architecture, element):
+        """Compiles a program; returns its machine code, and the compiler's log."""
         program = ctypes.c_void_p()
         self._check(
             self._nvrtc.nvrtcCreateProgram(
@@ -105,8 +116,15 @@ class Compiler:
             self._check(self._nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
             if size.value == 0:
                 raise Refused("there is no machine code")
+            binary = ctypes.create_string_buffer(size.value)
+            self._check(self._nvrtc.nvrtcGetCUBIN(program, binary))
         finally:
             self._nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+        return binary.raw, log
+
+    def compile(self, name, source, architecture, element):
+        """Compiles a program to machine code; returns the resources of each of its kernels, by name."""
+        _, log = self.binary(name, source, architecture, element)
         entries = list(ENTRY.finditer(log))
         if any(int(entry["stack"]) > 0 for entry in entries):
             raise Refused(log)
@@ -150,7 +168,38 @@ def print_table(needs):
         print(f"{name:<{widest}}  {'  '.join(f'{cell:<22}' for cell in cells)}".rstrip())
 
 
+def all_networks(planner=PLANNER, folder=fetch.CACHE / "kernels", capabilities=CAPABILITIES):
+    """Compiles the kernels of all example networks; returns the exit status."""
+    began = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        passed = cubins.compiled(planner, folder, capabilities)
+    except fetch.Unavailable as reason:
+        print(f"cannot check the kernels: {reason}")
+        return 1
+    programs = 0
+    for place in sorted(folder.glob("sm_*")):
+        found = [(file, cubins.needs(binary)) for file, binary in cubins.kept(place)]
+        for file, needs in found:
+            for name, need in needs.items():
+                if need.frame_bytes:
+                    passed = False
+                    print(f"{name} of {file} keeps {need.frame_bytes} bytes of each thread in memory")
+        registers = [need.registers for _, needs in found for need in needs.values()]
+        print(f"{place.name}: {len(found)} programs, {len(registers)} kernels, up to {max(registers, default=0)} registers")
+        programs += len(found)
+    print(f"{programs} programs compiled, {time.monotonic() - began:.0f} s")
+    return 0 if passed and programs else 1
+
+
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--all", action="store_true", help="the kernels of all example networks")
+    return all_networks() if parser.parse_args().all else samples()
+
+
+def samples():
+    """Compiles all files of kernels/ and the examples of generated kernels; returns the exit status."""
     began = time.monotonic()
     try:
         compiler = Compiler(fetch.nvrtc())

@@ -24,13 +24,15 @@ from pathlib import Path
 
 import fetch
 import gpu_plan
-from gpu_programs import PYTORCH, RUNTIME, SERVER, TIMES
+from gpu_programs import KERNELS, PYTORCH, RUNTIME, SERVER, TIMES
 from server import ROOT
 
 #: A cargo profile of release code with its checks, without the settings that make release builds slow. Timings are
 #: those of releases.
 PROFILE = "kit"
 ARCHIVE = "programs.tar.xz"
+#: The cards whose kernels are compiled with the kit: H100 and H200.
+CAPABILITY, ARCHITECTURE = "9.0", "sm_90"
 #: Maximum size of a kit, so that it can be copied to remote machines.
 BYTES_MAX = 60 << 20
 #: Scripts that a kit has.
@@ -58,6 +60,20 @@ def built():
     return {**programs, RUNTIME: fetch.PIECES["runtime"](), PYTORCH: ROOT / "scripts" / PYTORCH}
 
 
+def kernels(planner, folder):
+    """Compiles the kernels of the example networks, so that a card with the same version of NVRTC compiles none of them;
+    returns their folder."""
+    # The kit has no use for it.
+    import cubins  # noqa: PLC0415
+
+    try:
+        if not cubins.compiled([planner], folder, [CAPABILITY]):
+            sys.exit("kernels of the example networks were refused")
+    except fetch.Unavailable as reason:
+        print(f"the kit has no compiled kernels: {reason}")
+    return folder / ARCHITECTURE
+
+
 def kit(file):
     if file.is_dir():
         sys.exit(f"{file} is a directory, expected the file to write")
@@ -65,14 +81,18 @@ def kit(file):
     with tempfile.TemporaryDirectory() as folder:
         content = Path(folder) / "content"
         content.mkdir()
+        programs = built()
+        ahead = kernels(programs["planner"], Path(folder) / KERNELS)
         # The programs share most of their code, so they compress well together.
         with tarfile.open(content / ARCHIVE, "w:xz", preset=6) as archive:
-            for name, program in sorted(built().items()):
+            for name, program in sorted(programs.items()):
                 lean = Path(folder) / name
                 shutil.copy2(program, lean)
                 if name != PYTORCH:
                     subprocess.run(["strip", "--strip-debug", lean], check=True)
                 archive.add(lean, name)
+            if ahead.is_dir():
+                archive.add(ahead, KERNELS)
         for script in SCRIPTS:
             shutil.copy2(ROOT / "scripts" / script, content)
         (content / "__main__.py").write_text("import sys\n\nimport gpu\n\nsys.exit(gpu.main())\n")

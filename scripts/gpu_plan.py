@@ -4,6 +4,7 @@ report and an archive of all logs are written anew, so that they are there whate
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,7 @@ import gpu_suites
 import gpu_tables
 import gpu_versions
 from gpu_load import served, under_load
-from gpu_programs import PYTORCH, RUNTIME, TIMES, Clock, end_of, ran
+from gpu_programs import KERNELS, PYTORCH, RUNTIME, TIMES, Clock, end_of, ran
 
 #: Time limits of the two calls, in seconds.
 FIRST_SECONDS, SECOND_SECONDS = 180, 300
@@ -77,6 +78,9 @@ class Run:
         self.clock = Clock(seconds - ENDING_SECONDS)
         # Compiled kernels are kept from one program to the next.
         self.kernels = results.folder.parent / "gpu-kernels"
+        if KERNELS in programs:
+            shutil.copytree(programs[KERNELS], self.kernels, dirs_exist_ok=True)
+        self.known = self.kernel_files()
         paths = [*gpu_versions.folders(), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         self.environment = {
             **os.environ, "CUDA_TESTS_ON_CARD": "1", "ORT_DYLIB_PATH": str(programs[RUNTIME]),
@@ -89,6 +93,13 @@ class Run:
     @property
     def folder(self):
         return self.results.folder
+
+    def kernel_files(self):
+        return {file.name for file in self.kernels.glob("*.cubin")}
+
+    def compiled(self):
+        """Returns how many programs of kernels the call found compiled, and how many it compiled itself."""
+        return {"found": len(self.known), "compiled": len(self.kernel_files() - self.known)}
 
     def part(self, seconds, reserved=0):
         """Returns the clock of a part, in seconds of a card."""
@@ -206,6 +217,7 @@ def first(run):
     if device.get("lost"):
         return
     run.do("times", run.times, FEW_TIMES_SECONDS, FEW_NETWORKS)
+    run.do("kernels", run.compiled)
     run.do("pytorch", run.pytorch, PYTORCH_SECONDS)
     suites = run.do("suites", run.suites, ["cards", "planner"], run.part(FIRST_SECONDS, RERUN_SECONDS))
     tests = [*gpu_suites.failed(device), *gpu_suites.failed(suites)] if "said" not in suites else []
@@ -224,6 +236,7 @@ def second(run):
     run.do("served", served, run, run.part(SERVED_SECONDS))
     run.do("under load", under_load, run, run.part(LOADS_SECONDS))
     run.do("stages", run.stages)
+    run.do("kernels", run.compiled)
     run.do("tables", run.tables)
 
 

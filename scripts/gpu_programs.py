@@ -11,6 +11,8 @@ SERVER, TIMES = "paternoster", "times"
 RUNTIME = "libonnxruntime.so"
 #: A script that times the same networks in PyTorch.
 PYTORCH = "gpu_pytorch.py"
+#: The folder of kernels that were compiled with the kit.
+KERNELS = "kernels"
 
 #: What a program ended with. `status` is None if it ran out of time, negative after a signal.
 Ended = namedtuple("Ended", "status text seconds")

@@ -14,6 +14,9 @@ def lines(report):
     if "versions" in report:
         yield from ("", "## Libraries", "")
         yield from (f"- {name}: {library(found)}" for name, found in report["versions"].items())
+    if "kernels" in report:
+        found = report["kernels"]
+        yield f"- programs of kernels: {found['found']} compiled before this call, {found['compiled']} by it"
     for part, title in SUITES:
         if part in report:
             yield from ("", f"## {title}", "")
@@ -111,7 +114,7 @@ def summary(part, found):
     """Returns a part in a few words, for the terminal."""
     if isinstance(found, dict) and "said" in found:
         return f"failed: {one_line(found['said'])[-300:]}"
-    if part in ("card", "versions"):
+    if part in ("card", "versions", "kernels"):
         return json.dumps(found)
     tests = found.get("tests") if isinstance(found, dict) and "tool" in found else None
     if tests is not None:

@@ -9,7 +9,7 @@ use paternoster::{
         cuda::{OnCard, Plan},
     },
     executor::StagePrograms,
-    model::{ModelSpec, SymbolId, TensorSpec},
+    model::{ModelSpec, StagePlan, SymbolId, TensorSpec},
     onnx::{Model, Port, PortDim, Signature},
     repository::{StageCuts, StageRequest, cut_into_stages},
 };
@@ -50,6 +50,29 @@ pub(crate) fn spec(name: &str, model: &Model, max_rows: u32) -> Result<ModelSpec
     Ok(ModelSpec { name, version: 1, max_batch_size: max_rows, inputs, outputs, symbols, decoupled: false })
 }
 
+/// Returns the plans of a network that is cut into stages of equal estimated time, and the stages. Axes that vary are
+/// `lengths` long.
+pub(crate) fn stage_plans(
+    model: &Model,
+    spec: &ModelSpec,
+    count: usize,
+    lengths: &Lengths,
+    precision: Precision,
+) -> Result<(StagePlan, Vec<Plan>), Box<dyn Error>> {
+    let request = StageRequest { cuts: StageCuts::Parts(u16::try_from(count)?), exits: Vec::new() };
+    let (stages, graphs) = cut_into_stages(model, spec, &request)?;
+    let plans = stages.stages.iter().zip(&graphs).map(|(stage, graph)| {
+        let prepared = |tensors: Vec<&TensorSpec>| -> Vec<TensorSpec> {
+            let prepared = |tensor: &TensorSpec| TensorSpec { dims: tensor.dims_at(lengths), ..tensor.clone() };
+            tensors.into_iter().map(prepared).collect()
+        };
+        let (inputs, outputs) = StagePrograms::tensors(stage);
+        Plan::new(graph, &prepared(inputs), &prepared(outputs), true, precision)
+    });
+    let plans = plans.collect::<Result<_, _>>()?;
+    Ok((stages, plans))
+}
+
 /// Cuts a network into stages of equal estimated time. Axes that vary are `length` long.
 pub(crate) fn in_stages(
     model: &Model,
@@ -58,20 +81,8 @@ pub(crate) fn in_stages(
     length: u32,
     precision: Precision,
 ) -> Result<StagePrograms, Box<dyn Error>> {
-    let request = StageRequest { cuts: StageCuts::Parts(u16::try_from(count)?), exits: Vec::new() };
-    let (plan, graphs) = cut_into_stages(model, spec, &request)?;
     let lengths: Lengths = spec.symbols.iter().map(|_| length).collect();
-    let programs = plan.stages.iter().zip(&graphs).map(|(stage, graph)| {
-        let prepared = |tensors: Vec<&TensorSpec>| -> Vec<TensorSpec> {
-            let prepared = |tensor: &TensorSpec| TensorSpec { dims: tensor.dims_at(&lengths), ..tensor.clone() };
-            tensors.into_iter().map(prepared).collect()
-        };
-        let (inputs, outputs) = StagePrograms::tensors(stage);
-        let plan = Plan::new(graph, &prepared(inputs), &prepared(outputs), true, precision)?;
-        Ok::<_, Box<dyn Error>>(
-            Arc::new(OnCard::new(Arc::new(Nothing), vec![(lengths.clone(), plan)])) as Arc<dyn Program>
-        )
-    });
-    let programs = programs.collect::<Result<_, _>>()?;
-    Ok(StagePrograms::cut(spec, plan, programs)?)
+    let (stages, plans) = stage_plans(model, spec, count, &lengths, precision)?;
+    let on_card = |plan| Arc::new(OnCard::new(Arc::new(Nothing), vec![(lengths.clone(), plan)])) as Arc<dyn Program>;
+    Ok(StagePrograms::cut(spec, stages, plans.into_iter().map(on_card).collect())?)
 }

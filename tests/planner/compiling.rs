@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use paternoster::device::cuda::Compiler;
+use paternoster::device::cuda::{Compiler, Element, KERNELS};
 
 use crate::{
     fake_control::traced,
@@ -39,5 +39,31 @@ fn what_was_compiled_ahead_is_not_compiled_again() {
         assert_eq!(compiled(&ahead), 2);
         let after = traced(|| drop(plan.load(&mut card).expect("there is room")));
         assert_eq!(compiled(&after), 0, "{after}");
+    });
+}
+
+#[test]
+fn what_was_compiled_for_a_capability_is_not_compiled_for_a_card_that_has_it() {
+    with_fake_cuda(&[], || {
+        let capability = card_with(&Compiler::default()).capability();
+        let folder = tempfile::tempdir().expect("a folder");
+        let compiler = Compiler::new(Some(folder.path().to_owned()));
+        let plan = softmax().plan();
+        let ahead = compiler.for_architecture(capability.0, capability.1);
+        for source in [KERNELS.parameters, KERNELS.signal] {
+            ahead.compile(source, Element::F32).expect("it compiles");
+        }
+        plan.compile(&ahead).expect("it compiles");
+        let after = traced(|| {
+            let mut card = card_with(&compiler);
+            drop(plan.load(&mut card).expect("there is room"));
+        });
+        assert_eq!(compiled(&after), 0, "{after}");
+        let other = compiler.for_architecture(capability.0 + 1, capability.1);
+        assert_eq!(
+            compiled(&traced(|| plan.compile(&other).expect("it compiles"))),
+            2,
+            "other cards have other binaries"
+        );
     });
 }

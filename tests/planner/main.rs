@@ -13,6 +13,7 @@ mod fake_control;
 mod fake_cuda;
 mod faults;
 mod images;
+mod kernels;
 mod lengths;
 mod loading;
 mod networks;

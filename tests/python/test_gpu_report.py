@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import cubins
 import gpu
 import gpu_load
 import gpu_plan
@@ -241,6 +242,14 @@ def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
     subprocess.run(["c++", "-x", "c", "-o", program, "-"], input=PROGRAM, text=True, check=True, timeout=60)
     names = [*gpu_plan.SUITES, gpu.SERVER, gpu.TIMES, gpu.RUNTIME, gpu.PYTORCH]
     monkeypatch.setattr(gpu, "built", lambda: dict.fromkeys(names, program))
+
+    def compiled(planner, folder, capabilities):
+        assert planner == [program] and capabilities == ["9.0"]
+        (folder / "sm_90").mkdir(parents=True)
+        (folder / "sm_90" / "key.cubin").write_bytes(b"a binary")
+        return True
+
+    monkeypatch.setattr(cubins, "compiled", compiled)
     elsewhere = tmp_path / "elsewhere"
     gpu.kit(elsewhere / "gpu-kit")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -254,6 +263,10 @@ def test_a_kit_runs_where_it_is_alone(tmp_path, monkeypatch):
     assert reports["first"]["device"] == {"device": {}} and reports["first"]["suites"] == {"cards": {}, "planner": {}}
     assert reports["first"]["times"]["card"] == reports["second"]["stages"]["card"] == "a card"
     assert sorted(entry.name for entry in elsewhere.iterdir()) == ["gpu-kit", "out"]
+    # The programs read and keep kernels there.
+    assert (elsewhere / "out" / "gpu-kernels" / "key.cubin").read_bytes() == b"a binary"
+    for report in reports.values():
+        assert report["kernels"] == {"found": 1, "compiled": 0}
     assert {"first.tar.gz", "second.tar.gz"} < {entry.name for entry in (elsewhere / "out").iterdir()}
     for name in reports:
         assert (elsewhere / "out" / name / "report.md").read_text().startswith("# Report of a CUDA card")

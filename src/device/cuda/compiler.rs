@@ -111,8 +111,8 @@ impl Compiler {
         Self { cache, architecture: String::new() }
     }
 
-    /// Returns the compiler for cards of a compute capability.
-    pub(super) fn for_architecture(&self, major: i32, minor: i32) -> Self {
+    /// Returns the compiler for cards of a compute capability, such as 9 and 0. No card is needed to compile for it.
+    pub fn for_architecture(&self, major: i32, minor: i32) -> Self {
         Self { cache: self.cache.clone(), architecture: format!("sm_{major}{minor}") }
     }
 
