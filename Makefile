@@ -99,7 +99,7 @@ lint:
 		repository/stores simulate workload crates/batching crates/model
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
-	cargo clippy --no-default-features -- -D warnings
+	cargo clippy --no-default-features --features fuzzing -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 	@$(PYTHON) scripts/check_text.py
 	@$(PYTHON) scripts/check_rust_version.py

@@ -6,8 +6,8 @@
 The targets in tests/fuzz are built once, instrumented for libFuzzer (stable Rust suffices). Each runs for the given
 time over the seeds in tests/corpus and the findings of earlier runs, which are kept, minimised, in the target
 directory. With a number of runs, it starts from the seeds alone and chooses inputs by a fixed seed, so that the result
-hardly depends on the machine; CI does that. On a finding the script ends with status 1, and prints the input's path
-and the command that replays it.
+hardly depends on the machine. On a finding the script ends with status 1, and prints the input's path and the command
+that replays it.
 """
 
 import argparse

@@ -7,6 +7,7 @@
 //! the functions that are called.
 
 mod agreement;
+mod no_cards;
 mod preload;
 mod symbols;
 
@@ -19,7 +20,8 @@ use std::{
 use cudarc::{cublaslt, cudnn, driver, nvrtc};
 use libloading::Library;
 
-use super::{cards::NoCards, driver::named};
+pub use self::no_cards::NoCards;
+use super::driver::named;
 
 /// Versions of CUDA's toolkit whose libraries are used, the preferred one first.
 const MAJORS: [u32; 2] = [13, 12];
