@@ -2,7 +2,7 @@
 //! as Python wheels.
 //!
 //! `cudarc` opens each library by name at its first call, and panics if the library or the function is missing.
-//! Therefore each module of this folder's parent calls [`CudaLibrary::check`] before the first call of a library.
+//! Therefore each module of this folder's parent calls `CudaLibrary::check` before the first call of a library.
 //! `preload` decides which files its names lead to, `agreement` rejects what does not fit together, and `symbols` lists
 //! the functions that are called.
 
