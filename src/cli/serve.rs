@@ -14,7 +14,7 @@ use super::{
     options,
     pool::start_pool,
     recording::{TimelineRecording, UnwritableTimeline},
-    server::{Server, StartError, StartedPool},
+    server::{Ending, Server, StartError, StartedPool},
 };
 use crate::{
     executor::Pool,
@@ -165,14 +165,14 @@ pub(super) async fn serve_until_ended(
 
 /// Waits for the end of a shutdown, or for a second signal.
 async fn finish(
-    shutdown: impl Future<Output = bool>,
+    shutdown: impl Future<Output = Ending>,
     executor: &Pool,
     mut next_signal: impl AsyncFnMut() -> &'static str,
 ) -> ExitCode {
     tokio::select! {
-        finished = shutdown => match executor.has_failed() {
+        ending = shutdown => match executor.has_failed() {
             true => ExitCode::from(EXIT_FAULT),
-            false => ended(finished),
+            false => ended(ending),
         },
         name = next_signal() => {
             warn!(signal = name, "a second signal ends the server at once");
@@ -181,14 +181,13 @@ async fn finish(
     }
 }
 
-fn ended(finished: bool) -> ExitCode {
-    if finished {
+fn ended(Ending { in_time, is_recorded }: Ending) -> ExitCode {
+    if in_time {
         info!("all requests in flight ended");
-        ExitCode::SUCCESS
     } else {
         warn!("requests still in flight at the exit timeout were cut off");
-        ExitCode::FAILURE
     }
+    if in_time && is_recorded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The signals that stop the server.

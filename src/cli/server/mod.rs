@@ -238,15 +238,15 @@ impl Server {
     /// flight have the exit timeout to end. Metrics are served to the end. Then the timeline is written, if one was
     /// recorded.
     ///
-    /// Returns whether everything ended in time.
-    pub(super) async fn shutdown(self) -> bool {
+    /// Returns how that went.
+    pub(super) async fn shutdown(self) -> Ending {
         let (drain_delay, exit_timeout) = (self.drain_delay, self.exit_timeout);
         self.end(drain_delay, exit_timeout).await
     }
 
     /// Shuts down a server that was not ready yet: as [`Self::shutdown`], but without a drain delay, since no load
     /// balancer has to notice.
-    pub(super) async fn shutdown_early(self) -> bool {
+    pub(super) async fn shutdown_early(self) -> Ending {
         let exit_timeout = self.exit_timeout;
         self.end(Duration::ZERO, exit_timeout).await
     }
@@ -257,7 +257,7 @@ impl Server {
         self.end(Duration::ZERO, LAST_ANSWERS).await;
     }
 
-    async fn end(self, drain_delay: Duration, timeout: Duration) -> bool {
+    async fn end(self, drain_delay: Duration, timeout: Duration) -> Ending {
         self.readiness.begin_drain();
         sleep(drain_delay).await;
         let grpc = async {
@@ -283,16 +283,26 @@ impl Server {
             if let Some(tracer) = tracer {
                 tracer.flush();
             }
-            match recording.finish() {
+            let recorded = recording.finish();
+            match &recorded {
                 Ok(Some(file)) => info!(file = %file.display(), "timeline written"),
                 Ok(None) => {}
                 Err(error) => error!(%error, "the timeline cannot be written"),
             }
-            ended
+            (ended, recorded.is_ok())
         };
-        let pool_ended = tokio::task::spawn_blocking(stop).await.unwrap_or(false);
-        grpc_ended && http_ended && pool_ended
+        let (pool_ended, is_recorded) = tokio::task::spawn_blocking(stop).await.unwrap_or((false, false));
+        Ending { in_time: grpc_ended && http_ended && pool_ended, is_recorded }
     }
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ending {
+    /// Whether all requests ended in time.
+    pub(super) in_time: bool,
+    /// Whether the timeline, if one was recorded, has been written.
+    pub(super) is_recorded: bool,
 }
 
 #[cfg(test)]

@@ -24,6 +24,9 @@ use crate::{
     repository::{LoadAttempt, LoadRequest},
 };
 
+/// The end of a server that has done everything.
+const CLEAN: Ending = Ending { in_time: true, is_recorded: true };
+
 /// Rejects every model; if there is a gate, only after the test opens it.
 #[derive(Default)]
 struct NoEngine {
@@ -121,7 +124,7 @@ async fn an_empty_repository_makes_a_ready_server_on_three_ports() {
     assert!(get(http, "/v2").await.contains("\"name\":\"triton\""), "metadata name the server");
     assert!(get(metrics, "/metrics").await.contains("paternoster_scheduler_steps_total 0"), "the pool is counted");
 
-    assert!(server.shutdown().await, "nothing was in flight");
+    assert_eq!(server.shutdown().await, CLEAN, "nothing was in flight");
     for address in [Some(grpc), http, metrics].into_iter().flatten() {
         assert!(TcpStream::connect(address).await.is_err(), "{address} is closed");
     }
@@ -235,9 +238,20 @@ async fn the_timeline_is_served_while_it_is_recorded_and_written_at_the_end() {
     timeline.arrived(9_000, 2, 0, 1);
     let served = get(http_address(&server), "/v2/timeline").await;
     assert!(served.contains("request 1 · queued"), "{served}");
-    assert!(server.shutdown().await, "nothing was in flight");
+    assert_eq!(server.shutdown().await, CLEAN, "nothing was in flight");
     let written = fs::read_to_string(&file).expect("the file is there");
     assert!(written.contains("request 1 · queued"), "{written}");
+}
+
+#[tokio::test]
+async fn a_timeline_that_cannot_be_written_shows_in_the_exit_status() {
+    let directory = repository(&[]);
+    // A file on a full disk.
+    let recording =
+        TimelineRecording::start(&serve(&["--timeline-file=/dev/full"]).timeline).expect("it can be opened");
+    let server =
+        start_with(&directory, &[], StartedPool { recording, ..pool() }).await.expect("nothing stands in the way");
+    assert_eq!(server.shutdown().await, Ending { in_time: true, is_recorded: false });
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +270,7 @@ async fn while_draining_the_server_is_not_ready_and_still_answers() {
     // The answer needs no timer, so the paused clock does not advance before it arrives.
     let answer = tokio::task::spawn_blocking(move || blocking_get(http.expect("HTTP is on"))).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 400"), "not ready, but answering: {answer}");
-    assert!(shutdown.await, "nothing was in flight");
+    assert_eq!(shutdown.await, CLEAN, "nothing was in flight");
 }
 
 fn blocking_get(address: SocketAddr) -> String {
