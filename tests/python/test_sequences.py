@@ -160,8 +160,8 @@ def test_a_state_may_begin_with_a_file(client):
 
 
 def test_a_sequence_without_memory_for_its_state_ends(program, repository):
-    """The state is eight bytes, so there is memory for one sequence."""
-    with serving(repository, "--max-sequence-state-bytes=12", program=program) as server:
+    """The state is eight bytes of host memory, so there is room for one sequence. A card keeps state in its own memory."""
+    with serving(repository, "--device=cpu", "--max-sequence-state-bytes=12", program=program) as server:
         with triton.InferenceServerClient(server.grpc) as client:
             assert add(client, "total", 1, 5, start=True) == (5, 1, 0)
             for start in (True, False):
