@@ -15,7 +15,7 @@ Needs = namedtuple("Needs", "registers frame_bytes")
 LENGTH_BYTES = 8
 #: Attributes in a binary's section .nv.info; each has a symbol and a number.
 INFO, REGISTERS, FRAME_BYTES = ".nv.info", 0x2F, 0x11
-#: The format of attributes with a value of so many bytes. The values of all others are part of their head.
+#: The format of attributes whose head has the length of the value that follows. All others have the value in the head.
 SIZED = 4
 
 

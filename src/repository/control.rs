@@ -477,7 +477,7 @@ fn load_version(loader: &dyn Loader, plan: &Plan, version: i64, attempt: &LoadAt
     let unprofiled =
         loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), held: None, ..request.clone() });
     let handle = loader.load(request, attempt)?;
-    // Dropped here if nobody waits for it any more.
+    // A version whose load was ended meanwhile is dropped here.
     attempt.check()?;
     handle.stats().loaded_in(began.elapsed());
     for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
