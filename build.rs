@@ -1,8 +1,8 @@
 //! Compiles `proto/*.proto` with protox, so that building needs no protoc; names the commit that is built.
 //!
-//! Three sets come out: the model configuration (held by `repository`), the inference service (held by `wire`, which
-//! refers to the configuration's messages by `extern_path`), and ONNX (held by `onnx`). The descriptor sets of the
-//! first two are kept: the text format of `config.pbtxt` and server reflection read them at run time.
+//! Two sets come out: the model configuration (held by `repository`) and the inference service (held by `wire`, which
+//! refers to the configuration's messages by `extern_path`). Their descriptor sets are kept: the text format of
+//! `config.pbtxt` and server reflection read them at run time.
 
 use std::{env, error::Error, fs, path::PathBuf, process::Command};
 
@@ -50,16 +50,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         builder = builder.extern_path(format!(".inference.{message}"), format!("{CONFIG_MODULE}::{message}"));
     }
     builder.compile_fds(service)?;
-
-    let onnx_out = out.join("onnx");
-    fs::create_dir_all(&onnx_out)?;
-    let mut options = Config::new();
-    options.out_dir(&onnx_out).bytes([".onnx.TensorProto.raw_data"]);
-    // Most attributes are a number: unboxed, each would take the room of a graph and three tensors.
-    for rare in ["t", "g", "tp", "sparse_tensor"] {
-        options.boxed(format!(".onnx.AttributeProto.{rare}"));
-    }
-    options.compile_fds(protox::compile(["onnx.proto"], ["proto"])?)?;
     Ok(())
 }
 

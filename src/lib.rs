@@ -43,7 +43,8 @@ pub mod engine;
 pub mod device;
 #[doc(no_inline)]
 pub use paternoster_model as model;
-pub mod onnx;
+#[doc(no_inline)]
+pub use paternoster_onnx as onnx;
 
 #[allow(clippy::disallowed_types, reason = "latencies and traces are dated")]
 pub mod observe;

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     model::DataType,
-    onnx::{self, Model, PortDim, port::dims, zoo},
+    onnx::{self, Model, PortDim, dims, zoo},
 };
 
 /// A set of models.

@@ -5,7 +5,7 @@ use crate::{
     model::DataType,
     onnx::{
         build::Graph,
-        port::dims,
+        dims,
         zoo::{self, Width},
     },
 };

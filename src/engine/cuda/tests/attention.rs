@@ -14,7 +14,7 @@ use crate::{
     onnx::{
         Model,
         build::{Graph, Value},
-        port::dims,
+        dims,
         weights::Seeded,
         zoo::{self, Width, cells},
     },

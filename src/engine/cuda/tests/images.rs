@@ -5,7 +5,7 @@ use crate::{
     model::DataType,
     onnx::{
         build::{Graph, Value},
-        port::dims,
+        dims,
         zoo::{self, Width},
     },
 };

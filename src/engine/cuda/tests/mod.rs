@@ -14,8 +14,8 @@ use crate::{
     onnx::{
         ExternalFiles, Model, PortDim, SealedModel, Signature,
         build::{Graph, Value},
+        dims,
         pb::{StringStringEntryProto, tensor_proto::DataLocation},
-        port::dims,
         zoo::{self, Width, cells},
     },
 };
