@@ -4,9 +4,6 @@
 //! `cargo bench --bench stages`. Programs of this crate's own need nothing; those of ONNX Runtime need its library, in
 //! `ORT_DYLIB_PATH` or where `make` puts it.
 
-#[path = "../tests/common/chain.rs"]
-mod chain;
-
 use std::{hint::black_box, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -21,6 +18,7 @@ use paternoster::{
     model::{DataType, Dims, StageSpec},
     onnx::build::Graph,
 };
+use paternoster_testing::chain;
 
 /// Values of a row: a token of a small language model.
 const WIDTH: usize = 384;

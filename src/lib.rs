@@ -30,29 +30,20 @@ pub mod repository;
 
 pub mod profile;
 
-#[allow(clippy::disallowed_types, reason = "it holds the pool's clock and timer, and measures tasks")]
-pub mod executor;
-#[cfg(feature = "tools")]
-pub mod simulate;
-
 #[doc(no_inline)]
 pub use paternoster_batching::{self as batching, router};
-pub mod engine;
-
-#[allow(clippy::disallowed_types, reason = "streams wait until a deadline, and signals are watched")]
-pub mod device;
+#[doc(no_inline)]
+pub use paternoster_device as device;
+#[doc(no_inline)]
+pub use paternoster_engine as engine;
+#[doc(no_inline)]
+pub use paternoster_executor as executor;
+#[cfg(feature = "tools")]
+#[doc(no_inline)]
+pub use paternoster_lab::{report, simulate, workload};
 #[doc(no_inline)]
 pub use paternoster_model as model;
 #[doc(no_inline)]
+pub use paternoster_observe::{self as observe, budget};
+#[doc(no_inline)]
 pub use paternoster_onnx as onnx;
-
-#[allow(clippy::disallowed_types, reason = "latencies and traces are dated")]
-pub mod observe;
-
-#[allow(clippy::disallowed_types, reason = "it waits for room until a deadline")]
-pub mod budget;
-#[cfg(feature = "tools")]
-pub mod report;
-pub mod wheels;
-#[cfg(feature = "tools")]
-pub mod workload;

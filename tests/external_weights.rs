@@ -4,9 +4,6 @@
 //! Needs ONNX Runtime, from `ORT_DYLIB_PATH` or where `make` puts it. Without the library each test prints a note and
 //! passes.
 
-#[path = "common/runtime.rs"]
-mod runtime;
-
 use std::{
     ffi::OsString,
     fs,
@@ -34,7 +31,7 @@ use paternoster::{
     },
     repository::{Options, Overrides, PoolLoader, Repository},
 };
-use runtime::runtime;
+use paternoster_testing::runtime::runtime;
 use tempfile::TempDir;
 
 /// Moves every weight of a model's file into a separate file next to it.

@@ -14,7 +14,7 @@ use crate::{
     engine::{
         LibraryError, Precision,
         cuda::{Plan, PlanError},
-        onnxruntime::{CudaProvider, Runtime, RuntimeOptions},
+        onnxruntime::{Runtime, RuntimeOptions},
     },
     model::TensorSpec,
     onnx::{self, Port, PortDim, SealedModel, Signature},
@@ -173,7 +173,7 @@ impl InspectArgs {
         };
         let options = RuntimeOptions { library: Some(library.clone()), ..RuntimeOptions::default() };
         let runtime = Runtime::load(&options)?;
-        Ok(match CudaProvider::of(&runtime, ANY_CARD, Precision::Ieee, None) {
+        Ok(match runtime.cuda_provider(ANY_CARD, Precision::Ieee, None) {
             Ok(_) => ON_A_CARD.to_owned(),
             Err(reason) => format!("the model runs on the CPU: ONNX Runtime's CUDA provider cannot be used: {reason}"),
         })

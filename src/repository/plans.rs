@@ -10,7 +10,7 @@ use crate::{
     engine::{
         BatchAxes, Engines, Precision, Program, ProgramPort, TensorBatch,
         cuda::{OnCard, Plan},
-        onnxruntime::{CudaProvider, OnnxProgram},
+        onnxruntime::OnnxProgram,
     },
     executor::{Pool, StagePrograms, check_cards},
     model::TensorSpec,
@@ -136,7 +136,7 @@ fn by_provider(
 ) -> Result<Vec<Arc<dyn Program>>, String> {
     let card = request.placement.card().or_else(|| pool.cards().next()).ok_or("there is no CUDA card")?;
     let runtime = engines.runtime().map_err(|error| error.to_string())?;
-    let provider = CudaProvider::of(runtime, card, request.precision, pool.card_memory_bytes());
+    let provider = runtime.cuda_provider(card, request.precision, pool.card_memory_bytes());
     let provider = provider.map_err(|error| error.to_string())?;
     let programs = compiled.iter().map(|own| {
         let [inputs, outputs] =

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{shared_memory::SharedMemoryError, status::Kind};
+use super::{kind::Kind, shared_memory::SharedMemoryError};
 use crate::model::DataType;
 
 /// Why a request is rejected.

@@ -14,6 +14,7 @@ mod fault;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 pub mod json;
+mod kind;
 pub mod metadata;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod models;
@@ -26,9 +27,10 @@ pub mod stream;
 mod tests;
 
 pub use decode::Decoded;
+pub use kind::Kind;
 pub use plan::ReplyPlan;
 pub use shared_memory::SharedMemory;
-pub use status::{Kind, RequestError};
+pub use status::RequestError;
 
 /// Messages and services of `grpc_service.proto`.
 #[allow(missing_docs, clippy::doc_markdown, clippy::default_trait_access)]

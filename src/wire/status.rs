@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use tonic::{Code, Status};
+use tonic::Status;
 
-use super::{fault::Fault, shared_memory::SharedMemoryError};
+use super::{fault::Fault, kind::Kind, shared_memory::SharedMemoryError};
 use crate::executor::InferError;
 
 /// Maximum length of a message. A message may quote names chosen by the client; gRPC clients reject headers beyond 8
@@ -13,43 +13,6 @@ const MESSAGE_LIMIT_BYTES: usize = 2048;
 
 /// Maximum length of a request id quoted in front of a message, so that the message itself still fits.
 const QUOTED_ID_LIMIT_BYTES: usize = 256;
-
-/// The kind of an error, as far as the protocol distinguishes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// The request is invalid.
-    InvalidArgument,
-    /// A model, version or shared-memory region does not exist.
-    NotFound,
-    /// The server cannot accept the request now, or not in its mode of operation.
-    Unavailable,
-    /// The request needs more resources than the server grants to one request or client.
-    ResourceExhausted,
-    /// The protocol defines it, but this server or this model does not support it.
-    Unimplemented,
-    /// The engine or the server failed.
-    Internal,
-    /// The client cancelled the request.
-    Cancelled,
-    /// The client's deadline passed.
-    DeadlineExceeded,
-}
-
-impl Kind {
-    /// Returns the gRPC status code.
-    pub const fn code(self) -> Code {
-        match self {
-            Self::InvalidArgument => Code::InvalidArgument,
-            Self::NotFound => Code::NotFound,
-            Self::Unavailable => Code::Unavailable,
-            Self::ResourceExhausted => Code::ResourceExhausted,
-            Self::Unimplemented => Code::Unimplemented,
-            Self::Internal => Code::Internal,
-            Self::Cancelled => Code::Cancelled,
-            Self::DeadlineExceeded => Code::DeadlineExceeded,
-        }
-    }
-}
 
 /// An error reply: a unary call converts it to a status, and a stream sends it in-band.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -148,6 +111,8 @@ fn clipped(mut text: String, limit_bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
 
     #[test]

@@ -9,11 +9,7 @@
 mod models;
 mod networks;
 mod oddities;
-#[path = "../common/openvino.rs"]
-mod openvino;
 mod programs;
 mod refusals;
 mod rig;
-#[path = "../common/runtime.rs"]
-mod runtime;
 mod stain;

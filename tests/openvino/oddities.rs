@@ -14,11 +14,10 @@ use paternoster::{
         pb,
     },
 };
+use paternoster_testing::{openvino::openvino, runtime::runtime};
 
 use crate::{
-    openvino::openvino,
     rig::sealed,
-    runtime::runtime,
     stain::{assert_clean, stain, stained_pool},
 };
 

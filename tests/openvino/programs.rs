@@ -19,8 +19,9 @@ use paternoster::{
         zoo::{self, Width, cells},
     },
 };
+use paternoster_testing::openvino::openvino;
 
-use crate::{openvino::openvino, rig::sealed};
+use crate::rig::sealed;
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
     ModelSpec {

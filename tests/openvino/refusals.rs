@@ -5,8 +5,9 @@ use paternoster::{
     model::DataType,
     onnx::{Model, PortDim, build::Graph, zoo},
 };
+use paternoster_testing::openvino::openvino;
 
-use crate::{openvino::openvino, rig::sealed};
+use crate::rig::sealed;
 
 const FP32: DataType = DataType::Fp32;
 

@@ -11,12 +11,9 @@ use paternoster::{
     model::{DataType, Dims},
     onnx::{ExternalFiles, Model, Port, PortDim, SealedModel, Signature},
 };
+use paternoster_testing::{openvino::openvino, runtime::runtime};
 
-use crate::{
-    openvino::openvino,
-    runtime::runtime,
-    stain::{assert_clean, stained_pool},
-};
+use crate::stain::{assert_clean, stained_pool};
 
 /// Maximum difference between the engines' fp32 answers, as a fraction of the largest.
 pub(crate) const FP32: f32 = 1e-4;

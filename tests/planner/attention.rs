@@ -10,11 +10,9 @@ use paternoster::{
         build::{BuildError, Graph, Value},
     },
 };
+use paternoster_testing::fake_cuda::with_card;
 
-use crate::{
-    fake_cuda::with_card,
-    lengths::{Masks, Network},
-};
+use crate::lengths::{Masks, Network};
 
 fn dims<const N: usize>(dims: [PortDim; N]) -> Vec<PortDim> {
     [PortDim::from("batch")].into_iter().chain(dims).collect()

@@ -11,9 +11,9 @@ use paternoster::onnx::{
     weights::Seeded,
     zoo::{self, Width, cells},
 };
+use paternoster_testing::fake_cuda::with_card;
 
 use crate::{
-    fake_cuda::with_card,
     images::of_side,
     lengths::{ALL, Network},
 };

@@ -3,10 +3,9 @@
 use std::thread;
 
 use paternoster::device::cuda::{Compiler, Element, KERNELS};
+use paternoster_testing::{fake_control::traced, fake_cuda::with_fake_cuda};
 
 use crate::{
-    fake_control::traced,
-    fake_cuda::with_fake_cuda,
     operators::Draft,
     rig::{Case, card_with},
 };

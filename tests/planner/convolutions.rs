@@ -2,9 +2,9 @@
 //! same as ONNX Runtime.
 
 use paternoster::onnx::build::{Node, Value};
+use paternoster_testing::fake_cuda::with_card;
 
 use crate::{
-    fake_cuda::with_card,
     operators::Draft,
     rig::{Case, OnCard, floats},
 };

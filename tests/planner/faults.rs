@@ -1,9 +1,9 @@
 //! Indices beyond their tables.
 
 use paternoster::model::DataType;
+use paternoster_testing::fake_cuda::with_card;
 
 use crate::{
-    fake_cuda::with_card,
     operators::Draft,
     rig::{OnCard, floats},
 };

@@ -5,8 +5,9 @@ use paternoster::onnx::{
     pb::{tensor_shape_proto::dimension, type_proto},
     zoo::{self, Width, cells},
 };
+use paternoster_testing::fake_cuda::with_card;
 
-use crate::{fake_cuda::with_card, networks::network};
+use crate::networks::network;
 
 /// Returns a network with smaller images, to save time on the stand-in. Its layers do not depend on the size.
 pub(crate) fn of_side(mut model: Model, side: i64) -> Model {

@@ -26,8 +26,9 @@ use paternoster::{
     },
     repository::config::lengths::CellLengths,
 };
+use paternoster_testing::fake_cuda::with_fake_cuda;
 
-use crate::{fake_cuda::with_fake_cuda, networks::network};
+use crate::networks::network;
 
 #[path = "../../benches/cards/cuts.rs"]
 #[expect(dead_code, reason = "no number of rows has kernels of its own")]

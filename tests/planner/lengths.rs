@@ -22,11 +22,11 @@ use paternoster::{
     onnx::{Model, Port, PortDim, Signature},
     repository::config::lengths::CellLengths,
 };
+use paternoster_testing::runtime::runtime;
 
 use crate::{
     networks::specs_of,
     rig::{Elements, STREAM, TOLERANCE, answer, card, compare, row_bytes, run_graph},
-    runtime::runtime,
 };
 
 /// The buckets of a model with at most four rows in a batch.

@@ -9,10 +9,12 @@ use paternoster::{
     model::{DataType, TensorSpec},
     onnx::{PortDim, build::Graph},
 };
-
-use crate::{
+use paternoster_testing::{
     fake_control::{fail_calls, fail_none, traced},
     fake_cuda::{self, with_fake_cuda},
+};
+
+use crate::{
     operators::Draft,
     rig::{Case, OnCard, STREAM, card, floats},
 };

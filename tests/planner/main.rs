@@ -6,11 +6,6 @@ mod attention;
 mod buckets;
 mod compiling;
 mod convolutions;
-#[path = "../common/fake_control.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
-mod fake_control;
-#[path = "../common/fake_cuda.rs"]
-mod fake_cuda;
 mod faults;
 mod images;
 mod kernels;
@@ -21,6 +16,4 @@ mod operators;
 mod precision;
 mod resampling;
 mod rig;
-#[path = "../common/runtime.rs"]
-mod runtime;
 mod sources;

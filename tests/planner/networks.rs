@@ -10,8 +10,9 @@ use paternoster::{
         zoo::{self, Width, cells},
     },
 };
+use paternoster_testing::fake_cuda::with_card;
 
-use crate::{fake_cuda::with_card, rig::Case};
+use crate::rig::Case;
 
 /// Returns the tensors of a graph for one row, with these lengths of varying axes.
 pub(crate) fn specs_of(ports: &[Port], lengths: &[(&str, i64)]) -> Vec<TensorSpec> {

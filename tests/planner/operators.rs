@@ -7,8 +7,9 @@ use paternoster::{
         build::{Graph, Value},
     },
 };
+use paternoster_testing::fake_cuda::with_card;
 
-use crate::{fake_cuda::with_card, rig::Case};
+use crate::rig::Case;
 
 /// A graph under construction, and its ports.
 pub(crate) struct Draft {

@@ -9,9 +9,9 @@ use paternoster::{
         zoo::{self, Width, cells},
     },
 };
+use paternoster_testing::fake_cuda::{with_card, with_fake_cuda};
 
 use crate::{
-    fake_cuda::{with_card, with_fake_cuda},
     images::of_side,
     networks::network,
     operators::Draft,

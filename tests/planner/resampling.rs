@@ -4,8 +4,9 @@ use paternoster::{
     model::DataType,
     onnx::build::{Graph, Value},
 };
+use paternoster_testing::fake_cuda::with_card;
 
-use crate::{fake_cuda::with_card, operators::Draft, rig::Case};
+use crate::{operators::Draft, rig::Case};
 
 impl Draft {
     /// Adds a batch normalisation of `channels` channels.

@@ -20,8 +20,7 @@ use paternoster::{
     model::{DataType, TensorSpec},
     onnx::Model,
 };
-
-use crate::{fake_cuda::is_on_card, runtime::runtime};
+use paternoster_testing::{fake_cuda::is_on_card, runtime::runtime};
 
 /// Allowed difference from the CPU's answer, relative to the largest number of a row.
 pub(crate) const TOLERANCE: f32 = 1e-4;

@@ -6,11 +6,11 @@ use paternoster::{
     model::DataType,
     onnx::{Model, PortDim, build::Graph},
 };
+use paternoster_testing::runtime::runtime;
 
 use crate::{
     policies::POLICIES,
     rig::{Exchange, Expected, Noise, Place, tensor},
-    runtime::runtime,
 };
 
 const REQUESTS: usize = 60;

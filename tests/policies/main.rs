@@ -11,14 +11,12 @@ mod failures;
 mod networks;
 mod policies;
 mod rig;
-#[path = "../common/runtime.rs"]
-mod runtime;
 
 use networks::Network;
 use paternoster::observe::MetaCounters;
+use paternoster_testing::runtime::runtime;
 use policies::{Combination, combinations};
 use rig::Place;
-use runtime::runtime;
 
 /// Number of requests of a network, each submitted once under each combination.
 const REQUESTS: usize = 40;

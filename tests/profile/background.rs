@@ -8,11 +8,9 @@ use paternoster::{
     profile::{Store, choose},
     repository::read_model,
 };
+use paternoster_testing::runtime::runtime;
 
-use crate::{
-    rig::{Place, values},
-    runtime::runtime,
-};
+use crate::rig::{Place, values};
 
 /// Requests of different lengths share a batch, and a batch takes hardly longer than a row.
 const CONFIGURATION: &str = "

@@ -14,11 +14,9 @@ use paternoster::{
         zoo::{self, Width},
     },
 };
+use paternoster_testing::runtime::runtime;
 
-use crate::{
-    rig::{Place, text},
-    runtime::runtime,
-};
+use crate::rig::{Place, text};
 
 /// Returns the command's output for a model; `None` if ONNX Runtime is not installed.
 fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {

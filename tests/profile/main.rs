@@ -6,7 +6,5 @@
 mod background;
 mod command;
 mod rig;
-#[path = "../common/runtime.rs"]
-mod runtime;
 mod serving;
 mod spans;

@@ -9,8 +9,9 @@ use paternoster::{
     profile::{CutTable, Point, Profile, Store, choose},
     repository::read_model,
 };
+use paternoster_testing::runtime::runtime;
 
-use crate::{rig::Place, runtime::runtime};
+use crate::rig::Place;
 
 /// Returns the profile of a model whose batches of eight take twice as long as a row alone, in 1, 2, 4 and 8 stages.
 fn profile() -> Profile {

@@ -11,6 +11,7 @@ use paternoster::{
     onnx::zoo,
     repository::{Trials, read_model},
 };
+use paternoster_testing::runtime::runtime;
 use tracing::{
     Subscriber,
     field::{Field, Visit},
@@ -22,7 +23,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::{rig::Place, runtime::runtime};
+use crate::rig::Place;
 
 /// A span's name and its fields.
 type Span = (String, HashMap<&'static str, String>);

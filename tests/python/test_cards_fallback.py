@@ -1,6 +1,6 @@
 """Models with an operator that has no plan for cards: whole, in stages and of cells. The card is played by the stand-in
 for CUDA's libraries. Either the library lacks ONNX Runtime's CUDA provider, or part of it, and the model is refused or
-runs on the CPU; or a stand-in for the provider (tests/fake_provider) records which programs it compiles and runs."""
+runs on the CPU; or a stand-in for the provider (crates/testing/fake_provider) records which programs it compiles and runs."""
 
 import os
 import shutil

@@ -118,7 +118,7 @@ def test_base_images_have_exact_tags(instructions):
 
 def test_the_image_for_cards_has_the_libraries_that_the_server_loads(instructions):
     (tag,) = [one.arguments for one in instructions if one.name == "ARG" and one.arguments.startswith("CUDA_IMAGE=")]
-    (preferred,) = re.findall(r"MAJORS: \[u32; 2\] = \[(\d+), \d+\]", (ROOT / "src/device/cuda/libraries/mod.rs").read_text())
+    (preferred,) = re.findall(r"MAJORS: \[u32; 2\] = \[(\d+), \d+\]", (ROOT / "crates/device/src/cuda/libraries/mod.rs").read_text())
     version = ".".join(pins.NVRTC.version.split(".")[:2])
     assert version.startswith(f"{preferred}.")
     assert re.search(rf"nvidia/cuda:{re.escape(version)}\.\d+-cudnn-runtime-", tag), tag

@@ -1,5 +1,5 @@
 """Metric families of the machine, of cards and of loads, scraped from a real server. The cards are those of the
-stand-in for CUDA and NVML (`tests/fake_cuda`)."""
+stand-in for CUDA and NVML (`crates/testing/fake_cuda`)."""
 
 import os
 import re

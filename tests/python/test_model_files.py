@@ -45,7 +45,7 @@ def twice():
 
 @pytest.fixture(scope="module")
 def library():
-    """Builds the library of operators (tests/custom_operator)."""
+    """Builds the library of operators (crates/testing/custom_operator)."""
     command = ["cargo", "build", "--example", "custom_operator"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
     return target_directory() / "debug" / "examples" / "libcustom_operator.so"

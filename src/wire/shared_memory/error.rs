@@ -1,6 +1,6 @@
 //! Why shared memory could not be registered or used.
 
-use super::super::status::Kind;
+use super::super::kind::Kind;
 
 /// Why shared memory could not be registered or used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,0 +1,246 @@
+//! The plan of a version's cells: their programs, and which outputs are kept for later nodes.
+
+use std::{fmt, sync::Arc};
+
+use paternoster_batching::{CellId, CellKind, CellKnobs, SegmentKnobs, StageKnobs};
+use paternoster_engine::{Program, ProgramPort};
+use paternoster_model::{
+    DataType, ModelSpec, TensorSpec,
+    unfold::{CellSpec, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
+};
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+
+use super::row::{ProgramInputs, Row, fits};
+use crate::InputTensor;
+
+/// The compiled cells of a version, and how its requests unfold into them.
+pub struct CellPrograms {
+    pub(crate) unfolding: Unfolding,
+    pub(crate) cells: Vec<Cell>,
+    /// For each segment, the outputs that are read later. Precomputed, because every node that has run needs them.
+    pub(crate) keeps: Vec<SmallVec<[Keep; 2]>>,
+    /// On cards: most rows that a segment leaves for steps that read one each, where nothing else says how many there
+    /// may be.
+    pub(crate) most_steps: u32,
+}
+
+/// As many as padded axes are long at most, by default.
+const MOST_STEPS: u32 = 512;
+
+/// A compiled cell type.
+pub(crate) struct Cell {
+    pub(crate) program: Arc<dyn Program>,
+    /// For each input, whether nodes with different lengths may share a run, because the cell receives each length as
+    /// an input, and its outputs are cut back to it.
+    pub(crate) pads: SmallVec<[bool; 8]>,
+    /// Nodes of cells of the same kind may share a run.
+    pub(crate) kind: Option<CellKind>,
+}
+
+/// An output of a segment's nodes that is read later.
+pub(crate) struct Keep {
+    /// Index of the output for each of the segment's types. The first type's index identifies it in the unfolding.
+    pub(crate) outputs: SmallVec<[usize; 2]>,
+    /// Whether the values of all nodes are needed, and not only the last one.
+    pub(crate) all: bool,
+    /// Whether it persists between requests of a sequence.
+    pub(crate) lives_on: bool,
+}
+
+impl CellPrograms {
+    /// Combines an unfolding with the programs of its cells, in order. Each program has the ports of [`Self::ports`].
+    ///
+    /// # Errors
+    /// If the unfolding is inconsistent; the text names the segment and the tensor.
+    pub fn new(spec: &ModelSpec, unfolding: Unfolding, programs: Vec<Arc<dyn Program>>) -> Result<Self, String> {
+        if unfolding.cells.is_empty() || unfolding.segments.is_empty() || programs.len() != unfolding.cells.len() {
+            return Err("expected at least one cell and one segment, and a program for each cell".to_owned());
+        }
+        unfolding.check(spec)?;
+        let keeps = unfolding.segments.iter().map(|segment| keeps(&unfolding, segment));
+        let keeps = keeps.collect::<Result<Vec<_>, String>>()?;
+        let cells = unfolding.cells.iter().zip(programs).enumerate().map(|(number, (spec, program))| {
+            let nodes = unfolding.segments.iter().flat_map(|segment| &segment.types);
+            let nodes: SmallVec<[&NodeType; 4]> = nodes.filter(|nodes| nodes.cell == number).collect();
+            // Otherwise the length of an output would depend on the other nodes of the run.
+            let is_cut =
+                |(output, spec): (usize, &TensorSpec)| is_cut_back(spec) || !has_length(&unfolding, number, output);
+            let is_cut = spec.outputs.iter().enumerate().all(is_cut);
+            let pads = |input: usize| is_cut && nodes.iter().all(|nodes| receives_length(nodes, input));
+            Cell::new(spec, program, (0..spec.inputs.len()).map(pads).collect())
+        });
+        Ok(Self { cells: cells.collect(), keeps, unfolding, most_steps: MOST_STEPS })
+    }
+
+    /// The same, of whose segments each leaves at most so many rows for steps that read one each, on cards.
+    #[must_use]
+    pub fn with_most_steps(self, most_steps: u32) -> Self {
+        Self { most_steps, ..self }
+    }
+
+    /// Returns the inputs and outputs of a cell's program, in order.
+    pub fn ports(cell: &CellSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
+        (cell.inputs.iter().map(ProgramPort::from).collect(), cell.outputs.iter().map(ProgramPort::from).collect())
+    }
+
+    /// Converts tensors, given by input name with the dimensions of one row, to rows of the cells' inputs.
+    ///
+    /// # Errors
+    /// If no cell has such an input, or if its size differs; the text names the input.
+    pub(crate) fn rows_of(&self, given: &[(String, InputTensor)]) -> Result<ProgramInputs, String> {
+        let row = |(name, tensor): &(String, InputTensor)| {
+            let mut inputs = self.unfolding.cells.iter().flat_map(|cell| &cell.inputs);
+            let spec = inputs.find(|input| input.name == *name);
+            let spec = spec.ok_or_else(|| format!("the program has no input '{name}'"))?;
+            let row = Row::alone(spec.dims.clone(), tensor.data.clone());
+            if fits(spec, &row).is_err() {
+                let (expected, found) = (spec.dims.as_slice(), tensor.shape.as_slice());
+                return Err(format!("expected dims {expected:?} for input '{name}', but found {found:?}"));
+            }
+            Ok((name.clone(), row))
+        };
+        given.iter().map(row).collect()
+    }
+
+    /// Returns how requests unfold.
+    pub fn unfolding(&self) -> &Unfolding {
+        &self.unfolding
+    }
+
+    /// Returns the datatypes as which cells read the correlation id.
+    pub(crate) fn correlation_types(&self) -> impl Iterator<Item = DataType> + '_ {
+        let nodes = self.unfolding.segments.iter().flat_map(|segment| &segment.types);
+        nodes.flat_map(|nodes| {
+            let inputs = self.unfolding.cells[nodes.cell].inputs.iter().zip(&nodes.inputs);
+            inputs.filter(|(_, source)| matches!(source, Source::CorrelationId)).map(|(spec, _)| spec.datatype)
+        })
+    }
+
+    /// Returns the number of cell types.
+    pub(crate) fn count(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Returns the settings of the unfolding for the core: its cell types and its segments.
+    pub fn knobs(&self) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) {
+        let cell = |(spec, Cell { kind, .. }): (&CellSpec, &Cell)| CellKnobs {
+            max_rows: spec.max_rows.max(1),
+            min_followup: spec.min_followup,
+            priority: spec.priority,
+            kind: *kind,
+            buckets: Box::default(),
+        };
+        let id = |nodes: &NodeType| CellId(nodes.cell as u16);
+        let segments = self.unfolding.segments.iter().map(|segment| match &segment.types[..] {
+            [leaf, inner] => SegmentKnobs::Tree { leaf: id(leaf), inner: id(inner) },
+            types if segment.nodes == Nodes::Stage => SegmentKnobs::Stage { cell: id(&types[0]) },
+            types => SegmentKnobs::Steps { cell: id(&types[0]) },
+        });
+        (self.unfolding.cells.iter().zip(&self.cells).map(cell).collect(), segments.collect())
+    }
+
+    /// Whether a node of one of these cells may run in a task of a cell of other programs.
+    pub(crate) fn runs_as(&self, cell: usize, other: &Self, number: usize) -> bool {
+        let (own, theirs) = (&self.cells[cell], &other.cells[number]);
+        std::ptr::eq(own, theirs) || (own.kind.is_some() && own.kind == theirs.kind)
+    }
+
+    /// Returns stage settings for the core: one stage per cell.
+    pub(crate) fn stage_knobs(&self) -> Vec<StageKnobs> {
+        StageKnobs::chain(self.cells.len() as u16)
+    }
+}
+
+impl Cell {
+    fn new(spec: &CellSpec, program: Arc<dyn Program>, pads: SmallVec<[bool; 8]>) -> Self {
+        let kind = program.origin().map(|origin| {
+            let mut hash = Sha256::new_with_prefix(origin);
+            hash.update(format!("{:?} {:?} {pads:?}", spec.inputs, spec.outputs));
+            let digest: [u8; 32] = hash.finalize().into();
+            CellKind(digest[..16].iter().fold(0, |kind, byte| kind << 8 | u128::from(*byte)))
+        });
+        Self { program, pads, kind }
+    }
+}
+
+/// Whether a node's row of an output can be cut back to its own lengths: only its first axis varies, as an input's.
+fn is_cut_back(output: &TensorSpec) -> bool {
+    let symbol = output.symbols.first().copied().flatten();
+    output.dims.iter().enumerate().all(|(axis, dim)| *dim >= 0 || (axis == 0 && symbol.is_some()))
+}
+
+/// Whether anything depends on how long an output of a cell is: a reply has it, or a node reads it whole or for each of
+/// its rows. Steps over it do not, because an expression says how many they are.
+fn has_length(unfolding: &Unfolding, cell: usize, output: usize) -> bool {
+    let reads = |own: Emitted| {
+        let sources = unfolding.segments.iter().flat_map(|segment| &segment.types).flat_map(|nodes| &nodes.inputs);
+        let is_read = sources.into_iter().any(|source| match source {
+            Source::Whole(tensor) | Source::Rows(tensor) | Source::Length(tensor) => *tensor == Tensor::Emitted(own),
+            _ => false,
+        });
+        is_read || unfolding.outputs.contains(&own)
+    };
+    let segments = unfolding.segments.iter().enumerate();
+    segments.filter(|(_, segment)| segment.types.iter().any(|nodes| nodes.cell == cell)).any(|(number, segment)| {
+        let emits = segment.emits.iter().enumerate().filter(|(_, own)| own.output == output);
+        emits.map(|(emit, _)| Emitted { segment: number, emit }).any(reads)
+    })
+}
+
+/// Returns the outputs of a segment's nodes that are read later.
+///
+/// # Errors
+/// If a type lacks one of these outputs.
+fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>, String> {
+    let of_sources = segment.sources().filter_map(|source| match *source {
+        Source::Carried { output, is_kept, .. } => Some((output, false, is_kept)),
+        Source::Grown { output } => Some((output, true, false)),
+        Source::Child { output, .. } => Some((output, false, false)),
+        _ => None,
+    });
+    let of_emits = segment.emits.iter().map(|emit| (emit.output, emit.which == Which::All, false));
+    let mut keeps: SmallVec<[Keep; 2]> = SmallVec::new();
+    for (output, all, lives_on) in of_sources.chain(of_emits) {
+        match keeps.iter_mut().find(|keep| keep.outputs[0] == output) {
+            Some(keep) => (keep.all, keep.lives_on) = (keep.all | all, keep.lives_on | lives_on),
+            None => keeps.push(Keep { outputs: unfolding.outputs_of(segment, output)?, all, lives_on }),
+        }
+    }
+    Ok(keeps)
+}
+
+/// Whether the cell receives the length of this input.
+fn receives_length(nodes: &NodeType, input: usize) -> bool {
+    let grows = matches!(nodes.inputs[input], Source::Grown { .. });
+    nodes.inputs.iter().any(|source| match source {
+        Source::GrownLength => grows,
+        Source::Length(_) => !grows,
+        _ => false,
+    })
+}
+
+impl fmt::Debug for CellPrograms {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("CellPrograms").field("unfolding", &self.unfolding).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paternoster_model::SymbolId;
+
+    #[test]
+    fn rows_are_cut_back_along_their_first_axis_alone() {
+        let tensor = |dims: &[i64], symbols: &[Option<SymbolId>]| TensorSpec {
+            symbols: SmallVec::from_slice(symbols),
+            ..TensorSpec::new("y", DataType::Fp32, dims)
+        };
+        let axis = Some(SymbolId(0));
+        assert!(is_cut_back(&tensor(&[3, 4], &[])), "nothing varies");
+        assert!(is_cut_back(&tensor(&[-1, 4], &[axis, None])));
+        assert!(!is_cut_back(&tensor(&[-1, 4], &[])), "its length may follow from a padded one in another way");
+        assert!(!is_cut_back(&tensor(&[4, -1], &[None, axis])));
+    }
+}

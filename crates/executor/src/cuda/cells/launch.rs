@@ -1,0 +1,152 @@
+//! Turns tasks of nodes into launches.
+
+use std::sync::Arc;
+
+use paternoster_batching::{Lengths, ReqId, SequenceNo, Task, TaskId};
+use paternoster_device::{DeviceError, cuda::Cuda};
+use paternoster_engine::RunSize;
+use paternoster_model::unfold::{Source, Start, Tensor};
+use smallvec::SmallVec;
+
+use super::{
+    Cells,
+    filling::Filling,
+    layout::ReadFrom,
+    outputs::{CellReader, is_last},
+    sequences::OfSequence,
+};
+use crate::{
+    cells::Node,
+    cuda::{
+        graph::OnCard,
+        parameters::Section,
+        version::{Filled, Reader, Untaken, Version, free},
+    },
+    job::Job,
+};
+
+impl Version for Cells {
+    fn programs(&mut self) -> &mut [OnCard] {
+        &mut self.cells
+    }
+
+    fn size(&self, job: &Job) -> Option<RunSize> {
+        let cell = usize::from(job.task.cell.0);
+        let layout = self.layout.cells.get(cell)?;
+        // A member without such a node fails later, in `fill`.
+        let nodes = (0..job.members.len()).filter_map(|member| self.node(job, member).ok());
+        let (mut longest, mut rows) = (Lengths::from_elem(0, layout.axes), 0);
+        for node in nodes {
+            let own = self.layout.own_lengths(&self.programs, cell, &node);
+            longest.iter_mut().zip(own).for_each(|(longest, own)| *longest = own.max(*longest));
+            rows += self.layout.node_rows(&self.programs, cell, &node);
+        }
+        // Nodes that go over rows have several rows each, so their graph is chosen by the sum of rows, not by the
+        // bucket of nodes.
+        let rows = match layout.by_rows {
+            true => self.sizes[cell].iter().copied().find(|&size| rows <= size as usize)?,
+            false => job.task.bucket.rows,
+        };
+        Some(RunSize { rows, lengths: layout.lengths_for(&longest)? })
+    }
+
+    /// A request of a sequence may begin while tasks of an earlier one that was cancelled still run.
+    fn keeps_order(&self) -> bool {
+        self.layout.has_sequences()
+    }
+
+    fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {
+        // A member without such a node fails later, in `fill`.
+        let reads_it = |member: &usize| self.node(job, *member).is_ok_and(|node| self.reads_emitted(job, &node));
+        let begins = |source: &Source| matches!(source, Source::Carried { is_kept: true, .. });
+        let mut nodes = (0..job.members.len()).filter_map(|member| self.node(job, member).ok());
+        // The state that the sequence's previous request left is known once the host has taken it.
+        let waits = nodes.any(|node| {
+            node.place.node == 0 && node.journey.waits_for_sequence() && node.node_type().inputs.iter().any(begins)
+        });
+        let members = job.members.iter().enumerate();
+        waits
+            || members
+                .filter(|(_, member)| untaken.has(member.span.req))
+                .map(|(number, _)| number)
+                .any(|member| reads_it(&member))
+    }
+
+    fn fill(&mut self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String> {
+        let cell = usize::from(job.task.cell.0);
+        let nodes = (0..job.members.len()).map(|member| self.node(job, member));
+        let nodes: SmallVec<[Node<'_>; 32]> = nodes.collect::<Result<_, _>>()?;
+        let rows = nodes.iter().map(|node| self.layout.node_rows(&self.programs, cell, node)).sum();
+        let mut after = SmallVec::new();
+        self.sequences.begin_task();
+        let members = nodes.iter().zip(&job.members);
+        let of_sequences = members.map(|(node, member)| self.of_sequence(node, member.span.req, &mut after));
+        let of_sequences: SmallVec<[OfSequence; 32]> = of_sequences.collect();
+        let mut task = Filling::new(self, cell, size, rows, section);
+        for ((member, node), of_sequence) in job.members.iter().zip(nodes).zip(of_sequences) {
+            task.add(&member.span, node, of_sequence)?;
+        }
+        Ok(Filled { after, ..task.finish() })
+    }
+
+    fn issued(&mut self, task: &Task) {
+        self.sequences.issued(task.id);
+        for span in &task.rows {
+            self.slots.write(span.slot, span.req, span.start);
+        }
+    }
+
+    fn sequence_over(&mut self, sequence: SequenceNo) {
+        self.sequences.over(sequence);
+    }
+
+    fn reader(&self) -> Arc<dyn Reader> {
+        Arc::new(CellReader { programs: Arc::clone(&self.programs), layout: Arc::clone(&self.layout) })
+    }
+
+    fn free(self: Box<Self>, card: &mut Cuda) -> Result<(), DeviceError> {
+        free(card, self.memory())
+    }
+}
+
+impl Cells {
+    /// Returns what a node has of its sequence on the card. Adds the tasks that it must come after to `after`.
+    fn of_sequence(&mut self, node: &Node<'_>, req: ReqId, after: &mut SmallVec<[TaskId; 2]>) -> OfSequence {
+        let Some(sequence) = node.journey.sequence_number().filter(|_| self.layout.has_sequences()) else {
+            return OfSequence::Nothing;
+        };
+        let Some(slot) = self.sequences.open(sequence) else { return OfSequence::NoSlot };
+        // The tasks in between read and write only the slot of the request.
+        if node.place.node == 0 || is_last(node) {
+            after.extend(self.sequences.touch(slot, req).iter().copied());
+        }
+        OfSequence::Slot(slot)
+    }
+
+    /// Returns the node that a member of a task runs.
+    ///
+    /// # Errors
+    /// If its request has no such node.
+    fn node<'a>(&self, job: &'a Job, member: usize) -> Result<Node<'a>, String> {
+        let member = &job.members[member];
+        let journey = member.journey.as_ref().ok_or("a request has not unfolded")?;
+        Node::of(journey, member.span.start, &self.programs, usize::from(job.task.cell.0))
+    }
+
+    /// Returns whether a node reads an earlier segment's output through the host.
+    fn reads_emitted(&self, job: &Job, node: &Node<'_>) -> bool {
+        let layout = &self.layout.cells[usize::from(job.task.cell.0)];
+        let programs = &node.journey.programs;
+        let emitted = |tensor: &Tensor| matches!(tensor, Tensor::Emitted(_));
+        layout.inputs.iter().zip(&node.node_type().inputs).any(|(input, source)| match source {
+            Source::Whole(tensor) | Source::Rows(tensor) | Source::Step { of: tensor, .. } => {
+                emitted(tensor) && input.from == ReadFrom::Host
+            }
+            Source::Length(Tensor::Emitted(emitted)) => !self.layout.has_length(programs, *emitted),
+            Source::Carried { start: start @ Start::Tensor(tensor), .. } => {
+                node.place.node == 0 && emitted(tensor) && self.layout.begins_in(&self.programs, start).is_none()
+            }
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! How a pool ends after its scheduler panicked, on any thread.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender};
+use paternoster_batching::Knobs;
+use paternoster_engine::{Batch, EngineError, Execution, Program};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+
+use super::*;
+use crate::{InferRequest, InputTensor, ModelHandle, PoolOptions, Response};
+
+/// A program that waits at each run and then fails.
+struct Gated {
+    began: Sender<()>,
+    go_on: Receiver<()>,
+}
+
+impl Program for Gated {
+    fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
+        // The receiver may be gone when the test has ended.
+        let _ = self.began.send(());
+        let _ = self.go_on.recv();
+        Err(EngineError("no row is ever made".to_owned()))
+    }
+}
+
+/// One lane and one version.
+struct Served {
+    pool: Arc<Pool>,
+    handle: Arc<ModelHandle>,
+    begun: Receiver<()>,
+    release: Sender<()>,
+}
+
+impl Served {
+    fn new() -> Self {
+        let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+        let (began, begun) = crossbeam_channel::unbounded();
+        let (release, go_on) = crossbeam_channel::unbounded();
+        let spec = ModelSpec {
+            name: "gated".to_owned(),
+            version: 1,
+            max_batch_size: 1,
+            inputs: vec![TensorSpec::new("x", DataType::Uint8, &[1])],
+            outputs: vec![TensorSpec::new("y", DataType::Uint8, &[1])],
+            symbols: vec![],
+            decoupled: false,
+        };
+        let program: Arc<dyn Program> = Arc::new(Gated { began, go_on });
+        let handle = Arc::new(pool.bring_up(spec, Knobs::default(), program).expect("the CPU has room"));
+        Self { pool, handle, begun, release }
+    }
+
+    fn submit(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
+        self.handle.submit(request())
+    }
+
+    /// Submits a request and waits until its run has started.
+    fn running(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
+        let response = self.submit();
+        self.begun.recv().expect("a run begins");
+        response
+    }
+
+    /// Lets all runs end; the pool's threads must then end as well.
+    fn ends(self) {
+        assert!(self.pool.has_failed());
+        soon(self.pool.failed());
+        assert_eq!(self.pool.in_flight(), 0, "no request is left");
+        drop(self.release);
+        assert!(self.pool.stop(Duration::from_secs(30)), "all threads end");
+    }
+}
+
+fn request() -> InferRequest {
+    let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::from_static(&[1]) };
+    InferRequest::new(1, vec![Some(input)])
+}
+
+/// Waits for a future that must complete, with a generous time limit.
+fn soon<T>(what: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let in_time = async { tokio::time::timeout(Duration::from_secs(30), what).await };
+    runtime.block_on(in_time).expect("it comes in time")
+}
+
+/// Returns the error of a response, if any.
+fn error(answer: Result<Response, InferError>) -> Option<InferError> {
+    answer.err()
+}
+
+#[test]
+fn a_panic_in_the_core_answers_everybody_and_nothing_is_admitted_any_more() {
+    let served = Served::new();
+    let (running, queued) = (served.running(), served.submit());
+    let mut stream = served.handle.submit_stream(request(), served.pool.backlog());
+    served.pool.fail_next_step();
+    let last = served.submit();
+    assert!(served.pool.has_failed(), "before the client's thread goes on");
+    for answer in [soon(running), soon(queued), soon(last), soon(served.submit())] {
+        assert_eq!(error(answer), Some(InferError::SchedulerFailed));
+    }
+    let mut late = served.handle.submit_stream(request(), served.pool.backlog());
+    for answer in [soon(stream.next()), soon(late.next())] {
+        assert_eq!(answer.and_then(error), Some(InferError::SchedulerFailed));
+    }
+    let stats = served.handle.stats().reading();
+    assert_eq!((stats.other, stats.backend), (4, 0), "each that was admitted counts as failed, once");
+    served.ends();
+}
+
+#[test]
+fn a_panic_in_the_core_on_a_lanes_thread_answers_everybody() {
+    let served = Served::new();
+    let (running, queued) = (served.running(), served.submit());
+    served.pool.fail_next_step();
+    served.release.send(()).expect("the program waits");
+    for answer in [soon(running), soon(queued)] {
+        assert_eq!(error(answer), Some(InferError::SchedulerFailed));
+    }
+    served.ends();
+}
+
+#[test]
+fn a_panic_in_the_core_on_the_timers_thread_answers_everybody() {
+    let served = Served::new();
+    let running = served.running();
+    served.pool.fail_next_step();
+    served.pool.shards[0].timer.set(Instant::now());
+    assert_eq!(error(soon(running)), Some(InferError::SchedulerFailed));
+    served.ends();
+}
+
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a test asked for this panic, too");
+    }
+}
+
+#[test]
+fn a_panic_on_a_lanes_thread_outside_of_core_and_program_ends_the_pool_too() {
+    let served = Served::new();
+    let (mut running, queued) = (pin!(served.running()), served.submit());
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    served.release.send(()).expect("the program waits");
+    assert_eq!(error(soon(queued)), Some(InferError::SchedulerFailed));
+    served.ends();
+}

@@ -1,0 +1,202 @@
+//! Handles to the pool: a loaded version, the future response of a request, and its stream of responses.
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use paternoster_batching::{ModelId, Ns};
+use paternoster_model::ModelSpec;
+use paternoster_observe::ModelStats;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Backlog, CardPorts, CellPrograms, InferError, InferRequest, Response,
+    hangs::Hangs,
+    indices::IndexChecks,
+    location::Location,
+    longest::Longest,
+    pool::Pool,
+    record::{Sink, Waiting},
+};
+
+/// One loaded version. Each holder may submit requests. When the last handle is dropped, the version leaves the pool
+/// and its memory is freed.
+pub struct ModelHandle {
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: ModelId,
+    /// The devices that it is loaded on, by number.
+    pub(super) homes: Box<[usize]>,
+    pub(super) spec: Arc<ModelSpec>,
+    pub(super) stats: Arc<ModelStats>,
+    pub(super) hangs: Arc<Hangs>,
+    /// Time limit of its tasks; `None`: no limit.
+    pub(super) limit_ns: Option<Ns>,
+    /// The cells that its requests unfold into.
+    pub(super) cells: Option<Arc<CellPrograms>>,
+    /// Checks of a request before admission.
+    pub(super) indices: IndexChecks,
+    /// Maximum length of its padded axes.
+    pub(super) longest: Longest,
+    /// Whether its requests belong to sequences.
+    pub(super) has_sequences: bool,
+    /// Name of the policy that batches its requests.
+    pub(super) policy: &'static str,
+    /// Which tensors may stay on cards.
+    pub(super) card_ports: CardPorts,
+}
+
+impl ModelHandle {
+    /// Returns whether its requests belong to sequences.
+    pub fn has_sequences(&self) -> bool {
+        self.has_sequences
+    }
+
+    /// Returns the name of the policy that batches its requests.
+    pub fn policy(&self) -> &'static str {
+        self.policy
+    }
+
+    /// Returns the version's inputs and outputs.
+    pub fn spec(&self) -> &Arc<ModelSpec> {
+        &self.spec
+    }
+
+    /// Returns the version's counters.
+    pub fn stats(&self) -> &Arc<ModelStats> {
+        &self.stats
+    }
+
+    /// Returns the tensors of requests that the version reads and writes in place, in a card's memory.
+    pub fn card_ports(&self) -> &CardPorts {
+        &self.card_ports
+    }
+
+    /// Whether no task of the version hangs.
+    pub fn is_responsive(&self) -> bool {
+        self.fault().is_none()
+    }
+
+    /// Returns why the version is not responsive; `None` if it is.
+    pub fn fault(&self) -> Option<String> {
+        self.hangs.reason()
+    }
+
+    /// Submits a request that has exactly one response. Dropping the future cancels the request.
+    pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
+        self.submit_one(request, None)
+    }
+
+    /// Submits a request that has exactly one response, which counts in the backlog until the future returns it.
+    pub fn submit_counted(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseFuture {
+        self.submit_one(request, Some(Arc::clone(backlog)))
+    }
+
+    fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> ResponseFuture {
+        let (sender, receiver) = oneshot::channel();
+        let location = self.pool.submit(self, request, backlog, Sink::Once(sender));
+        ResponseFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
+    }
+
+    /// Submits a request with any number of responses. Dropping the stream cancels the request.
+    ///
+    /// Responses that the stream has not returned count in the backlog. When the backlog is full, the request pauses
+    /// until the stream has returned all pending responses; a request that unfolds into cells fails instead.
+    pub fn submit_stream(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseStream {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let paused = Arc::new(AtomicBool::new(false));
+        let sink = Sink::Stream { sender, paused: Arc::clone(&paused) };
+        let location = self.pool.submit(self, request, Some(Arc::clone(backlog)), sink);
+        ResponseStream { receiver, paused, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
+    }
+}
+
+impl fmt::Debug for ModelHandle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ModelHandle")
+            .field("id", &self.id)
+            .field("model", &self.spec.name)
+            .field("version", &self.spec.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ModelHandle {
+    fn drop(&mut self) {
+        self.pool.retire(self.id, &self.homes);
+    }
+}
+
+/// Cancels a request when its client drops it before the end.
+#[derive(Debug)]
+struct CancelOnDrop {
+    handle: Arc<ModelHandle>,
+    /// `None` once the request has ended.
+    location: Option<Location>,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(location) = self.location.take() {
+            self.handle.pool.cancel(&location);
+        }
+    }
+}
+
+/// The future response of a request.
+#[derive(Debug)]
+pub struct ResponseFuture {
+    receiver: oneshot::Receiver<Waiting>,
+    cancel: CancelOnDrop,
+}
+
+impl Future for ResponseFuture {
+    type Output = Result<Response, InferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.receiver).poll(context));
+        self.cancel.location = None;
+        Poll::Ready(answer.map_or_else(|_| Err(self.cancel.handle.pool.refusal()), |waiting| waiting.reply))
+    }
+}
+
+/// The responses of a decoupled request, in order.
+#[derive(Debug)]
+pub struct ResponseStream {
+    receiver: mpsc::UnboundedReceiver<Waiting>,
+    paused: Arc<AtomicBool>,
+    cancel: CancelOnDrop,
+}
+
+impl ResponseStream {
+    /// Returns the next response; `None` after the last response of a successful request.
+    ///
+    /// # Errors
+    /// If the request ended otherwise; nothing follows.
+    pub async fn next(&mut self) -> Option<Result<Response, InferError>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Polls for the next response; see [`Self::next`].
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, InferError>>> {
+        let reply = ready!(self.receiver.poll_recv(context)).map(|waiting| waiting.reply);
+        if !matches!(reply, Some(Ok(_))) {
+            self.cancel.location = None;
+        }
+        // A request sets the flag before it sends its last response, so the flag cannot be missed here.
+        if let Some(location) = &self.cancel.location
+            && self.receiver.is_empty()
+            && self.paused.swap(false, Ordering::AcqRel)
+        {
+            self.cancel.handle.pool.resume(location);
+        }
+        Poll::Ready(reply)
+    }
+}

@@ -1,0 +1,156 @@
+//! A task together with its requests, as a device receives it.
+
+use std::sync::Arc;
+
+use paternoster_batching::{ReqId, RowSpan, Task};
+use paternoster_device::WorkFailure;
+use paternoster_engine::StopSignal;
+use paternoster_observe::{ExecutionTimings, ModelStats};
+use smallvec::SmallVec;
+use tracing::{debug, error};
+
+use super::{
+    cells::Journey,
+    host::{gather::Part, short_runs::Size},
+    loaded::Loaded,
+    ran::{Outputs, Ran},
+    record::Payload,
+};
+
+/// A member with at most 1 / `SMALL_PART` of a batch's rows is copied if its reply has to wait.
+const SMALL_PART: u32 = 2;
+
+/// A task with everything it needs to run.
+pub(super) struct Job {
+    pub(super) task: Task,
+    pub(super) model: Arc<Loaded>,
+    /// One per span of the task's rows.
+    pub(super) members: Vec<Member>,
+    /// Signal that stops it early.
+    pub(super) stop: Arc<StopSignal>,
+}
+
+/// Consecutive rows of one request in a task.
+pub(super) struct Member {
+    pub(super) span: RowSpan,
+    pub(super) payload: Arc<Payload>,
+    /// The request's data between its cells, if it unfolds.
+    pub(super) journey: Option<Arc<Journey>>,
+    /// Number of earlier runs of the request.
+    pub(super) step: u32,
+    /// Set if it belongs to another version or cell than the task.
+    pub(super) guest: Option<Guest>,
+}
+
+/// The version and cell of a node in a task that another cell of the same kind leads. The version may be the task's
+/// own.
+pub(super) struct Guest {
+    stats: Arc<ModelStats>,
+    cell: u16,
+}
+
+impl Guest {
+    /// Creates the guest entry of a node.
+    pub(super) fn new(stats: &Arc<ModelStats>, cell: usize) -> Self {
+        Self { stats: Arc::clone(stats), cell: cell as u16 }
+    }
+}
+
+/// The result of a task.
+pub(super) enum Finished {
+    Ran(Ran),
+    Failed(String),
+}
+
+impl Member {
+    /// Returns the rows of its request's inputs.
+    pub(super) fn part(&self) -> Part<'_> {
+        Part { inputs: &self.payload.inputs, rows: self.payload.rows, start: self.span.start, count: self.span.count }
+    }
+}
+
+impl Job {
+    /// Returns the request that a row of the batch belongs to.
+    pub(super) fn member_of_row(&self, row: u32) -> Option<ReqId> {
+        let mut end = 0;
+        let member = self.members.iter().find(|member| {
+            end += member.span.count;
+            row < end
+        });
+        member.map(|member| member.span.req)
+    }
+
+    /// Returns the request that all rows belong to, if it is only one.
+    pub(super) fn only_member(&self) -> Option<ReqId> {
+        let req = self.members.first()?.span.req;
+        self.members.iter().all(|member| member.span.req == req).then_some(req)
+    }
+
+    /// Returns the rows and the input bytes of its requests. Split requests count with all their bytes.
+    pub(super) fn size(&self) -> Size {
+        let inputs = self.members.iter().flat_map(|member| member.payload.inputs.iter().flatten());
+        Size { rows: self.task.row_count(), input_bytes: inputs.map(|input| input.data.len()).sum() }
+    }
+
+    /// Groups the members by version and cell, with the version's counters and the cell's number.
+    pub(super) fn by_cell(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
+        let of = |member: &Member| member.guest.as_ref().map(|guest| (Arc::as_ptr(&guest.stats), guest.cell));
+        self.members.chunk_by(move |one, other| of(one) == of(other)).map(|members| {
+            let guest = members.first().and_then(|member| member.guest.as_ref());
+            let own = (&*self.model.stats, self.task.cell.0);
+            let (stats, cell) = guest.map_or(own, |guest| (&*guest.stats, guest.cell));
+            (stats, cell, members)
+        })
+    }
+
+    /// Returns the rows of each version, over all cells, with its counters.
+    fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
+        let mut versions: SmallVec<[(&ModelStats, u32); 2]> = SmallVec::new();
+        for (stats, _, members) in self.by_cell() {
+            let own = members.iter().map(|member| member.span.count).sum();
+            match versions.iter_mut().find(|(known, _)| std::ptr::eq(*known, stats)) {
+                Some((_, rows)) => *rows += own,
+                None => versions.push((stats, own)),
+            }
+        }
+        versions
+    }
+
+    /// Counts an execution for each version in the task. Called if requests may leave with the task: batch sizes in the
+    /// statistics refer to the batches that requests leave with.
+    pub(super) fn count_execution(&self, timings: &ExecutionTimings) {
+        for (stats, rows) in self.by_version() {
+            stats.execution(rows, timings);
+        }
+    }
+
+    /// Copies small parts of the batch whose replies have to wait, because each would otherwise keep the memory of the
+    /// whole batch.
+    pub(super) fn detach_replies(&self, outputs: &mut Outputs) {
+        let rows = self.task.row_count();
+        let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();
+        for (member, response) in self.members.iter().zip(&mut outputs.responses) {
+            if is_kept(member) {
+                response.detach();
+            }
+        }
+        for (part, piece) in &mut outputs.pieces {
+            if self.members.get(*part).is_some_and(is_kept) {
+                piece.tensor.detach();
+            }
+        }
+    }
+
+    /// Returns the error text of a failed task.
+    pub(super) fn failed(&self, failure: WorkFailure) -> String {
+        let spec = &self.model.spec;
+        if let WorkFailure::Panicked(panic) = failure {
+            error!(model = spec.name, version = spec.version, %panic, "the program panicked");
+            return format!("the program of model '{}' panicked", spec.name);
+        }
+        let reason = failure.to_string();
+        // Clients can cause this at will and receive the error, so it is not worth a warning.
+        debug!(model = spec.name, version = spec.version, reason, "task failed");
+        reason
+    }
+}

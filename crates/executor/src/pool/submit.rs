@@ -1,0 +1,151 @@
+//! Submission and cancellation of requests.
+
+use std::{sync::Arc, time::Duration};
+
+use paternoster_batching::{Event, ModelId, ReqId};
+use paternoster_model::unfold::Unfolded;
+use paternoster_observe::trace::Parts;
+
+use super::{Pool, shard::Shard};
+use crate::{
+    Backlog, InferError, InferRequest, ModelHandle,
+    backend::{Order, Reports},
+    cells::unfold,
+    clock::duration_ns,
+    location::{Location, Whereabouts},
+    record::Sink,
+    state::{Asked, Due},
+};
+
+impl Pool {
+    /// Sends a request to a shard of its version. Returns where it is; `None` if it was rejected.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        handle: &Arc<ModelHandle>,
+        mut request: InferRequest,
+        backlog: Option<Arc<Backlog>>,
+        sink: Sink,
+    ) -> Option<Location> {
+        if !handle.has_sequences {
+            request.sequence = None;
+        }
+        let graph = match graph_of(handle, &request) {
+            Ok(graph) => graph,
+            Err(fault) => {
+                sink.refuse(InferError::Invalid(fault));
+                return None;
+            }
+        };
+        let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
+        let expiry = request.deadline.map(|deadline| self.clock.ns_at(deadline));
+        handle.stats().admitted();
+        if let Some(trace) = &request.trace {
+            trace.submitted(self.clock.instant_of(0), parts_of(handle));
+        }
+        let may_move = handle.homes.len() > 1 && !handle.has_sequences;
+        // Requests of sequences stay on the shard that holds the sequence's state.
+        let whereabouts = may_move.then(Whereabouts::new);
+        let mut asked = Asked { request, graph, backlog, sink, whereabouts };
+        // A shard gives the request back if its device was lost meanwhile; then another one is tried.
+        while let Some(shard) = self.home_of(handle, &asked.request) {
+            let ((admitted, here), after) = self.change(shard, |state, now, after| {
+                let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
+                let admitted = state.submit(now, handle, asked, Due { board_by, expiry }, after);
+                // A request that is alone may run on the calling thread, which saves the switch to the lane's thread
+                // and back.
+                let alone = state.in_flight() == 1;
+                let runs_here = |order: &mut Order| matches!(order, Order::Run(job) if shard.backend.runs_here(job));
+                let here = if alone { after.orders.pop_if(runs_here) } else { None };
+                (admitted, here)
+            })?;
+            self.guarded(|| self.settle(shard, after))?;
+            match admitted {
+                Ok(location) => {
+                    if let Some(Order::Run(job)) = here {
+                        let pool: Arc<dyn Reports> = Arc::<Self>::clone(self);
+                        shard.backend.run_here(&pool, job);
+                    }
+                    return Some(location);
+                }
+                Err(back) => asked = *back,
+            }
+            if self.is_stopped() {
+                break;
+            }
+        }
+        handle.stats().left_queue();
+        asked.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
+        None
+    }
+
+    /// Returns the shard for a request; `None` if all shards of its version are lost.
+    fn home_of(&self, handle: &ModelHandle, request: &InferRequest) -> Option<&Shard> {
+        let homes = || handle.homes.iter().copied();
+        let home = match (&request.on_card, &request.sequence) {
+            (Some(tensors), _) => {
+                self.router.least(homes().filter(|&home| self.kinds[home].card() == Some(tensors.card)))
+            }
+            (None, Some(sequence)) => self.router.of_sequence(homes(), &sequence.id),
+            (None, None) => self.router.least(homes()),
+        };
+        home.map(|home| &self.shards[home])
+    }
+
+    /// Resumes a paused request after its client has taken the pending responses.
+    pub(crate) fn resume(self: &Arc<Self>, location: &Location) {
+        // A request that paused has run, so it no longer moves.
+        if let Some((shard, req)) = location.now() {
+            self.drive(&self.shards[shard], |state, now, after| state.client_has_read(now, req, after));
+        }
+    }
+
+    pub(crate) fn cancel(self: &Arc<Self>, location: &Location) {
+        location.cancel(|shard, req| self.cancel_on(&self.shards[shard], req));
+    }
+
+    /// Cancels a request on a shard, and returns whether the shard had it.
+    fn cancel_on(self: &Arc<Self>, shard: &Shard, req: ReqId) -> bool {
+        let cancelled = self.drive(shard, |state, now, after| {
+            let is_there = state.record(req).is_some();
+            state.step(now, Event::Cancelled(req), after);
+            is_there
+        });
+        cancelled.unwrap_or(true)
+    }
+
+    pub(crate) fn retire(self: &Arc<Self>, model: ModelId, homes: &[usize]) {
+        for &home in homes {
+            self.drive(&self.shards[home], |state, now, after| state.step(now, Event::ModelDraining(model), after));
+        }
+    }
+}
+
+/// Returns the names of the parts that tasks of a version run.
+fn parts_of(handle: &ModelHandle) -> Parts {
+    match &handle.cells {
+        Some(cells) => Parts::Cells(cells.unfolding().cells.iter().map(|cell| cell.name.clone()).collect()),
+        None if handle.stats.stage(0).is_some() => Parts::Stages,
+        None => Parts::Whole,
+    }
+}
+
+/// Computes the graph that a request unfolds into.
+///
+/// # Errors
+/// If the request is invalid.
+fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolded]>, String> {
+    if handle.has_sequences && request.sequence.is_none() {
+        let model = &handle.spec.name;
+        return Err(format!(
+            "inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
+        ));
+    }
+    let graph = match &handle.cells {
+        None => Box::default(),
+        Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
+            .map_err(|fault| fault.to_string())?,
+    };
+    handle.longest.check(&handle.spec, &request.inputs, &graph)?;
+    handle.indices.check(&handle.spec, &request.inputs, &graph)?;
+    Ok(graph)
+}

@@ -1,0 +1,341 @@
+//! The pool's record of a request in flight.
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use paternoster_batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome};
+use paternoster_observe::{ExecutionTimings, FailureReason, RequestTimings, budget::Exhausted, trace::RequestTrace};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Backlog, CardTensors, Held, InferError, InputTensor, ModelHandle, Response, Unread,
+    cells::Journey,
+    location::Whereabouts,
+    pieces::{Piece, assemble},
+};
+
+/// The reply to a client.
+pub(super) type Reply = Result<Response, InferError>;
+
+/// A reply that is counted in the backlog as long as this value exists.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) reply: Reply,
+    pub(super) _held: Option<Held>,
+}
+
+/// The channel to the client.
+pub(super) enum Sink {
+    /// Exactly one reply.
+    Once(oneshot::Sender<Waiting>),
+    /// Any number of responses; then the channel closes.
+    Stream {
+        sender: mpsc::UnboundedSender<Waiting>,
+        /// Whether the request makes no further response until the client has taken the pending ones. Set before the
+        /// last of them is sent, and reset by the receiver, which then resumes the request.
+        paused: Arc<AtomicBool>,
+    },
+}
+
+/// The inputs of a request, shared with the tasks that run it.
+pub(super) struct Payload {
+    pub(super) rows: u32,
+    /// The request's own lengths along padded axes.
+    pub(super) lengths: Lengths,
+    pub(super) inputs: Vec<Option<InputTensor>>,
+    /// The tensors that are in the memory of the card that runs the request.
+    pub(super) on_card: Option<Box<CardTensors>>,
+    /// The backlog that counts its waiting responses; `None` if they are not counted.
+    pub(super) backlog: Option<Arc<Backlog>>,
+}
+
+/// A request in flight.
+pub(super) struct Record {
+    pub(super) req: ReqId,
+    pub(super) handle: Arc<ModelHandle>,
+    pub(super) payload: Arc<Payload>,
+    /// Its data between cells, if it unfolds.
+    pub(super) journey: Option<Arc<Journey>>,
+    pub(super) sink: Sink,
+    /// Where its submitter finds it, if it may move to another device.
+    pub(super) whereabouts: Option<Arc<Whereabouts>>,
+    /// Responses that its tasks made and that the core has not released yet.
+    pub(super) responses: VecDeque<(Response, Option<Held>)>,
+    /// Parts of its reply, if each task makes only a part of it.
+    pub(super) pieces: Vec<Piece>,
+    /// The engine's error when one of its tasks failed.
+    pub(super) error: Option<String>,
+    /// Set if it failed because a response was not allowed to wait.
+    pub(super) unread: Option<Unread>,
+    /// Set if it failed because there was no memory for the state of its sequence.
+    pub(super) no_state: Option<Exhausted>,
+    /// Number of times that it ran.
+    pub(super) step: u32,
+    /// For each part of its completed tasks whose outputs the host has not taken yet, in order: whether they include a
+    /// response of a stream.
+    pub(super) untaken: VecDeque<bool>,
+    /// Responses that the core has released but that are still among those outputs, by number.
+    pub(super) due_emits: VecDeque<u32>,
+    /// Set once the core has ended it. It is answered once its outputs are taken and the requests before it are
+    /// answered.
+    pub(super) ended: Option<End>,
+    /// Whether it must fail because outputs were lost, or because its client leaves too many responses unread.
+    pub(super) is_lost: bool,
+    pub(super) arrived: Ns,
+    /// Time since which it waits for a lane.
+    pub(super) waiting_since: Ns,
+    /// Whether it has not run yet.
+    pub(super) queued: bool,
+    pub(super) queue_ns: Ns,
+    pub(super) compute: ExecutionTimings,
+    /// Whether it pauses until its client has taken its responses.
+    pub(super) awaits_client: bool,
+    /// End of a pause that its program asked for.
+    pub(super) delayed_until: Option<Ns>,
+    /// Total length of the pauses that its program asked for.
+    pub(super) delayed_ns: Ns,
+    /// Its trace, if it is traced.
+    pub(super) trace: Option<Arc<RequestTrace>>,
+}
+
+impl Sink {
+    /// Answers a request that is not admitted.
+    pub(super) fn refuse(self, error: InferError) {
+        self.send(Waiting { reply: Err(error), _held: None });
+    }
+
+    /// Sends the last reply.
+    fn send(self, waiting: Waiting) {
+        // If the receiver is gone, no reply is needed.
+        match self {
+            Self::Once(sender) => drop(sender.send(waiting)),
+            Self::Stream { sender, .. } => drop(sender.send(waiting)),
+        }
+    }
+}
+
+impl Payload {
+    /// Whether an output is written in place, in a card's memory.
+    pub(super) fn is_placed(&self, output: usize) -> bool {
+        self.on_card.as_ref().is_some_and(|tensors| tensors.output(output).is_some())
+    }
+
+    /// Whether other replies wait before the next one.
+    pub(super) fn waits_behind_others(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|backlog| backlog.waiting_bytes() > 0)
+    }
+}
+
+impl Record {
+    /// Records that the request was given to a lane.
+    pub(super) fn launched(&mut self) {
+        if self.queued {
+            self.queued = false;
+            self.handle.stats.left_queue();
+        }
+    }
+
+    /// Records that one of its tasks ran from `started` to `now`. If parts of a split request run in parallel, only the
+    /// one that ends first is counted: the times of a request are those of a single path through the stages and never
+    /// exceed its total time.
+    pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
+        self.step += 1;
+        if started < self.waiting_since {
+            return;
+        }
+        self.queue_ns += started - self.waiting_since;
+        self.waiting_since = now;
+        self.compute.compute_input_ns += timings.compute_input_ns;
+        self.compute.compute_infer_ns += timings.compute_infer_ns;
+        self.compute.compute_output_ns += timings.compute_output_ns;
+    }
+
+    /// Stores the response of a task for `rows` of the request.
+    pub(super) fn take(&mut self, response: Response, rows: Range<u32>) {
+        if rows == (0..self.payload.rows) {
+            let held = self.payload.backlog.as_ref().map(|backlog| backlog.hold(response.kept_bytes()));
+            self.responses.push_back((response, held));
+            return;
+        }
+        let outputs = response.outputs.into_iter().enumerate();
+        self.pieces.extend(outputs.map(|(output, tensor)| Piece { output, rows: rows.clone(), tensor }));
+    }
+
+    /// Stores a response of a request that cannot pause. Returns false if the request fails because its client leaves
+    /// too many responses unread.
+    pub(super) fn take_streamed(&mut self, response: Response) -> bool {
+        let held = self.payload.backlog.as_ref().map(|backlog| backlog.try_hold_streamed(response.kept_bytes()));
+        match held.transpose() {
+            Ok(held) => self.responses.push_back((response, held)),
+            Err(unread) => self.unread = Some(unread),
+        }
+        self.unread.is_none()
+    }
+
+    /// Pauses rows that made a response and would make another, if too many replies wait for the client.
+    pub(super) fn pause(&mut self, outcomes: &mut [RowOutcome]) {
+        let Sink::Stream { paused, .. } = &self.sink else { return };
+        let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_));
+        if let Some(backlog) = self.payload.backlog.as_ref().filter(|backlog| backlog.is_full())
+            && outcomes.iter().any(goes_on)
+        {
+            backlog.paused();
+            self.awaits_client = true;
+            paused.store(true, Ordering::Release);
+            outcomes.iter_mut().filter(|outcome| goes_on(outcome)).for_each(|outcome| outcome.next = Next::Pause);
+        }
+    }
+
+    /// Returns the single response of a request that has completed.
+    fn reply(&mut self) -> Reply {
+        if let Some(journey) = &self.journey {
+            let mut reply = journey.reply().map_err(InferError::Engine);
+            if let Ok(response) = &mut reply
+                && self.payload.waits_behind_others()
+            {
+                response.detach();
+            }
+            return reply;
+        }
+        let response = match self.responses.pop_back() {
+            Some((response, _)) => Ok(response),
+            None if self.pieces.is_empty() => Err("the model ended without a response".to_owned()),
+            None => {
+                let is_placed = |output| self.payload.is_placed(output);
+                assemble(&self.handle.spec, self.payload.rows, &self.pieces, is_placed)
+            }
+        };
+        response.map_err(InferError::Engine)
+    }
+
+    /// Sends the oldest held response, once the host has it.
+    pub(super) fn emit(&mut self, now: Ns, step: u32) {
+        if !self.untaken.is_empty() && self.responses.is_empty() || !self.due_emits.is_empty() {
+            self.due_emits.push_back(step);
+        } else {
+            self.send_oldest(now, step);
+        }
+    }
+
+    /// Sends responses that are due and that the host has.
+    pub(super) fn emit_due(&mut self, now: Ns) {
+        while !self.responses.is_empty()
+            && let Some(step) = self.due_emits.pop_front()
+        {
+            self.send_oldest(now, step);
+        }
+    }
+
+    fn send_oldest(&mut self, now: Ns, step: u32) {
+        let Some((response, held)) = self.responses.pop_front() else { return };
+        if step == 0 {
+            self.handle.stats.first_response(now.saturating_sub(self.arrived));
+        }
+        self.handle.stats.response(step, false, &self.compute);
+        if let Sink::Stream { sender, .. } = &self.sink {
+            // If the client is gone, the request has been or will be cancelled.
+            let _ = sender.send(Waiting { reply: Ok(response), _held: held });
+        }
+    }
+
+    /// Counts the request's end and sends its reply.
+    pub(super) fn finish(mut self, end: End, now: Ns) {
+        let reply = match end {
+            // All responses of a stream have been sent already.
+            End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
+            End::Completed => Some(self.reply()),
+            End::Failed => Some(Err(match (self.unread, self.no_state) {
+                (Some(unread), _) => unread.into(),
+                (None, Some(full)) => InferError::NoState(full),
+                (None, None) => InferError::Engine(self.error.take().unwrap_or_default()),
+            })),
+            End::Rejected(Rejection::QueueFull) => Some(Err(InferError::QueueFull)),
+            End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
+            End::Rejected(Rejection::Late) => Some(Err(InferError::Late)),
+            End::Rejected(Rejection::NoMemory) => Some(Err(InferError::NoMemory)),
+            End::Rejected(Rejection::NotStarted) => Some(Err(self.not_started())),
+            End::Expired => Some(Err(InferError::Expired)),
+            End::Cancelled => Some(Err(InferError::Cancelled)),
+        };
+        let waiting = reply.map(|reply| self.waiting(reply));
+        if waiting.as_ref().is_some_and(|waiting| waiting.reply.is_ok()) {
+            self.handle.stats.first_response(now.saturating_sub(self.arrived));
+        }
+        self.count(waiting.as_ref().and_then(|waiting| waiting.reply.as_ref().err()), now);
+        if let Some(waiting) = waiting {
+            self.sink.send(waiting);
+        }
+    }
+
+    /// Counts and answers a request that the pool abandons.
+    pub(super) fn refuse(mut self, error: InferError, now: Ns) {
+        self.count(Some(&error), now);
+        self.sink.refuse(error);
+    }
+
+    /// Counts a reply in the backlog, or replaces it by an error.
+    fn waiting(&self, reply: Reply) -> Waiting {
+        match (reply, &self.payload.backlog) {
+            (Ok(response), Some(backlog)) => match backlog.try_hold(response.kept_bytes()) {
+                Ok(held) => Waiting { reply: Ok(response), _held: Some(held) },
+                Err(unread) => Waiting { reply: Err(unread.into()), _held: None },
+            },
+            (reply, _) => Waiting { reply, _held: None },
+        }
+    }
+
+    fn not_started(&self) -> InferError {
+        let model = &self.handle.spec.name;
+        let id = self.journey.as_ref().and_then(|journey| journey.sequence());
+        let sequence = id.map_or_else(String::new, |id| format!(" for sequence {id}"));
+        InferError::Invalid(format!(
+            "inference request{sequence} to model '{model}' must specify the START flag on the first request of the \
+             sequence"
+        ))
+    }
+
+    fn count(&mut self, error: Option<&InferError>, now: Ns) {
+        // Released before the reply is sent, so that the reply's sender is the one who ends the trace.
+        if let Some(trace) = self.trace.take() {
+            trace.ended(self.arrived, now, error.map(|error| failure_reason(error).name()));
+        }
+        let stats = &self.handle.stats;
+        if self.queued {
+            stats.left_queue();
+        }
+        let total_ns = now.saturating_sub(self.arrived);
+        if let Some(error) = error {
+            stats.failure(failure_reason(error), total_ns);
+            return;
+        }
+        let timings = RequestTimings {
+            total_ns,
+            queue_ns: self.queue_ns,
+            compute_input_ns: self.compute.compute_input_ns,
+            compute_infer_ns: self.compute.compute_infer_ns,
+            compute_output_ns: self.compute.compute_output_ns,
+        };
+        stats.success(self.payload.rows, &timings);
+    }
+}
+
+fn failure_reason(error: &InferError) -> FailureReason {
+    match error {
+        InferError::Engine(_) => FailureReason::Backend,
+        InferError::QueueFull
+        | InferError::QueueTimeout
+        | InferError::Late
+        | InferError::NoMemory
+        | InferError::NoState(_)
+        | InferError::Unread(_) => FailureReason::Rejected,
+        InferError::Invalid(_) | InferError::SchedulerFailed | InferError::DeviceLost => FailureReason::Other,
+        InferError::Expired => FailureReason::Expired,
+        InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,
+    }
+}

@@ -1,0 +1,164 @@
+//! Tasks of cells on the simulated device. The state of a request is in its slots (BatchMaker section 5), and a node's
+//! task reads it in place.
+//!
+//! A slot has two rows, which the nodes of a chain write in turn, so a failed node does not destroy its own input.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use paternoster_batching::{Next, ReqId, RowOutcome};
+use paternoster_device::{Access, BufferId, Device, Rows};
+use paternoster_model::Dims;
+use paternoster_testing::sim::{Sim, Source, Work};
+
+use super::values::{Counts, ROW_BYTES, START, bytes, value, whole};
+
+use crate::{
+    cells::{Journey, Row},
+    job::{Job, Member},
+    ran::Outputs,
+};
+
+/// Rows per slot.
+const TURNS: u32 = 2;
+
+/// Maximum bytes that a request's nodes may keep.
+const MOST_BYTES: usize = 1 << 20;
+
+/// The slots of a version.
+pub(super) struct SlotTable {
+    buffer: BufferId,
+    slots: u32,
+    /// For each slot, the owner of its state.
+    held_by: Vec<Option<(ReqId, u32)>>,
+    /// For each request and node of a tree, its slot.
+    of_node: BTreeMap<(ReqId, u32), u32>,
+}
+
+impl SlotTable {
+    /// Returns the rows that a version needs.
+    pub(super) fn rows(slots: u32) -> u64 {
+        u64::from(slots) * u64::from(TURNS)
+    }
+
+    pub(super) fn new(sim: &mut Sim, slots: u32) -> Self {
+        let buffer = sim.allocate(slots * TURNS, ROW_BYTES).expect("a small table");
+        Self { buffer, slots, held_by: vec![None; slots as usize], of_node: BTreeMap::new() }
+    }
+
+    pub(super) fn into_buffers(self) -> (Vec<BufferId>, u64) {
+        (vec![self.buffer], Self::rows(self.slots))
+    }
+
+    /// Returns the accesses of a task and its work: each node writes its row to its slot, and a copy as its output.
+    pub(super) fn work(
+        &mut self,
+        counts: &mut Counts,
+        job: &Job,
+        mut work: Work,
+        (out, moved_by): (BufferId, u32),
+    ) -> Result<(Vec<Access>, Work), String> {
+        let id = job.task.id;
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        let mut sources = Vec::new();
+        for member in &job.members {
+            let (req, number, slot) = (
+                member.span.req,
+                member.span.start,
+                (member.span.slot + moved_by * (member.span.start % 2)) % self.slots,
+            );
+            let journey = journey(member)?;
+            let place = journey.place(number).ok_or_else(|| format!("{id:?}: {req:?} has no node {number}"))?;
+            let holder = self.held_by.get_mut(slot as usize);
+            let holder = holder.ok_or_else(|| format!("{id:?} names slot {slot} of {}", self.slots))?;
+            let children = journey.children(place);
+            let is_tree = journey.is_tree(place.segment);
+            let holds = (req, if is_tree { number } else { 0 });
+            if *holder != Some(holds) {
+                counts.reused += u64::from(holder.is_some());
+                if let Some(before) = holder.replace(holds) {
+                    self.of_node.remove(&before);
+                }
+            }
+            let mut row = |row: u32| {
+                reads.push(row);
+                Source::Row { access: 0, row: reads.len() as u32 - 1 }
+            };
+            let mut own: Vec<Source> = Vec::new();
+            if is_tree {
+                self.of_node.insert((req, number), slot);
+                for child in children {
+                    let at = self.of_node.get(&(req, *child));
+                    let at = at.ok_or_else(|| format!("{id:?}: node {child} of {req:?} has no slot"))?;
+                    own.push(row(*at * TURNS));
+                }
+                if children.is_empty() {
+                    own.push(Source::External(token(member, number)));
+                }
+                writes.push(slot * TURNS);
+            } else {
+                own.push(Source::External(token(member, number)));
+                own.push(match number.checked_sub(1) {
+                    Some(before) => row(slot * TURNS + before % TURNS),
+                    None => Source::External(START),
+                });
+                writes.push(slot * TURNS + number % TURNS);
+            }
+            sources.push(own);
+        }
+        let rows = writes.len() as u32;
+        let mut accesses = Vec::new();
+        let none_read = reads.is_empty();
+        if !none_read {
+            accesses.push(Access::read(self.buffer, Rows::List(reads.into())));
+        }
+        accesses.push(Access::write(self.buffer, Rows::List(writes.into())));
+        accesses.push(whole(out, rows));
+        work.fan_in = sources.first().map_or(1, Vec::len) as u32;
+        // First for the slots, then for the outputs.
+        for _ in 0..2 {
+            work.sources.extend(sources.iter().flatten().copied());
+        }
+        Ok((accesses, work))
+    }
+}
+
+/// Returns the request's data between its cells.
+fn journey(member: &Member) -> Result<&Arc<Journey>, String> {
+    member.journey.as_ref().ok_or_else(|| format!("{:?} has not unfolded", member.span.req))
+}
+
+/// Returns the value that a request supplies for one of its nodes.
+fn token(member: &Member, number: u32) -> u64 {
+    let data = member.payload.inputs[0].as_ref().map_or(&[][..], |input| &input.data);
+    value(data, number as usize)
+}
+
+/// Whether a task has a node that reads a value written by a node of another task.
+pub(super) fn needs(job: &Job, other: &Job) -> bool {
+    job.members.iter().any(|member| {
+        let Ok(journey) = journey(member) else { return false };
+        let Some(place) = journey.place(member.span.start) else { return false };
+        let children = journey.children(place);
+        let is_tree = journey.is_tree(place.segment);
+        let earlier = other.members.iter().filter(|other| other.span.req == member.span.req);
+        earlier
+            .map(|other| other.span.start)
+            .any(|number| if is_tree { children.contains(&number) } else { number < member.span.start })
+    })
+}
+
+/// Stores the nodes' values in their requests, from which the replies are built.
+pub(super) fn outputs(job: &Job, values: &[u64], outcomes: &[RowOutcome]) -> Result<Outputs, String> {
+    for ((member, &value), outcome) in job.members.iter().zip(values).zip(outcomes) {
+        let journey = journey(member)?;
+        let place = journey.place(member.span.start).ok_or("a request lacks a node")?;
+        if journey.is_past_the_end(place) {
+            continue;
+        }
+        journey.keep(place, 0, Row::alone(Dims::from_slice(&[1]), bytes([value])), MOST_BYTES)?;
+        if outcome.next == Next::Done {
+            journey.end(place);
+        }
+    }
+    Ok(Outputs::default())
+}

@@ -1,0 +1,27 @@
+//! A request as it is submitted to the state.
+
+use std::sync::Arc;
+
+use paternoster_batching::Ns;
+use paternoster_model::unfold::Unfolded;
+
+use crate::{Backlog, InferRequest, location::Whereabouts, record::Sink};
+
+/// A request at submission.
+pub(crate) struct Asked {
+    pub(crate) request: InferRequest,
+    /// The graph that it unfolds into; empty if requests run in batches.
+    pub(crate) graph: Box<[Unfolded]>,
+    /// The backlog that counts its waiting responses.
+    pub(crate) backlog: Option<Arc<Backlog>>,
+    pub(crate) sink: Sink,
+    /// Where its submitter finds it, if it may move to another device.
+    pub(crate) whereabouts: Option<Arc<Whereabouts>>,
+}
+
+/// Times of a request that count from its submission, in pool time.
+#[derive(Clone, Copy)]
+pub(crate) struct Due {
+    pub(crate) board_by: Option<Ns>,
+    pub(crate) expiry: Option<Ns>,
+}

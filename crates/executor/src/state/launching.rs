@@ -1,0 +1,62 @@
+//! Tasks of the core made into jobs of the device.
+
+use std::sync::Arc;
+
+use paternoster_batching::{Ns, RowSpan, Task, TaskId};
+use paternoster_observe::timeline::{TaskLaunch, TaskRows};
+
+use super::{After, State};
+use crate::{
+    backend::Order,
+    job::{Guest, Job, Member},
+    loaded::longer,
+    watch::Flight,
+};
+
+impl State {
+    /// Hands a task of the core to the device.
+    pub(super) fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
+        let Some(version) = self.models.get(&task.model) else { return };
+        let model = Arc::clone(&version.loaded);
+        let mut members = Vec::with_capacity(task.rows.len());
+        let mut limit_ns = model.limit_ns;
+        for &span in &task.rows {
+            let Some(record) = self.record(span.req) else { continue };
+            record.launched();
+            let (payload, journey) = (Arc::clone(&record.payload), record.journey.clone());
+            let of_other = record.handle.id != task.model;
+            let cell = journey.as_ref().and_then(|journey| journey.cell(span.start));
+            let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
+            let guest = (!is_own).then(|| Guest::new(&record.handle.stats, cell.unwrap_or_default()));
+            if of_other {
+                limit_ns = longer(limit_ns, record.handle.limit_ns);
+            }
+            members.push(Member { span, payload, journey, step: record.step, guest });
+        }
+        let flight = Flight { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
+        let (stop, check_at) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
+        after.watch_at = check_at.or(after.watch_at);
+        self.record_launch(now, &task);
+        after.orders.push(Order::Run(Job { task, model, members, stop }));
+    }
+
+    fn record_launch(&self, now: Ns, task: &Task) {
+        let launch = TaskLaunch {
+            task: self.task_number(task.id),
+            model: task.model.0,
+            stage: task.cell.0,
+            lane: self.numbers.first_lane + task.lane.0,
+            batch: task.batch,
+            bucket_rows: task.bucket.rows,
+            lengths: &task.bucket.class.0,
+        };
+        let rows =
+            task.rows.iter().map(|&RowSpan { req, start, count, at, .. }| TaskRows { req: req.0, start, count, at });
+        self.timeline.launched(now, &launch, rows);
+    }
+
+    /// Returns a task's number in the pool.
+    pub(super) fn task_number(&self, task: TaskId) -> u64 {
+        task.0 * self.numbers.shards as u64 + self.numbers.shard as u64
+    }
+}

@@ -1,0 +1,466 @@
+//! The state behind a shard's lock: the core, the records of its requests, and the loaded versions. Carries out the
+//! core's actions on them.
+
+mod after;
+mod asked;
+mod delays;
+mod lanes;
+mod launching;
+mod outputs;
+mod timeline_entries;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use paternoster_batching::{
+    Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
+};
+use paternoster_observe::{
+    ExecutionTimings, MetaCounters, ModelStats,
+    timeline::{RequestEnd, Timeline},
+};
+use slab::Slab;
+
+pub use self::lanes::Responsiveness;
+pub(super) use self::{
+    after::{After, Recalled},
+    asked::{Asked, Due},
+    lanes::{Incident, Replacement},
+};
+use self::{
+    delays::Delays,
+    timeline_entries::{request_end, task_ran},
+};
+use super::{
+    ModelHandle,
+    backend::Order,
+    cells::Journey,
+    job::{Finished, Job},
+    loaded::{Loaded, Version},
+    location::Location,
+    pieces::Piece,
+    ran::{Outputs, Ran},
+    record::{Payload, Record, Sink},
+    stages::Programs,
+    watch::{Returned, StopReason, Watch},
+};
+
+/// Maps a shard's numbers to those of the pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// Number of the shard.
+    pub(super) shard: usize,
+    /// Number of shards.
+    pub(super) shards: usize,
+    /// Number of its first lane in the pool.
+    pub(super) first_lane: u16,
+}
+
+pub(super) struct State {
+    numbers: Numbers,
+    /// How much work its lanes accept ahead of completion.
+    lane_knobs: LaneKnobs,
+    core: Core,
+    pub(super) requests: Slab<Record>,
+    /// Makes each request's id unique in the pool: the upper half of the id, above the index in `requests`.
+    serial: u32,
+    models: HashMap<ModelId, Version>,
+    pub(super) watch: Watch,
+    pub(super) delays: Delays,
+    timeline: Arc<Timeline>,
+    stopped: bool,
+    /// Whether the device is lost.
+    lost: bool,
+}
+
+impl State {
+    pub(super) fn new(
+        numbers: Numbers,
+        (lanes, lane_knobs): (u16, LaneKnobs),
+        stop_grace_ns: Ns,
+        timeline: Arc<Timeline>,
+    ) -> Self {
+        let mut core = Core::new();
+        for lane in 0..lanes {
+            core.step(0, Event::LaneUp(LaneId(lane), lane_knobs));
+        }
+        Self {
+            numbers,
+            lane_knobs,
+            core,
+            requests: Slab::new(),
+            serial: numbers.shard as u32,
+            models: HashMap::new(),
+            watch: Watch::new(lanes, stop_grace_ns),
+            delays: Delays::default(),
+            timeline,
+            stopped: false,
+            lost: false,
+        }
+    }
+
+    /// Returns all requests, and whether each is queued.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Record, bool)> {
+        self.requests.iter().map(|(_, record)| (record, self.core.waits(record.req)))
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn fail_next_step(&mut self) {
+        self.core.fail_next_step();
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns the load of the device.
+    pub(super) fn load(&self) -> Load {
+        self.core.load()
+    }
+
+    pub(super) fn bring_up(&mut self, now: Ns, id: ModelId, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) {
+        self.models.insert(id, Version::new(loaded, knobs.queueing.preserve_ordering));
+        self.step(now, Event::ModelUp(id, knobs), after);
+    }
+
+    /// Admits a request.
+    ///
+    /// # Errors
+    /// Returns the request if the pool is stopped or the device is lost.
+    pub(super) fn submit(
+        &mut self,
+        now: Ns,
+        handle: &Arc<ModelHandle>,
+        asked: Asked,
+        due: Due,
+        after: &mut After,
+    ) -> Result<Location, Box<Asked>> {
+        if self.lost || self.stopped {
+            return Err(Box::new(asked));
+        }
+        let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(asked)) };
+        let Asked { request, graph, backlog, sink, whereabouts } = asked;
+        version.live += 1;
+        let (lengths, key) = version.loaded.admission.measure(&request.inputs);
+        let payload = Arc::new(Payload {
+            rows: request.rows,
+            lengths: lengths.clone(),
+            inputs: request.inputs,
+            on_card: request.on_card,
+            backlog,
+        });
+        let journey = match &version.loaded.programs.0 {
+            Programs::Cells(cells) => {
+                let has_batch_axis = version.loaded.spec.has_batch_axis();
+                let sequence = request.sequence.clone();
+                Some(Arc::new(Journey::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence)))
+            }
+            Programs::Whole(_) | Programs::Cut(_) => None,
+        };
+        let req = self.next_req();
+        let location = match &whereabouts {
+            None => Location::Fixed(self.numbers.shard, req),
+            Some(whereabouts) => {
+                whereabouts.arrive(self.numbers.shard, req);
+                Location::Movable(Arc::clone(whereabouts))
+            }
+        };
+        self.requests.insert(Record {
+            req,
+            handle: Arc::clone(handle),
+            payload,
+            journey,
+            sink,
+            whereabouts,
+            responses: VecDeque::new(),
+            pieces: Vec::new(),
+            error: None,
+            unread: None,
+            no_state: None,
+            step: 0,
+            arrived: now,
+            untaken: VecDeque::new(),
+            due_emits: VecDeque::new(),
+            ended: None,
+            is_lost: false,
+            waiting_since: now,
+            queued: true,
+            queue_ns: 0,
+            compute: ExecutionTimings::default(),
+            awaits_client: false,
+            delayed_until: None,
+            delayed_ns: 0,
+            trace: request.trace,
+        });
+        let arrival = Arrival {
+            req,
+            model: handle.id,
+            rows: request.rows,
+            lengths,
+            key,
+            priority: request.priority,
+            board_by: due.board_by,
+            expiry: due.expiry,
+            graph,
+            sequence: request.sequence,
+            first: None,
+        };
+        self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
+        self.step(now, Event::Arrived(arrival), after);
+        Ok(location)
+    }
+
+    /// Returns the id of the next request.
+    fn next_req(&mut self) -> ReqId {
+        self.serial = self.serial.wrapping_add(self.numbers.shards as u32);
+        ReqId(u64::from(self.serial) << 32 | self.requests.vacant_key() as u64)
+    }
+
+    /// Takes in requests that have left the core of another device. Returns them if the pool is stopped or this device
+    /// is lost.
+    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Recalled>, after: &mut After) -> Vec<Recalled> {
+        if self.lost || self.stopped {
+            return recalled;
+        }
+        let (mut arrivals, mut given_up) = (Vec::with_capacity(recalled.len()), Vec::new());
+        for Recalled { mut record, arrival } in recalled {
+            let req = self.next_req();
+            record.req = req;
+            if record.whereabouts.as_ref().is_some_and(|whereabouts| whereabouts.arrive(self.numbers.shard, req)) {
+                given_up.push(req);
+            }
+            if let Some(version) = self.models.get_mut(&arrival.model) {
+                version.live += 1;
+            }
+            self.timeline.arrived(now, req.0, arrival.model.0, arrival.rows);
+            self.requests.insert(record);
+            arrivals.push(Arrival { req, ..*arrival });
+        }
+        self.step(now, Event::TakenIn(arrivals), after);
+        for req in given_up {
+            self.step(now, Event::Cancelled(req), after);
+        }
+        Vec::new()
+    }
+
+    fn recall(&mut self, now: Ns, arrival: Box<Arrival>, after: &mut After) {
+        let req = arrival.req;
+        if self.record(req).is_none() {
+            return;
+        }
+        let record = self.requests.remove(place(req));
+        if let Some(whereabouts) = &record.whereabouts {
+            whereabouts.leave();
+        }
+        self.left(arrival.model, after);
+        self.timeline.ended(now, req.0, RequestEnd::Moved);
+        after.recalled.push(Recalled { record, arrival });
+    }
+
+    /// Handles the result of a task that its lane started at `started`.
+    pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
+        let (task, lane) = (job.task.id, job.task.lane);
+        let returned = self.watch.returned(lane, task);
+        after.watch_at = self.watch.goes_on(lane, now).or(after.watch_at);
+        self.timeline.completed(now, self.task_number(task), matches!(finished, Finished::Failed(_)));
+        if let Returned::Abandoned(flight) = returned {
+            after.incidents.push(Incident::returned(lane, flight));
+            // The abandoned task has ended, so another one may be abandoned.
+            return self.abandon_lost(after);
+        }
+        match finished {
+            Finished::Failed(reason) => self.failed(now, job, reason, &returned, after),
+            Finished::Ran(ran) => self.ran(started, now, job, ran, after),
+        }
+        if let Returned::Stopped { flight, reason, lost } = returned {
+            if reason == StopReason::Overdue {
+                flight.loaded.hangs.ended(flight.stage);
+            }
+            if lost {
+                self.lane_up(now, lane, after);
+            }
+            if lost || reason == StopReason::Overdue {
+                after.incidents.push(Incident::returned(lane, flight));
+            }
+        }
+    }
+
+    fn failed(&mut self, now: Ns, job: &Job, reason: String, returned: &Returned, after: &mut After) {
+        // The reason may contain data of another request, so only a request that ran alone receives it.
+        if let Some(record) = job.only_member().and_then(|req| self.record(req)) {
+            record.error = Some(match returned {
+                // The program's own message does not say that the time limit was the cause.
+                Returned::Stopped { flight, reason: StopReason::Overdue, .. } => {
+                    flight.overdue_reason(&record.handle.spec.name)
+                }
+                _ => reason,
+            });
+        }
+        self.step(now, Event::Failed { task: job.task.id }, after);
+    }
+
+    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
+        let Ran { outputs, mut outcomes, failures, delays, timings } = ran;
+        let is_taken = outputs.is_some();
+        let Outputs { responses, pieces, streamed, failures: lost } = outputs.unwrap_or_default();
+        self.lose_outputs(job, lost);
+        for failure in failures {
+            if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
+                record.error = Some(failure.reason);
+            }
+        }
+        self.take_pieces(job, pieces);
+        for (part, response) in streamed {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                // In a task of nodes, each row is its own part.
+                if !record.take_streamed(response)
+                    && let Some(outcome) = outcomes.get_mut(part)
+                {
+                    *outcome = RowOutcome { next: Next::Failed, emitted: false };
+                }
+            }
+        }
+        let mut responses = responses.into_iter();
+        let run_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
+        let mut end = 0;
+        for (stats, cell, members) in job.by_cell() {
+            let (first_row, mut queue_ns) = (end, 0);
+            for member in members {
+                let response = responses.next();
+                let rows = end..end + member.span.count as usize;
+                end = rows.end;
+                let delay = delays.iter().find(|delay| rows.contains(&(delay.row as usize)));
+                let Some(record) = self.record(member.span.req) else { continue };
+                queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
+                record.ran(started, now, &timings);
+                if let Some(trace) = &record.trace {
+                    trace.ran(&task_ran(cell, (started, now), &timings, job.task.row_count()));
+                }
+                let outcomes = outcomes.get_mut(rows).unwrap_or_default();
+                let emitted = outcomes.iter().any(|row| row.emitted);
+                if !is_taken {
+                    record.untaken.push_back(emitted);
+                }
+                if let Some(response) = response
+                    && (emitted || matches!(record.sink, Sink::Once(_)))
+                {
+                    let start = member.span.start;
+                    record.take(response, start..start + member.span.count);
+                }
+                if emitted {
+                    record.pause(outcomes);
+                }
+                if let Some(until) = delay.and_then(|delay| record.delay(now, delay, outcomes)) {
+                    self.delays.insert(until, member.span.req);
+                    after.resume_at = self.delays.next();
+                }
+            }
+            if let Some(stage) = stats.stage(cell) {
+                stage.ran((end - first_row) as u32, queue_ns, run_ns);
+            }
+        }
+        self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);
+    }
+
+    fn take_pieces(&mut self, job: &Job, pieces: Vec<(usize, Piece)>) {
+        for (part, piece) in pieces {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                record.pieces.push(piece);
+            }
+        }
+    }
+
+    /// Counts a request that left a version.
+    fn left(&mut self, model: ModelId, after: &mut After) {
+        let Some(version) = self.models.get_mut(&model) else { return };
+        if version.left() && version.keeps_rows() {
+            after.orders.push(Order::Rest(model));
+        }
+    }
+
+    /// Stops: takes no further request, asks tasks to stop, and returns the records of the requests in flight and the
+    /// loaded versions.
+    pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Version>) {
+        self.stopped = true;
+        self.watch.stop_all();
+        let records = std::mem::take(&mut self.requests).into_iter().map(|(_, record)| record).collect();
+        (records, std::mem::take(&mut self.models).into_values().collect())
+    }
+
+    /// Steps the core and carries out its actions. Does nothing once the pool is stopped.
+    pub(super) fn step(&mut self, now: Ns, event: Event<'_>, after: &mut After) {
+        if self.stopped {
+            return;
+        }
+        let mut gave_up = false;
+        for action in self.core.step(now, event) {
+            match action {
+                Action::Launch(task) => self.launch(now, task, after),
+                Action::Emit { req, step } => {
+                    if let Some(record) = self.record(req) {
+                        record.emit(now, step);
+                    }
+                }
+                Action::Joined { req, sequence } => {
+                    let journey = self.record(req).and_then(|record| Some((record.handle.id, record.journey.clone()?)));
+                    if let Some((model, journey)) = journey
+                        && let Some(version) = self.models.get_mut(&model)
+                    {
+                        journey.join(version.sequence(sequence));
+                    }
+                }
+                Action::SequenceOver { model, sequence } => {
+                    let version = self.models.get_mut(&model);
+                    after.forgotten.extend(version.and_then(|version| version.sequence_over(sequence)));
+                    after.orders.push(Order::SequenceOver(model, sequence));
+                }
+                Action::Finish { req, end } => {
+                    gave_up |= matches!(end, End::Cancelled | End::Expired | End::Failed);
+                    self.ended(now, req, end, after);
+                }
+                Action::Recalled(arrival) => self.recall(now, arrival, after),
+                Action::Drained(model) => {
+                    after.dropped.extend(self.models.remove(&model));
+                    after.orders.push(Order::Unload(model));
+                }
+                Action::WakeAt(at) => after.wake_at = Some(at),
+            }
+        }
+        if gave_up {
+            self.stop_unwanted(now, after);
+        }
+    }
+
+    /// Returns the core's counters of batch operations for every loaded version, with the version's statistics.
+    pub(super) fn meta_counters(&self) -> Vec<(ModelId, Arc<ModelStats>, MetaCounters)> {
+        let counters = self.core.counters().into_iter();
+        let metas = counters.filter_map(|(model, counters)| {
+            let meta = MetaCounters {
+                stretches: counters.stretches,
+                splits: counters.splits,
+                merges: counters.merges,
+                preemptions: counters.preemptions,
+                slack_misses: counters.slack_misses,
+                early_exits: counters.early_exits,
+            };
+            Some((model, Arc::clone(&self.models.get(&model)?.loaded.stats), meta))
+        });
+        metas.collect()
+    }
+
+    pub(super) fn record(&mut self, req: ReqId) -> Option<&mut Record> {
+        self.requests.get_mut(place(req)).filter(|record| record.req == req)
+    }
+}
+
+/// Returns the record of a request that has not ended.
+pub(super) fn find(requests: &Slab<Record>, req: ReqId) -> Option<&Record> {
+    requests.get(place(req)).filter(|record| record.req == req)
+}
+
+fn place(req: ReqId) -> usize {
+    (req.0 & u64::from(u32::MAX)) as usize
+}

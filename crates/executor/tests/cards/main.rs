@@ -1,0 +1,21 @@
+//! The pool on CUDA cards, on the libraries that stand in for CUDA's. Values of requests depend on every node that they
+//! passed.
+
+mod attending;
+mod captured;
+mod folding;
+mod mixing;
+mod models;
+mod order;
+mod padded;
+mod placed;
+#[path = "../simulated/rng.rs"]
+#[expect(dead_code, reason = "what is drawn here is uniform")]
+mod rng;
+mod running;
+mod sequences;
+mod several;
+mod staged;
+mod stages;
+mod together;
+mod waiting;

@@ -1,0 +1,353 @@
+//! Runs that do not end by themselves. They are asked to stop when no client waits for them or their time limit has
+//! passed. A lane whose task does not stop continues without it.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender};
+use paternoster_batching::{Knobs, Policy, WindowKnobs};
+use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_executor::{
+    InferError, InferRequest, InputTensor, ModelHandle, Placement, Pool, PoolOptions, Response, ResponseFuture,
+    Responsiveness, StagePrograms,
+};
+use paternoster_model::Dims;
+use paternoster_observe::LaneCounts;
+use paternoster_testing::chain;
+use tokio::{sync::watch, time::timeout};
+
+const WIDTH: usize = 2;
+/// A row with this first value runs until it is asked to stop.
+const ENDLESS: f32 = -1.0;
+/// A row with this first value runs until the test releases it, even when it is asked to stop.
+const DEAF: f32 = -2.0;
+/// Time limit of waits: a test whose lane is not free by then fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A limit that no test reaches.
+const NEVER: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_millis(30);
+
+/// Returns its input.
+struct Listening {
+    began: Sender<u32>,
+    go_on: Receiver<()>,
+}
+
+impl Program for Listening {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        // The test may have ended.
+        let _ = self.began.send(batch.rows);
+        let holds = |first: f32| bytemuck::cast_slice::<u8, f32>(data).chunks(WIDTH).any(|row| row[0] == first);
+        if holds(DEAF) {
+            let _ = self.go_on.recv();
+        }
+        if holds(ENDLESS) {
+            while !batch.stop.is_raised() {
+                thread::yield_now();
+            }
+            return Err(EngineError("stopped".to_owned()));
+        }
+        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
+        Ok(Execution { outputs: vec![output], ..Execution::default() })
+    }
+}
+
+/// A model, and the test's ends of its channels.
+struct Model {
+    handle: Arc<ModelHandle>,
+    begun: Receiver<u32>,
+    release: Sender<()>,
+    program: Weak<Listening>,
+}
+
+fn listening() -> (Arc<Listening>, Receiver<u32>, Sender<()>) {
+    let (began, begun) = crossbeam_channel::unbounded();
+    let (release, go_on) = crossbeam_channel::unbounded();
+    (Arc::new(Listening { began, go_on }), begun, release)
+}
+
+fn window() -> Knobs {
+    Knobs { max_batch_rows: 8, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() }
+}
+
+impl Model {
+    fn on(pool: &Arc<Pool>) -> Self {
+        Self::within(pool, None)
+    }
+
+    /// Creates a model with its own time limit.
+    fn within(pool: &Arc<Pool>, limit: Option<Duration>) -> Self {
+        let (program, begun, release) = listening();
+        let weak = Arc::downgrade(&program);
+        let handle = Arc::new(
+            pool.bring_up_on(chain::spec(WIDTH), window(), program, limit, &Placement::Auto).expect("the CPU has room"),
+        );
+        Self { handle, begun, release, program: weak }
+    }
+
+    fn submit(&self, first: f32) -> ResponseFuture {
+        self.submit_until(first, None)
+    }
+
+    fn submit_until(&self, first: f32, deadline: Option<Instant>) -> ResponseFuture {
+        let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[first, 0.5]));
+        let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
+        let inputs = vec![Some(input)];
+        self.handle.submit(InferRequest { deadline, ..InferRequest::new(1, inputs) })
+    }
+
+    /// Waits for a run to begin, and returns its rows.
+    fn await_run(&self) -> u32 {
+        self.begun.recv().expect("a run begins")
+    }
+
+    async fn answers(&self) {
+        let answer = timeout(PATIENCE, self.submit(7.0)).await.expect("a lane is free");
+        let response = answer.expect("it ran");
+        assert_eq!(first(&response), 7.0);
+    }
+
+    /// Returns the number of requests that the engine failed, and of those that clients cancelled.
+    fn failed(&self) -> (u64, u64) {
+        let read = self.handle.stats().reading();
+        (read.backend, read.canceled)
+    }
+}
+
+fn first(response: &Response) -> f32 {
+    let bytes = &response.outputs[0].data;
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+fn pool(cpu_lanes: u16, task_time_limit: Duration, stop_grace: Duration) -> Arc<Pool> {
+    let options = PoolOptions { cpu_lanes, task_time_limit, stop_grace, ..PoolOptions::default() };
+    Pool::start(&options).expect("threads start")
+}
+
+fn counts(pool: &Pool) -> LaneCounts {
+    pool.stats().snapshot().lanes
+}
+
+/// Waits until versions and lanes respond as they should.
+async fn until(pool: &Pool, reached: impl FnMut(&Responsiveness) -> bool) {
+    let mut responsiveness: watch::Receiver<Responsiveness> = pool.responsiveness();
+    responsiveness.wait_for(reached).await.expect("the pool lives");
+}
+
+const OVERDUE: &str = "model 'line' does not respond: a task has not ended within 30ms";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_client_is_gone_leaves_its_lane_at_once() {
+    let pool = pool(1, Duration::ZERO, NEVER);
+    let (model, other) = (Model::on(&pool), Model::on(&pool));
+    for given_up in 1..=3 {
+        let response = model.submit(ENDLESS);
+        model.await_run();
+        drop(response);
+        other.answers().await;
+        model.answers().await;
+        assert_eq!(model.await_run(), 1);
+        assert_eq!(model.failed(), (0, given_up), "it is cancelled, nothing else");
+    }
+    assert_eq!(counts(&pool), LaneCounts { unwanted: 3, ..LaneCounts::default() });
+    assert!(pool.stop(PATIENCE), "all threads end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_clients_deadline_has_passed_leaves_its_lane_at_once() {
+    let pool = pool(2, Duration::ZERO, NEVER);
+    let (model, other) = (Model::on(&pool), Model::on(&pool));
+    let deadline = Some(Instant::now() + SOON);
+    // Each request holds a lane.
+    let (one, two) = (model.submit_until(ENDLESS, deadline), other.submit_until(ENDLESS, deadline));
+    for response in [one, two] {
+        assert_eq!(response.await.expect_err("it never ends by itself"), InferError::Expired);
+    }
+    model.answers().await;
+    other.answers().await;
+    assert_eq!((model.failed(), other.failed()), ((0, 1), (0, 1)));
+    assert!(pool.stop(PATIENCE), "all threads end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_anybody_waits_for_goes_on() {
+    let pool = pool(1, Duration::ZERO, NEVER);
+    let model = Model::on(&pool);
+    let first_run = model.submit(DEAF);
+    model.await_run();
+    let (leaves, stays) = (model.submit(1.0), model.submit(DEAF));
+    model.release.send(()).expect("the run waits");
+    first_run.await.expect("it was released");
+    assert_eq!(model.await_run(), 2, "those that waited run together");
+    drop(leaves);
+    model.release.send(()).expect("the run waits");
+    assert_eq!(first(&stays.await.expect("it ran to its end")), DEAF);
+    assert_eq!(counts(&pool).unwanted, 0);
+}
+
+/// Makes every row endless for the next stage.
+struct Ends;
+
+impl Program for Ends {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let [BatchInput::Dense { shape, .. }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let made = [ENDLESS, 0.5].repeat(batch.rows as usize);
+        let data = Bytes::copy_from_slice(bytemuck::cast_slice(&made));
+        let output = BatchOutput { shape: Dims::from_slice(shape), data };
+        Ok(Execution { outputs: vec![output], ..Execution::default() })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_whose_client_is_gone_leaves_its_lane() {
+    let pool = pool(1, Duration::ZERO, NEVER);
+    let (last, begun, release) = listening();
+    let program = Arc::downgrade(&last);
+    let stages: Vec<Arc<dyn Program>> = vec![Arc::new(Ends), last];
+    let programs = StagePrograms::cut(&chain::spec(WIDTH), chain::plan(2, WIDTH), stages).expect("the plan is sound");
+    let handle = Arc::new(pool.bring_up(chain::spec(WIDTH), window(), programs).expect("the CPU has room"));
+    let (staged, other) = (Model { handle, begun, release, program }, Model::on(&pool));
+    for _ in 0..2 {
+        let response = staged.submit(1.0);
+        staged.await_run();
+        drop(response);
+        other.answers().await;
+    }
+    assert_eq!(staged.failed(), (0, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_a_task_past_its_time_run_again_and_only_the_endless_one_fails() {
+    let pool = pool(1, Duration::ZERO, NEVER);
+    let (model, other) = (Model::within(&pool, Some(SOON)), Model::on(&pool));
+    let first_run = model.submit(ENDLESS);
+    model.await_run();
+    let (endless, stranger) = (model.submit(ENDLESS), model.submit(3.0));
+    drop(first_run);
+    assert_eq!(model.await_run(), 2, "those that waited run together");
+    assert_eq!(first(&stranger.await.expect("it ends when it is alone")), 3.0);
+    assert_eq!(endless.await.expect_err("it never ends by itself"), InferError::Engine(OVERDUE.to_owned()));
+    until(&pool, |lanes| lanes.stuck_lanes == 0).await;
+    assert!(model.handle.is_responsive());
+    other.answers().await;
+    // Beside four busy neighbours the stranger may have been late as well, which is allowed.
+    assert!(counts(&pool).overdue >= 2, "once with the stranger, once alone");
+    assert!(pool.stop(PATIENCE), "all threads end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_may_run_longer_than_others() {
+    let pool = pool(2, SOON, NEVER);
+    let (patient, other) = (Model::within(&pool, Some(Duration::ZERO)), Model::on(&pool));
+    let honest = patient.submit(DEAF);
+    patient.await_run();
+    // By then the other requests' limit has passed for this one too.
+    for _ in 0..3 {
+        assert_eq!(other.submit(ENDLESS).await.expect_err("its time is over"), InferError::Engine(OVERDUE.to_owned()));
+    }
+    patient.release.send(()).expect("the run waits");
+    assert_eq!(first(&honest.await.expect("it may run for as long as it likes")), DEAF);
+    let hasty = Model::within(&pool, Some(SOON / 2));
+    let reason = "model 'line' does not respond: a task has not ended within 15ms";
+    assert_eq!(hasty.submit(ENDLESS).await.expect_err("its time is over"), InferError::Engine(reason.to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_is_stuck_while_a_task_past_its_time_has_not_returned() {
+    let pool = pool(2, Duration::ZERO, NEVER);
+    let (model, other) = (Model::within(&pool, Some(SOON)), Model::on(&pool));
+    let response = model.submit(DEAF);
+    until(&pool, |lanes| lanes.stuck_lanes == 1).await;
+    assert_eq!(model.handle.fault().as_deref(), Some("a task has not ended within 30ms"));
+    assert!(other.handle.is_responsive());
+    other.answers().await;
+    model.release.send(()).expect("the run waits");
+    assert_eq!(first(&response.await.expect("its late result is its answer")), DEAF);
+    until(&pool, |lanes| lanes.stuck_lanes == 0).await;
+    assert!(model.handle.is_responsive());
+    assert_eq!(counts(&pool), LaneCounts { overdue: 1, ..LaneCounts::default() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_goes_on_without_a_task_that_does_not_stop() {
+    let pool = pool(1, Duration::ZERO, SOON);
+    let (model, other) = (Model::within(&pool, Some(SOON)), Model::on(&pool));
+    assert_eq!(model.submit(DEAF).await.expect_err("it does not stop"), InferError::Engine(OVERDUE.to_owned()));
+    other.answers().await;
+    assert!(model.handle.is_responsive(), "its other requests have a lane");
+    assert_eq!(counts(&pool), LaneCounts { overdue: 1, replaced: 1, abandoned: 1, ..LaneCounts::default() });
+    model.release.send(()).expect("the run waits");
+    until(&pool, |_| counts(&pool).abandoned == 0).await;
+    other.answers().await;
+    let program = model.program;
+    drop((model.handle, other));
+    assert!(pool.stop(PATIENCE), "all threads end, the one that was left to itself too");
+    assert!(program.upgrade().is_none(), "nothing holds the program any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_of_an_unwanted_task_that_does_not_stop_goes_on_too() {
+    let pool = pool(1, Duration::ZERO, SOON);
+    let (model, other) = (Model::on(&pool), Model::on(&pool));
+    let response = model.submit(DEAF);
+    model.await_run();
+    drop(response);
+    other.answers().await;
+    assert_eq!(counts(&pool), LaneCounts { unwanted: 1, replaced: 1, abandoned: 1, ..LaneCounts::default() });
+    model.release.send(()).expect("the run waits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_tasks_than_lanes_are_left_to_themselves() {
+    let pool = pool(1, Duration::ZERO, SOON);
+    let [one, two] = [(); 2].map(|()| Model::within(&pool, Some(SOON)));
+    let other = Model::on(&pool);
+    for model in [&one, &two] {
+        model.submit(DEAF).await.expect_err("it does not stop");
+    }
+    until(&pool, |lanes| lanes.stuck_lanes == 1).await;
+    assert!(one.handle.is_responsive() && !two.handle.is_responsive());
+    assert_eq!(counts(&pool), LaneCounts { stuck: 1, abandoned: 1, replaced: 1, overdue: 2, ..LaneCounts::default() });
+    // When the first ends, there is room for the second.
+    one.release.send(()).expect("the run waits");
+    until(&pool, |lanes| lanes.stuck_lanes == 0).await;
+    other.answers().await;
+    assert!(two.handle.is_responsive());
+    assert_eq!(counts(&pool), LaneCounts { abandoned: 1, replaced: 2, overdue: 2, ..LaneCounts::default() });
+    two.release.send(()).expect("the run waits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lane_takes_tasks_again_when_its_own_returns() {
+    let pool = pool(1, Duration::ZERO, SOON);
+    let [one, two] = [(); 2].map(|()| Model::within(&pool, Some(SOON)));
+    for model in [&one, &two] {
+        model.submit(DEAF).await.expect_err("it does not stop");
+    }
+    until(&pool, |lanes| lanes.stuck_lanes == 1).await;
+    two.release.send(()).expect("the run waits");
+    until(&pool, |lanes| lanes.stuck_lanes == 0).await;
+    Model::on(&pool).answers().await;
+    assert_eq!(counts(&pool), LaneCounts { abandoned: 1, replaced: 1, overdue: 2, ..LaneCounts::default() });
+    one.release.send(()).expect("the run waits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_with_stuck_lanes_stops() {
+    let pool = pool(1, Duration::ZERO, SOON);
+    let [one, two] = [(); 2].map(|()| Model::within(&pool, Some(SOON)));
+    for model in [&one, &two] {
+        model.submit(DEAF).await.expect_err("it does not stop");
+    }
+    let waiting = one.submit(1.0);
+    assert!(!pool.stop(Duration::ZERO), "two threads are still at their gates");
+    assert_eq!(waiting.await.expect_err("the pool stopped"), InferError::ShuttingDown);
+    one.release.send(()).expect("the run waits");
+    two.release.send(()).expect("the run waits");
+    assert!(pool.stop(PATIENCE), "all threads end");
+}

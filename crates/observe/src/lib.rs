@@ -1,0 +1,46 @@
+//! Statistics, Prometheus metrics, traces, logging and budgets. Any crate may use it but `batching`.
+//!
+//! [`ModelStats`] counts the requests of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the
+//! repository's disk accesses. [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records
+//! requests and tasks one by one, [`trace`] the course of single requests, and [`Logging`] installs the log and changes
+//! its settings at run time. [`budget`] limits what all clients hold together. This crate makes no decisions, and does not
+//! know the wire, the repository or the executor; the list of loaded versions is passed in as a closure.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod budget;
+mod cards;
+mod histogram;
+mod latencies;
+mod log_fields;
+mod log_format;
+mod logging;
+mod machine;
+mod metrics;
+mod pool;
+mod repository;
+mod snapshot;
+mod stages;
+mod stats;
+pub mod timeline;
+mod timings;
+pub mod trace;
+
+pub use cards::WatchedCards;
+pub use histogram::Histogram;
+pub use latencies::{FirstResponseReading, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
+pub use log_format::LogFormat;
+pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
+pub use machine::{machine, memory_bytes, open_files_limit};
+pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
+pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
+pub use repository::RepositoryStats;
+pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
+pub use stages::{MetaCounters, StageReading, StageStats};
+pub use stats::{CardMemory, FailureReason, ModelStats, VersionReading};
+pub use timings::{ExecutionTimings, RequestTimings};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

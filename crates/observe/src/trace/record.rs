@@ -1,0 +1,273 @@
+//! What is recorded of one traced request, and the milestones in it.
+
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::{context::TraceHead, settings::TraceLevel};
+
+/// Maximum number of spells per request. Further tasks are added to the last spell of the same cell, or to the last
+/// spell.
+const MOST_SPELLS: usize = 64;
+
+/// Maximum length of a request id in a trace, in bytes.
+const MOST_ID_BYTES: usize = 256;
+
+/// The protocol of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// ModelInfer and ModelStreamInfer.
+    Grpc,
+    /// `infer`, `generate` and `generate_stream`.
+    Http,
+}
+
+/// A task that ran rows of the request. Times are nanoseconds since the executor's epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskRan {
+    /// The stage or cell, counted from 0.
+    pub cell: u16,
+    /// Start.
+    pub started_ns: u64,
+    /// Completion.
+    pub ended_ns: u64,
+    /// Time for gathering inputs.
+    pub input_ns: u64,
+    /// Time for running the program.
+    pub infer_ns: u64,
+    /// Time for splitting outputs.
+    pub output_ns: u64,
+    /// Rows of all requests in the task.
+    pub batch_rows: u32,
+}
+
+/// Consecutive tasks of one stage or cell: a long chain of one cell is a single spell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spell {
+    pub(super) cell: u16,
+    /// Number of tasks.
+    pub(super) tasks: u32,
+    pub(super) started_ns: u64,
+    pub(super) ended_ns: u64,
+    /// Sums over the tasks.
+    pub(super) input_ns: u64,
+    pub(super) infer_ns: u64,
+    pub(super) output_ns: u64,
+    /// Rows of the largest task.
+    pub(super) batch_rows: u32,
+}
+
+impl Spell {
+    fn of(task: &TaskRan) -> Self {
+        let &TaskRan { cell, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows } = task;
+        Self { cell, tasks: 1, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows }
+    }
+
+    fn add(&mut self, task: &TaskRan) {
+        self.tasks = self.tasks.saturating_add(1);
+        self.started_ns = self.started_ns.min(task.started_ns);
+        self.ended_ns = self.ended_ns.max(task.ended_ns);
+        self.input_ns += task.input_ns;
+        self.infer_ns += task.infer_ns;
+        self.output_ns += task.output_ns;
+        self.batch_rows = self.batch_rows.max(task.batch_rows);
+    }
+}
+
+/// The end of a request in the executor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub(super) arrived_ns: u64,
+    pub(super) ended_ns: u64,
+    /// Reason for failure; `None` if it completed.
+    pub(super) failure: Option<&'static str>,
+}
+
+/// What the tasks of a version run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Parts {
+    /// The whole model.
+    #[default]
+    Whole,
+    /// One of its stages.
+    Stages,
+    /// One of its cells, which have these names.
+    Cells(Vec<String>),
+}
+
+/// Maximum number of recorded tensors per request, because a stream may have any number of responses.
+const MOST_TENSORS: usize = 256;
+
+/// Maximum text of a request's tensors, in bytes. Tensors beyond it are recorded without their elements.
+const MOST_TENSOR_BYTES: usize = 64 << 10;
+
+/// An input or output of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedTensor {
+    /// Whether it is an input.
+    pub is_input: bool,
+    /// Its name.
+    pub name: String,
+    /// Its datatype in the protocol's notation.
+    pub datatype: &'static str,
+    /// Its shape, batch dimension included.
+    pub shape: Vec<i64>,
+    /// Its elements, separated by commas; empty if omitted.
+    pub data: String,
+}
+
+/// The events recorded so far.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The epoch of the executor's times.
+    pub(super) epoch: Option<Instant>,
+    pub(super) parts: Parts,
+    pub(super) spells: Vec<Spell>,
+    /// The task that started first, and the one that ended last.
+    pub(super) first: Option<TaskRan>,
+    pub(super) last: Option<TaskRan>,
+    pub(super) end: Option<End>,
+    pub(super) responded: Option<Instant>,
+    pub(super) sent: Option<(Instant, Instant)>,
+    pub(super) tensors: Vec<TracedTensor>,
+    tensor_bytes: usize,
+}
+
+impl Progress {
+    /// Records a task that ran rows of it.
+    pub(super) fn ran(&mut self, task: &TaskRan) {
+        if self.first.is_none_or(|first| task.started_ns < first.started_ns) {
+            self.first = Some(*task);
+        }
+        if self.last.is_none_or(|last| task.ended_ns >= last.ended_ns) {
+            self.last = Some(*task);
+        }
+        let spells = &mut self.spells;
+        let same = spells.last().is_some_and(|last| last.cell == task.cell);
+        if !same && spells.len() < MOST_SPELLS {
+            return spells.push(Spell::of(task));
+        }
+        let last = spells.len() - 1;
+        let at = if same { last } else { spells.iter().rposition(|spell| spell.cell == task.cell).unwrap_or(last) };
+        spells[at].add(task);
+    }
+
+    /// Records an input or output.
+    pub(super) fn tensor(&mut self, mut tensor: TracedTensor) {
+        let bytes = self.tensor_bytes + tensor.data.len();
+        if bytes > MOST_TENSOR_BYTES {
+            tensor.data = String::new();
+        } else {
+            self.tensor_bytes = bytes;
+        }
+        if self.tensors.len() < MOST_TENSORS {
+            self.tensors.push(tensor);
+        }
+    }
+}
+
+/// The record of a traced request.
+#[derive(Debug)]
+pub(super) struct TraceRecord {
+    pub(super) id: u64,
+    pub(super) level: TraceLevel,
+    /// From the settings by which it was sampled.
+    pub(super) log_frequency: u32,
+    pub(super) transport: Transport,
+    pub(super) head: TraceHead,
+    /// When its message had been read.
+    pub(super) received: Instant,
+    /// When it was admitted.
+    pub(super) admitted: Instant,
+    pub(super) model: String,
+    pub(super) version: i64,
+    pub(super) request_id: String,
+    pub(super) progress: Mutex<Progress>,
+}
+
+/// The request to be traced.
+#[derive(Clone, Copy, Debug)]
+pub struct TracedRequest<'a> {
+    /// The protocol.
+    pub transport: Transport,
+    /// Trace data from before its message was read.
+    pub head: TraceHead,
+    /// When its message had been read.
+    pub received: Instant,
+    /// Name of its model.
+    pub model: &'a str,
+    /// Version of its model.
+    pub version: i64,
+    /// The id chosen by its client; may be empty.
+    pub id: &'a str,
+}
+
+impl TraceRecord {
+    pub(super) fn new(id: u64, (level, log_frequency): (TraceLevel, u32), of: &TracedRequest<'_>) -> Self {
+        let &TracedRequest { transport, head, received, model, version, id: request_id } = of;
+        let end = request_id.floor_char_boundary(MOST_ID_BYTES);
+        Self {
+            id,
+            level,
+            log_frequency,
+            transport,
+            head,
+            received,
+            admitted: Instant::now(),
+            model: model.to_owned(),
+            version,
+            request_id: request_id[..end].to_owned(),
+            progress: Mutex::default(),
+        }
+    }
+
+    /// Returns when its message was read and its reply was sent.
+    pub(super) fn of_transport(&self, progress: &Progress) -> Vec<Milestone> {
+        let names = match self.transport {
+            Transport::Grpc => ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"],
+            Transport::Http => ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"],
+        };
+        let mut milestones = vec![(names[0], self.head.came), (names[1], self.received)];
+        if let Some((began, ended)) = progress.sent {
+            milestones.extend([(names[2], began), (names[3], ended)]);
+        }
+        milestones
+    }
+
+    /// Returns when it was in the executor.
+    pub(super) fn of_request(&self, progress: &Progress) -> Vec<Milestone> {
+        let mut milestones = vec![("REQUEST_START", self.admitted)];
+        let end = progress.end.zip(progress.epoch);
+        if let Some((end, epoch)) = end {
+            milestones.push(("QUEUE_START", at(epoch, end.arrived_ns)));
+        }
+        milestones.extend(progress.responded.map(|responded| ("INFER_RESPONSE_COMPLETE", responded)));
+        if let Some((end, epoch)) = end {
+            milestones.push(("REQUEST_END", at(epoch, end.ended_ns)));
+        }
+        milestones
+    }
+
+    /// Returns when it was computed, from its first task to its last.
+    pub(super) fn of_compute(&self, progress: &Progress) -> Vec<Milestone> {
+        let Progress { epoch: Some(epoch), first: Some(first), last: Some(last), .. } = *progress else {
+            return Vec::new();
+        };
+        let input_end = (first.started_ns + first.input_ns).min(last.ended_ns);
+        let output_start = last.ended_ns.saturating_sub(last.output_ns).max(input_end);
+        vec![
+            ("COMPUTE_START", at(epoch, first.started_ns)),
+            ("COMPUTE_INPUT_END", at(epoch, input_end)),
+            ("COMPUTE_OUTPUT_START", at(epoch, output_start)),
+            ("COMPUTE_END", at(epoch, last.ended_ns)),
+        ]
+    }
+}
+
+/// A point in the life of a request, with Triton's name for it.
+pub(super) type Milestone = (&'static str, Instant);
+
+/// Converts an executor time to an instant.
+pub(super) fn at(epoch: Instant, ns: u64) -> Instant {
+    epoch + std::time::Duration::from_nanos(ns)
+}

@@ -1,0 +1,101 @@
+//! A request that is traced: its record, and where the record goes when the request has ended.
+
+use std::{sync::Arc, time::Instant};
+
+use http::HeaderValue;
+
+use super::{
+    otlp::RootSpan,
+    record::{End, Parts, TaskRan, TraceRecord, TracedTensor},
+    sink::Sink,
+};
+
+/// A traced request. Dropping the last reference ends its trace.
+#[derive(Debug)]
+pub struct RequestTrace {
+    sink: Arc<Sink>,
+    pub(super) record: TraceRecord,
+    /// Its root span, if spans are exported.
+    root: Option<RootSpan>,
+}
+
+impl RequestTrace {
+    pub(super) fn new(sink: Arc<Sink>, record: TraceRecord) -> Self {
+        let root = sink.begin(&record);
+        Self { sink, record, root }
+    }
+
+    /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the reply, if the request has a span.
+    pub fn response_header(&self) -> Option<HeaderValue> {
+        let root = self.root.as_ref()?;
+        HeaderValue::try_from(root.header()).ok()
+    }
+
+    /// Records that the executor has the request, whose tasks run these parts. `epoch` is the epoch of the executor's
+    /// times.
+    pub fn submitted(&self, epoch: Instant, parts: Parts) {
+        let mut progress = self.record.progress.lock();
+        progress.epoch = Some(epoch);
+        progress.parts = parts;
+    }
+
+    /// Records a task that ran rows of it.
+    pub fn ran(&self, task: &TaskRan) {
+        self.record.progress.lock().ran(task);
+    }
+
+    /// Records its end in the executor; `failure` is the reason for failure.
+    pub fn ended(&self, arrived_ns: u64, ended_ns: u64, failure: Option<&'static str>) {
+        self.record.progress.lock().end = Some(End { arrived_ns, ended_ns, failure });
+    }
+
+    /// Whether its tensors are recorded.
+    pub fn has_tensors(&self) -> bool {
+        self.record.level.tensors && self.root.is_none()
+    }
+
+    /// Records an input or output.
+    pub fn tensor(&self, tensor: TracedTensor) {
+        self.record.progress.lock().tensor(tensor);
+    }
+
+    /// Records that a response is complete.
+    pub fn responded(&self) {
+        self.record.progress.lock().responded = Some(Instant::now());
+    }
+
+    /// Returns the cells whose tasks ran, in order, with the number of consecutive tasks.
+    pub fn spells(&self) -> Vec<(String, u32)> {
+        let progress = self.record.progress.lock();
+        let Parts::Cells(names) = &progress.parts else { return Vec::new() };
+        progress.spells.iter().map(|spell| (names[usize::from(spell.cell)].clone(), spell.tasks)).collect()
+    }
+
+    /// Records that its reply is being sent, until the returned value is dropped.
+    pub fn sending(self: &Arc<Self>) -> Sending {
+        Sending { trace: Arc::clone(self), began: Instant::now() }
+    }
+}
+
+/// A reply that is being sent.
+#[derive(Debug)]
+pub struct Sending {
+    trace: Arc<RequestTrace>,
+    began: Instant,
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut progress = self.trace.record.progress.lock();
+        // With several replies, the period is from the start of the first to the end of the last.
+        let began = progress.sent.map_or(self.began, |(began, _)| began);
+        progress.sent = Some((began, now));
+    }
+}
+
+impl Drop for RequestTrace {
+    fn drop(&mut self) {
+        self.sink.take(&self.record, self.root.take());
+    }
+}

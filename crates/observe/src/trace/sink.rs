@@ -1,0 +1,85 @@
+//! Where traces go.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{
+    file::TraceFiles,
+    otlp::{RootSpan, SpanExport},
+    record::TraceRecord,
+    stats::TraceStats,
+    triton,
+};
+
+/// The destination of a server's traces.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// Triton's JSON.
+    Files {
+        /// The writer of the files.
+        files: TraceFiles,
+        /// An instant, and the monotonic clock at that instant.
+        clock: (Instant, u64),
+    },
+    /// Spans for a collector.
+    Spans(SpanExport),
+}
+
+impl Sink {
+    /// Starts writing files.
+    ///
+    /// # Errors
+    /// If the thread that writes cannot be started.
+    pub(super) fn files(file: PathBuf, stats: &Arc<TraceStats>) -> io::Result<Self> {
+        let files = TraceFiles::start(file, Arc::clone(stats))?;
+        Ok(Self::Files { files, clock: (Instant::now(), monotonic_ns()) })
+    }
+
+    /// Starts the root span of a request, if spans are exported.
+    pub(super) fn begin(&self, record: &TraceRecord) -> Option<RootSpan> {
+        match self {
+            Self::Files { .. } => None,
+            Self::Spans(spans) => Some(spans.begin(&record.head, record.transport)),
+        }
+    }
+
+    /// Takes the record of a request that has ended, with its root span.
+    pub(super) fn take(&self, record: &TraceRecord, root: Option<RootSpan>) {
+        match self {
+            Self::Files { files, clock: (instant, ns) } => {
+                let ns_of = |at: Instant| match at.checked_duration_since(*instant) {
+                    Some(since) => ns.saturating_add(nanos(since)),
+                    None => ns.saturating_sub(nanos(instant.duration_since(at))),
+                };
+                let objects = triton::objects(record, &record.progress.lock(), ns_of);
+                files.write(objects, record.log_frequency);
+            }
+            Self::Spans(spans) => spans.take(record, root),
+        }
+    }
+
+    /// Returns once all previous traces are delivered or lost.
+    pub(super) fn flush(&self) {
+        match self {
+            Self::Files { files, .. } => files.flush(),
+            Self::Spans(spans) => spans.flush(),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the clock that Triton's timestamps use.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, rest) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}

@@ -1,0 +1,52 @@
+//! Tracing allocates nothing for requests that are not traced.
+
+use std::time::Instant;
+
+use http::HeaderMap;
+use paternoster_observe::trace::{
+    TraceLevel, TraceMode, TraceOptions, TraceSettings, TracedRequest, Tracer, Transport,
+};
+use tempfile::TempDir;
+
+/// Returns whether a request of a model is traced.
+fn ask(tracer: &Tracer, model: &str, headers: &HeaderMap) -> bool {
+    let Some(head) = tracer.head(headers) else { return false };
+    let (transport, received, id) = (Transport::Grpc, Instant::now(), "an id");
+    tracer.begin(&TracedRequest { transport, head, received, model, version: 1, id }).is_some()
+}
+
+fn tracer(folder: &TempDir, mode: TraceMode, rate: u32) -> Tracer {
+    let level = TraceLevel { timestamps: true, tensors: true };
+    let settings = TraceSettings { level, rate, ..TraceSettings::default() };
+    let file = Some(folder.path().join("trace.json"));
+    Tracer::start(TraceOptions { mode, settings, file, ..TraceOptions::default() }).expect("a thread")
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_traced_allocates_nothing() {
+    let folder = TempDir::new().expect("a folder");
+    let mut headers = HeaderMap::new();
+    let unsampled = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    headers.insert("traceparent", unsampled.parse().expect("ASCII"));
+    headers.insert("tracestate", "vendor=value".parse().expect("ASCII"));
+    for mode in [TraceMode::Triton, TraceMode::OpenTelemetry] {
+        let tracer = tracer(&folder, mode, u32::MAX);
+        let own = ["9".to_owned()];
+        tracer.change(Some("other"), [("trace_rate", &own[..])]).expect("a rate");
+        assert!(!ask(&tracer, "model", &headers));
+        let allocated = allocation_counter::measure(|| {
+            for _ in 0..100 {
+                assert!(!ask(&tracer, "model", &headers));
+            }
+        });
+        assert_eq!(allocated.count_total, 0, "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_traced_is_seen_to_allocate() {
+    let folder = TempDir::new().expect("a folder");
+    let tracer = tracer(&folder, TraceMode::Triton, 1);
+    let allocated = allocation_counter::measure(|| assert!(ask(&tracer, "model", &HeaderMap::new())));
+    assert!(allocated.count_total > 0);
+}
