@@ -1,6 +1,7 @@
 """Traces of requests as Triton's tools read them, and trace settings as its clients change them."""
 
 import json
+import ssl
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
+from certificates import Certificates
 from clients import ROW, eventually, refused, scrape, tensor
 from conftest import serving
 from onnx_bytes import identity, model, node, port
 from repository_on_disk import config, write_model
+from server import Server
 from tritonclient.utils import InferenceServerException
 
 OFF = {
@@ -224,8 +227,9 @@ def test_the_file_cannot_be_named_by_a_client(client):
 
 
 @contextmanager
-def collector():
-    """Starts a collector: its URL, and (path, content type, body) of each export."""
+def collector(identity=None):
+    """Starts a collector: its URL, and (path, content type, body) of each export. With the files of a certificate and
+    its key it speaks HTTPS."""
     exports = []
 
     class Export(BaseHTTPRequestHandler):
@@ -240,9 +244,15 @@ def collector():
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Export) as server:
+        scheme = "http"
+        if identity:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*identity)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            scheme = "https"
         threading.Thread(target=server.serve_forever).start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/v1/traces", exports
+            yield f"{scheme}://127.0.0.1:{server.server_port}/v1/traces", exports
         finally:
             server.shutdown()
 
@@ -269,3 +279,24 @@ def test_spans_that_wait_are_exported_when_the_server_ends(program, models):
     for part in (bytes.fromhex(trace), bytes.fromhex(span), b"under test", b"InferRequest", b"within a span"):
         assert part in body, part
     assert b"without a context" not in body
+
+
+def test_a_collector_over_https_is_known_by_its_authority(program, models, tmp_path, monkeypatch):
+    certificates = Certificates(tmp_path)
+    with collector(certificates.sign("collector")) as (url, exports):
+        flags = [
+            "--trace-config=mode=opentelemetry,level=TIMESTAMPS,rate=1",
+            f"--trace-config=opentelemetry,url={url}",
+            "--trace-config=opentelemetry,bsp_schedule_delay=100",
+        ]
+
+        def ask(logged):
+            with Server(models, *flags, program=program) as server, triton.InferenceServerClient(server.grpc) as client:
+                client.infer("identity", [tensor("INPUT0", [ROW])])
+                eventually(logged, lambda: exports or "cannot export spans" in server.log_tail())
+
+        ask("the authority is unknown")
+        assert exports == []
+        monkeypatch.setenv("SSL_CERT_FILE", certificates.authority)
+        ask("the spans are exported")
+    assert exports[0][0] == "/v1/traces" and b"InferRequest" in exports[0][2]

@@ -310,7 +310,7 @@ mod tests {
             ("--trace-config=zipkin,url=x", "mode: expected triton or opentelemetry"),
             ("--trace-config=triton,url=http://host/", "'url' is a setting of mode opentelemetry"),
             ("--trace-config=opentelemetry,file=t.json", "'file' is a setting of mode triton"),
-            ("--trace-config=opentelemetry,url=https://host/v1/traces", "https is not supported"),
+            ("--trace-config=opentelemetry,url=ftp://host/v1/traces", "expected a URL such as http://"),
             ("--trace-config=opentelemetry,url=host", "expected a URL such as http://"),
             ("--trace-config=opentelemetry,resource=x", "KEY=VALUE"),
             ("--trace-config=opentelemetry,bsp_max_queue_size=0", "from 1"),

@@ -1,14 +1,12 @@
-//! The connection to the collector: plain HTTP/1.1, one connection per export.
+//! The HTTP client that sends spans to the collector.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri, header::HOST, uri::Scheme};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response, Uri, uri::Scheme};
 use opentelemetry_http::{HttpClient, HttpError};
-use tokio::{net::TcpStream, runtime::Handle, time::timeout};
+use reqwest::{Client, ClientBuilder, redirect};
+use tokio::runtime::Handle;
 
 /// Time limit for a request to the collector, including its connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,48 +18,52 @@ const MOST_ANSWER_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct CollectorClient {
     runtime: Handle,
+    client: Client,
 }
 
 impl CollectorClient {
-    pub(super) fn new(runtime: Handle) -> Self {
-        Self { runtime }
+    /// # Errors
+    /// If no client can be made.
+    pub(super) fn new(runtime: Handle) -> Result<Self, String> {
+        // Installing the process-wide provider fails if it is installed already, which is harmless: it is the same one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = || Client::builder().timeout(PATIENCE).redirect(redirect::Policy::none()).no_proxy();
+        // On a machine without certificates of authorities, only plain HTTP is possible.
+        let client = options().build().or_else(|_| ClientBuilder::tls_certs_only(options(), []).build());
+        Ok(Self { runtime, client: client.map_err(|error| error.to_string())? })
     }
 }
 
 #[async_trait::async_trait]
 impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The timer needs the runtime too.
-        self.runtime.spawn(async { timeout(PATIENCE, exchange(request)).await }).await??
+        self.runtime.spawn(exchange(self.client.clone(), request)).await?
     }
 }
 
-async fn exchange(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-    let uri = request.uri().clone();
-    let authority = address(&uri)?;
-    let stream = TcpStream::connect(&authority).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    request.headers_mut().insert(HOST, HeaderValue::from_str(&authority)?);
-    *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
-    let answer = async {
-        let (parts, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-        let body = Limited::new(body, MOST_ANSWER_BYTES).collect().await?.to_bytes();
-        Ok(Response::from_parts(parts, body))
-    };
-    let answer = answer.await;
-    connection.abort();
-    answer
+async fn exchange(client: Client, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    let mut answer = client.execute(request.try_into()?).await?;
+    let mut body = BytesMut::new();
+    while let Some(chunk) = answer.chunk().await? {
+        if body.len() + chunk.len() > MOST_ANSWER_BYTES {
+            return Err(format!("the collector's response is longer than {MOST_ANSWER_BYTES} bytes").into());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    let mut response = Response::new(body.freeze());
+    *response.status_mut() = answer.status();
+    *response.headers_mut() = std::mem::take(answer.headers_mut());
+    Ok(response)
 }
 
-/// Returns host and port of a URL.
+/// Checks that a URL has a host and is of HTTP.
 ///
 /// # Errors
-/// If it is not a plain HTTP URL.
-pub(super) fn address(url: &Uri) -> Result<String, String> {
-    if url.scheme() != Some(&Scheme::HTTP) {
-        return Err("expected a URL such as http://localhost:4318/v1/traces (https is not supported)".to_owned());
+/// Describes what is wrong with it.
+pub(super) fn check(url: &Uri) -> Result<(), String> {
+    if url.scheme() != Some(&Scheme::HTTP) && url.scheme() != Some(&Scheme::HTTPS) {
+        return Err("expected a URL such as http://localhost:4318/v1/traces".to_owned());
     }
-    let host = url.host().filter(|host| !host.is_empty()).ok_or("expected a host in the URL")?;
-    Ok(format!("{host}:{}", url.port_u16().unwrap_or(80)))
+    url.host().filter(|host| !host.is_empty()).ok_or("expected a host in the URL")?;
+    Ok(())
 }

@@ -68,7 +68,7 @@ impl SpanExport {
     /// Describes what is wrong with the options.
     pub(super) fn start(options: OtlpOptions, stats: &Arc<TraceStats>) -> Result<Self, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
-        let exporter = SpanExporter::builder().with_http().with_http_client(CollectorClient::new(runtime));
+        let exporter = SpanExporter::builder().with_http().with_http_client(CollectorClient::new(runtime)?);
         let exporter = match &options.url {
             Some(url) => exporter.with_endpoint(url.to_string()),
             None => exporter,
@@ -120,10 +120,10 @@ impl SpanExport {
 /// Parses the URL of a collector.
 ///
 /// # Errors
-/// If it is not a plain HTTP URL.
+/// If it is not a URL of HTTP or HTTPS.
 pub fn collector_url(given: &str) -> Result<Uri, String> {
     let url: Uri = given.parse().map_err(|_| format!("expected a URL, got '{given}'"))?;
-    client::address(&url).map(|_| url)
+    client::check(&url).map(|()| url)
 }
 
 fn resource(given: Vec<(String, String)>) -> Resource {
