@@ -26,7 +26,7 @@ use clap::Parser;
 use paternoster::device::{
     Operation, StreamId,
     cuda::{
-        Compiler, Cuda, CudaOptions, Told, cards,
+        Compiler, CompletionListener, Cuda, CudaOptions, cards,
         libraries::{self, Loaded},
     },
 };
@@ -72,7 +72,7 @@ struct Args {
 /// What runs is known by its tickets alone.
 struct Unheard;
 
-impl Told for Unheard {
+impl CompletionListener for Unheard {
     fn ended(&self, _operation: Operation) {}
 
     fn lost(&self, reason: &str) {

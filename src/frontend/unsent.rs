@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::executor::{Backlog, Held, Unread};
+use crate::executor::{Backlog, BacklogShare, Unread};
 
 struct Unsent {
     bytes: Bytes,
-    _held: Held,
+    _held: BacklogShare,
 }
 
 impl AsRef<[u8]> for Unsent {

@@ -85,7 +85,7 @@ impl Model {
     }
 
     fn complete(&self) -> bool {
-        self.fault.is_none() && self.serves() && self.versions.values().all(State::is_well)
+        self.fault.is_none() && self.serves() && self.versions.values().all(State::is_healthy)
     }
 }
 
@@ -375,7 +375,7 @@ impl State {
     }
 
     /// Returns false if the version should serve but does not.
-    fn is_well(&self) -> bool {
+    fn is_healthy(&self) -> bool {
         match self {
             Self::Ready { version, .. } => version.handle().is_responsive(),
             Self::Failed { spared, .. } => *spared,

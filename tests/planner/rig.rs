@@ -10,7 +10,7 @@ use std::{
 use paternoster::{
     device::{
         BufferId, BufferPool, Device, DeviceError, Operation, StreamId,
-        cuda::{Compiler, Cuda, CudaOptions, CudaWork, Graph, Told},
+        cuda::{Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Graph},
     },
     engine::{
         Batch, BatchInput, Precision, Program, ProgramPort, RunParameters, StopSignal,
@@ -33,7 +33,7 @@ const PATIENCE_ON_STAND_IN: Duration = Duration::from_secs(600);
 /// Prints the loss of the card; everything else is known by tickets.
 struct Watcher;
 
-impl Told for Watcher {
+impl CompletionListener for Watcher {
     fn ended(&self, _operation: Operation) {}
 
     fn lost(&self, reason: &str) {

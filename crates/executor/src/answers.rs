@@ -6,7 +6,7 @@ use paternoster_engine::BatchOutput;
 use paternoster_model::{ExitTo, ModelSpec};
 
 use super::{
-    host::gather::Part,
+    gather::Part,
     pieces::Piece,
     scatter::{BatchLengths, scatter_output},
     stages::{Stages, fault_of},

@@ -6,9 +6,9 @@ use std::{io, sync::Arc, time::Instant};
 use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, SequenceNo, TaskId};
 
 use super::{
+    job::Outputs,
     job::{Finished, Job},
-    loaded::Loaded,
-    ran::Outputs,
+    version::ServedVersion,
 };
 
 /// Executes tasks on one device.
@@ -34,7 +34,7 @@ pub(super) trait Backend: Send + Sync {
     ///
     /// # Errors
     /// If the device lacks a resource; the text names it.
-    fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String>;
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String>;
 
     /// Carries out orders, one after the other, until `next` returns `None`. Several threads may call it; each order is
     /// taken and carried out before the next one is taken.

@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 
 /// The stream that a task runs on, and the tasks it must come after. A lane is the stream of the same number.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct StreamOrder {
     task: TaskId,
     stream: StreamId,
     after: SmallVec<[TaskId; 2]>,
 }
 
-impl From<&Task> for Order {
+impl From<&Task> for StreamOrder {
     fn from(task: &Task) -> Self {
         Self { task: task.id, stream: StreamId(task.lane.0), after: task.after.clone() }
     }
@@ -51,7 +51,7 @@ impl Tickets {
 pub fn issue<D: Device>(
     device: &mut D,
     tickets: &mut Tickets,
-    order: &Order,
+    order: &StreamOrder,
     accesses: &[Access],
     work: D::Work,
 ) -> Result<Operation, DeviceError> {
@@ -76,8 +76,8 @@ mod tests {
 
     const LONG_NS: u64 = 50;
 
-    fn order(task: u64, stream: u16, after: &[u64]) -> Order {
-        Order { task: TaskId(task), stream: StreamId(stream), after: after.iter().copied().map(TaskId).collect() }
+    fn order(task: u64, stream: u16, after: &[u64]) -> StreamOrder {
+        StreamOrder { task: TaskId(task), stream: StreamId(stream), after: after.iter().copied().map(TaskId).collect() }
     }
 
     fn bring(duration_ns: u64) -> Work {

@@ -18,12 +18,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Backlog, CardPorts, CellPrograms, InferError, InferRequest, Response,
-    hangs::Hangs,
     indices::IndexChecks,
+    length_limits::LengthLimits,
     location::Location,
-    longest::Longest,
     pool::Pool,
     record::{Sink, Waiting},
+    version::HungTasks,
 };
 
 /// One loaded version. Each holder may submit requests. When the last handle is dropped, the version leaves the pool
@@ -35,7 +35,7 @@ pub struct ModelHandle {
     pub(super) homes: Box<[usize]>,
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
-    pub(super) hangs: Arc<Hangs>,
+    pub(super) hangs: Arc<HungTasks>,
     /// Time limit of its tasks; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
     /// The cells that its requests unfold into.
@@ -43,7 +43,7 @@ pub struct ModelHandle {
     /// Checks of a request before admission.
     pub(super) indices: IndexChecks,
     /// Maximum length of its padded axes.
-    pub(super) longest: Longest,
+    pub(super) longest: LengthLimits,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
     /// Name of the policy that batches its requests.

@@ -1,20 +1,17 @@
-//! A task together with its requests, as a device receives it.
+//! A task together with its requests, as a device receives it, and the result of its run before it is distributed to
+//! the requests.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use paternoster_batching::{ReqId, RowSpan, Task};
+use paternoster_batching::{Ns, ReqId, RowOutcome, RowSpan, Task};
 use paternoster_device::WorkFailure;
-use paternoster_engine::StopSignal;
+use paternoster_engine::{RowDelay, RowFailure, StopSignal};
 use paternoster_observe::{ExecutionTimings, ModelStats};
 use smallvec::SmallVec;
 use tracing::{debug, error};
 
 use super::{
-    cells::Journey,
-    host::{gather::Part, short_runs::Size},
-    loaded::Loaded,
-    ran::{Outputs, Ran},
-    record::Payload,
+    Response, cells::Journey, gather::Part, pieces::Piece, record::Payload, short_runs::Size, version::ServedVersion,
 };
 
 /// A member with at most 1 / `SMALL_PART` of a batch's rows is copied if its reply has to wait.
@@ -23,7 +20,7 @@ const SMALL_PART: u32 = 2;
 /// A task with everything it needs to run.
 pub(super) struct Job {
     pub(super) task: Task,
-    pub(super) model: Arc<Loaded>,
+    pub(super) model: Arc<ServedVersion>,
     /// One per span of the task's rows.
     pub(super) members: Vec<Member>,
     /// Signal that stops it early.
@@ -58,7 +55,7 @@ impl Guest {
 
 /// The result of a task.
 pub(super) enum Finished {
-    Ran(Ran),
+    Completed(TaskOutput),
     Failed(String),
 }
 
@@ -153,4 +150,39 @@ impl Job {
         debug!(model = spec.name, version = spec.version, reason, "task failed");
         reason
     }
+}
+
+/// The result of a batch.
+pub(super) struct TaskOutput {
+    /// Its outputs; `None` if the host has not taken them yet.
+    pub(super) outputs: Option<Outputs>,
+    pub(super) outcomes: Vec<RowOutcome>,
+    pub(super) failures: Vec<RowFailure>,
+    pub(super) delays: Vec<RowDelay>,
+    pub(super) timings: ExecutionTimings,
+}
+
+/// The outputs of a batch.
+#[derive(Default)]
+pub(super) struct Outputs {
+    /// One per part, if the task ran the whole model; otherwise empty.
+    pub(super) responses: Vec<Response>,
+    /// Pieces of replies that a stage made, each with its part's number.
+    pub(super) pieces: Vec<(usize, Piece)>,
+    /// Responses of nodes that stream them, each with its part's number.
+    pub(super) streamed: Vec<(usize, Response)>,
+    /// Parts whose outputs cannot be kept, with the reason.
+    pub(super) failures: Vec<(usize, String)>,
+}
+
+impl TaskOutput {
+    pub(super) fn took_ns(&self) -> Ns {
+        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = self.timings;
+        compute_input_ns + compute_infer_ns + compute_output_ns
+    }
+}
+
+/// Returns the nanoseconds from one instant to a later one.
+pub(super) fn nanos(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
 }

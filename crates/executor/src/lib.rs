@@ -14,7 +14,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-mod admit;
+mod admission;
 mod answers;
 mod backend;
 mod backlog;
@@ -23,33 +23,33 @@ mod clock;
 mod cuda;
 mod dispatch;
 mod fault;
+mod gather;
 mod handle;
-mod hangs;
 mod host;
 mod indices;
 mod job;
-mod loaded;
+mod length_limits;
 mod location;
-mod longest;
 mod pieces;
 mod placement;
 mod pool;
-mod ran;
 mod record;
 mod request;
 mod scatter;
+mod short_runs;
 #[cfg(test)]
 mod sim;
 mod stages;
 mod state;
 mod strings;
 mod timer;
+mod version;
 mod watch;
 
-pub use backlog::{Backlog, BacklogLimits, Held, Unread};
+pub use backlog::{Backlog, BacklogLimits, BacklogShare, Unread};
 pub use cells::CellPrograms;
-pub use cuda::{CapturedStages, Journal, Noted, StageLaunch, check_cards};
-pub use dispatch::{Order, Tickets, issue};
+pub use cuda::{CapturedStages, Journal, JournalEntry, StageLaunch, check_cards};
+pub use dispatch::{StreamOrder, Tickets, issue};
 pub use handle::{ModelHandle, ResponseFuture, ResponseStream};
 pub use host::warm_up::WarmUp;
 pub use placement::{CardsOptions, DeviceKind, Placement, Site};

@@ -17,10 +17,10 @@ pub(super) enum Location {
 
 /// The current device of a request that may move.
 #[derive(Debug)]
-pub(super) struct Whereabouts(Mutex<Place>);
+pub(super) struct Whereabouts(Mutex<CurrentDevice>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CurrentDevice {
     /// On a device, under this id.
     On(usize, ReqId),
     /// On the way to another device.
@@ -33,18 +33,19 @@ enum Place {
 impl Whereabouts {
     /// Creates the entry of a request that is on no device yet.
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Place::Moving { given_up: false })))
+        Arc::new(Self(Mutex::new(CurrentDevice::Moving { given_up: false })))
     }
 
     /// Records that a device has taken the request, and returns whether the client has cancelled it meanwhile. Must be
     /// called under the device's lock.
     pub(super) fn arrive(&self, device: usize, req: ReqId) -> bool {
-        std::mem::replace(&mut *self.0.lock(), Place::On(device, req)) == Place::Moving { given_up: true }
+        std::mem::replace(&mut *self.0.lock(), CurrentDevice::On(device, req))
+            == CurrentDevice::Moving { given_up: true }
     }
 
     /// Records that the request leaves its device. Must be called under that device's lock.
     pub(super) fn leave(&self) {
-        *self.0.lock() = Place::Moving { given_up: false };
+        *self.0.lock() = CurrentDevice::Moving { given_up: false };
     }
 }
 
@@ -54,8 +55,8 @@ impl Location {
         match self {
             Self::Fixed(device, req) => Some((*device, *req)),
             Self::Movable(whereabouts) => match *whereabouts.0.lock() {
-                Place::On(device, req) => Some((device, req)),
-                Place::Moving { .. } => None,
+                CurrentDevice::On(device, req) => Some((device, req)),
+                CurrentDevice::Moving { .. } => None,
             },
         }
     }
@@ -73,13 +74,13 @@ impl Location {
                 Self::Movable(whereabouts) => {
                     let mut place = whereabouts.0.lock();
                     match &mut *place {
-                        Place::Moving { given_up } => {
+                        CurrentDevice::Moving { given_up } => {
                             *given_up = true;
                             return;
                         }
                         // The device did not have it and it has not moved, so it has ended.
-                        Place::On(device, req) if asked == Some((*device, *req)) => return,
-                        Place::On(device, req) => asked = Some((*device, *req)),
+                        CurrentDevice::On(device, req) if asked == Some((*device, *req)) => return,
+                        CurrentDevice::On(device, req) => asked = Some((*device, *req)),
                     }
                 }
             }

@@ -14,7 +14,7 @@ use paternoster_observe::{ExecutionTimings, FailureReason, RequestTimings, budge
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Backlog, CardTensors, Held, InferError, InputTensor, ModelHandle, Response, Unread,
+    Backlog, BacklogShare, CardTensors, InferError, InputTensor, ModelHandle, Response, Unread,
     cells::Journey,
     location::Whereabouts,
     pieces::{Piece, assemble},
@@ -27,7 +27,7 @@ pub(super) type Reply = Result<Response, InferError>;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) reply: Reply,
-    pub(super) _held: Option<Held>,
+    pub(super) _held: Option<BacklogShare>,
 }
 
 /// The channel to the client.
@@ -66,7 +66,7 @@ pub(super) struct Record {
     /// Where its submitter finds it, if it may move to another device.
     pub(super) whereabouts: Option<Arc<Whereabouts>>,
     /// Responses that its tasks made and that the core has not released yet.
-    pub(super) responses: VecDeque<(Response, Option<Held>)>,
+    pub(super) responses: VecDeque<(Response, Option<BacklogShare>)>,
     /// Parts of its reply, if each task makes only a part of it.
     pub(super) pieces: Vec<Piece>,
     /// The engine's error when one of its tasks failed.

@@ -8,7 +8,7 @@ use paternoster_model::{Dims, ModelSpec, TensorSpec, element_count};
 
 use super::{
     OutputTensor, Response,
-    host::gather::{Part, cut_block, substitute},
+    gather::{Part, cut_block, substitute},
     strings::Elements,
 };
 

@@ -23,7 +23,7 @@ impl Cards {
         Self { numbers, started: Mutex::default() }
     }
 
-    pub(super) fn are_there(&self) -> bool {
+    pub(super) fn are_available(&self) -> bool {
         self.numbers.is_ok()
     }
 

@@ -109,7 +109,7 @@ impl SharedMemory {
 
     /// Whether there are cards whose memory clients can share.
     pub fn has_cards(&self) -> bool {
-        self.cards.are_there()
+        self.cards.are_available()
     }
 
     /// What a request that has read nothing may read.

@@ -9,9 +9,9 @@ use crate::{
 };
 
 /// A core on one lane whose actions are returned as text and whose invariants are checked.
-struct Told(Core);
+struct CompletionListener(Core);
 
-impl Told {
+impl CompletionListener {
     fn new(knobs: Knobs) -> Self {
         Self(core(knobs, 1, LaneKnobs::default()))
     }
@@ -37,7 +37,7 @@ impl Told {
 }
 
 /// Starts the first cell of request 0; the other requests, with these numbers of steps, wait.
-fn waiting(mut told: Told, others: &[u32]) -> Told {
+fn waiting(mut told: CompletionListener, others: &[u32]) -> CompletionListener {
     assert_eq!(told.arrives(0, &[1]), "#0 cell 0: 0.0");
     for (req, steps) in (1..).zip(others) {
         assert_eq!(told.arrives(req, &[*steps]), "");
@@ -47,7 +47,7 @@ fn waiting(mut told: Told, others: &[u32]) -> Told {
 
 #[test]
 fn one_that_fails_alone_is_found_by_halves_and_the_others_go_on_together() {
-    let mut told = waiting(Told::new(chain(4, 9)), &[2, 2, 2, 2]);
+    let mut told = waiting(CompletionListener::new(chain(4, 9)), &[2, 2, 2, 2]);
     assert_eq!(told.step(done(0)), "0 Completed; #1 cell 0: 1.0 2.0 3.0 4.0");
     assert_eq!(told.arrives(5, &[1]), "");
     assert_eq!(told.step(failed(1)), "#2 cell 0: 1.0 2.0", "nobody joins them");
@@ -64,7 +64,7 @@ fn one_that_fails_alone_is_found_by_halves_and_the_others_go_on_together() {
 #[test]
 fn one_bad_request_of_64_costs_twelve_further_tasks() {
     for bad in 1..=64 {
-        let mut told = waiting(Told::new(chain(64, 99)), &[1; 64]);
+        let mut told = waiting(CompletionListener::new(chain(64, 99)), &[1; 64]);
         let mut said = told.step(done(0));
         let mut tasks = 1;
         while let Some(task) = said.split("; ").last().filter(|last| last.starts_with('#')) {
@@ -80,7 +80,7 @@ fn one_bad_request_of_64_costs_twelve_further_tasks() {
 
 #[test]
 fn a_request_that_ends_meanwhile_is_passed_over() {
-    let mut told = waiting(Told::new(chain(4, 9)), &[1, 1, 1, 1]);
+    let mut told = waiting(CompletionListener::new(chain(4, 9)), &[1, 1, 1, 1]);
     told.step(done(0));
     assert_eq!(told.step(failed(1)), "#2 cell 0: 1.0 2.0");
     assert_eq!(told.step(Event::Cancelled(ReqId(1))), "1 Cancelled", "its node runs");
@@ -93,7 +93,7 @@ fn a_request_that_ends_meanwhile_is_passed_over() {
 
 #[test]
 fn a_node_that_says_that_it_failed_ends_its_request_in_a_second_run_too() {
-    let mut told = waiting(Told::new(chain(4, 9)), &[2, 2, 2]);
+    let mut told = waiting(CompletionListener::new(chain(4, 9)), &[2, 2, 2]);
     told.step(done(0));
     assert_eq!(told.step(failed(1)), "#2 cell 0: 1.0 2.0");
     let rows = [Next::Done, Next::Failed].map(|next| RowOutcome { next, emitted: false });
@@ -104,7 +104,7 @@ fn a_node_that_says_that_it_failed_ends_its_request_in_a_second_run_too() {
 
 #[test]
 fn what_was_launched_ahead_of_a_failed_task_is_void_and_runs_again() {
-    let mut told = Told::ahead(chain(4, 9), 1, 3);
+    let mut told = CompletionListener::ahead(chain(4, 9), 1, 3);
     assert_eq!(told.arrives(0, &[9]), "#0 cell 0: 0.0; #1 cell 0: 0.1; #2 cell 0: 0.2");
     assert_eq!(told.arrives(1, &[3]), "");
     assert_eq!(told.step(done(0)), "#3 cell 0: 0.3 1.0");
@@ -120,7 +120,7 @@ fn what_was_launched_ahead_of_a_failed_task_is_void_and_runs_again() {
 
 #[test]
 fn void_rows_that_fail_once_more_fail_nobody() {
-    let mut told = Told::ahead(chain(4, 9), 1, 2);
+    let mut told = CompletionListener::ahead(chain(4, 9), 1, 2);
     assert_eq!(told.arrives(0, &[2]), "#0 cell 0: 0.0; #1 cell 0: 0.1");
     told.arrives(1, &[2]);
     told.arrives(2, &[2]);
@@ -140,7 +140,7 @@ fn nodes_of_a_tree_wait_for_those_that_run_again() {
     if let Policy::Cellular(cellular) = &mut knobs.policy {
         cellular.frontier = false;
     }
-    let mut told = Told::ahead(knobs, 2, 2);
+    let mut told = CompletionListener::ahead(knobs, 2, 2);
     assert_eq!(told.step(Event::Arrived(request(0, vec![tree(4)]))), "#0 cell 0: 0.0 0.1 0.2 0.3");
     assert_eq!(told.step(failed(0)), "#1 cell 0: 0.0 0.1; #2 cell 0: 0.2 0.3");
     assert_eq!(told.step(done(1)), "");
@@ -159,7 +159,7 @@ fn versions_that_share_a_task_run_their_rows_again_apart() {
         let segments = [SegmentKnobs::Steps { cell: CellId(0) }];
         cellular(&[CellKnobs { kind, ..cell(4, 1) }], &segments, 9)
     };
-    let mut told = Told::new(knobs());
+    let mut told = CompletionListener::new(knobs());
     told.step(Event::ModelUp(ModelId(1), knobs()));
     told.arrives(0, &[1]);
     for (req, model) in [(1, 0), (2, 0), (3, 1), (4, 1), (5, 0)] {
@@ -178,7 +178,7 @@ fn versions_that_share_a_task_run_their_rows_again_apart() {
 fn a_type_with_rows_that_run_again_goes_before_full_ones_of_its_priority_and_behind_those_of_a_higher() {
     for (priority, expected) in [(2, "#3 cell 0: 4.0 5.0"), (1, "#3 cell 1: 1.1 2.1")] {
         let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
-        let mut told = Told::new(cellular(&[cell(4, 2), cell(2, priority)], &segments, 99));
+        let mut told = CompletionListener::new(cellular(&[cell(4, 2), cell(2, priority)], &segments, 99));
         assert_eq!(told.arrives(1, &[1, 1]), "#0 cell 0: 1.0");
         (2..6).for_each(|req| assert_eq!(told.arrives(req, &[1, 1]), ""));
         assert_eq!(told.step(done(0)), "#1 cell 0: 2.0 3.0 4.0 5.0");
@@ -194,7 +194,7 @@ fn merged_and_lazy_requests_run_again_in_halves_too() {
         cellular.lazy = Some(LazyCellKnobs::default());
     }
     for knobs in [lazy, merging(chain(4, 9), 4)] {
-        let mut told = waiting(Told::new(knobs), &[1, 1, 1]);
+        let mut told = waiting(CompletionListener::new(knobs), &[1, 1, 1]);
         told.step(done(0));
         assert_eq!(told.step(failed(1)), "#2 cell 0: 1.0 2.0");
         assert_eq!(told.step(failed(2)), "#3 cell 0: 3.0");
@@ -209,7 +209,7 @@ fn merged_and_lazy_requests_run_again_in_halves_too() {
 
 #[test]
 fn rows_that_run_again_fail_with_their_lane() {
-    let mut told = waiting(Told::new(chain(4, 9)), &[1, 1, 1, 1]);
+    let mut told = waiting(CompletionListener::new(chain(4, 9)), &[1, 1, 1, 1]);
     told.step(done(0));
     assert_eq!(told.step(failed(1)), "#2 cell 0: 1.0 2.0");
     assert_eq!(told.step(Event::LaneLost(LaneId(0))), "1 Failed; 2 Failed");

@@ -46,7 +46,7 @@ pub use self::{
     driver::{Address, Argument, Function, IMPORT_HANDLE_BYTES, Memory, Shape},
     host_memory::HostMemory,
     sharing::{ImportedMemory, ImportedSlice, Sharing},
-    signals::Told,
+    signals::CompletionListener,
 };
 use self::{
     convolutions::{Convolution, Geometry, ImageConvolution},
@@ -146,7 +146,11 @@ impl Cuda {
     ///
     /// # Errors
     /// If the card cannot be opened, has too little memory, or the kernels of every operation cannot be compiled.
-    pub fn open(options: &CudaOptions, compiler: &Compiler, told: Arc<dyn Told>) -> Result<Self, DeviceError> {
+    pub fn open(
+        options: &CudaOptions,
+        compiler: &Compiler,
+        told: Arc<dyn CompletionListener>,
+    ) -> Result<Self, DeviceError> {
         let context = Context::retain(options.ordinal, options.memory_bytes)?;
         let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;

@@ -28,7 +28,7 @@ const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Is notified of completed operations. Called on the poller's thread, in order within a stream, and in the order of
 /// issue where one operation waited for another.
-pub trait Told: Send + Sync {
+pub trait CompletionListener: Send + Sync {
     /// Called when a launch is complete. Copies are not reported.
     fn ended(&self, operation: Operation);
 
@@ -106,7 +106,7 @@ pub(super) fn poll(
     signals: Arc<Signals>,
     context: Arc<Context>,
     streams: Vec<Arc<Stream>>,
-    told: Arc<dyn Told>,
+    told: Arc<dyn CompletionListener>,
 ) -> Result<JoinHandle<()>, DeviceError> {
     let (entering, entered) = mpsc::sync_channel(1);
     let poller = move || {
@@ -149,7 +149,7 @@ fn complete_of(
 
 impl Signals {
     /// Polls until [`Self::end`], and reports completed launches.
-    fn run(&self, streams: &[Arc<Stream>], told: &dyn Told) -> Result<(), DeviceError> {
+    fn run(&self, streams: &[Arc<Stream>], told: &dyn CompletionListener) -> Result<(), DeviceError> {
         let mut ended = Vec::new();
         let mut spins = 0;
         let mut asked = Instant::now();

@@ -5,7 +5,7 @@ use std::{collections::HashMap, ops::Range, rc::Rc, sync::Arc, thread, time::Ins
 use crossbeam_channel::{Receiver, Sender};
 use paternoster_device::{
     Access, AccessKind, BufferId, Device, DeviceError, Operation, StreamId, Ticket,
-    cuda::{Argument, Compiler, Cuda, CudaOptions, CudaWork, Element, Function, Shape, Source, Told},
+    cuda::{Argument, Compiler, CompletionListener, Cuda, CudaOptions, CudaWork, Element, Function, Shape, Source},
 };
 use paternoster_testing::sim::{Source as Symbol, Work};
 
@@ -21,7 +21,7 @@ const ONE_BLOCK: Shape = Shape { grid: [1; 3], threads: 32, shared_bytes: 0 };
 
 struct Ends(Sender<Result<Operation, String>>);
 
-impl Told for Ends {
+impl CompletionListener for Ends {
     fn ended(&self, operation: Operation) {
         let _ = self.0.send(Ok(operation));
     }

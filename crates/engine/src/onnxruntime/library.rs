@@ -8,11 +8,7 @@ use std::{
 };
 
 use libloading::Library;
-use ort::{
-    environment::GlobalThreadPoolOptions,
-    logging::LogLevel,
-    sys::OrtApiBase,
-};
+use ort::{environment::GlobalThreadPoolOptions, logging::LogLevel, sys::OrtApiBase};
 
 use super::{
     arena::Arena,

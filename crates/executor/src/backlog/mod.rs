@@ -47,7 +47,7 @@ pub struct Backlog {
 
 /// A reply's share of a backlog, returned when dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct BacklogShare {
     backlog: Arc<Backlog>,
     bytes: usize,
 }
@@ -102,16 +102,16 @@ impl Backlog {
     }
 
     /// Counts a waiting reply, even beyond the limits.
-    pub fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> BacklogShare {
         self.levels().for_each(|level| _ = level.waiting_bytes.fetch_add(bytes, Ordering::AcqRel));
-        Held { backlog: Arc::clone(self), bytes }
+        BacklogShare { backlog: Arc::clone(self), bytes }
     }
 
     /// Counts a waiting reply.
     ///
     /// # Errors
     /// If the process is over its limit, and the reply's connection holds more than its minimum share.
-    pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Result<Held, Unread> {
+    pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Result<BacklogShare, Unread> {
         if self.of_connection().waiting_bytes() >= self.limits.stream_bytes
             && let Some(unread) = self.levels().last().and_then(Self::excess)
         {
@@ -125,7 +125,7 @@ impl Backlog {
     ///
     /// # Errors
     /// If this level is over its limit, or if [`Self::try_hold`] rejects the response.
-    pub(super) fn try_hold_streamed(self: &Arc<Self>, bytes: usize) -> Result<Held, Unread> {
+    pub(super) fn try_hold_streamed(self: &Arc<Self>, bytes: usize) -> Result<BacklogShare, Unread> {
         if let Some(unread) = self.excess() {
             self.stats.reply_refused();
             return Err(unread);
@@ -177,7 +177,7 @@ impl Backlog {
     }
 }
 
-impl Drop for Held {
+impl Drop for BacklogShare {
     fn drop(&mut self) {
         for level in self.backlog.levels() {
             let before = level.waiting_bytes.fetch_sub(self.bytes, Ordering::AcqRel);

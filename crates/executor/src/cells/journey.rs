@@ -34,7 +34,7 @@ pub(crate) struct Journey {
     /// For each segment, the graph that the request supplied.
     topologies: SmallVec<[Option<Arc<Topology>>; 2]>,
     /// The values written, by segment.
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<SegmentValues>>,
     /// The request's sequence parameters, and the sequence's state once it has joined.
     sequence: Option<InSequence>,
     state: OnceLock<Arc<SequenceState>>,
@@ -45,7 +45,7 @@ pub(crate) struct Journey {
 }
 
 /// The values that a segment's nodes have written.
-struct Left {
+struct SegmentValues {
     /// By output of its first type; outputs that are not read later stay empty.
     values: SmallVec<[Values; 2]>,
     /// The step that ended its loop. Outputs of later steps are ignored.
@@ -68,7 +68,7 @@ enum Values {
 
 /// A node of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct NodePlace {
     pub(crate) segment: usize,
     /// The step, or the node of the tree.
     pub(crate) node: usize,
@@ -109,7 +109,7 @@ impl Journey {
                     Unfolded::Steps(_) => Values::Last(None),
                 };
             }
-            Left { values, last: None, on_card: SmallVec::new() }
+            SegmentValues { values, last: None, on_card: SmallVec::new() }
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
@@ -239,11 +239,11 @@ impl Journey {
     }
 
     /// Returns the place of a node.
-    pub(crate) fn place(&self, number: u32) -> Option<Place> {
+    pub(crate) fn place(&self, number: u32) -> Option<NodePlace> {
         let segment = self.starts.partition_point(|&start| start <= number).checked_sub(1)?;
         let end = *self.starts.get(segment + 1)?;
         let start = self.starts[segment];
-        Some(Place { segment, node: (number - start) as usize, nodes: (end - start) as usize })
+        Some(NodePlace { segment, node: (number - start) as usize, nodes: (end - start) as usize })
     }
 
     /// Returns the index of a node's cell.
@@ -253,12 +253,12 @@ impl Journey {
     }
 
     /// Returns the index of the node's type in its segment. In a tree, nodes without children have the first type.
-    pub(crate) fn role(&self, place: Place) -> usize {
+    pub(crate) fn role(&self, place: NodePlace) -> usize {
         usize::from(!self.children(place).is_empty())
     }
 
     /// Returns the inputs and the cell of a node's type.
-    pub(crate) fn node_type(&self, place: Place) -> &NodeType {
+    pub(crate) fn node_type(&self, place: NodePlace) -> &NodeType {
         &self.programs.unfolding.segments[place.segment].types[self.role(place)]
     }
 
@@ -268,7 +268,7 @@ impl Journey {
         self.topologies[segment].is_some()
     }
 
-    pub(crate) fn children(&self, place: Place) -> &[u32] {
+    pub(crate) fn children(&self, place: NodePlace) -> &[u32] {
         self.topologies[place.segment].as_ref().map_or(&[], |topology| topology.children_of(place.node as u32))
     }
 
@@ -322,7 +322,7 @@ impl Journey {
     }
 
     /// Whether a node is the last root of a tree.
-    pub(crate) fn is_root(&self, place: Place) -> bool {
+    pub(crate) fn is_root(&self, place: NodePlace) -> bool {
         self.root(place.segment) == Some(place.node)
     }
 
@@ -355,12 +355,12 @@ impl Journey {
     }
 
     /// Marks a step as the last of its loop.
-    pub(crate) fn end(&self, place: Place) {
+    pub(crate) fn end(&self, place: NodePlace) {
         self.left.lock()[place.segment].last.get_or_insert(place.node);
     }
 
     /// Whether a step was submitted before an earlier step ended the loop.
-    pub(crate) fn is_past_the_end(&self, place: Place) -> bool {
+    pub(crate) fn is_past_the_end(&self, place: NodePlace) -> bool {
         self.left.lock()[place.segment].last.is_some_and(|last| last < place.node)
     }
 
@@ -368,7 +368,7 @@ impl Journey {
     ///
     /// # Errors
     /// If rows of one tensor differ in their dimensions, or exceed `max_bytes`.
-    pub(crate) fn keep(&self, place: Place, output: usize, row: Row, max_bytes: usize) -> Result<(), String> {
+    pub(crate) fn keep(&self, place: NodePlace, output: usize, row: Row, max_bytes: usize) -> Result<(), String> {
         match &mut self.left.lock()[place.segment].values[output] {
             Values::Last(last) => *last = Some(row),
             Values::Steps { dims, data, last } => {

@@ -12,7 +12,7 @@ mod plan;
 mod row;
 mod sequence;
 
-pub(super) use journey::{Journey, Place};
+pub(super) use journey::{Journey, NodePlace};
 pub(super) use node::{Node, length};
 pub use plan::CellPrograms;
 pub(super) use plan::Keep;

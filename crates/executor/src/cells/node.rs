@@ -8,7 +8,7 @@ use paternoster_model::{
 };
 
 use super::{
-    journey::{Journey, Place},
+    journey::{Journey, NodePlace},
     plan::CellPrograms,
     row::Row,
 };
@@ -18,7 +18,7 @@ use crate::Response;
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     pub(crate) journey: &'a Journey,
-    pub(crate) place: Place,
+    pub(crate) place: NodePlace,
 }
 
 impl<'a> Node<'a> {

@@ -30,7 +30,7 @@ pub(crate) struct SequenceState {
 /// The values of a sequence, and the memory of those in host memory.
 #[derive(Debug)]
 struct KeptRows {
-    rows: BTreeMap<(usize, usize), Kept>,
+    rows: BTreeMap<(usize, usize), KeptValue>,
     memory: Reservation,
     /// Why a value could not be kept. From then on, no request of the sequence can be answered.
     lost: Option<Exhausted>,
@@ -38,7 +38,7 @@ struct KeptRows {
 
 /// Where a value is kept between two requests.
 #[derive(Debug)]
-enum Kept {
+enum KeptValue {
     /// In host memory.
     Row(Row),
     /// On the card, in this one of the sequence's two rows; the other is for the next value.
@@ -70,7 +70,7 @@ impl SequenceState {
     /// Returns the value that the previous request wrote, if it is in host memory.
     pub(super) fn read(&self, segment: usize, output: usize) -> Option<Row> {
         match self.kept.lock().rows.get(&(segment, output)) {
-            Some(Kept::Row(row)) => Some(row.clone()),
+            Some(KeptValue::Row(row)) => Some(row.clone()),
             _ => None,
         }
     }
@@ -88,8 +88,8 @@ impl SequenceState {
         let is_replaced =
             |place: &(usize, usize)| rows.iter().any(|(segment, output, _)| *place == (*segment, *output));
         let others = kept.rows.iter().filter(|(place, _)| !is_replaced(place)).map(|(_, value)| match value {
-            Kept::Row(row) => row.len,
-            Kept::OnCard(_) => 0,
+            KeptValue::Row(row) => row.len,
+            KeptValue::OnCard(_) => 0,
         });
         let bytes = others.sum::<usize>() + rows.iter().map(|(_, _, row)| row.len).sum::<usize>();
         if let Some(more) = bytes.checked_sub(kept.memory.amount())
@@ -101,7 +101,7 @@ impl SequenceState {
             return Err(full);
         }
         for (segment, output, row) in rows {
-            kept.rows.insert((segment, output), Kept::Row(row.copied()));
+            kept.rows.insert((segment, output), KeptValue::Row(row.copied()));
         }
         kept.memory.shrink_to(bytes);
         Ok(())
@@ -110,7 +110,7 @@ impl SequenceState {
     /// Returns which of its two rows on the card holds the value that the previous request wrote, if that is there.
     pub(super) fn row_on_card(&self, segment: usize, output: usize) -> Option<u32> {
         match self.kept.lock().rows.get(&(segment, output)) {
-            Some(Kept::OnCard(row)) => Some(*row),
+            Some(KeptValue::OnCard(row)) => Some(*row),
             _ => None,
         }
     }
@@ -123,7 +123,7 @@ impl SequenceState {
     /// Makes the row that was written last the one that is read.
     pub(super) fn turn(&self, segment: usize, output: usize) {
         let next = self.next_row_on_card(segment, output);
-        self.kept.lock().rows.insert((segment, output), Kept::OnCard(next));
+        self.kept.lock().rows.insert((segment, output), KeptValue::OnCard(next));
     }
 }
 

@@ -14,11 +14,11 @@ use tracing::error;
 
 use super::{
     cells::Cells,
-    flights::{Flight, Flights},
     graph::{Kernels, Loader},
-    journal::Noted,
+    in_flight::{InFlightTask, InFlightTasks},
+    journal::JournalEntry,
     stages::Stages,
-    version::{Reader, Untaken, Version},
+    version::{CardVersion, Reader, Untaken},
     waiting::Waiting,
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(super) enum Message {
     /// Execute an order.
     Order(Arc<dyn Reports>, Order),
     /// The memory of a task is no longer needed.
-    Back(Flight),
+    Back(InFlightTask),
     /// Execute no further orders; the reply says whether all running tasks ended in time.
     Stop { patience: Duration, reply: Sender<bool> },
 }
@@ -53,7 +53,7 @@ pub(super) struct Driver {
     pub(super) options: CudaOptions,
     pub(super) compiler: Compiler,
     pub(super) messages: Receiver<Message>,
-    pub(super) flights: Arc<Flights>,
+    pub(super) flights: Arc<InFlightTasks>,
 }
 
 impl Driver {
@@ -97,18 +97,18 @@ struct Serving {
     parameter_bytes: usize,
     card: Cuda,
     kernels: Kernels,
-    flights: Arc<Flights>,
+    flights: Arc<InFlightTasks>,
     tickets: Tickets,
-    versions: BTreeMap<ModelId, Loaded>,
+    versions: BTreeMap<ModelId, OnCard>,
     /// Unloaded versions that still have tasks in flight.
-    leaving: Vec<(ModelId, Loaded)>,
+    leaving: Vec<(ModelId, OnCard)>,
     waiting: Waiting,
     untaken: Untaken,
 }
 
 /// A version on the card.
-struct Loaded {
-    version: Box<dyn Version>,
+struct OnCard {
+    version: Box<dyn CardVersion>,
     reader: Arc<dyn Reader>,
     /// Sections held by tasks in flight.
     sections_out: usize,
@@ -170,13 +170,13 @@ impl Serving {
         self.card.begin_load();
         let (kernels, parameter_bytes) = (&self.kernels, self.parameter_bytes);
         let loader = Loader { card: &mut self.card, kernels, parameter_bytes, places_rows: false };
-        let version: Box<dyn Version> = match (programs.cells(), &mut knobs.policy) {
+        let version: Box<dyn CardVersion> = match (programs.cells(), &mut knobs.policy) {
             (Some(cells), Policy::Cellular(cellular)) => Box::new(Cells::load(loader, cells, cellular)?),
             (Some(_), _) => return Err("its cells have no policy of cells".to_owned()),
             (None, _) => Box::new(Stages::load(loader, spec, programs, &mut knobs)?),
         };
         let reader = version.reader();
-        self.versions.insert(model, Loaded { version, reader, sections_out: 0 });
+        self.versions.insert(model, OnCard { version, reader, sections_out: 0 });
         Ok((knobs, self.card.reserved_bytes().saturating_sub(before) as u64))
     }
 
@@ -279,7 +279,7 @@ impl Serving {
         }
         // The poller pops tasks in launch order and may see this one complete before `issue` returns, so the task is
         // registered first.
-        self.flights.begin(Flight {
+        self.flights.begin(InFlightTask {
             pool: Arc::clone(pool),
             job,
             section,
@@ -290,7 +290,7 @@ impl Serving {
             issued_ns: pool.begins(),
         });
         let (work, accesses) = (CudaWork { graph, parameters: filled.parameters }, filled.accesses);
-        self.flights.note(|| Noted::Issued { task: Box::new(task.clone()), accesses: accesses.clone() });
+        self.flights.note(|| JournalEntry::Issued { task: Box::new(task.clone()), accesses: accesses.clone() });
         match issue(&mut self.card, &mut self.tickets, &(&task).into(), &accesses, work) {
             Ok(_) => {
                 loaded.version.issued(&task);
@@ -299,7 +299,7 @@ impl Serving {
             // The launch may have reached the card, so the task stays in flight; `lose` fails it with the others.
             Err(DeviceError::Lost(reason)) => Launch::Lost(reason),
             Err(error) => {
-                self.flights.note(|| Noted::Refused(task.id));
+                self.flights.note(|| JournalEntry::Refused(task.id));
                 let Some(flight) = self.flights.take_back(task.lane.0) else { return Launch::Launched };
                 let began = Some(flight.issued_ns);
                 Launch::Fails { job: self.release(flight), began, reason: error.to_string() }
@@ -308,15 +308,15 @@ impl Serving {
     }
 
     /// Handles the return of a task, whose memory the host no longer reads: frees its section and its ticket.
-    fn back(&mut self, flight: Flight) {
+    fn back(&mut self, flight: InFlightTask) {
         self.tickets.landed(flight.job.task.id);
         self.release(flight);
         self.free_those_that_left();
     }
 
     /// Returns a task's section to its program, on the lane where it ran.
-    fn release(&mut self, flight: Flight) -> Job {
-        let Flight { job, section, is_taken, .. } = flight;
+    fn release(&mut self, flight: InFlightTask) -> Job {
+        let InFlightTask { job, section, is_taken, .. } = flight;
         let model = job.task.model;
         if is_taken {
             self.untaken.remove(&job.task);

@@ -54,7 +54,7 @@ pub(super) struct Move {
     /// moved whole.
     pub(super) counts: Option<usize>,
     pub(super) row_bytes: RowBytes,
-    pub(super) place: Place,
+    pub(super) place: RowsPlace,
     /// For a gather of state, its number among such gathers: the first row of a request lies elsewhere, at a place of
     /// its own.
     pub(super) begins: Option<usize>,
@@ -62,7 +62,7 @@ pub(super) struct Move {
 
 /// Where rows lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum RowsPlace {
     /// In the ring of this index that the host writes.
     Brought(usize),
     /// In the ring of this index that the host reads.
@@ -335,7 +335,7 @@ impl<'a> InGraph<'a> {
         let lengths = self.size.lengths;
         let outputs = self.around.scatters.iter().map(|(output, to)| self.words(to, program.output(lengths, *output)));
         let faults = program.faults(lengths).map(|faults| {
-            let place = Place::Rows(self.first.faults.address(), self.ring_rows());
+            let place = RowsPlace::Rows(self.first.faults.address(), self.ring_rows());
             let row_bytes = size_of::<u32>().into();
             self.words(&Move { list: self.around.faults, counts: None, row_bytes, place, begins: None }, faults)
         });
@@ -360,10 +360,10 @@ impl<'a> InGraph<'a> {
     fn words(&self, of: &Move, batch: Address) -> MoveWords {
         let (pitch, row_bytes) = (of.row_bytes.pitch(), of.row_bytes.at(self.size.lengths));
         let (table, rows, pitch) = match of.place {
-            Place::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows(), pitch),
-            Place::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows(), pitch),
-            Place::Rows(address, rows) => (address, rows, pitch),
-            Place::Entries(address, rows, bytes) => (address, rows, bytes),
+            RowsPlace::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows(), pitch),
+            RowsPlace::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows(), pitch),
+            RowsPlace::Rows(address, rows) => (address, rows, pitch),
+            RowsPlace::Entries(address, rows, bytes) => (address, rows, bytes),
         };
         let word = |list: usize| (self.places.list(list) / size_of::<i32>()) as i32;
         let first_place = self.list_of_places(of).map_or(-1, |list| list as i32 * self.section_rows as i32);
@@ -382,8 +382,8 @@ impl<'a> InGraph<'a> {
     /// Returns the list with the places of a move's rows; `None` if its rows have no places of their own.
     fn list_of_places(&self, of: &Move) -> Option<usize> {
         let ring = match of.place {
-            Place::Brought(ring) if self.places_rows => Ring::Brought(ring),
-            Place::Fetched(ring) if self.places_rows => Ring::Fetched(ring),
+            RowsPlace::Brought(ring) if self.places_rows => Ring::Brought(ring),
+            RowsPlace::Fetched(ring) if self.places_rows => Ring::Fetched(ring),
             _ => Ring::Begins(of.begins?),
         };
         Some(ring.list(self.around.brought.len(), self.around.fetched.len(), self.places_rows))

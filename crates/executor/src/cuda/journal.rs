@@ -7,11 +7,11 @@ use paternoster_device::Access;
 
 /// The record of one card. It is kept only on request, because it grows with each task.
 #[derive(Debug, Default)]
-pub struct Journal(Mutex<Vec<Noted>>);
+pub struct Journal(Mutex<Vec<JournalEntry>>);
 
 /// An entry of a journal.
 #[derive(Clone, Debug)]
-pub enum Noted {
+pub enum JournalEntry {
     /// A task is about to be issued.
     Issued {
         /// The task, which names its stream and what it waits for.
@@ -27,11 +27,11 @@ pub enum Noted {
 
 impl Journal {
     /// Removes and returns all entries so far.
-    pub fn take(&self) -> Vec<Noted> {
+    pub fn take(&self) -> Vec<JournalEntry> {
         std::mem::take(&mut self.0.lock())
     }
 
-    pub(super) fn note(&self, noted: Noted) {
+    pub(super) fn note(&self, noted: JournalEntry) {
         self.0.lock().push(noted);
     }
 }

@@ -12,8 +12,8 @@
 
 mod cells;
 mod driver;
-mod flights;
 mod graph;
+mod in_flight;
 mod journal;
 mod parameters;
 mod row_bytes;
@@ -41,16 +41,16 @@ use paternoster_observe::CardMemory;
 pub(super) use self::cells::CellLimits;
 use self::{
     driver::{Driver, Message},
-    flights::{Flights, GiveBack, take_outputs},
+    in_flight::{GiveBack, InFlightTasks, take_outputs},
 };
 pub use self::{
-    journal::{Journal, Noted},
+    journal::{Journal, JournalEntry},
     stages::{CapturedStages, StageLaunch},
 };
 use super::{
     StagePrograms,
     backend::{Backend, Order, Reports},
-    loaded::Loaded,
+    version::ServedVersion,
 };
 
 /// Maximum operations in flight on one stream.
@@ -118,7 +118,8 @@ impl Card {
         let to_driver = sender.clone();
         // A send fails only once the driver has stopped, and then nothing is reused.
         let give_back: GiveBack = Arc::new(move |flight| _ = to_driver.send(Message::Back(flight)));
-        let flights = Arc::new(Flights::new(shard, lanes, taker, Arc::clone(&give_back), options.journal.clone()));
+        let flights =
+            Arc::new(InFlightTasks::new(shard, lanes, taker, Arc::clone(&give_back), options.journal.clone()));
         let cuda = CudaOptions {
             ordinal: options.ordinal,
             streams: lanes,
@@ -153,7 +154,7 @@ impl Backend for Card {
         self.lane_knobs
     }
 
-    fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
         // Compiling is slow and does not need the card's thread, which keeps launching tasks meanwhile.
         let programs = version.programs.iter().filter_map(|program| program.on_card());
         programs.into_iter().try_for_each(|program| program.compile(&self.compiler))?;

@@ -9,10 +9,10 @@ use paternoster_engine::{RowFailure, RunSize};
 use smallvec::SmallVec;
 
 use super::{graph::OnCard, parameters::Section};
-use crate::{job::Job, ran::Outputs};
+use crate::{job::Job, job::Outputs};
 
 /// A version on a card. Owned by the card's thread.
-pub(super) trait Version {
+pub(super) trait CardVersion {
     /// Its programs, indexed by cell or stage.
     fn programs(&mut self) -> &mut [OnCard];
 

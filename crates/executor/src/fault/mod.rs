@@ -12,11 +12,11 @@ use std::{
 
 use tracing::error;
 
-use super::{InferError, Pool, loaded::Version, record::Record, state::After};
+use super::{InferError, Pool, record::Record, state::After, version::VersionState};
 
 /// The contents of a pool that ends: the requests in flight and the loaded versions. Must be dropped without holding
 /// the pool's lock, because versions return to the pool.
-pub(super) type Remains = (Vec<Record>, Vec<Version>);
+pub(super) type Remains = (Vec<Record>, Vec<VersionState>);
 
 impl Pool {
     /// Runs code that must not panic, without the pool's lock. Ends the pool and returns `None` if it panics.

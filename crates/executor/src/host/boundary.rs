@@ -10,7 +10,7 @@ use paternoster_device::{Buffer, BufferPool, RowBuffer, RowsMut};
 use paternoster_model::{BoundaryDim, BoundaryTensor, Dims, element_count};
 use smallvec::SmallVec;
 
-use super::gather::Data;
+use crate::gather::Data;
 
 /// The rows of a task by their places in the batch, in the task's order.
 pub(crate) struct Places {

@@ -11,13 +11,13 @@ use paternoster_observe::ExecutionTimings;
 use smallvec::SmallVec;
 
 use super::{
-    gather::{Gathered, with_rows},
     node_rows::{Group, NodeRows, gather, groups},
     output_bytes::{check_declared, check_made},
 };
 use crate::{
     cells::{CellPrograms, Journey, Node, Row, fits},
-    ran::{Outputs, Ran, nanos},
+    gather::{Gathered, with_rows},
+    job::{Outputs, TaskOutput, nanos},
     strings::Elements,
 };
 
@@ -53,7 +53,7 @@ struct RanNode {
 }
 
 /// The outputs of a run for one node.
-struct Given<'a> {
+struct NodeOutputs<'a> {
     outputs: &'a [BatchOutput],
     /// Where rows of strings start.
     starts: &'a [Vec<usize>],
@@ -65,7 +65,7 @@ struct Given<'a> {
     lengths: &'a Lengths,
 }
 
-impl Given<'_> {
+impl NodeOutputs<'_> {
     /// Returns a node's row of an output, without its padding along the first axis. If the node iterates over rows,
     /// returns all of them as one row with a new first axis.
     fn row(&self, spec: &TensorSpec, output: usize, by_rows: bool) -> Row {
@@ -99,13 +99,13 @@ impl<'a> CellTask<'a> {
     /// # Errors
     /// If a node's input is missing, nodes do not fit together, the program fails, or an output does not match the
     /// cell's specification.
-    pub(crate) fn run(&self) -> Result<Ran, String> {
+    pub(crate) fn run(&self) -> Result<TaskOutput, String> {
         let cell = self.programs.unfolding.cells.get(self.cell);
         let cell = cell.ok_or_else(|| format!("there is no cell {}", self.cell))?;
         self.run_cell(cell).map_err(|fault| format!("cell '{}': {fault}", cell.name))
     }
 
-    fn run_cell(&self, cell: &CellSpec) -> Result<Ran, String> {
+    fn run_cell(&self, cell: &CellSpec) -> Result<TaskOutput, String> {
         let nodes = self.nodes.iter().map(|&(journey, number)| Node::of(journey, number, self.programs, self.cell));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
@@ -118,7 +118,7 @@ impl<'a> CellTask<'a> {
                 Err(fault) => failures.push(failure(cell, number, &fault)),
             }
         }
-        let mut ran = Ran {
+        let mut ran = TaskOutput {
             outputs: None,
             outcomes: vec![RowOutcome { next: Next::On, emitted: false }; nodes.len()],
             failures,
@@ -221,11 +221,19 @@ fn rows_of(cell: &CellSpec, node: &Node<'_>, number: usize) -> Result<NodeRows, 
 }
 
 /// Stores the outputs of a run. A node whose outputs cannot be stored fails alone.
-fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, outputs: &mut Outputs, ran: &mut Ran) {
+fn leave(
+    cell: &CellSpec,
+    nodes: &[Node<'_>],
+    run: &GroupRun,
+    max_bytes: usize,
+    outputs: &mut Outputs,
+    ran: &mut TaskOutput,
+) {
     let mut at = 0;
     for RanNode { node: number, count, lengths } in &run.nodes {
         let (number, count) = (*number, *count);
-        let given = Given { outputs: &run.outputs, starts: &run.starts, count: run.count, at: at..at + count, lengths };
+        let given =
+            NodeOutputs { outputs: &run.outputs, starts: &run.starts, count: run.count, at: at..at + count, lengths };
         at += count;
         let node = nodes[number];
         let by_rows = node.node_type().goes_over_rows();

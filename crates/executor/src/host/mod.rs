@@ -6,12 +6,10 @@
 
 mod boundary;
 pub(super) mod cell_task;
-pub(super) mod gather;
 mod node_rows;
 mod output_bytes;
 mod pairs;
 mod run;
-pub(super) mod short_runs;
 mod stage_task;
 pub(super) mod trial;
 pub(super) mod warm_up;
@@ -33,7 +31,7 @@ use super::{
     backend::{Backend, Order, Reports},
     dispatch::{Tickets, issue},
     job::Job,
-    loaded::Loaded,
+    version::ServedVersion,
 };
 
 /// The CPU, or a part of it, as the device of one shard.
@@ -77,7 +75,7 @@ impl Backend for Host {
         self.cpu.streams()
     }
 
-    fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
         self.pairs.lock().load(model, &version.programs, knobs.max_batch_rows);
         Ok(())
     }

@@ -6,7 +6,7 @@ use paternoster_device::BufferPool;
 use paternoster_model::{Dims, TensorSpec, element_count, unfold::CellSpec};
 use smallvec::SmallVec;
 
-use super::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows};
+use crate::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows};
 use crate::{cells::Row, strings::Elements};
 
 /// The rows of a run that one node provides: one, or one for each row of the tensors that it iterates over.

@@ -7,13 +7,12 @@ use paternoster_device::BufferPool;
 use paternoster_engine::StopSignal;
 use smallvec::SmallVec;
 
-use super::{
-    boundary::Places, cell_task::CellTask, gather::Part, stage_task::StageTask, whole_task::WholeTask, work::HostTask,
-};
+use super::{boundary::Places, cell_task::CellTask, stage_task::StageTask, whole_task::WholeTask, work::HostTask};
 use crate::{
     cells::{CellPrograms, Journey},
+    gather::Part,
     job::Member,
-    ran::Ran,
+    job::TaskOutput,
     stages::{Programs, Stages},
 };
 
@@ -22,7 +21,7 @@ impl HostTask {
     ///
     /// # Errors
     /// If the program fails, or if its outputs do not match the specification.
-    pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Result<Ran, String> {
+    pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Result<TaskOutput, String> {
         let job = &self.job;
         let model = &*job.model;
         let parts: SmallVec<[Part<'_>; 8]> = job.members.iter().map(Member::part).collect();
@@ -61,7 +60,7 @@ impl HostTask {
         Ok(ran)
     }
 
-    fn run_cell(&self, programs: &CellPrograms, on: RunContext<'_>) -> Result<Ran, String> {
+    fn run_cell(&self, programs: &CellPrograms, on: RunContext<'_>) -> Result<TaskOutput, String> {
         let mut nodes: SmallVec<[(&Journey, u32); 32]> = SmallVec::with_capacity(self.job.members.len());
         for member in &self.job.members {
             let Some(journey) = member.journey.as_deref() else { return Err("a request has not unfolded".to_owned()) };
@@ -77,7 +76,7 @@ impl HostTask {
         parts: &[Part<'_>],
         lengths: &[&Lengths],
         on: RunContext<'_>,
-    ) -> Result<Ran, String> {
+    ) -> Result<TaskOutput, String> {
         let (spec, number) = (&*self.job.model.spec, usize::from(self.job.task.cell.0));
         if number >= stages.stages.len() {
             return Err(format!("model '{}' has no stage {number}", spec.name));

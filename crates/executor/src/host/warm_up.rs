@@ -8,15 +8,15 @@ use paternoster_model::ModelSpec;
 
 use super::{
     boundary::{BoundaryRows, Places},
-    gather::Part,
     stage_task::StageTask,
     trial::{Trial, run_alone},
     whole_task::WholeTask,
 };
 use crate::{
     InputTensor, Pool, StagePrograms,
-    admit::Admission,
+    admission::Admission,
     cells::{CellPrograms, ProgramInputs, unfold},
+    gather::Part,
     stages::Programs,
 };
 

@@ -9,12 +9,10 @@ use paternoster_model::ModelSpec;
 use paternoster_observe::ExecutionTimings;
 use smallvec::SmallVec;
 
-use super::{
-    gather::{Part, gather},
-    output_bytes::{check_declared, check_made},
-};
+use super::output_bytes::{check_declared, check_made};
 use crate::{
-    ran::{Outputs, Ran, nanos},
+    gather::{Part, gather},
+    job::{Outputs, TaskOutput, nanos},
     scatter::{BatchLengths, expected_shapes, scatter},
 };
 
@@ -37,7 +35,7 @@ impl WholeTask<'_> {
     ///
     /// # Errors
     /// If the parts do not match their shapes, the program fails, or its outputs do not match the specification.
-    pub(super) fn run(&self, class: &ShapeClass) -> Result<Ran, String> {
+    pub(super) fn run(&self, class: &ShapeClass) -> Result<TaskOutput, String> {
         let preferred = ShapeClass(class.0.iter().map(|&length| self.program.preferred_length(length)).collect());
         if preferred == *class {
             return self.run_at(class);
@@ -55,7 +53,7 @@ impl WholeTask<'_> {
         ran
     }
 
-    fn run_at(&self, class: &ShapeClass) -> Result<Ran, String> {
+    fn run_at(&self, class: &ShapeClass) -> Result<TaskOutput, String> {
         let Self { spec, program, parts, lengths, steps, buffers, stop } = *self;
         let started = Instant::now();
         let rows = steps.len() as u32;
@@ -80,7 +78,7 @@ impl WholeTask<'_> {
         };
         let Execution { outcomes, failures, delays, .. } = execution;
         let outputs = Some(Outputs { responses, ..Outputs::default() });
-        Ok(Ran { outputs, outcomes, failures, delays, timings })
+        Ok(TaskOutput { outputs, outcomes, failures, delays, timings })
     }
 }
 

@@ -14,8 +14,8 @@ use super::boundary::BoundaryRows;
 use crate::{
     backend::Reports,
     dispatch::Tickets,
+    job::TaskOutput,
     job::{Finished, Job},
-    ran::Ran,
 };
 
 /// A task with the memory of its batch.
@@ -36,7 +36,7 @@ pub(super) struct LaneWork {
     pub(super) tickets: Arc<Mutex<Tickets>>,
     pub(super) task: HostTask,
     pub(super) began: Option<Ns>,
-    pub(super) ran: Option<Ran>,
+    pub(super) ran: Option<TaskOutput>,
 }
 
 impl HostWork for LaneWork {
@@ -51,7 +51,7 @@ impl HostWork for LaneWork {
         let Self { pool, shard, tickets, task: HostTask { job, .. }, began, ran, .. } = self;
         tickets.lock().landed(job.task.id);
         let finished = match (outcome, ran) {
-            (Ok(()), Some(ran)) => Finished::Ran(ran),
+            (Ok(()), Some(ran)) => Finished::Completed(ran),
             // The pool was stopped and has answered the requests.
             (Err(WorkFailure::Stopped) | Ok(()), _) => return,
             (Err(failure), _) => Finished::Failed(job.failed(failure)),

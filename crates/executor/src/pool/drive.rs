@@ -14,8 +14,8 @@ use super::{Pool, shard::Shard};
 use crate::{
     InferError,
     backend::Reports,
+    job::Outputs,
     job::{Finished, Job},
-    ran::Outputs,
     state::{After, Recalled, Replacement, State},
 };
 

@@ -30,9 +30,9 @@ use super::{
     cuda::placed_ports,
     host::Host,
     indices::IndexChecks,
-    loaded::Loaded,
-    longest::Longest,
+    length_limits::LengthLimits,
     state::{Numbers, Responsiveness, State},
+    version::ServedVersion,
 };
 
 /// Settings of a pool.
@@ -200,7 +200,7 @@ impl Pool {
         let spec = Arc::new(spec);
         let stats = Arc::new(ModelStats::with_stages(knobs.max_batch_rows, programs.count()));
         let loaded =
-            Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit, &self.sequence_state);
+            ServedVersion::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit, &self.sequence_state);
         let (hangs, limit_ns) = (Arc::clone(&loaded.hangs), loaded.limit_ns);
         let cells = loaded.programs.cells().cloned();
         let indices = IndexChecks::new(&loaded.programs);
@@ -218,7 +218,7 @@ impl Pool {
             settled => settled?,
         };
         let is_on_cards = homes.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
-        let longest = if is_on_cards { Longest::on_cards(&loaded.programs) } else { Longest::default() };
+        let longest = if is_on_cards { LengthLimits::on_cards(&loaded.programs) } else { LengthLimits::default() };
         let card_ports = self.card_ports(&spec, &loaded.programs, &homes, &indices);
         // Before the shards, so that the timeline knows the model of every task.
         self.timeline.model_up(id.0, &spec.name, spec.version);
@@ -268,7 +268,7 @@ impl Pool {
     fn settle_in(
         self: &Arc<Self>,
         id: ModelId,
-        loaded: &Loaded,
+        loaded: &ServedVersion,
         knobs: &Knobs,
         among: Vec<usize>,
     ) -> Result<(Box<[usize]>, Vec<Knobs>), String> {
@@ -286,7 +286,7 @@ impl Pool {
     fn load(
         self: &Arc<Self>,
         id: ModelId,
-        loaded: &Loaded,
+        loaded: &ServedVersion,
         homes: &[usize],
         knobs: &Knobs,
     ) -> Result<Vec<Knobs>, String> {

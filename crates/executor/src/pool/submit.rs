@@ -14,7 +14,7 @@ use crate::{
     clock::duration_ns,
     location::{Location, Whereabouts},
     record::Sink,
-    state::{Asked, Due},
+    state::{Submission, TimeLimits},
 };
 
 impl Pool {
@@ -45,12 +45,12 @@ impl Pool {
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         // Requests of sequences stay on the shard that holds the sequence's state.
         let whereabouts = may_move.then(Whereabouts::new);
-        let mut asked = Asked { request, graph, backlog, sink, whereabouts };
+        let mut asked = Submission { request, graph, backlog, sink, whereabouts };
         // A shard gives the request back if its device was lost meanwhile; then another one is tried.
         while let Some(shard) = self.home_of(handle, &asked.request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {
                 let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-                let admitted = state.submit(now, handle, asked, Due { board_by, expiry }, after);
+                let admitted = state.submit(now, handle, asked, TimeLimits { board_by, expiry }, after);
                 // A request that is alone may run on the calling thread, which saves the switch to the lane's thread
                 // and back.
                 let alone = state.in_flight() == 1;

@@ -27,9 +27,9 @@ use crate::{
     backend::{Backend, Order, Reports},
     dispatch::{Tickets, issue},
     job::{Finished, Job},
-    loaded::Loaded,
-    ran::{Outputs, Ran},
+    job::{Outputs, TaskOutput},
     stages::Programs,
+    version::ServedVersion,
 };
 
 /// One device: the interface to the pool, and to the test.
@@ -46,10 +46,10 @@ pub(super) struct Floor {
     behaviour: Behaviour,
     planted: Option<Planted>,
     tickets: Tickets,
-    versions: BTreeMap<ModelId, Version>,
+    versions: BTreeMap<ModelId, SimVersion>,
     used_rows: u64,
     /// Tasks on the device.
-    flights: Vec<Flight>,
+    flights: Vec<InFlightTask>,
     /// Completed tasks whose outputs the host has not taken yet, in the order of completion.
     untaken: VecDeque<Untaken>,
     /// Output rows that are free.
@@ -60,7 +60,7 @@ pub(super) struct Floor {
 }
 
 /// The memory of a version on the device.
-struct Version {
+struct SimVersion {
     reserved: Reserved,
     /// For each stage or cell, the sizes that it runs in; empty if it runs in any.
     buckets: Vec<Box<[u32]>>,
@@ -72,7 +72,7 @@ enum Reserved {
 }
 
 /// A task on the device.
-pub(super) struct Flight {
+pub(super) struct InFlightTask {
     pub(super) job: Job,
     operation: Operation,
     /// Buffer of its outputs until they are taken.
@@ -84,7 +84,7 @@ pub(super) struct Flight {
 
 struct Untaken {
     at: Ns,
-    flight: Flight,
+    flight: InFlightTask,
     outcomes: Vec<RowOutcome>,
 }
 
@@ -122,7 +122,7 @@ impl Backend for Simulated {
         self.lane_knobs
     }
 
-    fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
         let mut floor = self.floor.lock();
         let rows = match (&version.programs.0, &knobs.policy) {
             (Programs::Cells(_), Policy::Cellular(cellular)) => cells::SlotTable::rows(cellular.slots),
@@ -144,7 +144,7 @@ impl Backend for Simulated {
             Policy::Cellular(cellular) => cellular.cells.iter().map(|cell| cell.buckets.clone()).collect(),
             _ => knobs.stages.iter().map(|stage| stage.buckets.clone()).collect(),
         };
-        floor.versions.insert(model, Version { reserved, buckets });
+        floor.versions.insert(model, SimVersion { reserved, buckets });
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Floor {
         let order = (&unordered).into();
         let issued = issue(&mut self.sim, &mut self.tickets, &order, &accesses, work);
         let operation = issued.map_err(|error| format!("{:?}: {error}", task.id))?;
-        self.flights.push(Flight { job, operation, out, out_rows, fails });
+        self.flights.push(InFlightTask { job, operation, out, out_rows, fails });
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl Floor {
 
     fn rest(&mut self, model: ModelId) -> Result<(), String> {
         match self.versions.get_mut(&model) {
-            Some(Version { reserved: Reserved::Arenas(arenas), .. }) => arenas.rest(&mut self.sim),
+            Some(SimVersion { reserved: Reserved::Arenas(arenas), .. }) => arenas.rest(&mut self.sim),
             _ => Ok(()),
         }
     }
@@ -320,10 +320,10 @@ pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usiz
     let outcomes = here.behaviour.outcomes(job);
     let timings = ExecutionTimings { compute_infer_ns: ended_ns - started_ns, ..ExecutionTimings::default() };
     let of_requests = outcomes.clone();
-    let ran = Ran { outputs: None, outcomes: of_requests, failures: Vec::new(), delays: Vec::new(), timings };
+    let ran = TaskOutput { outputs: None, outcomes: of_requests, failures: Vec::new(), delays: Vec::new(), timings };
     here.counts.completed_before_taken += u64::from(!here.untaken.is_empty());
     drop(here);
-    Arc::clone(pool).completed(shard, Some(started_ns), &flight.job, Finished::Ran(ran));
+    Arc::clone(pool).completed(shard, Some(started_ns), &flight.job, Finished::Completed(ran));
     let mut here = floor.lock();
     let before = here.untaken.back().map_or(0, |untaken| untaken.at);
     let at = before.max(now + here.behaviour.take_ns());
@@ -337,7 +337,7 @@ pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usiz
 }
 
 impl Floor {
-    fn outputs(&mut self, flight: &Flight, outcomes: &[RowOutcome]) -> Result<Outputs, String> {
+    fn outputs(&mut self, flight: &InFlightTask, outcomes: &[RowOutcome]) -> Result<Outputs, String> {
         let rows = super::rows_of(&flight.job.task).count() as u32;
         let read = |row| self.sim.read(flight.out, row).map_err(|error| format!("{:?}: {error}", flight.job.task.id));
         let mut values = (0..rows).map(read).collect::<Result<Vec<u64>, String>>()?;

@@ -19,7 +19,7 @@ use crate::{job::Job, record::Payload};
 
 /// What devices record about requests, by the requests' numbers.
 #[derive(Default)]
-pub(super) struct Noted {
+pub(super) struct RunRecord {
     /// For each device, the requests of which it had rows.
     pub(super) ran: Vec<BTreeSet<u64>>,
     /// Requests that failed in a task of their own.
@@ -72,11 +72,11 @@ pub(super) struct Behaviour {
     world: Arc<World>,
     shard: usize,
     rng: Rng,
-    noted: Arc<Mutex<Noted>>,
+    noted: Arc<Mutex<RunRecord>>,
 }
 
 impl Behaviour {
-    pub(super) fn new(world: &Arc<World>, shard: usize, noted: &Arc<Mutex<Noted>>) -> Self {
+    pub(super) fn new(world: &Arc<World>, shard: usize, noted: &Arc<Mutex<RunRecord>>) -> Self {
         let rng = Rng::new(world.scenario.seed ^ (shard as u64 + 1) << 32);
         Self { world: Arc::clone(world), shard, rng, noted: Arc::clone(noted) }
     }

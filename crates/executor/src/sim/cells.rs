@@ -14,8 +14,8 @@ use super::values::{Counts, ROW_BYTES, START, bytes, value, whole};
 
 use crate::{
     cells::{Journey, Row},
+    job::Outputs,
     job::{Job, Member},
-    ran::Outputs,
 };
 
 /// Rows per slot.

@@ -18,7 +18,7 @@ use paternoster_device::{BufferPool, StreamId};
 
 use super::{
     backend::{Floor, Simulated, advance},
-    behaviour::{Behaviour, Noted, Planted, number_of},
+    behaviour::{Behaviour, Planted, RunRecord, number_of},
     oracle,
     rng::Rng,
     values::{ROW_BYTES, value},
@@ -86,7 +86,7 @@ struct Run {
     handles: Vec<Option<Arc<ModelHandle>>>,
     now: Ns,
     clock: Arc<AtomicU64>,
-    noted: Arc<Mutex<Noted>>,
+    noted: Arc<Mutex<RunRecord>>,
     /// Requests that waited on a device when it was lost, and may move to others.
     waited: BTreeSet<u64>,
     /// Number of requests sent.
@@ -141,7 +141,7 @@ pub(super) fn play(seed: u64, planted: Option<Planted>) -> Result<Happened, Stri
 impl Run {
     fn new(world: World, planted: Option<Planted>) -> Result<Self, String> {
         let world = Arc::new(world);
-        let (clock, noted) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Noted>>::default());
+        let (clock, noted) = (Arc::<AtomicU64>::default(), Arc::<Mutex<RunRecord>>::default());
         noted.lock().ran.resize_with(world.shards, Default::default);
         let devices = (0..world.shards).map(|shard| {
             let behaviour = Behaviour::new(&world, shard, &noted);

@@ -10,7 +10,7 @@ use super::{
     values::{Counts, ROW_BYTES, bytes, value, whole},
 };
 
-use crate::{OutputTensor, Response, job::Job, pieces::Piece, ran::Outputs, stages::Programs};
+use crate::{OutputTensor, Response, job::Job, job::Outputs, pieces::Piece, stages::Programs};
 
 /// The buffers of a version, by boundary and pair.
 pub(super) struct Arenas {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paternoster_batching::{Arrival, End, Ns};
 
 use super::{Incident, Replacement};
-use crate::{InferError, backend::Order, cells::SequenceState, loaded::Version, record::Record};
+use crate::{InferError, backend::Order, cells::SequenceState, record::Record, version::VersionState};
 
 /// Everything that may wake, drop or block, and is therefore done after the lock is released.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct After {
     pub(crate) refused: Vec<(Record, InferError)>,
     /// Requests that move to another device.
     pub(crate) recalled: Vec<Recalled>,
-    pub(crate) dropped: Vec<Version>,
+    pub(crate) dropped: Vec<VersionState>,
     /// State of sequences that are over.
     pub(crate) forgotten: Vec<Arc<SequenceState>>,
     pub(crate) wake_at: Option<Ns>,

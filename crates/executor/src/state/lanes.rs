@@ -10,13 +10,13 @@ use tracing::{debug, error, info, warn};
 use super::{After, State, find};
 use crate::{
     InferError,
-    watch::{Flight, Found, StopReason},
+    watch::{Found, InFlightTask, StopReason},
 };
 
 /// A change in the state of a task that must stop. Each is logged and may change whether the server is ready.
 pub(crate) struct Incident {
     lane: LaneId,
-    flight: Flight,
+    flight: InFlightTask,
     kind: IncidentKind,
 }
 
@@ -44,17 +44,17 @@ pub struct Responsiveness {
 /// A lane that needs a new thread, and the task that occupies the old one.
 pub(crate) struct Replacement {
     pub(crate) lane: LaneId,
-    pub(crate) flight: Flight,
+    pub(crate) flight: InFlightTask,
 }
 
 impl Incident {
-    pub(crate) fn returned(lane: LaneId, flight: Flight) -> Self {
+    pub(crate) fn returned(lane: LaneId, flight: InFlightTask) -> Self {
         Self { lane, flight, kind: IncidentKind::Returned }
     }
 
     /// Logs the incident.
     pub(crate) fn report(&self, now: Ns, device: usize) {
-        let Flight { loaded, stage, since, .. } = &self.flight;
+        let InFlightTask { loaded, stage, since, .. } = &self.flight;
         let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
         let seconds = Duration::from_nanos(now.saturating_sub(*since)).as_secs_f64();
         match self.kind {
@@ -72,7 +72,7 @@ impl Incident {
     }
 }
 
-impl Flight {
+impl InFlightTask {
     /// Returns the error for the task's requests of this model, which may differ from the task's own model.
     pub(crate) fn overdue_reason(&self, model: &str) -> String {
         format!("model '{model}' does not respond: {}", self.loaded.hangs.reason_of(usize::from(self.stage)))

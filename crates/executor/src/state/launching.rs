@@ -9,8 +9,8 @@ use super::{After, State};
 use crate::{
     backend::Order,
     job::{Guest, Job, Member},
-    loaded::longer,
-    watch::Flight,
+    version::longer,
+    watch::InFlightTask,
 };
 
 impl State {
@@ -33,7 +33,8 @@ impl State {
             }
             members.push(Member { span, payload, journey, step: record.step, guest });
         }
-        let flight = Flight { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
+        let flight =
+            InFlightTask { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
         let (stop, check_at) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
         after.watch_at = check_at.or(after.watch_at);
         self.record_launch(now, &task);

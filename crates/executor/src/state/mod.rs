@@ -2,11 +2,11 @@
 //! core's actions on them.
 
 mod after;
-mod asked;
 mod delays;
 mod lanes;
 mod launching;
 mod outputs;
+mod submission;
 mod timeline_entries;
 
 use std::{
@@ -26,8 +26,8 @@ use slab::Slab;
 pub use self::lanes::Responsiveness;
 pub(super) use self::{
     after::{After, Recalled},
-    asked::{Asked, Due},
     lanes::{Incident, Replacement},
+    submission::{Submission, TimeLimits},
 };
 use self::{
     delays::Delays,
@@ -38,12 +38,12 @@ use super::{
     backend::Order,
     cells::Journey,
     job::{Finished, Job},
-    loaded::{Loaded, Version},
+    job::{Outputs, TaskOutput},
     location::Location,
     pieces::Piece,
-    ran::{Outputs, Ran},
     record::{Payload, Record, Sink},
     stages::Programs,
+    version::{ServedVersion, VersionState},
     watch::{Returned, StopReason, Watch},
 };
 
@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) requests: Slab<Record>,
     /// Makes each request's id unique in the pool: the upper half of the id, above the index in `requests`.
     serial: u32,
-    models: HashMap<ModelId, Version>,
+    models: HashMap<ModelId, VersionState>,
     pub(super) watch: Watch,
     pub(super) delays: Delays,
     timeline: Arc<Timeline>,
@@ -121,8 +121,15 @@ impl State {
         self.core.load()
     }
 
-    pub(super) fn bring_up(&mut self, now: Ns, id: ModelId, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) {
-        self.models.insert(id, Version::new(loaded, knobs.queueing.preserve_ordering));
+    pub(super) fn bring_up(
+        &mut self,
+        now: Ns,
+        id: ModelId,
+        loaded: Arc<ServedVersion>,
+        knobs: Knobs,
+        after: &mut After,
+    ) {
+        self.models.insert(id, VersionState::new(loaded, knobs.queueing.preserve_ordering));
         self.step(now, Event::ModelUp(id, knobs), after);
     }
 
@@ -134,15 +141,15 @@ impl State {
         &mut self,
         now: Ns,
         handle: &Arc<ModelHandle>,
-        asked: Asked,
-        due: Due,
+        asked: Submission,
+        due: TimeLimits,
         after: &mut After,
-    ) -> Result<Location, Box<Asked>> {
+    ) -> Result<Location, Box<Submission>> {
         if self.lost || self.stopped {
             return Err(Box::new(asked));
         }
         let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(asked)) };
-        let Asked { request, graph, backlog, sink, whereabouts } = asked;
+        let Submission { request, graph, backlog, sink, whereabouts } = asked;
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
         let payload = Arc::new(Payload {
@@ -273,7 +280,7 @@ impl State {
         }
         match finished {
             Finished::Failed(reason) => self.failed(now, job, reason, &returned, after),
-            Finished::Ran(ran) => self.ran(started, now, job, ran, after),
+            Finished::Completed(ran) => self.ran(started, now, job, ran, after),
         }
         if let Returned::Stopped { flight, reason, lost } = returned {
             if reason == StopReason::Overdue {
@@ -302,8 +309,8 @@ impl State {
         self.step(now, Event::Failed { task: job.task.id }, after);
     }
 
-    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
-        let Ran { outputs, mut outcomes, failures, delays, timings } = ran;
+    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: TaskOutput, after: &mut After) {
+        let TaskOutput { outputs, mut outcomes, failures, delays, timings } = ran;
         let is_taken = outputs.is_some();
         let Outputs { responses, pieces, streamed, failures: lost } = outputs.unwrap_or_default();
         self.lose_outputs(job, lost);
@@ -383,7 +390,7 @@ impl State {
 
     /// Stops: takes no further request, asks tasks to stop, and returns the records of the requests in flight and the
     /// loaded versions.
-    pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Version>) {
+    pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<VersionState>) {
         self.stopped = true;
         self.watch.stop_all();
         let records = std::mem::take(&mut self.requests).into_iter().map(|(_, record)| record).collect();

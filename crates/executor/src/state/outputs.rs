@@ -6,7 +6,7 @@ use paternoster_batching::{End, Event, Ns, ReqId};
 use super::{After, State, place, request_end};
 use crate::{
     job::Job,
-    ran::Outputs,
+    job::Outputs,
     record::{Record, Sink},
 };
 

@@ -7,7 +7,7 @@ use paternoster_batching::{LaneId, Ns, ReqId, TaskId};
 use paternoster_engine::StopSignal;
 use paternoster_observe::LaneCounts;
 
-use super::loaded::Loaded;
+use super::version::ServedVersion;
 
 /// The tasks on all lanes, and the abandoned ones.
 pub(super) struct Watch {
@@ -15,7 +15,7 @@ pub(super) struct Watch {
     /// Time within which a task must return once its stop signal is raised.
     grace_ns: Ns,
     /// Tasks that did not return in time and whose lanes continue without them.
-    abandoned: Vec<(Flight, StopReason)>,
+    abandoned: Vec<(InFlightTask, StopReason)>,
     /// Maximum number of abandoned tasks.
     most_abandoned: usize,
     /// Time of the next check; `None` if there is nothing to check.
@@ -32,7 +32,7 @@ struct Lane {
 }
 
 struct OnLane {
-    flight: Flight,
+    flight: InFlightTask,
     progress: Progress,
     stop: Arc<StopSignal>,
     /// The requests of the task, each as often as it has spans in it.
@@ -41,9 +41,9 @@ struct OnLane {
 
 /// A task on a lane.
 #[derive(Clone)]
-pub(super) struct Flight {
+pub(super) struct InFlightTask {
     pub(super) task: TaskId,
-    pub(super) loaded: Arc<Loaded>,
+    pub(super) loaded: Arc<ServedVersion>,
     pub(super) stage: u16,
     pub(super) since: Ns,
     /// Time limit on its lane; `None`: no limit.
@@ -74,15 +74,15 @@ pub(super) enum Returned {
     /// Without a stop signal.
     InTime,
     /// After its stop signal was raised. `lost`: the core has given up its lane meanwhile.
-    Stopped { flight: Flight, reason: StopReason, lost: bool },
+    Stopped { flight: InFlightTask, reason: StopReason, lost: bool },
     /// After its lane had continued without it.
-    Abandoned(Flight),
+    Abandoned(InFlightTask),
 }
 
 /// A finding of a check: a task whose stop signal was raised now, or one that did not return within the grace period.
 pub(super) enum Found {
-    Overdue(Flight),
-    Lost(Flight, StopReason),
+    Overdue(InFlightTask),
+    Lost(InFlightTask, StopReason),
 }
 
 impl Watch {
@@ -103,7 +103,7 @@ impl Watch {
     pub(super) fn launched(
         &mut self,
         lane: LaneId,
-        flight: Flight,
+        flight: InFlightTask,
         requests: impl Iterator<Item = ReqId>,
     ) -> (Arc<StopSignal>, Option<Ns>) {
         let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) else { return (Arc::default(), None) };
@@ -198,7 +198,7 @@ impl Watch {
 
     /// Abandons the task of a lost lane, together with those behind it, unless too many tasks are abandoned already.
     /// Returns the lane, its task, and why the task must stop.
-    pub(super) fn abandon(&mut self) -> Option<(LaneId, Flight, StopReason)> {
+    pub(super) fn abandon(&mut self) -> Option<(LaneId, InFlightTask, StopReason)> {
         if self.abandoned.len() >= self.most_abandoned {
             return None;
         }
@@ -251,7 +251,7 @@ impl Watch {
 }
 
 /// Returns when the next check of a task is due.
-fn due(flight: &Flight, progress: Progress, grace_ns: Ns) -> Option<Ns> {
+fn due(flight: &InFlightTask, progress: Progress, grace_ns: Ns) -> Option<Ns> {
     match progress {
         Progress::Running => Some(flight.since.saturating_add(flight.limit_ns?)),
         Progress::Stopping(_, asked_at) => Some(asked_at.saturating_add(grace_ns)),

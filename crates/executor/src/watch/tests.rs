@@ -12,7 +12,7 @@ const ONE: LaneId = LaneId(0);
 const TWO: LaneId = LaneId(1);
 
 /// A task with a limit.
-fn flight(task: u64, since: Ns) -> Flight {
+fn flight(task: u64, since: Ns) -> InFlightTask {
     let spec = ModelSpec {
         name: "m".to_owned(),
         version: 1,
@@ -23,7 +23,7 @@ fn flight(task: u64, since: Ns) -> Flight {
         decoupled: false,
     };
     let stats = Arc::new(ModelStats::new(1));
-    let loaded = Loaded::new(
+    let loaded = ServedVersion::new(
         Arc::new(spec),
         stats,
         Arc::new(Repeat { decoupled: true }).into(),
@@ -31,10 +31,10 @@ fn flight(task: u64, since: Ns) -> Flight {
         &Budget::of(0),
     );
     let limit_ns = loaded.limit_ns;
-    Flight { task: TaskId(task), loaded, stage: 0, since, limit_ns }
+    InFlightTask { task: TaskId(task), loaded, stage: 0, since, limit_ns }
 }
 
-fn launch(watch: &mut Watch, lane: LaneId, flight: Flight, requests: &[u64]) -> (Arc<StopSignal>, Option<Ns>) {
+fn launch(watch: &mut Watch, lane: LaneId, flight: InFlightTask, requests: &[u64]) -> (Arc<StopSignal>, Option<Ns>) {
     watch.launched(lane, flight, requests.iter().map(|&req| ReqId(req)))
 }
 
@@ -75,12 +75,12 @@ fn a_task_is_told_to_stop_once_when_its_limit_has_passed() {
 #[test]
 fn a_shorter_limit_brings_the_look_forward() {
     let mut watch = Watch::new(2, GRACE);
-    let unlimited = Flight { limit_ns: None, ..flight(1, 0) };
+    let unlimited = InFlightTask { limit_ns: None, ..flight(1, 0) };
     assert_eq!(launch(&mut watch, ONE, unlimited, &[1]).1, None);
     assert_eq!(watch.next_check(), None);
     assert!(matches!(watch.returned(ONE, TaskId(1)), Returned::InTime));
     assert_eq!(launch(&mut watch, ONE, flight(2, 0), &[1]).1, Some(100));
-    let short = Flight { limit_ns: Some(20), ..flight(3, 30) };
+    let short = InFlightTask { limit_ns: Some(20), ..flight(3, 30) };
     assert_eq!(launch(&mut watch, TWO, short, &[2]).1, Some(50));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paternoster_batching::Policy;
 use paternoster_device::{
     Device, Operation, StreamId,
-    cuda::{Compiler, Cuda, CudaOptions, CudaWork, Told},
+    cuda::{Compiler, CompletionListener, Cuda, CudaOptions, CudaWork},
 };
 use paternoster_engine::RunSize;
 use paternoster_executor::{CapturedStages, StageLaunch};
@@ -28,7 +28,7 @@ const PAIRS: u16 = 2;
 
 struct Unheard;
 
-impl Told for Unheard {
+impl CompletionListener for Unheard {
     fn ended(&self, _: Operation) {}
 
     fn lost(&self, reason: &str) {

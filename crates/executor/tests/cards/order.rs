@@ -12,7 +12,7 @@ use std::{
 use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
 use paternoster_batching::{Policy, SequenceKnobs, Task, TaskId};
 use paternoster_device::{Access, AccessKind, BufferId, Device, DeviceError, Region, StreamId};
-use paternoster_executor::{Journal, Noted, Order, Tickets, issue};
+use paternoster_executor::{Journal, JournalEntry, StreamOrder, Tickets, issue};
 use paternoster_testing::{
     fake_control::{fail_calls, fail_none, hold, release},
     fake_cuda::{is_on_card, with_card, with_fake_cuda},
@@ -42,20 +42,20 @@ struct Replay {
 
 impl Replay {
     /// Issues the entries of a journal, leaving out one wait: that of a task for another.
-    fn run(journal: &[Noted], without: Option<(TaskId, TaskId)>) -> Result<(), DeviceError> {
+    fn run(journal: &[JournalEntry], without: Option<(TaskId, TaskId)>) -> Result<(), DeviceError> {
         let mut replay = Self { sim: Sim::new(LANES), tickets: Tickets::default(), buffers: BTreeMap::new() };
         let refused: HashSet<TaskId> = journal.iter().filter_map(refused).collect();
         let mut streams = BTreeMap::new();
         for noted in journal {
             match noted {
-                Noted::Issued { task, accesses } if !refused.contains(&task.id) => {
+                JournalEntry::Issued { task, accesses } if !refused.contains(&task.id) => {
                     streams.insert(task.id, task.lane);
                     let mut task = Task::clone(task);
                     task.after.retain(|after| without != Some((task.id, *after)));
                     replay.issue(&task, accesses)?;
                 }
-                Noted::Issued { .. } | Noted::Refused(_) => {}
-                Noted::Ended(task) => {
+                JournalEntry::Issued { .. } | JournalEntry::Refused(_) => {}
+                JournalEntry::Ended(task) => {
                     let told = replay.sim.poll(StreamId(streams[task].0))?;
                     assert!(told.is_some(), "{task:?} takes no time");
                     replay.tickets.landed(*task);
@@ -78,29 +78,29 @@ impl Replay {
             }
             own.push(Access { region: Region { buffer, rows: access.region.rows.clone() }, kind: access.kind });
         }
-        issue(&mut self.sim, &mut self.tickets, &Order::from(task), &own, work).map(drop)
+        issue(&mut self.sim, &mut self.tickets, &StreamOrder::from(task), &own, work).map(drop)
     }
 }
 
-fn refused(noted: &Noted) -> Option<TaskId> {
+fn refused(noted: &JournalEntry) -> Option<TaskId> {
     match noted {
-        Noted::Refused(task) => Some(*task),
-        Noted::Issued { .. } | Noted::Ended(_) => None,
+        JournalEntry::Refused(task) => Some(*task),
+        JournalEntry::Issued { .. } | JournalEntry::Ended(_) => None,
     }
 }
 
 /// Returns the waits in a journal for tasks that had not ended by then.
-fn waits(journal: &[Noted]) -> Vec<(TaskId, TaskId)> {
+fn waits(journal: &[JournalEntry]) -> Vec<(TaskId, TaskId)> {
     let refused: HashSet<TaskId> = journal.iter().filter_map(refused).collect();
     let (mut ended, mut waits) = (HashSet::new(), Vec::new());
     for noted in journal {
         match noted {
-            Noted::Issued { task, .. } if !refused.contains(&task.id) => {
+            JournalEntry::Issued { task, .. } if !refused.contains(&task.id) => {
                 let open = task.after.iter().filter(|after| !ended.contains(*after) && !refused.contains(*after));
                 waits.extend(open.map(|after| (task.id, *after)));
             }
-            Noted::Issued { .. } | Noted::Refused(_) => {}
-            Noted::Ended(task) => _ = ended.insert(*task),
+            JournalEntry::Issued { .. } | JournalEntry::Refused(_) => {}
+            JournalEntry::Ended(task) => _ = ended.insert(*task),
         }
     }
     waits
@@ -209,7 +209,7 @@ fn a_chain_stays_on_its_stream_while_its_tasks_are_in_flight() {
         let (mut in_flight, mut behind, mut streams) = (BTreeMap::<TaskId, Task>::new(), 0, HashSet::new());
         for noted in journal.take() {
             match noted {
-                Noted::Issued { task, .. } => {
+                JournalEntry::Issued { task, .. } => {
                     for span in &task.rows {
                         let mut before = in_flight.values().filter(|before| {
                             before.rows.iter().any(|own| own.req == span.req && own.start < span.start)
@@ -220,7 +220,7 @@ fn a_chain_stays_on_its_stream_while_its_tasks_are_in_flight() {
                     streams.insert(task.lane);
                     in_flight.insert(task.id, *task);
                 }
-                Noted::Refused(task) | Noted::Ended(task) => _ = in_flight.remove(&task),
+                JournalEntry::Refused(task) | JournalEntry::Ended(task) => _ = in_flight.remove(&task),
             }
         }
         assert!(streams.len() > 1, "chains run on several streams");
@@ -255,8 +255,8 @@ fn a_round_ends_after_max_tasks_and_the_other_type_goes_next() {
                 while cells.len() < count {
                     assert!(Instant::now() < deadline, "at most {max_tasks}: {count} tasks, only {cells:?}");
                     cells.extend(journal.take().iter().filter_map(|noted| match noted {
-                        Noted::Issued { task, .. } => Some(task.cell.0),
-                        Noted::Refused(_) | Noted::Ended(_) => None,
+                        JournalEntry::Issued { task, .. } => Some(task.cell.0),
+                        JournalEntry::Refused(_) | JournalEntry::Ended(_) => None,
                     }));
                     thread::yield_now();
                 }

@@ -8,7 +8,7 @@ use paternoster_engine::{
     Batch, EngineError, Execution, Precision, Program,
     cuda::{OnCard, Plan},
 };
-use paternoster_executor::{CellPrograms, Journal, Noted};
+use paternoster_executor::{CellPrograms, Journal, JournalEntry};
 use paternoster_model::{
     DataType, ModelSpec, TensorSpec,
     unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
@@ -48,8 +48,8 @@ fn a_task_that_waits_for_memory_holds_up_no_other_lane_and_no_other_model() {
             while !is_enough(lanes) {
                 assert!(Instant::now() < deadline, "tasks were launched on {lanes:?} only");
                 lanes.extend(journal.take().iter().filter_map(|noted| match noted {
-                    Noted::Issued { task, .. } => Some(task.lane),
-                    Noted::Refused(_) | Noted::Ended(_) => None,
+                    JournalEntry::Issued { task, .. } => Some(task.lane),
+                    JournalEntry::Refused(_) | JournalEntry::Ended(_) => None,
                 }));
                 thread::yield_now();
             }

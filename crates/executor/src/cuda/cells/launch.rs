@@ -20,12 +20,12 @@ use crate::{
     cuda::{
         graph::OnCard,
         parameters::Section,
-        version::{Filled, Reader, Untaken, Version, free},
+        version::{CardVersion, Filled, Reader, Untaken, free},
     },
     job::Job,
 };
 
-impl Version for Cells {
+impl CardVersion for Cells {
     fn programs(&mut self) -> &mut [OnCard] {
         &mut self.cells
     }

@@ -9,7 +9,7 @@ use super::{
     spans::Span,
     taking::keeps_of,
 };
-use crate::cells::{CellPrograms, Journey, Node, Place};
+use crate::cells::{CellPrograms, Journey, Node, NodePlace};
 
 /// The sizes from which a request's lengths follow.
 pub(super) trait Sizes {
@@ -32,13 +32,13 @@ impl Sizes for Journey {
 }
 
 /// A request before its first node. Each segment counts the most nodes that it can have.
-pub(super) struct Asked<'a> {
+pub(super) struct Submission<'a> {
     /// Indexed by input of the model.
     pub(super) lengths: &'a [Option<u32>],
     pub(super) graph: &'a [Unfolded],
 }
 
-impl Sizes for Asked<'_> {
+impl Sizes for Submission<'_> {
     fn input(&self, input: usize) -> Option<u32> {
         self.lengths.get(input).copied().flatten()
     }
@@ -123,7 +123,7 @@ impl Layout {
     /// Returns the length of each of a cell's axes for a node.
     pub(super) fn own_lengths(&self, programs: &CellPrograms, cell: usize, node: &Node<'_>) -> Lengths {
         let layout = &self.cells[cell];
-        let Node { journey, place: Place { node: number, .. } } = *node;
+        let Node { journey, place: NodePlace { node: number, .. } } = *node;
         let inputs = &node.node_type().inputs;
         let own = |axis| self.own_length(programs, journey, layout, inputs, axis, number as u32);
         (0..layout.axes).map(|axis| own(axis).unwrap_or(0)).collect()

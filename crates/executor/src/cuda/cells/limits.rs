@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paternoster_model::{ModelSpec, unfold::Unfolded};
 
-use super::{layout::Layout, lengths::Asked};
+use super::{layout::Layout, lengths::Submission};
 use crate::{InputTensor, cells::CellPrograms};
 
 /// The limits of a version's requests.
@@ -37,7 +37,7 @@ impl CellLimits {
             Some(u32::try_from(length).unwrap_or(u32::MAX))
         };
         let lengths: Vec<Option<u32>> = inputs.iter().map(length).collect();
-        let asked = Asked { lengths: &lengths, graph };
+        let asked = Submission { lengths: &lengths, graph };
         let fits = self.layout.check_request(&self.programs, &asked);
         fits.map_err(|fault| format!("model '{}': {fault}", spec.name))
     }

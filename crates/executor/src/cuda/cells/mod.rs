@@ -33,7 +33,7 @@ use self::{
     spans::{Pool, Reading, Span},
 };
 use super::{
-    graph::{Around, Loader, Move, OnCard, Place, buckets},
+    graph::{Around, Loader, Move, OnCard, RowsPlace, buckets},
     parameters::rows_of,
     row_bytes::RowBytes,
     version::free,
@@ -242,8 +242,8 @@ impl SlotPool {
         slot * self.of.entries + span.first
     }
 
-    fn place(&self) -> Place {
-        Place::Entries(self.address, self.entries, self.of.entry_bytes)
+    fn place(&self) -> RowsPlace {
+        RowsPlace::Entries(self.address, self.entries, self.of.entry_bytes)
     }
 }
 
@@ -262,8 +262,8 @@ impl SlotTable {
         self.first_of_sequences + slot * sequences::ROWS + row
     }
 
-    fn place(&self) -> Place {
-        Place::Rows(self.address, self.rows)
+    fn place(&self) -> RowsPlace {
+        RowsPlace::Rows(self.address, self.rows)
     }
 }
 
@@ -278,7 +278,7 @@ impl Layout {
         let cell = &self.cells[cell];
         let gathers = cell.inputs.iter().enumerate().map(|(number, input)| {
             let (list, counts, place) = match input.from {
-                ReadFrom::Host => (HOST_ROWS, None, Place::Brought(input.ring.unwrap_or_default())),
+                ReadFrom::Host => (HOST_ROWS, None, RowsPlace::Brought(input.ring.unwrap_or_default())),
                 ReadFrom::Own { table } => (SLOTS, None, tables[table].place()),
                 ReadFrom::Child { table, list } => (list, None, tables[table].place()),
                 ReadFrom::Span { pool, list, reading } => {
@@ -290,7 +290,7 @@ impl Layout {
             let begins = matches!(input.from, ReadFrom::Own { .. }).then(|| cell.begins(number));
             Move { list, counts, row_bytes: input.row_bytes.clone(), place, begins }
         });
-        let to = |list: usize, row_bytes: &RowBytes, place: Place| {
+        let to = |list: usize, row_bytes: &RowBytes, place: RowsPlace| {
             let row_bytes = row_bytes.clone();
             Move { list, counts: None, row_bytes, place, begins: None }
         };
@@ -306,11 +306,10 @@ impl Layout {
             .appended
             .iter()
             .map(|appended| (appended.output, to(appended.list, &appended.row_bytes, pools[appended.pool].place())));
-        let fetched = cell
-            .fetched
-            .iter()
-            .enumerate()
-            .map(|(ring, fetched)| (fetched.output, to(fetched.list, &fetched.row_bytes, Place::Fetched(ring))));
+        let fetched =
+            cell.fetched.iter().enumerate().map(|(ring, fetched)| {
+                (fetched.output, to(fetched.list, &fetched.row_bytes, RowsPlace::Fetched(ring)))
+            });
         let brought = cell.inputs.iter().filter(|input| input.ring.is_some());
         Around {
             lists: cell.lists,

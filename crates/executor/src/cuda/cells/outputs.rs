@@ -15,7 +15,7 @@ use crate::{
         version::{Ended, Reader},
     },
     job::Job,
-    ran::Outputs,
+    job::Outputs,
 };
 
 /// Reads the sections of a version's completed tasks.
@@ -25,7 +25,7 @@ pub(super) struct CellReader {
 }
 
 /// The rows of a completed task.
-struct Left<'a> {
+struct CompletedRows<'a> {
     of: &'a CellReader,
     cell: usize,
     section: &'a Section,
@@ -35,7 +35,7 @@ struct Left<'a> {
 
 impl Reader for CellReader {
     fn ran(&self, job: &Job, section: &Section, mut failures: Vec<RowFailure>) -> Ended {
-        let left = Left::new(self, job, section);
+        let left = CompletedRows::new(self, job, section);
         let refused: Vec<u32> = failures.iter().map(|failure| failure.row).collect();
         let mut outcomes = Vec::with_capacity(job.members.len());
         for (member, (node, at, rows)) in left.nodes.iter().enumerate() {
@@ -55,7 +55,7 @@ impl Reader for CellReader {
     }
 
     fn take(&self, job: &Job, section: &Section, most_bytes: usize) -> Result<Outputs, String> {
-        let left = Left::new(self, job, section);
+        let left = CompletedRows::new(self, job, section);
         let mut outputs = Outputs::default();
         for (member, (node, ..)) in left.nodes.iter().enumerate() {
             let Some(node) = node else { continue };
@@ -72,7 +72,7 @@ impl Reader for CellReader {
     }
 }
 
-impl<'a> Left<'a> {
+impl<'a> CompletedRows<'a> {
     fn new(of: &'a CellReader, job: &'a Job, section: &'a Section) -> Self {
         let cell = usize::from(job.task.cell.0);
         let mut at = 0;

@@ -21,11 +21,11 @@ use crate::{
     cuda::{
         PARAMETER_BYTES,
         graph::{Kernels, Loader},
-        version::{Filled, Version},
+        version::{CardVersion, Filled},
     },
     job::{Job, Member},
-    loaded::Loaded,
     record::Payload,
+    version::ServedVersion,
 };
 
 /// The stages of a version, or its whole program, on the first stream of a card. Their graphs and parameters are those
@@ -34,7 +34,7 @@ use crate::{
 /// Nothing else may use the stream. The card must take [parameters](paternoster_device::cuda::CudaOptions::parameter_bytes)
 /// of as many bytes as the lists of row numbers need.
 pub struct CapturedStages {
-    model: Arc<Loaded>,
+    model: Arc<ServedVersion>,
     stages: Stages,
     kernels: Kernels,
     /// The pair of each boundary that batches use.
@@ -60,7 +60,8 @@ impl CapturedStages {
     /// If the card has too little memory, or does not support what a stage needs.
     pub fn load(card: &mut Cuda, spec: ModelSpec, programs: &StagePrograms, max_rows: u32) -> Result<Self, String> {
         let knobs = Knobs { max_batch_rows: max_rows.max(1), ..Knobs::default() };
-        let model = Loaded::new(Arc::new(spec), Arc::default(), programs.clone(), Duration::ZERO, &Budget::of(0));
+        let model =
+            ServedVersion::new(Arc::new(spec), Arc::default(), programs.clone(), Duration::ZERO, &Budget::of(0));
         let kernels = Kernels::new(card).map_err(|error| error.to_string())?;
         let mut loader = loader(card, &kernels);
         let stages = Stages::with(&mut loader, &model.spec, programs, &knobs, |loader, _, program, around| {

@@ -19,14 +19,14 @@ use crate::{
     cuda::{
         graph::OnCard,
         parameters::{Parameters, Ring, Section},
-        version::{Filled, Reader, Version, free},
+        version::{CardVersion, Filled, Reader, free},
     },
-    host::gather::{Rows as Given, copy_rows},
+    gather::{Rows as Given, copy_rows},
     job::Job,
     record::Payload,
 };
 
-impl Version for Stages {
+impl CardVersion for Stages {
     fn programs(&mut self) -> &mut [OnCard] {
         &mut self.stages
     }

@@ -16,7 +16,7 @@ use paternoster_model::{ModelSpec, TensorSpec};
 pub use self::captured::{CapturedStages, StageLaunch};
 use self::layout::{Layout, ReadFrom, StageLayout};
 use super::{
-    graph::{Around, Loader, Move, OnCard, Place, buckets},
+    graph::{Around, Loader, Move, OnCard, RowsPlace, buckets},
     version::free,
 };
 use crate::{StagePrograms, stages::Programs};
@@ -37,15 +37,15 @@ pub(super) struct Stages {
 /// The buffer pairs behind one stage.
 #[derive(Default)]
 struct Boundary {
-    tensors: Vec<Kept>,
+    tensors: Vec<BoundaryBuffer>,
     /// What each row holds once all issued tasks have run: the batch, the request and the request's row.
     written_by: Vec<Option<(u64, ReqId, u32)>>,
 }
 
 /// A tensor at a boundary, with a row for each row of each buffer pair.
-struct Kept {
+struct BoundaryBuffer {
     buffer: BufferId,
-    place: Place,
+    place: RowsPlace,
 }
 
 /// Checks whether cards can run a version that is whole or cut into stages.
@@ -142,9 +142,9 @@ fn reserve(card: &mut Cuda, layout: &Layout, rows: u32, boundaries: &mut Vec<Bou
         boundaries.push(Boundary { tensors: Vec::new(), written_by: vec![None; rows as usize] });
         for row_bytes in tensors {
             let buffer = card.allocate(rows, row_bytes.pitch())?;
-            let place = Place::Rows(card.address(buffer)?, rows);
+            let place = RowsPlace::Rows(card.address(buffer)?, rows);
             if let Some(boundary) = boundaries.last_mut() {
-                boundary.tensors.push(Kept { buffer, place });
+                boundary.tensors.push(BoundaryBuffer { buffer, place });
             }
         }
     }
@@ -189,7 +189,7 @@ impl StageLayout {
             let (list, place) = match input.from {
                 ReadFrom::Request(_) => {
                     around.brought.push(input.row_bytes.pitch());
-                    (HOST_ROWS, Place::Brought(around.brought.len() - 1))
+                    (HOST_ROWS, RowsPlace::Brought(around.brought.len() - 1))
                 }
                 ReadFrom::Boundary { boundary, tensor } => {
                     (self.reads(boundary), boundaries[usize::from(boundary)].tensors[tensor].place)
@@ -208,7 +208,7 @@ impl StageLayout {
             }
             if output.is_fetched {
                 around.fetched.push(output.row_bytes.pitch());
-                let place = Place::Fetched(around.fetched.len() - 1);
+                let place = RowsPlace::Fetched(around.fetched.len() - 1);
                 around
                     .scatters
                     .push((port, Move { list: HOST_ROWS, counts: None, row_bytes: row_bytes(), place, begins: None }));

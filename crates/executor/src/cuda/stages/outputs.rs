@@ -16,9 +16,9 @@ use crate::{
         parameters::Section,
         version::{Ended, Reader},
     },
-    host::gather::{Part, with_rows},
+    gather::{Part, with_rows},
+    job::Outputs,
     job::{Job, Member},
-    ran::Outputs,
     scatter::{BatchLengths, scatter},
     stages::Programs,
 };

@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 
 use super::{
     boundary::{BoundaryRows, Places, WriteRows, row_dims},
-    gather::{Gathered, Part, gather_input, with_rows},
     output_bytes::{check_declared, check_made},
 };
 use crate::{
     answers::Answers,
-    ran::{Outputs, Ran, nanos},
+    gather::{Gathered, Part, gather_input, with_rows},
+    job::{Outputs, TaskOutput, nanos},
     scatter::{BatchLengths, expected_shape},
     stages::{Output, Stages, fault_of},
 };
@@ -46,7 +46,7 @@ impl<'a> StageTask<'a> {
     ///
     /// # Errors
     /// If an input is missing or does not fit, the program fails, or an output does not match the plan.
-    pub(crate) fn run(&self) -> Result<Ran, String> {
+    pub(crate) fn run(&self) -> Result<TaskOutput, String> {
         let started = Instant::now();
         let stage = &self.stages.stages[self.number];
         let rows = self.places.rows();
@@ -99,7 +99,7 @@ impl<'a> StageTask<'a> {
             compute_output_ns: nanos(ran_at, Instant::now()),
         };
         let outputs = Some(Outputs { pieces, ..Outputs::default() });
-        Ok(Ran { outputs, outcomes, failures: execution.failures, delays: Vec::new(), timings })
+        Ok(TaskOutput { outputs, outcomes, failures: execution.failures, delays: Vec::new(), timings })
     }
 
     fn fault(&self, what: &str, fault: &str) -> String {

@@ -125,7 +125,7 @@ impl Bench {
         Self { spec, stages, class: ShapeClass::default(), kept, buffers: BufferPool::new(0) }
     }
 
-    fn run(&self, number: usize, rows: &[Rows<'_>]) -> Result<Ran, String> {
+    fn run(&self, number: usize, rows: &[Rows<'_>]) -> Result<TaskOutput, String> {
         let parts: Vec<Part<'_>> = rows.iter().map(part).collect();
         let lengths: Vec<Lengths> = rows.iter().map(|(_, lengths, ..)| Lengths::from_slice(lengths)).collect();
         let places = Places::new(rows.iter().map(|&(.., count, at)| (at, count)));
@@ -152,7 +152,7 @@ fn request(values: &[f32]) -> Vec<Option<InputTensor>> {
 }
 
 /// Returns part, output, rows and values of each piece.
-fn pieces(ran: &Ran) -> Vec<(usize, usize, std::ops::Range<u32>, Vec<f32>)> {
+fn pieces(ran: &TaskOutput) -> Vec<(usize, usize, std::ops::Range<u32>, Vec<f32>)> {
     let values = |data: &[u8]| data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     ran.outputs
         .as_ref()
@@ -277,7 +277,7 @@ fn narrow(values: &[f32]) -> Vec<Option<InputTensor>> {
     vec![Some(InputTensor { shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(values)) })]
 }
 
-fn nexts(ran: &Ran) -> Vec<Next> {
+fn nexts(ran: &TaskOutput) -> Vec<Next> {
     ran.outcomes.iter().map(|outcome| outcome.next).collect()
 }
 

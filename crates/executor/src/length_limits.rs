@@ -7,12 +7,12 @@ use super::{InputTensor, StagePrograms, cuda::CellLimits};
 
 /// Maximum length of padded axes, by symbol, and limits of what requests unfold into; empty if unlimited.
 #[derive(Debug, Default)]
-pub(super) struct Longest {
+pub(super) struct LengthLimits {
     axes: Lengths,
     cells: Option<CellLimits>,
 }
 
-impl Longest {
+impl LengthLimits {
     /// Returns the longest lengths for which programs on cards are compiled.
     pub(super) fn on_cards(programs: &StagePrograms) -> Self {
         if let Some(cells) = programs.cells() {

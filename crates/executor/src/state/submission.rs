@@ -8,7 +8,7 @@ use paternoster_model::unfold::Unfolded;
 use crate::{Backlog, InferRequest, location::Whereabouts, record::Sink};
 
 /// A request at submission.
-pub(crate) struct Asked {
+pub(crate) struct Submission {
     pub(crate) request: InferRequest,
     /// The graph that it unfolds into; empty if requests run in batches.
     pub(crate) graph: Box<[Unfolded]>,
@@ -21,7 +21,7 @@ pub(crate) struct Asked {
 
 /// Times of a request that count from its submission, in pool time.
 #[derive(Clone, Copy)]
-pub(crate) struct Due {
+pub(crate) struct TimeLimits {
     pub(crate) board_by: Option<Ns>,
     pub(crate) expiry: Option<Ns>,
 }

@@ -1,7 +1,8 @@
-//! Computes the sizes of a request that the core needs: its lengths along padded axes, and the key that requests of a
-//! batch must share. Called once per request at submission.
+//! What the core needs to know of a request before it is admitted: its lengths along padded axes, and the key that
+//! requests of a batch must share.
 
 use paternoster_batching::{Lengths, RequestKey};
+
 use paternoster_model::ModelSpec;
 
 use super::InputTensor;

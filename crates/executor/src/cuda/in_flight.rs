@@ -15,23 +15,23 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use paternoster_batching::{Ns, TaskId};
-use paternoster_device::{Operation, cuda::Told};
+use paternoster_device::{Operation, cuda::CompletionListener};
 use paternoster_engine::RowFailure;
 use paternoster_observe::ExecutionTimings;
 
 use super::{
-    journal::{Journal, Noted},
+    journal::{Journal, JournalEntry},
     parameters::Section,
     version::{Ended, Reader},
 };
 use crate::{
     backend::Reports,
     job::{Finished, Job},
-    ran::{Outputs, Ran},
+    job::{Outputs, TaskOutput},
 };
 
 /// A task in flight.
-pub(super) struct Flight {
+pub(super) struct InFlightTask {
     pub(super) pool: Arc<dyn Reports>,
     pub(super) job: Job,
     pub(super) section: Section,
@@ -46,13 +46,13 @@ pub(super) struct Flight {
 }
 
 /// Returns a task to the driver, which reuses its memory.
-pub(super) type GiveBack = Arc<dyn Fn(Flight) + Send + Sync>;
+pub(super) type GiveBack = Arc<dyn Fn(InFlightTask) + Send + Sync>;
 
 /// The tasks in flight on a card, by lane.
-pub(super) struct Flights {
+pub(super) struct InFlightTasks {
     shard: usize,
     lanes: Box<[Mutex<Lane>]>,
-    taker: Sender<Flight>,
+    taker: Sender<InFlightTask>,
     give_back: GiveBack,
     /// The pool; set by the first task.
     reports: OnceLock<Weak<dyn Reports>>,
@@ -63,7 +63,7 @@ pub(super) struct Flights {
 #[derive(Default)]
 struct Lane {
     /// In the order of their launches.
-    flights: VecDeque<Flight>,
+    flights: VecDeque<InFlightTask>,
     /// The latest tasks reported to the pool, with the time of the report.
     told: VecDeque<(TaskId, Ns)>,
 }
@@ -71,11 +71,11 @@ struct Lane {
 /// How many reports a lane remembers: more than the tasks that a later one may have waited for.
 const REMEMBERED: usize = 64;
 
-impl Flights {
+impl InFlightTasks {
     pub(super) fn new(
         shard: usize,
         lanes: u16,
-        taker: Sender<Flight>,
+        taker: Sender<InFlightTask>,
         give_back: GiveBack,
         journal: Option<Arc<Journal>>,
     ) -> Self {
@@ -84,21 +84,21 @@ impl Flights {
     }
 
     /// Adds an entry to the journal, if there is one.
-    pub(super) fn note(&self, noted: impl FnOnce() -> Noted) {
+    pub(super) fn note(&self, noted: impl FnOnce() -> JournalEntry) {
         if let Some(journal) = &self.journal {
             journal.note(noted());
         }
     }
 
     /// Registers a task that is about to be launched.
-    pub(super) fn begin(&self, flight: Flight) {
+    pub(super) fn begin(&self, flight: InFlightTask) {
         self.reports.get_or_init(|| Arc::downgrade(&flight.pool));
         let lane = usize::from(flight.job.task.lane.0);
         self.lanes[lane].lock().flights.push_back(flight);
     }
 
     /// Removes the lane's last task, whose launch was refused.
-    pub(super) fn take_back(&self, lane: u16) -> Option<Flight> {
+    pub(super) fn take_back(&self, lane: u16) -> Option<InFlightTask> {
         self.lanes[usize::from(lane)].lock().flights.pop_back()
     }
 
@@ -106,7 +106,8 @@ impl Flights {
     /// the driver calls it again for that task.
     pub(super) fn lose(&self, reason: &str) {
         let was_lost = self.is_lost.swap(true, Ordering::AcqRel);
-        let lost: Vec<Flight> = self.lanes.iter().flat_map(|lane| std::mem::take(&mut lane.lock().flights)).collect();
+        let lost: Vec<InFlightTask> =
+            self.lanes.iter().flat_map(|lane| std::mem::take(&mut lane.lock().flights)).collect();
         if !was_lost && let Some(pool) = self.reports.get().and_then(Weak::upgrade) {
             pool.lost(self.shard, reason);
         }
@@ -124,7 +125,7 @@ impl Flights {
 
     /// Returns when a task began: when the last of the tasks that it had to wait for was reported, whether earlier on
     /// its stream or awaited on another. Times of tasks that were launched ahead therefore do not overlap.
-    fn began(&self, flight: &Flight) -> Ns {
+    fn began(&self, flight: &InFlightTask) -> Ns {
         let task = &flight.job.task;
         let before = self.lanes[usize::from(task.lane.0)].lock().told.back().map(|(_, at)| *at);
         let awaited = task.after.iter().filter_map(|after| {
@@ -136,7 +137,7 @@ impl Flights {
 }
 
 impl Lane {
-    fn has_told(&mut self, task: TaskId, now: Ns) {
+    fn mark_reported(&mut self, task: TaskId, now: Ns) {
         if self.told.len() == REMEMBERED {
             self.told.pop_front();
         }
@@ -144,12 +145,12 @@ impl Lane {
     }
 }
 
-impl Told for Flights {
+impl CompletionListener for InFlightTasks {
     /// Reports a completed task. Runs on the poller.
     fn ended(&self, operation: Operation) {
         let lane = &self.lanes[usize::from(operation.stream.0)];
         let Some(flight) = lane.lock().flights.pop_front() else { return };
-        self.note(|| Noted::Ended(flight.job.task.id));
+        self.note(|| JournalEntry::Ended(flight.job.task.id));
         let pool = Arc::clone(&flight.pool);
         let ended_ns = pool.now();
         let Ended { outcomes, failures, ends_rows } =
@@ -165,10 +166,10 @@ impl Told for Flights {
         }
         // With `None`, the pool finishes rows only once `take_outputs` has delivered their outputs.
         let outputs = (!flight.is_taken).then(Outputs::default);
-        let ran = Ran { outputs, outcomes, failures, delays: Vec::new(), timings };
-        Arc::clone(&pool).completed(self.shard, Some(began_ns), &flight.job, Finished::Ran(ran));
+        let ran = TaskOutput { outputs, outcomes, failures, delays: Vec::new(), timings };
+        Arc::clone(&pool).completed(self.shard, Some(began_ns), &flight.job, Finished::Completed(ran));
         // Only after the report: a task that waited for this one must not seem to begin before it.
-        lane.lock().has_told(flight.job.task.id, pool.now());
+        lane.lock().mark_reported(flight.job.task.id, pool.now());
         if flight.is_taken {
             // The thread that receives lives as long as this sender.
             let _ = self.taker.send(flight);
@@ -183,7 +184,7 @@ impl Told for Flights {
 }
 
 /// Takes the outputs of tasks one by one, until the sender is dropped.
-pub(super) fn take_outputs(flights: &Receiver<Flight>, give_back: &GiveBack, shard: usize, most_bytes: usize) {
+pub(super) fn take_outputs(flights: &Receiver<InFlightTask>, give_back: &GiveBack, shard: usize, most_bytes: usize) {
     for flight in flights {
         let outputs = flight.reader.take(&flight.job, &flight.section, most_bytes);
         let pool = Arc::clone(&flight.pool);

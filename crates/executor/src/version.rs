@@ -1,8 +1,11 @@
-//! One loaded version, as admission and lanes use it.
+//! One loaded version, as admission and lanes use it, and its state.
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,28 +14,27 @@ use paternoster_model::ModelSpec;
 use paternoster_observe::{ModelStats, budget::Budget};
 
 use super::{
-    admit::Admission,
+    admission::Admission,
     cells::SequenceState,
-    hangs::Hangs,
-    host::short_runs::ShortRunDetector,
+    short_runs::ShortRunDetector,
     stages::{Programs, StagePrograms},
 };
 
 /// The parts of a loaded version that admission and lanes need.
-pub(super) struct Loaded {
+pub(super) struct ServedVersion {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) programs: StagePrograms,
     pub(super) short_runs: ShortRunDetector,
     pub(super) admission: Admission,
-    pub(super) hangs: Arc<Hangs>,
+    pub(super) hangs: Arc<HungTasks>,
     /// Time limit of a task; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
     /// Bytes of host memory that the state of sequences may take.
     sequence_state: Arc<Budget>,
 }
 
-impl Loaded {
+impl ServedVersion {
     pub(super) fn new(
         spec: Arc<ModelSpec>,
         stats: Arc<ModelStats>,
@@ -42,7 +44,7 @@ impl Loaded {
     ) -> Arc<Self> {
         let admission = Admission::new(&spec);
         let short_runs = ShortRunDetector::new(admission.is_fixed() && programs.is_steady());
-        let hangs = Arc::new(Hangs::new(programs.count(), task_time_limit));
+        let hangs = Arc::new(HungTasks::new(programs.count(), task_time_limit));
         let limit_ns = Ns::try_from(task_time_limit.as_nanos()).ok().filter(|&limit_ns| limit_ns > 0);
         let sequence_state = Arc::clone(sequence_state);
         Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns, sequence_state })
@@ -55,8 +57,8 @@ pub(super) fn longer(one_ns: Option<Ns>, other_ns: Option<Ns>) -> Option<Ns> {
 }
 
 /// The mutable state of a loaded version: its requests and sequences.
-pub(super) struct Version {
-    pub(super) loaded: Arc<Loaded>,
+pub(super) struct VersionState {
+    pub(super) loaded: Arc<ServedVersion>,
     /// Number of requests that have not ended.
     pub(super) live: usize,
     /// If replies leave in arrival order: completed requests, starting with the first one whose outputs the host has
@@ -66,9 +68,9 @@ pub(super) struct Version {
     sequences: HashMap<SequenceNo, Arc<SequenceState>>,
 }
 
-impl Version {
+impl VersionState {
     /// Creates a version without requests.
-    pub(super) fn new(loaded: Arc<Loaded>, preserves_ordering: bool) -> Self {
+    pub(super) fn new(loaded: Arc<ServedVersion>, preserves_ordering: bool) -> Self {
         let waiting = preserves_ordering.then(VecDeque::new);
         Self { loaded, live: 0, waiting, sequences: HashMap::new() }
     }
@@ -94,5 +96,44 @@ impl Version {
     pub(super) fn left(&mut self) -> bool {
         self.live -= 1;
         self.live == 0
+    }
+}
+
+/// Tasks of one version that exceeded its time limit and occupy their lanes.
+#[derive(Debug)]
+pub(super) struct HungTasks {
+    by_stage: Box<[AtomicU32]>,
+    limit: Duration,
+}
+
+impl HungTasks {
+    pub(super) fn new(stages: usize, limit: Duration) -> Self {
+        Self { by_stage: (0..stages).map(|_| AtomicU32::new(0)).collect(), limit }
+    }
+
+    /// Records that a task of the stage exceeded the limit.
+    pub(super) fn began(&self, stage: u16) {
+        if let Some(hanging) = self.by_stage.get(usize::from(stage)) {
+            hanging.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that one of them no longer occupies its lane.
+    pub(super) fn ended(&self, stage: u16) {
+        if let Some(hanging) = self.by_stage.get(usize::from(stage)) {
+            hanging.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the fault of the version if one of its tasks hangs.
+    pub(super) fn reason(&self) -> Option<String> {
+        let stage = self.by_stage.iter().position(|hanging| hanging.load(Ordering::Relaxed) > 0)?;
+        Some(self.reason_of(stage))
+    }
+
+    /// Returns the fault of a version of which a task of this stage hangs.
+    pub(super) fn reason_of(&self, stage: usize) -> String {
+        let task = if self.by_stage.len() > 1 { format!("a task of stage {stage}") } else { "a task".to_owned() };
+        format!("{task} has not ended within {:?}", self.limit)
     }
 }
