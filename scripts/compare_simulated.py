@@ -29,7 +29,7 @@ COMPARED = {
     "minilm, glue-short": {"window": "window", "auto": "diversity: { input: true, operator: true }"},
     "resnet50": {"window": "window", "auto": "diversity: { operator: true }"},
 }
-#: The workload glue-short of docs/benchmarks/README.md.
+#: The workload glue-short of docs/measuring.md.
 LENGTHS = {"mu": 2.4, "sigma": 0.6, "least": 3, "most": 128}
 #: Load of the run that measures the device's behaviour, and the quantiles of the time that requests spend outside of
 #: the core.
