@@ -73,7 +73,7 @@ def test_what_a_page_tells_readers_to_run_exists(page):
 
 
 def test_each_operator_that_has_a_rule_for_cards_is_named():
-    sources = [file.read_text() for file in (ROOT / "src" / "engine" / "cuda" / "lower").glob("*.rs")]
+    sources = [file.read_text() for file in (ROOT / "crates" / "engine" / "src" / "cuda" / "lower").glob("*.rs")]
     rules = re.findall(r"^pub\(super\) fn rule\(.*?^}", "\n".join(sources), re.MULTILINE | re.DOTALL)
     operators = {name for rule in rules for name in re.findall(r'"(\w+)"', rule)}
     assert {"ArgMax", "Conv", "Gather", "MatMul", "Slice"} <= operators
