@@ -1,10 +1,10 @@
 //! Devices run work on memory in a defined order. They know nothing of cells or batching.
 //!
 //! [`Device`] is the contract: CUDA-like streams, events, copies and launches over buffers of rows. [`cpu`] implements
-//! it with threads, [`cuda`] on a GPU. The crate `paternoster-testing` has a third, in virtual time with symbolic rows, to detect faults that
-//! real devices hide; one conformance suite (`tests/device`) covers all of them. [`RowBuffer`] is the host memory
-//! between two stages, and [`BufferPool`] the memory of batches and responses. [`wheels`] finds the libraries that
-//! Python environments hold.
+//! it with threads, [`cuda`] on a GPU. The crate `paternoster-testing` has a third, in virtual time with symbolic rows,
+//! to detect faults that real devices hide; one conformance suite (`tests/device`) covers all of them. [`RowBuffer`] is
+//! the host memory between two stages, and [`BufferPool`] the memory of batches and responses. [`wheels`] finds the
+//! libraries that Python environments hold.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -3,8 +3,8 @@
 //! [`ModelStats`] counts the requests of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the
 //! repository's disk accesses. [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records
 //! requests and tasks one by one, [`trace`] the course of single requests, and [`Logging`] installs the log and changes
-//! its settings at run time. [`budget`] limits what all clients hold together. This crate makes no decisions, and does not
-//! know the wire, the repository or the executor; the list of loaded versions is passed in as a closure.
+//! its settings at run time. [`budget`] limits what all clients hold together. This crate makes no decisions, and does
+//! not know the wire, the repository or the executor; the list of loaded versions is passed in as a closure.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,9 +1,9 @@
 //! A stand-in for CUDA's driver, NVML, NVRTC, cuBLASLt and cuDNN on machines without a GPU, for tests only.
 //!
 //! One library is linked under all of their names (`libcuda.so`, `libnvrtc.so.13`, …), so that they share one state. A
-//! child process finds it by `LD_LIBRARY_PATH` (`crates/testing/src/fake_cuda.rs` builds and links it). Device memory is host
-//! memory between guard zones, each stream is a thread, and NVRTC compiles kernels with `c++` against the host prelude
-//! of `kernels/`. Each call checks what the real driver checks, and returns the same codes.
+//! child process finds it by `LD_LIBRARY_PATH` (`crates/testing/src/fake_cuda.rs` builds and links it). Device memory
+//! is host memory between guard zones, each stream is a thread, and NVRTC compiles kernels with `c++` against the host
+//! prelude of `kernels/`. Each call checks what the real driver checks, and returns the same codes.
 //!
 //! | environment | meaning | default |
 //! |---|---|---|

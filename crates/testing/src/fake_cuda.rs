@@ -1,5 +1,5 @@
-//! Builds the stand-in for CUDA's libraries (`crates/testing/fake_cuda`), links it under their names, and runs tests in child
-//! processes that find it.
+//! Builds the stand-in for CUDA's libraries (`crates/testing/fake_cuda`), links it under their names, and runs tests in
+//! child processes that find it.
 
 use std::{
     any, env, fs,

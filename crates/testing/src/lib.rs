@@ -1,8 +1,8 @@
 //! What the tests of several crates share.
 //!
-//! [`sim`] is a device in virtual time that detects faults which real devices hide. [`fake_cuda`] runs tests in a process
-//! that finds a stand-in for CUDA's libraries (the example `fake_cuda`), and [`fake_control`] controls it from there.
-//! [`runtime`] and [`openvino`] load the libraries that `make` fetches.
+//! [`sim`] is a device in virtual time that detects faults which real devices hide. [`fake_cuda`] runs tests in a
+//! process that finds a stand-in for CUDA's libraries (the example `fake_cuda`), and [`fake_control`] controls it from
+//! there. [`runtime`] and [`openvino`] load the libraries that `make` fetches.
 #![warn(missing_docs)]
 
 pub mod chain;

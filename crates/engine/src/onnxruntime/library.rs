@@ -130,8 +130,9 @@ impl Runtime {
         &self.sessions
     }
 
-    /// Returns the CUDA execution provider on a card, numbered as the CUDA driver does. It computes in fp32 even if half
-    /// precision is configured, as ONNX Runtime does on the CPU. Each session uses at most `memory_bytes` of the card.
+    /// Returns the CUDA execution provider on a card, numbered as the CUDA driver does. It computes in fp32 even if
+    /// half precision is configured, as ONNX Runtime does on the CPU. Each session uses at most `memory_bytes` of the
+    /// card.
     ///
     /// # Errors
     /// Fails if the library has no CUDA provider, or the provider's library is missing.

@@ -1,5 +1,5 @@
-//! The simulator: discrete-event runs of the production [`batching::Core`](paternoster_batching::Core) over device tables,
-//! in virtual time.
+//! The simulator: discrete-event runs of the production [`batching::Core`](paternoster_batching::Core) over device
+//! tables, in virtual time.
 //!
 //! This module has device tables ([`DeviceTable`], [`built_in`]), loads ([`Load`]), the event loop ([`run`]), its
 //! results ([`Figures`]), and helpers for many runs ([`on_all_cores`], [`fewest_devices`]). It must not use a clock,

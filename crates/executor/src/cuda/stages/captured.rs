@@ -31,8 +31,9 @@ use crate::{
 /// The stages of a version, or its whole program, on the first stream of a card. Their graphs and parameters are those
 /// of a server: each task gathers its rows from the buffer pairs and from host memory, runs, and scatters its outputs.
 ///
-/// Nothing else may use the stream. The card must take [parameters](paternoster_device::cuda::CudaOptions::parameter_bytes)
-/// of as many bytes as the lists of row numbers need.
+/// Nothing else may use the stream. The card must take
+/// [parameters](paternoster_device::cuda::CudaOptions::parameter_bytes) of as many bytes as the lists of row numbers
+/// need.
 pub struct CapturedStages {
     model: Arc<ServedVersion>,
     stages: Stages,
