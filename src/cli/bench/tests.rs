@@ -1,4 +1,4 @@
-//! Invalid arguments, and models that cannot be measured; `tests/bench.rs` covers the rest.
+//! Invalid arguments, and models that cannot be measured; `tests/server/bench.rs` covers the rest.
 
 use std::{ffi::OsString, fs, path::Path};
 
