@@ -108,8 +108,12 @@ DELAYS_US = (1000, 5000, 20_000, 50_000, 100_000)
 FULL_QUEUE = options(backlog=640, warm_up=30_000, requests=40_000, seeds=1)
 
 
+#: The paper's baselines pad whatever waits to its longest request.
+PADDED = ", queueing: { bucket_width: 0 }"
+
+
 def delay_batch(delay_us, name="DelayBatch"):
-    return f"{name}=window: {{ max_queue_delay_us: {delay_us} }}, stages: 1"
+    return f"{name}=window: {{ max_queue_delay_us: {delay_us} }}{PADDED}, stages: 1"
 
 
 def loads(first, last, step):
@@ -121,7 +125,7 @@ def dvabatch():
     figures = {}
     for model, (stages, policy, delay_us) in DVA_MODELS.items():
         of_model = TITAN + options(model=model, workload="glue-pair")
-        zero, delay = "ZeroBatch=window, stages: 1", delay_batch(delay_us)
+        zero, delay = f"ZeroBatch=window{PADDED}, stages: 1", delay_batch(delay_us)
         dva = f"DVABatch={policy}, stages: {stages}"
         split = []
         if "operator" in policy:

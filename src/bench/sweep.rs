@@ -20,12 +20,12 @@ const BUCKETS: [u32; 3] = [1, 10, 40];
 /// # Errors
 /// Only if `window` lost one of these knobs.
 pub fn windows(lengths_vary: bool) -> Result<Vec<Variant>, VariantError> {
-    let buckets: &[u32] = if lengths_vary { &BUCKETS } else { &[0] };
+    let buckets: &[Option<u32>] = if lengths_vary { &BUCKETS.map(Some) } else { &[None] };
     let mut texts = vec!["window, max_batch_size: 1".to_owned()];
     for rows in MAX_BATCHES {
         for delay_us in DELAYS_US {
             for width in buckets {
-                let bucket = if *width > 0 { format!(", bucket_width: {width}") } else { String::new() };
+                let bucket = width.map_or(String::new(), |width| format!(", bucket_width: {width}"));
                 texts.push(format!("window: {{ max_queue_delay_us: {delay_us}{bucket} }}, max_batch_size: {rows}"));
             }
         }

@@ -139,6 +139,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
     let pending = &mut version.pending;
     let sub_queue = if arrival.sequence.is_some() { NOT_THEIR_TURN } else { pending.sub_queue_for(batch_key) };
     pending.push(context.ledger, request_ix, sub_queue);
+    pending.rate.add(context.now, arrival.rows);
     work.arrived(context.now, sub_queue, &context.ledger[request_ix]);
     if let (Some(sequences), Some(request)) = (&mut version.sequences, &arrival.sequence) {
         let (ix, sequence, change) = sequences.join(context.now, request_ix, request);

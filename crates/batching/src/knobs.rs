@@ -161,8 +161,9 @@ pub struct QueueingKnobs {
     /// Queue policies by level (1 = highest).
     pub level_queues: Vec<(u64, QueueKnobs)>,
     /// Width of the length buckets: requests share a batch if their lengths round up to the same multiple. 0: any
-    /// lengths share a batch. A task is padded only to its own longest row.
-    pub bucket_width: u32,
+    /// lengths share a batch. `None`: those lengths do that the model's own runs have shown to be faster together. A
+    /// task is padded only to its own longest row.
+    pub bucket_width: Option<u32>,
     /// Nothing runs until this many requests wait for the first time; 0: requests run as they come. Meant for tests
     /// that need a full queue.
     pub hold_until_waiting: u32,

@@ -9,7 +9,10 @@ use super::{
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
     ledger::{BatchSpan, Ledger, NEVER, Request, RequestState},
     policy::Requirements,
-    queue::{BatchKey, Change, IN_ORDER, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences, Targets},
+    queue::{
+        BatchKey, ByLength, Change, IN_ORDER, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences,
+        Targets,
+    },
     timers::Timers,
 };
 
@@ -132,7 +135,7 @@ pub(super) struct Version {
     pub(super) learned: u64,
     /// Whether costs are used, by the policy, an objective or buckets.
     learns: bool,
-    /// How lengths are rounded into buckets; `None` if requests never share a batch.
+    /// Which lengths may share a batch; `None` if requests never share one.
     pub(super) merges: Option<LengthBucketing>,
     pub(super) pending: Pending,
     /// Latest start of each sub-queue of `pending`, kept if there is an objective.
@@ -164,13 +167,18 @@ impl Version {
         let graph = Graph::new(buckets.len(), cellular.map(|cellular| cellular.segments.as_slice()));
         let sequences = cellular.and_then(|cellular| cellular.sequences).map(Sequences::new);
         let max_rows = knobs.max_rows();
-        let Requirements { costs, targets, shares_batches, lengths, .. } = knobs.policy.requirements();
+        let Requirements { costs, targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
         let keeps_targets = targets || knobs.objective_ns.is_some();
-        let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
-        let lengths = lengths.unwrap_or(match knobs.queueing.bucket_width {
-            0 => LengthBucketing::Any,
-            width => LengthBucketing::Width(width),
+        let merges = (shares_batches && knobs.mergeable).then(|| match (lengths, knobs.queueing.bucket_width) {
+            (Some(lengths), _) => lengths,
+            (None, Some(0)) => LengthBucketing::Any,
+            (None, Some(width)) => LengthBucketing::Width(width),
+            (None, None) if pads_any => LengthBucketing::Any,
+            (None, None) => LengthBucketing::Learned,
         });
+        let by_length = matches!(merges, Some(LengthBucketing::Learned))
+            .then(|| ByLength::new(targets.then_some(knobs.objective_ns)));
+        let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
         let may_leave = !knobs.is_bound() && !knobs.stays && sequences.is_none();
         Self {
             model,
@@ -182,8 +190,8 @@ impl Version {
             graph,
             learned: 0,
             learns: costs || knobs.objective_ns.is_some() || has_buckets,
-            merges: (shares_batches && knobs.mergeable).then_some(lengths),
-            pending: Pending::new(QueueRules::new(&knobs.queueing), targets, may_leave),
+            merges,
+            pending: Pending::new(QueueRules::new(&knobs.queueing), targets, by_length, may_leave),
             unit_ns: None,
             latest_starts: LatestStarts::default(),
             // Sequences keep their own order already. Ordering across sequences could deadlock: a reply that waits for
@@ -221,7 +229,8 @@ impl Version {
 
     /// Corrects the costs by one run of `rows` rows of a stage or cell, executed in a bucket.
     pub(super) fn learn(&mut self, cell: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
-        if self.learns {
+        // Where run times decide which lengths share a batch, runs of models with lengths are learned.
+        if self.learns || self.pending.by_length.is_some() && !class.0.is_empty() {
             self.costs.learn(cell, rows, bucket, class, took_ns);
             self.learned += 1;
         }

@@ -164,7 +164,7 @@ mod tests {
         let delayed = WindowKnobs { max_queue_delay_ns: 5_000_000, ..WindowKnobs::default() };
         assert_eq!(of("window: { max_queue_delay_us: 5000 }").policy, Policy::Window(delayed));
         let bucketed = of("policy: window, queueing: { bucket_width: 40 }, latency_objective_ms: 20");
-        assert_eq!((bucketed.queueing.bucket_width, bucketed.objective_ns), (40, Some(20_000_000)));
+        assert_eq!((bucketed.queueing.bucket_width, bucketed.objective_ns), (Some(40), Some(20_000_000)));
         assert_eq!((bucketed.max_batch_rows, bucketed.max_in_flight), (64, 2));
         let Policy::Diversity(diversity) = of("diversity").policy else { panic!("another policy") };
         assert!(diversity.input.is_some() && diversity.load.is_none(), "the model is padded");
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn under_other_policies_a_model_of_cells_is_one_padded_graph() {
         let knobs = of_cells("seq2seq", "window, queueing: { bucket_width: 10 }", ALONE).expect("it can be padded");
-        assert_eq!((knobs.max_batch_rows, knobs.queueing.bucket_width), (256, 10));
+        assert_eq!((knobs.max_batch_rows, knobs.queueing.bucket_width), (256, Some(10)));
         assert_eq!(knobs.latencies.map(|table| table.stages.len()), Some(1));
         let refusal = of_cells("tree-lstm", "window", ALONE).expect_err("trees cannot");
         let expected = "has trees, which cannot be padded to share a batch: expected cellular or lazy";

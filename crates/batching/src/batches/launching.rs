@@ -81,10 +81,7 @@ impl Batches {
             _ => longest(&rows, context.ledger),
         };
         let level = best_level(&rows, context.ledger);
-        match selection {
-            Selection::Heads(sub_queues) => sub_queues.iter().for_each(|&(sub_queue, _)| left(context, sub_queue)),
-            Selection::First(_) | Selection::Named(_) => left(context, sub_queue),
-        }
+        left(context, sub_queue);
         let plan = Blueprint { batch_key, class, level, precedence: None, order: self.policy.part_order(), sealed };
         self.table.new_batch(context.now, plan, self.pipeline.entry(), rows)
     }

@@ -130,9 +130,6 @@ impl Batches {
         };
         match selection {
             Selection::First(requests) => pop(sub_queue, *requests),
-            Selection::Heads(sub_queues) => {
-                sub_queues.iter().for_each(|&(sub_queue, requests)| pop(sub_queue, requests))
-            }
             Selection::Named(request_ixs) => {
                 for &request_ix in request_ixs {
                     version.pending.remove(ledger, request_ix);

@@ -32,6 +32,8 @@ pub(super) struct Curve {
     pub(super) spread: Spread,
     /// The cost law over padded tokens.
     pub(super) law: Law,
+    /// Whether any time was profiled.
+    pub(super) is_profiled: bool,
 }
 
 impl Curve {
@@ -46,12 +48,14 @@ impl Curve {
             ceilings: Vec::new(),
             spread: Spread::new(),
             law: Law::default(),
+            is_profiled: false,
         }
     }
 
     /// Adds profiled points (rows, length, nanoseconds), each raised to the longest time of any smaller size.
     pub(super) fn profiled(mut self, mut points: Vec<(u32, u64, f64)>) -> Self {
         points.sort_by(|one, two| (one.0, one.1).cmp(&(two.0, two.1)).then(one.2.total_cmp(&two.2)));
+        self.is_profiled = !points.is_empty();
         for (rows, length, ns) in points {
             let (column, row) = (self.lengths.profile(length), self.rows.profile(u64::from(rows)));
             self.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));

@@ -65,12 +65,14 @@ impl Law {
         self.ns_of(f64::from(rows.max(1)) * length.max(1) as f64)
     }
 
-    /// Returns the time that `rows` rows add to runs that they share with others: the time of their tokens, and their
-    /// share of the fixed time by the recent mean number of rows. `None` before the first run.
-    pub(super) fn share(&self, rows: u32, length: u64) -> Option<f64> {
-        let rows = f64::from(rows.max(1));
-        let fixed_ns = self.fixed_ns * (rows / self.rows).min(1.0);
-        (self.runs > 0).then(|| fixed_ns + self.token_ns * rows * length.max(1) as f64)
+    /// Returns the share of a run's fixed time that falls to `rows` rows, by the recent mean number of rows.
+    pub(super) fn share_of(&self, rows: u32) -> f64 {
+        (f64::from(rows.max(1)) / self.rows).min(1.0)
+    }
+
+    /// Returns the time of the tokens of `rows` rows, or `None` before the first run.
+    pub(super) fn tokens_ns(&self, rows: u32, length: u64) -> Option<f64> {
+        (self.runs > 0).then(|| self.token_ns * f64::from(rows.max(1)) * length.max(1) as f64)
     }
 
     /// Returns the fixed time of a run, or `None` before the first run.

@@ -98,10 +98,7 @@ impl Costs {
     /// less the second row of a batch takes than the first, and the line through the latest runs ([`law`]). `None`
     /// before the first run; 0 after runs of one size.
     pub(super) fn fixed(&self, stage: CellId, class: &ShapeClass) -> Option<Ns> {
-        let length = length_of(class);
-        let stage = self.stages.get(usize::from(stage.0))?;
-        let of_two = 2.0 * stage.predict(1, length)? - stage.predict(2, length)?;
-        Some(whole_ns(of_two.min(stage.curve.law.fixed_ns()?).max(0.0)))
+        self.stages.get(usize::from(stage.0))?.fixed_ns(length_of(class)).map(whole_ns)
     }
 
     /// Returns the duration of the stages from `from` up to but excluding `before`, one after another.
@@ -150,17 +147,23 @@ impl Costs {
         Some(elapsed.saturating_add(self.remaining(from, rows, class, quantile)?))
     }
 
-    /// Returns the duration of all stages by the padded tokens of the batch ([`law`]), which also covers sizes that
-    /// never ran. `None` until every stage has run or was profiled.
-    pub(super) fn by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
+    /// Returns the duration of all stages, for a choice between sizes of which most may never have run: by the profile,
+    /// or by the padded tokens of the batch ([`law`]). `None` until every stage has run or was profiled.
+    pub(super) fn run_ns(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         let length = length_of(class);
-        self.stages.iter().map(|stage| stage.curve.law.predict(stage.bucket(rows, length), length)).sum()
+        self.stages.iter().map(|stage| stage.run_ns(rows, length)).sum()
     }
 
-    /// Returns the time that `rows` rows add, through all stages, to batches that they share as recent rows did.
-    pub(super) fn share_by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
+    /// Returns the part of it that `rows` rows add to a batch, without any share of the fixed time.
+    pub(super) fn added_ns(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         let length = length_of(class);
-        self.stages.iter().map(|stage| stage.curve.law.share(rows, length)).sum()
+        self.stages.iter().map(|stage| stage.added_ns(rows, length)).sum()
+    }
+
+    /// Returns what `rows` rows add to batches that they share as recent rows did, with their share of the fixed time.
+    pub(super) fn share_ns(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
+        let length = length_of(class);
+        self.stages.iter().map(|stage| stage.share_ns(rows, length)).sum()
     }
 
     /// Returns the recent average time per row through all stages, with a batch's time shared among its rows.

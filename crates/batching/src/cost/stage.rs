@@ -50,6 +50,37 @@ impl Stage {
         self.curve.predict(largest, length).map(|ns| ns * f64::from(rows) / f64::from(largest))
     }
 
+    /// Returns the duration of a run by the profile, or else by its padded tokens, which covers sizes that never ran.
+    pub(super) fn run_ns(&self, rows: u32, length: u64) -> Option<f64> {
+        match self.curve.is_profiled {
+            true => self.predict(rows, length),
+            false => self.curve.law.predict(self.bucket(rows, length), length),
+        }
+    }
+
+    /// Returns the part of a run's time that does not grow with rows. It is the smaller of two estimates: how much less
+    /// the second row of a batch takes than the first, and the line through the latest runs.
+    pub(super) fn fixed_ns(&self, length: u64) -> Option<f64> {
+        let of_two = 2.0 * self.predict(1, length)? - self.predict(2, length)?;
+        Some(of_two.min(self.curve.law.fixed_ns()?).max(0.0))
+    }
+
+    /// Returns the part of [`Self::run_ns`] that rows add to a batch.
+    pub(super) fn added_ns(&self, rows: u32, length: u64) -> Option<f64> {
+        match self.curve.is_profiled {
+            true => Some((self.predict(rows, length)? - self.fixed_ns(length)?).max(0.0)),
+            false => self.curve.law.tokens_ns(rows, length),
+        }
+    }
+
+    /// Returns what rows add to batches that they share with others, as recent rows did: the same, and their share of
+    /// the fixed time.
+    pub(super) fn share_ns(&self, rows: u32, length: u64) -> Option<f64> {
+        let law = &self.curve.law;
+        let fixed_ns = if self.curve.is_profiled { self.fixed_ns(length)? } else { law.fixed_ns()? };
+        Some(self.added_ns(rows, length)? + fixed_ns * law.share_of(rows))
+    }
+
     /// Returns the sizes between which times are linear or constant: the sizes with known times, or all buckets.
     pub(super) fn sizes(&self) -> SmallVec<[u32; 16]> {
         if !self.buckets.is_empty() {

@@ -5,16 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, View,
+    candidate::CandidateBatch,
     monitor::{AdaptiveKnobs, Demand, Dispatch, Monitor, Queue},
 };
 use crate::{
-    Ns, ShapeClass,
+    Ns,
     cost::Quantile,
     ids::SubQueueIx,
     knob::{KnobRefusal, Microseconds, Milliseconds, Mode, Within},
     ledger::Request,
-    queue::SubQueue,
 };
 
 /// Knobs of `adaptive`.
@@ -55,6 +55,10 @@ impl PolicyKnobs for AdaptiveKnobs {
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Adaptive { monitor: Monitor::new(self.clone(), 0) })
     }
+
+    fn requirements(&self) -> Requirements {
+        Requirements { pads_any: self.paper, ..Requirements::default() }
+    }
 }
 
 /// The policy with its state for one version.
@@ -71,9 +75,12 @@ impl BatchPolicy for Adaptive {
     fn board(&mut self, view: &View<'_>) -> Decision {
         let mut due = Ns::MAX;
         for (sub_queue, entry) in view.pending.in_order() {
-            match dispatch(&mut self.monitor, view, entry) {
+            let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
+            match dispatch(&mut self.monitor, view, &candidates) {
                 Dispatch::Go(rows) => {
-                    let selection = Selection::First(entry.first_within(rows, view.ledger).max(1));
+                    let candidates = CandidateBatch::of(view, sub_queue, entry, rows);
+                    let requests = candidates.within(view, rows).0.max(1);
+                    let selection = candidates.select(requests);
                     return Decision::New { sub_queue, selection, accepts_newcomers: true };
                 }
                 Dispatch::Until(then) => due = due.min(then),
@@ -83,16 +90,16 @@ impl BatchPolicy for Adaptive {
     }
 }
 
-/// Returns the dispatcher's decision for a sub-queue.
-fn dispatch(monitor: &mut Monitor, view: &View<'_>, sub_queue: &SubQueue) -> Dispatch {
-    let Some(first) = sub_queue.iter(view.ledger).next() else { return Dispatch::Until(Ns::MAX) };
-    let class = ShapeClass(view.ledger[first].lengths.clone());
+/// Returns the dispatcher's decision for the candidates of a sub-queue.
+fn dispatch<'a>(monitor: &mut Monitor, view: &View<'a>, candidates: &CandidateBatch<'a>) -> Dispatch {
+    let Some(first) = candidates.iter(view).next() else { return Dispatch::Until(Ns::MAX) };
+    let class = candidates.class(view);
     let View { costs, max_rows, objective_ns, lanes, .. } = *view;
     let demand = Demand { costs, class: &class, max_rows, objective_ns, lanes };
     let waiting = u32::try_from(view.pending.rows).unwrap_or(u32::MAX);
     let preferred = monitor.preferred(view.now, waiting, &demand);
-    let rows = u32::try_from(sub_queue.rows).unwrap_or(u32::MAX);
-    let oldest_arrival = sub_queue.oldest(view.ledger).unwrap_or(view.now);
+    let rows = u32::try_from(candidates.rows()).unwrap_or(u32::MAX);
+    let oldest_arrival = candidates.oldest(view).unwrap_or(view.now);
     let oldest_slack_ns = view.target(first).map(|target| {
         let needs_ns = view.costs.whole(rows.min(view.max_rows), &class, Quantile::P99).unwrap_or(0);
         target.saturating_sub(view.now).saturating_sub(needs_ns)

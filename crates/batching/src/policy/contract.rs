@@ -40,13 +40,11 @@ pub(crate) enum Decision {
     Nothing,
 }
 
-/// The requests that board, from one sub-queue or several.
+/// The requests of a sub-queue that board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// This many from the head of the sub-queue.
     First(u32),
-    /// This many from the head of each of these sub-queues, which include the decision's own.
-    Heads(SmallVec<[(SubQueueIx, u32); 4]>),
     /// Exactly these.
     Named(Vec<RequestIx>),
 }
@@ -205,12 +203,15 @@ pub(crate) struct Requirements {
     pub(crate) shares_batches: bool,
     /// Whether newcomers may join a batch between its stages.
     pub(crate) joins: bool,
-    /// How lengths are rounded; `None`: by the queue's `bucket_width`.
+    /// Which lengths may share a batch; `None`: as the queue's `bucket_width` says.
     pub(crate) lengths: Option<LengthBucketing>,
+    /// Whether requests of any lengths share a batch, as in the papers, if the queue has no `bucket_width`. Otherwise
+    /// run times decide.
+    pub(crate) pads_any: bool,
 }
 
 impl Default for Requirements {
     fn default() -> Self {
-        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None }
+        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None, pads_any: false }
     }
 }

@@ -1,10 +1,10 @@
-//! How long a sub-queue waits for a fuller batch, and how many of its requests form that batch: preferred sizes and the
+//! How long requests wait for a fuller batch, and how many of them form that batch: preferred sizes and the
 //! queue delay of Triton's dynamic batcher. `window` and the newcomers of sequences use it.
 
 use smallvec::SmallVec;
 
 use super::WindowKnobs;
-use crate::{Ns, ledger::Ledger, queue::SubQueue};
+use crate::{Ns, ids::RequestIx, ledger::Ledger};
 
 /// The preferred sizes and the delay.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Filling {
     delay_ns: Ns,
 }
 
-/// The batch that a sub-queue would form.
+/// The batch that waiting requests would form.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forming {
     /// Number of requests up to the largest batch.
@@ -41,9 +41,9 @@ impl Filling {
         Self { preferred, max_rows: u64::from(max_rows), delay_ns: window.max_queue_delay_ns }
     }
 
-    /// Returns how many requests of a sub-queue form its batch now.
-    pub(crate) fn cut(&self, now: Ns, sub_queue: &SubQueue, ledger: &Ledger) -> u32 {
-        let forming = self.form(sub_queue, ledger);
+    /// Returns how many of the waiting requests, in boarding order, form a batch now.
+    pub(crate) fn cut(&self, now: Ns, waiting: impl Iterator<Item = RequestIx>, ledger: &Ledger) -> u32 {
+        let forming = self.form(waiting, ledger);
         let delay_exceeded = self.delay_ns != 0 && now.saturating_sub(forming.oldest) >= self.delay_ns;
         match forming.preferred {
             Some(requests) if !delay_exceeded => requests,
@@ -51,25 +51,24 @@ impl Filling {
         }
     }
 
-    /// Returns until when a sub-queue waits for more requests if no other request waits; `None`: its batch is launched
-    /// at once.
-    pub(crate) fn waits_until(&self, sub_queue: &SubQueue, ledger: &Ledger) -> Option<Ns> {
-        if self.delay_ns == 0 || sub_queue.rows >= u64::from(self.largest_preferred()) {
+    /// Returns until when the waiting requests, of `rows` rows, wait for more if no other request waits; `None`: they
+    /// are launched at once.
+    pub(crate) fn waits_until(
+        &self,
+        rows: u64,
+        waiting: impl Iterator<Item = RequestIx>,
+        ledger: &Ledger,
+    ) -> Option<Ns> {
+        if self.delay_ns == 0 || rows >= u64::from(self.largest_preferred()) {
             return None;
         }
-        let may_hit_preferred = sub_queue.rows >= u64::from(self.preferred[0]);
-        if may_hit_preferred && self.form(sub_queue, ledger).preferred.is_some() {
-            return None;
-        }
-        // Below the largest preferred size, the batch contains the whole sub-queue, so both have the same oldest
-        // request.
-        let oldest = sub_queue.oldest(ledger).unwrap_or_default();
-        Some(oldest.saturating_add(self.delay_ns))
+        let forming = self.form(waiting, ledger);
+        forming.preferred.is_none().then(|| forming.oldest.saturating_add(self.delay_ns))
     }
 
-    fn form(&self, sub_queue: &SubQueue, ledger: &Ledger) -> Forming {
+    fn form(&self, waiting: impl Iterator<Item = RequestIx>, ledger: &Ledger) -> Forming {
         let mut forming = Forming { oldest: Ns::MAX, ..Forming::default() };
-        for request_ix in sub_queue.iter(ledger) {
+        for request_ix in waiting {
             let request = &ledger[request_ix];
             let grown = forming.rows + u64::from(request.rows);
             if forming.requests > 0 {

@@ -8,6 +8,8 @@ use super::{
 use crate::{
     CellId, Ns, ShapeClass,
     cost::Quantile,
+    ids::RequestIx,
+    ledger::Request,
     table::batch::{Part, Step},
 };
 
@@ -18,19 +20,40 @@ pub(super) fn meets_at(step: &Step) -> CellId {
 }
 
 /// Whether the mean completion time of a batch's rows and of `rows` newcomers does not grow if these catch up, compared
-/// with running as a batch of their own. Unknown times count as a gain.
-pub(super) fn is_gain(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> bool {
-    mean_gain_ns(view, part, class, rows).is_none_or(|gain_ns| gain_ns >= 0.0)
+/// with running as a batch of their own, padded to their `own` class. Unknown times count as a gain.
+pub(super) fn is_gain(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32, own: &ShapeClass) -> bool {
+    mean_gain_ns(view, part, class, rows, own).is_none_or(|gain_ns| gain_ns >= 0.0)
+}
+
+/// Whether a request may join a batch of this class: it fits into the padded shape and, where run times decide which
+/// lengths share a batch, its padding costs no more than its share of a run of shorter ones.
+pub(super) fn may_pad(view: &View<'_>, request: &Request, class: &ShapeClass) -> bool {
+    if request.lengths.iter().zip(&class.0).any(|(length, padded)| length > padded) {
+        return false;
+    }
+    if view.pending.by_length.is_none() || request.lengths == class.0 {
+        return true;
+    }
+    let own = ShapeClass(request.lengths.clone());
+    let (alone_ns, padded_ns) = (view.costs.share_ns(request.rows, &own), view.costs.added_ns(request.rows, class));
+    alone_ns.zip(padded_ns).is_some_and(|(alone_ns, padded_ns)| padded_ns <= alone_ns)
+}
+
+/// Returns the padded shape that holds these requests.
+pub(super) fn class_of(view: &View<'_>, request_ixs: &[RequestIx]) -> ShapeClass {
+    let mut class = ShapeClass::default();
+    request_ixs.iter().for_each(|&request_ix| view.ledger[request_ix].lengthen(&mut class));
+    class
 }
 
 /// Returns by how much the sum of all rows' completion times shrinks if the newcomers join.
 ///
 /// Newcomers that do not join can take the lane at once if the batch itself runs on another. Otherwise they wait until
 /// the batch, or a batch on another lane, is done.
-fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<f64> {
+fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32, own: &ShapeClass) -> Option<f64> {
     let aboard: u32 = awaited(part).map(Step::row_count).sum();
     let apart_ns = view.costs.staircase(staircase(part), class, Quantile::Mean)?;
-    let alone_ns = view.costs.whole(rows, class, Quantile::Mean)?;
+    let alone_ns = view.costs.whole(rows, own, Quantile::Mean)?;
     let pushed = std::iter::once((view.pipeline.entry(), rows)).chain(staircase(part));
     let together_ns = view.costs.staircase(pushed, class, Quantile::Mean)?;
     let runs = awaited(part).any(|step| !step.is_queued());

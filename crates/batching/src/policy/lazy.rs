@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View,
-    gain::{is_gain, longest_wait_ns, meets_at},
+    candidate::CandidateBatch,
+    gain::{class_of, is_gain, longest_wait_ns, may_pad, meets_at},
     slack::{Entry, Predictor, SlackPredictor, Waiting},
 };
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// Number of requests considered per row of room. Many of them may be too long for the batch.
-const LOOKED_AT: usize = 4;
+pub(super) const LOOKED_AT: usize = 4;
 
 /// Knobs of `lazy`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -106,7 +107,8 @@ impl PolicyKnobs for LazyKnobs {
     }
 
     fn requirements(&self) -> Requirements {
-        Requirements { targets: true, joins: true, ..Requirements::default() }
+        let pads_any = self.predictor == Predictor::Paper;
+        Requirements { targets: true, joins: true, pads_any, ..Requirements::default() }
     }
 }
 
@@ -160,8 +162,9 @@ impl Lazy {
     /// The paper applies equation 2 to requests that join others in progress (section IV-B), not to the size of a new
     /// batch. Applied here, it would make batches smaller the longer requests wait.
     fn boarding(&self, view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue) -> Vec<RequestIx> {
-        let class = view.class_of(entry);
-        let mut request_ixs = by_target(view, sub_queue, view.max_rows, |_| true);
+        let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
+        let class = candidates.class(view);
+        let mut request_ixs = candidates.by_target(view, sub_queue);
         let count = self.in_time(view, &request_ixs, &[], &class, view.max_rows);
         let all = all_within(view, &request_ixs, view.max_rows);
         if self.knobs.predictor != Predictor::Paper && self.late_by(view, &request_ixs[..all], count, &class) <= Some(0)
@@ -200,11 +203,9 @@ impl Lazy {
         }
         let sub_queue = view.pending.waiting_with(&batch.batch_key)?;
         let stack: SmallVec<[Entry; 5]> = part.steps.iter().map(|step| entry(view, step)).collect();
-        let is_short = |request_ix: RequestIx| {
-            let lengths = &view.ledger[request_ix].lengths;
-            lengths.iter().zip(&batch.class.0).all(|(length, padded)| length <= padded)
-        };
-        let mut request_ixs = by_target(view, sub_queue, batch.places.free(), is_short);
+        let looked_at = view.pending.by_target(sub_queue).take(LOOKED_AT * batch.places.free() as usize);
+        let fitting = looked_at.filter(|&request_ix| may_pad(view, &view.ledger[request_ix], &batch.class));
+        let mut request_ixs: Vec<RequestIx> = fitting.take(batch.places.free() as usize).collect();
         let in_time = self.in_time(view, &request_ixs, &stack, &batch.class, batch.places.free());
         // The paper checks all waiting requests together, and pushes either all of them or none (section IV-B).
         if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &request_ixs, batch.places.free()) {
@@ -217,7 +218,7 @@ impl Lazy {
             request_ixs.iter().take_while(|&&request_ix| places.take(view.ledger[request_ix].rows).is_some()).count();
         request_ixs.truncate(fits);
         let rows: u32 = request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
-        if rows == 0 || !self.is_worth(view, batch, part, rows) {
+        if rows == 0 || !self.is_worth(view, batch, part, rows, &class_of(view, &request_ixs)) {
             return None;
         }
         Some(Decision::Stretch {
@@ -230,7 +231,7 @@ impl Lazy {
 
     /// Whether the push leaves co-located models their slack (section VI-C), keeps the wait of the entries below
     /// bounded, and does not increase the mean completion time. The paper's predictor checks slack only.
-    fn is_worth(&self, view: &View<'_>, batch: &Batch, part: &Part, rows: u32) -> bool {
+    fn is_worth(&self, view: &View<'_>, batch: &Batch, part: &Part, rows: u32, own: &ShapeClass) -> bool {
         let class = &batch.class;
         let wait_ns = longest_wait_ns(view, part, class, rows).unwrap_or(0);
         if view.neighbours_slack_ns.is_some_and(|slack_ns| wait_ns > slack_ns) {
@@ -241,7 +242,7 @@ impl Lazy {
         }
         let half_ns = || Some(view.costs.whole(view.max_rows, class, Quantile::Mean)? / 2);
         let bound_ns = self.knobs.max_catch_up_ns.or_else(half_ns).unwrap_or(NEVER);
-        wait_ns <= bound_ns && is_gain(view, part, class, rows)
+        wait_ns <= bound_ns && is_gain(view, part, class, rows, own)
     }
 
     /// Returns how many of these requests can be pushed onto a stack together without making any request late.
@@ -259,13 +260,6 @@ impl Lazy {
         let predictor = SlackPredictor { costs: view.costs, class, predictor: self.knobs.predictor };
         predictor.pushable(view.now, stack, view.pipeline.entry(), &waiting, room)
     }
-}
-
-/// Returns the requests of a sub-queue with the earliest targets that fit, at most `room` of them, since each has at
-/// least one row.
-fn by_target(view: &View<'_>, sub_queue: SubQueueIx, room: u32, fits: impl Fn(RequestIx) -> bool) -> Vec<RequestIx> {
-    let looked_at = view.pending.by_target(sub_queue).take(LOOKED_AT * room as usize);
-    looked_at.filter(|&request_ix| fits(request_ix)).take(room as usize).collect()
 }
 
 /// Returns how many of these requests together have at most `room` rows.

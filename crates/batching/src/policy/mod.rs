@@ -11,7 +11,6 @@ mod forecast;
 mod gain;
 mod lazy;
 pub(super) mod monitor;
-mod rate;
 mod serial;
 pub(super) mod slack;
 mod window;

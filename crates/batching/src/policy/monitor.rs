@@ -7,10 +7,10 @@
 
 use smallvec::SmallVec;
 
-use super::rate::Rate;
 use crate::{
     Ns, ShapeClass,
     cost::{Costs, Quantile},
+    queue::Rate,
 };
 
 /// A partial batch waits this many times longer than the missing rows are expected to take.

@@ -1,7 +1,8 @@
 //! The policy `window`: Triton's dynamic batcher.
 //!
 //! The pending batch belongs to the sub-queue whose first request boards next (by level, then by arrival). It has the
-//! requests of that sub-queue in boarding order, as many as the largest batch holds. When a lane is offered,
+//! requests of that sub-queue in boarding order, as many as the largest batch holds. Where lengths differ, it has those
+//! that gain from a common batch ([`CandidateBatch`]). When a lane is offered,
 //! - a batch is cut to the largest preferred size that it reaches and launched, unless its oldest request has waited
 //!   the whole queue delay;
 //! - a batch past that delay is launched with all its requests;
@@ -14,7 +15,8 @@
 //! launched next and does not wait either.
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View, filling::Filling, serial::Serial,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, View, candidate::CandidateBatch, filling::Filling,
+    serial::Serial,
 };
 use crate::{
     Ns,
@@ -74,14 +76,17 @@ impl BatchPolicy for Window {
         let View { now, pending, ledger, .. } = *view;
         let mut sub_queues = pending.in_order();
         let Some((sub_queue, entry)) = sub_queues.next() else { return Decision::Nothing };
-        let is_closed = sub_queues.next().is_some() || self.latest.is_behind(sub_queue, entry, ledger);
+        let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
+        let others_wait = candidates.leaves_others() || sub_queues.next().is_some();
+        let is_closed = others_wait || self.latest.is_behind(sub_queue, entry, ledger);
         if !is_closed
-            && let Some(due) = self.filling.waits_until(entry, ledger)
+            && let Some(due) = self.filling.waits_until(candidates.rows(), candidates.iter(view), ledger)
             && due > now
         {
             return Decision::Wait(due);
         }
-        let selection = Selection::First(self.filling.cut(now, entry, ledger));
+        let requests = self.filling.cut(now, candidates.iter(view), ledger);
+        let selection = candidates.select(requests);
         Decision::New { sub_queue, selection, accepts_newcomers: true }
     }
 }

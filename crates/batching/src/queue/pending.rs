@@ -9,23 +9,28 @@ use std::collections::BTreeMap;
 use slab::Slab;
 
 use super::{
+    by_length::ByLength,
     lengths::LengthGroups,
     levels::Levels,
     list::{IN_QUEUE, List},
     order::{QueueOrder, Rank},
+    rate::Rate,
     rules::QueueRules,
     targets::Targets,
 };
 use crate::{
     Lengths, Ns, RequestKey, ShapeClass,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
-    ledger::{Ledger, RequestState},
+    ledger::{Ledger, Request, RequestState},
 };
 
-/// How lengths are rounded up. Requests with equal rounded lengths may share a batch.
+/// Which lengths may share a batch: those that round up to equal lengths.
 #[derive(Debug)]
 pub(crate) enum LengthBucketing {
-    /// No rounding: requests of any lengths share a batch.
+    /// Any lengths may. A batch takes those that the model's runs have shown to be faster together
+    /// ([`Pending::by_length`]).
+    Learned,
+    /// Any lengths may, whatever their padding costs.
     Any,
     /// To multiples of a width.
     Width(u32),
@@ -44,7 +49,7 @@ impl BatchKey {
     /// Creates the key of a request by rounding its lengths.
     pub(crate) fn new(key: RequestKey, lengths: &Lengths, length_bucketing: &mut LengthBucketing) -> Self {
         let class = match length_bucketing {
-            LengthBucketing::Any => Lengths::new(),
+            LengthBucketing::Learned | LengthBucketing::Any => Lengths::new(),
             LengthBucketing::Width(width) => {
                 lengths.iter().map(|length| length.div_ceil(*width).saturating_mul(*width)).collect()
             }
@@ -93,11 +98,6 @@ impl SubQueue {
     /// Returns its requests in boarding order.
     pub(crate) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
         self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
-    }
-
-    /// Returns how many requests from its head together have at most `rows` rows.
-    pub(crate) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
-        first_within(self.iter(ledger).map(|request_ix| ledger[request_ix].rows), rows) as u32
     }
 
     pub(crate) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
@@ -162,11 +162,20 @@ pub(crate) struct Pending {
     pub(crate) order: QueueOrder,
     /// Requests in sub-queues by target, if a policy or an objective needs it.
     pub(crate) targets: Option<Targets>,
+    /// Requests in sub-queues by length, if run times decide which lengths share a batch.
+    pub(crate) by_length: Option<ByLength>,
+    /// The rate at which rows arrive.
+    pub(crate) rate: Rate,
 }
 
 impl Pending {
-    pub(crate) fn new(rules: QueueRules, targets: Option<Targets>, may_leave: bool) -> Self {
-        Self { rules, targets, may_leave, ..Self::default() }
+    pub(crate) fn new(
+        rules: QueueRules,
+        targets: Option<Targets>,
+        by_length: Option<ByLength>,
+        may_leave: bool,
+    ) -> Self {
+        Self { rules, targets, by_length, may_leave, ..Self::default() }
     }
 
     pub(crate) fn sub_queue(&self, sub_queue: SubQueueIx) -> Option<&SubQueue> {
@@ -238,9 +247,7 @@ impl Pending {
         ledger.may_leave += usize::from(self.may_leave);
         self.rows += rows;
         self.held_requests += usize::from(sub_queue == NOT_THEIR_TURN);
-        if let Some(targets) = &mut self.targets {
-            targets.insert(request_ix, &ledger[request_ix]);
-        }
+        self.index(&ledger[request_ix], request_ix);
         if self.spare == Some(sub_queue) {
             self.spare = None;
         }
@@ -302,8 +309,26 @@ impl Pending {
         ledger.may_leave -= usize::from(self.may_leave);
         self.rows -= rows;
         self.held_requests -= usize::from(sub_queue == NOT_THEIR_TURN);
+        self.unindex(&ledger[request_ix], request_ix);
+    }
+
+    /// Files a queued request by target and by length, where they are kept.
+    fn index(&mut self, request: &Request, request_ix: RequestIx) {
         if let Some(targets) = &mut self.targets {
-            targets.remove(request_ix, &ledger[request_ix]);
+            targets.insert(request_ix, request);
+        }
+        if let Some(by_length) = &mut self.by_length {
+            by_length.insert(request_ix, request);
+        }
+    }
+
+    /// Undoes [`Self::index`], before the request's state changes.
+    fn unindex(&mut self, request: &Request, request_ix: RequestIx) {
+        if let Some(targets) = &mut self.targets {
+            targets.remove(request_ix, request);
+        }
+        if let Some(by_length) = &mut self.by_length {
+            by_length.remove(request_ix, request);
         }
     }
 
@@ -312,13 +337,9 @@ impl Pending {
         let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
         level.fresh.remove(ledger, request_ix);
         level.delayed.push_back(ledger, request_ix);
-        let delayed = RequestState::Queued { sub_queue, delayed: true };
-        if let Some(targets) = &mut self.targets {
-            targets.remove(request_ix, &ledger[request_ix]);
-            ledger[request_ix].state = delayed;
-            targets.insert(request_ix, &ledger[request_ix]);
-        }
-        ledger[request_ix].state = delayed;
+        self.unindex(&ledger[request_ix], request_ix);
+        ledger[request_ix].state = RequestState::Queued { sub_queue, delayed: true };
+        self.index(&ledger[request_ix], request_ix);
         self.refile(ledger, sub_queue);
     }
 

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-use rand_distr::{Distribution, LogNormal};
+use rand_distr::{Distribution, Exp, LogNormal};
 
 use super::{pool::arrival, ride::latencies};
 use crate::{
     Action, Core, DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity,
-    Policy, QueueingKnobs, ReqId, Task, WindowKnobs,
+    Policy, PolicyKind, QueueingKnobs, ReqId, Task, WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;
@@ -36,6 +36,11 @@ fn fills_late(rows: u32, length: u32) -> Ns {
     2 * MS * Ns::from(rows * length).max(2048) / 2048
 }
 
+/// Length costs, and a batch little more than its longest row: not a function of tokens.
+fn by_length(rows: u32, length: u32) -> Ns {
+    10_000 * Ns::from(length) * Ns::from(9 + rows)
+}
+
 /// Results of a run.
 #[derive(Clone, Copy, Debug)]
 struct Served {
@@ -43,10 +48,13 @@ struct Served {
     rate: f64,
     /// Padded tokens divided by tokens.
     padding: f64,
+    /// Answered requests per virtual second.
+    requests: f64,
     longest_ns: Ns,
+    p99_ns: Ns,
 }
 
-/// A closed loop on some lanes.
+/// Requests on some lanes.
 struct Loop {
     core: Core,
     now: Ns,
@@ -59,10 +67,54 @@ struct Loop {
     counts_from: Option<Ns>,
     tokens: u64,
     padded: u64,
-    longest_ns: Ns,
+    /// Latencies of counted requests.
+    latencies_ns: Vec<Ns>,
 }
 
 impl Loop {
+    fn new(knobs: Knobs, lanes: u16, took_ns: Times) -> Self {
+        let mut new = Self {
+            core: Core::new(),
+            now: 0,
+            running: Vec::new(),
+            wake: None,
+            in_flight: BTreeMap::new(),
+            took_ns,
+            answered: 0,
+            counts_from: None,
+            tokens: 0,
+            padded: 0,
+            latencies_ns: Vec::new(),
+        };
+        new.step(Event::ModelUp(ModelId(0), knobs));
+        for lane in 0..lanes {
+            new.step(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
+        }
+        new
+    }
+
+    fn is_over(&self) -> bool {
+        self.answered >= WARM_UP + COUNTED
+    }
+
+    /// Returns when something is due.
+    fn due(&self) -> Option<Ns> {
+        self.running.iter().map(|&(end, _)| end).chain(self.wake).min()
+    }
+
+    fn served(mut self) -> Served {
+        let span_ns = self.now - self.counts_from.expect("it is warm");
+        self.latencies_ns.sort_unstable();
+        let counted = self.latencies_ns.len();
+        Served {
+            rate: self.tokens as f64 / span_ns as f64 * 1e9,
+            padding: self.padded as f64 / self.tokens as f64,
+            requests: counted as f64 / span_ns as f64 * 1e9,
+            longest_ns: self.latencies_ns[counted - 1],
+            p99_ns: self.latencies_ns[counted * 99 / 100],
+        }
+    }
+
     fn send(&mut self, req: u64, length: u32) {
         let mut request = arrival(req);
         request.lengths = [length].into_iter().collect();
@@ -103,7 +155,9 @@ impl Loop {
                 Action::Finish { req, .. } => {
                     let (arrived, _) = self.in_flight.remove(&req).expect("it is in flight");
                     self.answered += 1;
-                    self.longest_ns = self.longest_ns.max(self.now - arrived);
+                    if self.counts_from.is_some() {
+                        self.latencies_ns.push(self.now - arrived);
+                    }
                     if self.answered == WARM_UP {
                         self.counts_from = Some(self.now);
                     }
@@ -115,39 +169,37 @@ impl Loop {
     }
 }
 
+/// Keeps a number of requests in flight.
 fn serve(knobs: Knobs, lanes: u16, in_flight: usize, lengths: impl IntoIterator<Item = u32>, took_ns: Times) -> Served {
-    let mut lengths = lengths.into_iter();
-    let mut played = Loop {
-        core: Core::new(),
-        now: 0,
-        running: Vec::new(),
-        wake: None,
-        in_flight: BTreeMap::new(),
-        took_ns,
-        answered: 0,
-        counts_from: None,
-        tokens: 0,
-        padded: 0,
-        longest_ns: 0,
-    };
-    played.step(Event::ModelUp(ModelId(0), knobs));
-    for lane in 0..lanes {
-        played.step(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
-    }
-    let mut sent = 0;
-    while played.answered < WARM_UP + COUNTED {
+    let mut lengths = (0..).zip(lengths);
+    let mut played = Loop::new(knobs, lanes, took_ns);
+    while !played.is_over() {
         while played.in_flight.len() < in_flight {
-            played.send(sent, lengths.next().expect("there is no end of them"));
-            sent += 1;
+            let (req, length) = lengths.next().expect("there is no end of them");
+            played.send(req, length);
         }
         played.happen();
     }
-    let span_ns = played.now - played.counts_from.expect("it is warm");
-    Served {
-        rate: played.tokens as f64 / span_ns as f64 * 1e9,
-        padding: played.padded as f64 / played.tokens as f64,
-        longest_ns: played.longest_ns,
+    played.served()
+}
+
+/// Sends requests at random times, `rate` in a second on average, whatever is answered.
+fn offer(knobs: Knobs, lanes: u16, rate: f64, lengths: impl IntoIterator<Item = u32>, took_ns: Times) -> Served {
+    let gaps = Exp::new(rate / 1e9).expect("it is positive").sample_iter(ChaCha8Rng::seed_from_u64(2));
+    let mut played = Loop::new(knobs, lanes, took_ns);
+    let mut at = 0.0;
+    for ((req, length), gap) in (0..).zip(lengths).zip(gaps) {
+        at += gap;
+        while played.due().is_some_and(|due| due <= at as Ns) {
+            played.happen();
+        }
+        if played.is_over() {
+            break;
+        }
+        played.now = at as Ns;
+        played.send(req, length);
     }
+    played.served()
 }
 
 /// Lengths of the sentences, and of the pairs of sentences, of GLUE.
@@ -162,28 +214,43 @@ fn knobs(policy: Policy) -> Knobs {
     Knobs { max_batch_rows: 32, max_in_flight: 2, policy, ..Knobs::default() }
 }
 
+/// A window with buckets of this width.
+fn bucketed(width: u32) -> Knobs {
+    let queueing = QueueingKnobs { bucket_width: Some(width), ..QueueingKnobs::default() };
+    Knobs { queueing, ..auto() }
+}
+
 /// Batches of any waiting requests, padded to the longest.
 fn any_length() -> Knobs {
-    knobs(Policy::Window(WindowKnobs::default()))
+    bucketed(0)
 }
 
 fn exact_lengths() -> Knobs {
-    let queueing = QueueingKnobs { bucket_width: 1, ..QueueingKnobs::default() };
-    Knobs { queueing, ..any_length() }
+    bucketed(1)
 }
 
-/// `auto` without known times.
+/// `auto` without a profile: a window without delay.
 fn auto() -> Knobs {
-    let input = Some(InputDiversity { by_runs: true, ..InputDiversity::default() });
-    knobs(Policy::Diversity(DiversityKnobs { input, ..DiversityKnobs::default() }))
+    knobs(Policy::Window(WindowKnobs::default()))
+}
+
+/// Each policy that batches, as configured by its name alone.
+fn each_policy() -> impl Iterator<Item = Policy> {
+    let grouped = DiversityKnobs { input: Some(InputDiversity::default()), ..DiversityKnobs::default() };
+    let by_name = PolicyKind::over_batches().filter(|policy| *policy != Policy::Serial);
+    by_name.chain([Policy::Diversity(grouped)])
+}
+
+/// Adds a profile of the device.
+fn measured(knobs: Knobs, took_ns: Times) -> Knobs {
+    let at = |_, rows, length| took_ns(rows, u32::try_from(length).expect("it is short"));
+    Knobs { latencies: latencies(1, &[1, 2, 4, 8, 16, 32], &[8, 16, 32, 64, 128, 256], at), ..knobs }
 }
 
 /// `auto` with a profile.
 fn profiled(took_ns: Times) -> Knobs {
     let (input, operator) = (Some(InputDiversity::default()), Some(OperatorDiversity::default()));
-    let policy = Policy::Diversity(DiversityKnobs { input, operator, load: None });
-    let at = |_, rows, length| took_ns(rows, u32::try_from(length).expect("it is short"));
-    Knobs { latencies: latencies(1, &[1, 2, 4, 8, 16, 32], &[8, 16, 32, 64, 128, 256], at), ..knobs(policy) }
+    measured(knobs(Policy::Diversity(DiversityKnobs { input, operator, load: None })), took_ns)
 }
 
 /// Requests in flight, lanes and workloads.
@@ -222,6 +289,46 @@ fn where_batches_cost_nothing_auto_learns_to_share_them() {
         let rate = |knobs| serve(knobs, lanes, in_flight, glue(workload), fills_late).rate;
         let (auto, any) = (rate(auto()), rate(any_length()));
         assert!(auto >= 0.95 * any, "{workload}, {in_flight} in flight, {lanes} lanes: {auto} beside {any}");
+    }
+}
+
+#[test]
+fn where_time_is_not_tokens_a_profile_shows_which_lengths_gain() {
+    for (in_flight, lanes, workload) in LOADS {
+        let rate = |knobs| serve(measured(knobs, by_length), lanes, in_flight, glue(workload), by_length).rate;
+        let (auto, exact, any) = (rate(auto()), rate(exact_lengths()), rate(any_length()));
+        let best = exact.max(any);
+        assert!(auto >= 1.05 * best, "{workload}, {in_flight} in flight, {lanes} lanes: {auto} beside {best}");
+    }
+}
+
+#[test]
+fn under_every_policy_lengths_share_batches_as_under_auto() {
+    for took_ns in [tokens, half_fixed, fills_late] {
+        for (in_flight, lanes, workload) in LOADS {
+            let rate = |knobs| serve(knobs, lanes, in_flight, glue(workload), took_ns).rate;
+            let auto = rate(auto());
+            for policy in each_policy() {
+                let ratio = rate(knobs(policy.clone())) / auto;
+                assert!(ratio >= 0.95, "{policy:?}, {workload}, {in_flight} in flight, {lanes} lanes: {ratio}");
+            }
+        }
+    }
+}
+
+#[test]
+fn under_every_policy_requests_of_an_open_loop_wait_no_longer_than_under_auto() {
+    // Where batches cost nothing, `adaptive` waits to fill them.
+    for took_ns in [tokens, half_fixed] {
+        for (lanes, workload) in [(1, "glue-short"), (2, "glue-short"), (1, "glue-pair"), (2, "glue-pair")] {
+            let peak = serve(auto(), lanes, 64, glue(workload), took_ns).requests;
+            let p99_ns = |knobs| offer(knobs, lanes, 0.6 * peak, glue(workload), took_ns).p99_ns as f64;
+            let auto = p99_ns(auto());
+            for policy in each_policy() {
+                let ratio = p99_ns(knobs(policy.clone())) / auto;
+                assert!(ratio <= 1.1, "{policy:?}, {workload}, {lanes} lanes: {ratio}");
+            }
+        }
     }
 }
 

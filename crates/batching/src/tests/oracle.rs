@@ -68,7 +68,7 @@ fn batch_key(knobs: &Knobs, arrival: &Arrival) -> (RequestKey, Lengths) {
     if !merges {
         return Default::default();
     }
-    let width = knobs.queueing.bucket_width;
+    let width = knobs.queueing.bucket_width.unwrap_or(0);
     let classes = arrival.lengths.iter().filter(|_| width > 0).map(|length| length.div_ceil(width));
     (arrival.key.clone(), classes.collect())
 }

@@ -43,7 +43,7 @@ pub(super) fn window(max_batch_rows: u32, batching: DynamicBatching) -> Knobs {
         default_priority_level: batching.default_priority_level,
         default_queue: batching.default_queue,
         level_queues: batching.level_queues,
-        bucket_width: batching.bucket_width,
+        bucket_width: Some(batching.bucket_width),
         hold_until_waiting: 0,
         hold_until_backlog: 0,
     };

@@ -160,7 +160,7 @@ fn queueing(rng: &mut Rng, whole: u64) -> QueueingKnobs {
         default_priority_level: 2,
         default_queue,
         level_queues: Vec::new(),
-        bucket_width: if rng.permille(200) { rng.within(4, 16) as u32 } else { 0 },
+        bucket_width: rng.permille(500).then(|| if rng.coin() { rng.within(4, 16) as u32 } else { 0 }),
         hold_until_waiting: 0,
         hold_until_backlog: 0,
     }
@@ -204,7 +204,6 @@ fn diversity(rng: &mut Rng, whole: u64) -> DiversityKnobs {
         max_groups: rng.below(4) as u32,
         window_ns: rng.coin().then(|| rng.below(whole)),
         paper: rng.permille(200),
-        by_runs: whole.is_multiple_of(4),
     };
     DiversityKnobs {
         input: rng.permille(250).then_some(input),

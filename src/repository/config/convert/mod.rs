@@ -134,7 +134,7 @@ fn knobs(
         (Policy::Serial, None) => QueueingKnobs::default(),
         // Requests that share no batch need not have similar lengths.
         (Policy::Serial, Some(SchedulingChoice::DynamicBatching(batching))) => {
-            QueueingKnobs { bucket_width: 0, ..queueing(own, batching) }
+            QueueingKnobs { bucket_width: None, ..queueing(own, batching) }
         }
         (_, Some(SchedulingChoice::DynamicBatching(batching))) => queueing(own, batching),
         (_, Some(SchedulingChoice::SequenceBatching(_))) => {
@@ -169,7 +169,7 @@ fn queueing(own: &OwnSettings, batching: &pb::ModelDynamicBatching) -> QueueingK
         default_priority_level: batching.default_priority_level,
         default_queue: batching.default_queue_policy.as_ref().map(queue).unwrap_or_default(),
         level_queues: level_queues.collect(),
-        bucket_width: own.batching.bucket_width.map_or(0, |width| width.0),
+        bucket_width: own.batching.bucket_width.map(|width| width.0),
         hold_until_waiting: 0,
         hold_until_backlog: 0,
     }

@@ -92,7 +92,7 @@ fn dynamic_batching_becomes_the_window() {
         default_priority_level: 1 << 32,
         default_queue: queue,
         level_queues: vec![(1, QueueKnobs { max_queue_size: 1, ..QueueKnobs::default() })],
-        bucket_width: 16,
+        bucket_width: Some(16),
         hold_until_waiting: 0,
         hold_until_backlog: 0,
     };

@@ -10,8 +10,8 @@ use super::{
     unfold,
 };
 use crate::batching::{
-    AdaptiveKnobs, CellularKnobs, DiversityKnobs, InputDiversity, LazyCellKnobs, LazyKnobs, Policy, PolicyKind,
-    SequenceKnobs, WindowKnobs,
+    AdaptiveKnobs, CellularKnobs, DiversityKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs,
+    WindowKnobs,
     knob::{KnobRefusal, ModelTraits, from_us},
 };
 
@@ -65,10 +65,6 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         (None | Some(PolicyName::Auto | PolicyName::Of(PolicyKind::Window)), _) if config.max_batch_size == 0 => {
             Ok(Policy::Serial)
         }
-        (Some(PolicyName::Auto), Some(_)) if reader.is_grouped_by_runs() => {
-            let input = InputDiversity { by_runs: true, ..InputDiversity::default() };
-            Ok(Policy::Diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() }))
-        }
         (Some(PolicyName::Auto), Some(batching)) => {
             Ok(Policy::Window(WindowKnobs { max_queue_delay_ns: 0, ..window(batching) }))
         }
@@ -118,14 +114,6 @@ impl Reader<'_> {
     fn is_padded(self) -> bool {
         let Settings { config, own } = self.settings;
         config.input.iter().any(|tensor| own.pad.contains_key(&tensor.name))
-    }
-
-    /// Whether `auto` groups requests by the run times of the model: if lengths differ and the configuration does not
-    /// limit which lengths share a batch.
-    fn is_grouped_by_runs(self) -> bool {
-        let Settings { config, own } = self.settings;
-        let may_share = config.max_batch_size > 1 && !self.settings.is_decoupled();
-        may_share && self.is_padded() && own.batching.bucket_width.is_none()
     }
 
     fn needs_batches(self, kind: PolicyKind) -> Result<(), ConfigError> {

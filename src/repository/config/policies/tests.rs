@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    batching::{AdaptiveKnobs, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
+    batching::{AdaptiveKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
     repository::config::{complete, pbtxt, stages},
 };
 
@@ -46,17 +46,11 @@ fn a_policy_without_knobs_has_the_defaults() {
 }
 
 #[test]
-fn auto_groups_by_its_runs_where_lengths_differ_and_no_bucket_is_given() {
-    let input = Some(InputDiversity { by_runs: true, ..InputDiversity::default() });
-    let by_runs = Policy::Diversity(DiversityKnobs { input, ..DiversityKnobs::default() });
-    assert_eq!(named("auto", &[PAD]), Ok(by_runs.clone()));
-    assert_eq!(
-        policy("dynamic_batching { preserve_ordering: true }", &[("batching.policy", "auto"), PAD]),
-        Ok(by_runs)
-    );
+fn padded_axes_make_no_difference_to_auto_and_window() {
     let window = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };
+    assert_eq!(named("auto", &[PAD]), Ok(Policy::Window(window.clone())));
     assert_eq!(named("auto", &[PAD, ("batching.bucket_width", "8")]), Ok(Policy::Window(window.clone())));
-    assert_eq!(policy("dynamic_batching { }", &[PAD]), Ok(Policy::Window(window)), "Triton's meaning stays");
+    assert_eq!(policy("dynamic_batching { }", &[PAD]), Ok(Policy::Window(window)));
     assert_eq!(policy("", &[PAD]), Ok(Policy::Serial), "Triton's meaning stays");
 }
 

@@ -215,12 +215,12 @@ impl Cells {
         let newcomers = self.newcomers(context.version, context.ledger);
         let most_newcomers = match (&self.filling, newcomers) {
             (Some(filling), Some(newcomers)) => {
-                if let Some(due) = filling.waits_until(newcomers, context.ledger)
+                if let Some(due) = filling.waits_until(newcomers.rows, newcomers.iter(context.ledger), context.ledger)
                     && due > context.now
                 {
                     return Answer::NotBefore(due);
                 }
-                filling.cut(context.now, newcomers, context.ledger)
+                filling.cut(context.now, newcomers.iter(context.ledger), context.ledger)
             }
             _ => u32::MAX,
         };

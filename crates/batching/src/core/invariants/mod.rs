@@ -38,6 +38,7 @@ fn group_of(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     counts(core, ix, group)?;
     sub_queues(core, group)?;
     targets(core, group)?;
+    lengths(core, group)?;
     batches::check(core, ix, group)?;
     cells(core, ix, group)?;
     sequences(core, ix, group)?;
@@ -225,6 +226,21 @@ fn targets(core: &Core, group: &Group) -> Result<(), Broken> {
     let (filed, in_time, in_order) = latest_starts.sub_queues();
     hold!(filed == expected, "it files {filed} sub-queues of {expected}");
     hold!(in_time == in_order, "it has {in_time} sub-queues in time, {in_order} in order");
+    Ok(())
+}
+
+/// Where run times decide which lengths share a batch, every request with lengths that may board is indexed by them.
+fn lengths(core: &Core, group: &Group) -> Result<(), Broken> {
+    let pending = &group.version.pending;
+    let Some(by_length) = &pending.by_length else { return Ok(()) };
+    let waiting = pending.in_order().flat_map(|(_, sub_queue)| sub_queue.iter(&core.ledger));
+    let mut expected = 0;
+    for request_ix in waiting {
+        let request = &core.ledger[request_ix];
+        hold!(by_length.holds(request_ix, request), "{:?} is not known by its lengths", request.req);
+        expected += usize::from(!request.lengths.is_empty());
+    }
+    hold!(by_length.len() == expected, "it knows the lengths of {} requests of {expected}", by_length.len());
     Ok(())
 }
 

@@ -42,7 +42,8 @@ pub struct InputSettings {
     #[serde(rename = "")]
     #[schemars(skip)]
     pub is_on: Option<bool>,
-    /// Maximum number of groups if their bounds are chosen automatically. Default: 8.
+    /// Maximum number of groups whose bounds are chosen from the observed lengths. Default: no groups, or 8 in `paper`
+    /// mode.
     pub groups: Option<Whole<u32, 1, 64>>,
     /// Upper bounds of the groups, ascending.
     pub bounds: Option<LengthList>,
@@ -100,18 +101,23 @@ pub struct DiversityKnobs {
 /// Policy I, input diversity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InputDiversity {
-    /// Upper bounds of the length groups, ascending. Empty: chosen by dynamic programming over the observed lengths.
+    /// Upper bounds of fixed length groups, ascending.
     pub bounds: Vec<u32>,
-    /// Maximum number of groups if their bounds are chosen; 0 means 8.
+    /// Maximum number of fixed groups, whose bounds are chosen by dynamic programming over the observed lengths. 0:
+    /// none, or 8 with the paper's own rule.
     pub max_groups: u32,
     /// Maximum time that a group waits for more requests. `None`: the first stage's time for the largest batch.
     pub window_ns: Option<Ns>,
     /// Whether to use the paper's own rule: groups wait for the window even if the pipeline is empty, and never share a
     /// batch.
     pub paper: bool,
-    /// Without bounds: each length is its own group, and near lengths share a batch if the model's measured runs show
-    /// that this is faster. For models without profiled times; excludes `bounds`, `max_groups` and `paper`.
-    pub by_runs: bool,
+}
+
+impl InputDiversity {
+    /// Whether requests are grouped by fixed bounds. Otherwise run times decide which lengths share a batch.
+    fn has_groups(&self) -> bool {
+        self.paper || self.max_groups > 0 || !self.bounds.is_empty()
+    }
 }
 
 /// Policy II, operator diversity.
@@ -204,10 +210,8 @@ impl PolicyKnobs for DiversityKnobs {
     }
 
     fn requirements(&self) -> Requirements {
-        let lengths = self.input.as_ref().map(|input| match input.by_runs {
-            true => LengthBucketing::Width(1),
-            false => LengthBucketing::Groups(LengthGroups::new(&input.bounds, input.max_groups)),
-        });
+        let lengths = self.input.as_ref().filter(|input| input.has_groups());
+        let lengths = lengths.map(|input| LengthBucketing::Groups(LengthGroups::new(&input.bounds, input.max_groups)));
         Requirements { joins: true, lengths, ..Requirements::default() }
     }
 }
@@ -223,7 +227,6 @@ fn read_input(settings: InputSettings) -> Result<InputDiversity, KnobRefusal> {
         max_groups: groups.map_or(0, |groups| groups.0),
         window_ns: window_us.map(Microseconds::us),
         paper: mode == Some(Mode::Paper),
-        by_runs: false,
     })
 }
 

@@ -14,15 +14,14 @@ pub use self::knobs::{
 use super::{
     BatchPolicy, Decision, Selection, View,
     candidate::CandidateBatch,
-    gain::{is_gain, longest_wait_ns, meets_at},
-    lazy::stretchable,
-    rate::Rate,
+    gain::{class_of, is_gain, longest_wait_ns, may_pad, meets_at},
+    lazy::{LOOKED_AT, stretchable},
 };
 use crate::{
     CellId, Ns, PartOrder, ShapeClass,
     cost::Quantile,
-    ids::SubQueueIx,
-    ledger::{NEVER, Request},
+    ids::RequestIx,
+    ledger::NEVER,
     queue::SubQueue,
     table::batch::{Batch, Part, Step},
 };
@@ -32,7 +31,6 @@ use crate::{
 struct Diversity {
     knobs: DiversityKnobs,
     splits: Splits,
-    rate: Rate,
 }
 
 /// Cache of splits, because the search is too slow to run at each boundary. Cleared when the latencies may have
@@ -59,19 +57,12 @@ enum Behind {
 /// Maximum load in estimates of delay; at 1 the delay would be infinite.
 const MOST_LOAD: f64 = 0.99;
 
-/// Averaging time of the arrival rate. Long enough to measure the load of the next batches and not the latest burst.
-const AVERAGE_NS: Ns = 1_000_000_000;
-
 /// The cache of splits is cleared after this many runs, but not before this time: if runs take microseconds, a search
 /// takes longer than many runs.
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;
 
 impl BatchPolicy for Diversity {
-    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
-        self.rate.add(now, request.rows);
-    }
-
     fn stretches(&self) -> bool {
         self.knobs.joins()
     }
@@ -95,27 +86,30 @@ impl BatchPolicy for Diversity {
     // ## Policy I and new batches
     fn board(&mut self, view: &View<'_>) -> Decision {
         let mut due = NEVER;
-        let first = view.pending.in_order().find_map(|(sub_queue, entry)| match self.room(view, entry) {
-            Ok(room) => Some((sub_queue, entry, CandidateBatch::of_sub_queue(view, sub_queue, entry, room)))
-                .filter(|first| first.2.rows > 0),
-            Err(then) => {
+        let room = self.room(view);
+        let first = view.pending.in_order().find_map(|(sub_queue, entry)| {
+            let candidates = CandidateBatch::of(view, sub_queue, entry, room);
+            if let Some(then) = self.waits_until(view, &candidates) {
                 due = due.min(then);
-                None
+                return None;
             }
+            let within = candidates.within(view, room);
+            (within.1 > 0).then_some((sub_queue, entry, candidates, within))
         });
-        if let Some((sub_queue, entry, candidate)) = first {
-            let mut candidate = self.try_merge(view, candidate, view.max_rows);
-            let mut accepts_newcomers = self.accepts_newcomers(view, candidate.rows, &candidate.bound);
+        if let Some((sub_queue, entry, mut candidates, (mut requests, mut rows))) = first {
+            let bound = candidates.rounded_class(view);
+            let mut accepts_newcomers = self.accepts_newcomers(view, rows, &bound);
             // If the batch will be split later, only its first part boards now. The others stay in the queue, where
             // they may find another lane.
-            if accepts_newcomers && let Some(rows) = self.first_part(view, &candidate) {
-                let part = CandidateBatch::of_sub_queue(view, sub_queue, entry, rows);
-                if part.rows > 0 {
-                    candidate = self.try_merge(view, part, rows);
-                    accepts_newcomers = self.accepts_newcomers(view, candidate.rows, &candidate.bound);
+            if accepts_newcomers && let Some(part) = self.first_part(view, rows, &bound) {
+                let first_part = CandidateBatch::of(view, sub_queue, entry, part);
+                let within = first_part.within(view, part);
+                if within.1 > 0 {
+                    (candidates, (requests, rows)) = (first_part, within);
+                    accepts_newcomers = self.accepts_newcomers(view, rows, &candidates.rounded_class(view));
                 }
             }
-            return Decision::New { sub_queue, selection: Selection::Heads(candidate.from), accepts_newcomers };
+            return Decision::New { sub_queue, selection: candidates.select(requests), accepts_newcomers };
         }
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
@@ -123,73 +117,40 @@ impl BatchPolicy for Diversity {
 
 impl Diversity {
     fn new(knobs: &DiversityKnobs) -> Self {
-        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::new(Some(AVERAGE_NS), 0) }
-    }
-
-    /// Adds requests of other groups if that does not increase the mean completion time, up to `rows` rows.
-    fn try_merge(&self, view: &View<'_>, candidate: CandidateBatch, rows: u32) -> CandidateBatch {
-        match &self.knobs.input {
-            Some(input) if input.by_runs => {
-                let behind = self.behind_by_runs(view, &candidate);
-                candidate.try_merge_near(view, rows, behind)
-            }
-            Some(input) if !input.paper => candidate.try_merge(view, rows),
-            _ => candidate,
-        }
+        Self { knobs: knobs.clone(), splits: Splits::default() }
     }
 
     /// Returns the rows of the first part if the requests would wait less on average in parts than in one batch. The
     /// other parts stay in the queue, where newcomers can still join them or another lane can take them.
-    fn first_part(&mut self, view: &View<'_>, candidate: &CandidateBatch) -> Option<u32> {
-        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && candidate.rows > 1)?;
-        let behind = self.behind(view, candidate)?;
-        let parts =
-            self.splits.parts(view, operator, behind, view.pipeline.entry(), candidate.rows, &candidate.bound)?;
+    fn first_part(&mut self, view: &View<'_>, rows: u32, bound: &ShapeClass) -> Option<u32> {
+        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && rows > 1)?;
+        let behind = behind(view, rows, bound)?;
+        let parts = self.splits.parts(view, operator, behind, view.pipeline.entry(), rows, bound)?;
         parts.first().copied()
     }
 
-    /// Returns how many rows wait for the end of this batch: those queued behind it, and those that will arrive before
-    /// the device is idle again. At load ρ the device is busy for W / (1 − ρ), where W is the present work. With
-    /// several lanes, each delays its share of the rows.
-    fn behind(&self, view: &View<'_>, candidate: &CandidateBatch) -> Option<Behind> {
-        let lanes = f64::from(view.lanes.max(1));
-        let best = lanes * view.costs.best_throughput(view.max_rows, &candidate.bound)?;
-        let whole_ns = f64::from(candidate.rows) / view.costs.throughput(candidate.rows, &candidate.bound)?;
-        let queued = view.pending.rows.saturating_sub(u64::from(candidate.rows)) as f64;
-        let rate = self.rate.at(view.now);
-        let load = (rate / best).min(MOST_LOAD);
-        Some(Behind::of((queued + rate * (whole_ns + queued / best) / (1.0 - load)) / lanes))
-    }
-
-    /// The same, computed from the model's measured runs, for models without profiled times.
-    fn behind_by_runs(&self, view: &View<'_>, candidate: &CandidateBatch) -> f64 {
-        let queued = view.pending.rows.saturating_sub(u64::from(candidate.rows)) as f64;
-        let Some(row_ns) = view.costs.lately_per_row() else { return queued };
-        let lanes = f64::from(view.lanes.max(1));
-        let rate = self.rate.at(view.now);
-        let load = (rate * row_ns / lanes).min(MOST_LOAD);
-        let work_ns = (queued + f64::from(candidate.rows)) * row_ns / lanes;
-        queued + rate * work_ns / (1.0 - load)
-    }
-
-    /// Returns how many rows of a sub-queue may board now, or else when to check again. In `paper` mode, groups wait
-    /// for their window, and together have at most a largest batch of rows in the pipeline. Otherwise an idle lane
-    /// takes a group at once, unless a window is configured.
-    fn room(&self, view: &View<'_>, sub_queue: &SubQueue) -> Result<u32, Ns> {
-        let Some(input) = &self.knobs.input else { return Ok(view.max_rows) };
-        let room = match input.paper {
-            true => view.max_rows.saturating_sub(view.table.rows_aboard()),
-            false => view.max_rows,
-        };
-        let idles = view.lane_is_idle && input.window_ns.is_none() && !input.paper;
-        if sub_queue.rows >= u64::from(view.max_rows) || idles {
-            return Ok(room);
+    /// Returns how many rows may board now. In `paper` mode, groups together have at most a largest batch of rows in
+    /// the pipeline.
+    fn room(&self, view: &View<'_>) -> u32 {
+        match &self.knobs.input {
+            Some(input) if input.paper => view.max_rows.saturating_sub(view.table.rows_aboard()),
+            _ => view.max_rows,
         }
-        let first_stage =
-            || view.costs.predict(view.pipeline.entry(), view.max_rows, &view.class_of(sub_queue), Quantile::Mean);
+    }
+
+    /// Returns until when these candidates wait for more. In `paper` mode, groups wait for their window. Otherwise an
+    /// idle lane takes a group at once, unless a window is configured.
+    fn waits_until<'a>(&self, view: &View<'a>, candidates: &CandidateBatch<'a>) -> Option<Ns> {
+        let input = self.knobs.input.as_ref()?;
+        let idles = view.lane_is_idle && input.window_ns.is_none() && !input.paper;
+        if candidates.rows() >= u64::from(view.max_rows) || idles {
+            return None;
+        }
+        let class = candidates.class(view);
+        let first_stage = || view.costs.predict(view.pipeline.entry(), view.max_rows, &class, Quantile::Mean);
         let window_ns = input.window_ns.or_else(first_stage).unwrap_or(0);
-        let due = sub_queue.oldest(view.ledger).unwrap_or(view.now).saturating_add(window_ns);
-        if due <= view.now { Ok(room) } else { Err(due) }
+        let due = candidates.oldest(view).unwrap_or(view.now).saturating_add(window_ns);
+        (due > view.now).then_some(due)
     }
 
     // ## Policy II
@@ -228,14 +189,13 @@ impl Diversity {
         }
         let sub_queue = view.pending.waiting_with(&batch.batch_key)?;
         let waiting = view.pending.sub_queue(sub_queue)?;
-        let requests = joining(view, waiting, batch);
-        let rows: u32 =
-            waiting.iter(view.ledger).take(requests as usize).map(|request_ix| view.ledger[request_ix].rows).sum();
-        if rows == 0 || !load.paper && !is_gain(view, part, &batch.class, rows) {
+        let request_ixs = joining(view, waiting, batch);
+        let rows: u32 = request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
+        if rows == 0 || !load.paper && !is_gain(view, part, &batch.class, rows, &class_of(view, &request_ixs)) {
             return None;
         }
         let accepts_newcomers = self.accepts_newcomers(view, part.row_count() + rows, &batch.class);
-        let selection = Selection::First(requests);
+        let selection = Selection::Named(request_ixs);
         Some(Decision::Stretch { part: part.ix, sub_queue, selection, accepts_newcomers })
     }
 
@@ -285,6 +245,19 @@ impl Splits {
     }
 }
 
+/// Returns how many rows wait for the end of a batch of `rows` rows: those queued behind it, and those that will arrive
+/// before the device is idle again. At load ρ the device is busy for W / (1 − ρ), where W is the present work. With
+/// several lanes, each delays its share of the rows.
+fn behind(view: &View<'_>, rows: u32, bound: &ShapeClass) -> Option<Behind> {
+    let lanes = f64::from(view.lanes.max(1));
+    let best = lanes * view.costs.best_throughput(view.max_rows, bound)?;
+    let whole_ns = f64::from(rows) / view.costs.throughput(rows, bound)?;
+    let queued = view.pending.rows.saturating_sub(u64::from(rows)) as f64;
+    let rate = view.pending.rate.at(view.now);
+    let load = (rate / best).min(MOST_LOAD);
+    Some(Behind::of((queued + rate * (whole_ns + queued / best) / (1.0 - load)) / lanes))
+}
+
 /// Returns the spans before which a step must be cut to form parts of these sizes. A span is never cut, so rows of one
 /// request in consecutive places stay together.
 fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
@@ -321,13 +294,10 @@ fn is_young(load: &LoadDiversity, view: &View<'_>, batch: &Batch, part: &Part) -
     in_time && age_ns <= total_ns / 2
 }
 
-/// Returns how many requests from the head of a sub-queue fit into a batch's free places and padded shape.
-fn joining(view: &View<'_>, sub_queue: &SubQueue, batch: &Batch) -> u32 {
+/// Returns the first requests of a sub-queue that fit into a batch's free places and padded shape.
+fn joining(view: &View<'_>, sub_queue: &SubQueue, batch: &Batch) -> Vec<RequestIx> {
     let mut places = batch.places.clone();
-    let fits = sub_queue.iter(view.ledger).take_while(|&request_ix| {
-        let request = &view.ledger[request_ix];
-        let fits = request.lengths.iter().zip(&batch.class.0).all(|(length, padded)| length <= padded);
-        fits && places.take(request.rows).is_some()
-    });
-    fits.count() as u32
+    let looked_at = sub_queue.iter(view.ledger).take(LOOKED_AT * places.free() as usize);
+    let fitting = looked_at.filter(|&request_ix| may_pad(view, &view.ledger[request_ix], &batch.class));
+    fitting.take_while(|&request_ix| places.take(view.ledger[request_ix].rows).is_some()).collect()
 }

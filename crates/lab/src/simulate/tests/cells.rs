@@ -46,6 +46,8 @@ fn under(table: ModelTable, policy: Policy) -> Setup {
     let mut setup = setup(table, policy);
     let served = &mut setup.models[0];
     served.knobs.latencies = Some(served.table.task_latencies(&served.knobs.policy));
+    // The baseline pads whatever waits.
+    served.knobs.queueing.bucket_width = Some(0);
     setup
 }
 
@@ -72,7 +74,7 @@ fn requests_join_and_leave_at_every_step_or_wait_for_the_longest_of_their_batch(
 #[test]
 fn a_padded_batch_is_of_one_bucket() {
     let mut setup = under(lstm(), window());
-    setup.models[0].knobs.queueing.bucket_width = 2;
+    setup.models[0].knobs.queueing.bucket_width = Some(2);
     let requests = sentences([(0, 1), (10, 2), (20, 3), (30, 4), (40, 4)]);
     // The buckets are 1 to 2 and 3 to 4.
     assert_eq!(total_ns(&setup, requests), 100 + (300 - 10) + (700 - 20) + (700 - 30) + (700 - 40));

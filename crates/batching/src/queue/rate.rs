@@ -1,4 +1,4 @@
-//! The arrival rate λ, as the policies `adaptive` and `diversity` measure it.
+//! The arrival rate λ: of a queue, and as the policy `adaptive` measures it.
 
 use crate::Ns;
 
@@ -7,6 +7,9 @@ const PAPER_WINDOW_NS: Ns = 1_000_000_000;
 
 /// Counted arrivals enter the average after each such fraction of the averaging time.
 const FOLDS: Ns = 8;
+
+/// Averaging time by default. Long enough to measure the load of the next batches and not the latest burst.
+const AVERAGE_NS: Ns = 1_000_000_000;
 
 /// An exponential average over measured time, in which each row counts for 1 / `average_ns`; or, as published, the
 /// count of the last whole second.
@@ -19,6 +22,12 @@ pub(crate) struct Rate {
     since: Ns,
     /// Rows counted since `since`.
     count: u64,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self::new(Some(AVERAGE_NS), 0)
+    }
 }
 
 impl Rate {
