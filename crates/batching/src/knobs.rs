@@ -79,8 +79,8 @@ pub struct LazyCellKnobs {
     /// Maximum time that the most advanced type waits for newcomers to catch up. `None`: half the execution time of a
     /// request whose cells run in their largest batches.
     pub max_catch_up_ns: Option<Ns>,
-    /// Reject requests that cannot meet the objective even if it is measured by all nodes that they may need, instead
-    /// of serving them late.
+    /// Reject requests that would probably miss the objective, by the steps that others took, instead of serving them
+    /// late.
     pub reject_late: bool,
 }
 
@@ -132,10 +132,18 @@ pub enum SegmentKnobs {
         /// Its type.
         cell: CellId,
     },
-    /// Nodes in sequence: a chain, or a loop whose end depends on outcomes.
+    /// Nodes in sequence, as many as the request has.
     Steps {
         /// Their type.
         cell: CellId,
+    },
+    /// Nodes in sequence until an outcome ends them, at most as many as the request has.
+    Decode {
+        /// Their type.
+        cell: CellId,
+        /// Number of nodes that 90 % of the requests do not exceed, if that is known (LazyBatching's dec_timesteps). It
+        /// counts until requests have shown how many they take.
+        expected_steps: Option<u32>,
     },
     /// A tree; each node runs after its children.
     Tree {

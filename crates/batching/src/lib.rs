@@ -20,7 +20,8 @@
 //! - `replies`: the only place that creates `Emit` and `Finish`. `version`: queue, reply order, costs and counters of a
 //!   loaded version, and the context in which a step changes it.
 //! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
-//! - `graph`, `cost`: the stages or cells that a request runs through, and how long they take. `arbiter`: picks the
+//! - `graph`, `steps`, `cost`: the stages or cells that a request runs through, how many steps it takes, and how long
+//!   they take. `arbiter`: picks the
 //!   version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
 //! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain
@@ -45,6 +46,7 @@ mod queue;
 mod recall;
 mod replies;
 pub mod router;
+mod steps;
 mod table;
 mod timers;
 mod version;

@@ -13,6 +13,7 @@ use super::{
         BatchKey, ByLength, Change, IN_ORDER, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences,
         Targets,
     },
+    steps::PROBABLY,
     timers::Timers,
 };
 
@@ -260,7 +261,7 @@ impl Version {
 
     /// Returns the latest start of a waiting request: its target less its execution time alone.
     pub(super) fn latest_start(&self, request: &Request) -> Option<SlackNs> {
-        let needs_ns = self.graph.time_alone(&self.costs, request, Quantile::P99)?;
+        let needs_ns = self.graph.time_alone(&self.costs, request, Quantile::P99, PROBABLY)?;
         let target = SlackNs::try_from(self.target(request)).unwrap_or(SlackNs::MAX);
         Some(target.saturating_sub_unsigned(needs_ns))
     }

@@ -11,12 +11,7 @@ use super::{
     queues::{JourneyIx, NodeRow, Origin, Queues, Subgraph, SubgraphIx},
     slots::{FreeSlots, HeldSlots, slots},
 };
-use crate::{
-    CellId, CellKnobs, LaneId, SegmentKnobs,
-    graph::{NodeCounts, node_counts},
-    hold::hold,
-    ids::RequestIx,
-};
+use crate::{CellId, CellKnobs, LaneId, SegmentKnobs, graph::most_nodes, hold::hold, ids::RequestIx};
 
 /// A boarded request: its graph, its progress and its state slots.
 #[derive(Debug)]
@@ -51,6 +46,9 @@ pub(crate) struct CellGraphs {
     pub(super) free_slots: FreeSlots,
     /// Whether inner nodes wait only for their own children instead of for all leaves (section 4.4).
     frontier: bool,
+    /// Steps taken in segments where they are not known in advance, since they were last learned: the segment, the
+    /// nodes that the request had at most, and the steps.
+    pub(super) taken: Vec<(usize, u32, u32)>,
 }
 
 impl CellGraphs {
@@ -63,6 +61,7 @@ impl CellGraphs {
             of_request: Vec::new(),
             free_slots: FreeSlots::new(slots),
             frontier,
+            taken: Vec::new(),
         }
     }
 
@@ -134,7 +133,10 @@ impl CellGraphs {
     pub(crate) fn first(&self) -> CellId {
         match self.segments.first() {
             Some(
-                SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. },
+                SegmentKnobs::Stage { cell }
+                | SegmentKnobs::Steps { cell }
+                | SegmentKnobs::Decode { cell, .. }
+                | SegmentKnobs::Tree { leaf: cell, .. },
             ) => *cell,
             None => CellId(0),
         }
@@ -218,7 +220,8 @@ impl CellGraphs {
         is_last: impl Fn(usize) -> bool,
     ) -> SmallVec<[RequestIx; 8]> {
         for (at, row) in rows.iter().enumerate() {
-            if is_last(at) && self.is_live(row) {
+            if is_last(at) && self.counts(row) {
+                self.took_steps(row, row.node + 1);
                 self.queues.end_loop(row.subgraph);
             }
         }
@@ -241,16 +244,16 @@ impl CellGraphs {
         done
     }
 
-    /// Counts, by type, the nodes of a boarded request that are not submitted; an upper bound.
-    pub(crate) fn nodes_left(&self, request: RequestIx) -> NodeCounts {
+    /// Returns the graph of a boarded request, its segment, and the steps of that segment that are submitted.
+    pub(crate) fn progress(&self, request: RequestIx) -> Option<(&[Unfolded], usize, u32)> {
         let journey = self.of_request.get(request as usize).copied().flatten();
-        let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return NodeCounts::new() };
+        let journey = self.journeys.get(journey? as usize)?;
         // Steps form a single subgraph. For a tree, submitted nodes are not subtracted.
         let submitted = match (&journey.graph[journey.segment], journey.subgraphs.first()) {
             (Unfolded::Steps(_), Some(subgraph)) => self.queues.get(subgraph).nodes.submitted(),
             _ => 0,
         };
-        node_counts(&self.segments, &journey.graph, journey.segment, submitted)
+        Some((&journey.graph, journey.segment, submitted))
     }
 
     /// Removes an ended request from all queues. Its rows in running tasks are masked, and its slots are freed with the
@@ -285,6 +288,9 @@ impl CellGraphs {
     /// Handles a complete subgraph: starts the nodes or the segment that wait for it. Returns whether the request is
     /// done.
     fn passed(&mut self, row: &NodeRow) -> bool {
+        if !self.queues.get(row.subgraph).nodes.has_ended() {
+            self.took_steps(row, row.node + 1);
+        }
         let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);
         let are_all = journey.subgraphs.complete_one();
@@ -320,6 +326,14 @@ impl CellGraphs {
         true
     }
 
+    /// Records how many steps a request took in its current segment, if that was not known in advance.
+    fn took_steps(&mut self, row: &NodeRow, steps: u32) {
+        let journey = &self.journeys[row.of.journey as usize];
+        if matches!(self.segments[journey.segment], SegmentKnobs::Decode { .. }) {
+            self.taken.push((journey.segment, most_nodes(&journey.graph), steps));
+        }
+    }
+
     /// Queues the subgraphs of a request's current segment.
     fn enter(&mut self, ix: JourneyIx) {
         let journey = &mut self.journeys[ix as usize];
@@ -329,7 +343,10 @@ impl CellGraphs {
         journey.inner = None;
         journey.subgraphs.clear();
         match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
-            (SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
+            (
+                SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell } | SegmentKnobs::Decode { cell, .. },
+                Unfolded::Steps(steps),
+            ) => {
                 let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1), has_ended: false };
                 journey.subgraphs.push(queues.push(of, *cell, nodes));
             }

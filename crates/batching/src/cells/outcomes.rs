@@ -35,7 +35,11 @@ impl Cells {
             self.cells.ran_again(&task.nodes);
         }
         let is_last = |at: usize| RowOutcome::of_row(outcomes, at).next == Next::Done;
-        for request_ix in self.cells.completed(task.cell, &task.nodes, is_last) {
+        let completed = self.cells.completed(task.cell, &task.nodes, is_last);
+        for (segment, most_nodes, steps) in self.cells.taken.drain(..) {
+            context.version.graph.took_steps(segment, most_nodes, steps);
+        }
+        for request_ix in completed {
             context.ledger[request_ix].left = 0;
             self.end(context, request_ix, End::Completed);
         }
@@ -61,6 +65,7 @@ impl Cells {
             }
         }
         self.cells.completed(task.cell, &task.nodes, |_| false);
+        self.cells.taken.clear();
     }
 
     /// Removes the entry of a task for one cell, after the task has left its lane.

@@ -13,6 +13,7 @@ mod cellular;
 mod coalescing;
 mod cost;
 mod deadlocks;
+mod decoders;
 mod diversity;
 mod endings;
 mod fairness;

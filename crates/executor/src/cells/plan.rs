@@ -135,6 +135,9 @@ impl CellPrograms {
         let segments = self.unfolding.segments.iter().map(|segment| match &segment.types[..] {
             [leaf, inner] => SegmentKnobs::Tree { leaf: id(leaf), inner: id(inner) },
             types if segment.nodes == Nodes::Stage => SegmentKnobs::Stage { cell: id(&types[0]) },
+            types if matches!(segment.nodes, Nodes::Decode { until: Some(_), .. }) => {
+                SegmentKnobs::Decode { cell: id(&types[0]), expected_steps: None }
+            }
             types => SegmentKnobs::Steps { cell: id(&types[0]) },
         });
         (self.unfolding.cells.iter().zip(&self.cells).map(cell).collect(), segments.collect())

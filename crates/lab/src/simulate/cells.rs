@@ -57,7 +57,8 @@ impl CellGraph {
     pub fn segment_knobs(&self) -> Vec<SegmentKnobs> {
         let knobs = |segment: &Segment| match *segment {
             Segment::Stage(cell) => SegmentKnobs::Stage { cell },
-            Segment::Chain(cell) | Segment::Decode(cell) => SegmentKnobs::Steps { cell },
+            Segment::Chain(cell) => SegmentKnobs::Steps { cell },
+            Segment::Decode(cell) => SegmentKnobs::Decode { cell, expected_steps: None },
             Segment::Tree { leaf, inner } => SegmentKnobs::Tree { leaf, inner },
         };
         self.segments.iter().map(knobs).collect()

@@ -2,16 +2,17 @@
 //! advanced requests, as long as those can spare the time; otherwise the most advanced type runs. Steps share weights,
 //! so requests need to meet only at the same type, not at the same step.
 
-use paternoster_model::unfold::Unfolded;
 use smallvec::SmallVec;
 
 use super::Cells;
 use crate::{
-    CellId, LaneId, LazyCellKnobs, Ns, SegmentKnobs, ShapeClass,
+    CellId, LaneId, LazyCellKnobs, Ns, ShapeClass,
     cost::Quantile,
-    graph::{NodeCounts, node_counts, time_of},
+    graph::{NodeCounts, time_of},
     ids::RequestIx,
-    version::StepContext,
+    ledger::Ledger,
+    steps::PROBABLY,
+    version::{StepContext, Version},
 };
 
 /// The state of `lazy` for one version.
@@ -30,8 +31,9 @@ impl Catching {
         Self { knobs, credit_ns: None, latest: NodeCounts::new() }
     }
 
-    pub(crate) fn boarded(&mut self, segments: &[SegmentKnobs], graph: &[Unfolded]) {
-        self.latest = node_counts(segments, graph, 0, 0);
+    /// Notes the nodes of a request that boards, if they are known.
+    pub(crate) fn boarded(&mut self, nodes: Option<NodeCounts>) {
+        self.latest = nodes.unwrap_or_else(|| std::mem::take(&mut self.latest));
     }
 
     /// Updates the credit for a task of a type. `whole_ns` is the execution time of a request, 0 if unknown.
@@ -86,7 +88,8 @@ impl Cells {
             else {
                 return false;
             };
-            mean_ns <= credit_ns && self.spare_ns(context, **cell).is_none_or(|spare_ns| p99_ns <= spare_ns)
+            mean_ns <= credit_ns
+                && self.spare_ns(context.version, context.now, context.ledger, **cell).is_none_or(|ns| p99_ns <= ns)
         };
         let chosen = *behind.iter().find(may_run).unwrap_or(&furthest);
         let chosen_ns = task_ns(chosen, Quantile::Mean).unwrap_or(0);
@@ -96,28 +99,36 @@ impl Cells {
         Some(chosen)
     }
 
-    /// Returns the time that the boarded request with the earliest target can spare for a task of this type. `None` if
-    /// it needs this type itself, or if its target cannot be met.
-    fn spare_ns(&self, context: &StepContext<'_>, cell: CellId) -> Option<Ns> {
-        let request_ix = self.first_target()?;
-        let left = self.cells.nodes_left(request_ix);
-        if left.iter().any(|&(own, nodes)| own == cell && nodes > 0) {
-            return None;
-        }
-        let version = &*context.version;
-        let needs_ns = |quantile| time_of(&version.costs, &left, |cell| self.most_rows(cell), quantile);
-        let until_ns = version.target(&context.ledger[request_ix]).checked_sub(context.now)?;
-        let can_be_met = needs_ns(Quantile::Mean)? <= until_ns;
-        can_be_met.then_some(until_ns.saturating_sub(needs_ns(Quantile::P99)?))
+    /// Returns the time that the boarded requests can spare for a task of this type: the least slack of those whose
+    /// target can probably be met, and which do not need this type themselves; `None` without any. One that would miss
+    /// its target anyway has no veto, and takes no other's.
+    fn spare_ns(&self, version: &Version, now: Ns, ledger: &Ledger, cell: CellId) -> Option<Ns> {
+        let rows = |cell: CellId| self.cells.under_way.min(self.most_rows(cell));
+        let spare = self.first_targets().filter_map(|request_ix| {
+            let until_ns = version.target(&ledger[request_ix]).checked_sub(now)?;
+            let left = self.nodes_left(version, request_ix)?;
+            let needs_ns = |quantile| time_of(&version.costs, &left, rows, quantile);
+            let needs_it = left.iter().any(|&(own, nodes)| own == cell && nodes > 0);
+            let can_be_met = !needs_it && needs_ns(Quantile::Mean)? <= until_ns;
+            can_be_met.then_some(until_ns.saturating_sub(needs_ns(Quantile::P99)?))
+        });
+        spare.min()
     }
 
-    /// Whether a waiting request is rejected because it can no longer meet its target.
+    /// Counts, by type, the nodes that a boarded request will probably submit; `None` if that is unknown.
+    pub(super) fn nodes_left(&self, version: &Version, request_ix: RequestIx) -> Option<NodeCounts> {
+        let (graph, segment, submitted) = self.cells.progress(request_ix)?;
+        version.graph.nodes(graph, segment, submitted, PROBABLY)
+    }
+
+    /// Whether a waiting request is rejected because it would probably miss its target: with the steps that all but a
+    /// few like requests exceed.
     pub(crate) fn is_late(&self, context: &StepContext<'_>, request_ix: RequestIx) -> bool {
         if !self.catching.as_ref().is_some_and(|catching| catching.knobs.reject_late) {
             return false;
         }
         let (version, request) = (&*context.version, &context.ledger[request_ix]);
-        let needs_ns = version.graph.time_alone(&version.costs, request, Quantile::Mean);
+        let needs_ns = version.graph.time_alone(&version.costs, request, Quantile::Mean, 1.0 - PROBABLY);
         needs_ns.is_some_and(|ns| context.now.saturating_add(ns) > version.target(request))
     }
 }

@@ -33,7 +33,7 @@ impl Coalescing {
         let waits = |cell: CellId| {
             let is_other = |segment: &SegmentKnobs| match *segment {
                 SegmentKnobs::Stage { .. } => false,
-                SegmentKnobs::Steps { cell: own } => own == cell,
+                SegmentKnobs::Steps { cell: own } | SegmentKnobs::Decode { cell: own, .. } => own == cell,
                 SegmentKnobs::Tree { leaf, inner } => leaf == cell || inner == cell,
             };
             segments.contains(&SegmentKnobs::Stage { cell }) && !segments.iter().any(is_other)

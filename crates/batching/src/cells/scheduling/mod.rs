@@ -24,8 +24,12 @@ use crate::{
     offer::Answer,
     policy::filling::Filling,
     queue::SubQueue,
+    steps::PROBABLY,
     version::{StepContext, Tightest, Version},
 };
+
+/// Number of boarded requests, earliest targets first, whose slack is considered.
+const LOOKED_AT: usize = 32;
 
 /// The cells of one version.
 #[derive(Debug)]
@@ -33,7 +37,7 @@ pub(crate) struct Cells {
     pub(crate) cells: CellGraphs,
     knobs: CellularKnobs,
     rounds: Vec<Round>,
-    /// Boarded requests by target; empty if the version has no objective.
+    /// Boarded requests by target, without those that are late; empty if the version has no objective.
     targets: BTreeSet<(Ns, RequestIx)>,
     /// State of `lazy`, if the version uses it.
     pub(crate) catching: Option<Catching>,
@@ -153,9 +157,16 @@ impl Cells {
         }
     }
 
-    /// Returns the boarded request with the earliest target.
-    pub(crate) fn first_target(&self) -> Option<RequestIx> {
-        self.targets.first().map(|&(_, request_ix)| request_ix)
+    /// Returns the boarded requests with the earliest targets.
+    fn first_targets(&self) -> impl Iterator<Item = RequestIx> {
+        self.targets.iter().take(LOOKED_AT).map(|&(_, request_ix)| request_ix)
+    }
+
+    /// Forgets targets that have passed: nobody can meet them.
+    fn forget_targets(&mut self, now: Ns) {
+        while self.targets.first().is_some_and(|&(target, _)| target <= now) {
+            self.targets.pop_first();
+        }
     }
 
     /// Returns the type that a lane runs now: the type of its current round if that continues, or else the choice of
@@ -212,6 +223,7 @@ impl Cells {
         brought: &[(CellId, u64)],
     ) -> Answer {
         self.refuse_late(context);
+        self.forget_targets(context.now);
         let newcomers = self.newcomers(context.version, context.ledger);
         let most_newcomers = match (&self.filling, newcomers) {
             (Some(filling), Some(newcomers)) => {
@@ -263,6 +275,7 @@ impl Cells {
         while let Some(request_ix) = first_waiting(context.version, context.ledger)
             && self.is_late(context, request_ix)
         {
+            context.version.graph.refused(&context.ledger[request_ix].graph);
             self.end(context, request_ix, End::Rejected(Rejection::Late));
         }
     }
@@ -334,7 +347,7 @@ impl Cells {
             context.board(request_ix);
             let graph = std::mem::take(&mut context.ledger[request_ix].graph);
             if let Some(catching) = &mut self.catching {
-                catching.boarded(&self.knobs.segments, &graph);
+                catching.boarded(context.version.graph.nodes(&graph, 0, 0, PROBABLY));
             }
             self.cells.board(request_ix, graph);
             if context.version.objective_ns.is_some() {
@@ -343,12 +356,14 @@ impl Cells {
         }
     }
 
-    /// Returns the least slack of boarded requests. Considers only the one with the earliest target, with each
-    /// remaining node in a task of its own.
+    /// Returns the least slack of boarded requests whose target can probably be met, with each remaining node in a task
+    /// of its own.
     pub(crate) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
-        let request_ix: RequestIx = self.first_target()?;
-        let needs_ns = time_of(&version.costs, &self.cells.nodes_left(request_ix), |_| 1, Quantile::P99)?;
-        let slack_ns = version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))?;
+        let slack = self.first_targets().filter_map(|request_ix| {
+            let needs_ns = time_of(&version.costs, &self.nodes_left(version, request_ix)?, |_| 1, Quantile::P99)?;
+            version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))
+        });
+        let slack_ns = slack.min()?;
         Some(Tightest { slack_ns, stage_ns: version.stage_ns(1, &ShapeClass::default())? })
     }
 }

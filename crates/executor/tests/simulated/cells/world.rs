@@ -83,7 +83,10 @@ impl Asked {
                     if topology.children_of(node).is_empty() { leaf } else { inner }
                 }
                 (
-                    SegmentKnobs::Stage { cell } | SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. },
+                    SegmentKnobs::Stage { cell }
+                    | SegmentKnobs::Steps { cell }
+                    | SegmentKnobs::Decode { cell, .. }
+                    | SegmentKnobs::Tree { leaf: cell, .. },
                     _,
                 ) => cell,
             };
@@ -233,7 +236,7 @@ fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
             steps.push(1);
             Unfolded::Steps(1)
         }
-        SegmentKnobs::Steps { .. } => {
+        SegmentKnobs::Steps { .. } | SegmentKnobs::Decode { .. } => {
             let most = rng.within(1, 9) as u32;
             steps.push(if rng.permille(400) { rng.within(1, u64::from(most)) as u32 } else { most });
             Unfolded::Steps(most)
