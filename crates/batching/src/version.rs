@@ -170,7 +170,7 @@ impl Version {
         let max_rows = knobs.max_rows();
         let Requirements { costs, targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
         let keeps_targets = targets || knobs.objective_ns.is_some();
-        let merges = (shares_batches && knobs.mergeable).then(|| match (lengths, knobs.queueing.bucket_width) {
+        let merges = (shares_batches && knobs.mergeable).then_some(match (lengths, knobs.queueing.bucket_width) {
             (Some(lengths), _) => lengths,
             (None, Some(0)) => LengthBucketing::Any,
             (None, Some(width)) => LengthBucketing::Width(width),

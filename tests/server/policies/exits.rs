@@ -10,7 +10,7 @@ use paternoster::{
 use paternoster_testing::runtime::runtime;
 
 use crate::policies::{
-    policies::POLICIES,
+    combinations::POLICIES,
     rig::{Exchange, Expected, Noise, Place, tensor},
 };
 

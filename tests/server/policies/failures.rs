@@ -9,7 +9,7 @@ use paternoster::{
 use paternoster_testing::runtime::runtime;
 
 use crate::policies::{
-    policies::POLICIES,
+    combinations::POLICIES,
     rig::{Exchange, Expected, Noise, Place, tensor},
 };
 

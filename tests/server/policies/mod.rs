@@ -6,14 +6,14 @@
 //! `make` puts it. Without the library each test prints a note and passes. No test depends on how long anything takes.
 //! Which requests meet in a batch does, so the policies' actions are asserted over many combinations.
 
+mod combinations;
 mod exits;
 mod failures;
 mod networks;
-mod policies;
 mod rig;
 
+use self::combinations::{Combination, combinations};
 use self::networks::Network;
-use self::policies::{Combination, combinations};
 use self::rig::Place;
 use paternoster::observe::MetaCounters;
 use paternoster_testing::runtime::runtime;
