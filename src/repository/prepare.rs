@@ -20,7 +20,7 @@ use super::{
         check, complete, convert, engine, json, latencies,
         lengths::PreparedLengths,
         model::Latencies,
-        parameters, pb,
+        pb,
         pb::model_version_policy::PolicyChoice,
         pbtxt, placement, sequences,
         unfold::{self, CellRequest, UnfoldRequest},
@@ -228,7 +228,7 @@ impl Plan {
         let task_time_limit = task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3));
         let warmup = warmup::samples(config, &spec, self.directory.as_deref(), attempt)?;
         let placement = placement::placement(config);
-        let lengths = PreparedLengths::of(&own.lengths, &spec.symbols);
+        let lengths = PreparedLengths::of(&own.instance.lengths, &spec.symbols);
         let config = Arc::new(settings.shown());
         let CellProgram { file: program, bytes: override_bytes, external, operators, .. } = whole;
         let engine = if repeat { EngineKind::Repeat } else { EngineKind::Onnx(engine) };
@@ -318,7 +318,7 @@ impl Plan {
 
     /// Reads the latency table of a checked configuration, for a model of `stages` stages.
     fn latencies(&self, given: &Latencies, stages: u16) -> Result<CostTable, String> {
-        let refuse = |fault: String| self.origin.error(&parameters::path("batching.latencies"), fault).to_string();
+        let refuse = |fault: String| self.origin.error("batching.latencies", fault).to_string();
         match given {
             Latencies::Here(lines) => latencies::table(lines, stages).map_err(refuse),
             Latencies::File(name) => {

@@ -31,7 +31,7 @@ MODELS = {
     "stages": (
         model([node("Neg", ["A"], ["D"]), node("Dropout", ["D"], ["B"]), node("Neg", ["D"], ["C"])], [A], [C, B]),
         {"C": 1, "B": -1},
-        'parameters { key: "stages.0" value { string_value: "D" } }',
+        'parameters { key: "paternoster" value { string_value: "stages: [D]" } }',
     ),
 }
 ZERO_ADDED = model([node("Add", ["A", "zero"], ["B"])], [A], [B], [constant("zero", [0.0])])

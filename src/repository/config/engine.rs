@@ -3,7 +3,6 @@
 use super::{
     ConfigError, complete,
     origin::Origin,
-    parameters,
     settings::Settings,
     values::{Parsed, PartName},
 };
@@ -18,7 +17,7 @@ pub fn of(settings: &Settings, origin: &Origin) -> Result<(OnnxEngine, Precision
     let by_backend = if config.backend == complete::OPENVINO { OnnxEngine::OpenVino } else { OnnxEngine::default() };
     if own.engine.is_some() && config.backend == complete::REPEAT {
         let message = format!("the backend '{}' runs no graph: remove this", complete::REPEAT);
-        return Err(origin.error(&parameters::path("engine"), message));
+        return Err(origin.error("engine", message));
     }
     let precision = own.instance.precision.map(|Parsed(precision)| precision);
     Ok((own.engine.map_or(by_backend, |Parsed(engine)| engine), precision.unwrap_or_default()))
@@ -67,19 +66,19 @@ mod tests {
         let settings = folded(&[
             ("engine", "openvino"),
             ("instance.precision", "bf16"),
-            ("cells.head.program", "head.onnx"),
-            ("cells.head.engine", "onnxruntime"),
-            ("cells.tail.program", "tail.onnx"),
-            ("cells.tail.precision", "fp32"),
+            (
+                "paternoster",
+                "cells: { head: { program: h, engine: onnxruntime }, tail: { program: t, precision: fp32 } }",
+            ),
         ]);
         let settings = settings.expect("they are well formed");
         let cell = |name| of_cell(&settings, name, &Origin::default()).expect("it has a graph");
         assert_eq!(cell("step"), (OnnxEngine::OpenVino, Precision::Bf16));
         assert_eq!(cell("head"), (OnnxEngine::OnnxRuntime, Precision::Bf16));
         assert_eq!(cell("tail"), (OnnxEngine::OpenVino, Precision::Ieee));
-        let wrong = [("cells.step.program", "step.onnx"), ("cells.step.precision", "half")];
+        let wrong = [("paternoster", "cells: { step: { program: step.onnx, precision: half } }")];
         let refused = folded(&wrong).expect_err("there is none");
-        assert!(refused.contains("parameters[cells.step.precision]: expected "), "{refused}");
+        assert!(refused.contains("parameters[paternoster]:1:38: cells.step.precision: expected "), "{refused}");
     }
 
     #[test]

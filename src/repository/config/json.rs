@@ -5,7 +5,7 @@ use prost_reflect::{Kind, MessageDescriptor};
 use super::{
     ConfigError, Origin, bounds, parameters, pb, schema,
     settings::Settings,
-    tree::{self, Format, Node},
+    tree::{self, Node, Value},
 };
 
 const SOURCE: &str = "the config parameter of the load request";
@@ -16,41 +16,39 @@ const SOURCE: &str = "the config parameter of the load request";
 /// Rejects text that is too large, and anything but one JSON object of known keys; with line, column and key.
 pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
     let refuse = |position, message| ConfigError::of_text(SOURCE, position, message);
-    if text.len() > bounds::MAX_TEXT_BYTES {
-        return Err(refuse(None, bounds::too_large(text.len(), bounds::MAX_TEXT_BYTES)));
-    }
-    let root = tree::read(Format::Json, text).map_err(|(position, message)| refuse(position, message))?;
+    bounds::text(text.len(), bounds::MAX_TEXT_BYTES).map_err(|fault| refuse(None, fault))?;
+    let root = tree::json(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
     let descriptor = schema::model_config().map_err(|fault| refuse(None, fault.to_owned()))?;
     let unknown = unknown_key(&root, &descriptor, "");
     let message = tree::typed(descriptor, &root);
-    let origin = Origin::of_tree(SOURCE, text, Format::Json, root);
+    let mut origin = Origin::of_json(SOURCE, text, root);
     origin.refuse_duplicate_keys()?;
     if let Some((path, message)) = unknown {
         return Err(origin.error(&path, message));
     }
     let message = message.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
-    Ok((parameters::fold(config, &origin)?, origin))
+    Ok((parameters::fold(config, &mut origin)?, origin))
 }
 
 /// Finds the first key that a message does not have: its path and the reason.
 fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(String, String)> {
-    let Node::Map(entries) = node else { return None };
+    let Value::Map(entries) = &node.value else { return None };
     entries.iter().find_map(|(name, value)| {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let field = message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name));
         let Some(field) = field else { return Some((path, schema::unknown_field(message, name, ""))) };
         let Kind::Message(inner) = field.kind() else { return None };
-        match value {
-            Node::Map(entries) if field.is_map() => {
+        match &value.value {
+            Value::Map(entries) if field.is_map() => {
                 let Kind::Message(inner) = inner.map_entry_value_field().kind() else { return None };
                 entries.iter().find_map(|(name, value)| unknown_key(value, &inner, &format!("{path}[{name}]")))
             }
-            Node::List(items) => {
+            Value::List(items) => {
                 let mut items = items.iter().enumerate();
                 items.find_map(|(number, item)| unknown_key(item, &inner, &format!("{path}[{number}]")))
             }
-            value => unknown_key(value, &inner, &path),
+            _ => unknown_key(value, &inner, &path),
         }
     })
 }

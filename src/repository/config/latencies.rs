@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::{
     model::{Latencies, Latency, WrittenLatencies},
-    tree::{self, Node},
+    tree::{self, Node, Value},
 };
 use crate::batching::{CostPoint, CostTable, Ns, knob::Whole};
 
@@ -64,8 +64,8 @@ fn lines(text: &str) -> Result<Vec<Latency>, String> {
         if cells.len() != names.len() {
             return Err(format!("line {number}: expected four numbers, {HEADER}, but found '{}'", start(line)));
         }
-        let cell = |(name, text): (&&str, &&str)| ((*name).to_owned(), Node::Raw(start(text)));
-        let row = Node::Map(names.iter().zip(&cells).map(cell).collect());
+        let cell = |(name, text): (&&str, &&str)| ((*name).to_owned(), Node { at: 0, value: Value::Raw(start(text)) });
+        let row = Node { at: 0, value: Value::Map(names.iter().zip(&cells).map(cell).collect()) };
         tree::typed(PhantomData::<Latency>, &row)
             .map_err(|(path, fault)| format!("line {number}: {}: {}", tree::key_of(&path), fault.message))
     });

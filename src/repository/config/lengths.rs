@@ -105,7 +105,7 @@ mod tests {
 
     fn with(parameters: &[(&str, &str)], symbols: &[&str]) -> Result<PreparedLengths, String> {
         let symbols: Vec<String> = symbols.iter().map(|symbol| (*symbol).to_owned()).collect();
-        folded(parameters).map(|settings| PreparedLengths::of(&settings.own.lengths, &symbols))
+        folded(parameters).map(|settings| PreparedLengths::of(&settings.own.instance.lengths, &symbols))
     }
 
     fn combinations(lengths: &PreparedLengths) -> Vec<Vec<u32>> {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn cells_have_axes_of_their_own_each() {
-        let given = |parameters: &[(&str, &str)]| folded(parameters).expect("they ascend").own.lengths;
+        let given = |parameters: &[(&str, &str)]| folded(parameters).expect("they ascend").own.instance.lengths;
         let past = given(&[("lengths.past", "8, 24")]);
         let axes = ["past", "memory"].map(str::to_owned);
         let cells = CellLengths::of(&past, &[&[], &axes[1..], &axes]).expect("all is known");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, iter};
 
-use super::tree::{self, DuplicateKey, Format, Node, Trail};
+use super::tree::{Found, Node};
 
 /// A position in a text file. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,22 +60,51 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Maps paths in `ModelConfig` (`input[0].dims`, `parameters[pad.x]`) to the keys of the user's file and their
-/// positions.
+/// The keys of settings that `ModelConfig` has no fields for. In `model.yaml`, `pad` and `axes` are keys of tensors.
+pub(super) const OWN_KEYS: [&str; 10] =
+    ["pad", "axes", "engine", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold"];
+
+/// The parameter whose text is the YAML or JSON of all settings that are more than a single value.
+pub(super) const STRUCTURED: &str = "paternoster";
+
+/// Maps paths in `ModelConfig` (`input[0].dims`), and those that begin with one of [`OWN_KEYS`]
+/// (`unfold[0].chain.cell`), to the keys of the user's file and their positions.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     file: String,
-    /// The user's text, which is searched for a position only when an error needs one.
+    /// The user's text, in which offsets become lines and columns only when an error needs them.
     text: String,
-    /// Byte offsets by path, for the text format of protobuf.
-    offsets: BTreeMap<String, usize>,
-    /// The tree of a YAML or JSON text.
-    tree: Option<(Format, Node)>,
-    /// The keys of YAML by the beginning of the path that they replace. Paths of parameters are without
-    /// `parameters[…]`.
-    names: Vec<(String, String)>,
+    places: Places,
+    /// The settings among `parameters`.
+    parameters: OwnParameters,
     /// Whether the configuration names no policy and its form implies one.
     pub(super) implies_policy: bool,
+}
+
+/// The byte offsets of the parts of a text.
+#[derive(Clone, Debug)]
+enum Places {
+    /// By path, for the text format of protobuf.
+    Offsets(BTreeMap<String, usize>),
+    /// The tree of a JSON text, whose paths are those of `ModelConfig`.
+    Json(Node),
+    /// The tree of a YAML text, with its keys by the beginning of the path that they replace.
+    Yaml(Node, Vec<(String, String)>),
+}
+
+/// Which of a model's own settings its `parameters` give.
+#[derive(Clone, Debug, Default)]
+struct OwnParameters {
+    /// The keys of parameters with single values.
+    flat: Vec<String>,
+    /// The text of the parameter [`STRUCTURED`], and its tree.
+    structured: Option<(String, Node)>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self::Offsets(BTreeMap::new())
+    }
 }
 
 impl Origin {
@@ -86,35 +115,74 @@ impl Origin {
 
     /// Creates the origin of a text whose keys are the paths themselves, each at a byte offset.
     pub(super) fn of_text(file: &str, text: &str, offsets: BTreeMap<String, usize>) -> Self {
-        Self { text: text.to_owned(), offsets, ..Self::new(file) }
+        Self { text: text.to_owned(), places: Places::Offsets(offsets), ..Self::new(file) }
     }
 
-    /// Creates the origin of a YAML or JSON text. Keys of YAML are the paths themselves unless [`Self::name`] replaces
-    /// them.
-    pub(super) fn of_tree(file: &str, text: &str, format: Format, root: Node) -> Self {
-        Self { text: text.to_owned(), tree: Some((format, root)), ..Self::new(file) }
+    /// Creates the origin of a JSON text.
+    pub(super) fn of_json(file: &str, text: &str, root: Node) -> Self {
+        Self { text: text.to_owned(), places: Places::Json(root), ..Self::new(file) }
+    }
+
+    /// Creates the origin of a YAML text. Its keys are the paths themselves unless [`Self::name`] replaces them.
+    pub(super) fn of_yaml(file: &str, text: &str, root: Node) -> Self {
+        Self { text: text.to_owned(), places: Places::Yaml(root, Vec::new()), ..Self::new(file) }
     }
 
     /// Records that a YAML text has the values of paths beginning with `path` at `key`.
     pub(super) fn name(&mut self, path: impl Into<String>, key: impl Into<String>) {
-        self.names.push((path.into(), key.into()));
+        if let Places::Yaml(_, names) = &mut self.places {
+            names.push((path.into(), key.into()));
+        }
+    }
+
+    /// Records which parameters with single values there are.
+    pub(super) fn set_flat(&mut self, keys: impl Iterator<Item = String>) {
+        self.parameters.flat = keys.collect();
+    }
+
+    /// Records the text of the parameter [`STRUCTURED`].
+    pub(super) fn set_structured(&mut self, text: String, root: Node) {
+        self.parameters.structured = Some((text, root));
+    }
+
+    /// Creates an error about the text of the parameter [`STRUCTURED`].
+    pub(super) fn structured_error(&self, position: Option<Position>, message: impl Into<String>) -> ConfigError {
+        let path = parameter(STRUCTURED);
+        let at = position.map(|Position { line, column }| format!(":{line}:{column}")).unwrap_or_default();
+        ConfigError { key: format!("{path}{at}"), ..self.error(&path, message) }
     }
 
     /// Creates an error about the value at `path`, with its position or that of the nearest enclosing part in the file.
     pub fn error(&self, path: &str, message: impl Into<String>) -> ConfigError {
-        let (key, position) = match &self.tree {
-            Some((format, root)) => {
-                let (trail, key) = root.find(&self.renamed(path));
-                let key = if *format == Format::Json { path.to_owned() } else { key };
-                (key, self.position(&trail))
+        let (key, offset) = match &self.places {
+            Places::Yaml(root, names) => {
+                let Found { at, path, .. } = root.find(&renamed(path, names));
+                (path, at)
             }
-            None => {
-                let mut around = iter::successors(Some(path), |path| path.rfind(['.', '[']).map(|cut| &path[..cut]));
-                let offset = around.find_map(|path| self.offsets.get(path));
-                (path.to_owned(), offset.map(|offset| Position::at(&self.text, *offset)))
+            Places::Json(_) | Places::Offsets(_) if self.is_own(path) => {
+                let (parameter, key) = self.parameters.of(path);
+                (key, self.offset(&parameter))
             }
+            Places::Json(_) | Places::Offsets(_) => (path.to_owned(), self.offset(path)),
         };
+        let position = offset.map(|offset| Position::at(&self.text, offset));
         ConfigError { file: self.file.clone(), position, key, message: message.into() }
+    }
+
+    /// Whether a path is that of a setting that `ModelConfig` has no field for, or a misspelt one.
+    fn is_own(&self, path: &str) -> bool {
+        OWN_KEYS.iter().any(|own| begins_with(path, own)) || self.parameters.flat.iter().any(|key| key == path)
+    }
+
+    /// The offset of the value at a path of `ModelConfig`, or of the nearest enclosing part.
+    fn offset(&self, path: &str) -> Option<usize> {
+        match &self.places {
+            Places::Json(root) | Places::Yaml(root, _) => root.find(path).at,
+            Places::Offsets(offsets) => {
+                let mut around = iter::successors(Some(path), |path| path.rfind(['.', '[']).map(|cut| &path[..cut]));
+                around.find_map(|path| offsets.get(path).copied())
+            }
+        }
     }
 
     /// Fails with an error about the value at `path`, if a fault applies.
@@ -124,31 +192,72 @@ impl Origin {
 
     /// Fails if a mapping of a YAML or JSON text has a key twice.
     pub(super) fn refuse_duplicate_keys(&self) -> Result<(), ConfigError> {
-        let duplicate = self.tree.as_ref().and_then(|(_, root)| root.duplicate_key());
-        let Some(DuplicateKey { first, second, path, name }) = duplicate else { return Ok(()) };
-        let first = self.position(&first).map(|place| format!(", first in line {}", place.line));
-        let message = format!("the key '{name}' is given twice{}", first.unwrap_or_default());
-        Err(ConfigError { position: self.position(&second), ..self.error(path.trim_start_matches('.'), message) })
+        let (Places::Json(root) | Places::Yaml(root, _)) = &self.places else { return Ok(()) };
+        let Some(DuplicateKey { path, place, message }) = duplicate_key(&self.text, root) else { return Ok(()) };
+        Err(ConfigError { position: Some(place), ..self.error(&path, message) })
     }
+}
 
-    /// Finds the position of a node of the tree.
-    fn position(&self, trail: &Trail) -> Option<Position> {
-        let (format, _) = self.tree.as_ref().filter(|_| !trail.is_empty())?;
-        tree::locate(*format, &self.text, trail)
-    }
-
-    /// The path in the user's text, by the longest of the names that it begins with.
-    fn renamed(&self, path: &str) -> String {
-        if matches!(self.tree, Some((Format::Json, _))) {
-            return path.to_owned();
+impl OwnParameters {
+    /// Finds the parameter that gives the value at a path. Returns its path, and that of the value.
+    fn of(&self, path: &str) -> (String, String) {
+        let flat = flat_key(path);
+        let found = self.structured.as_ref().map(|(text, root)| (text, root.find(path)));
+        let given = self.flat.iter().filter(|key| begins_with(&flat, key)).max_by_key(|key| key.len());
+        let below = || self.flat.iter().find(|key| begins_with(key, &flat));
+        match found {
+            Some((text, Found { at: Some(at), path, is_whole }))
+                if is_whole || given.is_none() && below().is_none() =>
+            {
+                let (parameter, Position { line, column }) = (parameter(STRUCTURED), Position::at(text, at));
+                (parameter.clone(), format!("{parameter}:{line}:{column}: {path}"))
+            }
+            _ => {
+                let parameter = parameter(given.or_else(below).map_or(flat.as_str(), String::as_str));
+                (parameter.clone(), parameter)
+            }
         }
-        let path = path.strip_prefix("parameters[").and_then(|path| path.strip_suffix(']')).unwrap_or(path);
-        let fits = self.names.iter().filter_map(|(known, key)| {
-            let rest = path.strip_prefix(known.as_str())?;
-            (rest.is_empty() || rest.starts_with(['.', '['])).then(|| (known.len(), format!("{key}{rest}")))
-        });
-        fits.max_by_key(|(length, _)| *length).map_or_else(|| path.to_owned(), |(_, renamed)| renamed)
     }
+}
+
+/// The path of a parameter in `ModelConfig`.
+pub(super) fn parameter(key: &str) -> String {
+    format!("parameters[{key}]")
+}
+
+/// The key of the parameter for the single value at a path.
+pub(super) fn flat_key(path: &str) -> String {
+    path.strip_prefix("instance.lengths.").map_or_else(|| path.to_owned(), |axis| format!("lengths.{axis}"))
+}
+
+/// Whether a path is another one, or goes on below it.
+fn begins_with(path: &str, other: &str) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// A key that a mapping has twice.
+pub(super) struct DuplicateKey {
+    path: String,
+    /// The place of the second.
+    pub(super) place: Position,
+    pub(super) message: String,
+}
+
+/// Finds a key that a mapping has twice.
+pub(super) fn duplicate_key(text: &str, root: &Node) -> Option<DuplicateKey> {
+    let found = root.duplicate_key()?;
+    let [first, place] = [found.first, found.second].map(|offset| Position::at(text, offset));
+    let message = format!("the key '{}' is given twice, first in line {}", found.name, first.line);
+    Some(DuplicateKey { path: found.path.trim_start_matches('.').to_owned(), place, message })
+}
+
+/// The path in a YAML text, by the longest of the names that it begins with.
+fn renamed(path: &str, names: &[(String, String)]) -> String {
+    let fits = names.iter().filter_map(|(known, key)| {
+        let rest = path.strip_prefix(known.as_str())?;
+        (rest.is_empty() || rest.starts_with(['.', '['])).then(|| (known.len(), format!("{key}{rest}")))
+    });
+    fits.max_by_key(|(length, _)| *length).map_or_else(|| path.to_owned(), |(_, renamed)| renamed)
 }
 
 #[cfg(test)]

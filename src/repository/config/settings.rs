@@ -10,9 +10,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
+    ConfigError, Origin,
     model::{Batching, Cell, Exit, Segment, Stages},
     nearest::{alternatives, suggestion},
-    parameters, pb,
+    pb,
     values::{Keywords, Parsed, PartName, Symbol},
 };
 use crate::{
@@ -20,6 +21,9 @@ use crate::{
     engine::{OnnxEngine, Precision},
     model::{AxisLength, AxisLengthError, SymbolId},
 };
+
+/// The path of the policy's name.
+pub const POLICY: &str = "batching.policy";
 
 /// A model's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,14 +35,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns all settings as one `ModelConfig`, with those that it has no fields for among its `parameters`.
-    pub fn shown(&self) -> pb::ModelConfig {
-        let mut config = self.config.clone();
-        let own = parameters::of(&self.own).into_iter();
-        config.parameters.extend(own.map(|(key, string_value)| (key, pb::ModelParameter { string_value })));
-        config
-    }
-
     /// Whether requests unfold into cells.
     pub fn has_cells(&self) -> bool {
         !self.own.cells.is_empty() || !self.own.unfold.is_empty()
@@ -55,7 +51,8 @@ impl Settings {
     }
 }
 
-/// The settings that `ModelConfig` has no fields for. Their paths are the keys of `parameters`.
+/// The settings that `ModelConfig` has no fields for, by the keys of `model.yaml`; there `pad` and `axes` are keys of
+/// tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OwnSettings {
@@ -63,8 +60,6 @@ pub struct OwnSettings {
     pub pad: BTreeMap<String, Parsed<Pad>>,
     /// The names of dimensions, by tensor.
     pub axes: BTreeMap<String, Parsed<Axes>>,
-    /// Lengths that cards are prepared for, by padded axis.
-    pub lengths: BTreeMap<String, LengthList>,
     /// The engine that runs the model on the CPU.
     pub engine: Option<Parsed<OnnxEngine>>,
     /// How the model runs on its devices.
@@ -90,6 +85,8 @@ fn words(expression: &str) -> impl Iterator<Item = &str> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OwnInstance {
+    /// Lengths that cards are prepared for, by padded axis.
+    pub lengths: BTreeMap<String, LengthList>,
     /// Precision of matrix products and convolutions.
     pub precision: Option<Parsed<Precision>>,
 }
@@ -115,11 +112,23 @@ impl OwnSettings {
         }
     }
 
+    /// Replaces the short forms of `over` in segments.
+    ///
+    /// # Errors
+    /// As [`Segment::name_over`].
+    pub(super) fn name_over(&mut self, origin: &Origin) -> Result<(), ConfigError> {
+        for (number, segment) in self.unfold.iter_mut().enumerate() {
+            let path = format!("unfold[{number}].{}", segment.kind());
+            segment.name_over().map_err(|(key, message)| origin.error(&format!("{path}.{key}"), message))?;
+        }
+        Ok(())
+    }
+
     /// Returns the key of the first setting of stages and exits.
     pub fn stages_key(&self) -> Option<&'static str> {
         match &self.stages {
-            _ if !self.exits.is_empty() => Some("exits.0.at_least"),
-            Some(Stages::At(_)) => Some("stages.0"),
+            _ if !self.exits.is_empty() => Some("exits[0].at_least"),
+            Some(Stages::At(_)) => Some("stages[0]"),
             Some(_) => Some("stages"),
             None => None,
         }

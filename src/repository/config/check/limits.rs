@@ -7,12 +7,11 @@ use crate::{
         ConfigError, Origin, convert,
         model::Latencies,
         nearest::suggestion,
-        parameters::{POLICY, path},
         pb::{
             self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType,
         },
         policies, sequences,
-        settings::{PolicyName, Settings},
+        settings::{POLICY, PolicyName, Settings},
         stages, unfold,
     },
 };
@@ -45,27 +44,25 @@ fn own(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let inputs: Vec<&str> = inputs.collect();
     let padded: Vec<&str> = own.pad.values().flat_map(|pad| &pad.0.symbols).map(String::as_str).collect();
     // The axes of cells are known only from their programs.
-    let lengths = own.lengths.keys().filter(|_| !settings.has_cells());
+    let lengths = own.instance.lengths.keys().filter(|_| !settings.has_cells());
     let pads = own.pad.keys().map(|name| ("pad", "input", name, &inputs));
     let axes = own.axes.keys().map(|name| ("axes", "input or output", name, &tensors));
-    let lengths = lengths.map(|name| ("lengths", "padded axis", name, &padded));
+    let lengths = lengths.map(|name| ("instance.lengths", "padded axis", name, &padded));
     for (key, what, name, known) in pads.chain(axes).chain(lengths) {
         if !known.contains(&name.as_str()) {
             let hint = suggestion(name, known.iter().copied());
-            return Err(
-                origin.error(&path(&format!("{key}.{name}")), format!("the model has no {what} '{name}'{hint}"))
-            );
+            return Err(origin.error(&format!("{key}.{name}"), format!("the model has no {what} '{name}'{hint}")));
         }
     }
     if let Some(Latencies::File(name)) = &own.batching.latencies
         && !stays_inside(name)
     {
         let message = format!("expected a file in the model's directory, but found '{name}'");
-        return Err(origin.error(&path("batching.latencies"), message));
+        return Err(origin.error("batching.latencies", message));
     }
     let is_window = settings.policy() == Some(PolicyName::Of(PolicyKind::Window));
     let lacks_window = is_window && config.scheduling_choice.is_none() && !settings.has_cells();
-    origin.refuse_if(lacks_window, &path(POLICY), "the policy 'window' needs dynamic_batching")
+    origin.refuse_if(lacks_window, POLICY, "the policy 'window' needs dynamic_batching")
 }
 
 fn dynamic_batching(

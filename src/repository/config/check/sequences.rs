@@ -13,7 +13,7 @@ use crate::{
     repository::config::{
         ConfigError, Origin,
         complete::REPEAT,
-        convert, parameters, pb,
+        convert, pb,
         pb::model_sequence_batching::{Control, State, StrategyChoice, control::Kind},
         sequences,
         settings::Settings,
@@ -35,7 +35,7 @@ pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigEr
     let message = format!("expected at least 1, but found {candidates}");
     origin.refuse_if(candidates < 1, "sequence_batching.oldest.max_candidate_sequences", message)?;
     let message = format!("expected a whole number from 0 to {DAY_US}, but found {timeout_us}");
-    origin.refuse_if(timeout_us > DAY_US, "parameters[batching.sequences.default_timeout_us]", message)?;
+    origin.refuse_if(timeout_us > DAY_US, "batching.sequences.default_timeout_us", message)?;
     batches(settings, batching, origin)?;
     if settings.has_cells() {
         let message = "a model of cells declares this in its segments: expected their keys 'keep' and 'control'";
@@ -111,7 +111,7 @@ fn batches(settings: &Settings, batching: &pb::ModelSequenceBatching, origin: &O
 fn without_sequences(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     match settings.own.batching.sequences.as_ref().and_then(|queue| given(queue).into_iter().next()) {
         Some(key) => {
-            let path = parameters::path(&format!("batching.sequences.{key}"));
+            let path = format!("batching.sequences.{key}");
             Err(origin.error(&path, "this belongs to 'sequence_batching', which is missing"))
         }
         None => Ok(()),
@@ -126,7 +126,7 @@ fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigErro
     let pad = || own.pad.keys().next().map(|input| format!("pad.{input}"));
     if let Some(key) = width.or_else(stages).or_else(pad) {
         let message = "requests of sequences are neither cut into stages nor padded: remove this";
-        return Err(origin.error(&parameters::path(&key), message));
+        return Err(origin.error(&key, message));
     }
     for Tensor { path, name, reshape, optional, .. } in tensors(config) {
         let refuse_if = |applies, fault: &str| {

@@ -6,9 +6,7 @@ use crate::{
     model::DataType,
     onnx::{Port, PortDim, Signature},
     repository::config::{
-        ConfigError, Origin, convert,
-        parameters::path as parameter,
-        pb,
+        ConfigError, Origin, convert, pb,
         settings::{Pad, Settings},
     },
 };
@@ -204,7 +202,7 @@ fn axes_fit(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>) -> Result
     if axes.is_empty() {
         return Ok(());
     }
-    let path = parameter(&format!("axes.{}", tensor.name));
+    let path = format!("axes.{}", tensor.name);
     let dims = tensor.dims;
     if axes.len() != dims.len() {
         let message =
@@ -224,7 +222,7 @@ fn axes_fit(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>) -> Result
 }
 
 fn pad_fits(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>, pad: &Pad) -> Result<(), ConfigError> {
-    let refuse = |message: String| Err(origin.error(&parameter(&format!("pad.{}", tensor.name)), message));
+    let refuse = |message: String| Err(origin.error(&format!("pad.{}", tensor.name), message));
     let axes = axes_of(settings, tensor);
     if let Some(missing) = pad.symbols.iter().find(|symbol| !axes.iter().flatten().any(|axis| axis == *symbol)) {
         let names: Vec<&str> = axes.iter().flatten().map(String::as_str).collect();

@@ -18,9 +18,7 @@ use super::{ConfigError, Origin, Position, bounds, parameters, schema, settings:
 /// column and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
     let origin = Origin::new(file);
-    if bytes.len() > bounds::MAX_TEXT_BYTES {
-        return Err(origin.error("", bounds::too_large(bytes.len(), bounds::MAX_TEXT_BYTES)));
-    }
+    bounds::text(bytes.len(), bounds::MAX_TEXT_BYTES).map_err(|fault| origin.error("", fault))?;
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
         Err(fault) => {
@@ -41,8 +39,8 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
     })?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
 
-    let placed = Origin::of_text(file, text, prepared.places);
-    Ok((parameters::fold(config, &placed)?, placed))
+    let mut placed = Origin::of_text(file, text, prepared.places);
+    Ok((parameters::fold(config, &mut placed)?, placed))
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //! other are errors that say what would work. Knobs of other policies are ignored.
 
 use super::{
-    ConfigError, Origin, parameters,
+    ConfigError, Origin,
     pb::{self, model_config::SchedulingChoice},
     sequences,
-    settings::{PolicyName, Settings},
+    settings::{POLICY, PolicyName, Settings},
     stages::StageRequest,
     unfold,
 };
@@ -30,7 +30,6 @@ struct Reader<'c> {
 pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Result<Policy, ConfigError> {
     let reader = Reader { settings, origin, stages: stages.count() };
     let config = &settings.config;
-    let path = parameters::path(parameters::POLICY);
     let named = settings.policy();
     let batching = match &config.scheduling_choice {
         Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
@@ -47,14 +46,14 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
                 let what = if has_sequences { "sequences" } else { "cells" };
                 let message =
                     format!("the policy '{}' does not go with {what}: expected auto, cellular or lazy", name.as_str());
-                Err(origin.error(&path, message))
+                Err(origin.error(POLICY, message))
             }
         };
     }
     match (named, batching) {
         (Some(PolicyName::Of(PolicyKind::Cellular)), _) => {
             let message = "the policy 'cellular' needs 'cells' and 'unfold', which say what requests unfold into";
-            Err(origin.error(&path, message))
+            Err(origin.error(POLICY, message))
         }
         (Some(PolicyName::Of(kind @ PolicyKind::Serial)), batching) => {
             reader.without_window(kind, batching)?;
@@ -121,7 +120,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let message = format!("the policy '{}' needs a max_batch_size of at least 1, but it is 0", kind.name());
-        Err(self.origin.error(&parameters::path(parameters::POLICY), message))
+        Err(self.origin.error(POLICY, message))
     }
 
     /// Reads the knobs of `cellular`. Its cells and segments stay empty until the programs are known.
@@ -146,7 +145,7 @@ impl Reader<'_> {
         let of_batches = [("predictor", given.predictor.is_some()), ("max_depth", given.max_depth.is_some())];
         if let Some((key, _)) = of_batches.into_iter().find(|(_, is_given)| *is_given) {
             let message = "requests that unfold into cells are in no stack of batches: remove this";
-            return Err(self.origin.error(&parameters::path(&format!("batching.lazy.{key}")), message));
+            return Err(self.origin.error(&format!("batching.lazy.{key}"), message));
         }
         let LazyKnobs { max_catch_up_ns, reject_late, .. } =
             LazyKnobs::read(&given, self.traits()).map_err(|refusal| self.refused(refusal))?;
@@ -200,7 +199,7 @@ impl Reader<'_> {
     }
 
     fn refused(self, refusal: KnobRefusal) -> ConfigError {
-        self.origin.error(&parameters::path(&format!("batching.{}", refusal.key)), refusal.message)
+        self.origin.error(&format!("batching.{}", refusal.key), refusal.message)
     }
 }
 

@@ -83,7 +83,7 @@ fn a_batching_policy_needs_no_dynamic_batching_but_bears_it() {
 }
 
 /// Parameters of a model of one cell.
-const CELL: [(&str, &str); 3] = [("cells.c.program", "c.onnx"), ("unfold.0.kind", "stage"), ("unfold.0.cell", "c")];
+const CELL: [(&str, &str); 1] = [("paternoster", "{ cells: { c: { program: c.onnx } }, unfold: [ stage: c ] }")];
 
 #[test]
 fn a_model_of_cells_is_cellular() {

@@ -186,7 +186,7 @@ pub fn as_cells(
         emits_all: false,
         streams: false,
     };
-    let lengths = settings.own.lengths.clone();
+    let lengths = settings.own.instance.lengths.clone();
     Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment], lengths }))
 }
 

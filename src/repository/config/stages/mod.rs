@@ -8,7 +8,6 @@ use super::{
     complete::REPEAT,
     model::{Exit, MAX_STAGES, Stages},
     nearest::suggestion,
-    parameters,
     settings::Settings,
     values::NonEmpty,
 };
@@ -95,7 +94,7 @@ struct Reader<'c> {
 
 impl Reader<'_> {
     fn refuse(self, key: &str, message: impl Into<String>) -> ConfigError {
-        self.origin.error(&parameters::path(key), message)
+        self.origin.error(key, message)
     }
 
     fn cuts(self) -> Result<StageCuts, ConfigError> {
@@ -105,7 +104,7 @@ impl Reader<'_> {
             Some(Stages::At(NonEmpty(tensors))) => tensors,
         };
         for (number, tensor) in tensors.iter().enumerate() {
-            let refuse = |message: String| Err(self.refuse(&format!("stages.{number}"), message));
+            let refuse = |message: String| Err(self.refuse(&format!("stages[{number}]"), message));
             if number >= usize::from(MAX_STAGES) - 1 {
                 return refuse(format!("expected at most {MAX_STAGES} stages"));
             }
@@ -120,7 +119,7 @@ impl Reader<'_> {
     }
 
     fn can_be_cut(self, cuts: &StageCuts) -> Result<(), ConfigError> {
-        let key = parameters::path(if matches!(cuts, StageCuts::At(_)) { "stages.0" } else { "stages" });
+        let key = if matches!(cuts, StageCuts::At(_)) { "stages[0]" } else { "stages" };
         let refuse_if = |applies, message: &str| self.origin.refuse_if(applies, &key, message);
         let Settings { config, .. } = self.settings;
         refuse_if(config.backend == REPEAT, "the backend 'repeat' has no graph to cut: remove this")?;
@@ -139,13 +138,13 @@ impl Reader<'_> {
         if stages < 2 && !exits.is_empty() {
             let message = "an exit leaves the order of stages, but the model is not cut: give 'stages' as a number \
                            above 1 or as tensors to cut at";
-            return Err(self.refuse("exits.0.at_least", message));
+            return Err(self.refuse("exits[0].at_least", message));
         }
         exits.iter().enumerate().map(|(number, exit)| self.exit(number, exit, stages)).collect()
     }
 
     fn exit(self, number: usize, exit: &Exit, stages: u16) -> Result<ExitRequest, ConfigError> {
-        let refuse = |key: &str, message: String| Err(self.refuse(&format!("exits.{number}.{key}"), message));
+        let refuse = |key: &str, message: String| Err(self.refuse(&format!("exits[{number}].{key}"), message));
         let (stage, last) = (exit.stage.0, stages - 1);
         if stage >= last {
             return refuse(

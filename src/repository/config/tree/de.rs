@@ -20,7 +20,7 @@ use serde::{
 };
 use serde_path_to_error::{Path, Segment, Track};
 
-use super::Node;
+use super::{Node, Value};
 use crate::repository::config::nearest::{alternatives, suggestion};
 
 const MAPPING: &str = "a mapping of keys to values";
@@ -32,13 +32,11 @@ const SWITCH: &str = "true, false or a mapping of knobs";
 pub(in crate::repository::config) struct Fault {
     /// What was expected, and what was found.
     pub(in crate::repository::config) message: String,
-    /// The key that is missing, if that is the fault.
-    pub(in crate::repository::config) missing: Option<&'static str>,
 }
 
 impl Fault {
     fn new(message: String) -> Self {
-        Self { message, missing: None }
+        Self { message }
     }
 
     fn expected(what: &str, found: &str) -> Self {
@@ -107,7 +105,7 @@ impl de::Error for Fault {
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self { missing: Some(key), ..Self::new(format!("expected the key '{key}'")) }
+        Self::new(format!("expected the key '{key}'"))
     }
 }
 
@@ -132,21 +130,23 @@ fn describe(found: Unexpected<'_>) -> String {
 
 impl Node {
     fn unexpected(&self) -> Unexpected<'_> {
-        match self {
-            Self::Null => Unexpected::Unit,
-            Self::Flag(flag) => Unexpected::Bool(*flag),
-            Self::Int(number) => i64::try_from(*number).map_or(Unexpected::Other("a large number"), Unexpected::Signed),
-            Self::Float(number) => Unexpected::Float(*number),
-            Self::Text(text) | Self::Raw(text) => Unexpected::Str(text),
-            Self::List(_) => Unexpected::Seq,
-            Self::Map(_) => Unexpected::Map,
+        match &self.value {
+            Value::Null => Unexpected::Unit,
+            Value::Flag(flag) => Unexpected::Bool(*flag),
+            Value::Int(number) => {
+                i64::try_from(*number).map_or(Unexpected::Other("a large number"), Unexpected::Signed)
+            }
+            Value::Float(number) => Unexpected::Float(*number),
+            Value::Text(text) | Value::Raw(text) => Unexpected::Str(text),
+            Value::List(_) => Unexpected::Seq,
+            Value::Map(_) => Unexpected::Map,
         }
     }
 
     /// The parameter's text as a `T`, if this is one and reads as such.
     fn raw<T: std::str::FromStr>(&self) -> Option<T> {
-        match self {
-            Self::Raw(text) => text.trim().parse().ok(),
+        match &self.value {
+            Value::Raw(text) => text.trim().parse().ok(),
             _ => None,
         }
     }
@@ -154,15 +154,17 @@ impl Node {
     /// Whether the value can be read as the kind of a variant.
     fn is_of_kind(&self, variant: &str) -> bool {
         match variant {
-            "#flag" => matches!(self, Self::Flag(_)) || self.raw::<bool>().is_some(),
-            "#whole" => matches!(self, Self::Int(_)) || self.raw::<i128>().is_some(),
+            "#flag" => matches!(self.value, Value::Flag(_)) || self.raw::<bool>().is_some(),
+            "#whole" => matches!(self.value, Value::Int(_)) || self.raw::<i128>().is_some(),
             "#number" => {
                 let finite = |number: &f64| number.is_finite();
-                matches!(self, Self::Int(_)) || matches!(self, Self::Float(_)) || self.raw().filter(finite).is_some()
+                matches!(self.value, Value::Int(_))
+                    || matches!(self.value, Value::Float(_))
+                    || self.raw().filter(finite).is_some()
             }
-            "#text" => matches!(self, Self::Text(_) | Self::Raw(_)),
-            "#list" => matches!(self, Self::List(_)),
-            "#map" => matches!(self, Self::Map(_) | Self::Null),
+            "#text" => matches!(self.value, Value::Text(_) | Value::Raw(_)),
+            "#list" => matches!(self.value, Value::List(_)),
+            "#map" => matches!(self.value, Value::Map(_) | Value::Null),
             _ => false,
         }
     }
@@ -170,9 +172,9 @@ impl Node {
 
 /// The entries of a mapping; null is an empty mapping.
 fn entries(node: &Node) -> Option<&[(String, Node)]> {
-    match node {
-        Node::Map(entries) => Some(entries),
-        Node::Null => Some(&[]),
+    match &node.value {
+        Value::Map(entries) => Some(entries),
+        Value::Null => Some(&[]),
         _ => None,
     }
 }
@@ -194,18 +196,18 @@ impl<'de> Deserializer<'de> for &'de Node {
     type Error = Fault;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        match self {
-            Node::Null => visitor.visit_unit(),
-            Node::Flag(flag) => visitor.visit_bool(*flag),
-            Node::Int(number) => match (i64::try_from(*number), u64::try_from(*number)) {
+        match &self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Flag(flag) => visitor.visit_bool(*flag),
+            Value::Int(number) => match (i64::try_from(*number), u64::try_from(*number)) {
                 (Ok(number), _) => visitor.visit_i64(number),
                 (_, Ok(number)) => visitor.visit_u64(number),
                 _ => visitor.visit_i128(*number),
             },
-            Node::Float(number) => visitor.visit_f64(*number),
-            Node::Text(text) | Node::Raw(text) => visitor.visit_borrowed_str(text),
-            Node::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
-            Node::Map(entries) => visit_entries(entries, visitor),
+            Value::Float(number) => visitor.visit_f64(*number),
+            Value::Text(text) | Value::Raw(text) => visitor.visit_borrowed_str(text),
+            Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
+            Value::Map(entries) => visit_entries(entries, visitor),
         }
     }
 
@@ -231,7 +233,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        let Node::Raw(text) = self else { return self.deserialize_any(visitor) };
+        let Value::Raw(text) = &self.value else { return self.deserialize_any(visitor) };
         let numbers: Option<Vec<i128>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
         match numbers {
             Some(numbers) => visitor.visit_seq(SeqDeserializer::new(numbers.into_iter())),
@@ -285,24 +287,24 @@ impl<'de> Deserializer<'de> for &'de Node {
         if let Some(variant) = by_kind(false).or_else(|| by_kind(true)) {
             let entry = MapDeserializer::new([(*variant, self)].into_iter());
             let read = visitor.visit_enum(MapAccessDeserializer::new(entry));
-            return read.map_err(|fault| match self {
-                Node::List(_) | Node::Map(_) | Node::Null => fault,
+            return read.map_err(|fault| match self.value {
+                Value::List(_) | Value::Map(_) | Value::Null => fault,
                 _ => Fault::expected(expected, &describe(self.unexpected())),
             });
         }
-        match self {
+        match &self.value {
             _ if variants.iter().any(|variant| variant.starts_with('#')) => {
                 Err(Fault::expected(expected, &describe(self.unexpected())))
             }
-            Node::Text(word) | Node::Raw(word) => {
+            Value::Text(word) | Value::Raw(word) => {
                 let word: StrDeserializer<'_, Fault> = word.trim().into_deserializer();
                 visitor.visit_enum(word)
             }
-            Node::Map(entries) if entries.len() == 1 => {
+            Value::Map(entries) if entries.len() == 1 => {
                 let entry = entries.iter().map(|(name, node)| (name.as_str(), node));
                 visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(entry)))
             }
-            Node::Map(_) => Err(Fault::new(format!("expected one of {}", alternatives(variants)))),
+            Value::Map(_) => Err(Fault::new(format!("expected one of {}", alternatives(variants)))),
             _ => Err(Fault::expected(&alternatives(variants), &describe(self.unexpected()))),
         }
     }

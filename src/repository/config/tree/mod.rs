@@ -1,8 +1,5 @@
-//! A configuration as an untyped tree of values: [`read`] builds it from YAML or JSON text, `parameters` builds it from
-//! keys with dots, and [`typed`] reads it as any type that serde knows.
-//!
-//! The tree holds no positions. A [`Trail`] identifies a node, and [`locate`] finds its position in the text only when
-//! an error needs one.
+//! A configuration as an untyped tree of values, each with its place in the text: [`yaml`] and [`json`] build it,
+//! `parameters` builds it from keys with dots, and [`typed`] reads it as any type that serde knows.
 
 mod de;
 mod read;
@@ -10,13 +7,20 @@ mod read;
 use std::collections::BTreeMap;
 
 pub(super) use self::{
-    de::{Fault, key_of, typed, unknown_key},
-    read::{Format, locate, read},
+    de::{key_of, typed, unknown_key},
+    read::{json, yaml},
 };
 
-/// A value of a configuration.
+/// A value of a configuration, and where it is.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Node {
+pub(super) struct Node {
+    /// Offset in bytes of the value in its text; of an entry of a mapping, that of its key.
+    pub(super) at: usize,
+    pub(super) value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
     Null,
     Flag(bool),
     Int(i128),
@@ -29,14 +33,24 @@ pub(super) enum Node {
     Map(Vec<(String, Node)>),
 }
 
-/// The position of a node in the tree: at each level from the root, the index of the entry or item.
-pub(super) type Trail = Vec<usize>;
+/// What [`Node::find`] found of a path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The offset of the last part that exists; `None` if the first does not.
+    pub(super) at: Option<usize>,
+    /// The path as the user would write it.
+    pub(super) path: String,
+    /// Whether the whole path exists.
+    pub(super) is_whole: bool,
+}
 
 /// Two entries of one mapping with the same key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DuplicateKey {
-    pub(super) first: Trail,
-    pub(super) second: Trail,
+    /// The offset of the first.
+    pub(super) first: usize,
+    /// The offset of the second.
+    pub(super) second: usize,
     /// The path of both.
     pub(super) path: String,
     /// The key.
@@ -44,32 +58,24 @@ pub(super) struct DuplicateKey {
 }
 
 impl Node {
-    /// Follows a path such as `inputs[0].dims` as far as it exists. Returns the trail, and the path as the user would
-    /// write it. Items of lists may follow a dot (`stages.0`), and names may be in brackets. Whatever a path names
+    /// Follows a path such as `inputs[0].dims` as far as it exists. Names may be in brackets. Whatever a path names
     /// below a single value is left out.
-    pub(super) fn find(&self, path: &str) -> (Trail, String) {
-        let (mut trail, mut node, mut rest, mut name) = (Trail::new(), self, path, String::new());
-        while let Some((number, child, after)) = node.step(rest) {
-            name.push_str(&node.label(number));
-            trail.push(number);
+    pub(super) fn find(&self, path: &str) -> Found {
+        let (mut at, mut node, mut rest, mut name) = (None, self, path, String::new());
+        while let Some((label, child, after)) = node.step(rest) {
+            name.push_str(&label);
+            at = Some(child.at);
             (node, rest) = (child, after);
         }
-        if matches!(node, Self::List(_) | Self::Map(_) | Self::Null) {
+        if matches!(node.value, Value::List(_) | Value::Map(_) | Value::Null) {
             name.push_str(rest);
         }
-        (trail, name.trim_start_matches('.').to_owned())
+        Found { at, path: name.trim_start_matches('.').to_owned(), is_whole: rest.is_empty() }
     }
 
-    /// How a path names a child: `.name` for an entry, `[0]` for an item.
-    fn label(&self, number: usize) -> String {
-        match self {
-            Self::Map(entries) => format!(".{}", entries[number].0),
-            _ => format!("[{number}]"),
-        }
-    }
-
-    /// Finds the child that a path begins with. Returns its index, the child and the rest of the path.
-    fn step<'n, 'p>(&'n self, path: &'p str) -> Option<(usize, &'n Self, &'p str)> {
+    /// Finds the child that a path begins with. Returns how a path names it (`.name` for an entry, `[0]` for an item),
+    /// the child and the rest of the path.
+    fn step<'n, 'p>(&'n self, path: &'p str) -> Option<(String, &'n Self, &'p str)> {
         let (in_brackets, path) = match path.strip_prefix('[') {
             Some(path) => (true, path),
             None => (false, path.strip_prefix('.').unwrap_or(path)),
@@ -78,18 +84,17 @@ impl Node {
             (true, after) => after,
             (false, _) => (after.is_empty() || after.starts_with(['.', '['])).then_some(after),
         };
-        match self {
-            Self::List(items) => {
-                let digits = path.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(path.len());
-                let number: usize = path[..digits].parse().ok()?;
-                Some((number, items.get(number)?, end(&path[digits..])?))
+        match &self.value {
+            Value::List(items) if in_brackets => {
+                let (number, after) = path.split_once(']')?;
+                let number: usize = number.parse().ok()?;
+                Some((format!("[{number}]"), items.get(number)?, after))
             }
             // Names may contain dots, so the longest name that fits wins.
-            Self::Map(entries) => {
-                let fits = entries
-                    .iter()
-                    .enumerate()
-                    .filter_map(|(number, (name, node))| Some((number, node, end(path.strip_prefix(name.as_str())?)?)));
+            Value::Map(entries) => {
+                let fits = entries.iter().filter_map(|(name, node)| {
+                    Some((format!(".{name}"), node, end(path.strip_prefix(name.as_str())?)?))
+                });
                 fits.min_by_key(|(_, _, after)| after.len())
             }
             _ => None,
@@ -98,22 +103,25 @@ impl Node {
 
     /// Finds two entries with the same key in one mapping, if there are any.
     pub(super) fn duplicate_key(&self) -> Option<DuplicateKey> {
-        let children: Vec<(&str, &Self)> = match self {
-            Self::List(items) => items.iter().map(|item| ("", item)).collect(),
-            Self::Map(entries) => entries.iter().map(|(name, node)| (name.as_str(), node)).collect(),
-            _ => return None,
+        let within = |label: String, child: &Self| {
+            let found = child.duplicate_key()?;
+            Some(DuplicateKey { path: label + &found.path, ..found })
         };
-        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-        children.into_iter().enumerate().find_map(|(number, (name, child))| {
-            let label = self.label(number);
-            let first = seen.insert(name, number).filter(|_| matches!(self, Self::Map(_)));
-            if let Some(first) = first {
-                let (first, second) = (vec![first], vec![number]);
-                return Some(DuplicateKey { first, second, path: label, name: name.to_owned() });
+        match &self.value {
+            Value::List(items) => {
+                items.iter().enumerate().find_map(|(number, item)| within(format!("[{number}]"), item))
             }
-            let DuplicateKey { first, second, path, name } = child.duplicate_key()?;
-            let within = |trail: Trail| [vec![number], trail].concat();
-            Some(DuplicateKey { first: within(first), second: within(second), path: label + &path, name })
-        })
+            Value::Map(entries) => {
+                let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+                entries.iter().find_map(|(name, child)| match seen.insert(name, child.at) {
+                    Some(first) => {
+                        let path = format!(".{name}");
+                        Some(DuplicateKey { first, second: child.at, path, name: name.clone() })
+                    }
+                    None => within(format!(".{name}"), child),
+                })
+            }
+            _ => None,
+        }
     }
 }

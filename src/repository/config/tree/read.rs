@@ -1,228 +1,450 @@
-//! Builds the tree from YAML or JSON text, and finds the position of a node in that text.
+//! Builds the tree from YAML or JSON text.
 //!
-//! The readers report a position only together with an error. When a fault is found later, [`locate`] reads the text
-//! again along the node's [`Trail`](super::Trail) and fails there on purpose.
+//! YAML comes as the events of `granit-parser`, the parser of `serde-saphyr`, each with its offset. `serde-saphyr`
+//! itself would give positions to types that ask for them (`Spanned<T>`); here the types of settings ask for none,
+//! since most faults are found after reading, under a path, and most of a tree is shared with JSON and parameters,
+//! which it cannot read. It also resolves scalars by its own rules, and `08` would no longer be the text that it is
+//! to `serde_yaml`.
+//!
+//! `serde_json` gives positions of errors alone. It reads one byte at a time and looks one byte ahead, so the number of
+//! bytes read is the place of a key or an item when its reading begins.
 
-use std::{cell::Cell, fmt};
+use std::{
+    cell::Cell,
+    collections::HashMap,
+    fmt,
+    io::{self, Read},
+};
 
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::Node;
+use super::{Node, Value};
 use crate::repository::config::{Position, bounds};
 
 /// Maximum bytes of keys and texts in a tree. A file has far fewer, but YAML aliases can repeat texts without limit.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// The syntax of a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::repository::config) enum Format {
-    Json,
-    Yaml,
+/// Why a text could not be read, and where.
+#[derive(Debug)]
+pub(in crate::repository::config) struct Refusal {
+    pub(in crate::repository::config) position: Option<Position>,
+    pub(in crate::repository::config) message: String,
 }
 
-/// Builds the tree of a text.
-///
-/// # Errors
-/// Returns the reason, and the position where the reader knows it.
-pub(in crate::repository::config) fn read(format: Format, text: &str) -> Result<Node, (Option<Position>, String)> {
-    // The pass over a YAML text before this bounds its depth.
-    let levels = if format == Format::Json { bounds::MAX_DEPTH } else { usize::MAX };
-    let size = Size::default();
-    let seed = TreeSeed { size: &size, levels };
-    if format == Format::Json {
-        let mut json = serde_json::Deserializer::from_str(text);
-        let root = seed.deserialize(&mut json).and_then(|root| json.end().map(|()| root));
-        return root.map_err(|fault| (json_position(&fault), without_position(&fault)));
-    }
-    let mut documents = serde_yaml::Deserializer::from_str(text);
-    let Some(document) = documents.next() else { return Ok(Node::Null) };
-    let root = seed.deserialize(document).map_err(|fault| (yaml_position(&fault), without_position(&fault)))?;
-    if documents.next().is_some() {
-        return Err((None, "expected one YAML document, but found more".to_owned()));
-    }
-    Ok(root)
-}
-
-/// Finds the position of the key (or list item) at the end of a trail.
-pub(in crate::repository::config) fn locate(format: Format, text: &str, trail: &[usize]) -> Option<Position> {
-    let seek = SeekSeed { rest: trail };
-    match format {
-        Format::Json => json_position(&seek.deserialize(&mut serde_json::Deserializer::from_str(text)).err()?),
-        Format::Yaml => yaml_position(&seek.deserialize(serde_yaml::Deserializer::from_str(text).next()?).err()?),
-    }
-}
-
-fn json_position(fault: &serde_json::Error) -> Option<Position> {
-    (fault.line() > 0).then(|| Position { line: fault.line(), column: fault.column() })
-}
-
-fn yaml_position(fault: &serde_yaml::Error) -> Option<Position> {
-    fault.location().map(|place| Position { line: place.line(), column: place.column() })
-}
-
-/// The message of a reader, which ends with the position.
-fn without_position(fault: &impl fmt::Display) -> String {
-    let mut message = fault.to_string();
-    if let Some(cut) = message.rfind(" at line ") {
-        message.truncate(cut);
-    }
-    message
-}
-
-/// The size of the tree so far, with aliases expanded.
-#[derive(Default)]
+/// The size of a tree, with aliases expanded.
+#[derive(Clone, Copy, Debug, Default)]
 struct Size {
-    nodes: Cell<usize>,
-    text_bytes: Cell<usize>,
+    nodes: usize,
+    text_bytes: usize,
 }
 
 impl Size {
-    fn add<E: de::Error>(&self, nodes: usize, text: &str) -> Result<(), E> {
-        self.nodes.set(self.nodes.get() + nodes);
-        self.text_bytes.set(self.text_bytes.get() + text.len());
-        if self.nodes.get() > bounds::MAX_VALUES {
-            return Err(E::custom(bounds::too_many_values()));
+    /// Adds a part, within the bounds.
+    fn add(&mut self, nodes: usize, text_bytes: usize) -> Result<(), String> {
+        self.nodes += nodes;
+        self.text_bytes += text_bytes;
+        if self.nodes > bounds::MAX_VALUES {
+            return Err(bounds::too_many_values());
         }
-        if self.text_bytes.get() > MAX_TEXT_BYTES {
+        if self.text_bytes > MAX_TEXT_BYTES {
             let most = format_args!("{MAX_TEXT_BYTES} bytes of text once aliases are replaced");
-            return Err(E::custom(format_args!("expected at most {most}, but found more")));
+            return Err(format!("expected at most {most}, but found more"));
         }
         Ok(())
     }
 }
 
+/// Builds the tree of a YAML text.
+///
+/// # Errors
+/// Rejects what is no YAML, more than one document, tags, and a text beyond the bounds.
+pub(in crate::repository::config) fn yaml(text: &str) -> Result<Node, Refusal> {
+    let mut options = Options::default();
+    // A key may be as long as the bound, each byte of it escaped.
+    options.simple_key_max_lookahead = 8 * bounds::MAX_KEY_BYTES;
+    options.flow_nesting_limit = bounds::MAX_DEPTH + 1;
+    options.block_nesting_limit = bounds::MAX_DEPTH + 1;
+    let parser = Parser::new_from_str_with_options(text, options);
+    let mut reader = YamlReader { parser, at: 0, size: Size::default(), depth: 0, deepest: 0, anchors: HashMap::new() };
+    let read = reader.document();
+    read.map_err(|message| Refusal { position: Some(Position::at(text, reader.at)), message })
+}
+
+/// A value that aliases repeat.
+struct Anchored {
+    node: Node,
+    size: Size,
+    depth: usize,
+}
+
+struct YamlReader<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    /// The offset of the last event, which a fault concerns.
+    at: usize,
+    size: Size,
+    /// How many lists and mappings are open.
+    depth: usize,
+    /// The most that were open since the innermost anchored value began.
+    deepest: usize,
+    anchors: HashMap<usize, Anchored>,
+}
+
+impl<'t> YamlReader<'t> {
+    fn next(&mut self) -> Result<Event<'t>, String> {
+        match self.parser.next_event() {
+            Some(Ok((event, Span { start, .. }))) => {
+                self.at = start.byte_offset().unwrap_or(self.at);
+                Ok(event)
+            }
+            Some(Err(fault)) => {
+                self.at = fault.marker().byte_offset().unwrap_or(self.at);
+                Err(fault.info())
+            }
+            None => Ok(Event::StreamEnd),
+        }
+    }
+
+    /// Reads the only document; none is null.
+    fn document(&mut self) -> Result<Node, String> {
+        let mut root = None;
+        loop {
+            match self.next()? {
+                Event::StreamEnd => return Ok(root.unwrap_or(Node { at: 0, value: Value::Null })),
+                Event::DocumentStart(..) if root.is_some() => {
+                    return Err("expected one YAML document, but found more".to_owned());
+                }
+                Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
+                event => root = Some(self.node(event)?),
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>) -> Result<Node, String> {
+        let at = self.at;
+        let (size, deepest) = (self.size, std::mem::replace(&mut self.deepest, self.depth));
+        let (anchor, value) = match event {
+            Event::Alias(anchor) => (0, self.alias(anchor)?),
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar(&text, style, tag.as_deref())?;
+                self.size.add(1, if matches!(value, Value::Text(_)) { text.len() } else { 0 })?;
+                (anchor, value)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.open(tag.as_deref(), "seq")?;
+                let mut items = Vec::new();
+                loop {
+                    match self.next()? {
+                        Event::SequenceEnd => break,
+                        event => items.push(self.node(event)?),
+                    }
+                }
+                self.depth -= 1;
+                (anchor, Value::List(items))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.open(tag.as_deref(), "map")?;
+                let mut entries = Vec::new();
+                loop {
+                    let key = match self.next()? {
+                        Event::MappingEnd => break,
+                        event => self.node(event)?,
+                    };
+                    let name = name(key.value)?;
+                    let event = self.next()?;
+                    let value = self.node(event)?.value;
+                    entries.push((name, Node { at: key.at, value }));
+                }
+                self.depth -= 1;
+                (anchor, Value::Map(entries))
+            }
+            event => return Err(format!("expected a value, but found {event:?}")),
+        };
+        let node = Node { at, value };
+        if anchor > 0 {
+            let size = Size { nodes: self.size.nodes - size.nodes, text_bytes: self.size.text_bytes - size.text_bytes };
+            let depth = self.deepest - self.depth;
+            self.anchors.insert(anchor, Anchored { node: node.clone(), size, depth });
+        }
+        self.deepest = self.deepest.max(deepest);
+        Ok(node)
+    }
+
+    fn alias(&mut self, anchor: usize) -> Result<Value, String> {
+        let Some(anchored) = self.anchors.get(&anchor) else {
+            return Err("expected an alias of a complete value, but found one within its own".to_owned());
+        };
+        self.size.add(anchored.size.nodes, anchored.size.text_bytes)?;
+        self.deepest = self.deepest.max(self.depth + anchored.depth);
+        if self.deepest > bounds::MAX_DEPTH {
+            return Err(bounds::too_deep());
+        }
+        Ok(anchored.node.value.clone())
+    }
+
+    /// Counts a list or mapping.
+    fn open(&mut self, tag: Option<&Tag>, kind: &str) -> Result<(), String> {
+        if tag.is_some_and(|tag| !tag.is_yaml_core_schema_tag(kind)) {
+            return Err(TAG.to_owned());
+        }
+        self.size.add(1, 0)?;
+        self.depth += 1;
+        self.deepest = self.deepest.max(self.depth);
+        if self.depth > bounds::MAX_DEPTH { Err(bounds::too_deep()) } else { Ok(()) }
+    }
+}
+
+const TAG: &str = "expected a plain value without a tag";
+
+/// Resolves a scalar. The rules are those of YAML's core schema, but that digits behind a leading zero are a text.
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+    let is_text = || Value::Text(text.to_owned());
+    match tag.map(Tag::core_suffix) {
+        Some(Some("str")) => return Ok(is_text()),
+        Some(Some("int" | "float" | "bool" | "null")) => {}
+        Some(_) => return Err(TAG.to_owned()),
+        None if style != ScalarStyle::Plain => return Ok(is_text()),
+        None => {}
+    }
+    Ok(match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Flag(true),
+        "false" | "False" | "FALSE" => Value::Flag(false),
+        _ => integer(text).map(Value::Int).or_else(|| float(text).map(Value::Float)).unwrap_or_else(is_text),
+    })
+}
+
+fn integer(text: &str) -> Option<i128> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let bases = [("0x", 16), ("0o", 8), ("0b", 2)];
+    let based = bases.into_iter().find_map(|(prefix, base)| Some((digits.strip_prefix(prefix)?, base)));
+    let (digits, base) = based.unwrap_or((digits, 10));
+    let is_plain = digits.chars().all(|digit| digit.is_digit(base)) && !(base == 10 && is_zero_led(digits));
+    is_plain.then(|| i128::from_str_radix(&format!("{sign}{digits}"), base).ok())?
+}
+
+fn float(text: &str) -> Option<f64> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let sign = if text.starts_with('-') { -1.0 } else { 1.0 };
+    match unsigned {
+        ".inf" | ".Inf" | ".INF" => Some(sign * f64::INFINITY),
+        ".nan" | ".NaN" | ".NAN" if unsigned == text => Some(f64::NAN),
+        _ if is_zero_led(unsigned) || unsigned.starts_with(['-', '+']) => None,
+        _ => unsigned.parse().ok().filter(|number: &f64| number.is_finite()).map(|number| sign * number),
+    }
+}
+
+/// Whether a text is digits that begin with a zero, such as `08`.
+fn is_zero_led(text: &str) -> bool {
+    text.len() > 1 && text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The name that a key is.
+fn name(key: Value) -> Result<String, String> {
+    let name = match key {
+        Value::Text(name) => name,
+        // Priority levels are numbers.
+        Value::Int(number) => number.to_string(),
+        _ => return Err("expected a word as key".to_owned()),
+    };
+    bounds::key(&name).map(|()| name)
+}
+
+/// Builds the tree of a JSON text.
+///
+/// # Errors
+/// Rejects what is no JSON, and a text beyond the bounds.
+pub(in crate::repository::config) fn json(text: &str) -> Result<Node, Refusal> {
+    let (read, size) = (Cell::new(0), Cell::new(Size::default()));
+    let mut json = serde_json::Deserializer::from_reader(Counted { rest: text.as_bytes(), read: &read });
+    let seed = JsonSeed { read: &read, size: &size, levels: bounds::MAX_DEPTH };
+    let root = seed.deserialize(&mut json).and_then(|root| json.end().map(|()| root));
+    root.map_err(|fault| {
+        let position = (fault.line() > 0).then(|| Position { line: fault.line(), column: fault.column() });
+        let mut message = fault.to_string();
+        // The message ends with the position.
+        message.truncate(message.rfind(" at line ").unwrap_or(message.len()));
+        Refusal { position, message }
+    })
+}
+
+/// A text that counts the bytes read of it.
+struct Counted<'t> {
+    rest: &'t [u8],
+    read: &'t Cell<usize>,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.rest.read(buffer)?;
+        self.read.set(self.read.get() + count);
+        Ok(count)
+    }
+}
+
 #[derive(Clone, Copy)]
-struct TreeSeed<'c> {
-    size: &'c Size,
+struct JsonSeed<'c> {
+    read: &'c Cell<usize>,
+    size: &'c Cell<Size>,
     /// How many more levels the tree may have.
     levels: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for TreeSeed<'_> {
+impl<'de> DeserializeSeed<'de> for JsonSeed<'_> {
     type Value = Node;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        deserializer.deserialize_any(self)
+        let at = self.read.get().saturating_sub(1);
+        Ok(Node { at, value: deserializer.deserialize_any(self)? })
     }
 }
 
-impl<'de> Visitor<'de> for TreeSeed<'_> {
-    type Value = Node;
+impl<'de> Visitor<'de> for JsonSeed<'_> {
+    type Value = Value;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a plain value without a tag")
+        formatter.write_str("a value")
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
-        self.count(Node::Null)
+    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
+        self.count(Value::Null, 0)
     }
 
-    fn visit_none<E: de::Error>(self) -> Result<Node, E> {
-        self.visit_unit()
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
+        self.count(Value::Flag(value), 0)
     }
 
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
-        self.count(Node::Flag(value))
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
+        self.count(Value::Int(value.into()), 0)
     }
 
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
-        self.count(Node::Int(value.into()))
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
+        self.count(Value::Int(value.into()), 0)
     }
 
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
-        self.count(Node::Int(value.into()))
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
+        self.count(Value::Float(value), 0)
     }
 
-    fn visit_i128<E: de::Error>(self, value: i128) -> Result<Node, E> {
-        self.count(Node::Int(value))
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        self.count(Value::Text(value.to_owned()), value.len())
     }
 
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
-        self.count(Node::Float(value))
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
-        self.size.add(0, value)?;
-        self.count(Node::Text(value.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let below = self.below()?;
         let mut list = Vec::new();
         while let Some(item) = items.next_element_seed(below)? {
             list.push(item);
         }
-        self.count(Node::List(list))
+        self.count(Value::List(list), 0)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let below = self.below()?;
         let mut map = Vec::new();
         while let Some(key) = entries.next_key_seed(below)? {
-            let key = match key {
-                Node::Text(key) => key,
-                // Priority levels are numbers.
-                Node::Int(number) => number.to_string(),
-                _ => return Err(de::Error::custom("expected a word as key")),
-            };
-            bounds::key(&key).map_err(de::Error::custom)?;
-            map.push((key, entries.next_value_seed(below)?));
+            let name = name(key.value).map_err(de::Error::custom)?;
+            let value = entries.next_value_seed(below)?.value;
+            map.push((name, Node { at: key.at, value }));
         }
-        self.count(Node::Map(map))
+        self.count(Value::Map(map), 0)
     }
 }
 
-impl TreeSeed<'_> {
+impl JsonSeed<'_> {
     /// Returns the seed of the values within a list or mapping.
     fn below<E: de::Error>(self) -> Result<Self, E> {
         let levels = self.levels.checked_sub(1).ok_or_else(|| E::custom(bounds::too_deep()))?;
         Ok(Self { levels, ..self })
     }
 
-    fn count<E: de::Error>(self, node: Node) -> Result<Node, E> {
-        self.size.add(1, "")?;
-        Ok(node)
+    fn count<E: de::Error>(self, value: Value, text_bytes: usize) -> Result<Value, E> {
+        let mut size = self.size.get();
+        size.add(1, text_bytes).map_err(E::custom)?;
+        self.size.set(size);
+        Ok(value)
     }
 }
 
-/// Follows a trail and fails at its end. The visitor accepts no single value, so serde itself rejects one there.
-struct SeekSeed<'t> {
-    rest: &'t [usize],
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<'de> DeserializeSeed<'de> for SeekSeed<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for SeekSeed<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a value on the way to the node")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let Some((&number, rest)) = self.rest.split_first() else { return Err(de::Error::custom("here")) };
-        for _ in 0..number {
-            items.next_element::<IgnoredAny>()?;
+    #[test]
+    fn keys_and_items_of_both_forms_have_their_places() {
+        for text in
+            ["{\"a\": [1,\n  {\"é\": [ [], \"x\" ] , \"b\":2}]}", "{ \"a\" :[ 1 ,\n{\"é\":[[],\"x\"],\n\"b\" : 2}]}"]
+        {
+            for read in [yaml, json] {
+                let root = read(text).expect("it is JSON, and YAML too");
+                for (path, begins) in
+                    [("a", "\"a\""), ("a[0]", "1"), ("a[1]", "{\"é\""), ("a[1].é[0]", "[]"), ("a[1].b", "\"b\"")]
+                {
+                    let at = root.find(path).at.expect("it is there");
+                    assert!(text[at..].starts_with(begins), "{path}: {}", &text[at..]);
+                }
+            }
         }
-        items.next_element_seed(SeekSeed { rest }).map(drop)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Some((&number, rest)) = self.rest.split_first() else { return Err(de::Error::custom("here")) };
-        for _ in 0..number {
-            entries.next_entry::<IgnoredAny, IgnoredAny>()?;
+    #[test]
+    fn scalars_mean_what_they_mean_to_serde_yaml() {
+        let mut texts: Vec<String> =
+            "null Null NULL ~ nulls true True TRUE tRue yes on 0 -0 +0 1 +1 -1 08 -08 +08 00 0x1F \
+            0xg -0x10 +0x10 0o17 -0o17 0b101 0x-1 0x 0o 0b +-1 -+1 --1 ++1 - + 1_000 1. .5 -.5 +.5 1e3 -1e3 1e-3 1e999 \
+            0.0 00.5 -00.5 .inf -.inf +.inf .Inf .INF inf Infinity -inf .nan -.nan .NaN nan NaN 1e 0e0 0x1e3 \
+            18446744073709551615 18446744073709551616 -9223372036854775809 \
+            170141183460469231731687303715884105727 5x 1:2 2001-01-01"
+                .split_ascii_whitespace()
+                .map(str::to_owned)
+                .collect();
+        texts.extend(["-", "+", "0", ".", "e", "1", "x"].map(|last| format!("0x1{last}")));
+        for text in texts {
+            let expected = match serde_yaml::from_str(&format!("[{text}]")) {
+                Ok(serde_yaml::Value::Sequence(items)) => items,
+                other => panic!("{text}: {other:?}"),
+            };
+            let found = scalar(&text, ScalarStyle::Plain, None).expect("it has no tag");
+            let same = match (&found, &expected[0]) {
+                (Value::Null, serde_yaml::Value::Null) => true,
+                (Value::Flag(found), serde_yaml::Value::Bool(expected)) => found == expected,
+                (Value::Int(found), serde_yaml::Value::Number(expected)) => {
+                    expected.as_i64().map(i128::from).or(expected.as_u64().map(i128::from)) == Some(*found)
+                }
+                (Value::Float(found), serde_yaml::Value::Number(expected)) => {
+                    expected.as_f64().is_some_and(|expected| found == &expected || found.is_nan() && expected.is_nan())
+                }
+                (Value::Text(found), serde_yaml::Value::String(expected)) => found == expected,
+                // serde_yaml's own value holds no more than 64 bits.
+                (Value::Int(found), _) => i64::try_from(*found).is_err() && u64::try_from(*found).is_err(),
+                _ => false,
+            };
+            assert!(same, "{text}: {found:?}, but {:?}", expected[0]);
         }
-        if rest.is_empty() {
-            // The position of an entry is that of its key.
-            return entries.next_key_seed(SeekSeed { rest }).map(drop);
-        }
-        entries.next_key::<IgnoredAny>()?;
-        entries.next_value_seed(SeekSeed { rest })
+    }
+
+    #[test]
+    fn an_alias_repeats_a_value_and_its_depth() {
+        let root = yaml("a: &a [x, {b: &b 1}]\nc: *a\nd: *b").expect("it is sound");
+        let value = |path: &str| {
+            let Value::Map(entries) = &root.value else { panic!("a mapping") };
+            entries.iter().find(|(name, _)| name == path).map(|(_, node)| node.value.clone()).expect("it is there")
+        };
+        assert_eq!(value("a"), value("c"));
+        assert_eq!(value("d"), Value::Int(1));
+        assert_eq!(root.find("c").at, Some(21), "an entry is where its key is");
+        let nested = |levels: usize, tail: &str| {
+            let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+            yaml(&format!("a: &a {open}{close}\nb: [&b [{tail}]]"))
+        };
+        assert!(nested(61, "*a").is_ok(), "one mapping, two lists and 61 more");
+        let refused = nested(62, "*a").expect_err("it is too deep");
+        assert_eq!(refused.message, bounds::too_deep());
+        let refused = nested(1, "*b").expect_err("it never ends");
+        assert_eq!(refused.message, "expected an alias of a complete value, but found one within its own");
+        assert_eq!(refused.position, Some(Position { line: 2, column: 9 }));
     }
 }

@@ -11,9 +11,8 @@ use crate::repository::config::{
     ConfigError, Origin,
     check::is_file_name,
     complete::REPEAT,
-    model::Cell,
+    model::{Cell, Segment},
     nearest::suggestion,
-    parameters,
     settings::{OwnSettings, Settings},
     values::{NonEmptyText, PartName},
 };
@@ -29,7 +28,7 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     let reader = Reader { settings, origin };
     reader.has_both()?;
     reader.fits_the_model()?;
-    let OwnSettings { cells, unfold, lengths, .. } = &settings.own;
+    let OwnSettings { cells, unfold, instance, .. } = &settings.own;
     let mut declared = BTreeMap::new();
     for (PartName(name), own) in cells {
         let cell = cell(name, own).map_err(|(key, fault)| reader.refuse(&format!("cells.{name}.{key}"), fault))?;
@@ -64,7 +63,7 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     });
     let cells = numbered.collect();
     reader.check_outputs(&segments)?;
-    Ok(Some(UnfoldRequest { cells, segments, lengths: lengths.clone() }))
+    Ok(Some(UnfoldRequest { cells, segments, lengths: instance.lengths.clone() }))
 }
 
 /// The priority of a cell that names none. Types that come later in a request go first, so that requests that are
@@ -110,23 +109,28 @@ struct Reader<'c> {
 
 impl Reader<'_> {
     fn refuse(self, key: &str, message: impl Into<String>) -> ConfigError {
-        self.origin.error(&parameters::path(key), message)
+        self.origin.error(key, message)
     }
 
     /// Creates an error about a key of a segment.
-    fn refuse_in(self, segment: usize, (key, message): (impl fmt::Display, impl Into<String>)) -> ConfigError {
-        self.refuse(&format!("unfold.{segment}.{key}"), message)
+    fn refuse_in(self, number: usize, (key, message): (impl fmt::Display, impl Into<String>)) -> ConfigError {
+        let kind = self.settings.own.unfold.get(number).map_or("", Segment::kind);
+        self.refuse(&format!("unfold[{number}].{kind}.{key}"), message)
     }
 
     /// Checks that there are both cells and segments, and not too many of either.
     fn has_both(self) -> Result<(), ConfigError> {
         let OwnSettings { cells, unfold: segments, .. } = &self.settings.own;
         let first = cells.keys().next().map(|cell| format!("cells.{}.program", cell.0)).unwrap_or_default();
+        let segment = |number: usize| {
+            let kind = segments.get(number).map_or("", Segment::kind);
+            format!("unfold[{number}].{kind}")
+        };
         let many = |what: &str, found: usize| format!("expected at most {MAX_PARTS} {what}, but found {found}");
         match (cells.len(), segments.len()) {
-            (0, _) => Err(self.refuse_in(0, ("kind", "'unfold' needs 'cells', which say what is run"))),
+            (0, _) => Err(self.refuse(&segment(0), "'unfold' needs 'cells', which say what is run")),
             (_, 0) => Err(self.refuse(&first, "cells need 'unfold', which says what each request runs")),
-            (_, found) if found > MAX_PARTS => Err(self.refuse_in(MAX_PARTS, ("kind", many("segments", found)))),
+            (_, found) if found > MAX_PARTS => Err(self.refuse(&segment(MAX_PARTS), many("segments", found))),
             (found, _) if found > MAX_PARTS => Err(self.refuse(&first, many("cells", found))),
             _ => Ok(()),
         }

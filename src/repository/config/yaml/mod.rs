@@ -22,23 +22,19 @@ use super::{
         model_warmup::input::InputDataType,
     },
     settings::{Axes, OwnSettings, Pad, Settings},
-    tree::{self, Format},
+    tree,
     values::{DataTypeName, Dim, Parsed},
 };
 
 use crate::batching::knob::given;
 
-/// Maximum bytes of a file, more than any model needs.
-const MAX_BYTES: usize = 128 << 10;
-
 /// Paths of `ModelConfig` and the keys that replace them here.
-const NAMES: [(&str, &str); 10] = [
+const NAMES: [(&str, &str); 9] = [
     ("input", "inputs"),
     ("output", "outputs"),
     ("default_model_filename", "program"),
     ("model_transaction_policy", "decoupled"),
     ("instance_group", "instance"),
-    ("lengths", "instance.lengths"),
     ("model_warmup", "warmup"),
     ("sequence_batching.oldest.max_candidate_sequences", "sequence_batching.max_candidate_sequences"),
     ("batching.sequences", "sequence_batching.queue"),
@@ -52,16 +48,13 @@ const NAMES: [(&str, &str); 10] = [
 /// column, key and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError> {
     let refuse = |position, message: String| ConfigError::of_text(file, position, message);
-    if bytes.len() > MAX_BYTES {
-        return Err(refuse(None, bounds::too_large(bytes.len(), MAX_BYTES)));
-    }
+    bounds::text(bytes.len(), bounds::MAX_YAML_BYTES).map_err(|fault| refuse(None, fault))?;
     let text = std::str::from_utf8(bytes)
         .map_err(|fault| refuse(None, format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    bounds::yaml(text).map_err(|excess| refuse(excess.position, excess.message))?;
-    let root = tree::read(Format::Yaml, text).map_err(|(position, message)| refuse(position, message))?;
+    let root = tree::yaml(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
     let model = tree::typed(PhantomData::<Model>, &root);
-    let mut origin = Origin::of_tree(file, text, Format::Yaml, root);
+    let mut origin = Origin::of_yaml(file, text, root);
     origin.refuse_duplicate_keys()?;
     let model = model.map_err(|(path, fault)| origin.error(&tree::key_of(&path), fault.message))?;
     for (path, key) in NAMES {
@@ -104,7 +97,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     }
     if let Some(instance) = model.instance {
         config.instance_group = instance_groups(&instance);
-        own.lengths = instance.lengths;
+        own.instance.lengths = instance.lengths;
         own.instance.precision = instance.precision;
     }
     for (number, sample) in model.warmup.into_iter().enumerate() {
@@ -118,12 +111,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });
     }
-    for (number, segment) in own.unfold.iter_mut().enumerate() {
-        let (path, key) = (format!("unfold.{number}"), format!("unfold[{number}].{}", segment.kind()));
-        origin.name(format!("{path}.kind"), key.clone());
-        origin.name(path, key.clone());
-        segment.name_over().map_err(|(name, message)| origin.error(&format!("{key}.{name}"), message))?;
-    }
+    own.name_over(origin)?;
     if let Some(sequences) = model.sequence_batching {
         let batching = sequence_batching(&sequences);
         config.scheduling_choice = Some(SchedulingChoice::SequenceBatching(batching));

@@ -3,7 +3,6 @@
 use super::*;
 use crate::repository::config::{pbtxt, yaml};
 
-mod parameters;
 mod reading;
 mod refusals;
 
