@@ -22,7 +22,11 @@ use crate::{
     repository::{
         ControlError, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
         config::{
-            ConfigError, Settings, json, model::Stages, pbtxt, policy_text::PolicyText, settings::PolicyName, yaml,
+            ConfigError, Settings, json,
+            model::{PolicyName, Stages},
+            pbtxt,
+            policy_text::PolicyText,
+            yaml,
         },
     },
 };

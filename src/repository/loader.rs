@@ -13,9 +13,9 @@ use bytes::Bytes;
 use super::{
     LoadAttempt,
     config::{
-        automatic::Automatic,
         lengths::PreparedLengths,
         pb,
+        policies::Automatic,
         stages::{StageCuts, StageRequest},
         unfold::UnfoldRequest,
     },

@@ -44,7 +44,7 @@ mod version;
 mod warmup;
 
 pub use attempt::{LoadAttempt, TrialLimits};
-pub use config::automatic::Automatic;
+pub use config::policies::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use error::{ControlError, ResolveError, StartError};

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{config::check::stays_inside, directory::version_number};
+use super::{config::values::stays_inside, directory::version_number};
 use crate::{budget::SharedReservation, onnx::ExternalFiles};
 
 /// Overrides of one load request.

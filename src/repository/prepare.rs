@@ -15,14 +15,15 @@ use super::{
     CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Options, Overrides,
     bounded_file::read_up_to,
     config::{
-        ConfigError, Origin, Settings,
-        automatic::Automatic,
-        check, complete, convert, engine, json, latencies,
+        ConfigError, Origin, Settings, check, complete, convert, json, latencies,
         lengths::PreparedLengths,
         model::Latencies,
         pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt, placement, sequences,
+        pbtxt, placement,
+        policies::Automatic,
+        sequences,
+        settings::{ONNX_FILENAME, REPEAT},
         unfold::{self, CellRequest, UnfoldRequest},
         yaml,
     },
@@ -169,8 +170,8 @@ impl Plan {
     ) -> Result<LoadRequest, String> {
         let mut settings = self.settings.clone();
         let config = &settings.config;
-        let repeat = config.backend == complete::REPEAT;
-        let (engine, precision) = engine::of(&settings, &self.origin).map_err(|fault| fault.to_string())?;
+        let repeat = config.backend == REPEAT;
+        let (engine, precision) = placement::engine(&settings, &self.origin).map_err(|fault| fault.to_string())?;
         let has_cells = settings.has_cells();
         let filename = &config.default_model_filename;
         let origin = &self.origin;
@@ -212,7 +213,7 @@ impl Plan {
         }
         let mut unfold = unfold::read(&settings, origin).map_err(text)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
-        if unfold.is_none() && sequences::batching(config).is_some() {
+        if unfold.is_none() && settings.has_sequences() {
             unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(text)?;
             if let (Some(unfold), Some(signature)) = (&mut unfold, &signature) {
                 unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
@@ -257,7 +258,8 @@ impl Plan {
     /// Returns the programs of a version's cells.
     fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
         let program = |cell: &CellRequest| {
-            let by = engine::of_cell(&self.settings, &cell.name, &self.origin).map_err(|fault| fault.to_string())?;
+            let by = placement::engine_of_cell(&self.settings, &cell.name, &self.origin)
+                .map_err(|fault| fault.to_string())?;
             self.existing_program(version, &cell.program, by)
         };
         unfold.cells.iter().map(program).collect()
@@ -312,7 +314,7 @@ impl Plan {
     fn program(&self, version: i64, filename: &str) -> PathBuf {
         let program = self.version_directory(version).join(filename);
         // A model with external weights may be a directory that holds the program as `model.onnx`.
-        let inner = program.join(complete::ONNX_FILENAME);
+        let inner = program.join(ONNX_FILENAME);
         if inner.is_file() { inner } else { program }
     }
 
@@ -378,9 +380,9 @@ fn text_of(bytes: Vec<u8>) -> String {
 
 /// Returns advice if the program is where other tools put it; Hugging Face exports have `onnx/model.onnx`.
 fn misplaced(directory: &Path) -> Option<String> {
-    let places = [Path::new("onnx").join(complete::ONNX_FILENAME), PathBuf::from(complete::ONNX_FILENAME)];
+    let places = [Path::new("onnx").join(ONNX_FILENAME), PathBuf::from(ONNX_FILENAME)];
     let found = places.into_iter().find(|place| directory.join(place).is_file())?;
-    let (found, expected) = (found.display(), Path::new("1").join(complete::ONNX_FILENAME));
+    let (found, expected) = (found.display(), Path::new("1").join(ONNX_FILENAME));
     Some(format!(
         "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its \
          weights if it has any",

@@ -10,7 +10,7 @@ use super::{
     attempt::grow,
     bounded_file::read_up_to,
     config::{
-        convert,
+        model_config,
         pb::{self, model_warmup::input::InputDataType},
         sequences,
     },
@@ -131,7 +131,7 @@ fn input_tensor(
     source: &Source<'_>,
 ) -> Result<(InputTensor, Option<Reservation>), String> {
     let Source { input, directory, attempt, seed, bytes_left } = *source;
-    if convert::datatype(input.data_type) != Some(datatype) {
+    if model_config::datatype(input.data_type) != Some(datatype) {
         return Err(format!("expected the datatype {datatype}"));
     }
     let rows = batch.unwrap_or(1);
@@ -259,7 +259,7 @@ mod tests {
 
     fn config(datatype: DataType, dims: &[i64], data: InputDataType, batch_size: u32) -> pb::ModelConfig {
         let input = pb::model_warmup::Input {
-            data_type: convert::datatype_to_pb(datatype).into(),
+            data_type: model_config::datatype_to_pb(datatype).into(),
             dims: dims.to_vec(),
             input_data_type: Some(data),
         };
@@ -311,7 +311,7 @@ mod tests {
         let batching = pb::ModelSequenceBatching { control_input: vec![ready], ..Default::default() };
         config.scheduling_choice = Some(pb::model_config::SchedulingChoice::SequenceBatching(batching));
         let given = pb::model_warmup::Input {
-            data_type: convert::datatype_to_pb(DataType::Int32).into(),
+            data_type: model_config::datatype_to_pb(DataType::Int32).into(),
             dims: vec![1],
             input_data_type: Some(InputDataType::ZeroData(true)),
         };

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::{
     observe::LatencyMetrics,
-    repository::config::complete::{DEFAULT_MAX_BATCH_SIZE, ONNXRUNTIME},
+    repository::config::{complete::DEFAULT_MAX_BATCH_SIZE, settings::ONNXRUNTIME},
 };
 
 const DEFAULT_MAX_BATCH_SIZE_KEY: &str = "default-max-batch-size";

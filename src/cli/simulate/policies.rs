@@ -4,7 +4,7 @@ use serde_yaml::{Mapping, Value};
 
 use crate::{
     batching::{Knobs, Policy, PolicyKind, Predictor},
-    repository::config::{convert, policy_text::PolicyText, settings::PolicyName, yaml},
+    repository::config::{convert, model::PolicyName, policy_text::PolicyText, yaml},
     simulate::ModelTable,
 };
 

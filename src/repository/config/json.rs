@@ -3,7 +3,7 @@
 use prost_reflect::{Kind, MessageDescriptor};
 
 use super::{
-    ConfigError, Origin, bounds, parameters, pb, schema,
+    ConfigError, Origin, bounds, model_config, parameters, pb,
     settings::Settings,
     tree::{self, Node, Value},
 };
@@ -18,7 +18,7 @@ pub fn parse(text: &str) -> Result<(Settings, Origin), ConfigError> {
     let refuse = |position, message| ConfigError::of_text(SOURCE, position, message);
     bounds::text(text.len(), bounds::MAX_TEXT_BYTES).map_err(|fault| refuse(None, fault))?;
     let root = tree::json(text).map_err(|refusal| refuse(refusal.position, refusal.message))?;
-    let descriptor = schema::model_config().map_err(|fault| refuse(None, fault.to_owned()))?;
+    let descriptor = model_config::descriptor().map_err(|fault| refuse(None, fault.to_owned()))?;
     let unknown = unknown_key(&root, &descriptor, "");
     let message = tree::typed(descriptor, &root);
     let mut origin = Origin::of_json(SOURCE, text, root);
@@ -37,7 +37,7 @@ fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(
     entries.iter().find_map(|(name, value)| {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let field = message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name));
-        let Some(field) = field else { return Some((path, schema::unknown_field(message, name, ""))) };
+        let Some(field) = field else { return Some((path, model_config::unknown_field(message, name, ""))) };
         let Kind::Message(inner) = field.kind() else { return None };
         match &value.value {
             Value::Map(entries) if field.is_map() => {
@@ -60,7 +60,7 @@ fn unknown_key(node: &Node, message: &MessageDescriptor, path: &str) -> Option<(
 pub fn write(config: &pb::ModelConfig) -> Result<serde_json::Value, ConfigError> {
     let refuse = |fault: String| ConfigError::of_text("the configuration", None, fault);
     let options = prost_reflect::SerializeOptions::new().use_proto_field_name(true);
-    let message = schema::message(config).map_err(refuse)?;
+    let message = model_config::message(config).map_err(refuse)?;
     let written = message.serialize_with_options(serde_json::value::Serializer, &options);
     written.map_err(|fault| refuse(fault.to_string()))
 }

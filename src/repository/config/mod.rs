@@ -9,18 +9,17 @@
 //! profile. [`convert`] combines them. Directories, versions, model states and threads must not live here. Nothing here
 //! reads files: callers pass text and graph signatures.
 
-pub mod automatic;
 mod bounds;
 pub mod check;
 pub mod complete;
 pub mod convert;
-pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 pub mod json;
 pub mod latencies;
 pub mod lengths;
 pub mod model;
+pub mod model_config;
 mod nearest;
 mod origin;
 pub mod parameters;
@@ -28,7 +27,7 @@ pub mod pbtxt;
 pub mod placement;
 pub mod policies;
 pub mod policy_text;
-mod schema;
+mod position;
 pub mod sequences;
 pub mod settings;
 pub mod stages;
@@ -40,7 +39,8 @@ pub mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use origin::{ConfigError, Origin, Position};
+pub use origin::{ConfigError, Origin};
+pub use position::Position;
 pub use settings::Settings;
 
 /// Messages of `model_config.proto`.

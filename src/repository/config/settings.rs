@@ -11,16 +11,27 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Exit, Segment, Stages},
-    nearest::{alternatives, suggestion},
+    model::{Batching, Cell, Exit, PolicyName, Segment, Stages},
+    model_config::sequence_batching,
     pb,
-    values::{Keywords, Parsed, PartName, Symbol},
+    values::{Parsed, PartName, Symbol},
 };
 use crate::{
-    batching::{PolicyKind, knob::LengthList},
+    batching::knob::LengthList,
     engine::{OnnxEngine, Precision},
     model::{AxisLength, AxisLengthError, SymbolId},
 };
+
+/// The backend that runs ONNX graphs.
+pub const ONNXRUNTIME: &str = "onnxruntime";
+/// Triton's name for the backend that runs ONNX graphs with OpenVINO.
+pub const OPENVINO: &str = "openvino";
+/// The built-in backend that answers a request with many responses.
+pub const REPEAT: &str = "repeat";
+/// Triton's name for an ONNX model.
+pub const ONNX_PLATFORM: &str = "onnxruntime_onnx";
+/// Default file name of the program.
+pub const ONNX_FILENAME: &str = "model.onnx";
 
 /// The path of the policy's name.
 pub const POLICY: &str = "batching.policy";
@@ -38,6 +49,11 @@ impl Settings {
     /// Whether requests unfold into cells.
     pub fn has_cells(&self) -> bool {
         !self.own.cells.is_empty() || !self.own.unfold.is_empty()
+    }
+
+    /// Whether requests belong to sequences.
+    pub fn has_sequences(&self) -> bool {
+        sequence_batching(&self.config).is_some()
     }
 
     /// Whether a request may have any number of responses.
@@ -186,58 +202,5 @@ impl FromStr for Axes {
             name => Err(format!("expected names of dimensions, '-' for one without, but found '{name}'")),
         });
         names.collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// The name of a policy, or `auto`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyName {
-    /// The server chooses the policy.
-    Auto,
-    /// One policy.
-    Of(PolicyKind),
-}
-
-impl PolicyName {
-    /// Iterates over all names.
-    pub fn all() -> impl Iterator<Item = Self> {
-        std::iter::once(Self::Auto).chain(PolicyKind::ALL.iter().copied().map(Self::Of))
-    }
-
-    /// Returns the name that configurations use.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Of(kind) => kind.name(),
-        }
-    }
-
-    /// Whether the policy may wait for preferred batch sizes, up to a delay.
-    pub const fn has_window(self) -> bool {
-        matches!(self, Self::Auto | Self::Of(PolicyKind::Window))
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.as_str())
-    }
-}
-
-impl FromStr for PolicyName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::all().find(|policy| policy.as_str() == name).ok_or_else(|| {
-            let names = Self::keywords();
-            let hint = suggestion(name, names.iter().copied());
-            format!("expected {}, but found '{name}'{hint}", alternatives(&names))
-        })
-    }
-}
-
-impl Keywords for PolicyName {
-    fn keywords() -> Vec<&'static str> {
-        Self::all().map(Self::as_str).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{convert::datatype_to_pb, nearest::suggestion};
+use super::{model_config::datatype_to_pb, nearest::suggestion};
 use crate::{
     batching::knob::Whole,
     engine::{OnnxEngine, Precision},
@@ -191,4 +191,18 @@ impl TryFrom<String> for NonEmptyText {
             text => Ok(Self(text.to_owned())),
         }
     }
+}
+
+/// Whether a file name from a configuration cannot leave its directory: it is relative, without `..`.
+pub fn stays_inside(name: &str) -> bool {
+    use std::path::{Component, Path};
+    let mut components = Path::new(name).components().peekable();
+    components.peek().is_some()
+        && !name.contains('\0')
+        && components.all(|component| matches!(component, Component::Normal(_) | Component::CurDir))
+}
+
+/// Whether a file name is that of a file directly in its directory.
+pub fn is_file_name(name: &str) -> bool {
+    stays_inside(name) && !name.contains(['/', '\\'])
 }

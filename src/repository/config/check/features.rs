@@ -1,16 +1,15 @@
 //! Which fields of `ModelConfig` the server supports at all.
 
-use super::{is_file_name, stays_inside};
 use crate::{
     observe::FIRST_RESPONSE_HISTOGRAM,
     repository::config::{
-        ConfigError, Origin,
-        complete::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
+        ConfigError, Origin, model_config,
         pb::{
             self, model_instance_group::Kind, model_metrics::metric_control::MetricOptions,
             model_version_policy::PolicyChoice,
         },
-        schema, sequences,
+        settings::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
+        values::{is_file_name, stays_inside},
     },
 };
 
@@ -92,7 +91,7 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
     let program = &config.default_model_filename;
     let message = format!("expected the name of a file in the version's directory, but found '{program}'");
     origin.refuse_if(!program.is_empty() && !is_file_name(program), "default_model_filename", message)?;
-    for field in schema::set_fields(config).map_err(|fault| origin.error("", fault))? {
+    for field in model_config::set_fields(config).map_err(|fault| origin.error("", fault))? {
         if let Some((_, what)) = UNSUPPORTED.iter().find(|(name, _)| *name == field.name) {
             return Err(origin.error(&field.path, format!("{what} are not supported")));
         }
@@ -116,7 +115,7 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
     metrics(config, origin)?;
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
     for (applies, what) in
-        [(sequences::batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")]
+        [(model_config::sequence_batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")]
     {
         let message = format!("a response cache does not go with {what}");
         origin.refuse_if(has_cache(config) && applies, "response_cache", message)?;
@@ -150,7 +149,7 @@ fn has_cache(config: &pb::ModelConfig) -> bool {
 pub fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
     let hint = |key: &str, text: &str| Hint { key: key.to_owned(), text: text.to_owned() };
     // Reading the configuration has found the schema.
-    let fields = schema::set_fields(config).unwrap_or_default();
+    let fields = model_config::set_fields(config).unwrap_or_default();
     let ignored = fields.iter().filter_map(|field| {
         let (_, text) = WITHOUT_EFFECT.iter().find(|(name, _)| *name == field.name)?;
         Some(hint(&field.path, text))

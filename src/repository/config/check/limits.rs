@@ -1,18 +1,19 @@
 //! Checks that numbers agree: batch sizes, priorities, parameters, warm-up.
 
-use super::stays_inside;
 use crate::{
     batching::PolicyKind,
     repository::config::{
-        ConfigError, Origin, convert,
-        model::Latencies,
+        ConfigError, Origin,
+        model::{Latencies, PolicyName},
+        model_config,
         nearest::suggestion,
         pb::{
             self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType,
         },
         policies, sequences,
-        settings::{POLICY, PolicyName, Settings},
+        settings::{POLICY, Settings},
         stages, unfold,
+        values::stays_inside,
     },
 };
 
@@ -136,7 +137,7 @@ fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> 
             let declared = config.input.iter().find(|tensor| tensor.name == *name);
             // Samples may contain controls and states, which are inputs of the program. The graph has their dims.
             let of_program =
-                sequences::datatype_of(config, name).map(|datatype| convert::datatype_to_pb(datatype).into());
+                sequences::datatype_of(config, name).map(|datatype| model_config::datatype_to_pb(datatype).into());
             let Some(data_type) = declared.map(|tensor| tensor.data_type).or(of_program) else {
                 return Err(origin.error(&path, format!("the model has no input '{name}'")));
             };

@@ -2,27 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    graph, stays_inside,
-    tensors::{Tensor, tensors},
-};
+use super::tensors;
 use crate::{
     batching::knob::{DAY_US, given},
     model::DataType,
     onnx::{Port, Signature},
     repository::config::{
         ConfigError, Origin,
-        complete::REPEAT,
-        convert, pb,
+        model_config::{self, Tensor},
+        pb,
         pb::model_sequence_batching::{Control, State, StrategyChoice, control::Kind},
         sequences,
-        settings::Settings,
+        settings::{REPEAT, Settings},
+        values::stays_inside,
     },
 };
 
 pub(super) fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let config = &settings.config;
-    let Some(batching) = sequences::batching(config) else { return without_sequences(settings, origin) };
+    let Some(batching) = model_config::sequence_batching(config) else { return without_sequences(settings, origin) };
     let refuse = |key: &str, message: String| Err(origin.error(&format!("sequence_batching{key}"), message));
     let candidates = match &batching.strategy_choice {
         Some(StrategyChoice::Oldest(oldest)) => oldest.max_candidate_sequences,
@@ -128,7 +126,7 @@ fn whole_requests(settings: &Settings, origin: &Origin) -> Result<(), ConfigErro
         let message = "requests of sequences are neither cut into stages nor padded: remove this";
         return Err(origin.error(&key, message));
     }
-    for Tensor { path, name, reshape, optional, .. } in tensors(config) {
+    for Tensor { path, name, reshape, optional, .. } in model_config::tensors(config) {
         let refuse_if = |applies, fault: &str| {
             origin.refuse_if(applies, &path, format!("'{name}' of a model with sequences {fault}"))
         };
@@ -144,7 +142,7 @@ fn state_fault(state: &State) -> Option<(&'static str, String)> {
     if state.output_name.is_empty() {
         return Some(("output_name", "expected the name of an output of the program".to_owned()));
     }
-    if convert::datatype(state.data_type).is_none_or(|datatype| datatype == DataType::Bytes) {
+    if model_config::datatype(state.data_type).is_none_or(|datatype| datatype == DataType::Bytes) {
         return Some(("data_type", format!("expected a data_type of numbers for '{name}'")));
     }
     if state.dims.iter().any(|dim| *dim < 1) {
@@ -163,7 +161,7 @@ fn state_fault(state: &State) -> Option<(&'static str, String)> {
 fn control_fault(control: &Control) -> Option<String> {
     let Ok(kind) = Kind::try_from(control.kind) else { return Some(format!("there is no kind {}", control.kind)) };
     if kind == Kind::ControlSequenceCorrid {
-        let datatype = convert::datatype(control.data_type);
+        let datatype = model_config::datatype(control.data_type);
         let is_id = datatype.is_some_and(|datatype| {
             use DataType::{Bytes, Int32, Int64, Uint32, Uint64};
             matches!(datatype, Bytes | Int32 | Int64 | Uint32 | Uint64)
@@ -193,25 +191,25 @@ pub(super) fn files(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
 
 /// Checks states and control inputs against the graph.
 pub(super) fn fits(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
-    let Some(batching) = sequences::batching(config) else { return Ok(()) };
+    let Some(batching) = model_config::sequence_batching(config) else { return Ok(()) };
     let (inputs, outputs): (Vec<&Port>, Vec<&Port>) =
         (signature.all_inputs().collect(), signature.outputs.iter().collect());
     for (number, state) in batching.state.iter().enumerate() {
         let path = format!("sequence_batching.state[{number}]");
-        let input = graph::find(&inputs, &state.input_name, "input", &path, origin)?;
-        let output = graph::find(&outputs, &state.output_name, "output", &path, origin)?;
+        let input = tensors::find(&inputs, &state.input_name, "input", &path, origin)?;
+        let output = tensors::find(&outputs, &state.output_name, "output", &path, origin)?;
         let axis = sequences::state_axis(input, &state.dims).filter(|_| config.max_batch_size > 0).unwrap_or(0);
         for port in [input, output] {
             let port = sequences::with_first(port, axis);
-            graph::fits(config, &port, state.data_type, &state.dims, &path, origin)?;
+            tensors::fits(config, &port, state.data_type, &state.dims, &path, origin)?;
         }
     }
     for (number, input) in batching.control_input.iter().enumerate() {
         let path = format!("sequence_batching.control_input[{number}]");
-        let port = graph::find(&inputs, &input.name, "input", &path, origin)?;
+        let port = tensors::find(&inputs, &input.name, "input", &path, origin)?;
         let Some(control) = input.control.first() else { continue };
         let datatype = sequences::values(control)
-            .map_or_else(|| convert::datatype(control.data_type), |(datatype, ..)| Some(datatype));
+            .map_or_else(|| model_config::datatype(control.data_type), |(datatype, ..)| Some(datatype));
         if datatype != port.datatype {
             let expected = port.datatype.map_or("none", DataType::as_str);
             let found = datatype.map_or("none", DataType::as_str);

@@ -1,4 +1,4 @@
-//! Checks inputs and outputs: names, datatypes, dims, reshapes, padding.
+//! Checks inputs and outputs by themselves and against the graph: names, datatypes, dims, reshapes, padding.
 
 use std::collections::BTreeSet;
 
@@ -6,55 +6,14 @@ use crate::{
     model::DataType,
     onnx::{Port, PortDim, Signature},
     repository::config::{
-        ConfigError, Origin, convert, pb,
+        ConfigError, Origin,
+        complete::leads_with_batch,
+        model_config::{self, Tensor, tensors},
+        nearest::suggestion,
+        pb, sequences,
         settings::{Pad, Settings},
     },
 };
-
-/// An input or an output, for checks that apply to both.
-pub(in crate::repository::config) struct Tensor<'a> {
-    pub(in crate::repository::config) path: String,
-    pub(in crate::repository::config) what: &'static str,
-    pub(in crate::repository::config) name: &'a str,
-    pub(in crate::repository::config) data_type: i32,
-    pub(in crate::repository::config) dims: &'a [i64],
-    pub(in crate::repository::config) reshape: Option<&'a [i64]>,
-    pub(in crate::repository::config) optional: bool,
-}
-
-impl Tensor<'_> {
-    /// Returns the graph's inputs or outputs, whichever kind this is.
-    pub(in crate::repository::config) fn ports<'s>(&self, signature: &'s Signature) -> Vec<&'s Port> {
-        if self.what == "input" { signature.all_inputs().collect() } else { signature.outputs.iter().collect() }
-    }
-
-    /// Returns the dims that the graph has.
-    pub(super) fn shape(&self) -> &[i64] {
-        self.reshape.unwrap_or(self.dims)
-    }
-}
-
-pub(in crate::repository::config) fn tensors(config: &pb::ModelConfig) -> impl Iterator<Item = Tensor<'_>> {
-    let inputs = config.input.iter().enumerate().map(|(number, tensor)| Tensor {
-        path: format!("input[{number}]"),
-        what: "input",
-        name: &tensor.name,
-        data_type: tensor.data_type,
-        dims: &tensor.dims,
-        reshape: tensor.reshape.as_ref().map(|reshape| reshape.shape.as_slice()),
-        optional: tensor.optional,
-    });
-    let outputs = config.output.iter().enumerate().map(|(number, tensor)| Tensor {
-        path: format!("output[{number}]"),
-        what: "output",
-        name: &tensor.name,
-        data_type: tensor.data_type,
-        dims: &tensor.dims,
-        reshape: tensor.reshape.as_ref().map(|reshape| reshape.shape.as_slice()),
-        optional: false,
-    });
-    inputs.chain(outputs)
-}
 
 pub(super) fn check(
     config: &pb::ModelConfig,
@@ -76,7 +35,7 @@ pub(super) fn check(
         if !names.insert((*what, *name)) {
             return Err(origin.error(&format!("{path}.name"), format!("the {what} '{name}' is given twice")));
         }
-        if convert::datatype(tensor.data_type).is_none() {
+        if model_config::datatype(tensor.data_type).is_none() {
             return Err(origin.error(&format!("{path}.data_type"), format!("expected a data_type for '{name}'")));
         }
         if tensor.dims.is_empty() {
@@ -236,7 +195,7 @@ fn pad_fits(settings: &Settings, origin: &Origin, tensor: &Tensor<'_>, pad: &Pad
     if tensor.reshape.is_some() {
         return refuse(format!("'{}' is padded and cannot be reshaped", tensor.name));
     }
-    let Some(datatype) = convert::datatype(tensor.data_type) else { return Ok(()) };
+    let Some(datatype) = model_config::datatype(tensor.data_type) else { return Ok(()) };
     if !holds(datatype, pad.value) {
         return refuse(format!("'{}' of type {datatype} cannot be filled with {}", tensor.name, pad.value));
     }
@@ -262,4 +221,99 @@ fn holds(datatype: DataType, value: f64) -> bool {
         DataType::Fp64 => true,
         DataType::Bytes => false,
     }
+}
+
+/// Compares inputs and outputs with the graph.
+pub(super) fn matches_graph(
+    config: &pb::ModelConfig,
+    signature: &Signature,
+    origin: &Origin,
+) -> Result<(), ConfigError> {
+    for tensor in tensors(config) {
+        let port = find(&tensor.ports(signature), tensor.name, tensor.what, &tensor.path, origin)?;
+        fits(config, port, tensor.data_type, tensor.shape(), &tensor.path, origin)?;
+        // To ONNX Runtime, and so to Triton, an input without a shape is a scalar, unless it has a batch axis.
+        let is_scalar = tensor.what == "input" && port.dims.is_none() && config.max_batch_size == 0;
+        if is_scalar && tensor.shape().iter().any(|dim| *dim != 1) {
+            let message = format!(
+                "the graph gives '{}' no shape, so that it is a scalar tensor: expected dims of 1, but the \
+                 configuration has {:?}",
+                tensor.name,
+                tensor.shape()
+            );
+            return Err(origin.error(&format!("{}.dims", tensor.path), message));
+        }
+        let is_needed = tensor.optional && signature.inputs.contains(port);
+        let message =
+            format!("the graph needs '{}': it has no initializer of this name to use in its place", tensor.name);
+        origin.refuse_if(is_needed, &format!("{}.optional", tensor.path), message)?;
+    }
+    let known = |name: &str| {
+        config.input.iter().any(|input| input.name == name) || sequences::inputs(config).any(|own| own == name)
+    };
+    match signature.inputs.iter().find(|port| !known(&port.name)) {
+        Some(missing) => {
+            Err(origin.error("input", format!("the graph has an input '{}' that is not listed", missing.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+pub(super) fn find<'s>(
+    ports: &[&'s Port],
+    name: &str,
+    what: &str,
+    path: &str,
+    origin: &Origin,
+) -> Result<&'s Port, ConfigError> {
+    ports.iter().copied().find(|port| port.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+        let hint = suggestion(name, names.iter().copied());
+        let message = format!("the graph has no {what} '{name}', only {}{hint}", names.join(", "));
+        origin.error(&format!("{path}.name"), message)
+    })
+}
+
+pub(super) fn fits(
+    config: &pb::ModelConfig,
+    port: &Port,
+    data_type: i32,
+    shape: &[i64],
+    path: &str,
+    origin: &Origin,
+) -> Result<(), ConfigError> {
+    let name = &port.name;
+    let given = model_config::datatype(data_type);
+    let Some(expected) = port.datatype else {
+        return Err(origin.error(&format!("{path}.data_type"), port.refusal()));
+    };
+    if given != Some(expected) {
+        let found = given.map_or("none", |datatype| datatype.as_str());
+        let message = format!("the graph has the datatype {expected} for '{name}', but the configuration {found}");
+        return Err(origin.error(&format!("{path}.data_type"), message));
+    }
+    let Some(dims) = &port.dims else { return Ok(()) };
+    let batched = config.max_batch_size > 0;
+    let sizes: Vec<i64> = dims.iter().map(PortDim::size).collect();
+    // As in Triton, a scalar is one dimension of size 1 on the wire.
+    let is_scalar = model_config::is_scalar(config, port);
+    if batched && !leads_with_batch(dims) && !is_scalar {
+        let message = format!(
+            "the first dimension of '{name}' is no batch: the graph has the shape {sizes:?}, but max_batch_size is {}",
+            config.max_batch_size
+        );
+        return Err(origin.error("max_batch_size", message));
+    }
+    let graph = sizes.get(usize::from(batched)..).unwrap_or_default();
+    let expected = if is_scalar { &[1] } else { graph };
+    let same = expected.len() == shape.len()
+        && expected.iter().zip(shape).all(|(expected, given)| *expected == -1 || expected == given);
+    if !same {
+        let batch = if batched { " behind the batch dimension" } else { "" };
+        let scalar = if is_scalar { ": expected [1] for a scalar" } else { "" };
+        let message =
+            format!("the graph has the shape {graph:?}{batch} for '{name}', but the configuration {shape:?}{scalar}");
+        return Err(origin.error(&format!("{path}.dims"), message));
+    }
+    Ok(())
 }

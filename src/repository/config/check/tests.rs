@@ -1,4 +1,5 @@
 use super::*;
+use crate::repository::config::values::stays_inside;
 use crate::{
     model::DataType,
     onnx::{Port, PortDim, Signature},
@@ -140,7 +141,7 @@ fn hints_are_listed_and_nothing_else() {
 
 #[test]
 fn tables_of_fields_name_fields_of_the_schema() {
-    let pool = crate::repository::config::schema::model_config().expect("the descriptors are sound");
+    let pool = crate::repository::config::model_config::descriptor().expect("the descriptors are sound");
     for (name, _) in features::UNSUPPORTED.iter().chain(&features::WITHOUT_EFFECT) {
         let (message, field) = name.rsplit_once('.').expect("a message and its field");
         let message = pool.parent_pool().get_message_by_name(&format!("inference.{message}"));

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::{
     ConfigError, Origin,
-    check::tensors,
-    convert::datatype_to_pb,
+    model::PolicyName,
+    model_config::{datatype_to_pb, sequence_batching, tensors},
     pb::{
         self, model_config::SchedulingChoice, model_instance_group::Kind,
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
     sequences,
-    settings::{Axes, OwnSettings, PolicyName, Settings},
+    settings::{Axes, ONNX_FILENAME, ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, OwnSettings, Settings},
     values::{Parsed, Symbol},
 };
 use crate::{
@@ -19,17 +19,6 @@ use crate::{
     model::AxisLength,
     onnx::{Port, PortDim, Signature},
 };
-
-/// The backend that runs ONNX graphs.
-pub const ONNXRUNTIME: &str = "onnxruntime";
-/// Triton's name for the backend that runs ONNX graphs with OpenVINO.
-pub const OPENVINO: &str = "openvino";
-/// The built-in backend that answers a request with many responses.
-pub const REPEAT: &str = "repeat";
-/// Triton's name for an ONNX model.
-pub const ONNX_PLATFORM: &str = "onnxruntime_onnx";
-/// Default file name of the program.
-pub const ONNX_FILENAME: &str = "model.onnx";
 
 /// Default largest batch, in rows, of a model that can batch; Triton's. The command line can change it.
 pub const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
@@ -119,7 +108,7 @@ pub fn from_graph(
         let tensors = outputs.map(|port| pb::ModelOutput { name: port.name.clone(), ..Default::default() });
         config.output = tensors.collect();
     }
-    let has_sequences = sequences::batching(config).is_some();
+    let has_sequences = sequence_batching(config).is_some();
     let is_scalar = |port: &Port| port.dims.as_ref().is_some_and(Vec::is_empty);
     for (number, tensor) in config.input.iter_mut().enumerate() {
         let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     ConfigError, Origin,
-    check::tensors,
+    model_config::{datatype, is_scalar, tensors},
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
     policies::{self, instances},
     sequences,
@@ -20,21 +20,9 @@ use crate::{
         Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction,
         knob::{Milliseconds, from_us},
     },
-    model::{AxisLength, DataType, Dims, ModelSpec, SymbolId, TensorSpec},
+    model::{AxisLength, Dims, ModelSpec, SymbolId, TensorSpec},
     onnx::{Port, Signature},
 };
-
-/// Converts a number of the configuration's enumeration; `None` for `TYPE_INVALID` and unknown numbers.
-pub fn datatype(number: i32) -> Option<DataType> {
-    let index = usize::try_from(number).ok()?.checked_sub(1)?;
-    DataType::ALL.get(index).copied()
-}
-
-/// Returns the value of the configuration's enumeration for a datatype.
-pub fn datatype_to_pb(datatype: DataType) -> pb::DataType {
-    let index = DataType::ALL.iter().position(|known| *known == datatype).unwrap_or_default();
-    i32::try_from(index + 1).ok().and_then(|number| pb::DataType::try_from(number).ok()).unwrap_or_default()
-}
 
 /// Returns the specification, the knobs and the stages of one version. `labels` contains the labels of outputs with a
 /// label file, by output.
@@ -82,13 +70,6 @@ pub fn model(
     let stages = stages::read(settings, origin)?;
     let knobs = knobs(settings, max_batch_size, &stages, origin)?;
     Ok((spec, knobs, stages))
-}
-
-/// Whether a tensor has no dimension in the graph and one of size 1 on the wire. Models with a batch axis have such
-/// inputs only with sequences, where requests that run together must agree in it.
-pub fn is_scalar(config: &pb::ModelConfig, port: &Port) -> bool {
-    let may_be = config.max_batch_size == 0 || sequences::batching(config).is_some();
-    may_be && port.dims.as_ref().is_some_and(Vec::is_empty)
 }
 
 /// Marks the tensors that are scalars in the graph, so that the engine gets and gives them without dimensions.

@@ -1,7 +1,8 @@
 use super::*;
-use crate::repository::config::values::DataTypeName;
+use crate::repository::config::{model_config::datatype_to_pb, values::DataTypeName};
 use crate::{
     batching::{CellularKnobs, LazyKnobs, WindowKnobs},
+    model::DataType,
     repository::config::{pbtxt, stages::StageCuts, yaml},
 };
 

@@ -1,7 +1,7 @@
 //! `batching`: the name of the policy, settings common to all policies, the queue, and a section of knobs for each
 //! policy.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::{PositiveInt, StageNumber};
 use crate::{
     batching::{
-        AdaptiveSettings, DiversitySettings, LazySettings, TimeoutAction,
+        AdaptiveSettings, DiversitySettings, LazySettings, PolicyKind, TimeoutAction,
         knob::{Above0, Count, DAY_MS, DAY_US, Long, Milliseconds, Positive, Whole, Within},
     },
-    repository::config::{settings::PolicyName, values::Parsed},
+    repository::config::{
+        nearest::{alternatives, suggestion},
+        values::{Keywords, Parsed},
+    },
 };
 
 /// How requests share batches.
@@ -158,4 +161,57 @@ pub struct Latency {
     pub length: Option<Long>,
     /// The latency in microseconds.
     pub latency_us: Above0<{ DAY_US as i64 }>,
+}
+
+/// The name of a policy, or `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyName {
+    /// The server chooses the policy.
+    Auto,
+    /// One policy.
+    Of(PolicyKind),
+}
+
+impl PolicyName {
+    /// Iterates over all names.
+    pub fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Auto).chain(PolicyKind::ALL.iter().copied().map(Self::Of))
+    }
+
+    /// Returns the name that configurations use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Of(kind) => kind.name(),
+        }
+    }
+
+    /// Whether the policy may wait for preferred batch sizes, up to a delay.
+    pub const fn has_window(self) -> bool {
+        matches!(self, Self::Auto | Self::Of(PolicyKind::Window))
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+impl FromStr for PolicyName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::all().find(|policy| policy.as_str() == name).ok_or_else(|| {
+            let names = Self::keywords();
+            let hint = suggestion(name, names.iter().copied());
+            format!("expected {}, but found '{name}'{hint}", alternatives(&names))
+        })
+    }
+}
+
+impl Keywords for PolicyName {
+    fn keywords() -> Vec<&'static str> {
+        Self::all().map(Self::as_str).collect()
+    }
 }

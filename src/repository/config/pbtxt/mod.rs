@@ -1,15 +1,14 @@
 //! `config.pbtxt`: protobuf's text format, in every form that Triton accepts.
 //!
-//! prost-reflect reads the text. A pass before it (`structure`, over `tokens`) inserts the colons that Triton does not
+//! prost-reflect reads the text. A pass before it (`structure`) inserts the colons that Triton does not
 //! require, reports unknown keys and values, and records the position of each key.
 
 mod structure;
-mod tokens;
 
 use miette::Diagnostic;
 use prost_reflect::DynamicMessage;
 
-use super::{ConfigError, Origin, Position, bounds, parameters, schema, settings::Settings};
+use super::{ConfigError, Origin, Position, bounds, model_config, parameters, settings::Settings};
 
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
@@ -27,7 +26,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(Settings, Origin), ConfigError
             return Err(ConfigError::of_text(file, Some(position), "expected UTF-8 text"));
         }
     };
-    let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
+    let root = model_config::descriptor().map_err(|fault| origin.error("", fault))?;
     let prepared = structure::prepare(text, &root)
         .map_err(|fault| ConfigError::of_text(file, Some(Position::at(text, fault.offset)), fault.message))?;
 

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind, MessageDescriptor};
 
-use super::tokens::{self, Token, TokenKind};
-use crate::repository::config::{bounds, nearest::suggestion, schema};
+use crate::repository::config::{bounds, model_config, nearest::suggestion};
 
 /// A fault that the pass found, at a byte offset of the user's text.
 #[derive(Debug)]
@@ -73,7 +72,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn peek(&self) -> Result<Option<Token>, Fault> {
-        tokens::next(self.source, self.offset)
+        next_token(self.source, self.offset)
     }
 
     fn next(&mut self) -> Result<Option<Token>, Fault> {
@@ -127,7 +126,7 @@ impl Pass<'_> {
         let word = self.text(name);
         let field = message.get_field_by_name(word).ok_or_else(|| {
             let within = if path.is_empty() { String::new() } else { format!(" in {path}") };
-            Fault { offset: name.start, message: schema::unknown_field(message, word, &within) }
+            Fault { offset: name.start, message: model_config::unknown_field(message, word, &within) }
         })?;
         let path = if path.is_empty() { word.to_owned() } else { format!("{path}.{word}") };
         self.prepared.places.entry(path.clone()).or_insert(name.start);
@@ -270,4 +269,74 @@ impl Pass<'_> {
 
 fn misplaced(bracket: u8, expected: &str, token: Token) -> Fault {
     Fault { offset: token.start, message: format!("expected {expected} '{}'", char::from(bracket)) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenKind {
+    Word,
+    Text,
+    Number,
+    Mark(u8),
+}
+
+/// A token, from byte `start` of the text to before `end`.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    kind: TokenKind,
+    start: usize,
+    end: usize,
+}
+
+/// Reads the first token from byte `from` on; `None` at the end of the text.
+///
+/// # Errors
+/// Rejects a string without an end, and a character that begins no token.
+fn next_token(text: &str, from: usize) -> Result<Option<Token>, Fault> {
+    let bytes = text.as_bytes();
+    let mut start = from;
+    while let Some(&byte) = bytes.get(start) {
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c => start += 1,
+            b'#' => start += bytes[start..].iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len() - start),
+            _ => break,
+        }
+    }
+    let Some(&first) = bytes.get(start) else { return Ok(None) };
+    let run = |accepted: fn(u8) -> bool| {
+        start + bytes[start..].iter().position(|&byte| !accepted(byte)).unwrap_or(bytes.len() - start)
+    };
+    let token = |kind, end| Ok(Some(Token { kind, start, end }));
+    match first {
+        b'"' | b'\'' => token(TokenKind::Text, string_end(bytes, start)?),
+        b'A'..=b'Z' | b'a'..=b'z' | b'_' => {
+            token(TokenKind::Word, run(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+        }
+        b'0'..=b'9' | b'.' => {
+            token(TokenKind::Number, run(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.'))
+        }
+        b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b':' | b',' | b';' | b'-' | b'+' | b'/' => {
+            token(TokenKind::Mark(first), start + 1)
+        }
+        _ => {
+            let character = text[start..].chars().next().unwrap_or_default();
+            let message = format!("expected a key or a value, but found '{}'", character.escape_debug());
+            Err(Fault { offset: start, message })
+        }
+    }
+}
+
+/// The offset behind a string's closing quote.
+fn string_end(bytes: &[u8], start: usize) -> Result<usize, Fault> {
+    let quote = bytes[start];
+    let mut at = start + 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            b'\n' => break,
+            _ if byte == quote => return Ok(at + 1),
+            _ => at += 1,
+        }
+    }
+    let message = format!("this string is never closed: expected {} in the same line", char::from(quote));
+    Err(Fault { offset: start, message })
 }

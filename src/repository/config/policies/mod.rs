@@ -3,10 +3,12 @@
 
 use super::{
     ConfigError, Origin,
+    model::{Auto, PolicyName, Stages},
+    model_config,
     pb::{self, model_config::SchedulingChoice},
     sequences,
-    settings::{POLICY, PolicyName, Settings},
-    stages::StageRequest,
+    settings::{POLICY, Settings},
+    stages::{StageCuts, StageRequest},
     unfold,
 };
 use crate::batching::{
@@ -35,7 +37,7 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
         _ => None,
     };
-    let has_sequences = sequences::batching(config).is_some();
+    let has_sequences = model_config::sequence_batching(config).is_some();
     if settings.has_cells() || has_sequences {
         return match named {
             None | Some(PolicyName::Auto | PolicyName::Of(PolicyKind::Cellular)) => {
@@ -155,7 +157,7 @@ impl Reader<'_> {
 
     fn sequences(self) -> Result<Option<SequenceKnobs>, ConfigError> {
         let config = &self.settings.config;
-        if sequences::batching(config).is_none() {
+        if model_config::sequence_batching(config).is_none() {
             return Ok(None);
         }
         Ok(sequences::limits(config, self.most_rows()?, instances(config)))
@@ -164,7 +166,7 @@ impl Reader<'_> {
     /// Reads how long requests of sequences wait for a fuller batch.
     fn window(self) -> Result<Option<WindowKnobs>, ConfigError> {
         let config = &self.settings.config;
-        let rows = sequences::batching(config).map(|_| self.most_rows()).transpose()?;
+        let rows = model_config::sequence_batching(config).map(|_| self.most_rows()).transpose()?;
         Ok(rows.and_then(|rows| sequences::window(config, rows)))
     }
 
@@ -200,6 +202,40 @@ impl Reader<'_> {
 
     fn refused(self, refusal: KnobRefusal) -> ConfigError {
         self.origin.error(&format!("batching.{}", refusal.key), refusal.message)
+    }
+}
+
+/// The settings that are chosen from a model's profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Automatic {
+    /// The number of stages.
+    pub stages: bool,
+    /// The policy.
+    pub policy: bool,
+}
+
+impl Automatic {
+    /// Decides which settings the profile chooses.
+    ///
+    /// If the configuration sets stages or policy to `auto`, the profile also chooses the other one, unless it is
+    /// given. In `config.pbtxt` a missing policy counts as given, because it means Triton's dynamic batcher. The
+    /// profile chooses nothing for models that cannot be cut or cannot batch, and for models with cells or sequences.
+    pub fn of(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Self {
+        let Settings { config, own } = settings;
+        let is_auto = |stages: &Stages| *stages == Stages::Word(Auto::Auto);
+        let given = own.stages.as_ref();
+        let policy = settings.policy() == Some(PolicyName::Auto);
+        let is_asked_for = given.is_some_and(is_auto) || policy && !origin.implies_policy;
+        let unfolds = settings.has_cells() || model_config::sequence_batching(config).is_some();
+        if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || unfolds {
+            return Self::default();
+        }
+        Self { stages: given.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }
+    }
+
+    /// Whether the profile chooses anything.
+    pub fn is_any(self) -> bool {
+        self.stages || self.policy
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     batching::{AdaptiveKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
-    repository::config::{complete, pbtxt, stages},
+    repository::config::{complete, pbtxt, stages, yaml},
 };
 
 /// Keys and values.
@@ -304,4 +304,32 @@ fn the_windows_own_knobs_belong_to_the_window() {
 fn knobs_of_other_policies_play_no_part() {
     let elsewhere = [("batching.lazy.reject_late", "true"), ("batching.diversity.input", "true")];
     assert_eq!(named("adaptive", &elsewhere), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
+}
+
+fn automatic(text: &str) -> (bool, bool) {
+    let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).expect("it is sound");
+    let stages = stages::read(&config, &origin).expect("it is sound");
+    let Automatic { stages, policy } = Automatic::of(&config, &stages, &origin);
+    (stages, policy)
+}
+
+#[test]
+fn what_is_not_named_is_chosen_where_auto_is() {
+    let with = |text: &str| automatic(&format!("max_batch_size: 4\n{text}"));
+    assert_eq!(with(""), (false, false), "not requested");
+    assert_eq!(with("batching: { latency_objective_ms: 9 }"), (false, false));
+    assert_eq!(with("stages: auto"), (true, true));
+    assert_eq!(with("batching: { policy: auto }"), (true, true));
+    assert_eq!(with("stages: 3\nbatching: { policy: auto }"), (false, true));
+    assert_eq!(with("stages: 1\nbatching: { policy: auto }"), (false, true));
+    assert_eq!(with("stages: [a, b]\nbatching: { policy: auto }"), (false, true));
+    assert_eq!(with("stages: auto\nbatching: { policy: lazy }"), (true, false));
+}
+
+#[test]
+fn a_model_that_cannot_batch_has_nothing_to_choose() {
+    assert_eq!(automatic("stages: auto"), (false, false));
+    assert_eq!(automatic("max_batch_size: 4\ndecoupled: true\nstages: auto"), (false, false));
+    let cells = "cells: { c: { program: c.onnx } }\nunfold: [ stage: c ]\nbatching: { policy: auto }";
+    assert_eq!(automatic(cells), (false, false));
 }

@@ -8,30 +8,29 @@ use bytes::Bytes;
 use smallvec::smallvec;
 
 use super::{
-    ConfigError, Origin, convert, pb,
+    ConfigError, Origin,
+    model_config::{self, is_scalar, sequence_batching},
     pb::{
-        model_config::SchedulingChoice,
+        self,
         model_sequence_batching::{
             Control as PbControl, InitialState, StrategyChoice, control::Kind, initial_state::StateData,
         },
     },
     settings::{OwnSettings, Settings},
-    unfold::{CellRequest, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
+    unfold::{CellRequest, CellTensor, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
 };
 use crate::{
     batching::{
         QueueKnobs, SequenceKnobs, WindowKnobs,
         knob::{Long, from_us},
     },
+    engine::TensorBatch,
     model::{
-        DataType,
+        DataType, Dims,
         unfold::{Control, Emit, Nodes, Source, Start, Tensor, Which},
     },
+    onnx::{Port, PortDim, Signature},
 };
-
-mod tensors;
-
-pub use tensors::{state_axis, tensors, with_first};
 
 /// Triton's default of `max_sequence_idle_microseconds`.
 const DEFAULT_IDLE_US: u64 = 1_000_000;
@@ -42,17 +41,9 @@ pub const INITIAL_STATE: &str = "initial_state";
 /// The name of the single cell of a model without `cells`.
 const PROGRAM: &str = "program";
 
-/// Returns the section `sequence_batching`.
-pub fn batching(config: &pb::ModelConfig) -> Option<&pb::ModelSequenceBatching> {
-    match &config.scheduling_choice {
-        Some(SchedulingChoice::SequenceBatching(batching)) => Some(batching),
-        _ => None,
-    }
-}
-
 /// Iterates over the program's inputs that are not inputs of the model: state and controls.
 pub fn inputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
-    let batching = batching(config).into_iter();
+    let batching = sequence_batching(config).into_iter();
     batching.flat_map(|batching| {
         let states = batching.state.iter().map(|state| state.input_name.as_str());
         states.chain(batching.control_input.iter().map(|control| control.name.as_str()))
@@ -61,23 +52,25 @@ pub fn inputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
 
 /// Returns the datatype of one of [`inputs`].
 pub fn datatype_of(config: &pb::ModelConfig, input: &str) -> Option<DataType> {
-    let batching = batching(config)?;
+    let batching = sequence_batching(config)?;
     let state = batching.state.iter().find(|state| state.input_name == input);
     if let Some(state) = state {
-        return convert::datatype(state.data_type);
+        return model_config::datatype(state.data_type);
     }
     let control = batching.control_input.iter().find(|control| control.name == input)?.control.first()?;
-    values(control).map_or_else(|| convert::datatype(control.data_type), |(datatype, ..)| Some(datatype))
+    values(control).map_or_else(|| model_config::datatype(control.data_type), |(datatype, ..)| Some(datatype))
 }
 
 /// Iterates over the program's outputs that are state. They are outputs of the model only if it lists them.
 pub fn outputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
-    batching(config).into_iter().flat_map(|batching| batching.state.iter().map(|state| state.output_name.as_str()))
+    sequence_batching(config)
+        .into_iter()
+        .flat_map(|batching| batching.state.iter().map(|state| state.output_name.as_str()))
 }
 
 /// Returns the limits of sequences. `rows` is the largest batch.
 pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<SequenceKnobs> {
-    let batching = batching(config)?;
+    let batching = sequence_batching(config)?;
     let idle_us = match batching.max_sequence_idle_microseconds {
         0 => DEFAULT_IDLE_US,
         idle_us => idle_us,
@@ -93,7 +86,7 @@ pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<Seq
 
 /// Returns how long requests wait for a fuller batch; `None` if they do not. `rows` is the largest batch.
 pub fn window(config: &pb::ModelConfig, rows: u32) -> Option<WindowKnobs> {
-    let (preferred_batch_sizes, delay_us) = match &batching(config)?.strategy_choice {
+    let (preferred_batch_sizes, delay_us) = match &sequence_batching(config)?.strategy_choice {
         Some(StrategyChoice::Oldest(oldest)) => {
             let sizes = oldest.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok());
             (sizes.collect(), oldest.max_queue_delay_microseconds)
@@ -123,7 +116,7 @@ pub fn queue(own: &OwnSettings) -> QueueKnobs {
 
 /// Iterates over initial states from files: the state's input and the file.
 pub fn files(config: &pb::ModelConfig) -> impl Iterator<Item = (&str, &str)> {
-    let states = batching(config).into_iter().flat_map(|batching| &batching.state);
+    let states = sequence_batching(config).into_iter().flat_map(|batching| &batching.state);
     states.filter_map(|state| match state.initial_state.first()?.state_data.as_ref()? {
         StateData::DataFile(file) => Some((state.input_name.as_str(), file.as_str())),
         StateData::ZeroData(_) => None,
@@ -142,7 +135,7 @@ pub fn as_cells(
     origin: &Origin,
 ) -> Result<Option<UnfoldRequest>, ConfigError> {
     let config = &settings.config;
-    let Some(batching) = batching(config).filter(|_| !settings.has_cells()) else { return Ok(None) };
+    let Some(batching) = sequence_batching(config).filter(|_| !settings.has_cells()) else { return Ok(None) };
     let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
     let mut sources: BTreeMap<String, SourceRequest> = BTreeMap::new();
     for (number, input) in config.input.iter().enumerate() {
@@ -191,7 +184,7 @@ pub fn as_cells(
 }
 
 fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
-    let size = convert::datatype(state.data_type).and_then(DataType::size_bytes);
+    let size = model_config::datatype(state.data_type).and_then(DataType::size_bytes);
     let count = state.dims.iter().try_fold(1_usize, |count, dim| count.checked_mul(usize::try_from(*dim).ok()?));
     let expected = size.zip(count).and_then(|(size, count)| size.checked_mul(count));
     if expected == Some(bytes.len()) {
@@ -227,6 +220,48 @@ pub fn values(control: &PbControl) -> Option<(DataType, f64, f64)> {
         [no, yes] => Some((datatype, no, yes)),
         _ => None,
     }
+}
+
+/// Returns the tensors of the program whose rows or dims are not as usual, by name. Without a batch axis these are all.
+pub fn tensors(config: &pb::ModelConfig, signature: &Signature) -> BTreeMap<String, CellTensor> {
+    let batched = config.max_batch_size > 0;
+    let ports = signature.all_inputs().chain(&signature.outputs);
+    let without_batch = ports.filter(|port| !batched || is_scalar(config, port));
+    let tensor = |port: &Port| (port.name.clone(), CellTensor { batch: TensorBatch::None, dims: None });
+    let mut tensors: BTreeMap<String, CellTensor> = without_batch.map(tensor).collect();
+    for state in sequence_batching(config).iter().flat_map(|batching| &batching.state) {
+        let input = signature.all_inputs().find(|port| port.name == state.input_name);
+        let axis = input.and_then(|port| state_axis(port, &state.dims)).unwrap_or(0);
+        let batch = if batched { TensorBatch::Axis(axis) } else { TensorBatch::None };
+        for name in [&state.input_name, &state.output_name] {
+            let batch = tensors.get(name).map_or(batch, |tensor| tensor.batch);
+            let dims = Some(Dims::from_slice(&state.dims));
+            tensors.insert(name.clone(), CellTensor { batch, dims });
+        }
+    }
+    tensors
+}
+
+/// Returns the axis along which a state has the batch: one that varies, and without which the graph has the dims of the
+/// configuration. Axis 0 comes before others. `None` if there is no such axis.
+pub fn state_axis(port: &Port, dims: &[i64]) -> Option<usize> {
+    let graph = port.dims.as_ref()?;
+    let fits = |axis: &usize| {
+        let row = graph.iter().enumerate().filter(|(own, _)| own != axis).map(|(_, dim)| dim.size());
+        graph[*axis].size() == -1
+            && graph.len() == dims.len() + 1
+            && row.zip(dims).all(|(graph, given)| graph == -1 || graph == *given)
+    };
+    (0..graph.len()).find(fits)
+}
+
+/// Returns a port with an axis before all others.
+pub fn with_first(port: &Port, axis: usize) -> Port {
+    let mut port = port.clone();
+    if let Some(axes) = port.dims.as_mut().and_then(|dims: &mut Vec<PortDim>| dims.get_mut(..=axis)) {
+        axes.rotate_right(1);
+    }
+    port
 }
 
 #[cfg(test)]

@@ -250,3 +250,22 @@ fn tensors_have_the_batch_where_graph_and_configuration_agree() {
     assert_eq!(single.len(), 5);
     assert!(single.values().all(|(batch, _)| *batch == TensorBatch::None), "{single:?}");
 }
+
+fn port(name: &str, dims: &[i64]) -> Port {
+    let dims = dims.iter().map(|&dim| if dim < 0 { PortDim::Unknown } else { PortDim::Fixed(dim) });
+    Port::tensor(name, DataType::Fp32, &dims.collect::<Vec<_>>())
+}
+
+#[test]
+fn the_batch_is_the_axis_beside_which_the_dims_agree() {
+    let axis = |graph: &[i64], dims: &[i64]| state_axis(&port("s", graph), dims);
+    assert_eq!(axis(&[-1, 2, 128], &[2, 128]), Some(0));
+    assert_eq!(axis(&[2, -1, 128], &[2, 128]), Some(1));
+    assert_eq!(axis(&[2, 128, -1], &[2, 128]), Some(2));
+    assert_eq!(axis(&[-1, -1, -1], &[2, 128]), Some(0), "axis 0 where several could be");
+    assert_eq!(axis(&[2, -1, 128], &[3, 128]), None);
+    assert_eq!(axis(&[2, 1, 128], &[2, 128]), None, "no axis varies");
+    assert_eq!(axis(&[2, -1], &[2, 128]), None);
+    assert_eq!(with_first(&port("s", &[2, -1, 128]), 1), port("s", &[-1, 2, 128]));
+    assert_eq!(state_axis(&Port { dims: None, ..port("s", &[]) }, &[2]), None);
+}

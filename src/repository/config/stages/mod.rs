@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use super::{
     ConfigError, Origin,
-    complete::REPEAT,
     model::{Exit, MAX_STAGES, Stages},
     nearest::suggestion,
-    settings::Settings,
+    settings::{REPEAT, Settings},
     values::NonEmpty,
 };
 use crate::batching::knob::Whole;

@@ -16,11 +16,11 @@ use std::{
     io::{self, Read},
 };
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::{Node, Value};
-use crate::repository::config::{Position, bounds};
+use crate::repository::config::{bounds, position::Position};
 
 /// Maximum bytes of keys and texts in a tree. A file has far fewer, but YAML aliases can repeat texts without limit.
 const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -63,8 +63,8 @@ pub(in crate::repository::config) fn yaml(text: &str) -> Result<Node, Refusal> {
     let mut options = Options::default();
     // A key may be as long as the bound, each byte of it escaped.
     options.simple_key_max_lookahead = 8 * bounds::MAX_KEY_BYTES;
-    options.flow_nesting_limit = bounds::MAX_DEPTH + 1;
-    options.block_nesting_limit = bounds::MAX_DEPTH + 1;
+    options.flow_nesting_limit = bounds::MAX_DEPTH;
+    options.block_nesting_limit = bounds::MAX_DEPTH;
     let parser = Parser::new_from_str_with_options(text, options);
     let mut reader = YamlReader { parser, at: 0, size: Size::default(), depth: 0, deepest: 0, anchors: HashMap::new() };
     let read = reader.document();
@@ -99,7 +99,9 @@ impl<'t> YamlReader<'t> {
             }
             Some(Err(fault)) => {
                 self.at = fault.marker().byte_offset().unwrap_or(self.at);
-                Err(fault.info())
+                // It reads ahead, so that it may find this before the tree does.
+                let is_too_deep = *fault.kind() == ErrorKind::RecursionLimitExceeded;
+                Err(if is_too_deep { bounds::too_deep() } else { fault.info() })
             }
             None => Ok(Event::StreamEnd),
         }

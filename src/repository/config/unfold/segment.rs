@@ -11,10 +11,9 @@ use crate::{
         unfold::{Control, Emit, Expression, Nodes, Source, Start, Tensor, Which},
     },
     repository::config::{
-        convert,
         model::{self, Segment, Stage, Steps},
+        model_config,
         nearest::suggestion,
-        sequences,
         settings::Settings,
         values::NonEmptyText,
     },
@@ -81,7 +80,7 @@ fn table(children: &str, settings: &Settings) -> Result<Table, String> {
         return Err(format!("expected an input of the model, but found '{children}'{hint}"));
     };
     let dims = &inputs[number].dims;
-    let datatype = convert::datatype(inputs[number].data_type);
+    let datatype = model_config::datatype(inputs[number].data_type);
     let width = match dims[..] {
         [_, width] => usize::try_from(width).ok().filter(|width| *width > 0),
         _ => None,
@@ -187,7 +186,7 @@ fn sources(
             let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
             return Err(refuse(message.to_owned()));
         }
-        if ["keep", "control"].contains(&key) && sequences::batching(&settings.config).is_none() {
+        if ["keep", "control"].contains(&key) && model_config::sequence_batching(&settings.config).is_none() {
             let message = "this needs requests that belong to sequences: expected 'sequence_batching' too";
             return Err(refuse(message.to_owned()));
         }

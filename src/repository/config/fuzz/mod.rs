@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{
     ConfigError, Origin, Settings, bounds, check, complete, convert, json, latencies,
     model::Latencies,
-    pbtxt, schema,
+    model_config, pbtxt,
     stages::StageRequest,
     unfold::{self, UnfoldRequest},
     yaml,
@@ -89,7 +89,7 @@ pub(super) fn load(settings: &mut Settings, origin: &Origin) -> Result<Loaded, S
 /// Completion may lengthen a configuration beyond the limits; such a form is skipped.
 pub(super) fn check_forms(settings: &Settings, loaded: &Result<Loaded, String>) {
     let config = settings.shown();
-    let shown = schema::message(&config).expect("the descriptors are sound").to_text_format();
+    let shown = model_config::message(&config).expect("the descriptors are sound").to_text_format();
     if let Some((mut from_pbtxt, origin)) = unless_too_long(pbtxt::parse("config.pbtxt", shown.as_bytes()), &shown) {
         assert_eq!(&load(&mut from_pbtxt, &origin), loaded, "{shown}");
         assert_eq!(from_pbtxt.shown(), config, "nothing is completed twice");
@@ -106,3 +106,6 @@ fn unless_too_long<T>(parsed: Result<T, ConfigError>, shown: &str) -> Option<T> 
         parsed => Some(parsed.expect(shown)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,10 @@
-//! Fuzzing of the readers over a small committed corpus: whatever the text, they answer, and answer soon.
+//! What every reader answers over a small committed corpus: whatever the text, it answers, and answers soon.
 
 use std::{fs, path::Path};
 
 use proptest::{prelude::*, sample::Index};
 
-use crate::repository::config::fuzz::{read_json, read_pbtxt, read_yaml};
+use super::{read_json, read_pbtxt, read_yaml};
 
 fn corpus(kind: &str) -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(kind);

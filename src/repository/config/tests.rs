@@ -7,7 +7,7 @@ use crate::{
     batching::PolicyKind,
     repository::config::{
         fuzz::{check_forms, load},
-        settings::PolicyName,
+        model::PolicyName,
         yaml,
     },
 };
