@@ -172,7 +172,7 @@ impl Load {
             key,
             priority: 0,
             board_by: None,
-            expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
+            deadline: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
             sequence: None,
             first: None,

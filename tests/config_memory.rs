@@ -4,8 +4,8 @@
 use allocation_counter::measure;
 use paternoster::repository::config::{json, pbtxt, yaml};
 
-/// Maximum bytes held at a time for each byte of the text. The tree of a YAML text has a value for each token, which may
-/// have only two bytes; its files are the smallest.
+/// Maximum bytes held at a time for each byte of the text. The tree of a YAML text has a value for each token, which
+/// may have only two bytes; its files are the smallest.
 const GROWTH: u64 = 256;
 
 /// Maximum bytes held in addition: the schema, tables that grow by doubling, the error's text.
@@ -51,8 +51,17 @@ fn brackets_within_brackets_are_refused_where_they_go_too_deep() {
         (read_yaml, "{a: ".repeat(10_000), "model.yaml:1:257: expected at most 64 lists, mappings or brackets"),
         (read_yaml, "- ".repeat(10_000), "model.yaml:1:129: expected at most 64 lists, mappings or brackets"),
         (read_yaml, "? ".repeat(10_000), "model.yaml:1:129: expected at most 64 lists, mappings or brackets"),
-        (read_json, "[".repeat(10_000), "request:1:65: expected at most 64 lists, mappings or brackets"),
-        (read_json, "{\"a\":".repeat(10_000), "request:1:321: expected at most 64 lists, mappings or brackets"),
+        (
+            read_json,
+            format!("{}{}", "[".repeat(10_000), "]".repeat(10_000)),
+            "request:1:65: expected at most 64 lists, mappings or brackets",
+        ),
+        (
+            read_json,
+            format!("{}1{}", "{\"a\":".repeat(10_000), "}".repeat(10_000)),
+            "request:1:321: expected at most 64 lists, mappings or brackets",
+        ),
+        (read_json, "[".repeat(10_000), "request:1:10000: EOF while parsing a list"),
     ] {
         let refusal = refusal(read, &text);
         assert!(refusal.contains(expected), "{refusal}");

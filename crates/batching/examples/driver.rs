@@ -29,8 +29,8 @@ enum Message {
 
 fn arrival(req: ReqId) -> Arrival {
     let (lengths, key, graph) = (Lengths::new(), RequestKey::default(), Box::default());
-    let (board_by, expiry, sequence, first) = (None, None, None, None);
-    Arrival { req, model: MODEL, rows: 1, lengths, key, priority: 0, board_by, expiry, graph, sequence, first }
+    let (board_by, deadline, sequence, first) = (None, None, None, None);
+    Arrival { req, model: MODEL, rows: 1, lengths, key, priority: 0, board_by, deadline, graph, sequence, first }
 }
 
 fn main() {

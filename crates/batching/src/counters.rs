@@ -23,7 +23,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests in the queue, including delayed ones, excluding those in a batch.
+    /// Requests in the queue, including those past their queue timeout, excluding those in a batch.
     pending_requests,
     /// Rows of these requests.
     pending_rows,

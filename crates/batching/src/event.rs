@@ -136,7 +136,7 @@ pub struct Arrival {
     /// applies.
     pub board_by: Option<Ns>,
     /// The client's deadline. The request ends at this time in whatever state it is.
-    pub expiry: Option<Ns>,
+    pub deadline: Option<Ns>,
     /// The graph that it unfolds into, segment by segment; empty for a version whose requests run in batches.
     pub graph: Box<[Unfolded]>,
     /// Its sequence, or `None` if its version has no sequences; a sequence id sent to such a version is dropped before.

@@ -98,8 +98,8 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         None => (context.now, version.pending.rules.board_by(level, context.now, arrival.board_by)),
     };
     let expected_ns = version.expected_ns(arrival);
-    let expiry = arrival.expiry.unwrap_or(NEVER);
-    let refusal = refusal(work, version, context.now, arrival, level, expiry);
+    let deadline = arrival.deadline.unwrap_or(NEVER);
+    let refusal = refusal(work, version, context.now, arrival, level, deadline);
     let batch_key = match &mut version.merges {
         Some(length_bucketing) => BatchKey::new(mem::take(&mut arrival.key), &arrival.lengths, length_bucketing),
         None => BatchKey::default(),
@@ -119,7 +119,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         arrived,
         boarded: NEVER,
         board_by,
-        expiry,
+        deadline,
         alarm: NEVER,
         state: RequestState::Aboard,
         expected_ns,
@@ -148,7 +148,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         context.apply(change);
     }
     context.version.release_hold();
-    context.timers.arm(context.ledger, request_ix, board_by.min(expiry));
+    context.timers.arm(context.ledger, request_ix, board_by.min(deadline));
     // The queue timeout may have passed already: it is zero, or the request was recalled from another core.
     if board_by <= context.now {
         context.timers.disarm(context.ledger, request_ix);
@@ -160,8 +160,8 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
 
 /// Returns why a request is refused before it enters the queue. A size that breaks the contract ends as `Failed`, since
 /// no batch could ever hold the request.
-fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u64, expiry: Ns) -> Option<End> {
-    if expiry <= now {
+fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u64, deadline: Ns) -> Option<End> {
+    if deadline <= now {
         return Some(End::Expired);
     }
     if !(1..=version.max_rows).contains(&arrival.rows) {
@@ -183,11 +183,11 @@ fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u6
 /// Handles an alarm of a request: its queue timeout, its deadline, or a time that no longer matters.
 pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     let request = &context.ledger[request_ix];
-    let (level, board_by, expiry) = (request.level, request.board_by, request.expiry);
-    if let RequestState::Queued { sub_queue, delayed: false } = request.state
+    let (level, board_by, deadline) = (request.level, request.board_by, request.deadline);
+    if let RequestState::Queued { sub_queue, timed_out: false } = request.state
         && board_by <= context.now
         // The deadline wins a tie: an expired request must not be counted as rejected or delayed.
-        && board_by < expiry
+        && board_by < deadline
     {
         if context.version.pending.rules.queue_of(level).timeout_action == TimeoutAction::Reject {
             work.end(context, request_ix, End::Rejected(Rejection::QueueTimeout));
@@ -198,9 +198,9 @@ pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: 
         context.version.pending.delay(context.ledger, request_ix, sub_queue);
         context.version.touched(context.ledger, sub_queue);
     }
-    if expiry <= context.now {
+    if deadline <= context.now {
         work.end(context, request_ix, End::Expired);
     } else {
-        context.timers.arm(context.ledger, request_ix, expiry);
+        context.timers.arm(context.ledger, request_ix, deadline);
     }
 }

@@ -65,6 +65,18 @@ pub fn from_ms(milliseconds: f64) -> Ns {
     ((milliseconds * 1e6).round() as Ns).clamp(1, MAX_DELAY_NS)
 }
 
+/// The knobs of a policy over batches, as they are read from its section of a configuration.
+pub trait FromSettings: Sized {
+    /// The section. Its types say what a value may be, and its doc comments are what the JSON schema says of each key.
+    type Settings: Clone + fmt::Debug + Default + PartialEq + Serialize + de::DeserializeOwned + JsonSchema;
+
+    /// Reads the knobs.
+    ///
+    /// # Errors
+    /// If a knob contradicts another or the model.
+    fn read(settings: &Self::Settings, model: ModelTraits) -> Result<Self, KnobRefusal>;
+}
+
 /// The rules of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -109,6 +121,8 @@ pub struct Whole<T, const LEAST: i128, const MOST: i128>(pub T);
 pub type Count = Whole<u32, 0, { u32::MAX as i128 }>;
 /// A whole number of 32 bits, from 1.
 pub type Positive = Whole<u32, 1, { u32::MAX as i128 }>;
+/// A positive number in a signed 32-bit field of Triton's `ModelConfig`.
+pub type PositiveInt = Whole<i32, 1, { i32::MAX as i128 }>;
 /// Any whole number of 64 bits.
 pub type Long = Whole<u64, 0, { u64::MAX as i128 }>;
 /// A time of at most a day, in microseconds.

@@ -1,11 +1,16 @@
 //! Parameters of queues, stages and cells, as the core takes them. `repository` builds them from a model's
 //! configuration.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{CellId, Ns, WindowKnobs};
+use super::{
+    CellId, Ns, WindowKnobs,
+    knob::{Count, Long, PositiveInt},
+};
 
 /// One stage of a version's pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -200,7 +205,7 @@ pub struct QueueKnobs {
     pub default_timeout_ns: Ns,
     /// Whether a request may set its own timeout. It can only shorten the default timeout.
     pub allow_timeout_override: bool,
-    /// Maximum number of waiting requests at the level, including delayed ones; 0: no limit.
+    /// Maximum number of waiting requests at the level, including those past their queue timeout; 0: no limit.
     pub max_queue_size: u32,
 }
 
@@ -213,4 +218,56 @@ pub enum TimeoutAction {
     Reject,
     /// The request moves behind all others of its level and waits there without a timeout.
     Delay,
+}
+
+/// The queue of a policy that batches. In the section `window` it also has the knobs of that policy. It is converted to
+/// Triton's `dynamic_batching`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueueingSettings {
+    /// Only in `window`: how long the oldest request may wait for a preferred size, in microseconds. Default: 0.
+    pub max_queue_delay_us: Option<Long>,
+    /// Only in `window`: sizes in rows at which a batch starts at once. Default: the largest batch.
+    pub preferred_batch_sizes: Option<Vec<PositiveInt>>,
+    /// Whether responses are sent in the order in which requests arrived.
+    pub preserve_ordering: Option<bool>,
+    /// Only requests whose lengths round up to the same multiple share a batch; 0: all.
+    pub bucket_width: Option<Count>,
+    /// Number of priority levels, 1 the highest; 0: one level.
+    pub priority_levels: Option<Long>,
+    /// Priority level of requests without one.
+    pub default_priority_level: Option<Long>,
+    /// Limits of priority levels that have none in `priority_queues`.
+    pub queue: Option<QueueSettings>,
+    /// Limits by priority level.
+    pub priority_queues: Option<BTreeMap<PriorityLevel, QueueSettings>>,
+}
+
+/// A queue's limits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueueSettings {
+    /// What happens to requests whose timeout passes. Default: `reject`.
+    pub timeout_action: Option<TimeoutAction>,
+    /// Timeout of requests without one, in microseconds; 0: none.
+    pub default_timeout_us: Option<Long>,
+    /// Whether a request may set its own timeout.
+    pub allow_timeout_override: Option<bool>,
+    /// Maximum number of waiting requests; 0: no limit.
+    pub max_queue_size: Option<Count>,
+}
+
+/// A priority level as the key of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(inline, with = "String")]
+pub struct PriorityLevel(pub u64);
+
+impl TryFrom<String> for PriorityLevel {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let level = text.parse().map(Self);
+        level.map_err(|_| format!("expected a priority level as key, but found '{text}'"))
+    }
 }

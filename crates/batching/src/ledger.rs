@@ -41,10 +41,10 @@ pub(super) struct Request {
     pub(super) arrived: Ns,
     /// Time at which it left the queue and boarded.
     pub(super) boarded: Ns,
-    /// End of its queue timeout; `NEVER` without one, or once the request has been delayed.
+    /// End of its queue timeout; `NEVER` without one, or once it has passed and the request waits behind others.
     pub(super) board_by: Ns,
     /// The client's deadline; `NEVER` without one.
-    pub(super) expiry: Ns,
+    pub(super) deadline: Ns,
     /// Time of the armed alarm; `NEVER` if none is armed.
     pub(super) alarm: Ns,
     pub(super) state: RequestState,
@@ -64,7 +64,7 @@ impl Request {
     /// Returns the target completion time, `NEVER` without a deadline or objective.
     pub(super) fn target(&self, objective_ns: Option<Ns>) -> Ns {
         let objective = objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns));
-        objective.min(self.expiry)
+        objective.min(self.deadline)
     }
 
     /// Extends a padded shape so that it holds this request's lengths.
@@ -82,8 +82,8 @@ impl Request {
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestState {
-    /// Waits in a sub-queue, behind the others of its level if `delayed`.
-    Queued { sub_queue: SubQueueIx, delayed: bool },
+    /// Waits in a sub-queue, behind the others of its level if its queue timeout has passed.
+    Queued { sub_queue: SubQueueIx, timed_out: bool },
     /// Has boarded: its rows are in batches, or its nodes in cells.
     Aboard,
     /// Over; its reply is held until the requests before it have ended.

@@ -9,7 +9,7 @@
 //!
 //! - `core`: handles events, offers free lanes to versions, lets versions share tasks, and checks the invariants that
 //!   hold between two steps.
-//! - `group`: one loaded version and its work; handles arrival, waiting, expiry and cancellation of a request.
+//! - `group`: one loaded version and its work; handles arrival, waiting, deadline and cancellation of a request.
 //!   `recall`: hands requests that have not boarded to another core.
 //! - `work`: runs a version's requests as `batches` or as `cells`. Only this file distinguishes the two.
 //! - `batches`: carries out the policy's decisions on the queue and the batch table (*new*, *stretch*, *split*);
@@ -63,8 +63,8 @@ pub use event::{
     Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,
-    SequenceKnobs, StageKnobs, TimeoutAction,
+    CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,
+    QueueingKnobs, QueueingSettings, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
 };
 pub use policy::*;
 pub use version::Knobs;

@@ -58,7 +58,7 @@ impl StepContext<'_> {
             key,
             priority: request.level,
             board_by: None,
-            expiry: some(request.expiry),
+            deadline: some(request.deadline),
             graph: mem::take(&mut request.graph),
             sequence: None,
             first: Some(FirstArrival { at: request.arrived, board_by: some(request.board_by) }),

@@ -36,10 +36,10 @@ impl StepContext<'_> {
     pub(super) fn hold(&mut self, request_ix: RequestIx, state: RequestState) {
         self.ledger[request_ix].state = state;
         // The client's deadline still counts; the queue timeout no longer does.
-        let expiry = self.ledger[request_ix].expiry;
-        if self.ledger[request_ix].alarm != expiry {
+        let deadline = self.ledger[request_ix].deadline;
+        if self.ledger[request_ix].alarm != deadline {
             self.timers.disarm(self.ledger, request_ix);
-            self.timers.arm(self.ledger, request_ix, expiry);
+            self.timers.arm(self.ledger, request_ix, deadline);
         }
     }
 

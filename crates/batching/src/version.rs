@@ -328,12 +328,12 @@ impl StepContext<'_> {
             self.actions.push(Action::SequenceOver { model, sequence });
         }
         for request_ix in change.ready {
-            let is_delayed = matches!(self.ledger[request_ix].state, RequestState::Queued { delayed: true, .. });
+            let has_timed_out = matches!(self.ledger[request_ix].state, RequestState::Queued { timed_out: true, .. });
             let pending = &mut self.version.pending;
             pending.remove(self.ledger, request_ix);
             let sub_queue = pending.sub_queue_for(BatchKey::default());
             pending.push(self.ledger, request_ix, sub_queue);
-            if is_delayed {
+            if has_timed_out {
                 pending.delay(self.ledger, request_ix, sub_queue);
             }
             self.version.touched(self.ledger, sub_queue);
@@ -361,7 +361,7 @@ pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, r
     request.boarded = now;
     let rows = RowSpan { req: request.req, start: 0, count: request.rows, at: 0, slot: RowSpan::NO_SLOT };
     let boarding = request.boarding;
-    if request.expiry == NEVER {
+    if request.deadline == NEVER {
         timers.disarm(ledger, request_ix);
     }
     BatchSpan { request_ix, boarding, rows }

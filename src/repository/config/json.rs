@@ -83,6 +83,11 @@ mod tests {
         let error = parse("not json").unwrap_err();
         assert_eq!(error.to_string(), "the config parameter of the load request:1:2: expected ident");
         assert!(parse("{} {}").is_err(), "one object only");
+        for yaml in ["{name: m}", "{'name': \"m\"}", "{\"name\": \"m\",}", "name: m", "{\"name\": \"m\"} # m"] {
+            assert!(parse(yaml).is_err(), "{yaml} is sound, but as YAML alone");
+        }
+        let (spread, _) = parse("\t{\"name\"\n:\"\\ud83d\\ude00\\u0041\\/\"\r\n}\n").expect("all of JSON is read");
+        assert_eq!(spread.config.name, "\u{1f600}A/");
     }
 
     #[test]
@@ -118,9 +123,9 @@ mod tests {
     #[test]
     fn a_text_is_bounded_in_depth_and_number_of_values() {
         let refusal = |text: &str| parse(text).expect_err("it should be refused").message;
-        assert_eq!(refusal(&"[".repeat(bounds::MAX_DEPTH + 1)), bounds::too_deep());
-        let deepest = format!("{}{}", "[".repeat(bounds::MAX_DEPTH), "]".repeat(bounds::MAX_DEPTH));
-        assert_ne!(refusal(&deepest), bounds::too_deep());
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(refusal(&nested(bounds::MAX_DEPTH + 1)), bounds::too_deep());
+        assert_ne!(refusal(&nested(bounds::MAX_DEPTH)), bounds::too_deep());
         assert_eq!(refusal(&format!("[{}0]", "0,".repeat(bounds::MAX_VALUES))), bounds::too_many_values());
         let key = "k".repeat(bounds::MAX_KEY_BYTES + 1);
         let refused = refusal(&format!("{{\"parameters\": {{\"{key}\": {{}}}}}}"));

@@ -1,13 +1,17 @@
 //! Model configuration. `config.pbtxt`, `model.yaml` and the JSON of a load request are all read as one [`Settings`],
 //! which is completed from the graph, checked, and converted to what admission and batching need.
 //!
-//! Here live the readers ([`pbtxt`], [`yaml`], [`json`]) with their limits (`bounds`), the untyped tree and the
-//! positions of its values (`tree`, `origin`), the types of all settings ([`settings`], [`model`], [`values`]),
-//! settings among `parameters` ([`parameters`]), completion ([`complete`]) and validation ([`check`]). One module
-//! interprets each kind of setting: [`stages`], [`unfold`], [`sequences`], [`latencies`], [`lengths`], [`engine`],
-//! [`placement`], [`policies`] (with [`policy_text`] for command lines) and [`automatic`] for choices left to a
-//! profile. [`convert`] combines them. Directories, versions, model states and threads must not live here. Nothing here
-//! reads files: callers pass text and graph signatures.
+//! Imports go one way, from the end of this list to its beginning:
+//! - `nearest`, `position`, `bounds`: suggestions, places in a text, limits. [`model_config`]: what Triton's
+//!   `ModelConfig` has. `tree`: a text as untyped values with their places, `origin`: errors with the place of a path.
+//! - [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among `parameters`.
+//! - [`pbtxt`], [`yaml`], [`json`]: the readers of the three forms. [`policy_text`]: a policy on a command line.
+//! - One module for each kind of setting: [`latencies`], [`lengths`], [`placement`], [`stages`], [`unfold`],
+//!   [`sequences`], [`policies`] (with choices left to a profile).
+//! - [`complete`], [`convert`], [`check`]: completion from the graph, conversion, validation.
+//!
+//! Directories, versions, model states and threads must not live here. Nothing here reads files: callers pass text and
+//! graph signatures.
 
 mod bounds;
 pub mod check;

@@ -1,16 +1,125 @@
 //! What `model.yaml` says, the `ModelConfig` that comes of it says too: printed as `config.pbtxt` or JSON and read
 //! again, it gives the same specification, knobs, stages, cells and latencies.
 
+use std::collections::BTreeMap;
+
 use proptest::{option, prelude::*, sample::select};
+use serde_json::{Value as Json, json};
 
 use crate::{
     batching::PolicyKind,
     repository::config::{
         fuzz::{check_forms, load},
-        model::PolicyName,
+        model::{Batching, MAX_STAGES, PolicyName},
         yaml,
     },
 };
+
+/// Values of a schema: each keyword, both flags, the bounds of numbers, lists of one and two items, and mappings of one
+/// key.
+fn values(schema: &Json, definitions: &Json) -> Vec<Json> {
+    let of = |schema: &Json| values(schema, definitions);
+    if let Some(name) = schema["$ref"].as_str() {
+        return of(&definitions[name.trim_start_matches("#/$defs/")]);
+    }
+    if let Some(kinds) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
+        return kinds.iter().flat_map(of).collect();
+    }
+    if let Some(words) = schema["enum"].as_array() {
+        return words.iter().filter(|word| !word.is_null()).cloned().collect();
+    }
+    if !schema["const"].is_null() {
+        return vec![schema["const"].clone()];
+    }
+    let kind = schema["type"].as_str().or(schema["type"][0].as_str());
+    let bounds = ["minimum", "maximum"].map(|bound| schema[bound].clone());
+    match kind {
+        Some("boolean") => vec![json!(true), json!(false)],
+        Some("integer") => bounds.into_iter().filter(|bound| !bound.is_null()).collect(),
+        Some("number") => {
+            let more = bounds[0].as_f64().or(schema["exclusiveMinimum"].as_f64()).map(|least| json!(least + 0.25));
+            bounds.into_iter().filter(|bound| !bound.is_null()).chain(more).collect()
+        }
+        Some("array") => {
+            let items = of(&schema["items"]);
+            let first = items.first().cloned();
+            let both = (items.len() > 1).then(|| Json::Array(items));
+            first.map(|first| json!([first])).into_iter().chain(both).collect()
+        }
+        Some("object") => {
+            let keys = schema["properties"].as_object().into_iter().flatten();
+            keys.flat_map(|(key, schema)| of(schema).into_iter().map(move |value| json!({ key: value }))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The keys of mappings that have only one each.
+fn path(section: &Json) -> String {
+    match section.as_object().and_then(|keys| keys.iter().next()) {
+        Some((key, value)) => format!("{key}.{}", path(value)),
+        None => String::new(),
+    }
+}
+
+/// The mappings of one knob in a policy's section, by the path of the knob.
+fn knobs(kind: PolicyKind) -> BTreeMap<String, Vec<Json>> {
+    let schema = schemars::schema_for!(Batching);
+    let definitions = &schema.as_value()["$defs"];
+    let mut knobs: BTreeMap<String, Vec<Json>> = BTreeMap::new();
+    for section in values(&schema.as_value()["properties"][kind.name()], definitions) {
+        knobs.entry(path(&section)).or_default().push(section);
+    }
+    knobs
+}
+
+/// Policies whose sections have the knobs of nothing else: the queue's keys depend on each other, and cells are
+/// another model.
+fn with_knobs() -> impl Iterator<Item = PolicyKind> {
+    let others = [PolicyKind::Serial, PolicyKind::Window, PolicyKind::Cellular];
+    PolicyKind::ALL.iter().copied().filter(move |kind| !others.contains(kind))
+}
+
+/// Sections of knobs for each policy over batches, some empty.
+fn sections() -> impl Strategy<Value = Vec<(&'static str, Option<String>)>> {
+    let section = |kind: PolicyKind| {
+        // As few stages as a model of `text` has.
+        let sections: Vec<Json> =
+            knobs(kind).into_values().flatten().filter(|section| works(kind, section, 3)).collect();
+        option::of(select(sections).prop_map(|section| section.to_string())).prop_map(move |text| (kind.name(), text))
+    };
+    with_knobs().map(section).collect::<Vec<_>>()
+}
+
+/// A model that has what knobs may need: stages, a padded axis, an objective.
+fn with_section(kind: PolicyKind, section: &Json, stages: u16) -> String {
+    let name = kind.name();
+    format!(
+        "max_batch_size: 8
+inputs: [ {{ name: x, dtype: INT64, dims: [n], pad: {{ axis: n, value: 0 }} }} ]
+outputs: [ {{ name: y, dtype: FP32, dims: [2] }} ]
+stages: {stages}
+batching: {{ policy: {name}, latency_objective_ms: 5, {name}: {section} }}
+"
+    )
+}
+
+/// Whether a policy is read with one of its knobs alone.
+fn works(kind: PolicyKind, section: &Json, stages: u16) -> bool {
+    let read = yaml::parse("model.yaml", with_section(kind, section, stages).as_bytes());
+    read.is_ok_and(|(mut settings, origin)| load(&mut settings, &origin).is_ok())
+}
+
+#[test]
+fn every_knob_of_every_policy_says_the_same_in_both_forms() {
+    for kind in with_knobs() {
+        for (knob, sections) in knobs(kind) {
+            let working: Vec<&Json> = sections.iter().filter(|section| works(kind, section, MAX_STAGES)).collect();
+            assert!(!working.is_empty(), "no value of '{knob}' of '{}' is accepted, of {sections:?}", kind.name());
+            working.iter().for_each(|section| says_the_same(&with_section(kind, section, MAX_STAGES)));
+        }
+    }
+}
 
 /// `{ key: value, … }` of the keys that are given.
 fn section(keys: Vec<(&str, Option<String>)>) -> String {
@@ -24,53 +133,6 @@ fn maybe<T: std::fmt::Display>(value: impl Strategy<Value = T>) -> impl Strategy
 
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = Option<String>> {
     maybe(select(words))
-}
-
-fn milliseconds() -> impl Strategy<Value = Option<String>> {
-    maybe(prop_oneof![(1_u32..1_000).prop_map(f64::from), 0.001_f64..1e6])
-}
-
-fn adaptive() -> impl Strategy<Value = String> {
-    let usual = (maybe(0.0_f64..10.0), milliseconds(), maybe(0_u64..1_000_000), word(&["default"]));
-    let usual = usual.prop_map(|(headroom, average, delay, mode)| {
-        section(vec![("headroom", headroom), ("average_ms", average), ("max_queue_delay_us", delay), ("mode", mode)])
-    });
-    prop_oneof![usual, Just("{ mode: paper }".to_owned())]
-}
-
-fn lazy() -> impl Strategy<Value = String> {
-    let keys = (word(&["table", "paper"]), maybe(1_u32..64), milliseconds(), maybe(any::<bool>()));
-    keys.prop_map(|(predictor, depth, catch_up, late)| {
-        section(vec![
-            ("predictor", predictor),
-            ("max_depth", depth),
-            ("max_catch_up_ms", catch_up),
-            ("reject_late", late),
-        ])
-    })
-}
-
-fn diversity() -> impl Strategy<Value = String> {
-    let input = prop_oneof![
-        (maybe(1_u32..64), maybe(0_u32..1_000), word(&["default", "paper"])).prop_map(|(groups, window, mode)| {
-            section(vec![("groups", groups), ("window_us", window), ("mode", mode)])
-        }),
-        prop::collection::btree_set(1_u32..4_000, 1..6)
-            .prop_map(|bounds| format!("{{ bounds: {:?} }}", bounds.into_iter().collect::<Vec<_>>())),
-    ];
-    let operator = (maybe(0.1_f64..10.0), word(&["depth-first", "pipelined"]));
-    let operator = operator.prop_map(|(threshold, order)| section(vec![("threshold", threshold), ("order", order)]));
-    let operator = prop_oneof![operator, Just("true".to_owned()), Just("{ mode: paper }".to_owned())];
-    let load = (milliseconds(), maybe(0_u16..2), word(&["default", "paper"]));
-    let load =
-        load.prop_map(|(age, stage, mode)| section(vec![("max_age_ms", age), ("max_stage", stage), ("mode", mode)]));
-    let kinds = prop_oneof![
-        input.prop_map(|input| ("input", Some(input))),
-        load.prop_map(|load| ("load", Some(load))),
-        Just(("load", Some("true".to_owned()))),
-        Just(("input", None)),
-    ];
-    (kinds, option::of(operator)).prop_map(|(kind, operator)| section(vec![kind, ("operator", operator)]))
 }
 
 fn queue() -> impl Strategy<Value = String> {
@@ -140,14 +202,14 @@ fn latency_table() -> impl Strategy<Value = String> {
 fn text() -> impl Strategy<Value = String> {
     let policy = PolicyName::all().filter(|name| *name != PolicyName::Of(PolicyKind::Cellular));
     let policy = select(policy.map(PolicyName::as_str).collect::<Vec<_>>());
-    let sections = (adaptive(), lazy(), diversity(), queueing(), maybe(0_u64..1_000_000));
+    let sections = (sections(), queueing(), maybe(0_u64..1_000_000));
     let common = (0.5_f64..1e4, maybe(1_u32..1_000), maybe(1_u16..16), option::of(latency_table()), maybe(0_u32..9));
     (policy, sections, common, stages()).prop_map(|(policy, sections, common, stages)| {
-        let (adaptive, lazy, diversity, queueing, delay) = sections;
+        let (sections, queueing, delay) = sections;
         let (objective, weight, pairs, table, limit) = common;
         let named = policy != "auto";
         let window = section(vec![("max_queue_delay_us", delay), ("preferred_batch_sizes", Some("[4, 2]".to_owned()))]);
-        let batching = section(vec![
+        let mut batching = vec![
             ("policy", Some(policy.to_owned())),
             ("latency_objective_ms", Some(objective.to_string())),
             ("weight", weight),
@@ -156,10 +218,9 @@ fn text() -> impl Strategy<Value = String> {
             ("latencies", table),
             ("queueing", (policy != "serial").then_some(queueing)),
             ("window", named.then_some(window)),
-            ("adaptive", named.then_some(adaptive)),
-            ("lazy", named.then_some(lazy)),
-            ("diversity", named.then_some(diversity)),
-        ]);
+        ];
+        batching.extend(sections.into_iter().filter(|_| named));
+        let batching = section(batching);
         format!(
             "max_batch_size: 8
 inputs: [ {{ name: x, dtype: INT64, dims: [n], pad: {{ axis: n, value: 0 }} }} ]

@@ -13,7 +13,7 @@ use crate::{
     Ns,
     cost::Quantile,
     ids::SubQueueIx,
-    knob::{KnobRefusal, Microseconds, Milliseconds, Mode, Within},
+    knob::{FromSettings, KnobRefusal, Microseconds, Milliseconds, Mode, ModelTraits, Within},
     ledger::Request,
 };
 
@@ -31,12 +31,10 @@ pub struct AdaptiveSettings {
     pub mode: Option<Mode>,
 }
 
-impl AdaptiveKnobs {
-    /// Reads the knobs from a configuration.
-    ///
-    /// # Errors
-    /// If a knob contradicts another.
-    pub fn read(settings: &AdaptiveSettings) -> Result<Self, KnobRefusal> {
+impl FromSettings for AdaptiveKnobs {
+    type Settings = AdaptiveSettings;
+
+    fn read(settings: &AdaptiveSettings, _: ModelTraits) -> Result<Self, KnobRefusal> {
         let AdaptiveSettings { headroom, average_ms, max_queue_delay_us, mode } = settings;
         let default = Self::default();
         let fixed = [("adaptive.headroom", headroom.is_some()), ("adaptive.average_ms", average_ms.is_some())];
@@ -50,8 +48,6 @@ impl AdaptiveKnobs {
 }
 
 impl PolicyKnobs for AdaptiveKnobs {
-    const NAME: &'static str = "adaptive";
-
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Adaptive { monitor: Monitor::new(self.clone(), 0) })
     }

@@ -10,6 +10,7 @@ use crate::{
     Ns, PartOrder, ShapeClass,
     cost::Costs,
     ids::{PartIx, RequestIx, SubQueueIx},
+    knob::FromSettings,
     ledger::{Ledger, NEVER, Request},
     queue::{LengthBucketing, Pending, SubQueue},
     table::{
@@ -60,7 +61,10 @@ pub(crate) struct View<'a> {
     pub(crate) costs: &'a Costs,
     /// Number of runs that have corrected the costs.
     pub(crate) learned: u64,
+    /// Rows of the version's largest batch.
     pub(crate) max_rows: u32,
+    /// The latency objective, from arrival to completion. With a client's deadline it makes a request's
+    /// [target](Self::target).
     pub(crate) objective_ns: Option<Ns>,
     /// Least slack of any other model; `None` without targets, or if the policy does not ask for it.
     pub(crate) neighbours_slack_ns: Option<Ns>,
@@ -96,7 +100,8 @@ impl View<'_> {
         }
     }
 
-    /// Target completion time, if a deadline or objective is set.
+    /// Target completion time: the earlier of the client's deadline and the arrival plus the objective; `None` without
+    /// either.
     pub(super) fn target(&self, request_ix: RequestIx) -> Option<Ns> {
         let target = self.ledger[request_ix].target(self.objective_ns);
         (target != NEVER).then_some(target)
@@ -165,10 +170,7 @@ pub(crate) trait BatchPolicy: Debug + Send {
 }
 
 /// The knobs of a policy over batches.
-pub(crate) trait PolicyKnobs: Default {
-    /// Name of the policy in configurations.
-    const NAME: &'static str;
-
+pub(crate) trait PolicyKnobs: Default + FromSettings {
     /// Returns the knobs of a configuration that gives none, for a model of one stage without padding.
     fn plain() -> Self {
         Self::default()
@@ -186,7 +188,7 @@ pub(crate) trait PolicyKnobs: Default {
 /// Limits of the batches that a version can run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchLimits {
-    /// Rows of the largest batch.
+    /// Rows of the version's largest batch: the same as [`View::max_rows`], for what a policy prepares at its start.
     pub(crate) max_rows: u32,
     /// Whether requests may share a batch.
     pub(crate) mergeable: bool,

@@ -16,7 +16,7 @@ use crate::{
     Ns, ShapeClass,
     cost::Quantile,
     ids::{RequestIx, SubQueueIx},
-    knob::{KnobRefusal, Milliseconds, ModelTraits, Whole},
+    knob::{FromSettings, KnobRefusal, Milliseconds, ModelTraits, Whole},
     ledger::NEVER,
     queue::{SubQueue, first_within},
     table::batch::{Batch, Part, Step},
@@ -77,12 +77,10 @@ impl Default for LazyKnobs {
     }
 }
 
-impl LazyKnobs {
-    /// Reads the knobs from a configuration.
-    ///
-    /// # Errors
-    /// If a knob contradicts another or the model.
-    pub fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+impl FromSettings for LazyKnobs {
+    type Settings = LazySettings;
+
+    fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
         let default = Self::default();
         let reject_late = settings.reject_late.unwrap_or(default.reject_late);
         if reject_late && !model.has_objective {
@@ -100,8 +98,6 @@ impl LazyKnobs {
 }
 
 impl PolicyKnobs for LazyKnobs {
-    const NAME: &'static str = "lazy";
-
     fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Lazy { knobs: self.clone() })
     }

@@ -20,8 +20,26 @@ use self::serial::Serial;
 pub use self::{adaptive::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
 use super::CellularKnobs;
 
+/// The table of policies over batches. Calls a macro with a line for each: what it does, which the JSON schema says of
+/// its section too, the field of its section, its name in configurations, its variant and its knobs.
+#[macro_export]
+macro_rules! with_policies {
+    ($with:ident) => {
+        $with! {
+            /// Triton's dynamic batcher. The queue's keys may be here too, unless there is `queueing`.
+            window "window": Window(WindowKnobs),
+            /// The batch size follows the request rate (Efficient Adaptive Batching).
+            adaptive "adaptive": Adaptive(AdaptiveKnobs),
+            /// Newcomers catch up with the batch in progress as long as slack allows (LazyBatching).
+            lazy "lazy": Lazy(LazyKnobs),
+            /// Batches are stretched, split, and grouped by length (DVABatch).
+            diversity "diversity": Diversity(DiversityKnobs),
+        }
+    };
+}
+
 macro_rules! policies {
-    ($($(#[$doc:meta])* $kind:ident($knobs:ty),)*) => {
+    ($($(#[$doc:meta])* $section:ident $name:tt: $kind:ident($knobs:ident),)*) => {
         /// The policy of a model version.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Policy {
@@ -56,7 +74,7 @@ macro_rules! policies {
             pub const fn name(self) -> &'static str {
                 match self {
                     Self::Serial => "serial",
-                    $(Self::$kind => <$knobs>::NAME,)*
+                    $(Self::$kind => $name,)*
                     Self::Cellular => "cellular",
                 }
             }
@@ -102,16 +120,7 @@ macro_rules! policies {
     };
 }
 
-policies! {
-    /// Triton's dynamic batcher.
-    Window(WindowKnobs),
-    /// The batch size follows the request rate (Efficient Adaptive Batching).
-    Adaptive(AdaptiveKnobs),
-    /// Newcomers catch up with the batch in progress as long as slack allows (LazyBatching).
-    Lazy(LazyKnobs),
-    /// Batches are stretched, split, and grouped by length (DVABatch).
-    Diversity(DiversityKnobs),
-}
+with_policies!(policies);
 
 impl Policy {
     /// Returns its name in configurations; for cells that is `cellular` or `lazy`.

@@ -21,6 +21,8 @@ use super::{
 use crate::{
     Ns,
     ids::SubQueueIx,
+    knob::{FromSettings, KnobRefusal, Long, ModelTraits},
+    knobs::QueueingSettings,
     ledger::{Ledger, Request},
     queue::SubQueue,
 };
@@ -35,9 +37,19 @@ pub struct WindowKnobs {
     pub max_queue_delay_ns: Ns,
 }
 
-impl PolicyKnobs for WindowKnobs {
-    const NAME: &'static str = "window";
+impl FromSettings for WindowKnobs {
+    type Settings = QueueingSettings;
 
+    fn read(settings: &QueueingSettings, _: ModelTraits) -> Result<Self, KnobRefusal> {
+        let sizes = settings.preferred_batch_sizes.iter().flatten();
+        Ok(Self {
+            preferred_batch_sizes: sizes.filter_map(|size| u32::try_from(size.0).ok()).collect(),
+            max_queue_delay_ns: settings.max_queue_delay_us.map_or(0, Long::us),
+        })
+    }
+}
+
+impl PolicyKnobs for WindowKnobs {
     fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
         // Requests that cannot be merged are launched at once, each by itself.
         if limits.mergeable {

@@ -1,5 +1,6 @@
-//! Pending requests: first in, first out within each priority level, followed by the delayed requests of that level
-//! (timeout action `DELAY`). Any request leaves in O(1). Batch sizes count rows; `max_queue_size` counts requests.
+//! Pending requests: first in, first out within each priority level, followed by those of that level whose queue
+//! timeout has passed (timeout action `DELAY`). Any request leaves in O(1). Batch sizes count rows; `max_queue_size`
+//! counts requests.
 //!
 //! Requests that may share a batch (equal keys, and lengths that round up to the same class) are in one *sub-queue*. A
 //! request that cannot join the batch being formed is in another sub-queue, so neither delays the other.
@@ -78,7 +79,7 @@ pub(crate) struct Level {
     pub(crate) fresh: List<IN_QUEUE>,
     /// Requests past their queue timeout under `DELAY`. They go behind the fresh requests of their level and before the
     /// next level.
-    pub(crate) delayed: List<IN_QUEUE>,
+    pub(crate) timed_out: List<IN_QUEUE>,
 }
 
 /// Requests that may share a batch.
@@ -97,33 +98,33 @@ impl SubQueue {
 
     /// Returns its requests in boarding order.
     pub(crate) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
-        self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
+        self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.timed_out.iter(ledger)))
     }
 
     pub(crate) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
-        let (level, delayed, request_ix) = self.first()?;
-        Some((level, delayed, ledger[request_ix].seq))
+        let (level, timed_out, request_ix) = self.first()?;
+        Some((level, timed_out, ledger[request_ix].seq))
     }
 
-    /// Returns the level of the request that boards next, whether it is delayed, and its ledger index.
+    /// Returns the level of the request that boards next, whether its queue timeout has passed, and its ledger index.
     fn first(&self) -> Option<(u64, bool, RequestIx)> {
         let (number, level) = self.levels.iter().next()?;
         match level.fresh.head() {
             Some(request_ix) => Some((number, false, request_ix)),
-            None => Some((number, true, level.delayed.head()?)),
+            None => Some((number, true, level.timed_out.head()?)),
         }
     }
 
-    /// Returns the arrival time of its oldest request. Fresh requests are in arrival order, delayed ones in timeout
+    /// Returns the arrival time of its oldest request. Fresh requests are in arrival order, others in timeout
     /// order.
     pub(crate) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
         let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
-        let delayed = self.levels.iter().flat_map(|(_, level)| level.delayed.iter(ledger));
-        heads.chain(delayed).map(|request_ix| ledger[request_ix].arrived).min()
+        let timed_out = self.levels.iter().flat_map(|(_, level)| level.timed_out.iter(ledger));
+        heads.chain(timed_out).map(|request_ix| ledger[request_ix].arrived).min()
     }
 
     fn drop_level_if_empty(&mut self, level: u64) {
-        if self.levels.get(level).is_some_and(|entry| entry.fresh.is_empty() && entry.delayed.is_empty()) {
+        if self.levels.get(level).is_some_and(|entry| entry.fresh.is_empty() && entry.timed_out.is_empty()) {
             self.levels.remove(level);
         }
     }
@@ -152,7 +153,7 @@ pub(crate) struct Pending {
     recent: Option<SubQueueIx>,
     /// An empty sub-queue that is kept, so that a group whose requests are all alike does not create one for each.
     spare: Option<SubQueueIx>,
-    /// Number of waiting requests per level, delayed ones included; levels without any have no entry.
+    /// Number of waiting requests per level, all of them; levels without any have no entry.
     pub(crate) by_level: Levels<u32>,
     pub(crate) requests: usize,
     pub(crate) rows: u64,
@@ -188,7 +189,7 @@ impl Pending {
         self.sub_queue(sub_queue).filter(|entry| !entry.is_empty()).map(|_| sub_queue)
     }
 
-    /// Returns the requests of a sub-queue by level, fresh before delayed, then by target. Empty unless the group keeps
+    /// Returns the requests of a sub-queue by level, fresh ones first, then by target. Empty unless the group keeps
     /// targets.
     pub(crate) fn by_target(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
         self.targets.iter().flat_map(move |targets| targets.of_sub_queue(sub_queue))
@@ -237,7 +238,7 @@ impl Pending {
     /// Appends a request of the ledger to its level in `sub_queue`.
     pub(crate) fn push(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
         let request = &mut ledger[request_ix];
-        request.state = RequestState::Queued { sub_queue, delayed: false };
+        request.state = RequestState::Queued { sub_queue, timed_out: false };
         let (level, rows) = (request.level, u64::from(request.rows));
         let entry = self.sub_queue_mut(sub_queue);
         entry.rows += rows;
@@ -289,13 +290,13 @@ impl Pending {
 
     fn detach(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
         let request = &ledger[request_ix];
-        let RequestState::Queued { sub_queue, delayed } = request.state else { return };
+        let RequestState::Queued { sub_queue, timed_out } = request.state else { return };
         let (level, rows) = (request.level, u64::from(request.rows));
         let entry = self.sub_queue_mut(sub_queue);
         entry.rows -= rows;
         let lists = entry.levels.entry(level);
-        if delayed {
-            lists.delayed.remove(ledger, request_ix)
+        if timed_out {
+            lists.timed_out.remove(ledger, request_ix)
         } else {
             lists.fresh.remove(ledger, request_ix)
         }
@@ -336,9 +337,9 @@ impl Pending {
     pub(crate) fn delay(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
         let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
         level.fresh.remove(ledger, request_ix);
-        level.delayed.push_back(ledger, request_ix);
+        level.timed_out.push_back(ledger, request_ix);
         self.unindex(&ledger[request_ix], request_ix);
-        ledger[request_ix].state = RequestState::Queued { sub_queue, delayed: true };
+        ledger[request_ix].state = RequestState::Queued { sub_queue, timed_out: true };
         self.index(&ledger[request_ix], request_ix);
         self.refile(ledger, sub_queue);
     }

@@ -11,7 +11,7 @@ use crate::{
     ledger::{Request, RequestState},
 };
 
-/// Position of a request: by sub-queue, then level, then fresh before delayed, then target, then arrival order.
+/// Position of a request: by sub-queue, then level, then fresh ones first, then target, then arrival order.
 type Place = (SubQueueIx, u64, bool, Ns, u64, RequestIx);
 
 /// Waiting requests of each sub-queue, earliest targets first.
@@ -28,8 +28,8 @@ impl Targets {
 
     /// Returns the position of a request; `None` unless it is queued and may board.
     fn place(&self, request_ix: RequestIx, request: &Request) -> Option<Place> {
-        let RequestState::Queued { sub_queue, delayed } = request.state else { return None };
-        let place = (sub_queue, request.level, delayed, request.target(self.objective_ns), request.seq, request_ix);
+        let RequestState::Queued { sub_queue, timed_out } = request.state else { return None };
+        let place = (sub_queue, request.level, timed_out, request.target(self.objective_ns), request.seq, request_ix);
         (sub_queue != NOT_THEIR_TURN).then_some(place)
     }
 

@@ -166,10 +166,10 @@ fn a_late_driver_sees_each_request_end_for_what_came_first() {
     core.step(0, Event::ModelUp(ModelId(0), serial()));
     core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     let mut first = arrival(0);
-    first.expiry = Some(10);
+    first.deadline = Some(10);
     core.step(0, Event::Arrived(first));
     let mut second = arrival(1);
-    second.expiry = Some(5);
+    second.deadline = Some(5);
     core.step(0, Event::Arrived(second));
     let actions = core.step(100, Event::Completed { task: TaskId(0), rows: &[] });
     let ends: Vec<_> = actions.iter().map(|action| format!("{action:?}")).collect();

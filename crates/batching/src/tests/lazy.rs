@@ -229,8 +229,8 @@ fn the_earliest_targets_board_and_not_the_first_of_the_queue() {
     server.arrives(0, 1);
     server.lane_up(0, 0);
     let expiries = [(2, 90), (3, 80), (4, 70), (5, 60), (6, 50), (7, 95)];
-    for (req, expiry) in expiries {
-        server.sends(req, Arrival { expiry: Some(expiry * UNIT), ..arrival(req) });
+    for (req, deadline) in expiries {
+        server.sends(req, Arrival { deadline: Some(deadline * UNIT), ..arrival(req) });
     }
     server.run_out();
     assert_eq!(server.launched(), ["0 1:A", "1 5,6:A", "2 3,4:A", "3 2,7:A"]);

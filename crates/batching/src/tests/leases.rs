@@ -339,7 +339,7 @@ fn a_request_of_a_higher_level_boards_before_a_lower_batch_goes_on() {
 #[test]
 fn a_request_past_its_deadline_leaves_at_the_boundary() {
     let mut ride = Ride::new(flat(3, 4, window()));
-    ride.arrive_with('a', |request| request.expiry = Some(150));
+    ride.arrive_with('a', |request| request.deadline = Some(150));
     ride.arrive("b");
     assert_eq!(ride.lanes_up(1), "#0 stage 0: a b");
     assert_eq!(ride.done(0), "#1 stage 1: a b");

@@ -132,7 +132,7 @@ impl Oracle {
             .sent
             .values()
             .filter(|sent| !sent.ended && !sent.boarded && sent.verdict.is_none() && sent.late.is_none())
-            .filter(|sent| sent.board_by <= now && sent.board_by < sent.arrival.expiry.unwrap_or(Ns::MAX))
+            .filter(|sent| sent.board_by <= now && sent.board_by < sent.arrival.deadline.unwrap_or(Ns::MAX))
             .map(|sent| sent.arrival.req)
             .collect();
         due.sort_by_key(|req| (self.sent[req].board_by, *req));
@@ -151,7 +151,7 @@ impl Oracle {
             }
         }
         for sent in self.sent.values_mut().filter(|sent| !sent.ended) {
-            if sent.arrival.expiry.is_some_and(|expiry| expiry <= now) && sent.verdict != Some(End::Expired) {
+            if sent.arrival.deadline.is_some_and(|deadline| deadline <= now) && sent.verdict != Some(End::Expired) {
                 sent.held_verdict = sent.verdict.replace(End::Expired);
             }
         }
@@ -175,7 +175,7 @@ impl Oracle {
             board_by = board_by.min(arrival.board_by.unwrap_or(Ns::MAX));
         }
         let waiting = self.queue(arrival.model).iter().filter(|sent| sent.level == level).count();
-        let verdict = if arrival.expiry.is_some_and(|expiry| expiry <= now) {
+        let verdict = if arrival.deadline.is_some_and(|deadline| deadline <= now) {
             Some(End::Expired)
         } else if !(1..=knobs.max_batch_rows).contains(&arrival.rows) {
             Some(End::Failed)

@@ -65,7 +65,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         key: RequestKey::default(),
         priority: 0,
         board_by: None,
-        expiry: None,
+        deadline: None,
         graph: Box::default(),
         sequence: None,
         first: None,

@@ -125,7 +125,7 @@ fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &m
                 lengths: [*length].into_iter().collect(),
                 priority: *priority,
                 board_by: timeout.map(|timeout| pool.now + timeout),
-                expiry: deadline.map(|deadline| pool.now + deadline),
+                deadline: deadline.map(|deadline| pool.now + deadline),
                 ..arrival(req)
             });
         }

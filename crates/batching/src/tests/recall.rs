@@ -84,12 +84,12 @@ fn no_more_leave_than_a_batch_has_rows() {
 #[test]
 fn they_board_together_elsewhere_and_keep_their_times() {
     let mut from = core(knobs());
-    let asks = |req| Arrival { expiry: Some(500), board_by: None, priority: 0, ..arrival(req) };
+    let asks = |req| Arrival { deadline: Some(500), board_by: None, priority: 0, ..arrival(req) };
     (0..4).for_each(|req| drop(from.step(100 + req, Event::Arrived(asks(req)))));
     let left = recalled(from.step(200, Event::Recall));
     assert_eq!(ids(&left), [1, 2]);
     assert_eq!(left[0].first, Some(FirstArrival { at: 101, board_by: None }));
-    assert_eq!(left[0].expiry, Some(500));
+    assert_eq!(left[0].deadline, Some(500));
 
     let mut to = core(knobs());
     let taken = to.step(300, Event::TakenIn(left.clone()));
@@ -163,7 +163,7 @@ fn alarms_of_requests_that_leave_and_come_back_go_off_once() {
     let mut core = Core::new();
     core.step(0, Event::ModelUp(ModelId(0), Knobs { max_batch_rows: 200, ..knobs() }));
     for req in 0..200 {
-        core.step(0, Event::Arrived(Arrival { expiry: Some(1_000), ..arrival(req) }));
+        core.step(0, Event::Arrived(Arrival { deadline: Some(1_000), ..arrival(req) }));
     }
     for _ in 0..8 {
         // Slots are reused last in, first out, so each request gets its own slot back.

@@ -64,7 +64,7 @@ fn request(name: &str, wishes: &[&str]) -> Arrival {
             ("key", key) => request.key = RequestKey([number(key)].into_iter().collect()),
             ("len", length) => request.lengths = [number(length)].into_iter().collect(),
             ("timeout", at) => request.board_by = Some(number(at)),
-            ("deadline", at) => request.expiry = Some(number(at)),
+            ("deadline", at) => request.deadline = Some(number(at)),
             ("model", model) => request.model = ModelId(number(model)),
             (other, _) => panic!("{other} is no wish"),
         }

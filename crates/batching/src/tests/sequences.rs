@@ -175,7 +175,7 @@ fn a_cancellation_in_the_backlog_cancels_the_whole_sequence() {
 #[test]
 fn a_deadline_cancels_the_requests_behind_it() {
     let expiring = |event: Event<'static>, ns| match event {
-        Event::Arrived(arrival) => Event::Arrived(Arrival { expiry: Some(ns), ..arrival }),
+        Event::Arrived(arrival) => Event::Arrived(Arrival { deadline: Some(ns), ..arrival }),
         other => other,
     };
     let mut step = talk(knobs(1, 4));

@@ -67,13 +67,13 @@ fn time_that_nobody_else_wanted_is_not_paid_back() {
     assert_eq!(turns[5..13], [1, 0, 1, 0, 1, 0, 1, 0], "of its debt, only the last task counts");
 }
 
-/// Model 1 has run a task and is in debt; its second request has the target `expiry`. All tasks take 1 ms.
-fn in_debt_with_a_target(expiry: Ns) -> Vec<u32> {
+/// Model 1 has run a task and is in debt; its second request has the target `deadline`. All tasks take 1 ms.
+fn in_debt_with_a_target(deadline: Ns) -> Vec<u32> {
     let objective = Knobs { objective_ns: Some(1_000 * MS), ..staged(Policy::Serial, 1, 1, &[(1, MS)]) };
     let mut server = Timeline::new([serial(1), objective], |_| MS);
     server.lane_up(0, 0);
     server.sends(0, of(1, 10));
-    server.sends(1, Arrival { expiry: Some(expiry), ..of(1, 11) });
+    server.sends(1, Arrival { deadline: Some(deadline), ..of(1, 11) });
     server.sends(2, of(1, 12));
     server.sends(3, of(0, 1));
     server.sends(4, of(0, 2));
@@ -173,15 +173,15 @@ fn time_that_others_use_while_a_model_is_away_pays_its_debt() {
     assert_eq!(second, Some(40 * MS), "the other has had 20 ms, of which 16 while this one was away");
 }
 
-/// Returns when model 1, in debt, gets the lane for a batch of `rows` rows with the target `expiry`.
-fn turn_of_rows(rows: u32, expiry: Ns) -> usize {
+/// Returns when model 1, in debt, gets the lane for a batch of `rows` rows with the target `deadline`.
+fn turn_of_rows(rows: u32, deadline: Ns) -> usize {
     let policy = Policy::Window(WindowKnobs::default());
     let points: Vec<(u32, Ns)> = (1..=8).map(|rows| (rows, u64::from(rows) * MS)).collect();
     let objective = Knobs { objective_ns: Some(1_000 * MS), ..staged(policy, 1, 8, &points) };
     let mut server = Timeline::new([serial(1), objective], |_| MS);
     server.lane_up(0, 0);
     server.sends(0, of(1, 10));
-    server.sends(1, Arrival { rows, expiry: Some(expiry), ..of(1, 11) });
+    server.sends(1, Arrival { rows, deadline: Some(deadline), ..of(1, 11) });
     (1..=3).for_each(|req| server.sends(2, of(0, req)));
     server.run_out();
     turns(&server)[1..].iter().position(|&model| model == 1).unwrap_or(usize::MAX)

@@ -180,13 +180,13 @@ fn happens(run: &mut Run, happening: &Happening, next_req: &mut u64) {
             *next_req += 1;
             run.live.push(req);
             let most = run.knobs[model as usize].max_batch_rows;
-            let expiry = deadline.map(|deadline| run.now + deadline);
+            let deadline = deadline.map(|deadline| run.now + deadline);
             run.act(Event::Arrived(Arrival {
                 model: ModelId(model),
                 rows: rows.min(most),
                 lengths: [length].into_iter().collect(),
                 priority,
-                expiry,
+                deadline,
                 ..arrival(req.0)
             }));
         }

@@ -46,12 +46,12 @@ fn a_storm_of_cancellations_leaves_no_alarms_behind() {
     core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     // A request that stays and is due before all others, so that none of their deadlines reaches the top of the heap.
     let mut first = arrival(0);
-    first.expiry = Some(500_000);
+    first.deadline = Some(500_000);
     core.step(0, Event::Arrived(first));
     let mut most = 0;
     for req in 1..20_000 {
         let mut request = arrival(req);
-        request.expiry = Some(1_000_000 + req);
+        request.deadline = Some(1_000_000 + req);
         core.step(req, Event::Arrived(request));
         core.step(req, Event::Cancelled(ReqId(req)));
         most = most.max(core.timers.load().0);

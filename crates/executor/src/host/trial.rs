@@ -60,7 +60,7 @@ pub(crate) fn run_alone(
             key: RequestKey::default(),
             priority: 0,
             board_by: None,
-            expiry: None,
+            deadline: None,
             graph,
             sequence: None,
             first: None,

@@ -37,7 +37,7 @@ impl Pool {
             }
         };
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
-        let expiry = request.deadline.map(|deadline| self.clock.ns_at(deadline));
+        let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         handle.stats().admitted();
         if let Some(trace) = &request.trace {
             trace.submitted(self.clock.instant_of(0), parts_of(handle));
@@ -50,7 +50,7 @@ impl Pool {
         while let Some(shard) = self.home_of(handle, &asked.request) {
             let ((admitted, here), after) = self.change(shard, |state, now, after| {
                 let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-                let admitted = state.submit(now, handle, asked, TimeLimits { board_by, expiry }, after);
+                let admitted = state.submit(now, handle, asked, TimeLimits { board_by, deadline }, after);
                 // A request that is alone may run on the calling thread, which saves the switch to the lane's thread
                 // and back.
                 let alone = state.in_flight() == 1;

@@ -347,7 +347,7 @@ impl Run {
                 (&mut self.happened.rejected, !ran)
             }
             Err(InferError::Expired) => {
-                (&mut self.happened.expired, request.expiry.is_some_and(|expiry| expiry <= self.now))
+                (&mut self.happened.expired, request.deadline.is_some_and(|deadline| deadline <= self.now))
             }
             Err(InferError::DeviceLost) => {
                 // Requests that waited there moved to other devices, if there were any.

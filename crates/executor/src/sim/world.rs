@@ -87,7 +87,7 @@ pub(super) struct Request {
     pub(super) length: u32,
     pub(super) priority: u64,
     pub(super) board_by: Option<Ns>,
-    pub(super) expiry: Option<Ns>,
+    pub(super) deadline: Option<Ns>,
     /// For cells: the number of steps or nodes. For a decoupled model: the number of responses.
     pub(super) nodes: u32,
     /// For cells: the node that fails each of its tasks.
@@ -118,7 +118,7 @@ impl World {
                 length: arrival.lengths.first().copied().unwrap_or(1),
                 priority: arrival.priority,
                 board_by: arrival.board_by,
-                expiry: arrival.expiry,
+                deadline: arrival.deadline,
                 nodes: 0,
                 bad_node: None,
             })
@@ -143,7 +143,7 @@ impl World {
             let at = request.at / shards as u64;
             let earlier = |instant: Ns| instant - request.at + at;
             request.board_by = request.board_by.map(earlier);
-            request.expiry = request.expiry.map(earlier);
+            request.deadline = request.deadline.map(earlier);
             request.at = at;
         });
         let over = requests.last().map_or(0, |request| request.at);
@@ -226,7 +226,7 @@ impl World {
         InferRequest {
             priority: request.priority,
             queue_timeout: request.board_by.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
-            deadline: request.expiry.map(at),
+            deadline: request.deadline.map(at),
             ..InferRequest::new(request.rows, inputs)
         }
     }

@@ -210,7 +210,7 @@ impl State {
             key,
             priority: request.priority,
             board_by: due.board_by,
-            expiry: due.expiry,
+            deadline: due.deadline,
             graph,
             sequence: request.sequence,
             first: None,

@@ -23,5 +23,5 @@ pub(crate) struct Submission {
 #[derive(Clone, Copy)]
 pub(crate) struct TimeLimits {
     pub(crate) board_by: Option<Ns>,
-    pub(crate) expiry: Option<Ns>,
+    pub(crate) deadline: Option<Ns>,
 }

@@ -414,7 +414,7 @@ impl<'s> Driver<'s> {
             End::Expired => {
                 rare.expired += 1;
                 rare.expired_aboard += u64::from(known.aboard);
-                arrival.expiry.is_some_and(|expiry| expiry <= self.now)
+                arrival.deadline.is_some_and(|deadline| deadline <= self.now)
             }
             End::Rejected(_) => {
                 rare.rejected += 1;

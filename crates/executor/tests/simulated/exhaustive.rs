@@ -172,7 +172,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
         key: Default::default(),
         priority: 0,
         board_by: None,
-        expiry: None,
+        deadline: None,
         graph: Box::default(),
         sequence: None,
         first: None,

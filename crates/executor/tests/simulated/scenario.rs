@@ -240,7 +240,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 key: RequestKey([i64::from(rng.permille(50))].into_iter().collect()),
                 priority: rng.below(4),
                 board_by: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
-                expiry: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
+                deadline: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
                 graph: Box::default(),
                 sequence: None,
                 first: None,

@@ -158,7 +158,7 @@ impl<'s> Run<'s> {
             key: RequestKey::default(),
             priority: 0,
             board_by: None,
-            expiry: None,
+            deadline: None,
             graph,
             sequence: None,
             first: None,

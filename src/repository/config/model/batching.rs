@@ -1,16 +1,19 @@
 //! `batching`: the name of the policy, settings common to all policies, the queue, and a section of knobs for each
 //! policy.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PositiveInt, StageNumber};
+use super::StageNumber;
 use crate::{
     batching::{
-        AdaptiveSettings, DiversitySettings, LazySettings, PolicyKind, TimeoutAction,
-        knob::{Above0, Count, DAY_MS, DAY_US, Long, Milliseconds, Positive, Whole, Within},
+        self, CellularKnobs, Policy, PolicyKind, QueueSettings, QueueingSettings,
+        knob::{
+            Above0, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, ModelTraits, Positive, Whole,
+            Within,
+        },
     },
     repository::config::{
         nearest::{alternatives, suggestion},
@@ -18,100 +21,72 @@ use crate::{
     },
 };
 
-/// How requests share batches.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Batching {
-    /// The policy. Default: `auto`.
-    pub policy: Option<Parsed<PolicyName>>,
-    /// Target latency of a request, in milliseconds.
-    pub latency_objective_ms: Option<Milliseconds>,
-    /// Weight of the model's share of the device, relative to other models. Default: 1.
-    pub weight: Option<Whole<u32, 1, 1_000>>,
-    /// Buffers at each boundary between two stages. Default: 2.
-    pub buffer_pairs: Option<Whole<u16, 1, 16>>,
-    /// How long a task may run before it is asked to stop, in milliseconds; 0: no limit. Default: the server's limit.
-    pub task_time_limit_ms: Option<Within<0, DAY_MS>>,
-    /// Measured times of stages or cells: the name of a file in the model's directory, or a list.
-    pub latencies: Option<Latencies>,
-    /// The queue, for every policy.
-    pub queueing: Option<Queueing>,
-    /// An empty mapping, because `serial` has no knobs.
-    pub serial: Option<NoKnobs>,
-    /// Knobs of `window`, Triton's dynamic batcher. The queue's keys may be here too, unless there is `queueing`.
-    pub window: Option<Queueing>,
-    /// Knobs of `adaptive` (Efficient Adaptive Batching).
-    pub adaptive: Option<AdaptiveSettings>,
-    /// Knobs of `lazy` (LazyBatching).
-    pub lazy: Option<LazySettings>,
-    /// Knobs of `diversity` (DVABatch).
-    pub diversity: Option<DiversitySettings>,
-    /// Knobs of `cellular` (BatchMaker).
-    pub cellular: Option<CellularSettings>,
-    /// `queueing.bucket_width` as a parameter.
-    #[schemars(skip)]
-    pub bucket_width: Option<Count>,
-    /// `sequence_batching.queue` as parameters.
-    #[schemars(skip)]
-    pub sequences: Option<Queue>,
+macro_rules! batching {
+    ($($(#[$doc:meta])* $section:ident $name:tt: $kind:ident($knobs:ident),)*) => {
+        /// How requests share batches.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct Batching {
+            /// The policy. Default: `auto`.
+            pub policy: Option<Parsed<PolicyName>>,
+            /// Target latency of a request, in milliseconds.
+            pub latency_objective_ms: Option<Milliseconds>,
+            /// Weight of the model's share of the device, relative to other models. Default: 1.
+            pub weight: Option<Whole<u32, 1, 1_000>>,
+            /// Buffers at each boundary between two stages. Default: 2.
+            pub buffer_pairs: Option<Whole<u16, 1, 16>>,
+            /// How long a task may run before it is asked to stop, in milliseconds; 0: no limit. Default: the server's
+            /// limit.
+            pub task_time_limit_ms: Option<Within<0, DAY_MS>>,
+            /// Measured times of stages or cells: the name of a file in the model's directory, or a list.
+            pub latencies: Option<Latencies>,
+            /// The queue, for every policy.
+            pub queueing: Option<QueueingSettings>,
+            /// An empty mapping, because `serial` has no knobs.
+            pub serial: Option<NoKnobs>,
+            $($(#[$doc])* #[serde(rename = $name)] pub $section: Option<<batching::$knobs as FromSettings>::Settings>,)*
+            /// Knobs of `cellular` (BatchMaker).
+            pub cellular: Option<CellularSettings>,
+            /// `queueing.bucket_width` as a parameter.
+            #[schemars(skip)]
+            pub bucket_width: Option<Count>,
+            /// `sequence_batching.queue` as parameters.
+            #[schemars(skip)]
+            pub sequences: Option<QueueSettings>,
+        }
+
+        impl Batching {
+            /// Reads the knobs of a policy over batches.
+            ///
+            /// # Errors
+            /// If a knob contradicts another or the model.
+            pub fn read(&self, kind: PolicyKind, model: ModelTraits) -> Result<Policy, KnobRefusal> {
+                match kind {
+                    PolicyKind::Serial => Ok(Policy::Serial),
+                    PolicyKind::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
+                    $(PolicyKind::$kind => {
+                        let settings = self.$section.clone().unwrap_or_default();
+                        batching::$knobs::read(&settings, model).map(Policy::$kind)
+                    })*
+                }
+            }
+
+            /// Removes the sections of policies that are not chosen.
+            pub fn keep_chosen(&mut self, is_chosen: impl Fn(PolicyKind) -> bool) {
+                self.serial.take_if(|_| !is_chosen(PolicyKind::Serial));
+                self.cellular.take_if(|_| !is_chosen(PolicyKind::Cellular));
+                $(self.$section.take_if(|_| !is_chosen(PolicyKind::$kind));)*
+            }
+        }
+    };
 }
+
+paternoster_batching::with_policies!(batching);
 
 /// An empty mapping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoKnobs {}
-
-/// The queue of a policy that batches. In the section `window` it also has the knobs of that policy. It is converted to
-/// Triton's `dynamic_batching`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Queueing {
-    /// Only in `window`: how long the oldest request may wait for a preferred size, in microseconds. Default: 0.
-    pub max_queue_delay_us: Option<Long>,
-    /// Only in `window`: sizes in rows at which a batch starts at once. Default: the largest batch.
-    pub preferred_batch_sizes: Option<Vec<PositiveInt>>,
-    /// Whether responses are sent in the order in which requests arrived.
-    pub preserve_ordering: Option<bool>,
-    /// Only requests whose lengths round up to the same multiple share a batch; 0: all.
-    pub bucket_width: Option<Count>,
-    /// Number of priority levels, 1 the highest; 0: one level.
-    pub priority_levels: Option<Long>,
-    /// Priority level of requests without one.
-    pub default_priority_level: Option<Long>,
-    /// Limits of priority levels that have none in `priority_queues`.
-    pub queue: Option<Queue>,
-    /// Limits by priority level.
-    pub priority_queues: Option<BTreeMap<Level, Queue>>,
-}
-
-/// A queue's limits.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Queue {
-    /// What happens to requests whose timeout passes. Default: `reject`.
-    pub timeout_action: Option<TimeoutAction>,
-    /// Timeout of requests without one, in microseconds; 0: none.
-    pub default_timeout_us: Option<Long>,
-    /// Whether a request may set its own timeout.
-    pub allow_timeout_override: Option<bool>,
-    /// Maximum number of waiting requests; 0: no limit.
-    pub max_queue_size: Option<Count>,
-}
-
-/// A priority level as the key of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String")]
-#[schemars(inline, with = "String")]
-pub struct Level(pub u64);
-
-impl TryFrom<String> for Level {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let level = text.parse().map(Self);
-        level.map_err(|_| format!("expected a priority level as key, but found '{text}'"))
-    }
-}
 
 /// Knobs of `cellular`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

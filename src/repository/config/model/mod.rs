@@ -15,15 +15,15 @@ use serde::{Deserialize, Serialize};
 pub use self::{batching::*, segments::*};
 use super::values::{DataTypeName, Dim, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
-    batching::knob::{Finite, LengthList, Positive, Whole},
+    batching::{
+        QueueSettings,
+        knob::{Finite, LengthList, Positive, PositiveInt, Whole},
+    },
     engine::{OnnxEngine, Precision},
 };
 
 /// Maximum number of stages of a model.
 pub const MAX_STAGES: u16 = 256;
-
-/// A positive number in a signed 32-bit field of `ModelConfig`.
-pub type PositiveInt = Whole<i32, 1, { i32::MAX as i128 }>;
 
 /// A whole `model.yaml`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -203,7 +203,7 @@ pub struct Sequences {
     /// How long a sequence may be idle before its state is dropped, in microseconds. Default: one second.
     pub max_sequence_idle_us: Option<Whole<u64, 1, { u64::MAX as i128 }>>,
     /// The queue of requests that wait for their turn.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueSettings>,
 }
 
 /// Rows of a cell's batch.

@@ -73,9 +73,29 @@ fn the_documentation_names_every_key() {
     keys(schemars::schema_for!(Model).as_value(), &mut found);
     assert!(found.contains("max_catch_up_ms") && found.contains("min_followup"), "{found:?}");
     let page = include_str!("../../../../docs/model-configuration.md");
-    let words: BTreeSet<&str> = page.split(|letter: char| !letter.is_alphanumeric() && letter != '_').collect();
+    let words = words(page);
     let missing: Vec<&String> = found.iter().filter(|key| !words.contains(key.as_str())).collect();
     assert!(missing.is_empty(), "docs/model-configuration.md does not name {missing:?}");
+}
+
+/// The words of a page, which may have hyphens, and their parts between those.
+fn words(page: &str) -> BTreeSet<&str> {
+    let hyphened = page.split(|letter: char| !letter.is_alphanumeric() && !['_', '-'].contains(&letter));
+    hyphened.flat_map(|word| word.split('-').chain([word])).collect()
+}
+
+#[test]
+fn the_documentation_describes_every_policy() {
+    let pages = [
+        ("docs/model-configuration.md", include_str!("../../../../docs/model-configuration.md")),
+        ("docs/policies.md", include_str!("../../../../docs/policies.md")),
+    ];
+    for (file, page) in pages {
+        for name in PolicyName::all().map(PolicyName::as_str) {
+            let is_named = page.contains(&format!("\n| `{name}`")) || page.contains(&format!("\n| [`{name}`]("));
+            assert!(is_named, "no table of {file} has a line for '{name}'");
+        }
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{
 use crate::batching::{
     AdaptiveKnobs, CellularKnobs, DiversityKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs,
     WindowKnobs,
-    knob::{KnobRefusal, ModelTraits, from_us},
+    knob::{FromSettings, KnobRefusal, ModelTraits, from_us},
 };
 
 /// A configuration, the positions of its values, and its number of stages.
@@ -75,7 +75,7 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         (Some(PolicyName::Of(kind)), batching) => {
             reader.needs_batches(kind)?;
             reader.without_window(kind, batching)?;
-            reader.over_batches(kind)
+            settings.own.batching.read(kind, reader.traits()).map_err(|refusal| reader.refused(refusal))
         }
     }
 }
@@ -177,22 +177,6 @@ impl Reader<'_> {
             None => u32::try_from(self.settings.config.max_batch_size).unwrap_or(0),
         };
         Ok(rows.max(1))
-    }
-
-    /// Reads a policy over batches and its knobs.
-    fn over_batches(self, kind: PolicyKind) -> Result<Policy, ConfigError> {
-        let (given, traits) = (self.settings.own.batching.clone(), self.traits());
-        let policy = match kind {
-            PolicyKind::Serial => Ok(Policy::Serial),
-            PolicyKind::Window => Ok(Policy::Window(WindowKnobs::default())),
-            PolicyKind::Adaptive => AdaptiveKnobs::read(&given.adaptive.unwrap_or_default()).map(Policy::Adaptive),
-            PolicyKind::Lazy => LazyKnobs::read(&given.lazy.unwrap_or_default(), traits).map(Policy::Lazy),
-            PolicyKind::Diversity => {
-                DiversityKnobs::read(&given.diversity.unwrap_or_default(), traits).map(Policy::Diversity)
-            }
-            PolicyKind::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
-        };
-        policy.map_err(|refusal| self.refused(refusal))
     }
 
     fn traits(self) -> ModelTraits {

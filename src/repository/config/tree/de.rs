@@ -24,6 +24,9 @@ use super::{Node, Value};
 use crate::repository::config::nearest::{alternatives, suggestion};
 
 const MAPPING: &str = "a mapping of keys to values";
+/// The value of a switch that is on.
+static ON: Node = Node { at: 0, value: Value::Flag(true) };
+
 const SWITCH: &str = "true, false or a mapping of knobs";
 
 /// Why a value could not be read as its type.
@@ -267,6 +270,13 @@ impl<'de> Deserializer<'de> for &'de Node {
             return self.deserialize_map(visitor);
         }
         match entries(self) {
+            // A mapping of knobs switches it on. Texts of parameters are single knobs, which do so by themselves.
+            Some(entries)
+                if entries.iter().all(|(name, node)| !name.is_empty() && !matches!(node.value, Value::Raw(_))) =>
+            {
+                let entries = entries.iter().map(|(name, node)| (name.as_str(), node));
+                visitor.visit_map(MapDeserializer::new(entries.chain([("", &ON)])))
+            }
             Some(entries) => visit_entries(entries, visitor),
             None if self.is_of_kind("#flag") => visitor.visit_map(MapDeserializer::new([("", self)].into_iter())),
             None => Err(Fault::expected(SWITCH, &describe(self.unexpected()))),

@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use super::{
     ConfigError, Origin, bounds,
     model::{
-        Batching, Device, Input, Instance, Model, Output, PadSection, PolicyName, Queue, Queueing, Sample, SampleData,
-        SampleInput, Sequences, Shape, SomeVersions, VersionWord, Versions,
+        Batching, Device, Input, Instance, Model, Output, PadSection, PolicyName, Sample, SampleData, SampleInput,
+        Sequences, Shape, SomeVersions, VersionWord, Versions,
     },
     model_config::datatype_to_pb,
     parameters,
@@ -24,7 +24,7 @@ use super::{
     tree::{self, unknown_key},
     values::{DataTypeName, Dim, Parsed},
 };
-use crate::batching::{PolicyKind, TimeoutAction, knob::given};
+use crate::batching::{PolicyKind, QueueSettings, QueueingSettings, TimeoutAction, knob::given};
 
 /// Paths of `ModelConfig` and the keys that replace them here.
 const NAMES: [(&str, &str); 9] = [
@@ -280,16 +280,8 @@ fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(), ConfigErro
         let message = format!("these knobs need 'policy: {name}'; auto has none");
         return Err(origin.error(&format!("batching.{name}"), message));
     }
-    batching.adaptive.take_if(|_| !is_chosen(PolicyKind::Adaptive));
-    batching.lazy.take_if(|_| !is_chosen(PolicyKind::Lazy));
-    batching.diversity.take_if(|_| !is_chosen(PolicyKind::Diversity));
-    batching.cellular.take_if(|_| !is_chosen(PolicyKind::Cellular));
-    if let Some(diversity) = &mut batching.diversity {
-        // A mapping of knobs also switches its kind on.
-        diversity.input.as_mut().map(|own| own.is_on.get_or_insert(true));
-        diversity.operator.as_mut().map(|own| own.is_on.get_or_insert(true));
-        diversity.load.as_mut().map(|own| own.is_on.get_or_insert(true));
-    }
+    // The window's section may have the queue's keys, and its place is the queue's.
+    batching.keep_chosen(|kind| kind == PolicyKind::Window || is_chosen(kind));
     if has_sequences {
         let message = "a model with sequences has its queue in sequence_batching: move or remove this";
         origin.refuse_if(batching.queueing.is_some(), "batching.queueing", message)?;
@@ -352,7 +344,7 @@ fn name_places(place: &str, origin: &mut Origin) {
     origin.name("batching.bucket_width", format!("{place}.bucket_width"));
 }
 
-fn dynamic_batching(queueing: &Queueing) -> pb::ModelDynamicBatching {
+fn dynamic_batching(queueing: &QueueingSettings) -> pb::ModelDynamicBatching {
     let queues = queueing.priority_queues.iter().flatten().map(|(level, queue)| (level.0, queue_policy(queue)));
     pb::ModelDynamicBatching {
         preserve_ordering: queueing.preserve_ordering.unwrap_or(false),
@@ -364,7 +356,7 @@ fn dynamic_batching(queueing: &Queueing) -> pb::ModelDynamicBatching {
     }
 }
 
-fn queue_policy(queue: &Queue) -> pb::ModelQueuePolicy {
+fn queue_policy(queue: &QueueSettings) -> pb::ModelQueuePolicy {
     let action = match queue.timeout_action {
         Some(TimeoutAction::Delay) => PbAction::Delay,
         Some(TimeoutAction::Reject) | None => PbAction::Reject,

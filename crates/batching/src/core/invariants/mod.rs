@@ -54,7 +54,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
         hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
         let over = matches!(request.state, RequestState::Held(_) | RequestState::Merged(_));
         hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
-        hold!(over || core.now < request.expiry, "{req:?} is live past its deadline");
+        hold!(over || core.now < request.deadline, "{req:?} is live past its deadline");
         let waits = matches!(request.state, RequestState::Queued { .. });
         hold!(!waits || core.now < request.board_by, "{req:?} waits past its queue timeout");
     }
@@ -117,8 +117,8 @@ fn wakes(core: &Core) -> Result<(), Broken> {
     hold!(entries <= Timers::bound(armed), "{entries} alarms are kept for {armed} armed ones");
     for (_, request) in core.ledger.iter() {
         let matters = match request.state {
-            RequestState::Queued { .. } => request.board_by.min(request.expiry),
-            RequestState::Aboard | RequestState::Held(_) | RequestState::Merged(_) => request.expiry,
+            RequestState::Queued { .. } => request.board_by.min(request.deadline),
+            RequestState::Aboard | RequestState::Held(_) | RequestState::Merged(_) => request.deadline,
         };
         hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);
     }
@@ -153,8 +153,8 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each queued request appears once, in its own sub-queue and level; requests that are not delayed are in arrival
-/// order.
+/// Each queued request appears once, in its own sub-queue and level; those whose queue timeout has not passed are in
+/// arrival order.
 fn sub_queues(core: &Core, group: &Group) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
     let Version { pending, sequences, .. } = &group.version;
@@ -188,9 +188,9 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
         level_before = number;
         let mut newest = None;
         let fresh = level.fresh.iter(ledger).map(|request_ix| (false, request_ix));
-        for (late, request_ix) in fresh.chain(level.delayed.iter(ledger).map(|request_ix| (true, request_ix))) {
+        for (late, request_ix) in fresh.chain(level.timed_out.iter(ledger).map(|request_ix| (true, request_ix))) {
             let request = &ledger[request_ix];
-            let state = RequestState::Queued { sub_queue: at, delayed: late };
+            let state = RequestState::Queued { sub_queue: at, timed_out: late };
             hold!(request.state == state, "{:?} should be in {state:?}, but is in {:?}", request.req, request.state);
             hold!(request.level == number, "{:?} is at level {number}", request.req);
             let in_order = late || !by_arrival || newest < Some(request.seq);

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Ns, PartOrder,
-    knob::{Above0, KnobRefusal, LengthList, Microseconds, Milliseconds, Mode, ModelTraits, Whole, given},
+    knob::{
+        Above0, FromSettings, KnobRefusal, LengthList, Microseconds, Milliseconds, Mode, ModelTraits, Whole, given,
+    },
     policy::{BatchLimits, BatchPolicy, PolicyKnobs, Requirements},
     queue::{LengthBucketing, LengthGroups},
 };
@@ -158,13 +160,12 @@ impl DiversityKnobs {
     }
 }
 
-impl DiversityKnobs {
-    /// Reads the knobs from a configuration. By default, Policy I is on if there are lengths to group, and Policy III
-    /// is on if Policy I is off (DVABatch section 7.2: groups that run in parallel already admit requests at any time).
-    ///
-    /// # Errors
-    /// If a knob contradicts another or the model.
-    pub fn read(settings: &DiversitySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+impl FromSettings for DiversityKnobs {
+    type Settings = DiversitySettings;
+
+    /// By default, Policy I is on if there are lengths to group, and Policy III is on if Policy I is off (DVABatch
+    /// section 7.2: groups that run in parallel already admit requests at any time).
+    fn read(settings: &DiversitySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
         let DiversitySettings { input, operator, load } = settings;
         let given_input = switch("input", input.as_ref(), |own| own.is_on)?;
         let given_operator = switch("operator", operator.as_ref(), |own| own.is_on)?;
@@ -199,8 +200,6 @@ impl DiversityKnobs {
 }
 
 impl PolicyKnobs for DiversityKnobs {
-    const NAME: &'static str = "diversity";
-
     fn plain() -> Self {
         Self { load: Some(LoadDiversity::default()), ..Self::default() }
     }

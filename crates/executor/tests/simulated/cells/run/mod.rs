@@ -209,7 +209,7 @@ impl Run {
             key: RequestKey::default(),
             priority: 0,
             board_by: asked.boards_within.map(|within| self.now + within),
-            expiry: asked.expires_after.map(|after| self.now + after),
+            deadline: asked.expires_after.map(|after| self.now + after),
             graph: asked.graph.clone().into(),
             sequence: asked.sequence.clone(),
             first: None,
