@@ -43,7 +43,7 @@ fn values(schema: &Json, definitions: &Json) -> Vec<Json> {
         Some("array") => {
             let items = of(&schema["items"]);
             let first = items.first().cloned();
-            let both = (items.len() > 1).then(|| Json::Array(items));
+            let both = (items.len() > 1).then_some(Json::Array(items));
             first.map(|first| json!([first])).into_iter().chain(both).collect()
         }
         Some("object") => {

@@ -119,7 +119,7 @@ impl Reader<'_> {
 
     fn can_be_cut(self, cuts: &StageCuts) -> Result<(), ConfigError> {
         let key = if matches!(cuts, StageCuts::At(_)) { "stages[0]" } else { "stages" };
-        let refuse_if = |applies, message: &str| self.origin.refuse_if(applies, &key, message);
+        let refuse_if = |applies, message: &str| self.origin.refuse_if(applies, key, message);
         let Settings { config, .. } = self.settings;
         refuse_if(config.backend == REPEAT, "the backend 'repeat' has no graph to cut: remove this")?;
         let batch = "stages hand on rows of a batch: expected a max_batch_size of at least 1, but it is 0";
