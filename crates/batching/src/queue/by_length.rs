@@ -12,8 +12,8 @@ use crate::{
     ledger::{Request, RequestState},
 };
 
-/// Boarding order of a request: by level, then fresh before delayed, then target (0 where targets do not count), then
-/// arrival order.
+/// Boarding order of a request: by level, those within their queue timeout first, then target (0 where targets do not
+/// count), then arrival order.
 pub(crate) type BoardingOrder = (u64, bool, Ns, u64, RequestIx);
 
 /// The waiting requests of each sub-queue, grouped by equal lengths, in boarding order within a group.
@@ -41,9 +41,9 @@ impl ByLength {
 
     /// Returns the position of a request; `None` unless it is queued, may board and has lengths.
     fn place(&self, request_ix: RequestIx, request: &Request) -> Option<(SubQueueIx, Lengths, BoardingOrder)> {
-        let RequestState::Queued { sub_queue, delayed } = request.state else { return None };
+        let RequestState::Queued { sub_queue, timed_out } = request.state else { return None };
         let target = self.targets.map_or(0, |objective_ns| request.target(objective_ns));
-        let order = (request.level, delayed, target, request.seq, request_ix);
+        let order = (request.level, timed_out, target, request.seq, request_ix);
         let is_there = sub_queue != NOT_THEIR_TURN && !request.lengths.is_empty();
         is_there.then(|| (sub_queue, request.lengths.clone(), order))
     }

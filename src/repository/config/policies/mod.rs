@@ -12,8 +12,7 @@ use super::{
     unfold,
 };
 use crate::batching::{
-    AdaptiveKnobs, CellularKnobs, DiversityKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs,
-    WindowKnobs,
+    CellularKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
     knob::{FromSettings, KnobRefusal, ModelTraits, from_us},
 };
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    batching::{AdaptiveKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
+    batching::{AdaptiveKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
     repository::config::{complete, pbtxt, stages, yaml},
 };
 
