@@ -170,10 +170,7 @@ async fn finish(
     mut next_signal: impl AsyncFnMut() -> &'static str,
 ) -> ExitCode {
     tokio::select! {
-        ending = shutdown => match executor.has_failed() {
-            true => ExitCode::from(EXIT_FAULT),
-            false => ended(ending),
-        },
+        ending = shutdown => if executor.has_failed() { ExitCode::from(EXIT_FAULT) } else { ended(ending) },
         name = next_signal() => {
             warn!(signal = name, "a second signal ends the server at once");
             ExitCode::FAILURE

@@ -110,9 +110,10 @@ fn what_would_take_too_long_is_left_out_and_the_budget_kept() {
 #[test]
 fn lengths_that_a_model_does_not_bear_are_left_out() {
     let refused = Cell::new(0);
-    let bears = |size: Size| match size.length <= 64 {
-        true => Ok(vec![Ns::from(size.rows * size.length)]),
-        false => {
+    let bears = |size: Size| {
+        if size.length <= 64 {
+            Ok(vec![Ns::from(size.rows * size.length)])
+        } else {
             refused.set(refused.get() + 1);
             Err(Halt::Failed("too long".to_owned()))
         }

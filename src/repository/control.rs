@@ -196,9 +196,10 @@ impl Control {
 
     /// Returns the attempt of a load at a client's request, which an unload ends from now on.
     pub(super) fn attempt(&self, name: &str, overrides: &Overrides) -> Arc<LoadAttempt> {
-        let attempt = match overrides.is_empty() {
-            true => LoadAttempt::of_repository(),
-            false => LoadAttempt::of_client(&self.options.sent_model_bytes),
+        let attempt = if overrides.is_empty() {
+            LoadAttempt::of_repository()
+        } else {
+            LoadAttempt::of_client(&self.options.sent_model_bytes)
         };
         self.gates.of(name).register(&attempt);
         attempt

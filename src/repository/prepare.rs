@@ -183,10 +183,8 @@ impl Plan {
         } else {
             self.existing_program(version, filename, (engine, precision))?
         };
-        let mut signature = match repeat || has_cells {
-            true => None,
-            false => Some(loader.signature(&whole.file, whole.bytes.as_ref())?),
-        };
+        let mut signature =
+            if repeat || has_cells { None } else { Some(loader.signature(&whole.file, whole.bytes.as_ref())?) };
         let mut held = None;
         if let Some(signature) = &mut signature
             && self.completion.auto_complete

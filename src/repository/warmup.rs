@@ -184,9 +184,10 @@ fn input_tensor(
 
 fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) -> Result<(), String> {
     if datatype != DataType::Bytes {
-        return match row.len() == row_bytes {
-            true => Ok(()),
-            false => Err(format!("expected a file of {row_bytes} bytes (one row), but it has {}", row.len())),
+        return if row.len() == row_bytes {
+            Ok(())
+        } else {
+            Err(format!("expected a file of {row_bytes} bytes (one row), but it has {}", row.len()))
         };
     }
     let mut rest = row;
@@ -197,9 +198,10 @@ fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) 
         rest = next;
         found += 1;
     }
-    match rest.is_empty() && found == elements {
-        true => Ok(()),
-        false => Err(format!("expected a file of {elements} length-prefixed elements (one row), but it has {found}")),
+    if rest.is_empty() && found == elements {
+        Ok(())
+    } else {
+        Err(format!("expected a file of {elements} length-prefixed elements (one row), but it has {found}"))
     }
 }
 

@@ -182,9 +182,10 @@ impl Milliseconds {
 impl<'de, const LEAST: i64, const MOST: i64, const IS_OPEN: bool> Deserialize<'de> for Real<LEAST, MOST, IS_OPEN> {
     #[allow(clippy::cast_precision_loss)]
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expected = match IS_OPEN {
-            true => format!("a number above {LEAST}, at most {MOST}"),
-            false => format!("a number from {LEAST} to {MOST}"),
+        let expected = if IS_OPEN {
+            format!("a number above {LEAST}, at most {MOST}")
+        } else {
+            format!("a number from {LEAST} to {MOST}")
         };
         let (least, most) = (LEAST as f64, MOST as f64);
         let fits = |number| (least..=most).contains(&number) && !(IS_OPEN && number <= least);

@@ -72,10 +72,7 @@ impl EngineLibrary {
         if let Some((path, origin)) = named {
             let path =
                 if path.is_dir() { wheels::library(&path, self.file).unwrap_or(path.join(self.file)) } else { path };
-            return match path.exists() {
-                true => Ok(path),
-                false => Err(LibraryError::Missing { library: self, path, origin }),
-            };
+            return if path.exists() { Ok(path) } else { Err(LibraryError::Missing { library: self, path, origin }) };
         }
         let installed = env::current_exe().ok().and_then(|program| self.installed_with(&program));
         Ok(installed.unwrap_or_else(|| PathBuf::from(self.file)))

@@ -105,9 +105,10 @@ fn is_ambiguous(text: &str) -> bool {
 /// cursor.
 fn write_escaped(writer: &mut impl fmt::Write, text: &str) -> fmt::Result {
     for letter in text.chars() {
-        match letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') {
-            true => write!(writer, "{}", letter.escape_debug())?,
-            false => writer.write_char(letter)?,
+        if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') {
+            write!(writer, "{}", letter.escape_debug())?
+        } else {
+            writer.write_char(letter)?
         }
     }
     Ok(())

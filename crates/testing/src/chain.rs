@@ -30,9 +30,10 @@ pub fn plan(count: usize, width: usize) -> StagePlan {
             None => (tensor("x", width), Source::Request(0)),
             Some(before) => (tensor(&name(before), width), Source::Boundary { boundary: before as u16, tensor: 0 }),
         };
-        let output = match number + 1 == count {
-            true => (tensor("y", width), Sink::Reply(0)),
-            false => (tensor(&name(number), width), Sink::Boundary(0)),
+        let output = if number + 1 == count {
+            (tensor("y", width), Sink::Reply(0))
+        } else {
+            (tensor(&name(number), width), Sink::Boundary(0))
         };
         StageSpec { inputs: vec![input], outputs: vec![output], exits: vec![] }
     };

@@ -198,10 +198,7 @@ impl<'a> Bench<'a> {
             Points::Shares(_) => Some(self.peak(&target, &work).await?),
             _ => None,
         };
-        let pace = match self.args.follow_peak {
-            true => Some(self.pace(target.clone(), &work).await),
-            false => None,
-        };
+        let pace = if self.args.follow_peak { Some(self.pace(target.clone(), &work).await) } else { None };
         let points = asked.resolve(&self.arrivals, peak);
 
         let windows = self.args.windows(&target)?;

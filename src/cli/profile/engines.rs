@@ -86,9 +86,10 @@ fn advise(table: &EngineTable, among: &str, (at, ratio): (usize, f64), out: &mut
     let Some(fastest) = table.engines.get(at) else { return Ok(()) };
     let cell = table.cell.as_deref();
     let (engine, lines) = (&fastest.engine, lines(cell, fastest));
-    match ratio < 1.0 {
-        true => writeln!(out, "fastest {among}: {engine}, {ratio:.2} of the time; in model.yaml:\n{lines}"),
-        false => writeln!(out, "fastest {among}: {engine}, which is the default"),
+    if ratio < 1.0 {
+        writeln!(out, "fastest {among}: {engine}, {ratio:.2} of the time; in model.yaml:\n{lines}")
+    } else {
+        writeln!(out, "fastest {among}: {engine}, which is the default")
     }
 }
 

@@ -46,10 +46,8 @@ pub(super) struct Answer {
 impl Answer {
     /// Creates the response to an inference request.
     pub(super) fn inference(json::Reply { json, binary }: json::Reply) -> Self {
-        let (kind, json_bytes) = match binary.is_empty() {
-            true => ("application/json", None),
-            false => ("application/octet-stream", Some(json.len())),
-        };
+        let (kind, json_bytes) =
+            if binary.is_empty() { ("application/json", None) } else { ("application/octet-stream", Some(json.len())) };
         let mut parts = VecDeque::from(binary);
         parts.push_front(json.into());
         Self { kind, json_bytes, encoding: None, parts, trace: None }

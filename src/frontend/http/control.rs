@@ -43,9 +43,10 @@ async fn small(api: &Api, request: Request) -> Result<Message, Problem> {
 
 /// Parses the fields of an object; an empty body has none.
 fn parse<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
-    let fields: Map<String, Value> = match bytes.is_empty() {
-        true => Map::new(),
-        false => serde_json::from_slice(bytes).map_err(|error| unparsable(&error))?,
+    let fields: Map<String, Value> = if bytes.is_empty() {
+        Map::new()
+    } else {
+        serde_json::from_slice(bytes).map_err(|error| unparsable(&error))?
     };
     // Via an object, because serde would also accept a list for a structure's fields.
     serde_json::from_value(Value::Object(fields)).map_err(|error| unparsable(&error))

@@ -178,9 +178,10 @@ async fn submit(
 fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, span: Span, backlog: &Arc<Backlog>) -> Responses {
     let Admitted { version, decoded, held } = admitted;
     let handle = version.handle();
-    let source = match version.spec().decoupled {
-        true => Source::Many(handle.submit_stream(decoded.request, &backlog.stream())),
-        false => Source::One(Some(handle.submit(decoded.request))),
+    let source = if version.spec().decoupled {
+        Source::Many(handle.submit_stream(decoded.request, &backlog.stream()))
+    } else {
+        Source::One(Some(handle.submit(decoded.request)))
     };
     Responses { version, plan: decoded.reply, source, trace, span, _held: held }
 }

@@ -51,9 +51,10 @@ pub(super) fn api(
     for (path, group, methods) in table().into_iter().chain(web) {
         let needs_certificate = asks_for_certificates && group != Protocol::Health;
         let restriction = Restriction { restrictions: restrictions.clone(), group, needs_certificate };
-        let methods = match needs_certificate || restrictions.restricts(group) {
-            true => methods.layer(from_fn_with_state(restriction, check)),
-            false => methods,
+        let methods = if needs_certificate || restrictions.restricts(group) {
+            methods.layer(from_fn_with_state(restriction, check))
+        } else {
+            methods
         };
         router = router.route(&path, methods);
     }

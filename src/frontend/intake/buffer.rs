@@ -47,9 +47,10 @@ impl Buffer {
     pub(in crate::frontend) fn with_room(&mut self, more: usize) -> Result<&mut Vec<u8>, TryReserveError> {
         let needed = self.bytes.len().saturating_add(more);
         if needed > self.bytes.capacity() {
-            let room = match needed > TRUSTED_BYTES {
-                true => self.most,
-                false => needed.saturating_mul(GROWTH).min(TRUSTED_BYTES).min(self.most),
+            let room = if needed > TRUSTED_BYTES {
+                self.most
+            } else {
+                needed.saturating_mul(GROWTH).min(TRUSTED_BYTES).min(self.most)
             };
             self.bytes.try_reserve_exact(room.max(needed) - self.bytes.len())?;
         }

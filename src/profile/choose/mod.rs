@@ -102,9 +102,10 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
 
 fn policy(found: &Findings, stages: u16) -> ChosenPolicy {
     let input = found.input_diversity;
-    match !input && found.runs_best_one_by_one() {
-        true => ChosenPolicy::Serial,
-        false => ChosenPolicy::Diversity { input, load: !input && found.load_diversity && stages > 1 },
+    if !input && found.runs_best_one_by_one() {
+        ChosenPolicy::Serial
+    } else {
+        ChosenPolicy::Diversity { input, load: !input && found.load_diversity && stages > 1 }
     }
 }
 

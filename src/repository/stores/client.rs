@@ -111,9 +111,10 @@ fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Resul
         Some(path) => {
             let file = GoogleFile::read(&path)?;
             let builder = GoogleCloudStorageBuilder::new();
-            let builder = match file.is_service_account {
-                true => builder.with_service_account_key(file.text),
-                false => builder.with_application_credentials(path),
+            let builder = if file.is_service_account {
+                builder.with_service_account_key(file.text)
+            } else {
+                builder.with_application_credentials(path)
             };
             (builder, file.base_url)
         }
@@ -172,9 +173,10 @@ fn set<B>(builder: B, value: &str, with: impl FnOnce(B, String) -> B) -> B {
 /// Returns why a client cannot be created. The error's own text is left out if it repeats a secret.
 fn unusable(error: &object_store::Error, repeats_secret: impl Fn(&str) -> bool) -> StoreFault {
     let text = error.to_string();
-    StoreFault(match repeats_secret(&text) {
-        true => "the credentials, or the settings of the store in the environment, cannot be used".to_owned(),
-        false => format!("the client of the store cannot be created: {}", text.escape_debug()),
+    StoreFault(if repeats_secret(&text) {
+        "the credentials, or the settings of the store in the environment, cannot be used".to_owned()
+    } else {
+        format!("the client of the store cannot be created: {}", text.escape_debug())
     })
 }
 

@@ -35,9 +35,10 @@ fn written(names: &[&str], key: &str) -> TempDir {
 fn add_key(directory: &Path, key: &str) {
     let (name, value) = key.split_once(": ").expect("a key and its value");
     let pbtxt = directory.join("config.pbtxt");
-    let (file, line) = match pbtxt.exists() {
-        true => (pbtxt, format!("parameters {{ key: \"{name}\" value {{ string_value: \"{value}\" }} }}\n")),
-        false => (directory.join("model.yaml"), format!("{key}\n")),
+    let (file, line) = if pbtxt.exists() {
+        (pbtxt, format!("parameters {{ key: \"{name}\" value {{ string_value: \"{value}\" }} }}\n"))
+    } else {
+        (directory.join("model.yaml"), format!("{key}\n"))
     };
     let text = fs::read_to_string(&file).unwrap_or_default();
     fs::write(file, format!("{text}\n{line}")).expect("the folder takes it");

@@ -185,9 +185,10 @@ fn a_node_that_was_refused_ahead_of_one_that_fails_runs_in_its_turn() {
     // A chain of three steps, and a tree with two inner nodes below its root. The last of the three is refused, then
     // the first fails, on which it depends; its retry waits or is launched by then.
     for (is_tree, is_launched) in [(false, false), (false, true), (true, false), (true, true)] {
-        let (mut cells, cell, graph) = match is_tree {
-            false => (chain(1), leaf, Unfolded::Steps(3)),
-            true => (trees(1, false), inner, Unfolded::Tree(complete(4))),
+        let (mut cells, cell, graph) = if is_tree {
+            (trees(1, false), inner, Unfolded::Tree(complete(4)))
+        } else {
+            (chain(1), leaf, Unfolded::Steps(3))
         };
         cells.board(1, Box::new([graph]));
         if is_tree {

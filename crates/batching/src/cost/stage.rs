@@ -52,9 +52,10 @@ impl Stage {
 
     /// Returns the duration of a run by the profile, or else by its padded tokens, which covers sizes that never ran.
     pub(super) fn run_ns(&self, rows: u32, length: u64) -> Option<f64> {
-        match self.curve.is_profiled {
-            true => self.predict(rows, length),
-            false => self.curve.law.predict(self.bucket(rows, length), length),
+        if self.curve.is_profiled {
+            self.predict(rows, length)
+        } else {
+            self.curve.law.predict(self.bucket(rows, length), length)
         }
     }
 
@@ -67,9 +68,10 @@ impl Stage {
 
     /// Returns the part of [`Self::run_ns`] that rows add to a batch.
     pub(super) fn added_ns(&self, rows: u32, length: u64) -> Option<f64> {
-        match self.curve.is_profiled {
-            true => Some((self.predict(rows, length)? - self.fixed_ns(length)?).max(0.0)),
-            false => self.curve.law.tokens_ns(rows, length),
+        if self.curve.is_profiled {
+            Some((self.predict(rows, length)? - self.fixed_ns(length)?).max(0.0))
+        } else {
+            self.curve.law.tokens_ns(rows, length)
         }
     }
 

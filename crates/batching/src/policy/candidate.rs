@@ -130,9 +130,10 @@ impl Gainers {
         entry: &SubQueue,
         room: u32,
     ) -> Option<Self> {
-        let first = match by_length.follows_targets() {
-            true => view.pending.by_target(sub_queue).next(),
-            false => entry.iter(view.ledger).next(),
+        let first = if by_length.follows_targets() {
+            view.pending.by_target(sub_queue).next()
+        } else {
+            entry.iter(view.ledger).next()
         };
         let first = &view.ledger[first?];
         let mut sides = [ByLength::shorter, ByLength::longer].map(|next| Side::new(next, &first.lengths));

@@ -344,9 +344,10 @@ impl Driver {
             }
             outcomes.push(RowOutcome { next: if is_last { Next::Done } else { Next::On }, emitted: false });
         }
-        match fails {
-            true => self.act(Event::Failed { task: task.id }),
-            false => self.act(Event::Completed { task: task.id, rows: &outcomes }),
+        if fails {
+            self.act(Event::Failed { task: task.id })
+        } else {
+            self.act(Event::Completed { task: task.id, rows: &outcomes })
         }
     }
 }

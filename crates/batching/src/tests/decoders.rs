@@ -58,9 +58,10 @@ impl Translator {
 
     fn cells(&self, lazy: Option<LazyCellKnobs>, objective_ns: Ns) -> Knobs {
         let cell = CellKnobs { max_rows: ROWS, min_followup: 16, priority: 1, kind: None, buckets: Box::default() };
-        let encoder = match self.has_steps {
-            true => SegmentKnobs::Steps { cell: CellId(0) },
-            false => SegmentKnobs::Stage { cell: CellId(0) },
+        let encoder = if self.has_steps {
+            SegmentKnobs::Steps { cell: CellId(0) }
+        } else {
+            SegmentKnobs::Stage { cell: CellId(0) }
         };
         let policy = Policy::Cellular(CellularKnobs {
             cells: vec![CellKnobs { priority: 2, ..cell.clone() }, cell],
@@ -147,21 +148,21 @@ impl World {
         let rows: u32 = task.rows.iter().map(|span| span.count).sum();
         let sentences = || task.rows.iter().map(|span| self.sent[&span.req].1);
         let longest = |of: fn(Sentence) -> u32| sentences().map(of).max().unwrap_or(1);
-        match self.is_graph {
-            true => self.model.graph_ns(rows, longest(|sentence| sentence.words), longest(|sentence| sentence.decoded)),
-            false => self.model.cell_ns(task.cell, rows),
+        if self.is_graph {
+            self.model.graph_ns(rows, longest(|sentence| sentence.words), longest(|sentence| sentence.decoded))
+        } else {
+            self.model.cell_ns(task.cell, rows)
         }
     }
 
     fn arrive(&mut self, req: u64, sentence: Sentence) {
         self.sent.insert(ReqId(req), (self.now, sentence));
         let mut request = arrival(req);
-        match self.is_graph {
-            true => request.lengths = [sentence.words].into_iter().collect(),
-            false => {
-                let encodes = if self.model.has_steps { sentence.words } else { 1 };
-                request.graph = [Unfolded::Steps(encodes), Unfolded::Steps(sentence.words + EXTRA)].into();
-            }
+        if self.is_graph {
+            request.lengths = [sentence.words].into_iter().collect()
+        } else {
+            let encodes = if self.model.has_steps { sentence.words } else { 1 };
+            request.graph = [Unfolded::Steps(encodes), Unfolded::Steps(sentence.words + EXTRA)].into();
         }
         self.step(Event::Arrived(request));
     }

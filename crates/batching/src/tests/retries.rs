@@ -91,9 +91,10 @@ fn one_bad_request_of_64_costs_twelve_further_tasks() {
         let mut tasks = 0;
         while let Some(task) = pool.running().first() {
             tasks += 1;
-            match task.rows.iter().any(|row| row.req == ReqId(bad)) {
-                true => pool.fail(task.id),
-                false => pool.complete(task.id, &[]),
+            if task.rows.iter().any(|row| row.req == ReqId(bad)) {
+                pool.fail(task.id)
+            } else {
+                pool.complete(task.id, &[])
             };
         }
         let counters = pool.core.counters()[0].1;

@@ -96,9 +96,10 @@ impl Case {
 
     /// Returns vectors, by tokens with a gap behind each or by heads. All that no result depends on are NaN.
     fn vectors(&self, seed: usize, tokens: usize, by_heads: bool) -> Vectors {
-        let strides = match by_heads {
-            true => [self.heads * tokens * self.head_size, tokens * self.head_size, self.head_size],
-            false => [tokens * (self.heads * self.head_size + 3), self.head_size, self.heads * self.head_size + 3],
+        let strides = if by_heads {
+            [self.heads * tokens * self.head_size, tokens * self.head_size, self.head_size]
+        } else {
+            [tokens * (self.heads * self.head_size + 3), self.head_size, self.heads * self.head_size + 3]
         };
         let mut all = vec![f64::NAN; self.rows() * strides[0]];
         let numbers = uniform(seed, self.lengths.len() * self.heads * tokens * self.head_size, 1.0);

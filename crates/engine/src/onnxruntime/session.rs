@@ -61,10 +61,9 @@ pub(super) fn origin_of(
 pub(super) fn builder(environment: &Environment, has_arena: bool) -> Result<SessionBuilder, EngineError> {
     Session::builder(environment)
         .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
-        .and_then(|builder| match has_arena {
-            true => builder.with_env_allocators().map_err(ort::Error::from),
-            false => Ok(builder),
-        })
+        .and_then(
+            |builder| if has_arena { builder.with_env_allocators().map_err(ort::Error::from) } else { Ok(builder) },
+        )
         .map_err(refused)
 }
 

@@ -195,9 +195,10 @@ fn version(api: &'static Api) -> Result<String, EngineError> {
     // SAFETY: the strings that the call fills in are copied and freed once.
     unsafe {
         api.check((api.ov_get_openvino_version)(&mut version))?;
-        let number = match version.build_number.is_null() {
-            true => String::new(),
-            false => CStr::from_ptr(version.build_number).to_string_lossy().into_owned(),
+        let number = if version.build_number.is_null() {
+            String::new()
+        } else {
+            CStr::from_ptr(version.build_number).to_string_lossy().into_owned()
         };
         (api.ov_version_free)(&mut version);
         Ok(number)

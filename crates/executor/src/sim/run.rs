@@ -246,9 +246,10 @@ impl Run {
             let state = self.pool.shards[shard].state.lock();
             for (record, waits) in state.all() {
                 let number = number_of(self.world.kind(record.handle.id.0 as usize), &record.payload);
-                match waits && record.handle.homes.len() > 1 {
-                    true => self.waited.insert(number),
-                    false => self.waited.remove(&number),
+                if waits && record.handle.homes.len() > 1 {
+                    self.waited.insert(number)
+                } else {
+                    self.waited.remove(&number)
                 };
             }
             drop(state);
@@ -275,9 +276,10 @@ impl Run {
         let Some(handle) = &self.handles[self.world.requests[number as usize].model] else { return };
         self.happened.requests += 1;
         let request = self.world.infer_request(number, |at| self.pool.clock.instant_of(at));
-        let waiting = match handle.spec().decoupled {
-            true => Waiting::ForAll(handle.submit_stream(request, &self.pool.backlog().stream()), Vec::new()),
-            false => Waiting::ForOne(Box::pin(handle.submit(request))),
+        let waiting = if handle.spec().decoupled {
+            Waiting::ForAll(handle.submit_stream(request, &self.pool.backlog().stream()), Vec::new())
+        } else {
+            Waiting::ForOne(Box::pin(handle.submit(request)))
         };
         self.open.insert(number, waiting);
     }

@@ -156,9 +156,10 @@ fn programs(count: usize) -> StagePrograms {
             None => (padded("tokens"), Source::Request(0)),
             Some(before) => (padded(&named(before)), Source::Boundary { boundary: before as u16, tensor: 0 }),
         };
-        let outputs = match stage + 1 == count {
-            true => vec![(padded("marks"), Sink::Reply(0)), (sum(), Sink::Reply(1))],
-            false => vec![(padded(&named(stage)), Sink::Boundary(0))],
+        let outputs = if stage + 1 == count {
+            vec![(padded("marks"), Sink::Reply(0)), (sum(), Sink::Reply(1))]
+        } else {
+            vec![(padded(&named(stage)), Sink::Boundary(0))]
         };
         StageSpec { inputs: vec![input], outputs, exits: vec![] }
     });

@@ -146,9 +146,10 @@ impl Floor {
             return Err(format!("{:?} waits for {other:?}, which is not in flight", task.id));
         };
         let wrote = other.writes.is_some_and(|lease| task.reads.contains(&lease) || task.writes == Some(lease));
-        let (kind, planted) = match wrote {
-            true => (&mut rare.waits_for_writer, Planted::NoWaitForWriter),
-            false => (&mut rare.waits_for_reader, Planted::NoWaitForReader),
+        let (kind, planted) = if wrote {
+            (&mut rare.waits_for_writer, Planted::NoWaitForWriter)
+        } else {
+            (&mut rare.waits_for_reader, Planted::NoWaitForReader)
         };
         *kind += 1;
         if self.planted == Some(planted) {

@@ -202,9 +202,10 @@ impl<'s> Driver<'s> {
         }
         self.rare.faults_by_input += 1;
         let is_hurt = |span: &RowSpan| self.known[span.req.0 as usize].hurt;
-        match task.rows.iter().any(is_hurt) {
-            true => Ok(()),
-            false => Err(format!("{:?} at stage {} fails for no reason: {failure}", task.id, task.cell.0)),
+        if task.rows.iter().any(is_hurt) {
+            Ok(())
+        } else {
+            Err(format!("{:?} at stage {} fails for no reason: {failure}", task.id, task.cell.0))
         }
     }
 

@@ -50,9 +50,12 @@ impl Scenario {
         let count = if crowded { 1 } else { [1, 1, 2, 3][rng.below(4) as usize] };
         let models: Vec<Model> = (0..count).map(|_| if crowded { jammed(rng) } else { model(rng) }).collect();
         let looks_ahead = rng.coin();
-        let lane = |rng: &mut Rng| match looks_ahead && rng.permille(850) {
-            true => LaneKnobs { horizon_ns: rng.within(1, 400), depth: rng.within(2, 4) as u16 },
-            false => LaneKnobs::default(),
+        let lane = |rng: &mut Rng| {
+            if looks_ahead && rng.permille(850) {
+                LaneKnobs { horizon_ns: rng.within(1, 400), depth: rng.within(2, 4) as u16 }
+            } else {
+                LaneKnobs::default()
+            }
         };
         let lanes: Vec<LaneKnobs> = (0..if crowded { 4 } else { rng.within(1, 4) }).map(|_| lane(rng)).collect();
         let arrivals = arrivals(rng, &models, lanes.len() as u64);

@@ -140,10 +140,8 @@ fn places(spans: impl Iterator<Item = (u32, u32)>) -> String {
             _ => joined.push((at, last)),
         }
     }
-    let written = joined.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
+    let written =
+        joined.iter().map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
     written.collect::<Vec<_>>().join(", ")
 }
 

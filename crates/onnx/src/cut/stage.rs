@@ -219,9 +219,12 @@ impl Builder<'_, '_> {
     fn outputs(&self, stage: usize, content: &Content) -> Vec<TensorId> {
         let plan = self.plan;
         let is_last = stage + 1 == self.stages.count;
-        let leaves = |id: NodeId, tensor: TensorId| match plan.belongs(id) {
-            true => plan.is_output[tensor] || self.last_read[tensor] > Some(stage),
-            false => is_last && plan.is_output[tensor],
+        let leaves = |id: NodeId, tensor: TensorId| {
+            if plan.belongs(id) {
+                plan.is_output[tensor] || self.last_read[tensor] > Some(stage)
+            } else {
+                is_last && plan.is_output[tensor]
+            }
         };
         let results = |&id: &NodeId| plan.links.node(id).results.iter().flatten().map(move |&tensor| (id, tensor));
         let made = content.nodes.iter().flat_map(results).filter(|&(id, tensor)| leaves(id, tensor));

@@ -186,10 +186,7 @@ impl Facts {
             decoded.map(Some).collect()
         });
         let has_batch = dims.as_ref().is_some_and(|dims| matches!(dims.first(), Some(Some(size)) if size.is_batch()));
-        let flow = match has_batch {
-            true => Flow::Rows(0),
-            false => mixed(Origin::Tensor(tensor), "has no batch axis"),
-        };
+        let flow = if has_batch { Flow::Rows(0) } else { mixed(Origin::Tensor(tensor), "has no batch axis") };
         Fact { datatype: port.datatype, dims, value: None, reals: None, flow }
     }
 

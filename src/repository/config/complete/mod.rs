@@ -217,9 +217,10 @@ pub fn name_axes(settings: &mut Settings, signature: &Signature) {
                 PortDim::Symbol(name) => Some(name.as_str()),
                 PortDim::Fixed(_) | PortDim::Unknown => None,
             };
-            let name = match is_input {
-                true => name.map(str::to_owned),
-                false => output_axis(own, signature, (tensor.name, axis + batched), name, &renamed),
+            let name = if is_input {
+                name.map(str::to_owned)
+            } else {
+                output_axis(own, signature, (tensor.name, axis + batched), name, &renamed)
             };
             name.filter(|name| *size == -1 && Symbol::is(name))
         });

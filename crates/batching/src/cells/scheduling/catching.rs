@@ -43,12 +43,11 @@ impl Catching {
         }
         let most_ns = self.most_ns(whole_ns);
         let credit_ns = self.credit_ns.unwrap_or(most_ns);
-        self.credit_ns = Some(match is_furthest {
-            true => {
-                let earned_ns = u128::from(task_ns) * u128::from(most_ns) / u128::from(whole_ns);
-                credit_ns.saturating_add(Ns::try_from(earned_ns).unwrap_or(Ns::MAX)).min(most_ns)
-            }
-            false => credit_ns.saturating_sub(task_ns),
+        self.credit_ns = Some(if is_furthest {
+            let earned_ns = u128::from(task_ns) * u128::from(most_ns) / u128::from(whole_ns);
+            credit_ns.saturating_add(Ns::try_from(earned_ns).unwrap_or(Ns::MAX)).min(most_ns)
+        } else {
+            credit_ns.saturating_sub(task_ns)
         });
     }
 

@@ -98,9 +98,10 @@ impl Writer<'_> {
             self.line(2, "}");
         }
         let threads = |elements: usize| elements.next_multiple_of(32).clamp(32, THREADS);
-        let (registers, shape) = match by_blocks {
-            true => ("    Reg<float> part;\n", (results, threads(count))),
-            false => ("", (results.div_ceil(threads(results)), threads(results))),
+        let (registers, shape) = if by_blocks {
+            ("    Reg<float> part;\n", (results, threads(count)))
+        } else {
+            ("", (results.div_ceil(threads(results)), threads(results)))
         };
         self.finish(*by_rows, &HashSet::from([*to]), registers, shape)
     }

@@ -121,9 +121,10 @@ impl<'w> Writer<'w> {
                     self.line(depth, &format!("i64 at{number} = entry_of({}, {length});", names[index]));
                     if by_rows || !self.has_batch {
                         self.notes_faults = true;
-                        let note = match self.clears_faults {
-                            true => format!("faults[row] = at{number} < 0 ? FAULT_ID : 0;"),
-                            false => format!("if (at{number} < 0) faults[row] = FAULT_ID;"),
+                        let note = if self.clears_faults {
+                            format!("faults[row] = at{number} < 0 ? FAULT_ID : 0;")
+                        } else {
+                            format!("if (at{number} < 0) faults[row] = FAULT_ID;")
                         };
                         self.line(depth, &note);
                     }

@@ -245,9 +245,12 @@ impl Lowering<'_> {
                 }
             }
         }
-        let fits = |tensor: &Tensor| match tensor.by_rows {
-            true => tensor.dims.len() == rank && tensor.dims[0] == dims[0],
-            false => !by_rows || tensor.dims.len() < rank || tensor.dims[0] == 1,
+        let fits = |tensor: &Tensor| {
+            if tensor.by_rows {
+                tensor.dims.len() == rank && tensor.dims[0] == dims[0]
+            } else {
+                !by_rows || tensor.dims.len() < rank || tensor.dims[0] == 1
+            }
         };
         if !tensors.iter().all(fits) {
             return Err("it combines the rows of a batch with another axis".to_owned());

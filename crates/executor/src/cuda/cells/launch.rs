@@ -43,9 +43,10 @@ impl CardVersion for Cells {
         }
         // Nodes that go over rows have several rows each, so their graph is chosen by the sum of rows, not by the
         // bucket of nodes.
-        let rows = match layout.by_rows {
-            true => self.sizes[cell].iter().copied().find(|&size| rows <= size as usize)?,
-            false => job.task.bucket.rows,
+        let rows = if layout.by_rows {
+            self.sizes[cell].iter().copied().find(|&size| rows <= size as usize)?
+        } else {
+            job.task.bucket.rows
         };
         Some(RunSize { rows, lengths: layout.lengths_for(&longest)? })
     }

@@ -62,9 +62,10 @@ impl Reader for StageReader {
         let made = self.layout.stages[number].outputs.iter().enumerate().map(|(output, own)| {
             let (row_bytes, pitch) = (own.row_bytes.at(at), own.row_bytes.pitch());
             let data = self.values(job, section, output).unwrap_or_default();
-            let data = match row_bytes == pitch {
-                true => Bytes::copy_from_slice(data),
-                false => Bytes::from_iter(data.chunks_exact(pitch).flat_map(|row| &row[..row_bytes]).copied()),
+            let data = if row_bytes == pitch {
+                Bytes::copy_from_slice(data)
+            } else {
+                Bytes::from_iter(data.chunks_exact(pitch).flat_map(|row| &row[..row_bytes]).copied())
             };
             let dims = &own.dims[at];
             let shape = if self.spec.has_batch_axis() { with_rows(rows, dims) } else { dims.clone() };

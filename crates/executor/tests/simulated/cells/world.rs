@@ -140,9 +140,12 @@ impl World {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let models: Vec<Knobs> = (0..rng.within(1, 3)).map(|_| model(rng)).collect();
         let ahead = rng.coin();
-        let lane = |rng: &mut Rng| match ahead {
-            true => LaneKnobs { horizon_ns: rng.within(100, 3_000), depth: rng.within(2, 5) as u16 },
-            false => LaneKnobs::default(),
+        let lane = |rng: &mut Rng| {
+            if ahead {
+                LaneKnobs { horizon_ns: rng.within(100, 3_000), depth: rng.within(2, 5) as u16 }
+            } else {
+                LaneKnobs::default()
+            }
         };
         let lanes = (0..rng.within(1, 3)).map(|_| lane(rng)).collect();
         let mean_gap = rng.within(20, 600);

@@ -33,9 +33,8 @@ fn reduced(own: &[Dim], rows: Option<usize>, axes: &[usize], keep: bool) -> Outc
         Some(rows) => Ok(Some(rows - axes.iter().filter(|&&axis| axis < rows).count())),
         None => Ok(None),
     };
-    let shorten = |(axis, length): (usize, &Dim)| match axes.contains(&axis) {
-        true => keep.then(|| Some(Size::from(1))),
-        false => Some(length.clone()),
+    let shorten = |(axis, length): (usize, &Dim)| {
+        if axes.contains(&axis) { keep.then(|| Some(Size::from(1))) } else { Some(length.clone()) }
     };
     Outcome::new(own.iter().enumerate().filter_map(shorten).collect(), track)
 }
@@ -135,15 +134,16 @@ pub(super) fn recurrent(call: &Call<'_>) -> Outcomes {
         None => call.dims(2)?.last()?.clone(),
     };
     let directions = Some(Size::from(directions));
-    let (every, last) = match rows_first {
-        true => (
+    let (every, last) = if rows_first {
+        (
             vec![batch.clone(), steps.clone(), directions.clone(), hidden.clone()],
             vec![batch.clone(), directions, hidden],
-        ),
-        false => (
+        )
+    } else {
+        (
             vec![steps.clone(), directions.clone(), batch.clone(), hidden.clone()],
             vec![directions, batch.clone(), hidden],
-        ),
+        )
     };
     let (own, in_every, in_last) = if rows_first { (0, 0, 0) } else { (1, 2, 1) };
     // Sequence lengths carry the rows on their only axis, initial states on the same axis as the last states.

@@ -557,9 +557,10 @@ impl Run {
             self.run_again(&task, &count);
         }
         self.begin(lane)?;
-        match fails {
-            true => self.act(Event::Failed { task: id })?,
-            false => self.act(Event::Completed { task: id, rows: &outcomes })?,
+        if fails {
+            self.act(Event::Failed { task: id })?
+        } else {
+            self.act(Event::Completed { task: id, rows: &outcomes })?
         }
         match (fails && task.rows.len() == 1).then(|| count.first()).flatten() {
             Some(row) if self.known[&row.req.0].end.is_none() => {
