@@ -48,7 +48,7 @@ pub(super) const OWN_KEYS: [&str; 10] =
 /// The parameter whose text is the YAML or JSON of all settings that are more than a single value.
 pub(super) const STRUCTURED: &str = "paternoster";
 
-/// Maps paths in `ModelConfig` (`input[0].dims`), and those that begin with one of [`OWN_KEYS`]
+/// Maps paths in `ModelConfig` (`input[0].dims`), and those that begin with one of `OWN_KEYS`
 /// (`unfold[0].chain.cell`), to the keys of the user's file and their positions.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {

@@ -9,7 +9,8 @@ use super::{replay::Replay, surface::Surface, table::ModelTable};
 pub struct Setup {
     /// The models, each on every device.
     pub models: Vec<Served>,
-    /// Number of devices, at least 1, each with its own core. The [router](crate::router) chooses among them.
+    /// Number of devices, at least 1, each with its own core. The [router](paternoster_batching::router) chooses among
+    /// them.
     pub devices: u16,
     /// Devices that are lost, with the times.
     pub lost: Vec<(Ns, u16)>,
