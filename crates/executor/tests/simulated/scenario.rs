@@ -163,7 +163,7 @@ fn queueing(rng: &mut Rng, whole: u64) -> QueueingKnobs {
         default_priority_level: 2,
         default_queue,
         level_queues: Vec::new(),
-        bucket_width: rng.permille(500).then(|| if rng.coin() { rng.within(4, 16) as u32 } else { 0 }),
+        bucket_width: rng.permille(700).then(|| if rng.permille(200) { rng.within(4, 16) as u32 } else { 0 }),
         hold_until_waiting: 0,
         hold_until_backlog: 0,
     }
