@@ -14,7 +14,7 @@ from clients import tensor
 from conftest import ROOT, Server
 from test_cards_stages import NET, TOLERANCE, WIDTH, convolution, model_of
 
-SOURCES = ROOT / "src" / "device" / "cuda"
+SOURCES = ROOT / "crates" / "device" / "src" / "cuda"
 #: What libraries of CUDA 12.4 say of themselves.
 VERSIONS = {
     "libnvrtc.so.12": "int nvrtcVersion(int* major, int* minor) { *major = 12; *minor = 4; return 0; }",

@@ -12,6 +12,7 @@ LENGTHS = (100, 57, 33)
 TOGETHER = """
 dynamic_batching { preferred_batch_size: 3 max_queue_delay_microseconds: 5000000 }
 parameters { key: "pad.speech" value { string_value: "T=0" } }
+parameters { key: "batching.bucket_width" value { string_value: "0" } }
 """
 BOUNDS = [constant(name, [value]) for name, value in (("start", 0), ("end", 2**62), ("axis", 1), ("step", 2))]
 
