@@ -44,7 +44,7 @@ tools:
 	@$(FETCH) perf_analyzer grpcurl
 
 # Cargo compiles while the rest is fetched. If something cannot be fetched, the reason comes last.
-compile_and_fetch = cargo build --profile $(1) & building=$$!; $(FETCH_SETUP) || { kill $$building; exit 1; }; wait $$building
+compile_and_fetch = cargo build --package paternoster --profile $(1) & building=$$!; $(FETCH_SETUP) || { kill $$building; exit 1; }; wait $$building
 build:
 	$(call compile_and_fetch,release)
 	@$(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); import fetch; fetch.beside(sys.argv[1])' "$(BINARY)"
@@ -154,7 +154,7 @@ scaling: build
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
 # where `git diff` then shows what changed.
 figures:
-	cargo build --release
+	cargo build --package paternoster --release
 	@$(PYTHON) scripts/figures.py
 
 timelines: build

@@ -1,6 +1,6 @@
 """Counts how often threads wait for locks, by the place in the code: a table of docs/benchmarks/scaling.md.
 
-    CARGO_PROFILE_RELEASE_STRIP=none cargo build --release
+    CARGO_PROFILE_RELEASE_STRIP=none cargo build --package paternoster --release
     sudo python scripts/contention.py [--threads 2,4,8] [--seconds 5]
 
 Taking a free lock is one instruction at the place itself. Only a thread that finds the lock taken calls the lock's slow
