@@ -85,7 +85,8 @@ pub struct SimulateArgs {
     /// Arrivals of the requests: poisson, stepped, ramp or bursts
     #[arg(long, value_name = "NAME", default_value = "poisson")]
     pub arrivals: String,
-    /// Rates as shares of the peak that 'window' ('cellular' for models of cells) reaches while requests always wait
+    /// Rates as shares of the peak that 'window' reaches while requests always wait and are padded to the longest in a
+    /// batch ('cellular' for models of cells)
     /// [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = above_zero, conflicts_with = "rate")]
     pub load: Vec<f64>,
