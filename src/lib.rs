@@ -3,15 +3,11 @@
 //! Modules are listed as data flows through them; a module imports only from modules below it (`docs/architecture.md`).
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
-// Modules without a clock run in virtual time, and alike on every run. Those that have one say here what for.
+// Modules that read a clock say here what for.
 #![warn(clippy::disallowed_types)]
 
 #[cfg(all(test, not(feature = "tools")))]
 compile_error!("tests run on the example models and with drawn loads: they need the feature 'tools'");
-
-// What the tests of the core are made of is made again into those of the pool, and names the crate.
-#[cfg(test)]
-extern crate self as paternoster;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

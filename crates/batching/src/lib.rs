@@ -21,11 +21,15 @@
 //!   loaded version, and the context in which a step changes it.
 //! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
 //! - `graph`, `steps`, `cost`: the stages or cells that a request runs through, how many steps it takes, and how long
-//!   they take. `arbiter`: picks the
-//!   version that gets a free lane.
+//!   they take. `arbiter`: picks the version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
-//! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain
-//!   data. `hold`: the form of the invariants.
+//! - `knob`: settings as configurations write them. `offer`, `event`, `knobs`, `counters`, `ids`: plain data. `hold`:
+//!   the form of the invariants.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+// Nothing here has a clock: the same events give the same actions on every run.
+#![warn(clippy::disallowed_types)]
+
 mod arbiter;
 mod batches;
 mod cells;

@@ -28,7 +28,7 @@ pub(super) struct StepCounts {
     expected: Vec<Option<u32>>,
 }
 
-/// Requests whose inputs are about equally long, told by the nodes that their graphs have at most.
+/// Requests whose inputs are about equally long, judged by the most nodes that their graphs may have.
 #[derive(Debug)]
 struct Bin {
     number: u32,

@@ -6,6 +6,8 @@
 //! responses per request, for tests of streaming.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+// Programs have no clock: the executor measures them.
+#![warn(clippy::disallowed_types)]
 
 mod batch_axes;
 mod card;

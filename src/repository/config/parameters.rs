@@ -1,5 +1,5 @@
 //! Settings of this server among the `parameters` of `ModelConfig`, which has no fields for them. A setting with a
-//! single value is a parameter of its own, whose key is its path in `model.yaml` (`batching.lazy.max_depth`). All
+//! single value is one parameter, whose key is its path in `model.yaml` (`batching.lazy.max_depth`). All
 //! others, such as stages and cells, are in the one parameter `paternoster`, whose text is the YAML or JSON of
 //! `model.yaml`.
 
@@ -126,9 +126,17 @@ fn is_structured(key: &str) -> bool {
     key.starts_with("stages.") || matches!(key.split('.').next(), Some("exits" | "cells" | "unfold"))
 }
 
+/// Longest value that a refusal shows.
+const MOST_SHOWN_BYTES: usize = 128;
+
 /// The refusal of such a parameter, which shows what takes its place.
 fn moved(key: &str, parameters: &Parameters) -> String {
-    let text = |key: &str| parameters.get(key).map_or("", |parameter| parameter.string_value.trim());
+    let text = |key: &str| {
+        let text = parameters.get(key).map_or("", |parameter| parameter.string_value.trim());
+        if text.len() > MOST_SHOWN_BYTES { "…" } else { text }
+    };
+    // A segment whose kind is missing is shown as the most common one.
+    let kind_of = |segment: &str| Some(text(&format!("unfold.{segment}.kind"))).filter(|kind| !kind.is_empty());
     let mut parts: Vec<&str> = key.splitn(if key.starts_with("stages") { 2 } else { 4 }, '.').collect();
     let mut new = match text(key) {
         number if key.starts_with("stages") => json!(number),
@@ -138,7 +146,7 @@ fn moved(key: &str, parameters: &Parameters) -> String {
     while let Some(part) = parts.pop() {
         new = match parts[..] {
             ["unfold", _] if part == "kind" => json!({ text(key): {} }),
-            ["unfold", number] => json!({ text(&format!("unfold.{number}.kind")): { part: new } }),
+            ["unfold", segment] => json!({ kind_of(segment).unwrap_or("chain"): { part: new } }),
             ["stages" | "exits" | "unfold"] => json!([new]),
             _ => json!({ part: new }),
         };
@@ -305,7 +313,8 @@ pub(super) mod tests {
                        "unfold": [{"chain": {"cell": "c", "over": {"y": "x"}, "emit": {"z": "all(h)"}}}]}"#;
         let [yaml, json] = [yaml, json].map(|text| folded(&[(STRUCTURED, text)]).expect("it is sound"));
         assert_eq!(yaml, json);
-        let knobs = "batching: { policy: lazy, lazy: { max_depth: 2 } }\ninstance: { lengths: { n: [2, 3] } }\nengine: openvino";
+        let knobs = "batching: { policy: lazy, lazy: { max_depth: 2 } }\n\
+                     instance: { lengths: { n: [2, 3] } }\nengine: openvino";
         let flat = [
             ("batching.policy", "lazy"),
             ("batching.lazy.max_depth", "2"),
@@ -368,7 +377,8 @@ pub(super) mod tests {
         let twice = |key: &str, value: &str, text: &str| refusal(&[(key, value), (STRUCTURED, text)]);
         assert_eq!(
             twice("batching.policy", "lazy", "engine: openvino\nbatching: { policy: window }"),
-            "parameters[batching.policy]: the parameter 'paternoster' gives this too, in its line 2, column 13: remove one"
+            "parameters[batching.policy]: the parameter 'paternoster' gives this too, in its line 2, column 13: \
+             remove one"
         );
         let stages = twice("stages", "2", "stages: [a]");
         assert!(stages.starts_with("parameters[stages]: the parameter 'paternoster' gives this too"), "{stages}");
@@ -402,6 +412,10 @@ pub(super) mod tests {
              segments: expected the YAML or JSON of model.yaml in the parameter 'paternoster', such as \
              {\"cells\":{\"c\":{\"priority\":1}}}"
         );
+        let alone = refusal(&[("unfold.0.over.word", "source")]);
+        assert!(alone.ends_with(r#"such as {"unfold":[{"chain":{"over":{"word":"source"}}}]}"#), "{alone}");
+        let long = refusal(&[("cells.c.program", &"x".repeat(4096))]);
+        assert!(long.ends_with(r#"such as {"cells":{"c":{"program":"…"}}}"#), "{long}");
         for key in ["exits", "cells", "unfold", "cells.step"] {
             assert!(refusal(&[(key, "1")]).contains("no longer give"), "{key}");
         }

@@ -142,14 +142,14 @@ pub struct CudaWork {
 }
 
 impl Cuda {
-    /// Opens a card. `told` is notified of completions on the poller's thread.
+    /// Opens a card. `listener` is notified of completions on the poller's thread.
     ///
     /// # Errors
     /// If the card cannot be opened, has too little memory, or the kernels of every operation cannot be compiled.
     pub fn open(
         options: &CudaOptions,
         compiler: &Compiler,
-        told: Arc<dyn CompletionListener>,
+        listener: Arc<dyn CompletionListener>,
     ) -> Result<Self, DeviceError> {
         let context = Context::retain(options.ordinal, options.memory_bytes)?;
         let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -167,7 +167,7 @@ impl Cuda {
         let queue = |index| Queue::new(&context, StreamId(index), blocks, &signals, &frame, &capturing);
         let queues: Vec<Queue> = (0..streams).map(queue).collect::<Result<_, _>>()?;
         let polled = queues.iter().map(|queue| Arc::clone(&queue.stream)).collect();
-        let poller = signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, told)?;
+        let poller = signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, listener)?;
         let buffers = Registry::default();
         Ok(Self {
             context,

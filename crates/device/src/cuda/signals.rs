@@ -106,7 +106,7 @@ pub(super) fn poll(
     signals: Arc<Signals>,
     context: Arc<Context>,
     streams: Vec<Arc<Stream>>,
-    told: Arc<dyn CompletionListener>,
+    listener: Arc<dyn CompletionListener>,
 ) -> Result<JoinHandle<()>, DeviceError> {
     let (entering, entered) = mpsc::sync_channel(1);
     let poller = move || {
@@ -114,8 +114,8 @@ pub(super) fn poll(
         let goes_on = has_context.is_ok();
         // The caller is waiting, so this cannot fail.
         let _ = entering.send(has_context);
-        if goes_on && let Err(reason) = signals.run(&streams, &*told) {
-            told.lost(&reason.to_string());
+        if goes_on && let Err(reason) = signals.run(&streams, &*listener) {
+            listener.lost(&reason.to_string());
         }
     };
     let cannot_start = |error| DeviceError::Driver(format!("the poller cannot be started: {error}"));
@@ -149,7 +149,7 @@ fn complete_of(
 
 impl Signals {
     /// Polls until [`Self::end`], and reports completed launches.
-    fn run(&self, streams: &[Arc<Stream>], told: &dyn CompletionListener) -> Result<(), DeviceError> {
+    fn run(&self, streams: &[Arc<Stream>], listener: &dyn CompletionListener) -> Result<(), DeviceError> {
         let mut ended = Vec::new();
         let mut spins = 0;
         let mut asked = Instant::now();
@@ -157,7 +157,7 @@ impl Signals {
             if !ended.is_empty() {
                 // A launch that waited for another was issued after it, so the order of issue respects all waits.
                 ended.sort_unstable_by_key(|(serial, _)| *serial);
-                ended.drain(..).for_each(|(_, operation)| told.ended(operation));
+                ended.drain(..).for_each(|(_, operation)| listener.ended(operation));
                 spins = 0;
                 continue;
             }

@@ -162,7 +162,7 @@ impl Cells {
         self.targets.iter().take(LOOKED_AT).map(|&(_, request_ix)| request_ix)
     }
 
-    /// Forgets targets that have passed: nobody can meet them.
+    /// Removes targets that have passed, which can no longer be met.
     fn forget_targets(&mut self, now: Ns) {
         while self.targets.first().is_some_and(|&(target, _)| target <= now) {
             self.targets.pop_first();
