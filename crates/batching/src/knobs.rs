@@ -43,7 +43,10 @@ pub struct CellularKnobs {
     pub segments: Vec<SegmentKnobs>,
     /// Number of state slots for boarded requests: a chain takes one, a tree one per node.
     pub slots: u32,
-    /// Maximum number of consecutive tasks of one type per lane, at least 1 (the paper's MaxTasksToSubmit).
+    /// Choose the next type by algorithm 1 of BatchMaker instead of by mean latency.
+    pub paper: bool,
+    /// Maximum number of consecutive tasks of one type per lane, at least 1 (the paper's MaxTasksToSubmit). Only used
+    /// with `paper`, as are the cells' priorities and least rows of follow-up tasks.
     pub max_tasks: u16,
     /// Inner nodes of a tree wait only for their own children. In the paper they wait for all leaves (section 4.4).
     pub frontier: bool,
@@ -57,7 +60,8 @@ pub struct CellularKnobs {
     /// How long waiting requests wait for a fuller batch before they board, while no node is ready; `None`: they board
     /// at any task.
     pub window: Option<WindowKnobs>,
-    /// Choose the next type by slack and progress, as in LazyBatching, instead of by algorithm 1.
+    /// Let requests that would become late veto tasks of types that they do not need, as in LazyBatching. Not used with
+    /// `paper`.
     pub lazy: Option<LazyCellKnobs>,
 }
 
@@ -68,6 +72,7 @@ impl Default for CellularKnobs {
             cells: Vec::new(),
             segments: Vec::new(),
             slots: 65_536,
+            paper: false,
             max_tasks: 5,
             frontier: true,
             merge_requests: None,
@@ -81,9 +86,6 @@ impl Default for CellularKnobs {
 /// Parameters of LazyBatching over cells (section IV).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LazyCellKnobs {
-    /// Maximum time that the most advanced type waits for newcomers to catch up. `None`: half the execution time of a
-    /// request whose cells run in their largest batches.
-    pub max_catch_up_ns: Option<Ns>,
     /// Reject requests that would probably miss the objective, by the steps that others took, instead of serving them
     /// late.
     pub reject_late: bool,

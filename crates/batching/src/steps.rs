@@ -7,6 +7,9 @@ use super::SegmentKnobs;
 /// most as many steps as this share of like requests, and at least as many as all but this share.
 pub(super) const PROBABLY: f64 = 0.9;
 
+/// The share of requests that is meant by the steps of a typical request.
+pub(super) const MEDIAN: f64 = 0.5;
+
 /// Share of an observation's weight that remains after the next one, so about 128 requests count.
 const KEPT: f64 = 1.0 - 1.0 / 128.0;
 

@@ -58,9 +58,8 @@ outputs:
     dtype: FP32
     dims: [HIDDEN]
 cells:
-  # Newcomers are projected first, so that they share the next step.
-  project: { program: project.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64], priority: 1 }
-  step: { program: step.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], priority: 2 }
+  project: { program: project.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
+  step: { program: step.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] }
 unfold:
   - stage: { cell: project, over: tokens, as: x }
   - chain:

@@ -224,7 +224,7 @@ mod tests {
         };
         assert_eq!(sizes("cellular", ALONE), (vec![512, 256], 5, true, 512, 2));
         assert_eq!(sizes("auto", Circumstances { depth: 5, ..ALONE }), (vec![512, 256], 5, true, 512, 10));
-        let knobs = "cellular: { max_tasks: 2, frontier: false }, max_batch_size: 300";
+        let knobs = "cellular: { mode: paper, max_tasks: 2, frontier: false }, max_batch_size: 300";
         assert_eq!(sizes(knobs, Circumstances { max_batch: Some(64), ..ALONE }), (vec![300, 256], 2, false, 300, 2));
         assert_eq!(sizes("cellular", Circumstances { max_batch: Some(64), ..ALONE }).0, [64, 64]);
         let refusal = of_cells("lstm", "cellular, max_batch_size: 0", ALONE).expect_err("no batch");
@@ -243,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_model_without_cells_is_not_cellular() {
-        let refusal = read("cellular: { max_tasks: 2 }", ALONE).expect_err("it has none");
+        let refusal = read("cellular: { slots: 2 }", ALONE).expect_err("it has none");
         let expected = "has no cells: expected a model whose requests unfold, as 'lstm' of the table 'v100'";
-        assert_eq!(refusal, format!("policy 'cellular: {{ max_tasks: 2 }}': the model 'bert-base' {expected}"));
+        assert_eq!(refusal, format!("policy 'cellular: {{ slots: 2 }}': the model 'bert-base' {expected}"));
     }
 }

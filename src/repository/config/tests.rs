@@ -301,7 +301,9 @@ fn segments() -> impl Strategy<Value = String> {
 fn cells_text() -> impl Strategy<Value = String> {
     let knobs = (maybe(1_u32..1_000_000), maybe(1_u16..1_000), maybe(any::<bool>()), maybe(1_u32..65_536));
     let knobs = knobs.prop_map(|(slots, tasks, frontier, merged)| {
-        section(vec![("slots", slots), ("max_tasks", tasks), ("frontier", frontier), ("merge_requests", merged)])
+        let mode = Some("paper".to_owned());
+        let keys = [("mode", mode), ("slots", slots), ("max_tasks", tasks), ("frontier", frontier)];
+        section(keys.into_iter().chain([("merge_requests", merged)]).collect())
     });
     let policy = select(&["auto", "cellular"][..]);
     (select(&["", "max_batch_size: 0\n", "max_batch_size: 1\n"][..]), cell(), cell(), segments(), policy, knobs)

@@ -47,7 +47,7 @@ fn requests_join_and_leave_at_every_step() {
         for (request, steps, _) in lengths.iter().filter(|(_, _, at)| *at == tick) {
             cells.board(*request, Box::new([Unfolded::Steps(*steps)]));
         }
-        let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true) else { break };
+        let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0) else { break };
         let (rows, done) = run(&mut cells, cell, LANE);
         tasks.push(rows);
         ended.extend(done.into_iter().map(|request| (request, tick + 1)));
@@ -76,7 +76,7 @@ fn a_tree_of_16_leaves_has_15_inner_nodes() {
     let mut cells = trees(64, false);
     cells.board(0, Box::new([Unfolded::Tree(complete(16))]));
     let mut sizes = Vec::new();
-    while let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true) {
+    while let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0) {
         let (rows, done) = run(&mut cells, cell, LANE);
         sizes.push((cell.0, rows.len(), done.len()));
     }
@@ -89,7 +89,7 @@ fn a_tree_runs_to_its_end_without_going_through_its_leaves_again() {
         let mut cells = trees(64, frontier);
         cells.board(0, Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
         let mut nodes = 0;
-        while let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true) {
+        while let Some(cell) = cells.queues.choose(LANE, None, |_| 0, |_| 0) {
             assert_eq!(cells.visited(0), 0, "after {nodes} nodes");
             nodes += run(&mut cells, cell, LANE).0.len() as u32;
         }
@@ -107,13 +107,13 @@ fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
     for (frontier, then) in [(false, (0, 2)), (true, (1, 1))] {
         let mut cells = trees(2, frontier);
         cells.board(0, Box::new([Unfolded::Tree(complete(4))]));
-        let first = cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true).expect("leaves are ready");
+        let first = cells.queues.choose(LANE, None, |_| 0, |_| 0).expect("leaves are ready");
         assert_eq!(run(&mut cells, first, LANE).0.len(), 2);
-        let mut one = cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true).expect("there is more");
+        let mut one = cells.queues.choose(LANE, None, |_| 0, |_| 0).expect("there is more");
         if frontier {
             // The other two leaves fill a batch, which goes first.
             assert_eq!((one, run(&mut cells, one, LANE).0.len()), (CellId(0), 2));
-            one = cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true).expect("there is more");
+            one = cells.queues.choose(LANE, None, |_| 0, |_| 0).expect("there is more");
         }
         let rows = form(&mut cells, one, LANE).len();
         assert_eq!((one.0, rows), if frontier { (1, 2) } else { then });
@@ -173,7 +173,7 @@ fn a_step_that_failed_ahead_of_the_outcome_that_ended_its_loop_does_not_run_agai
         let done = cells.completed(cell, &first, |_| true);
         assert_eq!(done.len(), usize::from(segments == 1), "the request is done, or goes on with its next segment");
         assert_eq!(cells.queues.first_retry(LANE), None);
-        assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true), (segments == 2).then_some(cell));
+        assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), (segments == 2).then_some(cell));
         let aboard = if segments == 1 { vec![] } else { vec![1] };
         cells.check(aboard, std::iter::empty(), std::iter::empty()).expect("nothing of the step is left");
     }
@@ -232,23 +232,15 @@ fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let both = |first| -> Box<[Unfolded]> { Box::new([Unfolded::Steps(first), Unfolded::Steps(5)]) };
     cells.board(0, both(1));
     cells.board(1, both(2));
-    assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true), Some(CellId(0)));
+    assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), Some(CellId(0)));
     let (_, done) = run(&mut cells, CellId(0), LANE);
     assert!(done.is_empty());
-    assert_eq!(
-        cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true),
-        Some(CellId(1)),
-        "one each: the decoder has priority"
-    );
+    assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), Some(CellId(1)), "one each: the decoder has priority");
     let one = |cell: CellId| u64::from(cell.0 == 0);
-    assert_eq!(cells.queues.choose(LANE, None, one, |_| 0, |_| true), Some(CellId(0)), "with who waits, a full batch");
-    assert_eq!(
-        cells.queues.choose(LANE, None, |_| 0, one, |_| true),
-        Some(CellId(0)),
-        "with what others bring, a full batch"
-    );
+    assert_eq!(cells.queues.choose(LANE, None, one, |_| 0), Some(CellId(0)), "with who waits, a full batch");
+    assert_eq!(cells.queues.choose(LANE, None, |_| 0, one), Some(CellId(0)), "with what others bring, a full batch");
     let decoding = form(&mut cells, CellId(1), LANE);
-    assert_eq!(cells.queues.choose(OTHER, None, |_| 0, |_| 0, |_| true), Some(CellId(0)), "nothing runs of it");
+    assert_eq!(cells.queues.choose(OTHER, None, |_| 0, |_| 0), Some(CellId(0)), "nothing runs of it");
     cells.completed(CellId(1), &decoding, |_| false);
 }
 
@@ -267,7 +259,7 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     let (rows, done) = run(&mut cells, CellId(0), LANE);
     assert_eq!((rows, done), (vec![0, 2, 1], vec![0, 1, 2]));
     assert_eq!(cells.free_slots.count(), SLOTS);
-    assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0, |_| true), None);
+    assert_eq!(cells.queues.choose(LANE, None, |_| 0, |_| 0), None);
 }
 
 #[test]

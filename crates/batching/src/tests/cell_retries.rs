@@ -2,7 +2,7 @@
 
 use paternoster_model::unfold::Unfolded;
 
-use super::cellular::{cell, cellular, chain, core, done, failed, merging, request, said, tree};
+use super::cellular::{cell, cellular, chain, core, done, failed, merging, paper, request, said, tree};
 use crate::{
     Arrival, CellId, CellKind, CellKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
     ModelId, Next, Policy, ReqId, RowOutcome, SegmentKnobs, StageKnobs, TaskId,
@@ -179,10 +179,10 @@ fn versions_that_share_a_task_run_their_rows_again_apart() {
 }
 
 #[test]
-fn a_type_with_rows_that_run_again_goes_before_full_ones_of_its_priority_and_behind_those_of_a_higher() {
+fn by_algorithm_1_rows_that_run_again_go_before_full_ones_of_their_priority_and_behind_those_of_a_higher() {
     for (priority, expected) in [(2, "#3 cell 0: 4.0 5.0"), (1, "#3 cell 1: 1.1 2.1")] {
         let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
-        let mut traced = TextCore::new(cellular(&[cell(4, 2), cell(2, priority)], &segments, 99));
+        let mut traced = TextCore::new(paper(cellular(&[cell(4, 2), cell(2, priority)], &segments, 99)));
         assert_eq!(traced.arrives(1, &[1, 1]), "#0 cell 0: 1.0");
         (2..6).for_each(|req| assert_eq!(traced.arrives(req, &[1, 1]), ""));
         assert_eq!(traced.step(done(0)), "#1 cell 0: 2.0 3.0 4.0 5.0");

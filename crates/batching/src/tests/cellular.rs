@@ -78,6 +78,14 @@ fn newcomers_board_at_the_next_cell_and_each_leaves_with_its_own_last() {
     assert_eq!(step(done(3)), "1 Completed");
 }
 
+/// Returns the knobs with algorithm 1 of BatchMaker.
+pub(super) fn paper(mut knobs: Knobs) -> Knobs {
+    if let Policy::Cellular(cellular) = &mut knobs.policy {
+        cellular.paper = true;
+    }
+    knobs
+}
+
 /// Returns the knobs with the graphs of `requests` requests merged.
 pub(super) fn merging(mut knobs: Knobs, requests: u32) -> Knobs {
     if let Policy::Cellular(cellular) = &mut knobs.policy {
@@ -196,7 +204,7 @@ fn a_round_ends_after_so_many_tasks_or_when_too_few_rows_are_left() {
         knobs.latencies = Some(CostTable { stages: vec![takes(10), takes(10)] });
         knobs.stages = StageKnobs::chain(2);
         if let Policy::Cellular(cellular) = &mut knobs.policy {
-            cellular.max_tasks = 3;
+            (cellular.paper, cellular.max_tasks) = (true, 3);
         }
         let mut core = core(knobs, 1, ahead);
         let mut step = |event| said(&core.step(0, event));

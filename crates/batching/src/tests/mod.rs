@@ -8,9 +8,9 @@
 mod adaptive;
 mod buckets;
 mod cell_retries;
+mod cells_gain;
 mod cells_lazy;
 mod cellular;
-mod coalescing;
 mod cost;
 mod deadlocks;
 mod decoders;

@@ -133,10 +133,10 @@ fn cells_of_one_kind_of_one_version_share_a_task_that_counts_once() {
         assert_eq!(shared.step(done(0)), "#1 cell 1: 0.1 1.0", "0 in its second segment, 1 in its first");
         let counters = shared.0.counters()[0].1;
         assert_eq!((counters.running_tasks, counters.tasks_launched, counters.rows_launched), (1, 2, 3));
-        assert_eq!(shared.step(done(1)), "#2 cell 0: 1.1 0.2");
-        assert_eq!(shared.step(failed(2)), "#3 cell 0: 1.1", "each cell's rows by themselves");
-        assert_eq!(shared.step(done(3)), "#4 cell 1: 0.2");
-        assert_eq!(shared.step(done(4)), "0 Completed; #5 cell 1: 1.2");
+        assert_eq!(shared.step(done(1)), "#2 cell 1: 0.2 1.1");
+        assert_eq!(shared.step(failed(2)), "#3 cell 1: 0.2", "each cell's rows by themselves");
+        assert_eq!(shared.step(done(3)), "0 Completed; #4 cell 0: 1.1");
+        assert_eq!(shared.step(done(4)), "#5 cell 1: 1.2");
         assert_eq!(shared.step(done(5)), "1 Completed");
     }
 }

@@ -240,7 +240,7 @@ fn a_round_ends_after_max_tasks_and_the_other_type_goes_next() {
             let pool = journaled(1, DEPTH, Some(Arc::clone(&journal)));
             let (spec, mut knobs, programs) = Form::TwoLayers.version(MAX_ROWS, 8);
             match &mut knobs.policy {
-                Policy::Cellular(cellular) => cellular.max_tasks = max_tasks,
+                Policy::Cellular(cellular) => (cellular.paper, cellular.max_tasks) = (true, max_tasks),
                 other => panic!("{other:?} has no rounds"),
             }
             let handle = Arc::new(running::on_cards(&pool, (spec, knobs, programs)).expect("the card has room"));

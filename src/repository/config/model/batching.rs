@@ -11,8 +11,8 @@ use crate::{
     batching::{
         self, CellularKnobs, Policy, PolicyKind, QueueSettings, QueueingSettings,
         knob::{
-            Above0, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, ModelTraits, Positive, Whole,
-            Within,
+            Above0, Count, DAY_MS, DAY_US, FromSettings, KnobRefusal, Long, Milliseconds, Mode, ModelTraits, Positive,
+            Whole, Within,
         },
     },
     repository::config::{
@@ -94,7 +94,9 @@ pub struct NoKnobs {}
 pub struct CellularSettings {
     /// Number of slots for the state of requests that have boarded. Default: 65536.
     pub slots: Option<Whole<u32, 1, { 1 << 24 }>>,
-    /// Maximum number of consecutive tasks of one type for a lane (MaxTasksToSubmit). Default: 5.
+    /// `default`, or `paper`: algorithm 1 of BatchMaker chooses the type that runs next.
+    pub mode: Option<Mode>,
+    /// Maximum number of consecutive tasks of one type for a lane (MaxTasksToSubmit), in the mode `paper`. Default: 5.
     pub max_tasks: Option<Whole<u16, 1, 1_000>>,
     /// Whether an inner node of a tree waits only for its own children. Default: `true`.
     pub frontier: Option<bool>,

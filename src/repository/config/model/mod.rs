@@ -217,10 +217,11 @@ pub struct Cell {
     pub program: NonEmptyText,
     /// Sizes of its batches in rows, ascending; the last is the largest that runs (Bsizes). Default: `[64]`.
     pub batch_sizes: Option<Vec<Rows>>,
-    /// Minimum number of rows for another task of the same type; with fewer, another type runs.
-    /// Default: a quarter of the largest batch.
+    /// Minimum number of rows for another task of the same type; with fewer, another type runs. Only in the mode
+    /// `paper` of `cellular`. Default: a quarter of the largest batch.
     pub min_followup: Option<Rows>,
-    /// Priority among the cell types, 1 the highest. Default: types that come later in a request run first.
+    /// Priority among the cell types, 1 the highest. Only in the mode `paper` of `cellular`. Default: types that come
+    /// later in a request run first.
     pub priority: Option<Positive>,
     /// The engine that runs it on the CPU, in place of the model's `engine`.
     pub engine: Option<Parsed<OnnxEngine>>,

@@ -3,7 +3,7 @@
 
 use super::{
     ConfigError, Origin,
-    model::{Auto, PolicyName, Stages},
+    model::{Auto, Cell, CellularSettings, PolicyName, Stages},
     model_config,
     pb::{self, model_config::SchedulingChoice},
     sequences,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::batching::{
     CellularKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
-    knob::{FromSettings, KnobRefusal, ModelTraits, from_us},
+    knob::{FromSettings, KnobRefusal, Mode, ModelTraits, from_us},
 };
 
 /// A configuration, the positions of its values, and its number of stages.
@@ -129,7 +129,12 @@ impl Reader<'_> {
         self.without_window(PolicyKind::Cellular, batching)?;
         let given = self.settings.own.batching.cellular.clone().unwrap_or_default();
         let default = CellularKnobs::default();
+        let paper = given.mode == Some(Mode::Paper);
+        if !paper {
+            self.without_rounds(&given)?;
+        }
         Ok(CellularKnobs {
+            paper,
             slots: given.slots.map_or(default.slots, |slots| slots.0),
             max_tasks: given.max_tasks.map_or(default.max_tasks, |tasks| tasks.0),
             frontier: given.frontier.unwrap_or(default.frontier),
@@ -140,18 +145,40 @@ impl Reader<'_> {
         })
     }
 
+    /// Rejects knobs of algorithm 1.
+    fn without_rounds(self, given: &CellularSettings) -> Result<(), ConfigError> {
+        let of_cell = |cell: &Cell| {
+            let keys = [("priority", cell.priority.is_some()), ("min_followup", cell.min_followup.is_some())];
+            keys.into_iter().find(|(_, is_given)| *is_given).map(|(key, _)| key)
+        };
+        let cells = self.settings.own.cells.iter();
+        let mut of_cells = cells.filter_map(|(name, cell)| of_cell(cell).map(|key| format!("cells.{}.{key}", name.0)));
+        let max_tasks = given.max_tasks.map(|_| "batching.cellular.max_tasks".to_owned());
+        let Some(key) = max_tasks.or_else(|| of_cells.next()) else { return Ok(()) };
+        let message = "only algorithm 1 of BatchMaker uses this: remove it, or choose 'batching.cellular.mode: paper'";
+        Err(self.origin.error(&key, message))
+    }
+
     /// Reads the knobs of `lazy` that apply to cells.
     fn lazy_cells(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
         let given = self.settings.own.batching.lazy.clone().unwrap_or_default();
-        let of_batches = [("predictor", given.predictor.is_some()), ("max_depth", given.max_depth.is_some())];
+        let of_batches = [
+            ("predictor", given.predictor.is_some()),
+            ("max_depth", given.max_depth.is_some()),
+            ("max_catch_up_ms", given.max_catch_up_ms.is_some()),
+        ];
         if let Some((key, _)) = of_batches.into_iter().find(|(_, is_given)| *is_given) {
             let message = "requests that unfold into cells are in no stack of batches: remove this";
             return Err(self.origin.error(&format!("batching.lazy.{key}"), message));
         }
-        let LazyKnobs { max_catch_up_ns, reject_late, .. } =
+        let LazyKnobs { reject_late, .. } =
             LazyKnobs::read(&given, self.traits()).map_err(|refusal| self.refused(refusal))?;
-        let lazy = Some(LazyCellKnobs { max_catch_up_ns, reject_late });
-        Ok(CellularKnobs { lazy, ..self.cellular(batching)? })
+        let cellular = self.cellular(batching)?;
+        if cellular.paper {
+            let message = "algorithm 1 of BatchMaker knows no slack: remove this, or choose the policy 'cellular'";
+            return Err(self.origin.error("batching.cellular.mode", message));
+        }
+        Ok(CellularKnobs { lazy: Some(LazyCellKnobs { reject_late }), ..cellular })
     }
 
     fn sequences(self) -> Result<Option<SequenceKnobs>, ConfigError> {

@@ -98,20 +98,32 @@ fn a_model_of_cells_is_cellular() {
     assert_eq!(named("auto", &CELL), cellular(65_536, 5, true, None));
     let given = [
         ("batching.cellular.slots", "9"),
+        ("batching.cellular.mode", "paper"),
         ("batching.cellular.max_tasks", "2"),
         ("batching.cellular.frontier", "false"),
         ("batching.cellular.merge_requests", "64"),
     ];
-    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false, Some(64)));
-    let lazy = [("batching.lazy.max_catch_up_ms", "2"), ("batching.cellular.slots", "9")];
-    let knobs = LazyCellKnobs { max_catch_up_ns: Some(2_000_000), reject_late: false };
+    let expected = cellular(9, 2, false, Some(64)).map(|policy| match policy {
+        Policy::Cellular(knobs) => Policy::Cellular(CellularKnobs { paper: true, ..knobs }),
+        other => other,
+    });
+    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), expected);
+    let lazy = [("batching.lazy.reject_late", "true"), ("batching.latency_objective_ms", "5")];
+    let lazy = [&lazy[..], &[("batching.cellular.slots", "9")]].concat();
+    let knobs = LazyCellKnobs { reject_late: true };
     let expected = CellularKnobs { lazy: Some(knobs), slots: 9, ..CellularKnobs::default() };
     assert_eq!(named("lazy", &[&CELL[..], &lazy].concat()), Ok(Policy::Cellular(expected)));
-    let of_batches = [&CELL[..], &[("batching.lazy.max_depth", "2")]].concat();
-    assert!(
-        refusal("lazy", &of_batches)
-            .ends_with("requests that unfold into cells are in no stack of batches: remove this")
-    );
+    for of_batches in [("batching.lazy.max_depth", "2"), ("batching.lazy.max_catch_up_ms", "2")] {
+        let found = refusal("lazy", &[&CELL[..], &[of_batches]].concat());
+        let expected = "requests that unfold into cells are in no stack of batches: remove this";
+        assert!(found.contains(of_batches.0) && found.ends_with(expected), "{found}");
+    }
+    let found = refusal("cellular", &[&CELL[..], &[("batching.cellular.max_tasks", "2")]].concat());
+    let expected = "only algorithm 1 of BatchMaker uses this: remove it, or choose 'batching.cellular.mode: paper'";
+    assert!(found.contains("batching.cellular.max_tasks") && found.ends_with(expected), "{found}");
+    let found = refusal("lazy", &[&CELL[..], &[("batching.cellular.mode", "paper")]].concat());
+    let expected = "algorithm 1 of BatchMaker knows no slack: remove this, or choose the policy 'cellular'";
+    assert!(found.contains("batching.cellular.mode") && found.ends_with(expected), "{found}");
     for other in ["serial", "window", "adaptive", "diversity"] {
         let expected = format!("the policy '{other}' does not go with cells: expected auto, cellular or lazy");
         assert!(refusal(other, &CELL).ends_with(&expected), "{other}");

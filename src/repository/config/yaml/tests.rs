@@ -269,11 +269,11 @@ unfold:
 
 #[test]
 fn auto_is_cellular_where_there_are_cells() {
-    let knobs = "batching: { cellular: { slots: 9, max_tasks: 2, frontier: false, merge_requests: 64 } }";
+    let knobs = "batching: { cellular: { slots: 9, mode: paper, frontier: false, merge_requests: 64 } }";
     let expected = [
         ("batching.cellular.frontier", "false"),
-        ("batching.cellular.max_tasks", "2"),
         ("batching.cellular.merge_requests", "64"),
+        ("batching.cellular.mode", "paper"),
         ("batching.cellular.slots", "9"),
         ("paternoster", r#"{"cells":{"c":{"program":"c.onnx"}},"unfold":[{"stage":{"cell":"c"}}]}"#),
     ];

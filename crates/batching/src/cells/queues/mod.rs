@@ -197,20 +197,18 @@ impl Queues {
     /// Returns the cell type that a lane runs next (lines 4 to 10): among the types with a full batch the one of
     /// highest priority; if there is none, among the types without a running task; otherwise among all. A retry counts
     /// as a full batch and goes before others of its priority. `waiting` counts nodes of unboarded requests, `brought`
-    /// nodes in queues of other versions. Types that may not run are left out. `last` is a type that counts as running
-    /// although the lane is idle.
+    /// nodes in queues of other versions. `last` is a type that counts as running although the lane is idle.
     pub(super) fn choose(
         &self,
         lane: LaneId,
         last: Option<CellId>,
         waiting: impl Fn(CellId) -> u64,
         brought: impl Fn(CellId) -> u64,
-        may_run: impl Fn(CellId) -> bool,
     ) -> Option<CellId> {
         let ready = |cell: CellId| self.ready(cell, lane) + waiting(cell);
         let again = |cell: CellId| self.has_retry(cell, lane);
         let all = (0..self.queues.len()).map(|cell| CellId(cell as u16));
-        let cells = || all.clone().filter(|cell| may_run(*cell) && (ready(*cell) > 0 || again(*cell)));
+        let cells = || all.clone().filter(|cell| ready(*cell) > 0 || again(*cell));
         let queue = |cell: CellId| &self.queues[usize::from(cell.0)];
         // The lowest number is the highest priority, as with requests; ties go to the first type.
         let best = |of: &dyn Fn(CellId) -> bool| {

@@ -1,30 +1,28 @@
 //! Scheduling of requests that unfold into cells (BatchMaker section 4.3): which requests board, and which task a lane
 //! gets.
 
-mod catching;
-mod coalescing;
+mod gain;
+mod paper;
+mod slack;
 
 use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use self::{
-    catching::Catching,
-    coalescing::{Candidate, Coalescing},
-};
+use self::{gain::Steps, paper::Round};
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::{
     Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
     ShapeClass, Task, TaskId,
     arbiter::Lane,
-    cost::{Costs, Quantile},
+    cost::Quantile,
     graph::time_of,
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
     offer::Answer,
     policy::filling::Filling,
     queue::SubQueue,
-    steps::PROBABLY,
+    steps::MEDIAN,
     version::{StepContext, Tightest, Version},
 };
 
@@ -37,11 +35,9 @@ pub(crate) struct Cells {
     pub(crate) cells: CellGraphs,
     knobs: CellularKnobs,
     rounds: Vec<Round>,
+    steps: Steps,
     /// Boarded requests by target, without those that are late; empty if the version has no objective.
     targets: BTreeSet<(Ns, RequestIx)>,
-    /// State of `lazy`, if the version uses it.
-    pub(crate) catching: Option<Catching>,
-    coalescing: Coalescing,
     /// How waiting requests wait for a fuller batch, if they do.
     filling: Option<Filling>,
     /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
@@ -60,14 +56,6 @@ pub(crate) struct CellTask {
     pub(crate) is_retry: bool,
 }
 
-/// Consecutive tasks of one type given to a lane.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    lane: LaneId,
-    cell: CellId,
-    tasks: u16,
-}
-
 /// The task that nodes are launched in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -81,17 +69,15 @@ impl Cells {
     pub(crate) fn new(knobs: &CellularKnobs) -> Self {
         let knobs = CellularKnobs { cells: knobs.cells.iter().map(CellKnobs::bounded).collect(), ..knobs.clone() };
         let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
-        let catching = knobs.lazy.map(Catching::new);
-        let coalescing = Coalescing::new(knobs.cells.len(), &knobs.segments);
+        let steps = Steps::new(knobs.cells.len(), &knobs.segments);
         let most = knobs.cells.get(usize::from(cells.first().0)).map_or(1, |cell| cell.max_rows);
         let filling = knobs.window.as_ref().map(|window| Filling::new(most, window));
         Self {
             cells,
             knobs,
             rounds: Vec::new(),
+            steps,
             targets: BTreeSet::new(),
-            catching,
-            coalescing,
             filling,
             merged: BTreeSet::new(),
             tasks: Vec::new(),
@@ -124,7 +110,7 @@ impl Cells {
 
     /// Returns the kind of a type whose tasks may be shared across versions.
     pub(crate) fn kind(&self, cell: CellId) -> Option<CellKind> {
-        let shares = self.catching.is_none() && self.knobs.merge_requests.is_none();
+        let shares = self.knobs.lazy.is_none() && self.knobs.merge_requests.is_none();
         self.knobs.cells[usize::from(cell.0)].kind.filter(|_| shares)
     }
 
@@ -168,49 +154,6 @@ impl Cells {
             self.targets.pop_first();
         }
     }
-
-    /// Returns the type that a lane runs now: the type of its current round if that continues, or else the choice of
-    /// algorithm 1, unless the chosen nodes wait for more of their type. `waiting` is the number of requests that may
-    /// board, each with at least one node of the first type. `brought` counts nodes of other versions that could share
-    /// a task, by type.
-    fn choose(&mut self, costs: &Costs, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
-        let first = self.cells.first();
-        let joined = |cell: CellId| if cell == first { waiting } else { 0 };
-        let brought = |cell: CellId| brought.iter().find(|(own, _)| *own == cell).map_or(0, |(_, nodes)| *nodes);
-        let at = self.rounds.iter().position(|round| round.lane == lane.id).unwrap_or_else(|| {
-            self.rounds.push(Round { lane: lane.id, cell: first, tasks: 0 });
-            self.rounds.len() - 1
-        });
-        let round = &mut self.rounds[at];
-        let own = self.cells.queues.ready(round.cell, lane.id) + joined(round.cell);
-        let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
-        // Rounds exist for submitting tasks ahead, so an idle lane is always scheduled again.
-        if !lane.is_idle()
-            && (1..self.knobs.max_tasks).contains(&round.tasks)
-            && own > 0
-            && own + brought(round.cell) >= enough
-        {
-            round.tasks += 1;
-            return Some(round.cell);
-        }
-        // On a lane that takes one task at a time, no type is ever running when the next is chosen. Counting the last
-        // type as running keeps it from always going first.
-        let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
-        let mut cell = self.cells.queues.choose(lane.id, last, joined, brought, |_| true)?;
-        let queues = &self.cells.queues;
-        let candidate = |cell| Candidate { cell, rows: queues.ready(cell, lane.id) + joined(cell) + brought(cell) };
-        let chosen = candidate(cell);
-        if self.may_wait(chosen, lane.id)
-            && let Some(other) = queues.choose(lane.id, last, joined, brought, |other| other != cell)
-        {
-            let other = candidate(other);
-            if self.waits(costs, chosen, other) {
-                cell = other.cell;
-            }
-        }
-        self.rounds[at] = Round { lane: lane.id, cell, tasks: 1 };
-        Some(cell)
-    }
 }
 
 impl Cells {
@@ -237,9 +180,10 @@ impl Cells {
             _ => u32::MAX,
         };
         let waiting = self.may_board(context.version, context.ledger);
-        let cell = match self.catching {
-            Some(_) => self.choose_lazily(context, lane.id, waiting),
-            None => self.choose(&context.version.costs, lane, waiting, brought),
+        let cell = if self.knobs.paper {
+            self.choose_by_priority(lane, waiting, brought)
+        } else {
+            self.choose_by_gain(context, lane.id, waiting, brought)
         };
         let Some(cell) = cell else { return Answer::Nothing };
         let place = Place { lane: lane.id, task: id, at: 0 };
@@ -346,8 +290,8 @@ impl Cells {
             }
             context.board(request_ix);
             let graph = std::mem::take(&mut context.ledger[request_ix].graph);
-            if let Some(catching) = &mut self.catching {
-                catching.boarded(context.version.graph.nodes(&graph, 0, 0, PROBABLY));
+            if let Some(nodes) = context.version.graph.nodes(&graph, 0, 0, MEDIAN) {
+                self.steps.boarded(&nodes);
             }
             self.cells.board(request_ix, graph);
             if context.version.objective_ns.is_some() {

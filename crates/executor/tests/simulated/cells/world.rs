@@ -202,10 +202,8 @@ fn model(rng: &mut Rng) -> Knobs {
     let sequences = rng
         .permille(400)
         .then(|| SequenceKnobs { max_sequences: rng.within(1, 5) as u32, max_idle_ns: rng.within(200, 20_000) });
-    let lazy = rng.permille(300).then(|| LazyCellKnobs {
-        max_catch_up_ns: rng.coin().then(|| rng.within(50, 5_000)),
-        reject_late: rng.permille(300),
-    });
+    let lazy = rng.permille(300).then(|| LazyCellKnobs { reject_late: rng.permille(300) });
+    let paper = lazy.is_none() && rng.permille(300);
     let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
     let merge_requests = rng.permille(200).then(|| rng.within(1, 8) as u32);
     // Without a draw, so that the worlds of all other models stay as they are.
@@ -214,7 +212,7 @@ fn model(rng: &mut Rng) -> Knobs {
         max_queue_delay_ns: u64::from(slots) * 40,
     });
     let cellular =
-        CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests, sequences, window, lazy };
+        CellularKnobs { cells, segments, slots, paper, max_tasks, frontier, merge_requests, sequences, window, lazy };
     let policy = Policy::Cellular(cellular);
     let objective_ns = rng.permille(300).then_some(20_000);
     let default_queue = QueueKnobs {

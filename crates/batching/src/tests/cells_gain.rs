@@ -1,4 +1,4 @@
-//! Stages that coalesce newcomers: a stage (type 0), then a chain (type 1), on one lane.
+//! Which type of cells runs next: a stage (type 0), then a chain (type 1), on one lane.
 
 use paternoster_model::unfold::Unfolded;
 
@@ -56,71 +56,58 @@ impl Played {
         self.last.clone()
     }
 
-    /// Brings four requests into the chain.
+    /// Brings four requests into the chain, of six steps each.
     fn four_run(fixed_ns: Ns) -> Self {
         let mut played = Self::new(fixed_ns, true);
-        assert_eq!(played.arrives(0, 90), "#0 cell 0: 0.0");
+        assert_eq!(played.arrives(0, 6), "#0 cell 0: 0.0");
         for req in 1..4 {
-            assert_eq!(played.arrives(req, 90), "");
+            assert_eq!(played.arrives(req, 6), "");
         }
-        assert_eq!(played.ends(false), "#1 cell 0: 1.0 2.0 3.0", "a full batch does not wait");
+        assert_eq!(played.ends(false), "#1 cell 0: 1.0 2.0 3.0");
         assert_eq!(played.ends(false), "#2 cell 1: 0.1 1.1 2.1 3.1");
         played
     }
 }
 
 #[test]
-fn a_newcomer_waits_until_its_wait_would_reach_the_delay_of_the_others() {
+fn newcomers_wait_until_they_are_many_enough_beside_the_others() {
     let mut played = Played::four_run(FIXED);
-    assert_eq!(played.arrives(4, 90), "");
-    // The stage delays four rows by 8 ns each; a step delays the newcomer by 20 ns.
-    assert_eq!(played.ends(false), "#3 cell 1: 0.2 1.2 2.2 3.2", "20 < 32");
-    assert_eq!(played.ends(false), "#4 cell 0: 4.0", "40 >= 32");
-    assert_eq!(played.ends(false), "#5 cell 1: 0.3 1.3 2.3 3.3 4.1");
-    assert_eq!(played.arrives(5, 90), "");
-    assert_eq!(played.ends(false), "#6 cell 1: 0.4 1.4 2.4 3.4 4.2", "the next newcomer waits from 0: 20 < 40");
-    assert_eq!(played.arrives(6, 90), "");
-    assert_eq!(played.ends(false), "#7 cell 0: 5.0 6.0", "20 + 2 * 20 >= 40, and both share the task");
+    assert_eq!(played.arrives(4, 6), "");
+    // A stage counts as two steps of 8 ns, a chain has six of 20.
+    assert_eq!(played.ends(false), "#3 cell 1: 0.2 1.2 2.2 3.2", "1 / √(2 · 8) < 4 / √(6 · 20)");
+    assert_eq!(played.arrives(5, 6), "");
+    assert_eq!(played.ends(false), "#4 cell 0: 4.0 5.0", "2 / √(2 · 8) > 4 / √(6 · 20)");
+    assert_eq!(played.ends(false), "#5 cell 1: 0.3 1.3 2.3 3.3 4.1 5.1");
 }
 
 #[test]
-fn newcomers_that_are_many_or_alone_run_at_once() {
+fn a_newcomer_runs_when_the_others_become_few() {
     let mut played = Played::four_run(FIXED);
-    played.arrives(4, 90);
-    played.arrives(5, 90);
-    assert_eq!(played.ends(false), "#3 cell 0: 4.0 5.0", "2 * 20 >= 32");
-    let mut alone = Played::new(FIXED, true);
-    assert_eq!(alone.arrives(0, 1), "#0 cell 0: 0.0");
-    assert_eq!(alone.ends(false), "#1 cell 1: 0.1");
-    assert_eq!(alone.arrives(1, 1), "");
-    assert_eq!(alone.ends(false), "0 Completed; #2 cell 0: 1.0", "no other row would be delayed");
+    played.arrives(4, 6);
+    let launched: Vec<String> = (0..6).map(|_| played.ends(false)).collect();
+    assert!(launched[..5].iter().all(|said| said.contains("cell 1")), "{launched:?}");
+    assert!(launched[5].ends_with("3 Completed; #8 cell 0: 4.0"), "{launched:?}");
 }
 
 #[test]
-fn nodes_do_not_wait_while_times_are_unknown() {
-    let mut played = Played::new(FIXED, false);
-    played.arrives(0, 90);
-    assert_eq!(played.ends(false), "#1 cell 1: 0.1");
-    played.arrives(1, 90);
-    assert_eq!(played.ends(false), "#2 cell 0: 1.0", "the stage has run with one row alone");
+fn a_type_whose_time_is_unknown_or_that_shares_no_fixed_time_runs_at_once() {
+    let mut unknown = Played::new(FIXED, false);
+    unknown.arrives(0, 90);
+    assert_eq!(unknown.ends(false), "#1 cell 1: 0.1");
+    unknown.arrives(1, 90);
+    assert_eq!(unknown.ends(false), "#2 cell 0: 1.0", "the stage has run with one row alone");
+    let mut linear = Played::four_run(0);
+    linear.arrives(4, 6);
+    assert_eq!(linear.ends(false), "#3 cell 0: 4.0", "nothing is gained by waiting for others");
 }
 
 #[test]
 fn a_stage_that_failed_runs_again_at_once() {
     let mut played = Played::four_run(FIXED);
-    played.arrives(4, 90);
-    played.arrives(5, 90);
+    played.arrives(4, 6);
+    played.arrives(5, 6);
     assert_eq!(played.ends(false), "#3 cell 0: 4.0 5.0");
     assert_eq!(played.ends(true), "#4 cell 0: 4.0", "in halves");
     assert_eq!(played.ends(false), "#5 cell 0: 5.0");
     assert_eq!(played.ends(false), "#6 cell 1: 0.2 1.2 2.2 3.2 4.1 5.1");
-}
-
-#[test]
-fn nodes_wait_for_a_few_tasks_of_others_at_most() {
-    let mut played = Played::four_run(100 * STEPS);
-    played.arrives(4, 90);
-    let launched: Vec<String> = (0..9).map(|_| played.ends(false)).collect();
-    assert!(launched[..8].iter().all(|said| said.contains("cell 1")), "{launched:?}");
-    assert_eq!(launched[8], "#11 cell 0: 4.0");
 }

@@ -1,0 +1,64 @@
+//! The slack of boarded requests, which `lazy` over cells observes (LazyBatching section IV-C): the type of those that
+//! cannot spare the time of another type's task is more likely to run next.
+
+use smallvec::SmallVec;
+
+use super::Cells;
+use crate::{
+    CellId, Ns,
+    cost::Quantile,
+    graph::{NodeCounts, time_of},
+    ids::RequestIx,
+    steps::PROBABLY,
+    version::{StepContext, Version},
+};
+
+/// Number of urgent requests, by the type that they run next.
+pub(super) type Urgent = SmallVec<[(CellId, u32); 4]>;
+
+impl Cells {
+    /// Counts, by the type that they run next, the boarded requests that would become late by a task of another type.
+    /// These are requests whose target can probably be met, but not if they wait for the longest task that could run
+    /// instead. One that would miss its target anyway does not count, and takes no other's.
+    pub(super) fn urgent(&self, context: &StepContext<'_>, longest_of_others_ns: impl Fn(CellId) -> Ns) -> Urgent {
+        let mut urgent = Urgent::new();
+        let slack = self.first_targets().filter_map(|request_ix| self.slack(context, request_ix));
+        for (next, _) in slack.filter(|&(next, slack_ns)| slack_ns < longest_of_others_ns(next)) {
+            match urgent.iter_mut().find(|(cell, _)| *cell == next) {
+                Some((_, requests)) => *requests += 1,
+                None => urgent.push((next, 1)),
+            }
+        }
+        urgent
+    }
+
+    /// Returns the type that a boarded request runs next, and its slack; `None` if it has no steps left, if they are
+    /// unknown, or if it will probably miss its target.
+    fn slack(&self, context: &StepContext<'_>, request_ix: RequestIx) -> Option<(CellId, Ns)> {
+        let version = &*context.version;
+        let until_ns = version.target(&context.ledger[request_ix]).checked_sub(context.now)?;
+        let left = self.nodes_left(version, request_ix)?;
+        let (next, _) = *left.iter().find(|(_, nodes)| *nodes > 0)?;
+        let rows = |cell: CellId| self.cells.under_way.min(self.most_rows(cell));
+        let needs_ns = |quantile| time_of(&version.costs, &left, rows, quantile);
+        let can_be_met = needs_ns(Quantile::Mean)? <= until_ns;
+        can_be_met.then_some((next, until_ns.saturating_sub(needs_ns(Quantile::P99)?)))
+    }
+
+    /// Counts, by type, the nodes that a boarded request will probably submit; `None` if that is unknown.
+    pub(super) fn nodes_left(&self, version: &Version, request_ix: RequestIx) -> Option<NodeCounts> {
+        let (graph, segment, submitted) = self.cells.progress(request_ix)?;
+        version.graph.nodes(graph, segment, submitted, PROBABLY)
+    }
+
+    /// Whether a waiting request is rejected because it would probably miss its target: with the steps that all but a
+    /// few like requests exceed.
+    pub(super) fn is_late(&self, context: &StepContext<'_>, request_ix: RequestIx) -> bool {
+        if !self.knobs.lazy.is_some_and(|lazy| lazy.reject_late) {
+            return false;
+        }
+        let (version, request) = (&*context.version, &context.ledger[request_ix]);
+        let needs_ns = version.graph.time_alone(&version.costs, request, Quantile::Mean, 1.0 - PROBABLY);
+        needs_ns.is_some_and(|ns| context.now.saturating_add(ns) > version.target(request))
+    }
+}
