@@ -132,13 +132,13 @@ impl CellPrograms {
             buckets: Box::default(),
         };
         let id = |nodes: &NodeType| CellId(nodes.cell as u16);
-        let segments = self.unfolding.segments.iter().map(|segment| match &segment.types[..] {
-            [leaf, inner] => SegmentKnobs::Tree { leaf: id(leaf), inner: id(inner) },
-            types if segment.nodes == Nodes::Stage => SegmentKnobs::Stage { cell: id(&types[0]) },
-            types if matches!(segment.nodes, Nodes::Decode { until: Some(_), .. }) => {
-                SegmentKnobs::Decode { cell: id(&types[0]), expected_steps: None }
+        let segments = self.unfolding.segments.iter().map(|segment| match (&segment.types[..], &segment.nodes) {
+            ([leaf, inner], _) => SegmentKnobs::Tree { leaf: id(leaf), inner: id(inner) },
+            (types, Nodes::Stage) => SegmentKnobs::Stage { cell: id(&types[0]) },
+            (types, &Nodes::Decode { until: Some(_), expected_steps, .. }) => {
+                SegmentKnobs::Decode { cell: id(&types[0]), expected_steps }
             }
-            types => SegmentKnobs::Steps { cell: id(&types[0]) },
+            (types, _) => SegmentKnobs::Steps { cell: id(&types[0]) },
         });
         (self.unfolding.cells.iter().zip(&self.cells).map(cell).collect(), segments.collect())
     }

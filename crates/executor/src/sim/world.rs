@@ -348,7 +348,9 @@ impl CellModel {
         let length = Expression::Length(0);
         let (cells, types, nodes) = match self.shape {
             Shape::Chain => (step(), steps, Nodes::Chain { steps: length }),
-            Shape::Loop => (step(), steps, Nodes::Decode { max_steps: length, until: Some((0, LAST)) }),
+            Shape::Loop => {
+                (step(), steps, Nodes::Decode { max_steps: length, until: Some((0, LAST)), expected_steps: None })
+            }
             Shape::Tree => {
                 let leaf = cell("leaf", vec![tensor("x", &[])], 2);
                 let inner = cell("inner", vec![tensor("left", &[1]), tensor("right", &[1])], 1);

@@ -188,7 +188,7 @@ impl Form {
         };
         let first = || smallvec![NodeType { cell: 0, inputs: vec![token.clone(), carried(Start::Row(start.clone()))] }];
         let chain = || Nodes::Chain { steps: length() };
-        let decode = || Nodes::Decode { max_steps: length(), until: Some((0, LAST as i64)) };
+        let decode = || Nodes::Decode { max_steps: length(), until: Some((0, LAST as i64)), expected_steps: None };
         let one = |nodes, which, modulus| {
             let segments = vec![segment("only", first(), nodes, which)];
             (vec![step("step", 1)], segments, vec![program(2, modulus)])

@@ -91,6 +91,8 @@ pub enum Nodes<E = Expression, T = usize, O = usize> {
         max_steps: E,
         /// The output, one integer per row, and the value of it that ends the chain.
         until: Option<(O, i64)>,
+        /// Number of nodes that few requests exceed, until enough have ended to know.
+        expected_steps: Option<u32>,
     },
     /// Nodes that each depend on their children: any directed acyclic graph, given with the request.
     Tree {

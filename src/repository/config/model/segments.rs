@@ -103,6 +103,8 @@ pub struct Decode {
     pub cell: NonEmptyText,
     /// Maximum number of steps, an expression such as `len(source) + 50`.
     pub max_steps: Steps,
+    /// Number of steps that nine in ten requests do not exceed, until the server has counted them. With `until`.
+    pub expected_steps: Option<Whole<u32, 1, { 1 << 20 }>>,
     /// Whether each step is answered by a response of its own.
     pub stream: Option<bool>,
     /// Outputs of the previous step, by the input that receives them.

@@ -138,8 +138,13 @@ fn nodes(
                 return Err((format!("until.{}", second.0), message));
             }
             let until = first.map(|(output, value)| (output.0.clone(), value.0));
+            let expected_steps = decode.expected_steps.map(|steps| steps.0);
+            if expected_steps.is_some() && until.is_none() {
+                let message = "without 'until' every request takes max_steps: remove this, or say what ends the loop";
+                return Err(("expected_steps".to_owned(), message.to_owned()));
+            }
             // The number of steps only has an upper bound, so the length of what the loop emits is unknown.
-            (Nodes::Decode { max_steps: expression("max_steps", &decode.max_steps)?, until }, None)
+            (Nodes::Decode { max_steps: expression("max_steps", &decode.max_steps)?, until, expected_steps }, None)
         }
         Segment::Tree(tree) => {
             let children = table.map_or(0, |table| table.input);

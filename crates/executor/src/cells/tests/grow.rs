@@ -73,7 +73,7 @@ fn what_grows_in_a_reversed_chain_begins_with_its_first_step() {
 fn a_loop_reads_its_own_tokens() {
     let next: Row = |inputs| vec![vec![inputs[0].iter().sum::<i64>() + 1]];
     let sources = vec![Source::Grown { output: 0 }];
-    let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 32)) };
+    let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 32)), expected_steps: None };
     let unfolding = Unfolding {
         cells: vec![cell("next", &[("seen", &[-1, 1])], &["next"])],
         segments: vec![segment("decode", steps(0, sources, nodes), vec![emit("tokens", 0, Which::All)])],

@@ -47,7 +47,7 @@ fn a_stage_reads_all_of_an_input() {
 
 #[test]
 fn rows_that_a_loop_may_leave_out_are_not_checked() {
-    let most = Nodes::Decode { max_steps: Expression::Length(0), until: None };
+    let most = Nodes::Decode { max_steps: Expression::Length(0), until: None, expected_steps: None };
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
         segments: vec![segment(

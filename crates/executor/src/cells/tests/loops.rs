@@ -7,7 +7,7 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
     // The digit increases to 3, which ends the loop.
     let cell = cell("step", &[("h", &[1])], &["h_next"]);
     let max_steps = Expression::Number(9);
-    let nodes = steps(0, vec![carried(0, 0)], Nodes::Decode { max_steps, until: Some((0, 3)) });
+    let nodes = steps(0, vec![carried(0, 0)], Nodes::Decode { max_steps, until: Some((0, 3)), expected_steps: None });
     let emits = vec![emit("y0", 0, Which::All), emit("y1", 0, Which::Last)];
     let mut digits = segment("digits", nodes, emits);
     digits.streams = true;

@@ -319,7 +319,7 @@ fn counts(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 fn decoder(streams: bool) -> Result<Tried, String> {
     let start = Start::Tensor(Tensor::Emitted(emitted(0, 0)));
     let source = Source::Carried { output: 0, start, is_kept: false };
-    let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 5)) };
+    let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 5)), expected_steps: None };
     let decode = steps(1, vec![source], nodes);
     let unfolding = Unfolding {
         cells: vec![digit_cell(), cell("next", &[("token", &[1])], &["next"])],

@@ -45,7 +45,7 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     let unfolding = unfolding(vec![
         segment("stage", over(), Nodes::Stage),
         segment("chain", over(), Nodes::Chain { steps: Expression::Length(0) }),
-        segment("decode", carried(), Nodes::Decode { max_steps: longer, until: None }),
+        segment("decode", carried(), Nodes::Decode { max_steps: longer, until: None, expected_steps: None }),
     ]);
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
     let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
@@ -81,7 +81,11 @@ fn a_stage_that_goes_over_rows_is_one_node_and_has_a_row() {
 #[test]
 fn a_loop_runs_once_at_least() {
     let none = Expression::Joined(Operator::Minus, Box::new([Expression::Length(0), Expression::Number(50)]));
-    let unfolding = unfolding(vec![segment("decode", over(), Nodes::Decode { max_steps: none, until: None })]);
+    let unfolding = unfolding(vec![segment(
+        "decode",
+        over(),
+        Nodes::Decode { max_steps: none, until: None, expected_steps: None },
+    )]);
     let graph = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
     assert_eq!(graph.expect("it unfolds").as_ref(), [Unfolded::Steps(1)]);
 }

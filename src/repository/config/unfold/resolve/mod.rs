@@ -113,9 +113,9 @@ impl Resolver<'_> {
         let nodes = match request.nodes.clone() {
             Nodes::Stage => Nodes::Stage,
             Nodes::Chain { steps } => Nodes::Chain { steps },
-            Nodes::Decode { max_steps, until } => {
+            Nodes::Decode { max_steps, until, expected_steps } => {
                 let until = until.map(|(output, value)| Ok::<_, String>((self.output(first, &output)?, value)));
-                Nodes::Decode { max_steps, until: until.transpose()? }
+                Nodes::Decode { max_steps, until: until.transpose()?, expected_steps }
             }
             Nodes::Tree { children, max_nodes } => Nodes::Tree { children, max_nodes },
         };

@@ -77,7 +77,7 @@ fn names_become_numbers() {
     ];
     assert_eq!(decoder.types[..], [NodeType { cell: 1, inputs }]);
     let max_steps = Expression::Joined(Operator::Plus, Box::new(most));
-    assert_eq!(decoder.nodes, Nodes::Decode { max_steps, until: Some((1, 2)) });
+    assert_eq!(decoder.nodes, Nodes::Decode { max_steps, until: Some((1, 2)), expected_steps: None });
     assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }]);
     let (encode, decode) = (&resolved.cells[0], &resolved.cells[1]);
     assert_eq!((encode.name.as_str(), encode.max_rows, encode.min_followup, encode.priority), ("encode", 512, 128, 2));

@@ -24,6 +24,13 @@ const fn emitted(segment: usize, emit: usize) -> Tensor {
 }
 
 #[test]
+fn the_steps_of_a_decoder_may_be_expected() {
+    let text = changed(TRANSLATE, "max_steps:", "expected_steps: 30\n    max_steps:");
+    let nodes = &sound(&text).segments[1].nodes;
+    assert!(matches!(nodes, Nodes::Decode { expected_steps: Some(30), .. }), "{nodes:?}");
+}
+
+#[test]
 fn every_key_of_chain_and_decode_is_read() {
     let encoder = SegmentRequest {
         name: "encoder".to_owned(),
@@ -44,7 +51,7 @@ fn every_key_of_chain_and_decode_is_read() {
     let decode = SegmentRequest {
         name: "decode".to_owned(),
         cells: smallvec![1],
-        nodes: Nodes::Decode { max_steps, until: Some(("next".to_owned(), 2)) },
+        nodes: Nodes::Decode { max_steps, until: Some(("next".to_owned(), 2)), expected_steps: None },
         sources: sources([
             ("token", carried("next", value(1.0))),
             ("h", carried("h_next", Start::Tensor(emitted(0, 1)))),

@@ -52,6 +52,12 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
             "f:13:14: unfold[0].chain.start.h: expected a number, or the name of a tensor, but found a list",
         ),
         (
+            "    until: { next: 2 }\n",
+            "    expected_steps: 30\n",
+            "f:23:5: unfold[1].decode.expected_steps: without 'until' every request takes max_steps: remove this, or say \
+             what ends the loop",
+        ),
+        (
             "max_steps: \"2 * len(encoder.all) + 50\"",
             "max_steps: 1.5",
             "f:24:5: unfold[1].decode.max_steps: expected a number of steps, or an expression such as \"len(tokens) \
