@@ -115,3 +115,29 @@ fn a_draining_version_whose_last_request_is_refused_is_gone() {
     let actions = said(&core.step(90, done(0)));
     assert!(actions.contains("1 Rejected(Late); Drained(ModelId(1))"), "{actions}");
 }
+
+#[test]
+fn a_model_with_an_urgent_request_goes_before_another_at_every_step() {
+    let beside = |objective_ns| {
+        let mut core = core(knobs(false, Some(10_000)), 1, LaneKnobs::default());
+        core.step(0, Event::ModelUp(ModelId(1), knobs(false, Some(objective_ns))));
+        let of = |req, model| Arrival {
+            model: ModelId(model),
+            ..request(req, vec![Unfolded::Steps(1), Unfolded::Steps(2)])
+        };
+        let mut now = 0;
+        let mut launched = vec![said(&core.step(now, Event::Arrived(of(0, 0))))];
+        (1..4).for_each(|req| drop(core.step(now, Event::Arrived(of(req, 0)))));
+        core.step(now, Event::Arrived(of(9, 1)));
+        for task in 0..4 {
+            now += if launched.last().is_some_and(|said| said.contains("cell 0")) { ENCODES } else { DECODES };
+            let mut actions = core.step(now, done(task));
+            actions.retain(|action| !matches!(action, crate::Action::WakeAt(_)));
+            launched.push(said(&actions));
+        }
+        launched
+    };
+    let urgent = ["#1 cell 0: 9.0", "#2 cell 1: 9.1", "#3 cell 1: 9.2", "9 Completed; #4 cell 0: 1.0 2.0 3.0"];
+    assert_eq!(beside(70)[1..], urgent);
+    assert_ne!(beside(10_000)[1..], urgent, "otherwise they take turns");
+}
