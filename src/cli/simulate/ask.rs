@@ -137,10 +137,8 @@ impl<'a> Ask<'a> {
         let ahead = ahead(args);
         let around = Circumstances { lanes: args.lanes, depth: ahead.depth, objective_ms, max_batch: args.max_batch };
         let served = |model: &Model| -> Result<Served, SimulateError> {
-            let table = match policy.stages {
-                None => model.table.clone(),
-                Some(stages) => model.parts.sliced(stages)?.with_boundary(boundary_ns(args)),
-            };
+            let boundary_us = policy.boundary_us.unwrap_or(args.boundary_us);
+            let table = staged(&model.parts, policy.stages.or(args.stages), boundary_us)?;
             let knobs = policy.knobs(&table, around).map_err(SimulateError::Word)?;
             Ok(Served { table, knobs })
         };
@@ -213,8 +211,7 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
         }
     };
     let whole = table.model(name)?.clone();
-    let sliced = args.stages.map(|stages| whole.sliced(stages)).transpose()?;
-    let model = sliced.as_ref().unwrap_or(&whole).with_boundary(boundary_ns(args));
+    let model = staged(&whole, args.stages, args.boundary_us)?;
     let default = usual_workload(&model);
     let given = parts.next().or(args.workload.as_deref());
     let workload = default.map(|default| given.unwrap_or(default).to_owned());
@@ -225,6 +222,12 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
         return Err(SimulateError::Word(message));
     }
     Ok(Model { table: model, parts: whole, share, workload, inputs })
+}
+
+/// Returns a model in this many stages, or in all its parts, with the cost of a boundary.
+fn staged(parts: &ModelTable, stages: Option<usize>, boundary_us: f64) -> Result<ModelTable, SimulateError> {
+    let sliced = stages.map(|stages| parts.sliced(stages)).transpose()?;
+    Ok(sliced.as_ref().unwrap_or(parts).with_boundary((boundary_us * NS_PER_US).round() as u64))
 }
 
 /// Returns the default workload of a model; `None` if all its requests are alike.
@@ -280,8 +283,4 @@ fn front_ns(args: &SimulateArgs) -> Vec<f64> {
     let mut quantiles: Vec<f64> = args.front_us.iter().map(|us| us * NS_PER_US).collect();
     quantiles.sort_by(f64::total_cmp);
     quantiles
-}
-
-fn boundary_ns(args: &SimulateArgs) -> u64 {
-    (args.boundary_us * NS_PER_US).round() as u64
 }

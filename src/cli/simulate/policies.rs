@@ -11,6 +11,9 @@ use crate::{
 /// LazyBatching's oracle: `lazy` with exact knowledge of all times, which only a simulator can have.
 const ORACLE: &str = "oracle";
 
+/// The key that replaces `--boundary-us` for one policy.
+const BOUNDARY: &str = "boundary_us";
+
 /// Placeholder configuration of a model of cells, whose actual cells come from the device table.
 const SOME_CELLS: &str = "cells: { cell: { program: cell.onnx } }\nunfold: [ stage: cell ]\n";
 
@@ -25,14 +28,16 @@ pub(super) struct Circumstances {
 }
 
 /// A policy to simulate: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a `batching`
-/// section (`policy: window, queueing: { … }, window: { … }`). `stages` and `max_batch_size` may be among the keys, and
-/// an own name may precede an equals sign.
+/// section (`policy: window, queueing: { … }, window: { … }`). `stages`, `max_batch_size` and `boundary_us` may be
+/// among the keys, and an own name may precede an equals sign.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     /// Its name in figures and plots.
     pub(super) name: String,
     /// Number of stages, if it sets one.
     pub(super) stages: Option<usize>,
+    /// Time that each of its tasks takes in addition to the table's, if it sets one.
+    pub(super) boundary_us: Option<f64>,
     max_batch: Option<Value>,
     batching: Mapping,
     is_oracle: bool,
@@ -56,6 +61,13 @@ impl Asked {
                 Some(count.ok_or_else(|| format!("policy '{name}': stages: expected a number"))?)
             }
         };
+        let boundary_us = match batching.remove(BOUNDARY) {
+            None => None,
+            Some(given) => {
+                let us = given.as_f64().filter(|us| us.is_finite() && *us >= 0.0);
+                Some(us.ok_or_else(|| format!("policy '{name}': {BOUNDARY}: expected a number from 0"))?)
+            }
+        };
         let is_oracle = batching.get("policy").and_then(Value::as_str) == Some(ORACLE);
         if is_oracle {
             let lazy = PolicyKind::Lazy.name();
@@ -64,7 +76,8 @@ impl Asked {
             }
             batching.insert("policy".into(), lazy.into());
         }
-        Ok(Self { name, stages, max_batch: model.get("max_batch_size").cloned(), batching, is_oracle })
+        let max_batch = model.get("max_batch_size").cloned();
+        Ok(Self { name, stages, boundary_us, max_batch, batching, is_oracle })
     }
 
     /// Returns the knobs of a model under this policy.
@@ -183,6 +196,8 @@ mod tests {
         assert_eq!(Asked::read("window").expect("it is a policy").name, "window");
         let refusal = Asked::read("window, stages: few").expect_err("no number");
         assert_eq!(refusal, "policy 'window, stages: few': stages: expected a number");
+        let refusal = Asked::read("window, boundary_us: -1").expect_err("below zero");
+        assert_eq!(refusal, "policy 'window, boundary_us: -1': boundary_us: expected a number from 0");
     }
 
     #[test]

@@ -8,19 +8,26 @@
 //! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches 70
 //! %, 672 GB/s, 5 µs per launch; 280 W busy, 15 W idle. Its times are not scaled.
 //!
+//! `gnmt-cells`, `transformer-cells` and `las-cells` are the models without that suffix as cells, so that requests at
+//! different steps share a task.
+//!
 //! `v100` is BatchMaker's card, in `v100.rs`. `published` has measured times from publications, in `published.rs`.
 
-use paternoster_batching::{CostPoint, CostTable, Ns};
+use paternoster_batching::{CellId, CostPoint, CostTable, Ns};
 
 use super::{
+    cells::Segment,
     networks::{self, WORDS, encoder_layer},
     published::published,
     roofline::{Layer, Roofline, chain},
+    surface::Surface,
     table::{DeviceTable, ModelTable, Steps},
     v100::v100,
 };
 
-const ROWS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Rows of the largest batch (LazyBatching section V).
+const LARGEST: u32 = 64;
+const ROWS: [u32; 7] = [1, 2, 4, 8, 16, 32, LARGEST];
 const TOKENS: [u64; 9] = [8, 16, 32, 64, 96, 128, 192, 256, 512];
 
 const NPU: Roofline =
@@ -67,6 +74,9 @@ fn npu(dec_timesteps: u16) -> DeviceTable {
         scaled(chain(&NPU, "mobilenet", &ROWS, &networks::mobilenet()), unpublished),
         scaled(las, unpublished),
         scaled(bert(&NPU, "bert-base", 12, 768, 12), unpublished),
+        published(gnmt_cells(&NPU), 7.2e6),
+        published(transformer_cells(&NPU), 2.4e6),
+        scaled(layers_and_steps(&NPU, "las-cells", &networks::las_encoder(), &networks::las_step()), unpublished),
     ];
     DeviceTable { name: "npu".to_owned(), idle_watts: 28.0, busy_watts: 40.0, models }
 }
@@ -84,6 +94,8 @@ fn titan_rtx(dec_timesteps: u16) -> DeviceTable {
         chain(&TITAN_RTX, "resnet101", &ROWS, &networks::resnet([3, 4, 23, 3])),
         unrolled(&TITAN_RTX, "gnmt", &gnmt, &networks::gnmt_step(), dec_timesteps),
         unrolled(&TITAN_RTX, "transformer", &transformer, &networks::transformer_step(), dec_timesteps),
+        gnmt_cells(&TITAN_RTX),
+        transformer_cells(&TITAN_RTX),
     ];
     DeviceTable { name: "titan-rtx".to_owned(), idle_watts: 15.0, busy_watts: 280.0, models }
 }
@@ -92,6 +104,10 @@ fn titan_rtx(dec_timesteps: u16) -> DeviceTable {
 fn sentence_ns(model: &ModelTable) -> f64 {
     let single_ns = |points: &Vec<CostPoint>| points[0].took_ns as f64;
     let stages = &model.latencies.stages;
+    if let Some(cells) = &model.cells {
+        let surfaces: Vec<Surface> = stages.iter().map(|points| Surface::new(points)).collect();
+        return cells.padded_ns(&surfaces, 1, WORDS, WORDS);
+    }
     match model.steps {
         None => stages.iter().map(single_ns).sum(),
         Some(steps) => {
@@ -116,10 +132,41 @@ fn unrolled(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Lay
     ModelTable { steps: Some(Steps { first }), ..model }
 }
 
+/// GNMT of two cells, one per word of the input and one per word of the output.
+fn gnmt_cells(roofline: &Roofline) -> ModelTable {
+    let cells = [networks::gnmt_encoder_step(), networks::gnmt_step()];
+    of_cells(roofline, "gnmt-cells", &cells, vec![Segment::Chain(CellId(0)), Segment::Decode(CellId(1))])
+}
+
+fn transformer_cells(roofline: &Roofline) -> ModelTable {
+    layers_and_steps(roofline, "transformer-cells", &networks::transformer_encoder(), &networks::transformer_step())
+}
+
+/// Builds a model from an encoder of one cell per layer, each over the whole sentence, and a decoder's step.
+fn layers_and_steps(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Layer]) -> ModelTable {
+    let cells = [encoder, &[step.to_vec()]].concat();
+    let decoder = encoder.len() as u16;
+    let mut segments: Vec<Segment> = (0..decoder).map(|layer| Segment::Stage(CellId(layer))).collect();
+    segments.push(Segment::Decode(CellId(decoder)));
+    of_cells(roofline, name, &cells, segments)
+}
+
+fn of_cells(roofline: &Roofline, name: &str, cells: &[Vec<Layer>], segments: Vec<Segment>) -> ModelTable {
+    let times = cells.iter().map(|layers| roofline.points(&ROWS, &[1], |_| layers.clone())).collect();
+    ModelTable::of_cells(name, times, &vec![LARGEST; cells.len()], segments)
+}
+
 fn bert(roofline: &Roofline, name: &str, layers: usize, width: u64, heads: u64) -> ModelTable {
     let points = roofline.points(&ROWS, &TOKENS, |tokens| encoder_layer(tokens, width, heads));
     let latencies = CostTable { stages: vec![points; layers] };
-    ModelTable { name: name.to_owned(), max_batch_rows: 64, latencies, steps: None, cells: None, scatter: Vec::new() }
+    ModelTable {
+        name: name.to_owned(),
+        max_batch_rows: LARGEST,
+        latencies,
+        steps: None,
+        cells: None,
+        scatter: Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +182,19 @@ mod tests {
         assert!((factor(&vgg) / factor(&resnet) - 1.0).abs() < 1e-4, "{} {}", factor(&vgg), factor(&resnet));
         for name in ["mobilenet", "las", "bert-base"] {
             assert!(table.model(name).is_ok(), "{name} is built in");
+        }
+    }
+
+    #[test]
+    fn cells_take_as_long_for_a_lone_sentence_as_unrolled_stages() {
+        for (table, models) in
+            [(npu(32), &["gnmt", "transformer", "las"][..]), (titan_rtx(32), &["gnmt", "transformer"])]
+        {
+            for name in models {
+                let ns = |name: &str| sentence_ns(table.model(name).expect("it is built in"));
+                let (stages, cells) = (ns(name), ns(&format!("{name}-cells")));
+                assert!((cells / stages - 1.0).abs() < 1e-4, "{name} of {}: {cells} against {stages}", table.name);
+            }
         }
     }
 

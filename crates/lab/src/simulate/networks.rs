@@ -129,6 +129,11 @@ pub(super) fn gnmt_encoder() -> Vec<Vec<Layer>> {
     vec![vec![Layer::dense(1, 2048, 4096); WORDS as usize]; 8]
 }
 
+/// A step of the eight LSTM layers: one word.
+pub(super) fn gnmt_encoder_step() -> Vec<Layer> {
+    vec![Layer::dense(1, 2048, 4096); 8]
+}
+
 /// Eight LSTM layers, attention over the sentence, and a projection to 32,000 words.
 pub(super) fn gnmt_step() -> Vec<Layer> {
     let mut step = vec![Layer::dense(1, 2048, 4096); 8];

@@ -2,7 +2,10 @@
 
 use paternoster_batching::{CostPoint, CostTable, Ns, Policy};
 
-use super::{cells::CellGraph, surface::Surface};
+use super::{
+    cells::{CellGraph, Segment, cell_knobs},
+    surface::Surface,
+};
 
 /// A device: its models' latencies and its power.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,6 +101,20 @@ impl DeviceTable {
 }
 
 impl ModelTable {
+    /// Builds a model from the times of its cells and their largest batches. Cells that come later in a request have
+    /// higher priority (BatchMaker section 4.3).
+    pub(super) fn of_cells(name: &str, times: Vec<Vec<CostPoint>>, largest: &[u32], segments: Vec<Segment>) -> Self {
+        let cells = (0..).zip(largest).map(|(number, &max_rows)| cell_knobs(max_rows, largest.len() as u32 - number));
+        Self {
+            name: name.to_owned(),
+            max_batch_rows: largest.iter().copied().min().unwrap_or(1),
+            latencies: CostTable { stages: times },
+            steps: None,
+            cells: Some(CellGraph { cells: cells.collect(), segments, boundary_ns: 0 }),
+            scatter: Vec::new(),
+        }
+    }
+
     /// Whether its times depend on a length to which the requests of a batch are padded.
     pub fn is_padded(&self) -> bool {
         self.latencies.stages.iter().flatten().any(|point| point.length > 1)

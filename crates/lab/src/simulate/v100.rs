@@ -10,10 +10,10 @@
 //! 256 rows, where the paper finds about 75 %, and gains 4 % beyond 256 rows. Each tree cell is one product: the word
 //! of a leaf makes three gates, and two children make five.
 
-use paternoster_batching::{CellId, CostPoint, CostTable};
+use paternoster_batching::{CellId, CostPoint};
 
 use super::{
-    cells::{CellGraph, Segment, cell_knobs},
+    cells::Segment,
     roofline::{Layer, Roofline},
     table::{DeviceTable, ModelTable},
 };
@@ -44,26 +44,21 @@ pub(super) fn v100() -> DeviceTable {
     let decoder = lstm.iter().zip(&projection).map(add).collect();
     let (leaf, inner) = (product(HIDDEN, 3 * HIDDEN), product(2 * HIDDEN, 5 * HIDDEN));
     let models = vec![
-        model("lstm", vec![lstm.clone()], &[512], vec![Segment::Chain(CellId(0))]),
-        model("seq2seq", vec![lstm, decoder], &[512, 256], vec![Segment::Chain(CellId(0)), Segment::Decode(CellId(1))]),
-        model("tree-lstm", vec![leaf, inner], &[64, 64], vec![Segment::Tree { leaf: CellId(0), inner: CellId(1) }]),
+        ModelTable::of_cells("lstm", vec![lstm.clone()], &[512], vec![Segment::Chain(CellId(0))]),
+        ModelTable::of_cells(
+            "seq2seq",
+            vec![lstm, decoder],
+            &[512, 256],
+            vec![Segment::Chain(CellId(0)), Segment::Decode(CellId(1))],
+        ),
+        ModelTable::of_cells(
+            "tree-lstm",
+            vec![leaf, inner],
+            &[64, 64],
+            vec![Segment::Tree { leaf: CellId(0), inner: CellId(1) }],
+        ),
     ];
     DeviceTable { name: "v100".to_owned(), idle_watts: 40.0, busy_watts: 300.0, models }
-}
-
-/// Builds a model from its cells and their largest batches. Cells that come later in a request have higher priority
-/// (section 4.3).
-fn model(name: &str, times: Vec<Vec<CostPoint>>, largest: &[u32], segments: Vec<Segment>) -> ModelTable {
-    let cells = (0..).zip(largest).map(|(number, &max_rows)| cell_knobs(max_rows, largest.len() as u32 - number));
-    let graph = CellGraph { cells: cells.collect(), segments, boundary_ns: 0 };
-    ModelTable {
-        name: name.to_owned(),
-        max_batch_rows: largest.iter().copied().min().unwrap_or(1),
-        latencies: CostTable { stages: times },
-        steps: None,
-        cells: Some(graph),
-        scatter: Vec::new(),
-    }
 }
 
 #[cfg(test)]
