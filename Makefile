@@ -27,7 +27,7 @@ help:
 	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
 	@echo "make compare-triton  beside exact lengths, as a Triton serves them; with a Triton at hand: scripts/compare_triton.py --peer host:port"
 	@echo "make scaling   lanes, shards and huge pages beside each other; scripts/contention.py counts waits for locks, as root"
-	@echo "make figures   the papers' figures from the simulator, which every machine draws alike"
+	@echo "make figures   the papers' figures from the simulator, which every machine draws alike. ONLY=batchmaker-7,…: some"
 	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
@@ -155,7 +155,7 @@ scaling: build
 # where `git diff` then shows what changed.
 figures:
 	cargo build --package paternoster --release
-	@$(PYTHON) scripts/figures.py
+	@$(PYTHON) scripts/figures.py $(if $(ONLY),--only $(ONLY))
 
 timelines: build
 	@$(VENV) scripts/timelines.py

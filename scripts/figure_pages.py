@@ -1,0 +1,421 @@
+"""The tables of docs/benchmarks/{lazybatching,dvabatch,adaptive,batchmaker}.md."""
+
+from figure_tables import change, lower_means, of, one, peak, percent, rows_of, spread, table, times
+
+LAZY = ("Serial", *(f"GraphB({ms})" for ms in (0, 1, 5, 25, 55, 95)), "LazyB", "equation 2", "Oracle")
+NPU_MODELS = ("resnet", "gnmt", "transformer")
+OBJECTIVES = (20, 40, 60, 80, 100)
+DVA_MODELS = ("bert-base", "bert-large", "unet", "linknet", "vgg19", "resnet152")
+DVA_POLICIES = ("ZeroBatch", "DelayBatch", "DVABatch")
+DVA_BAND = ("DVABatch", "DVABatch, 50 us", "DVABatch, 290 us")
+DVA_BUCKETED = ("buckets of 16", "buckets of 32", "grouped")
+
+
+# ## LazyBatching
+
+
+@table("lazybatching-12")
+def figure_12():
+    rows = rows_of("lazybatching-12")
+    rates = (16, 256, 1000)
+    found = [["mean ms", *(cell for model in NPU_MODELS for cell in (f"{model}: 16/s", "256/s", "1000/s", "p99"))]]
+    for policy in LAZY:
+        cells = []
+        for model in NPU_MODELS:
+            cells += [of(one(rows, "mean_ms", run=model, policy=policy, rate=rate)) for rate in rates]
+            cells.append(of(one(rows, "p99_ms", run=model, policy=policy, rate=1000)))
+        found.append([policy, *cells])
+    return found
+
+
+@table("lazybatching-12-gain")
+def gains():
+    """Returns the ratios of the best window's mean latency to LazyB's: on average over the rates, the greatest and the
+    least."""
+    rows = rows_of("lazybatching-12")
+    rates = (16, 64, 256, 500, 750, 1000)
+    windows = (5, 25, 55, 95)
+    against = {"5, 25, 55, 95 ms": windows, "these and 1 ms": (1, *windows), "these, 1 and 0 ms": (0, 1, *windows)}
+    found = [["gain of LazyB in mean latency, against the best window of", *NPU_MODELS]]
+    for title, delays in against.items():
+        named = [f"GraphB({ms})" for ms in delays]
+        found.append([title, *(spread(lower_means(rows, model, named, rates)) for model in NPU_MODELS)])
+    return found
+
+
+@table("lazybatching-15")
+def figure_15_lazy():
+    rows = rows_of("lazybatching-15")
+    found = [["missed at 20 / 40 / 60 / 80 / 100 ms, in %", *NPU_MODELS]]
+    for policy in LAZY:
+        missed = lambda model, ms: percent(one(rows, "missed", run=model, policy=policy, objective_ms=ms))
+        found.append([policy, *(" / ".join(missed(model, ms) for ms in OBJECTIVES) for model in NPU_MODELS)])
+    return found
+
+
+@table("lazybatching-16")
+def figure_16():
+    rows = rows_of("lazybatching-16")
+    models = ("vggnet", "mobilenet", "las", "bert-base")
+    found = [["mean ms", *(cell for model in models for cell in (f"{model}: 16/s", "1000/s", "missed"))]]
+    for policy in ("Serial", "GraphB(0)", "GraphB(95)", "LazyB", "Oracle"):
+        cells = []
+        for model in models:
+            figure = lambda column, rate, ms: one(rows, column, run=model, policy=policy, rate=rate, objective_ms=ms)
+            cells += [of(figure("mean_ms", rate, 100)) for rate in (16, 1000)]
+            missed = [figure("missed", 1000, ms) for ms in OBJECTIVES]
+            cells.append(percent(sum(missed) / len(missed)) + " %")
+        found.append([policy, *cells])
+    return found
+
+
+@table("lazybatching-17")
+def figure_17_lazy():
+    rows = rows_of("lazybatching-17")
+    asked = [(model, 400) for model in NPU_MODELS] + [("transformer", 100)]
+    head = [f"{model}{', 100 ms' if ms == 100 else ''}: 0.1" for model, ms in asked]
+    found = [["mean in ms, missed at 400 ms in %", *(cell for title in head for cell in (title, "0.5", "0.9"))]]
+    for policy in LAZY:
+        cells = []
+        for model, ms in asked:
+            for load in (0.1, 0.5, 0.9):
+                figure = lambda column: one(rows, column, run=model, policy=policy, objective_ms=ms, load=load)
+                cells.append(f"{of(figure('mean_ms'))}, {percent(figure('missed'))}")
+        found.append([policy, *cells])
+    return found
+
+
+@table("lazybatching-dec-timesteps")
+def dec_timesteps():
+    rows = rows_of("lazybatching-dec-timesteps")
+    found = [["missed at 20 / 40 / 60 / 80 / 100 ms, in % (mean in ms at 60)", "10 steps", "32 steps"]]
+    for policy in ("LazyB", "equation 2", "Oracle"):
+        cells = []
+        for run in ("10 steps", "32 steps"):
+            figure = lambda column, ms: one(rows, column, run=run, policy=policy, objective_ms=ms)
+            missed = [percent(figure("missed", ms)) for ms in OBJECTIVES]
+            cells.append(f"{' / '.join(missed)} ({of(figure('mean_ms', 60))})")
+        found.append([policy, *cells])
+    return found
+
+
+@table("lazybatching-co-located")
+def co_located():
+    rows = [row for row in rows_of("lazybatching-co-located") if row["model"] == "all"]
+    rates = (16, 64, 256, 400, 500)
+    found = [["mean in ms over all models", *(f"{rate}/s" for rate in rates), "completed at 500/s"]]
+    for policy in LAZY:
+        means = [of(one(rows, "mean_ms", policy=policy, rate=rate)) for rate in rates]
+        found.append([policy, *means, f"{of(one(rows, 'throughput', policy=policy, rate=500))}/s"])
+    return found
+
+
+CELL_MODELS = ("gnmt", "transformer", "las")
+CELL_POLICIES = ("Serial", *(f"GraphB({ms})" for ms in (0, 5, 25, 55, 95)), "GraphB(0), grouped", "LazyB", "cellular")
+
+
+@table("lazybatching-cells")
+def cells():
+    rows = rows_of("lazybatching-cells")
+    titles = ("16/s", "256/s", "1000/s", "p99", "peak/s")
+    found = [["mean ms", *(f"{model}: {title}" for model in CELL_MODELS for title in titles)]]
+    for policy in CELL_POLICIES:
+        cells = []
+        for model in CELL_MODELS:
+            cells += [of(one(rows, "mean_ms", run=model, policy=policy, rate=rate)) for rate in (16, 256, 1000)]
+            cells.append(of(one(rows, "p99_ms", run=model, policy=policy, rate=1000)))
+            cells.append(of(peak(rows, run=model, policy=policy)))
+        found.append([policy, *cells])
+    return found
+
+
+@table("lazybatching-cells-gain")
+def gains_of_cells():
+    """Returns what `gains` does, for decoders as cells, and the ratio of the peaks."""
+    rows = rows_of("lazybatching-cells")
+    against = {"5, 25, 55, 95 ms": (5, 25, 55, 95), "these and 0 ms": (0, 5, 25, 55, 95)}
+    titles = (f"{model}: {what}" for model in CELL_MODELS for what in ("mean", "peak"))
+    found = [["gain of LazyB, against the best window of", *titles]]
+    for title, delays in against.items():
+        windows = [f"GraphB({ms})" for ms in delays]
+        cells = []
+        for model in CELL_MODELS:
+            ratios = lower_means(rows, model, windows, (16, 64, 256, 500, 750, 1000))
+            cells.append(spread(ratios))
+            best = max(peak(rows, run=model, policy=window) for window in windows)
+            cells.append(times(peak(rows, run=model, policy="LazyB"), best))
+        found.append([title, *cells])
+    return found
+
+
+@table("lazybatching-17-cells")
+def figure_17_cells():
+    rows = rows_of("lazybatching-17-cells")
+    models, rates = CELL_MODELS[:2], (4, 64, 256, 512)
+    head = [f"{model}: {rate}/s" for model in models for rate in rates]
+    found = [["mean in ms, missed at 100 ms in %", *head]]
+    for policy in CELL_POLICIES:
+        cells = []
+        for model in models:
+            for rate in rates:
+                figure = lambda column: one(rows, column, run=model, policy=policy, rate=rate, objective_ms=100)
+                cells.append(f"{of(figure('mean_ms'))}, {percent(figure('missed'))}")
+        found.append([policy, *cells])
+    return found
+
+
+@table("lazybatching-cells-missed")
+def missed_by_cells():
+    rows = rows_of("lazybatching-cells-missed")
+    found = [["missed at 20 / 40 / 60 / 80 / 100 ms, in %", *CELL_MODELS]]
+    for policy in CELL_POLICIES:
+        missed = lambda model, ms: percent(one(rows, "missed", run=model, policy=policy, objective_ms=ms))
+        found.append([policy, *(" / ".join(missed(model, ms) for ms in OBJECTIVES) for model in CELL_MODELS)])
+    return found
+
+
+# ## DVABatch
+
+
+@table("dvabatch-14")
+def figure_14():
+    rows = rows_of("dvabatch-14")
+    titles = (cell for load in ("1/4", "3/5", "9/10") for cell in (f"mean at {load}", "p99"))
+    found = [[f"{' / '.join(DVA_POLICIES)}, ms", *titles]]
+    for model in DVA_MODELS:
+        cells = []
+        for load in (0.25, 0.6, 0.9):
+            for column in ("mean_ms", "p99_ms"):
+                figure = lambda policy: of(one(rows, column, run=model, policy=policy, load=load))
+                cells.append(" / ".join(map(figure, DVA_POLICIES)))
+        found.append([model, *cells])
+    return found
+
+
+@table("dvabatch-14-band")
+def boundaries_and_lanes():
+    """Returns how much DVABatch's mean differs from that of ZeroBatch at each cost of a boundary, with one lane and two."""
+    lanes = {"one lane": rows_of("dvabatch-14"), "two lanes": rows_of("dvabatch-14-lanes")}
+    titles = (f"{title}: {load}" for title in lanes for load in ("1/4", "3/5", "9/10"))
+    found = [["mean against ZeroBatch, with a boundary of 5 / 50 / 290 µs, in %", *titles]]
+    for model in DVA_MODELS:
+        cells = []
+        for rows in lanes.values():
+            for load in (0.25, 0.6, 0.9):
+                mean = lambda policy: one(rows, "mean_ms", run=model, policy=policy, load=load)
+                changes = (change(mean(policy), mean("ZeroBatch")).removesuffix(" %") for policy in DVA_BAND)
+                cells.append(" / ".join(changes))
+        found.append([model, *cells])
+    return found
+
+
+@table("dvabatch-14-bucketed")
+def bucketed():
+    rows = rows_of("dvabatch-14")
+    found = [["mean / p99 in ms", *(f"{model}: {load}" for model in DVA_MODELS[:2] for load in ("1/4", "3/5", "9/10"))]]
+    for policy in ("ZeroBatch", *DVA_BUCKETED, "DVABatch"):
+        cells = []
+        for model in DVA_MODELS[:2]:
+            for load in (0.25, 0.6, 0.9):
+                figure = lambda column: of(one(rows, column, run=model, policy=policy, load=load))
+                cells.append(f"{figure('mean_ms')} / {figure('p99_ms')}")
+        found.append([policy, *cells])
+    return found
+
+
+@table("dvabatch-14-means")
+def over_six_models():
+    rows = rows_of("dvabatch-14")
+    paper = {
+        ("ZeroBatch", "mean_ms"): "−16.1 / −39.0 / −57.7 %",
+        ("ZeroBatch", "p99_ms"): "−16.9 / −27.4 / −53.7 %",
+        ("DelayBatch", "mean_ms"): "−35.4 / −47.3 / −48.5 %",
+        ("DelayBatch", "p99_ms"): "−45.2 / −45.1 / −29.2 %",
+    }
+    found = [["mean over six models, low / medium / high", "paper: mean", "found", "paper: p99", "found"]]
+    for base in ("ZeroBatch", "DelayBatch"):
+        cells = []
+        for column in ("mean_ms", "p99_ms"):
+            changes = []
+            for load in (0.25, 0.6, 0.9):
+                figure = lambda model, policy: one(rows, column, run=model, policy=policy, load=load)
+                ratios = [figure(model, "DVABatch") / figure(model, base) for model in DVA_MODELS]
+                changes.append(change(sum(ratios) / len(ratios), 1).removesuffix(" %"))
+            cells += [paper[base, column], " / ".join(changes) + " %"]
+        found.append([f"against {base}", *cells])
+    return found
+
+
+@table("dvabatch-delay")
+def delays():
+    rows = rows_of("dvabatch-delay")
+    policies = {"none": "ZeroBatch", **{f"{ms} ms": f"DelayBatch({ms} ms)" for ms in (1, 5, 20, 50, 100)}}
+    found = [["highest load with a mean within 200 ms", *policies]]
+    for model in DVA_MODELS:
+        load = lambda policy: one(rows, "load", run=model, policy=policy)
+        found.append([model, *("–" if load(policy) is None else f"{load(policy):.2f}" for policy in policies.values())])
+    return found
+
+
+@table("dvabatch-15")
+def figure_15():
+    rows = rows_of("dvabatch-15")
+    paper = {"bert-base": "1.47 ×", "bert-large": "1.37 ×"}
+    titles = ("DelayBatch", "grouped", "DVABatch: 5 µs", "50 µs", "290 µs", "at 5 µs, against DelayBatch", "paper")
+    found = [["requests/s", *titles]]
+    for model in DVA_MODELS:
+        step = lambda policy: one(rows, "highest_step", run=model, policy=policy)
+        ratio = times(step("DVABatch"), step("DelayBatch"))
+        steps = (of(step(policy)) for policy in ("DelayBatch", "grouped", *DVA_BAND))
+        found.append([model, *steps, ratio, paper.get(model, "1 ×")])
+    return found
+
+
+@table("dvabatch-17")
+def figure_17():
+    rows = rows_of("dvabatch-17")
+    head = ["requests/s", "DelayBatch", *DVA_BUCKETED, "DVABatch: 5 µs", "50 µs", "290 µs"]
+    found = [[*head, *(f"at 5 µs, against {base}" for base in ("DelayBatch", "buckets of 16", "grouped"))]]
+    for model in ("bert-base", "bert-large"):
+        for workload in ("glue-short", "glue-pair", "wmt15"):
+            of_workload = [row for row in rows if row["run"].startswith(f"{model}, {workload}, ")]
+            rate = lambda policy: one(of_workload, "rate", policy=policy)
+            rates = (of(rate(policy)) for policy in ("DelayBatch", *DVA_BUCKETED, *DVA_BAND))
+            gains = (times(rate("DVABatch"), rate(base)) for base in ("DelayBatch", "buckets of 16", "grouped"))
+            found.append([f"{model}, `{workload}`", *rates, *gains])
+    return found
+
+
+@table("dvabatch-18")
+def figure_18():
+    rows = rows_of("dvabatch-18")
+    titles = (title for model in ("unet", "linknet") for title in (f"{model}: 0.25", "0.6", "0.9"))
+    found = [["mean / p99 in ms", *titles, "mean at 0.9, against ZeroBatch"]]
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        cells = []
+        for model in ("unet", "linknet"):
+            for load in (0.25, 0.6, 0.9):
+                figure = lambda column: of(one(rows, column, run=model, policy=policy, load=load))
+                cells.append(f"{figure('mean_ms')} / {figure('p99_ms')}")
+        mean = lambda model, policy: one(rows, "mean_ms", run=model, policy=policy, load=0.9)
+        cells.append(", ".join(change(mean(model, policy), mean(model, "ZeroBatch")) for model in ("unet", "linknet")))
+        found.append([policy, *cells])
+    return found
+
+
+@table("dvabatch-19")
+def figure_19():
+    rows = rows_of("dvabatch-19")
+    pairs = [f"{count} pairs" for count in (1, 2, 3, 4)]
+    found = [["mean in ms at 9/10 of the peak, two lanes", *pairs]]
+    for model in ("bert-base", "linknet", "resnet152"):
+        found.append([model, *(of(one(rows, "mean_ms", run=f"{model}, 2 lanes", policy=count)) for count in pairs)])
+    return found
+
+
+@table("dvabatch-20")
+def figure_20():
+    means, peaks = rows_of("dvabatch-20"), rows_of("dvabatch-20-peaks")
+    cuts = [f"{count} stages" for count in (1, 2, 4, 8, 12)]
+    found = [["peak, mean", *cuts]]
+    for model in ("bert-base", "linknet", "resnet152"):
+        for us in (5, 50, 290):
+            run = f"{model}, {us} us"
+            figure = lambda rows, column, count: of(one(rows, column, run=run, policy=count))
+            both = (f"{figure(peaks, 'rate', cut)}, {figure(means, 'mean_ms', cut)}" for cut in cuts)
+            found.append([f"{model}, {us} µs", *both])
+    return found
+
+
+# ## Adaptive batching
+
+
+@table("adaptive-2")
+def adaptive_2():
+    rows = rows_of("adaptive-2")
+    models = ("bert-base", "vgg19", "resnet", "resnet101")
+    found = [["", *(cell for model in models for cell in (f"{model}: mean ms", "batch", "requests/J"))]]
+    for policy in ("max batch", "ad hoc", "adaptive", "algorithm 1"):
+        columns = [(model, column) for model in models for column in ("mean_ms", "batch", "requests_per_joule")]
+        found.append([policy, *(of(one(rows, column, run=model, policy=policy)) for model, column in columns)])
+    found.append(["paper: adaptive", "45.8", "", "0.46 to 0.97", "6.1", "", "", "7.3", "", "", "9.7", "", ""])
+    return found
+
+
+# ## BatchMaker
+
+
+def over_rates(figure, named, rates, column="p90_ms", more=()):
+    """Returns a line for each run and policy: a figure at each rate, others in brackets, and the maximum completed a
+    second."""
+    rows = rows_of(figure)
+    found = []
+    for title, run, policy in named:
+        of_line = [row for row in rows if row["run"] == run and row["policy"] == policy]
+        cells = []
+        for rate in rates:
+            figures = [of(one(of_line, name, rate=rate)) for name in (column, *more)]
+            cells.append(f"{figures[0]} ({' / '.join(figures[1:])})" if more else figures[0])
+        most = max(float(row["throughput"]) for row in of_line)
+        found.append([title, *cells, of(most)])
+    return found
+
+
+def rate_titles(rates):
+    return [f"{rate:,}/s" for rate in rates]
+
+
+@table("batchmaker-7")
+def figure_7():
+    at_most = [f"at most {rows} rows" for rows in (512, 64)]
+    named = [(f"{policy}, {run}", run, policy) for run in at_most for policy in ("BatchMaker", "Padding(10)")]
+    rates = (500, 2000, 8000, 10_000, 16_000, 20_000, 24_000)
+    head = ["p90 (p50 / p99), ms", *rate_titles(rates), "peak, requests/s"]
+    return [head, *over_rates("batchmaker-7", named, rates, more=("p50_ms", "p99_ms"))]
+
+
+@table("batchmaker-8")
+def figure_8():
+    rates = (500, 2000, 8000, 12_000, 16_000)
+    named = [(f"Padding({width})", "bucket widths", f"Padding({width})") for width in (1, 5, 10, 20, 40)]
+    return [["p90 in ms", *rate_titles(rates), "peak, requests/s"], *over_rates("batchmaker-8", named, rates)]
+
+
+@table("batchmaker-9")
+def figure_9():
+    rows = rows_of("batchmaker-9")
+    columns = [f"{part}_{quantile}_ms" for part in ("queued", "computing") for quantile in ("p50", "p90", "p99")]
+    found = [["ms at 5,000/s", "queued: p50", "p90", "p99", "computing: p50", "p90", "p99"]]
+    for policy in ("BatchMaker", "Padding(10)"):
+        found.append([policy, *(of(one(rows, column, policy=policy)) for column in columns)])
+    return found
+
+
+@table("batchmaker-11")
+def figure_11():
+    rates = (1000, 8000, 16_000, 20_000, 24_000)
+    found = [["p90 in ms", *rate_titles(rates), "peak, requests/s"]]
+    for workload in ("fixed-24", "wmt15-50", "wmt15-100"):
+        named = [(f"`{workload}`: {policy}", workload, policy) for policy in ("BatchMaker", "Padding(10)")]
+        found += over_rates("batchmaker-11", named, rates)
+    return found
+
+
+@table("batchmaker-13")
+def figure_13():
+    rates = (500, 2000, 3500, 4000)
+    policies = ("BatchMaker-512,256", "BatchMaker-256,256", "Padding(10)")
+    named = lambda count: [(policy, f"{count} devices", policy) for policy in policies]
+    columns = [over_rates("batchmaker-13", named(count), rates) for count in (1, 2, 4)]
+    head = ["p90 in ms on one device", *rate_titles(rates), "peak, requests/s: 1 device", "2", "4"]
+    return [head, *([*one, two[-1], four[-1]] for one, two, four in zip(*columns))]
+
+
+@table("batchmaker-14")
+def figures_14_and_15():
+    rates = (500, 1000, 3000, 5000, 6000)
+    found = [["p90 in ms", *rate_titles(rates), "peak, requests/s"]]
+    for figure, workload in ((14, "trees"), (15, "trees-16")):
+        named = [(f"`{workload}`: {policy}", workload, policy) for policy in ("BatchMaker", "frontier", "Merging")]
+        found += over_rates(f"batchmaker-{figure}", named, rates)
+    return found
