@@ -27,7 +27,7 @@ help:
 	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
 	@echo "make compare-triton  beside exact lengths, as a Triton serves them; with a Triton at hand: scripts/compare_triton.py --peer host:port"
 	@echo "make scaling   lanes, shards and huge pages beside each other; scripts/contention.py counts waits for locks, as root"
-	@echo "make figures   the papers' figures from the simulator, which every machine draws alike. ONLY=batchmaker-7,…: some"
+	@echo "make figures   the papers' figures from the simulator, which every machine draws alike. ONLY=batchmaker-7,…: some; CHECK=1: compares a part with the kept tables"
 	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
@@ -152,10 +152,15 @@ scaling: build
 	@$(VENV) scripts/scaling.py
 
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
-# where `git diff` then shows what changed.
+# where `git diff` then shows what changed. With CHECK=1 a part of the tables is drawn again and compared instead, as
+# `make test` does.
 figures:
+ifdef CHECK
+	@$(PYTHON) scripts/test.py --only figures
+else
 	cargo build --package paternoster --release
 	@$(PYTHON) scripts/figures.py $(if $(ONLY),--only $(ONLY))
+endif
 
 timelines: build
 	@$(VENV) scripts/timelines.py

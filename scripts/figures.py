@@ -1,9 +1,11 @@
 """The papers' figures in docs/benchmarks: runs `paternoster simulate` for each (`figure_runs.py`), and keeps its plots
 and tables, including those of the pages (`figure_tables.py`). Started by `make figures`.
 
-    python scripts/figures.py [--only lazybatching-12,…] [--binary target/release/paternoster] [--list]
+    python scripts/figures.py [--only lazybatching-12,…] [--binary target/release/paternoster] [--list] [--check]
 
 Each command is printed as it can be typed. The simulator is deterministic: another machine writes the same files.
+`--check` writes none. It draws a part of the rows again and compares each cell with the kept tables, and those with the
+pages; the exit code is 1 if any differs.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from pathlib import Path
 import figure_pages  # noqa: F401, writes tables
 import figure_tables
 import headlines  # noqa: F401, writes a table
+from figure_check import CHECKED, differences, narrowed
 from figure_runs import PEAK_MS, PEAKS, RUNS
 from server import ROOT, binary
 
@@ -77,6 +80,23 @@ def keep(figure, rows):
         writer.writerows(rows)
 
 
+def check(only, program):
+    """Draws the checked rows of the chosen figures and compares them, and if none differs the pages; returns the exit
+    code."""
+    faults, drawn, tables = [], 0, set()
+    for (figure, name), part in CHECKED.items():
+        if figure.startswith(only):
+            found = run(figure, name, narrowed(RUNS[figure, name], part), program)
+            faults += differences(figure, found)
+            drawn += len(found)
+            tables.add(figure)
+    # Pages are filled from the tables, so wrong tables are all that there is to say about them.
+    faults = faults or list(figure_tables.stale(DOCS))
+    print("\n" + "\n".join(faults))
+    print(f"{drawn} rows of {len(tables)} tables drawn again, {len(faults)} differences")
+    return 1 if faults or not drawn else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="names of figures, or their beginnings, separated by commas")
@@ -84,6 +104,7 @@ def main():
     parser.add_argument("--tables", type=Path, default=figure_tables.TABLES, help="the folder of the kept tables")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--list", action="store_true", help="list the figures and run none")
+    choice.add_argument("--check", action="store_true", help="draw a part of the tables again and compare their cells")
     given = parser.parse_args()
     figure_tables.TABLES = given.tables
     only = tuple(given.only.split(","))
@@ -92,6 +113,8 @@ def main():
         print("\n".join(figures))
         return 0
     program = given.binary or binary()
+    if given.check:
+        return check(only, program)
     for figure in figures:
         plots = DOCS / "benchmarks" / figure.split("-")[0]
         runs = [(name, of_run) for (of_figure, name), of_run in RUNS.items() if of_figure == figure]

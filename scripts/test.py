@@ -1,7 +1,7 @@
-"""The whole test suite: cargo test, the CUDA kernels with their compiler, and real clients against the built server;
-then a summary of what ran, what did not, and why. Started by `make test`.
+"""The whole test suite: cargo test, the CUDA kernels with their compiler, real clients against the built server, and a
+part of the papers' figures, drawn again; then a summary of what ran, what did not, and why. Started by `make test`.
 
-    python3 scripts/test.py [--only rust|kernels|python] [-- arguments for pytest]
+    python3 scripts/test.py [--only rust|kernels|python|figures] [-- arguments for pytest]
 
 With CI set in the environment nothing may be left out: a piece that cannot be fetched is then a failure.
 """
@@ -78,17 +78,30 @@ def kernels(environment):
     return Outcome("cuda kernels", status == 0, lines[-1] if lines else "no result line", left_out)
 
 
+def built(environment, *choice):
+    """Builds the server; returns whether it did."""
+    # An example has the dependencies of tests, so that they are used as `cargo test` compiled them.
+    status, _ = shown(["cargo", "build", "--bin", "paternoster", "--example", "client", *choice], environment)
+    return status == 0
+
+
+def figures(environment):
+    if not built(environment):
+        return Outcome("papers' figures", False, "the simulator did not build", [])
+    command = [sys.executable, "scripts/figures.py", "--check", "--binary", binary("debug")]
+    status, lines = shown(command, environment)
+    return Outcome("papers' figures", status == 0, lines[-1] if lines else "no result line", [])
+
+
 def python(environment, arguments):
     left_out = []
     pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
     if not all(pieces.values()):
         return Outcome("python clients", True, "did not run", left_out)
-    # The server without the feature `tools` is copied under another name, because cargo gives both the same. An example
-    # has the dependencies of tests, so that they are used as `cargo test` compiled them.
+    # The server without the feature `tools` is copied under another name, because cargo gives both the same.
     lean = binary("debug").with_name("paternoster-lean")
     for choice in (["--no-default-features"], []):
-        status, _ = shown(["cargo", "build", "--bin", "paternoster", "--example", "client", *choice], environment)
-        if status != 0:
+        if not built(environment, *choice):
             return Outcome("python clients", False, "the server did not build", left_out)
         if choice:
             shutil.copy2(binary("debug"), lean)
@@ -121,7 +134,7 @@ def python(environment, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["rust", "kernels", "python"])
+    parser.add_argument("--only", choices=["rust", "kernels", "python", "figures"])
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     given = parser.parse_args()
 
@@ -133,6 +146,8 @@ def main():
         outcomes.append(kernels(environment))
     if given.only in (None, "python"):
         outcomes.append(python(environment, given.pytest))
+    if given.only in (None, "figures"):
+        outcomes.append(figures(environment))
 
     in_ci = bool(os.environ.get("CI"))
     unfetched = [line for outcome in outcomes for line in outcome.left_out if line.split(":")[0] in fetch.PIECES]
