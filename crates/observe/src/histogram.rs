@@ -1,4 +1,8 @@
 //! A histogram over fixed bounds, in the form that Prometheus expects.
+//!
+//! Counts per bound cannot answer for quantiles; the summaries of `latencies` keep HDR histograms for that.
+
+use std::{borrow::Cow, ops::AddAssign};
 
 /// Upper bounds of durations in nanoseconds, 50 µs to 10 s.
 const DURATION_BOUNDS_NS: &[u64] = &[
@@ -24,16 +28,17 @@ const DURATION_BOUNDS_NS: &[u64] = &[
 /// Upper bounds of batch sizes in rows.
 const ROW_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// Maximum number of bounds of any histogram here. Fixed, so that recording never allocates.
-const MOST_BOUNDS: usize = 17;
+/// Maximum number of bounds that a model may configure; further ones are ignored.
+const MOST_BOUNDS: usize = 1_000;
 
 /// Number of observed values per upper bound, total number and sum. A value equal to a bound is in that bound's bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Histogram {
-    bounds: &'static [u64],
-    counts: [u64; MOST_BOUNDS],
+pub struct Histogram<V: Copy + 'static = u64> {
+    /// Ascending.
+    bounds: Cow<'static, [V]>,
+    counts: Box<[u64]>,
     count: u64,
-    sum: u64,
+    sum: V,
 }
 
 impl Histogram {
@@ -47,38 +52,61 @@ impl Histogram {
         Self::over(ROW_BOUNDS)
     }
 
-    fn over(bounds: &'static [u64]) -> Self {
-        debug_assert!(bounds.len() <= MOST_BOUNDS, "{} bounds do not fit", bounds.len());
-        Self { bounds, counts: [0; MOST_BOUNDS], count: 0, sum: 0 }
+    /// Records a value `times` times.
+    pub fn record_many(&mut self, value: u64, times: u64) {
+        self.add(value, times);
+        self.sum += value.saturating_mul(times);
+    }
+}
+
+impl Histogram<f64> {
+    /// Creates an empty histogram over configured bounds, in any order. Infinite bounds, repeated ones and those beyond
+    /// [`MOST_BOUNDS`] are left out.
+    pub(super) fn over_configured(bounds: &[f64]) -> Self {
+        let mut bounds: Vec<f64> = bounds.iter().copied().filter(|bound| bound.is_finite()).collect();
+        bounds.sort_by(f64::total_cmp);
+        bounds.dedup();
+        bounds.truncate(MOST_BOUNDS);
+        Self::over(bounds)
+    }
+}
+
+impl<V: Copy + Default + PartialOrd + AddAssign> Histogram<V> {
+    fn over(bounds: impl Into<Cow<'static, [V]>>) -> Self {
+        let bounds = bounds.into();
+        // Reserved here, so that recording never allocates.
+        let counts = vec![0; bounds.len()].into();
+        Self { bounds, counts, count: 0, sum: V::default() }
     }
 
     /// Records a value.
-    pub fn record(&mut self, value: u64) {
-        self.record_many(value, 1);
+    pub fn record(&mut self, value: V) {
+        self.add(value, 1);
+        self.sum += value;
     }
 
-    /// Records a value `times` times.
-    pub fn record_many(&mut self, value: u64, times: u64) {
+    fn add(&mut self, value: V, times: u64) {
         let bucket = self.bounds.partition_point(|&bound| bound < value);
-        if bucket < self.bounds.len() {
-            self.counts[bucket] += times;
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += times;
         }
         self.count += times;
-        self.sum += value.saturating_mul(times);
     }
+}
 
+impl<V: Copy> Histogram<V> {
     /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// Returns the sum of the values, in the recorded unit.
-    pub fn sum(&self) -> u64 {
+    pub fn sum(&self) -> V {
         self.sum
     }
 
     /// Returns each bound, ascending, with the number of values up to it. Values above the last bound are in none.
-    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn cumulative(&self) -> impl Iterator<Item = (V, u64)> + '_ {
         self.bounds.iter().zip(&self.counts).scan(0, |below, (&bound, &count)| {
             *below += count;
             Some((bound, *below))
@@ -106,10 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn bounds_ascend_and_fit() {
+    fn bounds_ascend() {
         for bounds in [DURATION_BOUNDS_NS, ROW_BOUNDS] {
             assert!(bounds.is_sorted(), "bounds must ascend for the search");
-            assert!(bounds.len() <= MOST_BOUNDS);
         }
     }
 }

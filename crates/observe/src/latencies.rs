@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-use super::timings::RequestTimings;
+use super::{histogram::Histogram, timings::RequestTimings};
 
 /// Age limit of the values in a quantile. Like Triton's summaries, values older than a minute are dropped, a fifth of a
 /// minute at a time.
@@ -21,9 +20,6 @@ const DIGITS: u8 = 2;
 
 /// Default bounds of the time to the first response, in milliseconds.
 const FIRST_RESPONSE_BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2_000.0, 5_000.0];
-
-/// Maximum number of bounds that a model may configure; further ones are ignored.
-const MOST_BOUNDS: usize = 1_000;
 
 /// Selection of latency metrics.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,7 +49,8 @@ pub struct VersionLatencies {
     quantiles: Vec<f64>,
     /// In the order of [`RequestTimings`]; `None` unless exported.
     summaries: Option<Mutex<[Summary; 5]>>,
-    first_response: Option<Mutex<FirstResponse>>,
+    /// In milliseconds; `None` unless exported.
+    first_response: Option<Mutex<Histogram<f64>>>,
 }
 
 /// The reading of a summary at one instant, in microseconds.
@@ -67,17 +64,6 @@ pub struct SummaryReading {
     pub quantiles: Vec<(f64, f64)>,
 }
 
-/// The reading of the first-response histogram at one instant, in milliseconds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FirstResponseReading {
-    /// Each bound, ascending, with the number of values up to it.
-    pub cumulative: Vec<(f64, u64)>,
-    /// Number of all values, including those above the last bound.
-    pub count: u64,
-    /// Sum of all values.
-    pub sum_ms: f64,
-}
-
 /// The reading of [`VersionLatencies`] at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyReading {
@@ -85,8 +71,8 @@ pub struct LatencyReading {
     pub counters: bool,
     /// In the order of [`RequestTimings`]; empty unless exported.
     pub summaries: Vec<SummaryReading>,
-    /// `None` unless exported.
-    pub first_response: Option<FirstResponseReading>,
+    /// In milliseconds; `None` unless exported.
+    pub first_response: Option<Histogram<f64>>,
 }
 
 impl Default for LatencyReading {
@@ -104,7 +90,7 @@ impl VersionLatencies {
             summaries: shown.summaries.then(|| Mutex::new(std::array::from_fn(|_| Summary::default()))),
             first_response: shown
                 .histograms
-                .then(|| Mutex::new(FirstResponse::new(bounds_ms.unwrap_or(&FIRST_RESPONSE_BOUNDS_MS)))),
+                .then(|| Mutex::new(Histogram::over_configured(bounds_ms.unwrap_or(&FIRST_RESPONSE_BOUNDS_MS)))),
         }
     }
 
@@ -121,7 +107,7 @@ impl VersionLatencies {
     /// Records the first response to a request, sent after `ns`.
     pub(super) fn first_response(&self, ns: u64) {
         if let Some(histogram) = &self.first_response {
-            histogram.lock().observe(ns as f64 / 1e6);
+            histogram.lock().record(ns as f64 / 1e6);
         }
     }
 
@@ -133,7 +119,7 @@ impl VersionLatencies {
         LatencyReading {
             counters: self.counters,
             summaries: summaries.unwrap_or_default(),
-            first_response: self.first_response.as_ref().map(|histogram| histogram.lock().reading()),
+            first_response: self.first_response.as_ref().map(|histogram| histogram.lock().clone()),
         }
     }
 }
@@ -143,8 +129,8 @@ impl VersionLatencies {
 struct Summary {
     count: u64,
     sum_us: u64,
-    /// A ring of histograms, the newest at `head`.
-    ages: [Option<Histogram<u32>>; AGE_BUCKETS],
+    /// A ring of histograms, the newest at `head`. They keep 1 % of precision at any latency, as quantiles need.
+    ages: [Option<hdrhistogram::Histogram<u32>>; AGE_BUCKETS],
     head: usize,
     /// When the next histogram of the ring is due; `None` before the first latency.
     turns_at: Option<Instant>,
@@ -163,7 +149,7 @@ impl Summary {
         self.sum_us = self.sum_us.saturating_add(us);
         if self.ages[self.head].is_none() {
             // The bounds are constants that the histogram accepts.
-            self.ages[self.head] = Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok();
+            self.ages[self.head] = hdrhistogram::Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok();
         }
         if let Some(newest) = &mut self.ages[self.head] {
             newest.saturating_record(us);
@@ -191,7 +177,7 @@ impl Summary {
 
     fn reading(&mut self, now: Instant, quantiles: &[f64]) -> SummaryReading {
         self.turn(now);
-        let mut all: Option<Histogram<u32>> = None;
+        let mut all: Option<hdrhistogram::Histogram<u32>> = None;
         for age in self.ages.iter().flatten() {
             match &mut all {
                 None => all = Some(age.clone()),
@@ -205,43 +191,6 @@ impl Summary {
             sum_us: self.sum_us as f64,
             quantiles: quantiles.iter().map(|&quantile| (quantile, value(quantile))).collect(),
         }
-    }
-}
-
-/// Times to the first response by upper bound. A value equal to a bound is in that bound's bucket.
-#[derive(Debug)]
-struct FirstResponse {
-    /// Ascending.
-    bounds_ms: Vec<f64>,
-    counts: Vec<u64>,
-    count: u64,
-    sum_ms: f64,
-}
-
-impl FirstResponse {
-    fn new(bounds_ms: &[f64]) -> Self {
-        let mut bounds_ms: Vec<f64> = bounds_ms.iter().copied().filter(|bound| bound.is_finite()).collect();
-        bounds_ms.sort_by(f64::total_cmp);
-        bounds_ms.dedup();
-        bounds_ms.truncate(MOST_BOUNDS);
-        Self { counts: vec![0; bounds_ms.len()], bounds_ms, count: 0, sum_ms: 0.0 }
-    }
-
-    fn observe(&mut self, ms: f64) {
-        let bucket = self.bounds_ms.partition_point(|&bound| bound < ms);
-        if let Some(count) = self.counts.get_mut(bucket) {
-            *count += 1;
-        }
-        self.count += 1;
-        self.sum_ms += ms;
-    }
-
-    fn reading(&self) -> FirstResponseReading {
-        let cumulative = self.bounds_ms.iter().zip(&self.counts).scan(0, |below, (&bound, &count)| {
-            *below += count;
-            Some((bound, *below))
-        });
-        FirstResponseReading { cumulative: cumulative.collect(), count: self.count, sum_ms: self.sum_ms }
     }
 }
 
@@ -296,7 +245,7 @@ mod tests {
         assert!(longest >= LONGEST_US as f64 * 0.99, "{longest}");
     }
 
-    fn first_responses(bounds_ms: Option<&[f64]>) -> FirstResponseReading {
+    fn first_responses(bounds_ms: Option<&[f64]>) -> Histogram<f64> {
         let shown = LatencyMetrics { histograms: true, ..LatencyMetrics::default() };
         let latencies = VersionLatencies::new(&shown, bounds_ms);
         for ms in [0, 100, 101, 6_000] {
@@ -308,10 +257,11 @@ mod tests {
     #[test]
     fn first_responses_are_counted_by_tritons_bounds_or_the_models_own() {
         let tritons = first_responses(None);
-        assert_eq!(tritons.cumulative, [(100.0, 2), (500.0, 3), (2_000.0, 3), (5_000.0, 3)]);
-        assert_eq!((tritons.count, tritons.sum_ms), (4, 6_201.0));
+        let by_bound: Vec<_> = tritons.cumulative().collect();
+        assert_eq!(by_bound, [(100.0, 2), (500.0, 3), (2_000.0, 3), (5_000.0, 3)]);
+        assert_eq!((tritons.count(), tritons.sum()), (4, 6_201.0));
         let own = first_responses(Some(&[2.5, -1.0, 1.0, f64::NAN, 1.0]));
-        assert_eq!(own.cumulative, [(-1.0, 0), (1.0, 1), (2.5, 1)]);
+        assert_eq!(own.cumulative().collect::<Vec<_>>(), [(-1.0, 0), (1.0, 1), (2.5, 1)]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod trace;
 
 pub use cards::WatchedCards;
 pub use histogram::Histogram;
-pub use latencies::{FirstResponseReading, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
+pub use latencies::{LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
 pub use machine::{machine, memory_bytes, open_files_limit};

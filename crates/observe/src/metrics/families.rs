@@ -7,8 +7,11 @@ use crate::budget::{Budget, Budgets};
 
 const NS_PER_US: u64 = 1_000;
 
-/// Nanoseconds per second, the exposed unit.
-pub(super) const NS_PER_SECOND: f64 = 1e9;
+/// Converts nanoseconds. Divides instead of multiplying, because that gives the nearest number to each bound of a
+/// histogram and thus its short form in the text.
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
 
 /// A family's name, help line and type.
 pub(super) struct Family {
@@ -151,11 +154,11 @@ pub(super) const PER_STAGE: [PerStage; 4] = [
             "paternoster_stage_queue_seconds_total",
             "Time that rows waited for the stage, summed over rows",
         ),
-        value: |read| read.queue_ns as f64 / NS_PER_SECOND,
+        value: |read| seconds(read.queue_ns),
     },
     PerStage {
         family: counter("paternoster_stage_run_seconds_total", "Time that tasks ran the stage"),
-        value: |read| read.run_ns as f64 / NS_PER_SECOND,
+        value: |read| seconds(read.run_ns),
     },
 ];
 
@@ -236,7 +239,7 @@ pub(super) const PER_POOL: [PerPool; 13] = [
     },
     PerPool {
         family: counter("paternoster_scheduler_seconds_total", "Time spent in the scheduler's steps"),
-        value: |read| read.step_ns as f64 / NS_PER_SECOND,
+        value: |read| seconds(read.step_ns),
     },
     PerPool { family: counter("paternoster_tasks_total", "Tasks handed to a lane"), value: |read| read.tasks as f64 },
     PerPool {

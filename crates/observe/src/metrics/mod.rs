@@ -24,12 +24,12 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, NS_PER_SECOND,
-        PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
-        REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
+        BATCH_ROWS, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, PER_BUDGET,
+        PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
+        REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES, seconds,
     },
     machine::MachineCollector,
-    samples::{distribution, family_of, first_responses, label, labels, number, quantiles, single},
+    samples::{distribution, family_of, label, labels, number, quantiles, single},
 };
 use super::{
     ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading, histogram::Histogram, trace::TraceStats,
@@ -171,10 +171,9 @@ impl ServerCollector {
             let samples = shown.map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
             families.push(family_of(&one.family, samples.collect()));
         }
-        let loads = read.iter().filter_map(|(labels, read)| {
-            let seconds = read.load_ns? as f64 / NS_PER_SECOND;
-            Some(number(labels.clone(), LOAD_DURATION.kind, seconds))
-        });
+        let loads = read
+            .iter()
+            .filter_map(|(labels, read)| Some(number(labels.clone(), LOAD_DURATION.kind, seconds(read.load_ns?))));
         families.push(family_of(&LOAD_DURATION, loads.collect()));
         let card_memory = read.iter().flat_map(|(labels, read)| {
             read.card_memory.iter().map(move |memory| {
@@ -190,7 +189,7 @@ impl ServerCollector {
             families.push(family_of(family, read.iter().filter_map(of_family).collect()));
         }
         let first = read.iter().filter_map(|(labels, read)| {
-            read.latencies.first_response.as_ref().map(|read| first_responses(labels, read))
+            read.latencies.first_response.as_ref().map(|read| distribution(labels, read, |ms| ms))
         });
         families.push(family_of(&FIRST_RESPONSE, first.collect()));
 
@@ -203,11 +202,11 @@ impl ServerCollector {
         });
         families.push(family_of(&FAILURES, failures.collect()));
 
-        let request = read.iter().map(|(labels, read)| distribution(labels, &read.request_duration, NS_PER_SECOND));
+        let request = read.iter().map(|(labels, read)| distribution(labels, &read.request_duration, seconds));
         families.push(family_of(&REQUEST_DURATION, request.collect()));
-        let queue = read.iter().map(|(labels, read)| distribution(labels, &read.queue_duration, NS_PER_SECOND));
+        let queue = read.iter().map(|(labels, read)| distribution(labels, &read.queue_duration, seconds));
         families.push(family_of(&QUEUE_DURATION, queue.collect()));
-        let rows = read.iter().map(|(labels, read)| distribution(labels, &rows_of(read), 1.0));
+        let rows = read.iter().map(|(labels, read)| distribution(labels, &rows_of(read), |rows| rows as f64));
         families.push(family_of(&BATCH_ROWS, rows.collect()));
         families.extend(stage_families(&read));
         families
@@ -217,7 +216,7 @@ impl ServerCollector {
         let read = self.pool.snapshot();
         let mut families: Vec<MetricFamily> =
             PER_POOL.iter().map(|one| single(&one.family, (one.value)(&read))).collect();
-        families.push(family_of(&REJECTION_TIME, vec![distribution(&[], &read.rejections, NS_PER_SECOND)]));
+        families.push(family_of(&REJECTION_TIME, vec![distribution(&[], &read.rejections, seconds)]));
         families
     }
 
@@ -313,7 +312,7 @@ fn stage_families(read: &[(Vec<LabelPair>, VersionReading)]) -> Vec<MetricFamily
         for &(rows, tasks) in &read.batch_sizes {
             sizes.record_many(u64::from(rows), tasks);
         }
-        distribution(labels, &sizes, 1.0)
+        distribution(labels, &sizes, |rows| rows as f64)
     });
     families.push(family_of(&STAGE_BATCH_SIZE, sizes.collect()));
     families

@@ -3,10 +3,7 @@
 use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
 use super::{
-    super::{
-        histogram::Histogram,
-        latencies::{FirstResponseReading, SummaryReading},
-    },
+    super::{histogram::Histogram, latencies::SummaryReading},
     families::Family,
 };
 
@@ -48,19 +45,18 @@ pub(super) fn number(labels: Vec<LabelPair>, kind: MetricType, value: f64) -> Me
     metric
 }
 
-/// Builds a histogram whose recorded unit is 1 / `per_unit` of the exposed one. Divides instead of multiplying, because
-/// that gives the nearest number to each bound and thus its short form in the text.
-pub(super) fn distribution(labels: &[LabelPair], recorded: &Histogram, per_unit: f64) -> Metric {
+/// Builds a histogram whose values `shown` converts to the exposed unit.
+pub(super) fn distribution<V: Copy>(labels: &[LabelPair], recorded: &Histogram<V>, shown: impl Fn(V) -> f64) -> Metric {
     let buckets = recorded.cumulative().map(|(bound, count)| {
         let mut bucket = Bucket::default();
-        bucket.set_upper_bound(bound as f64 / per_unit);
+        bucket.set_upper_bound(shown(bound));
         bucket.set_cumulative_count(count);
         bucket
     });
     let mut histogram = prometheus::proto::Histogram::default();
     histogram.set_bucket(buckets.collect());
     histogram.set_sample_count(recorded.count());
-    histogram.set_sample_sum(recorded.sum() as f64 / per_unit);
+    histogram.set_sample_sum(shown(recorded.sum()));
     let mut metric = Metric::from_label(labels.to_vec());
     metric.set_histogram(histogram);
     metric
@@ -80,22 +76,5 @@ pub(super) fn quantiles(labels: &[LabelPair], read: &SummaryReading) -> Metric {
     summary.set_sample_sum(read.sum_us);
     let mut metric = Metric::from_label(labels.to_vec());
     metric.set_summary(summary);
-    metric
-}
-
-/// Builds the histogram of times to the first response.
-pub(super) fn first_responses(labels: &[LabelPair], read: &FirstResponseReading) -> Metric {
-    let buckets = read.cumulative.iter().map(|&(bound, count)| {
-        let mut bucket = Bucket::default();
-        bucket.set_upper_bound(bound);
-        bucket.set_cumulative_count(count);
-        bucket
-    });
-    let mut histogram = prometheus::proto::Histogram::default();
-    histogram.set_bucket(buckets.collect());
-    histogram.set_sample_count(read.count);
-    histogram.set_sample_sum(read.sum_ms);
-    let mut metric = Metric::from_label(labels.to_vec());
-    metric.set_histogram(histogram);
     metric
 }
