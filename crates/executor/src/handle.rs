@@ -13,7 +13,7 @@ use std::{
 
 use paternoster_batching::{ModelId, Ns};
 use paternoster_model::ModelSpec;
-use paternoster_observe::ModelStats;
+use paternoster_observe::{ModelStats, ObservedVersion};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -34,7 +34,8 @@ pub struct ModelHandle {
     /// The devices that it is loaded on, by number.
     pub(super) homes: Box<[usize]>,
     pub(super) spec: Arc<ModelSpec>,
-    pub(super) stats: Arc<ModelStats>,
+    /// Where the events of its requests go.
+    pub(super) observed: ObservedVersion,
     pub(super) hangs: Arc<HungTasks>,
     /// Time limit of its tasks; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
@@ -70,7 +71,7 @@ impl ModelHandle {
 
     /// Returns the version's counters.
     pub fn stats(&self) -> &Arc<ModelStats> {
-        &self.stats
+        &self.observed.stats
     }
 
     /// Returns the tensors of requests that the version reads and writes in place, in a card's memory.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use paternoster_batching::{Ns, ReqId, RowOutcome, RowSpan, Task};
+use paternoster_batching::{Next, ReqId, RowOutcome, RowSpan, Task};
 use paternoster_device::WorkFailure;
 use paternoster_engine::{RowDelay, RowFailure, StopSignal};
 use paternoster_observe::{ExecutionTimings, ModelStats};
@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use tracing::{debug, error};
 
 use super::{
-    Response, cells::Journey, gather::Part, pieces::Piece, record::Payload, short_runs::Size, version::ServedVersion,
+    Response, cells::Journey, gather::Part, pieces::Piece, record::Payload, short_runs::Size, stages::Programs,
+    version::ServedVersion,
 };
 
 /// A member with at most 1 / `SMALL_PART` of a batch's rows is copied if its reply has to wait.
@@ -113,11 +114,20 @@ impl Job {
         versions
     }
 
-    /// Counts an execution for each version in the task. Called if requests may leave with the task: batch sizes in the
-    /// statistics refer to the batches that requests leave with.
-    pub(super) fn count_execution(&self, timings: &ExecutionTimings) {
-        for (stats, rows) in self.by_version() {
-            stats.execution(rows, timings);
+    /// Counts an execution for each version in the task if requests may leave with it: batch sizes in the statistics
+    /// refer to the batches that requests leave with.
+    pub(super) fn count_execution(&self, output: &TaskOutput) {
+        if self.is_last_stage() || output.outcomes.iter().any(|outcome| outcome.next == Next::Done) {
+            for (stats, rows) in self.by_version() {
+                stats.execution(rows, &output.timings);
+            }
+        }
+    }
+
+    fn is_last_stage(&self) -> bool {
+        match &self.model.programs.0 {
+            Programs::Whole(_) | Programs::Cells(_) => true,
+            Programs::Cut(stages) => usize::from(self.task.cell.0) + 1 == stages.stages.len(),
         }
     }
 
@@ -173,13 +183,6 @@ pub(super) struct Outputs {
     pub(super) streamed: Vec<(usize, Response)>,
     /// Parts whose outputs cannot be kept, with the reason.
     pub(super) failures: Vec<(usize, String)>,
-}
-
-impl TaskOutput {
-    pub(super) fn took_ns(&self) -> Ns {
-        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = self.timings;
-        compute_input_ns + compute_infer_ns + compute_output_ns
-    }
 }
 
 /// Returns the nanoseconds from one instant to a later one.

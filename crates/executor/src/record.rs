@@ -10,7 +10,7 @@ use std::{
 };
 
 use paternoster_batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome};
-use paternoster_observe::{ExecutionTimings, FailureReason, RequestTimings, budget::Exhausted, trace::RequestTrace};
+use paternoster_observe::{ObservedRequest, RequestEnd, TaskRun, budget::Exhausted};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -87,21 +87,14 @@ pub(super) struct Record {
     pub(super) ended: Option<End>,
     /// Whether it must fail because outputs were lost, or because its client leaves too many responses unread.
     pub(super) is_lost: bool,
-    pub(super) arrived: Ns,
-    /// Time since which it waits for a lane.
-    pub(super) waiting_since: Ns,
-    /// Whether it has not run yet.
-    pub(super) queued: bool,
-    pub(super) queue_ns: Ns,
-    pub(super) compute: ExecutionTimings,
+    /// Its times, which statistics, the timeline and its trace are made of.
+    pub(super) observed: ObservedRequest,
     /// Whether it pauses until its client has taken its responses.
     pub(super) awaits_client: bool,
     /// End of a pause that its program asked for.
     pub(super) delayed_until: Option<Ns>,
     /// Total length of the pauses that its program asked for.
     pub(super) delayed_ns: Ns,
-    /// Its trace, if it is traced.
-    pub(super) trace: Option<Arc<RequestTrace>>,
 }
 
 impl Sink {
@@ -133,27 +126,10 @@ impl Payload {
 }
 
 impl Record {
-    /// Records that the request was given to a lane.
-    pub(super) fn launched(&mut self) {
-        if self.queued {
-            self.queued = false;
-            self.handle.stats.left_queue();
-        }
-    }
-
-    /// Records that one of its tasks ran from `started` to `now`. If parts of a split request run in parallel, only the
-    /// one that ends first is counted: the times of a request are those of a single path through the stages and never
-    /// exceed its total time.
-    pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
+    /// Records that one of its tasks ran, and returns how long it had waited for it.
+    pub(super) fn ran(&mut self, run: &TaskRun) -> Ns {
         self.step += 1;
-        if started < self.waiting_since {
-            return;
-        }
-        self.queue_ns += started - self.waiting_since;
-        self.waiting_since = now;
-        self.compute.compute_input_ns += timings.compute_input_ns;
-        self.compute.compute_infer_ns += timings.compute_infer_ns;
-        self.compute.compute_output_ns += timings.compute_output_ns;
+        self.observed.ran(run)
     }
 
     /// Stores the response of a task for `rows` of the request.
@@ -234,17 +210,14 @@ impl Record {
 
     fn send_oldest(&mut self, now: Ns, step: u32) {
         let Some((response, held)) = self.responses.pop_front() else { return };
-        if step == 0 {
-            self.handle.stats.first_response(now.saturating_sub(self.arrived));
-        }
-        self.handle.stats.response(step, false, &self.compute);
+        self.observed.responded(&self.handle.observed, now, step);
         if let Sink::Stream { sender, .. } = &self.sink {
             // If the client is gone, the request has been or will be cancelled.
             let _ = sender.send(Waiting { reply: Ok(response), _held: held });
         }
     }
 
-    /// Counts the request's end and sends its reply.
+    /// Sends the reply of a request that the core has ended.
     pub(super) fn finish(mut self, end: End, now: Ns) {
         let reply = match end {
             // All responses of a stream have been sent already.
@@ -263,20 +236,30 @@ impl Record {
             End::Expired => Some(Err(InferError::Expired)),
             End::Cancelled => Some(Err(InferError::Cancelled)),
         };
+        self.answer(reply, now);
+    }
+
+    /// Answers a request that the pool abandons.
+    pub(super) fn refuse(self, error: InferError, now: Ns) {
+        self.answer(Some(Err(error)), now);
+    }
+
+    /// Records the request's end and sends its reply, if there is one.
+    fn answer(self, reply: Option<Reply>, now: Ns) {
         let waiting = reply.map(|reply| self.waiting(reply));
-        if waiting.as_ref().is_some_and(|waiting| waiting.reply.is_ok()) {
-            self.handle.stats.first_response(now.saturating_sub(self.arrived));
-        }
-        self.count(waiting.as_ref().and_then(|waiting| waiting.reply.as_ref().err()), now);
+        let version = &self.handle.observed;
+        let end = match waiting.as_ref().map(|waiting| &waiting.reply) {
+            None => RequestEnd::Completed,
+            Some(Ok(_)) => {
+                self.observed.answered(version, now);
+                RequestEnd::Completed
+            }
+            Some(Err(error)) => error.end(),
+        };
+        self.observed.ended(version, now, end);
         if let Some(waiting) = waiting {
             self.sink.send(waiting);
         }
-    }
-
-    /// Counts and answers a request that the pool abandons.
-    pub(super) fn refuse(mut self, error: InferError, now: Ns) {
-        self.count(Some(&error), now);
-        self.sink.refuse(error);
     }
 
     /// Counts a reply in the backlog, or replaces it by an error.
@@ -298,44 +281,5 @@ impl Record {
             "inference request{sequence} to model '{model}' must specify the START flag on the first request of the \
              sequence"
         ))
-    }
-
-    fn count(&mut self, error: Option<&InferError>, now: Ns) {
-        // Released before the reply is sent, so that the reply's sender is the one who ends the trace.
-        if let Some(trace) = self.trace.take() {
-            trace.ended(self.arrived, now, error.map(|error| failure_reason(error).name()));
-        }
-        let stats = &self.handle.stats;
-        if self.queued {
-            stats.left_queue();
-        }
-        let total_ns = now.saturating_sub(self.arrived);
-        if let Some(error) = error {
-            stats.failure(failure_reason(error), total_ns);
-            return;
-        }
-        let timings = RequestTimings {
-            total_ns,
-            queue_ns: self.queue_ns,
-            compute_input_ns: self.compute.compute_input_ns,
-            compute_infer_ns: self.compute.compute_infer_ns,
-            compute_output_ns: self.compute.compute_output_ns,
-        };
-        stats.success(self.payload.rows, &timings);
-    }
-}
-
-fn failure_reason(error: &InferError) -> FailureReason {
-    match error {
-        InferError::Engine(_) => FailureReason::Backend,
-        InferError::QueueFull
-        | InferError::QueueTimeout
-        | InferError::Late
-        | InferError::NoMemory
-        | InferError::NoState(_)
-        | InferError::Unread(_) => FailureReason::Rejected,
-        InferError::Invalid(_) | InferError::SchedulerFailed | InferError::DeviceLost => FailureReason::Other,
-        InferError::Expired => FailureReason::Expired,
-        InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use paternoster_device::cuda::ImportedSlice;
 use paternoster_model::{Dims, InSequence};
-use paternoster_observe::{budget::Exhausted, trace::RequestTrace};
+use paternoster_observe::{RequestEnd, budget::Exhausted, trace::RequestTrace};
 use smallvec::SmallVec;
 
 use super::Unread;
@@ -169,6 +169,19 @@ pub enum InferError {
 }
 
 impl InferError {
+    /// Returns how a request ends that gets this error.
+    pub(super) fn end(&self) -> RequestEnd {
+        match self {
+            Self::Engine(_) => RequestEnd::Failed,
+            Self::QueueFull | Self::QueueTimeout | Self::Late | Self::NoMemory => RequestEnd::Rejected,
+            Self::Invalid(_) => RequestEnd::Invalid,
+            Self::NoState(_) | Self::Unread(_) => RequestEnd::NoRoom,
+            Self::SchedulerFailed | Self::DeviceLost => RequestEnd::Lost,
+            Self::Expired => RequestEnd::Expired,
+            Self::Cancelled | Self::ShuttingDown => RequestEnd::Cancelled,
+        }
+    }
+
     /// Whether the request was rejected on arrival, before it waited or ran.
     pub fn is_refusal(&self) -> bool {
         match self {

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{histogram::Histogram, timings::RequestTimings};
+use super::{
+    histogram::Histogram,
+    timings::{ExecutionTimings, RequestTimings},
+};
 
 /// Age limit of the values in a quantile. Like Triton's summaries, values older than a minute are dropped, a fifth of a
 /// minute at a time.
@@ -97,7 +100,8 @@ impl VersionLatencies {
     /// Records an answered request.
     pub(super) fn success(&self, now: Instant, timings: &RequestTimings) {
         let Some(summaries) = &self.summaries else { return };
-        let RequestTimings { total_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns } = *timings;
+        let RequestTimings { total_ns, queue_ns, compute } = *timings;
+        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = compute;
         let observed = [total_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns];
         for (summary, ns) in summaries.lock().iter_mut().zip(observed) {
             summary.observe(now, ns / 1_000);

@@ -1,15 +1,18 @@
 //! Statistics, Prometheus metrics, traces, logging and budgets. Any crate may use it but `batching`.
 //!
-//! [`ModelStats`] counts the requests of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the
-//! repository's disk accesses. [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records
-//! requests and tasks one by one, [`trace`] the course of single requests, and [`Logging`] installs the log and changes
-//! its settings at run time. [`budget`] limits what all clients hold together. This crate makes no decisions, and does
-//! not know the wire, the repository or the executor; the list of loaded versions is passed in as a closure.
+//! [`ObservedRequest`] is the record of one request: each event of its life is reported there, and goes to statistics,
+//! timeline and trace. [`RequestEnd`] says how it ended, in the words of all three. [`ModelStats`] counts the requests
+//! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's disk accesses.
+//! [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records requests and tasks one by one,
+//! [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at run time.
+//! [`budget`] limits what all clients hold together. This crate makes no decisions, and does not know the wire, the
+//! repository or the executor; the list of loaded versions is passed in as a closure.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod budget;
 mod cards;
+mod end;
 mod histogram;
 mod latencies;
 mod log_fields;
@@ -19,6 +22,7 @@ mod machine;
 mod metrics;
 mod pool;
 mod repository;
+mod request;
 mod snapshot;
 mod stages;
 mod stats;
@@ -27,6 +31,7 @@ mod timings;
 pub mod trace;
 
 pub use cards::WatchedCards;
+pub use end::{FailureCounts, FailureReason, RequestEnd};
 pub use histogram::Histogram;
 pub use latencies::{LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
@@ -35,10 +40,11 @@ pub use machine::{machine, memory_bytes, open_files_limit};
 pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
 pub use repository::RepositoryStats;
+pub use request::{ObservedRequest, ObservedVersion};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
-pub use stats::{CardMemory, FailureReason, ModelStats, VersionReading};
-pub use timings::{ExecutionTimings, RequestTimings};
+pub use stats::{CardMemory, ModelStats, VersionReading};
+pub use timings::{ExecutionTimings, RequestTimings, TaskRun};
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

@@ -1,10 +1,12 @@
-//! Tracing allocates nothing for requests that are not traced.
+//! Records and tracing allocate nothing for requests that are not traced.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use http::HeaderMap;
-use paternoster_observe::trace::{
-    TraceLevel, TraceMode, TraceOptions, TraceSettings, TracedRequest, Tracer, Transport,
+use paternoster_observe::{
+    ExecutionTimings, ObservedRequest, ObservedVersion, RequestEnd, TaskRun,
+    timeline::Timeline,
+    trace::{Parts, TraceLevel, TraceMode, TraceOptions, TraceSettings, TracedRequest, Tracer, Transport},
 };
 use tempfile::TempDir;
 
@@ -49,4 +51,30 @@ async fn one_that_is_traced_is_seen_to_allocate() {
     let tracer = tracer(&folder, TraceMode::Triton, 1);
     let allocated = allocation_counter::measure(|| assert!(ask(&tracer, "model", &HeaderMap::new())));
     assert!(allocated.count_total > 0);
+}
+
+#[test]
+fn the_record_of_a_request_that_is_not_traced_allocates_nothing() {
+    for timeline in [Timeline::off(), Timeline::on(10)] {
+        let version = ObservedVersion {
+            model: 0,
+            stats: Arc::default(),
+            pool: Arc::default(),
+            timeline: Arc::new(timeline),
+            epoch: Instant::now(),
+            parts: Parts::Cells(["gru".to_owned()].into()),
+        };
+        let timings = ExecutionTimings::default();
+        let allocated = allocation_counter::measure(|| {
+            for end in [RequestEnd::Completed, RequestEnd::Rejected, RequestEnd::Failed] {
+                let mut request = ObservedRequest::arrived(&version, 1, 7, 2, None);
+                request.launched(&version);
+                request.ran(&TaskRun { cell: 0, started_ns: 2, ended_ns: 3, timings, batch_rows: 2 });
+                request.finished(3);
+                request.answered(&version, 4);
+                request.ended(&version, 4, end);
+            }
+        });
+        assert_eq!(allocated.count_total, 0);
+    }
 }

@@ -5,7 +5,10 @@ use std::fs;
 use clap::Parser;
 
 use super::*;
-use crate::observe::timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline};
+use crate::observe::{
+    RequestEnd,
+    timeline::{TaskLaunch, TaskRows, Timeline},
+};
 
 #[derive(Debug, Parser)]
 struct Command {

@@ -156,7 +156,10 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::observe::timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline};
+    use crate::observe::{
+        RequestEnd,
+        timeline::{TaskLaunch, TaskRows, Timeline},
+    };
 
     fn args(file: PathBuf) -> TimelineArgs {
         TimelineArgs { file, svg: None, from: None, to: None, plots: None, beside: Vec::new(), leave_out: 0 }

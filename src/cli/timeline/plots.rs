@@ -102,7 +102,10 @@ fn ending(path: &Path, what: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline};
+    use crate::observe::{
+        RequestEnd,
+        timeline::{TaskLaunch, TaskRows, Timeline},
+    };
 
     const MS: u64 = 1_000_000;
 

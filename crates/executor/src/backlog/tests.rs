@@ -8,6 +8,7 @@ use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_observe::timeline::{Record, Timeline};
 
 use super::*;
 use crate::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
@@ -205,7 +206,9 @@ async fn small_replies_that_wait_behind_others_do_not_keep_the_memory_of_their_b
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_may_not_wait_is_an_error() {
     let backlog = BacklogLimits { stream_bytes: 10, connection_bytes: 10, total_bytes: 100 };
-    let pool = Pool::start(&PoolOptions { backlog, ..PoolOptions::default() }).expect("threads start");
+    let timeline = Arc::new(Timeline::on(100));
+    let options = PoolOptions { backlog, timeline: Arc::clone(&timeline), ..PoolOptions::default() };
+    let pool = Pool::start(&options).expect("threads start");
     let model = up(&pool, false, Arc::new(Identity { gate: None }));
     let connection = pool.backlog().connection();
     let _unread = connection.hold(100);
@@ -213,5 +216,12 @@ async fn a_reply_that_may_not_wait_is_an_error() {
     assert!(matches!(refused, InferError::Unread(Unread { limit_bytes: 100, .. })), "{refused}");
     let other = pool.backlog().connection().stream();
     model.submit_counted(request([1.0, 2.0]), &other).await.expect("another client's may");
-    assert_eq!(model.stats().snapshot().inference_stats.fail.count, 1);
+    let read = model.stats().reading();
+    assert_eq!((read.stats.inference_stats.fail.count, read.failures.rejected), (1, 1));
+    let recorded = timeline.recording().expect("it is on").records;
+    let ends = recorded.iter().filter_map(|record| match record {
+        Record::Ended { how, .. } => Some(how.to_string()),
+        _ => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), ["failed", "completed"], "the timeline shows what the clients got");
 }

@@ -153,17 +153,13 @@ impl CompletionListener for InFlightTasks {
         self.note(|| JournalEntry::Ended(flight.job.task.id));
         let pool = Arc::clone(&flight.pool);
         let ended_ns = pool.now();
-        let Ended { outcomes, failures, ends_rows } =
-            flight.reader.ran(&flight.job, &flight.section, flight.failures.clone());
+        let Ended { outcomes, failures } = flight.reader.ran(&flight.job, &flight.section, flight.failures.clone());
         let began_ns = self.began(&flight);
         let timings = ExecutionTimings {
             compute_input_ns: flight.issued_ns.saturating_sub(began_ns),
             compute_infer_ns: ended_ns.saturating_sub(began_ns.max(flight.issued_ns)),
             compute_output_ns: pool.now() - ended_ns,
         };
-        if ends_rows {
-            flight.job.count_execution(&timings);
-        }
         // With `None`, the pool finishes rows only once `take_outputs` has delivered their outputs.
         let outputs = (!flight.is_taken).then(Outputs::default);
         let ran = TaskOutput { outputs, outcomes, failures, delays: Vec::new(), timings };

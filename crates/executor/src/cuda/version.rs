@@ -86,8 +86,6 @@ pub(super) trait Reader: Send + Sync {
 pub(super) struct Ended {
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
-    /// Whether requests may finish with this task.
-    pub(super) ends_rows: bool,
 }
 
 /// For each request, the number of its tasks whose outputs the host has yet to take.

@@ -13,6 +13,10 @@ use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::Knobs;
 use paternoster_engine::{Batch, EngineError, Execution, Program};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_observe::{
+    RequestEnd,
+    timeline::{Record, Timeline},
+};
 
 use super::*;
 use crate::{InferRequest, InputTensor, ModelHandle, PoolOptions, Response};
@@ -35,6 +39,7 @@ impl Program for Gated {
 /// One lane and one version.
 struct Served {
     pool: Arc<Pool>,
+    timeline: Arc<Timeline>,
     handle: Arc<ModelHandle>,
     begun: Receiver<()>,
     release: Sender<()>,
@@ -42,7 +47,9 @@ struct Served {
 
 impl Served {
     fn new() -> Self {
-        let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+        let timeline = Arc::new(Timeline::on(100));
+        let options = PoolOptions { cpu_lanes: 1, timeline: Arc::clone(&timeline), ..PoolOptions::default() };
+        let pool = Pool::start(&options).expect("threads start");
         let (began, begun) = crossbeam_channel::unbounded();
         let (release, go_on) = crossbeam_channel::unbounded();
         let spec = ModelSpec {
@@ -56,7 +63,7 @@ impl Served {
         };
         let program: Arc<dyn Program> = Arc::new(Gated { began, go_on });
         let handle = Arc::new(pool.bring_up(spec, Knobs::default(), program).expect("the CPU has room"));
-        Self { pool, handle, begun, release }
+        Self { pool, timeline, handle, begun, release }
     }
 
     fn submit(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
@@ -113,7 +120,11 @@ fn a_panic_in_the_core_answers_everybody_and_nothing_is_admitted_any_more() {
         assert_eq!(answer.and_then(error), Some(InferError::SchedulerFailed));
     }
     let stats = served.handle.stats().reading();
-    assert_eq!((stats.other, stats.backend), (4, 0), "each that was admitted counts as failed, once");
+    let failures = stats.failures;
+    assert_eq!((failures.other, failures.backend), (4, 0), "each that was admitted counts as failed, once");
+    let recorded = served.timeline.recording().expect("it is on").records;
+    let ended = recorded.iter().filter(|record| matches!(record, Record::Ended { how: RequestEnd::Lost, .. }));
+    assert_eq!(ended.count(), 4, "and is seen to end in the timeline");
     served.ends();
 }
 

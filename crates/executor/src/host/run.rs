@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{Lengths, Next};
+use paternoster_batching::Lengths;
 use paternoster_device::BufferPool;
 use paternoster_engine::StopSignal;
 use smallvec::SmallVec;
@@ -28,7 +28,7 @@ impl HostTask {
         let lengths: SmallVec<[_; 8]> = job.members.iter().map(|member| &member.payload.lengths).collect();
         let class = &job.task.bucket.class;
         let on = RunContext { buffers, stop: &job.stop };
-        let (mut ran, ends_rows) = match &model.programs.0 {
+        let mut ran = match &model.programs.0 {
             Programs::Whole(program) => {
                 let steps: SmallVec<[u32; 64]> =
                     job.members.iter().flat_map(|member| (0..member.span.count).map(|_| member.step)).collect();
@@ -41,22 +41,15 @@ impl HostTask {
                     buffers: on.buffers,
                     stop: on.stop,
                 };
-                (task.run(class)?, true)
+                task.run(class)?
             }
-            Programs::Cells(cells) => (self.run_cell(cells, on)?, true),
-            Programs::Cut(stages) => {
-                let ran = self.run_stage(stages, &parts, &lengths, on)?;
-                let done = ran.outcomes.iter().any(|outcome| outcome.next == Next::Done);
-                (ran, done || usize::from(job.task.cell.0) + 1 == stages.stages.len())
-            }
+            Programs::Cells(cells) => self.run_cell(cells, on)?,
+            Programs::Cut(stages) => self.run_stage(stages, &parts, &lengths, on)?,
         };
         if let Some(outputs) = &mut ran.outputs {
             job.detach_replies(outputs);
         }
-        if ends_rows {
-            job.count_execution(&ran.timings);
-        }
-        model.short_runs.ran(|| job.size(), ran.took_ns());
+        model.short_runs.ran(|| job.size(), ran.timings.total_ns());
         Ok(ran)
     }
 

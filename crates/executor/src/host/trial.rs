@@ -97,7 +97,7 @@ pub(crate) fn run_alone(
             task.rows.iter().map(|row| (&journeys[row.req.0 as usize], row.start)).collect();
         let cell = usize::from(task.cell.0);
         let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop }.run()?;
-        let took = ran.took_ns();
+        let took = ran.timings.total_ns();
         if let Some(failure) = ran.failures.into_iter().next() {
             return Err(failure.reason);
         }

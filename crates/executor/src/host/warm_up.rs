@@ -57,7 +57,7 @@ impl Pool {
                 let steps = vec![0; rows as usize];
                 let (parts, lengths, steps) = (&parts, &lengths, &steps);
                 let task = WholeTask { spec, program: &**program, parts, lengths, steps, buffers, stop };
-                return Ok(vec![task.run(&class)?.took_ns()]);
+                return Ok(vec![task.run(&class)?.timings.total_ns()]);
             }
             Programs::Cells(cells) => {
                 let given = Arc::new(cells.rows_of(program_inputs)?);
@@ -85,7 +85,7 @@ impl Pool {
                 buffers,
                 stop,
             };
-            took_ns.push(task.run()?.took_ns());
+            took_ns.push(task.run()?.timings.total_ns());
         }
         Ok(took_ns)
     }

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use paternoster_batching::{End, Event, Ns, router::Move};
+use paternoster_batching::{Event, Ns, router::Move};
 use paternoster_observe::LaneCounts;
 use tracing::error;
 
@@ -104,9 +104,6 @@ impl Pool {
             self.publish_lanes(after.incidents.len() as u64);
         }
         for (record, end) in after.ended {
-            if matches!(end, End::Rejected(_)) {
-                self.stats.rejected(now.saturating_sub(record.arrived));
-            }
             record.finish(end, now);
         }
         for (record, error) in after.refused {
@@ -232,6 +229,9 @@ impl Reports for Pool {
     fn completed(self: Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished) {
         if began.is_some() {
             self.stats.task_ended();
+        }
+        if let Finished::Completed(output) = &finished {
+            job.count_execution(output);
         }
         self.guarded(|| {
             self.drive(&self.shards[shard], |state, now, after| {

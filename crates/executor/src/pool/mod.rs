@@ -18,7 +18,7 @@ use std::{
 use paternoster_batching::{Knobs, ModelId, Ns, Policy, router::Router};
 use paternoster_device::BufferPool;
 use paternoster_model::ModelSpec;
-use paternoster_observe::{ModelStats, PoolStats, budget::Budget, timeline::Timeline};
+use paternoster_observe::{ModelStats, ObservedVersion, PoolStats, budget::Budget, timeline::Timeline, trace::Parts};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -220,6 +220,14 @@ impl Pool {
         let is_on_cards = homes.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
         let longest = if is_on_cards { LengthLimits::on_cards(&loaded.programs) } else { LengthLimits::default() };
         let card_ports = self.card_ports(&spec, &loaded.programs, &homes, &indices);
+        let observed = ObservedVersion {
+            model: id.0,
+            stats,
+            pool: Arc::clone(&self.stats),
+            timeline: Arc::clone(&self.timeline),
+            epoch: self.clock.instant_of(0),
+            parts: parts_of(&loaded.programs),
+        };
         // Before the shards, so that the timeline knows the model of every task.
         self.timeline.model_up(id.0, &spec.name, spec.version);
         for (&home, knobs) in homes.iter().zip(own_knobs) {
@@ -231,7 +239,7 @@ impl Pool {
             id,
             homes,
             spec,
-            stats,
+            observed,
             hangs,
             limit_ns,
             cells,
@@ -395,6 +403,15 @@ impl Pool {
 /// chosen round robin by id.
 fn homes_of(id: ModelId, knobs: &Knobs, among: Vec<usize>) -> Box<[usize]> {
     if knobs.is_bound() { Box::new([among[id.0 as usize % among.len()]]) } else { among.into() }
+}
+
+/// Returns the names of the parts that tasks of a version run.
+fn parts_of(programs: &StagePrograms) -> Parts {
+    match programs.cells() {
+        Some(cells) => Parts::Cells(cells.unfolding().cells.iter().map(|cell| cell.name.clone()).collect()),
+        None if programs.count() > 1 => Parts::Stages,
+        None => Parts::Whole,
+    }
 }
 
 impl fmt::Debug for Pool {

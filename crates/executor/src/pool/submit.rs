@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster_batching::{Event, ModelId, ReqId};
 use paternoster_model::unfold::Unfolded;
-use paternoster_observe::trace::Parts;
 
 use super::{Pool, shard::Shard};
 use crate::{
@@ -38,10 +37,6 @@ impl Pool {
         };
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
         let deadline = request.deadline.map(|deadline| self.clock.ns_at(deadline));
-        handle.stats().admitted();
-        if let Some(trace) = &request.trace {
-            trace.submitted(self.clock.instant_of(0), parts_of(handle));
-        }
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         // Requests of sequences stay on the shard that holds the sequence's state.
         let whereabouts = may_move.then(Whereabouts::new);
@@ -73,7 +68,6 @@ impl Pool {
                 break;
             }
         }
-        handle.stats().left_queue();
         asked.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
         None
     }
@@ -117,15 +111,6 @@ impl Pool {
         for &home in homes {
             self.drive(&self.shards[home], |state, now, after| state.step(now, Event::ModelDraining(model), after));
         }
-    }
-}
-
-/// Returns the names of the parts that tasks of a version run.
-fn parts_of(handle: &ModelHandle) -> Parts {
-    match &handle.cells {
-        Some(cells) => Parts::Cells(cells.unfolding().cells.iter().map(|cell| cell.name.clone()).collect()),
-        None if handle.stats.stage(0).is_some() => Parts::Stages,
-        None => Parts::Whole,
     }
 }
 

@@ -22,12 +22,12 @@ impl State {
         let mut limit_ns = model.limit_ns;
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
-            record.launched();
+            record.observed.launched(&record.handle.observed);
             let (payload, journey) = (Arc::clone(&record.payload), record.journey.clone());
             let of_other = record.handle.id != task.model;
             let cell = journey.as_ref().and_then(|journey| journey.cell(span.start));
             let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
-            let guest = (!is_own).then(|| Guest::new(&record.handle.stats, cell.unwrap_or_default()));
+            let guest = (!is_own).then(|| Guest::new(record.handle.stats(), cell.unwrap_or_default()));
             if of_other {
                 limit_ns = longer(limit_ns, record.handle.limit_ns);
             }

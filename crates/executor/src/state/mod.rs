@@ -7,7 +7,6 @@ mod lanes;
 mod launching;
 mod outputs;
 mod submission;
-mod timeline_entries;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,21 +16,15 @@ use std::{
 use paternoster_batching::{
     Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
 };
-use paternoster_observe::{
-    ExecutionTimings, MetaCounters, ModelStats,
-    timeline::{RequestEnd, Timeline},
-};
+use paternoster_observe::{MetaCounters, ModelStats, ObservedRequest, TaskRun, timeline::Timeline};
 use slab::Slab;
 
+use self::delays::Delays;
 pub use self::lanes::Responsiveness;
 pub(super) use self::{
     after::{After, Recalled},
     lanes::{Incident, Replacement},
     submission::{Submission, TimeLimits},
-};
-use self::{
-    delays::Delays,
-    timeline_entries::{request_end, task_ran},
 };
 use super::{
     ModelHandle,
@@ -188,19 +181,14 @@ impl State {
             unread: None,
             no_state: None,
             step: 0,
-            arrived: now,
+            observed: ObservedRequest::arrived(&handle.observed, now, req.0, request.rows, request.trace),
             untaken: VecDeque::new(),
             due_emits: VecDeque::new(),
             ended: None,
             is_lost: false,
-            waiting_since: now,
-            queued: true,
-            queue_ns: 0,
-            compute: ExecutionTimings::default(),
             awaits_client: false,
             delayed_until: None,
             delayed_ns: 0,
-            trace: request.trace,
         });
         let arrival = Arrival {
             req,
@@ -215,7 +203,6 @@ impl State {
             sequence: request.sequence,
             first: None,
         };
-        self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
         self.step(now, Event::Arrived(arrival), after);
         Ok(location)
     }
@@ -242,7 +229,7 @@ impl State {
             if let Some(version) = self.models.get_mut(&arrival.model) {
                 version.live += 1;
             }
-            self.timeline.arrived(now, req.0, arrival.model.0, arrival.rows);
+            record.observed.moved_in(&record.handle.observed, now, req.0);
             self.requests.insert(record);
             arrivals.push(Arrival { req, ..*arrival });
         }
@@ -263,7 +250,7 @@ impl State {
             whereabouts.leave();
         }
         self.left(arrival.model, after);
-        self.timeline.ended(now, req.0, RequestEnd::Moved);
+        record.observed.moved_out(&record.handle.observed, now);
         after.recalled.push(Recalled { record, arrival });
     }
 
@@ -331,9 +318,10 @@ impl State {
             }
         }
         let mut responses = responses.into_iter();
-        let run_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
         let mut end = 0;
         for (stats, cell, members) in job.by_cell() {
+            let batch_rows = job.task.row_count();
+            let run = TaskRun { cell, started_ns: started, ended_ns: now, timings, batch_rows };
             let (first_row, mut queue_ns) = (end, 0);
             for member in members {
                 let response = responses.next();
@@ -341,11 +329,7 @@ impl State {
                 end = rows.end;
                 let delay = delays.iter().find(|delay| rows.contains(&(delay.row as usize)));
                 let Some(record) = self.record(member.span.req) else { continue };
-                queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
-                record.ran(started, now, &timings);
-                if let Some(trace) = &record.trace {
-                    trace.ran(&task_ran(cell, (started, now), &timings, job.task.row_count()));
-                }
+                queue_ns += record.ran(&run) * Ns::from(member.span.count);
                 let outcomes = outcomes.get_mut(rows).unwrap_or_default();
                 let emitted = outcomes.iter().any(|row| row.emitted);
                 if !is_taken {
@@ -366,7 +350,7 @@ impl State {
                 }
             }
             if let Some(stage) = stats.stage(cell) {
-                stage.ran((end - first_row) as u32, queue_ns, run_ns);
+                stage.ran((end - first_row) as u32, queue_ns, timings.total_ns());
             }
         }
         self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);

@@ -3,7 +3,7 @@
 
 use paternoster_batching::{End, Event, Ns, ReqId};
 
-use super::{After, State, place, request_end};
+use super::{After, State, place};
 use crate::{
     job::Job,
     job::Outputs,
@@ -120,10 +120,10 @@ impl State {
         if let Some(journey) = &record.journey {
             journey.leave_sequence();
         }
+        record.observed.finished(now);
         let model = record.handle.id;
         after.ended.push((record, end));
         self.left(model, after);
-        self.timeline.ended(now, req.0, request_end(end));
     }
 
     /// Returns the requests that the core has ended and that wait for outputs.

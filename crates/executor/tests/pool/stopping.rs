@@ -114,8 +114,8 @@ impl Model {
 
     /// Returns the number of requests that the engine failed, and of those that clients cancelled.
     fn failed(&self) -> (u64, u64) {
-        let read = self.handle.stats().reading();
-        (read.backend, read.canceled)
+        let failures = self.handle.stats().reading().failures;
+        (failures.backend, failures.canceled)
     }
 }
 

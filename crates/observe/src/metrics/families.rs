@@ -2,7 +2,9 @@
 
 use prometheus::proto::MetricType;
 
-use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading, cards::CardReading, trace::TraceStats};
+use super::super::{
+    FailureReason, MetaCounters, PoolSnapshot, StageReading, VersionReading, cards::CardReading, trace::TraceStats,
+};
 use crate::budget::{Budget, Budgets};
 
 const NS_PER_US: u64 = 1_000;
@@ -88,7 +90,7 @@ pub(super) const PER_VERSION: [PerVersion; 11] = [
         value: |read| read.pending,
     },
     version_counter("paternoster_expired_requests_total", "Requests whose client's deadline passed", |read| {
-        read.expired
+        read.failures.expired
     }),
     version_counter(
         "paternoster_batch_slack_misses_total",
@@ -176,10 +178,10 @@ pub(super) struct Reason {
 
 /// All reasons.
 pub(super) const REASONS: [Reason; 4] = [
-    Reason { label: "BACKEND", value: |read| read.backend },
-    Reason { label: "CANCELED", value: |read| read.canceled },
-    Reason { label: "OTHER", value: |read| read.other },
-    Reason { label: "REJECTED", value: |read| read.rejected },
+    Reason { label: FailureReason::Backend.name(), value: |read| read.failures.backend },
+    Reason { label: FailureReason::Canceled.name(), value: |read| read.failures.canceled },
+    Reason { label: FailureReason::Other.name(), value: |read| read.failures.other },
+    Reason { label: FailureReason::Rejected.name(), value: |read| read.failures.rejected },
 ];
 
 /// A family of one number about tracing.

@@ -15,9 +15,7 @@ use crate::budget::Budget;
 const TIMINGS: RequestTimings = RequestTimings {
     total_ns: 2_000_000,
     queue_ns: 60_000,
-    compute_input_ns: 3_000,
-    compute_infer_ns: 1_500_000,
-    compute_output_ns: 4_999,
+    compute: ExecutionTimings { compute_input_ns: 3_000, compute_infer_ns: 1_500_000, compute_output_ns: 4_999 },
 };
 
 fn version(name: &str, version: i64) -> LoadedVersion {

@@ -11,6 +11,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
+    end::{FailureCounts, FailureReason},
     histogram::Histogram,
     latencies::{LatencyReading, VersionLatencies},
     snapshot::{BatchStats, ResponseStats, StatsSnapshot},
@@ -23,34 +24,6 @@ const MOST_STEPS: usize = 1024;
 
 /// Number of batch sizes for which memory is reserved, so that recording them does not allocate.
 const MOST_RESERVED_SIZES: u32 = 1024;
-
-/// Why a request failed: the `reason` label of `nv_inference_request_failure`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureReason {
-    /// Queue full or queue timeout.
-    Rejected,
-    /// The client cancelled it.
-    Canceled,
-    /// The client's deadline passed. Counted as CANCELED in Triton's counter, and in a separate counter of ours.
-    Expired,
-    /// The engine failed it.
-    Backend,
-    /// Anything else.
-    Other,
-}
-
-impl FailureReason {
-    /// Returns its name as in Triton's counters; there, an expired deadline counts as CANCELED.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rejected => "REJECTED",
-            Self::Canceled => "CANCELED",
-            Self::Expired => "EXPIRED",
-            Self::Backend => "BACKEND",
-            Self::Other => "OTHER",
-        }
-    }
-}
 
 /// Counters of one loaded version, which start from zero at a reload. All methods are cheap and can be called from any
 /// thread.
@@ -85,11 +58,7 @@ pub struct CardMemory {
 #[derive(Clone, Debug)]
 struct Totals {
     stats: StatsSnapshot,
-    rejected: u64,
-    canceled: u64,
-    backend: u64,
-    other: u64,
-    expired: u64,
+    failures: FailureCounts,
     request_duration: Histogram,
     queue_duration: Histogram,
 }
@@ -101,16 +70,8 @@ pub struct VersionReading {
     pub stats: StatsSnapshot,
     /// Admitted requests that are neither launched nor ended.
     pub pending: u64,
-    /// Failures with reason REJECTED.
-    pub rejected: u64,
-    /// Failures with reason CANCELED, including expired ones.
-    pub canceled: u64,
-    /// Failures with reason BACKEND.
-    pub backend: u64,
-    /// Failures with reason OTHER.
-    pub other: u64,
-    /// Requests whose client's deadline passed; included in `canceled`.
-    pub expired: u64,
+    /// Failed requests.
+    pub failures: FailureCounts,
     /// Durations of answered requests in nanoseconds.
     pub request_duration: Histogram,
     /// Waiting times of answered requests in nanoseconds.
@@ -146,11 +107,7 @@ impl ModelStats {
         let stats = StatsSnapshot { batch_stats: Vec::with_capacity(sizes), ..StatsSnapshot::default() };
         let totals = Totals {
             stats,
-            rejected: 0,
-            canceled: 0,
-            backend: 0,
-            other: 0,
-            expired: 0,
+            failures: FailureCounts::default(),
             request_duration: Histogram::of_durations(),
             queue_duration: Histogram::of_durations(),
         };
@@ -204,38 +161,29 @@ impl ModelStats {
 
     /// Records an answered request of `rows` rows.
     pub fn success(&self, rows: u32, timings: &RequestTimings) {
-        let compute_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
-        debug_assert!(timings.queue_ns + compute_ns <= timings.total_ns, "parts exceed the whole: {timings:?}");
+        let RequestTimings { total_ns, queue_ns, compute } = *timings;
+        debug_assert!(queue_ns + compute.total_ns() <= total_ns, "parts exceed the whole: {timings:?}");
         if let Some(latencies) = self.latencies.get() {
             latencies.success(Instant::now(), timings);
         }
 
         let mut totals = self.totals.lock();
-        totals.request_duration.record(timings.total_ns);
-        totals.queue_duration.record(timings.queue_ns);
+        totals.request_duration.record(total_ns);
+        totals.queue_duration.record(queue_ns);
         totals.stats.inference_count += u64::from(rows);
         let requests = &mut totals.stats.inference_stats;
-        requests.success.add(timings.total_ns);
-        requests.queue.add(timings.queue_ns);
-        requests.compute_input.add(timings.compute_input_ns);
-        requests.compute_infer.add(timings.compute_infer_ns);
-        requests.compute_output.add(timings.compute_output_ns);
+        requests.success.add(total_ns);
+        requests.queue.add(queue_ns);
+        requests.compute_input.add(compute.compute_input_ns);
+        requests.compute_infer.add(compute.compute_infer_ns);
+        requests.compute_output.add(compute.compute_output_ns);
     }
 
     /// Records a request that failed after `total_ns`.
     pub fn failure(&self, reason: FailureReason, total_ns: u64) {
         let mut totals = self.totals.lock();
         totals.stats.inference_stats.fail.add(total_ns);
-        match reason {
-            FailureReason::Rejected => totals.rejected += 1,
-            FailureReason::Canceled => totals.canceled += 1,
-            FailureReason::Expired => {
-                totals.canceled += 1;
-                totals.expired += 1;
-            }
-            FailureReason::Backend => totals.backend += 1,
-            FailureReason::Other => totals.other += 1,
-        }
+        totals.failures.add(reason);
     }
 
     /// Records the execution of a batch of `rows` rows without padding.
@@ -309,17 +257,12 @@ impl ModelStats {
 
     /// Returns all counters as of one instant, except `pending`, which is read separately.
     pub fn reading(&self) -> VersionReading {
-        let Totals { stats, rejected, canceled, backend, other, expired, request_duration, queue_duration } =
-            self.totals.lock().clone();
+        let Totals { stats, failures, request_duration, queue_duration } = self.totals.lock().clone();
         let pending = self.pending();
         VersionReading {
             stats,
             pending,
-            rejected,
-            canceled,
-            backend,
-            other,
-            expired,
+            failures,
             request_duration,
             queue_duration,
             stages: self.stages.iter().map(StageStats::reading).collect(),

@@ -4,8 +4,7 @@ use std::thread;
 
 use super::{super::snapshot::Tally, *};
 
-const REQUEST: RequestTimings =
-    RequestTimings { total_ns: 100, queue_ns: 20, compute_input_ns: 10, compute_infer_ns: 50, compute_output_ns: 5 };
+const REQUEST: RequestTimings = RequestTimings { total_ns: 100, queue_ns: 20, compute: EXECUTION };
 const EXECUTION: ExecutionTimings =
     ExecutionTimings { compute_input_ns: 10, compute_infer_ns: 50, compute_output_ns: 5 };
 
@@ -65,8 +64,8 @@ fn an_expired_request_is_cancelled_and_expired() {
 
     let read = stats.reading();
     assert_eq!(read.stats.inference_stats.fail, Tally { count: 5, ns: 11 });
-    assert_eq!((read.rejected, read.canceled, read.backend, read.other), (1, 2, 1, 1));
-    assert_eq!(read.expired, 1);
+    let counted = FailureCounts { rejected: 1, canceled: 2, backend: 1, other: 1, expired: 1 };
+    assert_eq!(read.failures, counted);
     assert_eq!(read.stats.inference_stats.success.count, 0, "a failed request is not answered");
     assert_eq!(read.request_duration.count(), 0, "histograms hold answered requests");
 }

@@ -112,9 +112,10 @@ fn track<'p>(process: &'p Process, rows: &mut BTreeMap<Row, Vec<TrackSpan<'p>>>)
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{RequestEnd, TaskLaunch, TaskRows, Timeline},
+        super::{TaskLaunch, TaskRows, Timeline},
         *,
     };
+    use crate::RequestEnd;
 
     /// A picture of `count` consecutive requests, each with a task of one millisecond.
     fn picture(count: u64) -> Picture {

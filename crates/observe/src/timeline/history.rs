@@ -7,9 +7,10 @@ use std::{
 
 use super::{
     change::Change,
-    record::{Record, RequestEnd, TaskRows},
+    record::{Record, TaskRows},
     recording::{Recording, VersionName},
 };
+use crate::end::RequestEnd;
 
 /// A request, as far as it was recorded.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use super::{
     change::Change,
     history::{History, Request, Task},
     picture::{Arrow, Facts, Kind, LANES, Mark, Picture, Process, Row, Span},
-    record::RequestEnd,
     recording::Recording,
 };
+use crate::end::RequestEnd;
 
 impl Recording {
     /// Lays the recording out. Takes about a second for a million events.

@@ -20,7 +20,7 @@ mod svg;
 pub use chrome::ReadError;
 pub use excerpt::{Bounds, Excerpt};
 pub use picture::{Picture, RanRequest, RanTask};
-pub use record::{Record, RequestEnd, TaskLaunch, TaskRows};
+pub use record::{Record, TaskLaunch, TaskRows};
 pub use recorder::Timeline;
 pub use recording::{Recording, VersionName};
 pub use svg::{DrawError, View};

@@ -1,6 +1,6 @@
 //! The recorded values, and the records that they are stored as.
 
-use std::fmt;
+use crate::end::RequestEnd;
 
 /// A launched task without its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,36 +32,6 @@ pub struct TaskRows {
     pub count: u32,
     /// Place of the first row in the batch.
     pub at: u32,
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestEnd {
-    /// Its outputs are complete.
-    Completed,
-    /// The engine failed it.
-    Failed,
-    /// It was rejected before it ran.
-    Rejected,
-    /// The client's deadline passed.
-    Expired,
-    /// The client cancelled it.
-    Cancelled,
-    /// It moved to another device before it ran, where it arrived as another request.
-    Moved,
-}
-
-impl fmt::Display for RequestEnd {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::Moved => "moved",
-        })
-    }
 }
 
 /// An entry of a recording. Times are in nanoseconds since the recorder's epoch.

@@ -8,9 +8,10 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    record::{Record, RequestEnd, TaskLaunch, TaskRows},
+    record::{Record, TaskLaunch, TaskRows},
     recording::{Recording, VersionName},
 };
+use crate::end::RequestEnd;
 
 /// Maximum number of version names kept, including those of unloaded versions; each load adds one.
 const MOST_NAMES: usize = 1024;

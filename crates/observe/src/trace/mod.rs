@@ -20,7 +20,7 @@ mod triton;
 
 pub use context::{Parent, TRACE_RESPONSE, TraceHead};
 pub use otlp::{OtlpOptions, collector_url};
-pub use record::{Parts, TaskRan, TracedRequest, TracedTensor, Transport};
+pub use record::{Parts, TracedRequest, TracedTensor, Transport};
 pub use request::{RequestTrace, Sending};
 pub use settings::{TraceLevel, TraceMode, TraceSettingError, TraceSettings, parse_count, parse_number};
 pub use stats::TraceStats;

@@ -1,10 +1,11 @@
 //! What is recorded of one traced request, and the milestones in it.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
 
 use super::{context::TraceHead, settings::TraceLevel};
+use crate::{end::RequestEnd, timings::TaskRun};
 
 /// Maximum number of spells per request. Further tasks are added to the last spell of the same cell, or to the last
 /// spell.
@@ -22,55 +23,23 @@ pub enum Transport {
     Http,
 }
 
-/// A task that ran rows of the request. Times are nanoseconds since the executor's epoch.
-#[derive(Clone, Copy, Debug)]
-pub struct TaskRan {
-    /// The stage or cell, counted from 0.
-    pub cell: u16,
-    /// Start.
-    pub started_ns: u64,
-    /// Completion.
-    pub ended_ns: u64,
-    /// Time for gathering inputs.
-    pub input_ns: u64,
-    /// Time for running the program.
-    pub infer_ns: u64,
-    /// Time for splitting outputs.
-    pub output_ns: u64,
-    /// Rows of all requests in the task.
-    pub batch_rows: u32,
-}
-
 /// Consecutive tasks of one stage or cell: a long chain of one cell is a single spell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spell {
-    pub(super) cell: u16,
     /// Number of tasks.
     pub(super) tasks: u32,
-    pub(super) started_ns: u64,
-    pub(super) ended_ns: u64,
-    /// Sums over the tasks.
-    pub(super) input_ns: u64,
-    pub(super) infer_ns: u64,
-    pub(super) output_ns: u64,
-    /// Rows of the largest task.
-    pub(super) batch_rows: u32,
+    /// From the start of the first to the end of the last, with the sum of their timings and the rows of the largest.
+    pub(super) run: TaskRun,
 }
 
 impl Spell {
-    fn of(task: &TaskRan) -> Self {
-        let &TaskRan { cell, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows } = task;
-        Self { cell, tasks: 1, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows }
-    }
-
-    fn add(&mut self, task: &TaskRan) {
+    fn add(&mut self, task: &TaskRun) {
+        let run = &mut self.run;
         self.tasks = self.tasks.saturating_add(1);
-        self.started_ns = self.started_ns.min(task.started_ns);
-        self.ended_ns = self.ended_ns.max(task.ended_ns);
-        self.input_ns += task.input_ns;
-        self.infer_ns += task.infer_ns;
-        self.output_ns += task.output_ns;
-        self.batch_rows = self.batch_rows.max(task.batch_rows);
+        run.started_ns = run.started_ns.min(task.started_ns);
+        run.ended_ns = run.ended_ns.max(task.ended_ns);
+        run.timings += task.timings;
+        run.batch_rows = run.batch_rows.max(task.batch_rows);
     }
 }
 
@@ -79,8 +48,7 @@ impl Spell {
 pub(super) struct End {
     pub(super) arrived_ns: u64,
     pub(super) ended_ns: u64,
-    /// Reason for failure; `None` if it completed.
-    pub(super) failure: Option<&'static str>,
+    pub(super) how: RequestEnd,
 }
 
 /// What the tasks of a version run.
@@ -92,7 +60,7 @@ pub enum Parts {
     /// One of its stages.
     Stages,
     /// One of its cells, which have these names.
-    Cells(Vec<String>),
+    Cells(Arc<[String]>),
 }
 
 /// Maximum number of recorded tensors per request, because a stream may have any number of responses.
@@ -124,8 +92,8 @@ pub(super) struct Progress {
     pub(super) parts: Parts,
     pub(super) spells: Vec<Spell>,
     /// The task that started first, and the one that ended last.
-    pub(super) first: Option<TaskRan>,
-    pub(super) last: Option<TaskRan>,
+    pub(super) first: Option<TaskRun>,
+    pub(super) last: Option<TaskRun>,
     pub(super) end: Option<End>,
     pub(super) responded: Option<Instant>,
     pub(super) sent: Option<(Instant, Instant)>,
@@ -135,7 +103,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Records a task that ran rows of it.
-    pub(super) fn ran(&mut self, task: &TaskRan) {
+    pub(super) fn ran(&mut self, task: &TaskRun) {
         if self.first.is_none_or(|first| task.started_ns < first.started_ns) {
             self.first = Some(*task);
         }
@@ -143,12 +111,12 @@ impl Progress {
             self.last = Some(*task);
         }
         let spells = &mut self.spells;
-        let same = spells.last().is_some_and(|last| last.cell == task.cell);
+        let same = spells.last().is_some_and(|last| last.run.cell == task.cell);
         if !same && spells.len() < MOST_SPELLS {
-            return spells.push(Spell::of(task));
+            return spells.push(Spell { tasks: 1, run: *task });
         }
         let last = spells.len() - 1;
-        let at = if same { last } else { spells.iter().rposition(|spell| spell.cell == task.cell).unwrap_or(last) };
+        let at = if same { last } else { spells.iter().rposition(|spell| spell.run.cell == task.cell).unwrap_or(last) };
         spells[at].add(task);
     }
 
@@ -253,8 +221,8 @@ impl TraceRecord {
         let Progress { epoch: Some(epoch), first: Some(first), last: Some(last), .. } = *progress else {
             return Vec::new();
         };
-        let input_end = (first.started_ns + first.input_ns).min(last.ended_ns);
-        let output_start = last.ended_ns.saturating_sub(last.output_ns).max(input_end);
+        let input_end = (first.started_ns + first.timings.compute_input_ns).min(last.ended_ns);
+        let output_start = last.ended_ns.saturating_sub(last.timings.compute_output_ns).max(input_end);
         vec![
             ("COMPUTE_START", at(epoch, first.started_ns)),
             ("COMPUTE_INPUT_END", at(epoch, input_end)),

@@ -6,9 +6,10 @@ use http::HeaderValue;
 
 use super::{
     otlp::RootSpan,
-    record::{End, Parts, TaskRan, TraceRecord, TracedTensor},
+    record::{End, Parts, TraceRecord, TracedTensor},
     sink::Sink,
 };
+use crate::{end::RequestEnd, timings::TaskRun};
 
 /// A traced request. Dropping the last reference ends its trace.
 #[derive(Debug)]
@@ -40,13 +41,13 @@ impl RequestTrace {
     }
 
     /// Records a task that ran rows of it.
-    pub fn ran(&self, task: &TaskRan) {
+    pub fn ran(&self, task: &TaskRun) {
         self.record.progress.lock().ran(task);
     }
 
-    /// Records its end in the executor; `failure` is the reason for failure.
-    pub fn ended(&self, arrived_ns: u64, ended_ns: u64, failure: Option<&'static str>) {
-        self.record.progress.lock().end = Some(End { arrived_ns, ended_ns, failure });
+    /// Records its end in the executor.
+    pub fn ended(&self, arrived_ns: u64, ended_ns: u64, how: RequestEnd) {
+        self.record.progress.lock().end = Some(End { arrived_ns, ended_ns, how });
     }
 
     /// Whether its tensors are recorded.
@@ -68,7 +69,7 @@ impl RequestTrace {
     pub fn spells(&self) -> Vec<(String, u32)> {
         let progress = self.record.progress.lock();
         let Parts::Cells(names) = &progress.parts else { return Vec::new() };
-        progress.spells.iter().map(|spell| (names[usize::from(spell.cell)].clone(), spell.tasks)).collect()
+        progress.spells.iter().map(|spell| (names[usize::from(spell.run.cell)].clone(), spell.tasks)).collect()
     }
 
     /// Records that its reply is being sent, until the returned value is dropped.

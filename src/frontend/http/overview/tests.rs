@@ -7,8 +7,8 @@ use super::{super::fixture::Fixture, *};
 use crate::{
     budget::Budgets,
     observe::{
-        ExecutionTimings, RequestTimings, Tally,
-        timeline::{RequestEnd, TaskLaunch, TaskRows},
+        ExecutionTimings, RequestEnd, RequestTimings, Tally,
+        timeline::{TaskLaunch, TaskRows},
     },
 };
 

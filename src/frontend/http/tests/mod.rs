@@ -163,8 +163,9 @@ async fn statistics_are_of_all_versions_of_one_or_of_one_version() {
     let loaded = loaded_versions(&server.fixture.services.repository);
     let of_ident: Vec<_> = loaded.into_iter().filter(|loaded| loaded.name == "ident").collect();
     let stats = Arc::clone(&of_ident[1].stats);
-    stats.execution(4, &ExecutionTimings { compute_infer_ns: 7, ..ExecutionTimings::default() });
-    stats.success(4, &RequestTimings { total_ns: 9, compute_infer_ns: 7, ..RequestTimings::default() });
+    let compute = ExecutionTimings { compute_infer_ns: 7, ..ExecutionTimings::default() };
+    stats.execution(4, &compute);
+    stats.success(4, &RequestTimings { total_ns: 9, queue_ns: 0, compute });
 
     let versions = |answer: &Value| -> Vec<String> {
         let stats = answer["model_stats"].as_array().expect("a list");

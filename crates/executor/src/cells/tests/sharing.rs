@@ -233,7 +233,7 @@ fn a_shared_task_stops_when_the_last_of_its_requests_is_gone() {
     assert_eq!(values(&response.outputs[0].data), [7]);
     let ended = |handle: &ModelHandle| {
         let read = handle.stats().reading();
-        (read.backend, read.canceled)
+        (read.failures.backend, read.failures.canceled)
     };
     assert_eq!((ended(&one), ended(&two)), ((0, 1), (0, 1)));
 }

@@ -51,7 +51,7 @@ impl Reader for CellReader {
                 None => RowOutcome { next: Next::Failed, emitted: false },
             });
         }
-        Ended { outcomes, failures, ends_rows: true }
+        Ended { outcomes, failures }
     }
 
     fn take(&self, job: &Job, section: &Section, most_bytes: usize) -> Result<Outputs, String> {

@@ -39,7 +39,7 @@ impl Reader for StageReader {
             outcomes[row].next = Next::Failed;
             failures.push(RowFailure { row: row as u32, reason: "an index is beyond its table".to_owned() });
         }
-        let Programs::Cut(stages) = &self.programs.0 else { return Ended { outcomes, failures, ends_rows: true } };
+        let Programs::Cut(stages) = &self.programs.0 else { return Ended { outcomes, failures } };
         let number = usize::from(job.task.cell.0);
         let (parts, own) = parts_of(job);
         // Only the values of exits are read here, which have no lengths.
@@ -48,9 +48,7 @@ impl Reader for StageReader {
         // Loading checked that each exit's value is one FP32, so this does not fail.
         let taken = answers.exits_taken(|output| self.values(job, section, output)).unwrap_or_default();
         let outcomes = answers.outcomes(&taken, outcomes);
-        let is_last = number + 1 == stages.stages.len();
-        let ends_rows = is_last || outcomes.iter().any(|outcome| outcome.next == Next::Done);
-        Ended { outcomes, failures, ends_rows }
+        Ended { outcomes, failures }
     }
 
     fn take(&self, job: &Job, section: &Section, _: usize) -> Result<Outputs, String> {

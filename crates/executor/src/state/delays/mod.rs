@@ -69,7 +69,7 @@ impl State {
         while let Some(req) = self.delays.pop_due(now) {
             let Some(record) = self.record(req) else { continue };
             record.delayed_until = None;
-            record.waiting_since = now;
+            record.observed.resumed(now);
             if !record.awaits_client {
                 self.step(now, Event::Resumed(req), after);
             }

@@ -10,6 +10,7 @@ use super::{
     picture::{Picture, Span},
     *,
 };
+use crate::RequestEnd;
 
 const MS: u64 = 1_000_000;
 

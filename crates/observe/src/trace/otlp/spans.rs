@@ -23,9 +23,12 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 
-use crate::trace::{
-    context::TraceHead,
-    record::{Milestone, Parts, Progress, Spell, TraceRecord, Transport, at},
+use crate::{
+    timings::TaskRun,
+    trace::{
+        context::TraceHead,
+        record::{Milestone, Parts, Progress, Spell, TraceRecord, Transport, at},
+    },
 };
 
 /// The root span of a request in progress.
@@ -80,8 +83,8 @@ impl RootSpan {
         for (name, instant) in trace.of_transport(&progress) {
             self.span.add_event_with_timestamp(name, wall(self.clock, instant), Vec::new());
         }
-        if let Some(failure) = progress.end.and_then(|end| end.failure) {
-            self.span.set_status(Status::error(failure));
+        if let Some(failure) = progress.end.and_then(|end| end.how.failure()) {
+            self.span.set_status(Status::error(failure.name()));
         }
         self.span.end_with_timestamp(wall(self.clock, ended));
     }
@@ -148,12 +151,12 @@ impl Within<'_> {
         let of_compute = trace.of_compute(progress);
         let is_one = progress.spells.len() == 1;
         for spell in &progress.spells {
-            let name = name_of(&progress.parts, spell.cell);
-            let times = (at(epoch, spell.started_ns), at(epoch, spell.ended_ns));
+            let name = name_of(&progress.parts, spell.run.cell);
+            let times = (at(epoch, spell.run.started_ns), at(epoch, spell.run.ended_ns));
             within.span(name, times, attributes_of(spell), if is_one { &of_compute } else { &[] });
         }
-        if let Some(failure) = end.failure {
-            span.set_status(Status::error(failure));
+        if let Some(failure) = end.how.failure() {
+            span.set_status(Status::error(failure.name()));
         }
         span.end_with_timestamp(wall(self.clock, left.max(trace.admitted)));
     }
@@ -170,13 +173,13 @@ fn name_of(parts: &Parts, cell: u16) -> Cow<'static, str> {
     }
 }
 
-fn attributes_of(spell: &Spell) -> Vec<KeyValue> {
+fn attributes_of(Spell { tasks, run: TaskRun { timings, batch_rows, .. } }: &Spell) -> Vec<KeyValue> {
     let ns = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
     vec![
-        KeyValue::new("paternoster.tasks", i64::from(spell.tasks)),
-        KeyValue::new("paternoster.batch_rows", i64::from(spell.batch_rows)),
-        KeyValue::new("paternoster.input_ns", ns(spell.input_ns)),
-        KeyValue::new("paternoster.infer_ns", ns(spell.infer_ns)),
-        KeyValue::new("paternoster.output_ns", ns(spell.output_ns)),
+        KeyValue::new("paternoster.tasks", i64::from(*tasks)),
+        KeyValue::new("paternoster.batch_rows", i64::from(*batch_rows)),
+        KeyValue::new("paternoster.input_ns", ns(timings.compute_input_ns)),
+        KeyValue::new("paternoster.infer_ns", ns(timings.compute_infer_ns)),
+        KeyValue::new("paternoster.output_ns", ns(timings.compute_output_ns)),
     ]
 }

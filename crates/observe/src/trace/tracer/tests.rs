@@ -6,7 +6,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::trace::{Parts, TaskRan, TraceLevel, TracedTensor, Transport};
+use crate::{
+    ExecutionTimings, RequestEnd, TaskRun,
+    trace::{Parts, TraceLevel, TracedTensor, Transport},
+};
 
 const TIMESTAMPS: TraceLevel = TraceLevel { timestamps: true, tensors: false };
 
@@ -138,11 +141,12 @@ fn a_trace_says_when_its_request_was_where() {
     let tracer = to_file(&folder, settings(1, None, 0));
     let trace = ask(&tracer, "m").expect("it is traced");
     trace.submitted(trace.record.admitted, Parts::Whole);
-    let task =
-        TaskRan { cell: 0, started_ns: 200, ended_ns: 300, input_ns: 10, infer_ns: 70, output_ns: 20, batch_rows: 4 };
+    let timings = ExecutionTimings { compute_input_ns: 10, compute_infer_ns: 70, compute_output_ns: 20 };
+    let task = TaskRun { cell: 0, started_ns: 200, ended_ns: 300, timings, batch_rows: 4 };
     trace.ran(&task);
-    trace.ran(&TaskRan { cell: 1, started_ns: 400, ended_ns: 500, output_ns: 30, ..task });
-    trace.ended(100, 600, None);
+    let timings = ExecutionTimings { compute_output_ns: 30, ..timings };
+    trace.ran(&TaskRun { cell: 1, started_ns: 400, ended_ns: 500, timings, ..task });
+    trace.ended(100, 600, RequestEnd::Completed);
     drop(trace.sending());
     drop(trace);
     tracer.flush();
@@ -180,20 +184,15 @@ fn a_long_chain_of_one_cell_is_one_spell_and_many_short_ones_are_bounded() {
     let folder = TempDir::new().expect("a folder");
     let tracer = to_file(&folder, settings(1, None, 0));
     let trace = ask(&tracer, "m").expect("it is traced");
-    let task = |at: u64, cell| TaskRan {
-        cell,
-        started_ns: at * 10,
-        ended_ns: at * 10 + 9,
-        input_ns: 1,
-        infer_ns: 2,
-        output_ns: 3,
-        batch_rows: 1,
-    };
+    let timings = ExecutionTimings { compute_input_ns: 1, compute_infer_ns: 2, compute_output_ns: 3 };
+    let task = |at: u64, cell| TaskRun { cell, started_ns: at * 10, ended_ns: at * 10 + 9, timings, batch_rows: 1 };
     (0..1000).for_each(|at| trace.ran(&task(at, 0)));
     {
         let progress = trace.record.progress.lock();
         let [spell] = &*progress.spells else { panic!("one spell: {:?}", progress.spells) };
-        assert_eq!((spell.tasks, spell.started_ns, spell.ended_ns, spell.infer_ns), (1000, 0, 9_999, 2000));
+        let run = spell.run;
+        assert_eq!((spell.tasks, run.started_ns, run.ended_ns), (1000, 0, 9_999));
+        assert_eq!(run.timings.compute_infer_ns, 2000);
     }
     (1000..2000).for_each(|at| trace.ran(&task(at, (at % 3) as u16)));
     let progress = trace.record.progress.lock();
