@@ -1,6 +1,6 @@
 //! DVABatch as exact tests: figures 3, 8, 10, 11 and 13, step by step and table by table.
 
-use super::ride::{Ride, chain, flat, latencies};
+use super::ride::{Ride, chain, flat, latencies, req};
 use crate::{
     DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LoadDiversity, Ns, OperatorDiversity, Policy, QueueingKnobs,
     Task, WindowKnobs,
@@ -58,7 +58,7 @@ fn latencies_of(lanes: u16, knobs: Knobs, queries: &[Query], took_ns: impl Fn(u1
     }
     assert_eq!(ride.ends.len(), queries.len(), "every query has ended");
     assert!(ride.is_idle(), "all leases are back");
-    let ended = |name| ride.ends.iter().find(|&&(ended, ..)| ended == name).map(|&(_, at, _)| at);
+    let ended = |name| ride.ends.iter().find(|&&(ended, ..)| ended == req(name)).map(|&(_, at, _)| at);
     queries.iter().map(|&(name, asked, ..)| ended(name).unwrap_or_default() - asked).collect()
 }
 

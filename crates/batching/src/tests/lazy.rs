@@ -161,7 +161,7 @@ fn rows_are_reserved_at_the_push_so_that_a_merge_always_fits() {
     assert_eq!(server.table_at(3 * UNIT), "1:C 2:B 3:A");
     assert_eq!(server.table_at(4 * UNIT), "1:C 2,3:B", "three rows are under way, though no task holds more than two");
     server.run_out();
-    assert_eq!(server.ends.values().map(|end| end.0 / UNIT).collect::<Vec<_>>(), [11, 11, 11, 19]);
+    assert_eq!(server.ended_at().values().map(|end| end.0 / UNIT).collect::<Vec<_>>(), [11, 11, 11, 19]);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_request_that_does_not_fit_is_neither_parted_nor_overtaken() {
     }
     assert_eq!(server.table_at(UNIT), "1:B 2:A");
     server.run_out();
-    assert_eq!(server.ends.values().map(|end| end.0 / UNIT).collect::<Vec<_>>(), [9, 9, 17, 17]);
+    assert_eq!(server.ended_at().values().map(|end| end.0 / UNIT).collect::<Vec<_>>(), [9, 9, 17, 17]);
 }
 
 /// Four nodes, the second of which may repeat rows.

@@ -4,7 +4,7 @@
 use super::ride::{Ride, chain, flat, latencies};
 use crate::{
     Arrival, CellId, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Next, Ns,
-    OperatorDiversity, PartOrder, Policy, Predictor, QueueingKnobs, RequestKey, Task, TaskId, WindowKnobs,
+    OperatorDiversity, PartOrder, Policy, Predictor, QueueingKnobs, ReqId, RequestKey, Task, TaskId, WindowKnobs,
 };
 
 fn window() -> Policy {
@@ -344,7 +344,7 @@ fn a_request_past_its_deadline_leaves_at_the_boundary() {
     assert_eq!(ride.lanes_up(1), "#0 stage 0: a b");
     assert_eq!(ride.done(0), "#1 stage 1: a b");
     assert_eq!(ride.done(1), "#2 stage 2: b");
-    assert_eq!(ride.ends, [('a', 150, End::Expired)]);
+    assert_eq!(ride.ends, [(ReqId(0), 150, End::Expired)]);
     ride.run_out();
     assert!(ride.is_idle(), "all leases are back");
 }

@@ -4,47 +4,43 @@ use paternoster_model::unfold::Unfolded;
 
 use super::{
     cellular::{chain, core, request},
+    driver::{Driver, drives},
     pool::arrival,
     timeline::staged,
 };
 use crate::{
-    Action, Actions, Arrival, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, Task,
-    TaskId, WindowKnobs,
+    Action, Arrival, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, Task, TaskId,
+    WindowKnobs,
 };
 
 /// Duration of each task.
 const TASK: Ns = 100;
 
-/// A core whose lanes run their tasks one after the other, in virtual time.
+/// A driver whose lanes run their tasks one after the other.
 struct Server {
-    core: Core,
-    now: Ns,
-    wake: Option<Ns>,
+    driver: Driver,
     /// By lane: tasks and their end times.
     lanes: Vec<Vec<(Ns, TaskId)>>,
     /// Tasks with the number of tasks already on their lanes.
     launched: Vec<(Task, usize)>,
 }
 
+drives!(Server);
+
 impl Server {
     fn new(core: Core, lanes: usize) -> Self {
-        Self { core, now: 0, wake: None, lanes: vec![Vec::new(); lanes], launched: Vec::new() }
+        let driver = Driver { core, ..Driver::default() };
+        Self { driver, lanes: vec![Vec::new(); lanes], launched: Vec::new() }
     }
 
     fn act(&mut self, event: Event<'_>) {
-        let actions: Actions = self.core.step(self.now, event);
-        self.core.check().expect("nothing is broken");
-        for action in actions {
-            match action {
-                Action::Launch(task) => {
-                    let lane = &mut self.lanes[usize::from(task.lane.0)];
-                    let begins = lane.last().map_or(self.now, |(ends, _)| *ends);
-                    let ahead = lane.len();
-                    lane.push((begins + TASK, task.id));
-                    self.launched.push((task, ahead));
-                }
-                Action::WakeAt(at) => self.wake = Some(at),
-                _ => {}
+        for action in self.driver.act(event) {
+            if let Action::Launch(task) = action {
+                let lane = &mut self.lanes[usize::from(task.lane.0)];
+                let begins = lane.last().map_or(self.driver.now, |(ends, _)| *ends);
+                let ahead = lane.len();
+                lane.push((begins + TASK, task.id));
+                self.launched.push((task, ahead));
             }
         }
     }
@@ -65,8 +61,8 @@ impl Server {
             let lanes = self.lanes.iter().enumerate();
             let first = lanes.filter_map(|(at, lane)| Some((lane.first()?.0, at))).min();
             let Some((ends, lane)) = first else { return };
-            if let Some(wake) = self.wake.take_if(|wake| *wake < ends) {
-                self.now = self.now.max(wake);
+            if self.wake.is_some_and(|wake| wake < ends) {
+                self.pass(ends);
                 self.act(Event::Wake);
             } else {
                 self.now = ends;

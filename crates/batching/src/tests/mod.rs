@@ -1,9 +1,9 @@
 //! Tests of the core as seen by a driver: events in, actions out, in virtual time.
 //!
 //! `script` plays tables of events and expected actions. `oracle` predicts from the events alone, in the simplest way,
-//! how each request ends and what each batch may contain. `pool` drives a core and checks it against the oracle and the
-//! invariants at every step; `properties` does so for random runs. `timeline` gives tasks a duration, to reproduce the
-//! papers' figures.
+//! how each request ends and what each batch may contain. `driver` steps a core and checks the invariants; `pool` adds
+//! the oracle, and `properties` random runs. `timeline` gives tasks a duration and `ride` shows the core's tables, to
+//! reproduce the papers' figures.
 
 mod adaptive;
 mod buckets;
@@ -15,6 +15,7 @@ mod cost;
 mod deadlocks;
 mod decoders;
 mod diversity;
+mod driver;
 mod endings;
 mod fairness;
 mod held;

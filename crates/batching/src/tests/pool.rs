@@ -1,25 +1,27 @@
-//! A driver in virtual time: wakes the core when requested, and checks each step against the oracle and the invariants.
+//! A driver that checks each step against the oracle.
 
 use std::collections::BTreeSet;
 
-use super::oracle::Oracle;
+use super::{
+    driver::{Driver, drives},
+    oracle::Oracle,
+};
 use crate::{
-    Action, Actions, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs,
-    ReqId, RequestKey, RowOutcome, Task, TaskId, WindowKnobs, core::invariants,
+    Action, Actions, Arrival, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs, ReqId,
+    RequestKey, RowOutcome, Task, TaskId, WindowKnobs,
 };
 
-/// A core, its lanes and the time.
+/// A driver, and what the oracle knows.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    pub(super) core: Core,
+    driver: Driver,
     pub(super) oracle: Oracle,
-    pub(super) now: Ns,
-    pub(super) wake: Option<Ns>,
-    lanes: BTreeSet<LaneId>,
     idle: BTreeSet<LaneId>,
     draining: BTreeSet<ModelId>,
     pub(super) drained: BTreeSet<ModelId>,
 }
+
+drives!(Pool);
 
 /// Triton's `dynamic_batching`: the knobs of the queue and of the window together.
 #[derive(Clone, Debug, Default)]
@@ -80,7 +82,6 @@ impl Pool {
             pool.model_up(ModelId(model), knobs);
         }
         for lane in 0..lanes {
-            pool.lanes.insert(LaneId(lane));
             pool.idle.insert(LaneId(lane));
             pool.act(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
@@ -93,19 +94,19 @@ impl Pool {
     }
 
     pub(super) fn arrive(&mut self, arrival: Arrival) -> Actions {
-        self.oracle.pass(self.now);
-        self.oracle.arrive(arrival.clone(), self.now);
+        self.oracle.pass(self.driver.now);
+        self.oracle.arrive(arrival.clone(), self.driver.now);
         self.act(Event::Arrived(arrival))
     }
 
     pub(super) fn cancel(&mut self, req: ReqId) -> Actions {
-        self.oracle.pass(self.now);
+        self.oracle.pass(self.driver.now);
         self.oracle.cancel(req);
         self.act(Event::Cancelled(req))
     }
 
     pub(super) fn resume(&mut self, req: ReqId) -> Actions {
-        self.oracle.pass(self.now);
+        self.oracle.pass(self.driver.now);
         self.oracle.resume(req);
         self.act(Event::Resumed(req))
     }
@@ -121,7 +122,7 @@ impl Pool {
     }
 
     fn land(&mut self, task: TaskId, outcomes: Option<&[RowOutcome]>) {
-        self.oracle.pass(self.now);
+        self.oracle.pass(self.driver.now);
         if let Some(task) = self.oracle.running.get(&task) {
             self.idle.insert(task.lane);
         }
@@ -137,36 +138,35 @@ impl Pool {
     }
 
     pub(super) fn wake(&mut self) -> Actions {
-        self.wake = None;
         self.act(Event::Wake)
     }
 
     /// Advances time, with every wake at its time.
     pub(super) fn pass_to(&mut self, until: Ns) {
-        while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
-            self.now = self.now.max(wake);
+        while self.pass(until) {
             self.wake();
         }
-        self.now = until;
     }
 
     pub(super) fn running(&self) -> Vec<Task> {
-        self.oracle.running.values().cloned().collect()
+        self.running.iter().map(|(_, task)| task.clone()).collect()
     }
 
     fn act(&mut self, event: Event<'_>) -> Actions {
-        self.oracle.pass(self.now);
-        let actions = self.core.step(self.now, event);
+        self.oracle.pass(self.driver.now);
+        let mut announced = self.wake.filter(|_| !matches!(event, Event::Wake));
+        let actions = self.driver.act(event);
         for action in &actions {
+            if let Action::WakeAt(at) = action {
+                let before = announced.replace(*at);
+                assert!(before.is_none_or(|wake| *at < wake), "a wake at {at} is announced after {before:?}");
+            }
             self.take(action);
         }
-        self.oracle.check_quiet(self.now, self.idle.len());
+        self.oracle.check_quiet(self.driver.now, self.idle.len());
         for model in &self.draining {
             let busy = self.oracle.is_busy(*model);
             assert!(busy, "{model:?} has nothing left and is not drained");
-        }
-        if let Err(broken) = invariants::check(&self.core) {
-            panic!("at {}: {broken}", self.now);
         }
         actions
     }
@@ -175,7 +175,7 @@ impl Pool {
         match action {
             Action::Launch(task) => {
                 assert!(self.idle.remove(&task.lane), "{:?} is launched on a lane that is not idle", task.id);
-                self.oracle.launch(task, self.now);
+                self.oracle.launch(task, self.driver.now);
             }
             Action::Emit { req, step } => self.oracle.emit(*req, *step),
             Action::Finish { req, end } => self.oracle.finish(*req, *end),
@@ -187,10 +187,7 @@ impl Pool {
                 self.oracle.models.remove(model);
                 self.drained.insert(*model);
             }
-            Action::WakeAt(at) => {
-                assert!(self.wake.is_none_or(|wake| *at < wake), "a wake at {at} is announced after {:?}", self.wake);
-                self.wake = Some(*at);
-            }
+            Action::WakeAt(_) => {}
         }
     }
 }

@@ -1,34 +1,33 @@
-//! A driver for exact tests over stages: one model, lanes, virtual time. Each step returns the actions as text and
-//! checks the invariants. The paper's tables are views of the core (DVABatch figures 8, 10 and 11).
+//! A driver for exact tests over stages: one model and its lanes. Each step returns the actions as text. The paper's
+//! tables are views of the core (DVABatch figures 8, 10 and 11).
 //!
 //! Requests are letters, tasks `#0`, `#1`, … in launch order. A task takes [`TAKES_NS`] unless a test specifies
 //! otherwise.
 
-use super::pool::arrival;
+use super::{
+    driver::{Driver, drives},
+    pool::arrival,
+};
 use crate::{
-    Action, Actions, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs,
-    Lease, ModelId, Next, Ns, Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId,
-    core::invariants,
+    Action, Arrival, CellId, CostPoint, CostTable, Counters, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Next, Ns,
+    Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId,
     table::batch::{Part, Step, StepState},
 };
 
 /// Duration of a task.
 pub(super) const TAKES_NS: Ns = 100;
 
-/// A core with one model, and its launched tasks.
+/// A driver of one model.
 #[derive(Debug)]
 pub(super) struct Ride {
-    pub(super) core: Core,
-    pub(super) now: Ns,
-    pub(super) wake: Option<Ns>,
-    pub(super) running: Vec<(Ns, Task)>,
+    driver: Driver,
     /// The status map of the latest batch: for each stage, the rows of its completed tasks, dead rows included.
     status: (u64, Vec<u32>),
-    /// Ended requests, with the time and the kind of end.
-    pub(super) ends: Vec<(char, Ns, End)>,
     stages: u16,
     pairs: u16,
 }
+
+drives!(Ride);
 
 /// A chain of stages under a policy: batches of up to `max_rows`, two buffers per boundary.
 pub(super) fn chain(stages: u16, max_rows: u32, policy: Policy) -> Knobs {
@@ -57,7 +56,7 @@ pub(super) fn flat(stages: u16, max_rows: u32, policy: Policy) -> Knobs {
     Knobs { latencies, ..chain(stages, max_rows, policy) }
 }
 
-fn req(name: char) -> ReqId {
+pub(super) fn req(name: char) -> ReqId {
     ReqId(u64::from(u32::from(name) - u32::from('a')))
 }
 
@@ -69,16 +68,7 @@ impl Ride {
     /// Creates a model without lanes.
     pub(super) fn new(knobs: Knobs) -> Self {
         let (stages, pairs) = (knobs.stages.len() as u16, knobs.buffer_pairs);
-        let mut ride = Self {
-            core: Core::new(),
-            now: 0,
-            wake: None,
-            running: Vec::new(),
-            status: (0, vec![0; usize::from(stages)]),
-            ends: Vec::new(),
-            stages,
-            pairs,
-        };
+        let mut ride = Self { driver: Driver::default(), status: (0, vec![0; usize::from(stages)]), stages, pairs };
         ride.act(Event::ModelUp(ModelId(0), knobs));
         ride
     }
@@ -124,7 +114,6 @@ impl Ride {
 
     /// Completes a task now.
     pub(super) fn completes(&mut self, task: u64) {
-        self.running.retain(|(_, running)| running.id != TaskId(task));
         self.act(Event::Completed { task: TaskId(task), rows: &[] });
     }
 
@@ -146,20 +135,18 @@ impl Ride {
     }
 
     fn land(&mut self, task: u64) {
-        let at = self.running.iter().position(|(_, running)| running.id == TaskId(task));
-        let (launched, _) = self.running.remove(at.unwrap_or_else(|| panic!("#{task} does not run")));
-        self.pass_to(self.now.max(launched + TAKES_NS));
+        let launched =
+            self.running.iter().find(|(_, running)| running.id == TaskId(task)).map(|&(launched, _)| launched);
+        let ends = launched.unwrap_or_else(|| panic!("#{task} does not run")) + TAKES_NS;
+        self.pass_to(self.now.max(ends));
     }
 
     /// Advances time, with every wake at its time. Returns the actions.
     pub(super) fn pass_to(&mut self, until: Ns) -> String {
         let mut said = Vec::new();
-        while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
-            self.now = self.now.max(wake);
-            self.wake = None;
+        while self.pass(until) {
             said.push(self.act(Event::Wake));
         }
-        self.now = until;
         said.retain(|said| !said.is_empty());
         said.join("; ")
     }
@@ -190,41 +177,7 @@ impl Ride {
     }
 
     pub(super) fn act(&mut self, event: Event<'_>) -> String {
-        let actions: Actions = self.core.step(self.now, event);
-        if let Err(broken) = invariants::check(&self.core) {
-            panic!("at {}: {broken}", self.now);
-        }
-        let said: Vec<String> = actions.into_iter().filter_map(|action| self.take(action)).collect();
-        said.join("; ")
-    }
-
-    fn take(&mut self, action: Action) -> Option<String> {
-        match action {
-            Action::Launch(task) => {
-                let mut said = format!("#{} stage {}:", task.id.0, task.cell.0);
-                for span in &task.rows {
-                    said += &format!(" {}", letter(span.req));
-                    if (span.start, span.count) != (0, 1) {
-                        said += &format!("[{}..{}]", span.start, span.start + span.count);
-                    }
-                }
-                self.running.push((self.now, task));
-                Some(said)
-            }
-            Action::Finish { req, end } => {
-                self.ends.push((letter(req), self.now, end));
-                Some(format!("{} {end:?}", letter(req)).to_lowercase())
-            }
-            Action::WakeAt(at) => {
-                self.wake = Some(at);
-                None
-            }
-            Action::Emit { .. }
-            | Action::Joined { .. }
-            | Action::SequenceOver { .. }
-            | Action::Recalled(_)
-            | Action::Drained(_) => None,
-        }
+        self.driver.act(event).iter().filter_map(said).collect::<Vec<_>>().join("; ")
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -332,6 +285,23 @@ impl Ride {
             free == all
         };
         group.table.batches.is_empty() && (0..group.pipeline.boundaries()).all(free) && self.running.is_empty()
+    }
+}
+
+fn said(action: &Action) -> Option<String> {
+    match action {
+        Action::Launch(task) => {
+            let mut said = format!("#{} stage {}:", task.id.0, task.cell.0);
+            for span in &task.rows {
+                said += &format!(" {}", letter(span.req));
+                if (span.start, span.count) != (0, 1) {
+                    said += &format!("[{}..{}]", span.start, span.start + span.count);
+                }
+            }
+            Some(said)
+        }
+        Action::Finish { req, end } => Some(format!("{} {end:?}", letter(*req)).to_lowercase()),
+        _ => None,
     }
 }
 

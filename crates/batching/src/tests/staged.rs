@@ -4,11 +4,14 @@
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use proptest::{collection::vec, prelude::*};
 
-use super::pool::arrival;
+use super::{
+    driver::{Driver, drives},
+    pool::arrival,
+};
 use crate::{
-    Action, Actions, AdaptiveKnobs, Arrival, CellId, Core, Counters, DiversityKnobs, End, Event, InputDiversity, Knobs,
-    LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind,
-    Predictor, ReqId, RowOutcome, StageKnobs, Task, WindowKnobs, core::invariants,
+    Action, AdaptiveKnobs, Arrival, CellId, Counters, DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs,
+    LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor, ReqId,
+    RowOutcome, StageKnobs, Task, WindowKnobs,
 };
 
 const RUNS: u32 = 600;
@@ -90,52 +93,36 @@ fn knobs() -> impl Strategy<Value = Knobs> {
     )
 }
 
-/// A core and its outstanding work.
+/// A driver, and the requests that have not ended.
 struct Run {
-    core: Core,
-    now: Ns,
-    wake: Option<Ns>,
-    running: Vec<Task>,
+    driver: Driver,
     live: Vec<ReqId>,
     knobs: Vec<Knobs>,
-    refused: u64,
 }
+
+drives!(Run);
 
 impl Run {
     fn act(&mut self, event: Event<'_>) {
-        let actions: Actions = self.core.step(self.now, event);
-        for action in actions {
+        for action in self.driver.act(event) {
             match action {
                 Action::Launch(task) => {
                     assert!(!task.rows.is_empty());
                     assert!(task.rows.is_sorted_by_key(|span| span.at), "rows come by place");
-                    self.running.push(task);
                 }
-                Action::Finish { req, end } => {
+                Action::Finish { req, .. } => {
                     let at = self.live.iter().position(|&live| live == req).expect("a request ends once");
                     self.live.swap_remove(at);
-                    self.refused += u64::from(matches!(end, End::Rejected(_)));
                 }
-                Action::WakeAt(at) => self.wake = Some(at),
-                Action::Emit { .. }
-                | Action::Joined { .. }
-                | Action::SequenceOver { .. }
-                | Action::Recalled(_)
-                | Action::Drained(_) => {}
+                _ => {}
             }
-        }
-        if let Err(broken) = invariants::check(&self.core) {
-            panic!("{broken}");
         }
     }
 
     fn pass_to(&mut self, then: Ns) {
-        while let Some(wake) = self.wake.filter(|&wake| wake <= then) {
-            self.now = self.now.max(wake);
-            self.wake = None;
+        while self.pass(then) {
             self.act(Event::Wake);
         }
-        self.now = then;
     }
 
     fn complete(&mut self, which: usize, seed: u8) {
@@ -144,13 +131,13 @@ impl Run {
         }
         // Tasks end in order on each lane, and not before the tasks that they wait for.
         let may = |task: &Task| {
-            let waits = self.running.iter().any(|other| task.after.contains(&other.id));
-            let first = self.running.iter().find(|other| other.lane == task.lane).map(|other| other.id);
-            !waits && first == Some(task.id)
+            let mut running = self.running.iter().map(|(_, other)| other);
+            let waits = running.clone().any(|other| task.after.contains(&other.id));
+            !waits && running.find(|other| other.lane == task.lane).map(|other| other.id) == Some(task.id)
         };
-        let ready: Vec<usize> = (0..self.running.len()).filter(|&at| may(&self.running[at])).collect();
+        let ready: Vec<&Task> = self.running.iter().map(|(_, task)| task).filter(|task| may(task)).collect();
         assert!(!ready.is_empty(), "tasks wait for each other in a circle");
-        let task = self.running.remove(ready[which % ready.len()]);
+        let task = ready[which % ready.len()].clone();
         let stage = &self.knobs[task.model.0 as usize].stages[usize::from(task.cell.0)];
         let rows: u32 = task.rows.iter().map(|span| span.count).sum();
         let outcomes: Vec<RowOutcome> = if stage.decides {
@@ -197,16 +184,13 @@ fn happens(run: &mut Run, happening: &Happening, next_req: &mut u64) {
         }
         Happening::Completes(which, seed) => run.complete(which, seed),
         Happening::Fails(which) => {
-            if !run.running.is_empty() {
-                let first = run.running.remove(which % run.running.len());
-                run.act(Event::Failed { task: first.id });
+            if let Some((_, first)) = run.running.get(which % run.running.len().max(1)) {
+                let task = first.id;
+                run.act(Event::Failed { task });
             }
         }
         Happening::TimePasses(by) => run.pass_to(run.now + by),
-        Happening::LaneIsLost(lane) => {
-            run.running.retain(|task| task.lane != LaneId(lane));
-            run.act(Event::LaneLost(LaneId(lane)));
-        }
+        Happening::LaneIsLost(lane) => run.act(Event::LaneLost(LaneId(lane))),
         Happening::LaneIsBack(lane) => run.act(Event::LaneUp(LaneId(lane), LaneKnobs::default())),
     }
 }
@@ -249,15 +233,7 @@ fn random_runs_over_stages_keep_the_invariants_and_come_to_rest() {
     let horizons = prop_oneof![Just(0_u64), 1..40u64];
     let runs = (vec(knobs(), 2), 1..4u16, horizons, vec(happening(), 1..200));
     let outcome = runner.run(&runs, |(knobs, lanes, horizon_ns, happenings)| {
-        let mut run = Run {
-            core: Core::new(),
-            now: 0,
-            wake: None,
-            running: Vec::new(),
-            live: Vec::new(),
-            knobs: knobs.clone(),
-            refused: 0,
-        };
+        let mut run = Run { driver: Driver::default(), live: Vec::new(), knobs: knobs.clone() };
         for (model, knobs) in (0..).zip(knobs) {
             run.act(Event::ModelUp(ModelId(model), knobs));
         }

@@ -6,38 +6,31 @@
 
 use std::collections::BTreeMap;
 
-use super::pool::arrival;
+use super::{
+    driver::{Driver, drives},
+    pool::arrival,
+};
 use crate::{
-    Action, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next,
-    Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, core::invariants, table::batch::Part,
+    Action, Arrival, CellId, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next, Ns,
+    Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, table::batch::Part,
 };
 
 /// One time unit of the figures.
 pub(super) const UNIT: Ns = 1_000;
 
-/// A task on its lane.
-#[derive(Debug)]
-struct InFlightTask {
-    task: Task,
-    ends: Ns,
-}
-
-/// A core, its lanes and its history.
+/// A driver and its history.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    pub(super) core: Core,
-    now: Ns,
-    wake: Option<Ns>,
+    driver: Driver,
     takes_ns: fn(&Task) -> Ns,
-    in_flight_tasks: BTreeMap<LaneId, InFlightTask>,
     /// Number of further times that a request runs a stage.
     repeats: BTreeMap<(CellId, ReqId), u32>,
     /// Tasks in launch order, with the time.
     pub(super) launches: Vec<(Ns, Task)>,
-    /// End of each request, with the time.
-    pub(super) ends: BTreeMap<ReqId, (Ns, End)>,
     arrivals: BTreeMap<ReqId, Ns>,
 }
+
+drives!(Timeline);
 
 /// `policy` over `stages` stages, each of which takes `latencies` (rows, ns); the policy knows these.
 pub(super) fn staged(policy: Policy, stages: u16, max_batch_rows: u32, latencies: &[(u32, Ns)]) -> Knobs {
@@ -61,14 +54,10 @@ impl Timeline {
     /// Creates models 0, 1, … with these knobs and no lanes yet; each task takes `takes_ns`.
     pub(super) fn new(models: impl IntoIterator<Item = Knobs>, takes_ns: fn(&Task) -> Ns) -> Self {
         let mut timeline = Self {
-            core: Core::new(),
-            now: 0,
-            wake: None,
+            driver: Driver::default(),
             takes_ns,
-            in_flight_tasks: BTreeMap::new(),
             repeats: BTreeMap::new(),
             launches: Vec::new(),
-            ends: BTreeMap::new(),
             arrivals: BTreeMap::new(),
         };
         for (model, knobs) in (0..).zip(models) {
@@ -102,32 +91,36 @@ impl Timeline {
     /// Advances time; everything due at `until` has happened then.
     pub(super) fn pass_to(&mut self, until: Ns) {
         loop {
-            let ends = self.in_flight_tasks.iter().map(|(&lane, in_flight)| (in_flight.ends, lane)).min();
-            let lands = ends.filter(|&(ends, _)| ends <= until && self.wake.is_none_or(|wake| ends <= wake));
+            let lands =
+                self.ends().min().filter(|&(ends, _)| ends <= until && self.wake.is_none_or(|wake| ends <= wake));
             if let Some((ends, lane)) = lands {
                 self.now = ends;
                 self.land(lane);
-            } else if let Some(wake) = self.wake.take_if(|wake| *wake <= until) {
-                self.now = self.now.max(wake);
+            } else if self.pass(until) {
                 self.act(Event::Wake);
             } else {
-                self.now = until;
                 return;
             }
         }
     }
 
+    /// Iterates over the running tasks: when each ends, and on which lane.
+    fn ends(&self) -> impl Iterator<Item = (Ns, LaneId)> {
+        self.running.iter().map(|(launched, task)| (launched + (self.takes_ns)(task), task.lane))
+    }
+
     /// Advances time until every request has ended.
     pub(super) fn run_out(&mut self) {
-        while self.ends.len() < self.arrivals.len() {
-            let ends = self.in_flight_tasks.values().map(|in_flight| in_flight.ends);
+        while self.driver.ends.len() < self.arrivals.len() {
+            let ends = self.ends().map(|(ends, _)| ends);
             let next = ends.chain(self.wake).min().expect("requests wait, and nothing will ever happen");
             self.pass_to(next);
         }
     }
 
     fn land(&mut self, lane: LaneId) {
-        let Some(InFlightTask { task, .. }) = self.in_flight_tasks.remove(&lane) else { return };
+        let on_lane = self.running.iter().find(|(_, task)| task.lane == lane);
+        let Some((_, task)) = on_lane.cloned() else { return };
         let mut outcomes = Vec::new();
         for span in &task.rows {
             let repeats = self.repeats.get_mut(&(task.cell, span.req)).filter(|times| **times > 0);
@@ -144,30 +137,20 @@ impl Timeline {
     }
 
     fn act(&mut self, event: Event<'_>) {
-        let actions = self.core.step(self.now, event);
-        for action in actions {
-            match action {
-                Action::Launch(task) => {
-                    let ends = self.now + (self.takes_ns)(&task);
-                    self.launches.push((self.now, task.clone()));
-                    let before = self.in_flight_tasks.insert(task.lane, InFlightTask { task, ends });
-                    assert!(before.is_none(), "a task is launched on a lane that is not idle");
-                }
-                Action::Finish { req, end } => {
-                    let before = self.ends.insert(req, (self.now, end));
-                    assert_eq!(before, None, "{req:?} ended twice");
-                }
-                Action::WakeAt(at) => self.wake = Some(at),
-                Action::Emit { .. }
-                | Action::Joined { .. }
-                | Action::SequenceOver { .. }
-                | Action::Recalled(_)
-                | Action::Drained(_) => {}
+        for action in self.driver.act(event) {
+            if let Action::Launch(task) = action {
+                let on_lane = self.running.iter().filter(|(_, other)| other.lane == task.lane).count();
+                assert_eq!(on_lane, 1, "a task is launched on a lane that is not idle");
+                self.launches.push((self.driver.now, task));
             }
         }
-        if let Err(broken) = invariants::check(&self.core) {
-            panic!("at {}: {broken}", self.now);
-        }
+    }
+
+    /// Returns the end of each request, with the time.
+    pub(super) fn ended_at(&self) -> BTreeMap<ReqId, (Ns, End)> {
+        let ends: BTreeMap<_, _> = self.driver.ends.iter().map(|&(req, at, end)| (req, (at, end))).collect();
+        assert_eq!(ends.len(), self.driver.ends.len(), "a request ended twice");
+        ends
     }
 
     /// Returns the batch table of model 0 at a time: the entries of each batch from the bottom of the stack to its top,
@@ -188,12 +171,15 @@ impl Timeline {
 
     /// Returns the ends of all requests by number.
     pub(super) fn ended(&self) -> Vec<String> {
-        self.ends.iter().map(|(req, (at, end))| format!("{} {} at {}", req.0, name_end(*end), units(*at))).collect()
+        self.ended_at()
+            .iter()
+            .map(|(req, (at, end))| format!("{} {} at {}", req.0, name_end(*end), units(*at)))
+            .collect()
     }
 
     /// Returns the time from arrival to end of each request by number.
     pub(super) fn latencies(&self) -> Vec<Ns> {
-        self.ends.iter().map(|(req, (at, _))| at - self.arrivals[req]).collect()
+        self.ended_at().iter().map(|(req, (at, _))| at - self.arrivals[req]).collect()
     }
 
     /// Returns the rows of each task in launch order.
