@@ -31,7 +31,7 @@ impl Pool {
 
     /// Runs `change` under the shard's lock, and then carries out its results. Returns `None` if it panics, which ends
     /// the pool.
-    pub(super) fn drive<R>(
+    pub(crate) fn drive<R>(
         self: &Arc<Self>,
         shard: &Shard,
         change: impl FnOnce(&mut State, Ns, &mut After) -> R,

@@ -1,8 +1,8 @@
 //! The simulated device as a backend: arenas for stages, slot tables for cells, lanes that take work ahead, and outputs
 //! that the host takes later.
 //!
-//! A row holds a hash of everything that made it (`device::sim`), so a reply identifies every task that its rows went
-//! through. Requests carry INT64 values: the numbers of the request and of the row.
+//! A row holds a hash of everything that made it (`paternoster_testing::sim`), so a reply identifies every task that
+//! its rows went through. Requests carry INT64 values: the numbers of the request and of the row.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,22 +12,16 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, RowOutcome, TaskId};
-use paternoster_device::{BufferId, Device, Operation};
-use paternoster_observe::ExecutionTimings;
-use paternoster_testing::sim::{Completion, Sim, Work};
+use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, RowOutcome, Task, TaskId};
+use paternoster_device::{Access, BufferId, Device, Operation, Region, StreamId};
+use paternoster_testing::sim::{Sim, Work};
 
-use super::{
-    behaviour::{Behaviour, Planted},
-    buckets, cells, stages,
-    values::{Counts, ROW_BYTES},
-};
+use super::{behaviour::Behaviour, buckets, cells, planted::Planted, stages, values::ROW_BYTES};
 
 use crate::{
     backend::{Backend, Order, Reports},
     dispatch::{Tickets, issue},
-    job::{Finished, Job},
-    job::{Outputs, TaskOutput},
+    job::{Job, Outputs},
     stages::Programs,
     version::ServedVersion,
 };
@@ -43,20 +37,21 @@ pub(super) struct Simulated {
 /// The state of the device.
 pub(super) struct Floor {
     pub(super) sim: Sim,
-    behaviour: Behaviour,
-    planted: Option<Planted>,
-    tickets: Tickets,
+    pub(super) behaviour: Behaviour,
+    pub(super) planted: Option<Planted>,
+    /// Maximum number of tasks on a lane.
+    depth: usize,
+    pub(super) tickets: Tickets,
     versions: BTreeMap<ModelId, SimVersion>,
     used_rows: u64,
     /// Tasks on the device.
-    flights: Vec<InFlightTask>,
+    pub(super) flights: Vec<InFlightTask>,
     /// Completed tasks whose outputs the host has not taken yet, in the order of completion.
-    untaken: VecDeque<Untaken>,
+    pub(super) untaken: VecDeque<Untaken>,
     /// Output rows that are free.
-    spare: Vec<(u32, BufferId)>,
+    pub(super) spare: Vec<(u32, BufferId)>,
     /// The first fault found where no error could be returned.
     pub(super) broken: Option<String>,
-    pub(super) counts: Counts,
 }
 
 /// The memory of a version on the device.
@@ -74,18 +69,21 @@ enum Reserved {
 /// A task on the device.
 pub(super) struct InFlightTask {
     pub(super) job: Job,
-    operation: Operation,
+    pub(super) operation: Operation,
     /// Buffer of its outputs until they are taken.
     pub(super) out: BufferId,
-    out_rows: u32,
+    pub(super) out_rows: u32,
+    writes: Vec<Region>,
     /// Whether it fails; tasks that depend on it fail too.
     pub(super) fails: bool,
+    /// Whether its end was reported early, or is never reported: planted faults.
+    pub(super) is_told: bool,
 }
 
-struct Untaken {
-    at: Ns,
-    flight: InFlightTask,
-    outcomes: Vec<RowOutcome>,
+pub(super) struct Untaken {
+    pub(super) at: Ns,
+    pub(super) flight: InFlightTask,
+    pub(super) outcomes: Vec<RowOutcome>,
 }
 
 impl Simulated {
@@ -100,6 +98,7 @@ impl Simulated {
             sim: Sim::new(lanes),
             behaviour,
             planted,
+            depth: usize::from(lane_knobs.depth.max(1)),
             tickets: Tickets::default(),
             versions: BTreeMap::new(),
             used_rows: 0,
@@ -107,7 +106,6 @@ impl Simulated {
             untaken: VecDeque::new(),
             spare: Vec::new(),
             broken: None,
-            counts: Counts::default(),
         }));
         (Self { shard, lanes, lane_knobs, floor: Arc::clone(&floor) }, floor)
     }
@@ -123,7 +121,8 @@ impl Backend for Simulated {
     }
 
     fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
-        let mut floor = self.floor.lock();
+        let floor = &mut *self.floor.lock();
+        let planted = floor.planted;
         let rows = match (&version.programs.0, &knobs.policy) {
             (Programs::Cells(_), Policy::Cellular(cellular)) => cells::SlotTable::rows(cellular.slots),
             _ => stages::Arenas::rows(knobs),
@@ -138,7 +137,7 @@ impl Backend for Simulated {
             (Programs::Cells(_), Policy::Cellular(cellular)) => {
                 Reserved::Slots(cells::SlotTable::new(&mut floor.sim, cellular.slots))
             }
-            _ => Reserved::Arenas(stages::Arenas::new(&mut floor.sim, knobs)),
+            _ => Reserved::Arenas(stages::Arenas::new(&mut floor.sim, knobs, planted)),
         };
         let buckets = match &knobs.policy {
             Policy::Cellular(cellular) => cellular.cells.iter().map(|cell| cell.buckets.clone()).collect(),
@@ -183,50 +182,107 @@ impl Floor {
         let rows = task.row_count();
         let version = self.versions.get(&task.model);
         buckets::check(task, version.map_or(&[], |version| &version.buckets[usize::from(task.cell.0)]))?;
-        self.counts.tasks += 1;
-        self.counts.rows += u64::from(rows);
-        self.counts.padding += u64::from(task.bucket.rows - rows);
-        self.counts.ahead += u64::from(self.flights.iter().any(|flight| flight.job.task.lane == task.lane));
-        self.counts.waits += task.after.len() as u64;
-        for other in &task.after {
-            if self.tickets.of(*other).is_none() {
-                return Err(format!("{:?} waits for {other:?}, which is not on the device", task.id));
-            }
+        self.behaviour.launched(&job)?;
+        let ahead = self.running().filter(|other| other.lane == task.lane).count();
+        if ahead >= self.depth {
+            return Err(format!("{:?} is launched on {:?}, which takes no more", task.id, task.lane));
         }
+        let order = self.order(task)?;
+        let counts = &mut self.behaviour.counts;
+        counts.tasks += 1;
+        counts.padding += u64::from(task.bucket.rows - rows);
+        counts.ahead += u64::from(ahead > 0);
         let needs_failed = self.flights.iter().any(|flight| flight.fails && needs(&job, &flight.job));
         let needs_failed = needs_failed && self.planted != Some(Planted::FailureUnnoticed);
         let fails = self.behaviour.fails(&job) || needs_failed;
-        if fails {
-            self.behaviour.failed(&job);
-        }
-        self.counts.failed += u64::from(fails);
-        self.counts.failed_by_need += u64::from(needs_failed);
+        self.behaviour.counts.failed_tasks += u64::from(fails);
+        self.behaviour.counts.failed_by_need += u64::from(needs_failed);
         let took_ns = self.behaviour.took_ns(task);
         let (out, out_rows) = self.out(rows)?;
         let program = u64::from(task.model.0) << 16 | u64::from(task.cell.0);
         let version = self.versions.get_mut(&task.model).map(|version| &mut version.reserved);
+        let (sim, counts) = (&mut self.sim, &mut self.behaviour.counts);
+        let work = Work { fails, ..Work::new(program, took_ns, 1) };
         let (accesses, work) = match version {
-            // A refused task has touched nothing: its inputs are unchanged, and it may run again.
-            _ if fails => (Vec::new(), Work::new(program, took_ns, 1).failing()),
             None => return Err(format!("{:?} is of {:?}, which is not loaded", task.id, task.model)),
-            Some(Reserved::Arenas(arenas)) => {
-                let (sim, counts) = (&mut self.sim, &mut self.counts);
-                arenas.work(sim, counts, &job, Work::new(program, took_ns, 1), out)?
-            }
+            // What a failed task of a stage has written is lost.
+            Some(Reserved::Arenas(arenas)) => arenas.work(sim, counts, &job, work, out)?,
+            // A refused task of nodes has touched nothing: its inputs are unchanged, and it may run again.
+            Some(Reserved::Slots(_)) if fails => (Vec::new(), work),
             Some(Reserved::Slots(table)) => {
                 let moved_by = u32::from(self.planted == Some(Planted::NextSlot));
-                table.work(&mut self.counts, &job, Work::new(program, took_ns, 1), (out, moved_by))?
+                table.work(counts, &job, work, (out, moved_by))?
             }
         };
-        let mut unordered = task.clone();
-        if self.planted == Some(Planted::NoWaits) {
-            unordered.after.clear();
-        }
-        let order = (&unordered).into();
-        let issued = issue(&mut self.sim, &mut self.tickets, &order, &accesses, work);
+        let issued = issue(sim, &mut self.tickets, &(&order).into(), &accesses, work);
         let operation = issued.map_err(|error| format!("{:?}: {error}", task.id))?;
-        self.flights.push(InFlightTask { job, operation, out, out_rows, fails });
+        let writes = accesses.into_iter().filter(|access| access.kind.writes()).map(|Access { region, .. }| region);
+        let writes = writes.collect();
+        self.flights.push(InFlightTask { job, operation, out, out_rows, writes, fails, is_told: false });
         Ok(())
+    }
+
+    /// Returns a task with the waits that the device carries out, which a planted fault may omit.
+    fn order(&mut self, task: &Task) -> Result<Task, String> {
+        let mut order = task.clone();
+        order.after.clear();
+        for &other in &task.after {
+            let awaited = self.flights.iter().find(|flight| flight.job.task.id == other);
+            let Some(InFlightTask { job: Job { task: awaited, .. }, .. }) = awaited else {
+                return Err(format!("{:?} waits for {other:?}, which is not on the device", task.id));
+            };
+            let has_written =
+                awaited.writes.is_some_and(|lease| task.reads.contains(&lease) || task.writes == Some(lease));
+            let counts = &mut self.behaviour.counts;
+            let (kind, omits_it) = if has_written {
+                (&mut counts.waits_for_writer, Planted::NoWaitForWriter)
+            } else {
+                (&mut counts.waits_for_reader, Planted::NoWaitForReader)
+            };
+            *kind += 1;
+            if self.planted != Some(omits_it) {
+                order.after.push(other);
+            }
+        }
+        Ok(order)
+    }
+
+    /// Returns the tasks whose end has not been reported, from the oldest on.
+    fn running(&self) -> impl Iterator<Item = &Task> {
+        self.flights.iter().filter(|flight| !flight.is_told).map(|flight| &flight.job.task)
+    }
+
+    /// Whether the oldest task of a lane may end next: every task that it waited for has ended.
+    pub(super) fn may_end(&self, lane: LaneId) -> bool {
+        let runs = |id: &TaskId| self.running().any(|task| task.id == *id);
+        self.running().find(|task| task.lane == lane).is_some_and(|oldest| !oldest.after.iter().any(runs))
+    }
+
+    /// Abandons a lane's stream with its tasks, and returns them. What they had yet to write is poison.
+    pub(super) fn give_up(&mut self, lane: LaneId) -> Result<Vec<Job>, String> {
+        self.sim.give_up(StreamId(lane.0)).map_err(|error| error.to_string())?;
+        self.behaviour.counts.lanes_lost += 1;
+        let lost: Vec<_> = self.flights.extract_if(.., |flight| flight.job.task.lane == lane).collect();
+        let lost = lost.into_iter().map(|flight| {
+            self.behaviour.lost(&flight.job);
+            self.tickets.landed(flight.job.task.id);
+            let poisoned = flight.writes.iter().try_for_each(|region| self.sim.lose(flight.operation, region));
+            poisoned.map_err(|error| error.to_string())?;
+            self.spare.push((flight.out_rows, flight.out));
+            Ok(flight.job)
+        });
+        lost.collect()
+    }
+
+    /// Whether the end of a task is never reported: a planted fault.
+    pub(super) fn forgets(&self, job: &Job) -> bool {
+        let is_last = job.task.writes.is_none();
+        match self.planted {
+            Some(Planted::LostCredit) => is_last,
+            Some(Planted::LostCompletion) => job.task.cell.0 == 0,
+            Some(Planted::NewcomersForgotten) => self.behaviour.is_void(job),
+            _ => false,
+        }
     }
 
     /// Returns a buffer for a task's outputs.
@@ -283,65 +339,12 @@ impl Floor {
     }
 }
 
-/// Processes one due event of a device: a completion, or the outputs of one task. Returns whether there was one.
-pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usize, now: Ns) -> Result<bool, String> {
-    let mut here = floor.lock();
-    if here.untaken.front().is_some_and(|untaken| untaken.at <= now) {
-        let out_of_order = here.planted == Some(Planted::TakenOutOfOrder);
-        let next = if out_of_order { here.untaken.pop_back() } else { here.untaken.pop_front() };
-        let Some(Untaken { flight, outcomes, .. }) = next else { return Ok(false) };
-        let outputs = here.outputs(&flight, &outcomes)?;
-        if here.planted != Some(Planted::OutputsReused) {
-            here.spare.push((flight.out_rows, flight.out));
-        }
-        let is_lost = here.behaviour.loses_outputs(&flight.job);
-        here.counts.outputs_lost += u64::from(is_lost);
-        drop(here);
-        let outputs = if is_lost { Err("the outputs are lost".to_owned()) } else { Ok(outputs) };
-        Arc::clone(pool).taken(shard, &flight.job, outputs);
-        return Ok(true);
-    }
-    let Some(Completion { operation, started_ns, ended_ns, outcome }) = here.sim.advance_to(now) else {
-        return Ok(false);
-    };
-    let at = here.flights.iter().position(|flight| flight.operation == operation);
-    let flight = here.flights.remove(at.ok_or_else(|| format!("{operation} is no task's"))?);
-    here.tickets.landed(flight.job.task.id);
-    let job = &flight.job;
-    if let Err(failure) = outcome {
-        if !flight.fails {
-            return Err(format!("{:?} fails for no reason: {failure}", job.task.id));
-        }
-        here.spare.push((flight.out_rows, flight.out));
-        drop(here);
-        Arc::clone(pool).completed(shard, Some(started_ns), &flight.job, Finished::Failed(failure.to_string()));
-        return Ok(true);
-    }
-    let outcomes = here.behaviour.outcomes(job);
-    let timings = ExecutionTimings { compute_infer_ns: ended_ns - started_ns, ..ExecutionTimings::default() };
-    let of_requests = outcomes.clone();
-    let ran = TaskOutput { outputs: None, outcomes: of_requests, failures: Vec::new(), delays: Vec::new(), timings };
-    here.counts.completed_before_taken += u64::from(!here.untaken.is_empty());
-    drop(here);
-    Arc::clone(pool).completed(shard, Some(started_ns), &flight.job, Finished::Completed(ran));
-    let mut here = floor.lock();
-    let before = here.untaken.back().map_or(0, |untaken| untaken.at);
-    let at = before.max(now + here.behaviour.take_ns());
-    match here.planted {
-        Some(Planted::NeverTaken) => return Ok(true),
-        Some(Planted::OutputsReused) => here.spare.push((flight.out_rows, flight.out)),
-        _ => {}
-    }
-    here.untaken.push_back(Untaken { at, flight, outcomes });
-    Ok(true)
-}
-
 impl Floor {
-    fn outputs(&mut self, flight: &InFlightTask, outcomes: &[RowOutcome]) -> Result<Outputs, String> {
+    pub(super) fn outputs(&mut self, flight: &InFlightTask, outcomes: &[RowOutcome]) -> Result<Outputs, String> {
         let rows = super::rows_of(&flight.job.task).count() as u32;
         let read = |row| self.sim.read(flight.out, row).map_err(|error| format!("{:?}: {error}", flight.job.task.id));
         let mut values = (0..rows).map(read).collect::<Result<Vec<u64>, String>>()?;
-        if self.planted == Some(Planted::SwappedOutputs) && rows > 1 {
+        if self.planted == Some(Planted::SwappedReplies) && rows > 1 {
             values.swap(0, 1);
         }
         match &flight.job.model.programs.0 {

@@ -9,9 +9,12 @@ use parking_lot::Mutex;
 use paternoster_batching::{CellId, Knobs, Next, Ns, Policy, RowOutcome, Task};
 
 use super::{
-    buckets, oracle,
+    buckets,
+    counts::Counts,
+    oracle,
     rng::Rng,
     scenario::Model,
+    tracker::{Launch, Tracker},
     values::value,
     world::{Kind, World},
 };
@@ -20,52 +23,23 @@ use crate::{job::Job, record::Payload};
 /// What devices record about requests, by the requests' numbers.
 #[derive(Default)]
 pub(super) struct RunRecord {
-    /// For each device, the requests of which it had rows.
-    pub(super) ran: Vec<BTreeSet<u64>>,
-    /// Requests that failed in a task of their own.
+    /// For each request of which a device had rows, the device.
+    pub(super) ran: BTreeMap<u64, usize>,
+    /// Requests that were answered or cancelled.
+    pub(super) ended: BTreeSet<u64>,
+    /// Requests that failed in a task of their own, or were lost with a lane.
     pub(super) failed_alone: BTreeSet<u64>,
     /// Requests whose outputs were lost.
     pub(super) outputs_lost: BTreeSet<u64>,
     /// For each row, how often it repeated a stage.
     repeated: BTreeMap<(u64, u32), u8>,
+    /// Tasks of stages that were launched in the current step.
+    pub(super) launched: Vec<Launch>,
+    pub(super) tracker: Tracker,
 }
 
-/// A planted fault of a device, to test that it is detected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Planted {
-    /// Does not wait for tasks of other lanes.
-    NoWaits,
-    /// Carries out orders from the last to the first.
-    Backwards,
-    /// Swaps the outputs of two requests' rows.
-    SwappedOutputs,
-    /// Uses the next slot for nodes with odd numbers.
-    NextSlot,
-    /// Overwrites outputs before the host has taken them.
-    OutputsReused,
-    /// Never delivers outputs.
-    NeverTaken,
-    /// Runs tasks that depend on a failed task as if it had succeeded.
-    FailureUnnoticed,
-    /// Does not free the memory of a version.
-    NeverFreed,
-    /// Reports outputs out of order.
-    TakenOutOfOrder,
-}
-
-impl Planted {
-    pub(super) const ALL: [Self; 9] = [
-        Self::NoWaits,
-        Self::Backwards,
-        Self::SwappedOutputs,
-        Self::NextSlot,
-        Self::OutputsReused,
-        Self::NeverTaken,
-        Self::FailureUnnoticed,
-        Self::NeverFreed,
-        Self::TakenOutOfOrder,
-    ];
-}
+/// Decides which tasks fail by chance.
+pub(super) type Faults = Box<dyn FnMut(&mut Rng) -> bool + Send>;
 
 /// The behaviour of one device.
 pub(super) struct Behaviour {
@@ -73,12 +47,15 @@ pub(super) struct Behaviour {
     shard: usize,
     rng: Rng,
     noted: Arc<Mutex<RunRecord>>,
+    faults: Faults,
+    pub(super) counts: Counts,
 }
 
 impl Behaviour {
-    pub(super) fn new(world: &Arc<World>, shard: usize, noted: &Arc<Mutex<RunRecord>>) -> Self {
+    pub(super) fn new(world: &Arc<World>, shard: usize, noted: &Arc<Mutex<RunRecord>>, faults: Faults) -> Self {
         let rng = Rng::new(world.scenario.seed ^ (shard as u64 + 1) << 32);
-        Self { world: Arc::clone(world), shard, rng, noted: Arc::clone(noted) }
+        let (world, noted) = (Arc::clone(world), Arc::clone(noted));
+        Self { world, shard, rng, noted, faults, counts: Counts::default() }
     }
 
     /// Returns the rows of memory that a device has for versions.
@@ -96,16 +73,16 @@ impl Behaviour {
     }
 
     /// Returns the duration of a task.
-    pub(super) fn took_ns(&self, task: &Task) -> Ns {
+    pub(super) fn took_ns(&mut self, task: &Task) -> Ns {
         let model = self.world.scenario.models.get(task.model.0 as usize);
         let of_stage = |model: &Model| model.costs[usize::from(task.cell.0)];
         let (launch_ns, row_ns) = model.map_or(self.world.cells.costs, of_stage);
-        launch_ns + row_ns * u64::from(task.bucket.rows)
+        (launch_ns + row_ns * u64::from(task.bucket.rows)) * self.rng.within(8, 14) / 10
     }
 
     /// Returns how long the outputs of a task stay on the device.
     pub(super) fn take_ns(&mut self) -> Ns {
-        self.rng.within(1, self.world.most_take_ns)
+        self.rng.within(1.min(self.world.most_take_ns), self.world.most_take_ns)
     }
 
     /// Whether a task fails, because of one of its rows or by chance.
@@ -119,13 +96,44 @@ impl Behaviour {
             }
         };
         let has_bad = self.rows(job).any(is_bad);
-        self.noted.lock().ran[self.shard].extend(self.rows(job).map(|(number, _)| number));
-        has_bad || self.rng.permille(self.world.scenario.faults)
+        self.counts.bad_tasks += u64::from(has_bad);
+        (self.faults)(&mut self.rng) || has_bad
+    }
+
+    /// Records that a task was launched, and checks that its requests have not ended and run on no other device.
+    pub(super) fn launched(&mut self, job: &Job) -> Result<(), String> {
+        let task = &job.task;
+        if job.members.len() != task.rows.len() {
+            return Err(format!("{:?} has rows of requests that are not there", task.id));
+        }
+        let noted = &mut *self.noted.lock();
+        for (number, _) in self.rows(job) {
+            let shard = *noted.ran.entry(number).or_insert(self.shard);
+            if noted.ended.contains(&number) || shard != self.shard {
+                return Err(format!("{:?} runs request {number}, which has ended or begun elsewhere", task.id));
+            }
+        }
+        if self.kind(job) == Kind::Stages {
+            noted.launched.push(self.launch(job));
+        }
+        Ok(())
+    }
+
+    fn launch(&self, job: &Job) -> Launch {
+        let task = &job.task;
+        let mut requests: Vec<u64> = self.rows(job).map(|(number, _)| number).collect();
+        requests.dedup();
+        Launch { batch: (self.shard, task.model.0, task.batch), lane: task.lane.0, stage: task.cell.0, requests }
+    }
+
+    /// Whether all requests of a task have ended that joined a running batch, while others of the batch go on.
+    pub(super) fn is_void(&self, job: &Job) -> bool {
+        self.kind(job) == Kind::Stages && self.noted.lock().tracker.is_void(&self.launch(job))
     }
 
     /// Whether the outputs of a task are lost on the way to the host, which ends its requests.
     pub(super) fn loses_outputs(&mut self, job: &Job) -> bool {
-        let is_lost = self.rng.permille(3);
+        let is_lost = self.rng.permille(self.world.output_losses);
         if is_lost {
             self.noted.lock().outputs_lost.extend(self.rows(job).map(|(number, _)| number));
         }
@@ -133,24 +141,37 @@ impl Behaviour {
     }
 
     /// Records that a task failed.
-    pub(super) fn failed(&self, job: &Job) {
+    pub(super) fn failed(&mut self, job: &Job) {
         let numbers: BTreeSet<u64> = self.rows(job).map(|(number, _)| number).collect();
+        let mut noted = self.noted.lock();
+        self.counts.fault_while_waiting += u64::from(noted.tracker.failed(&self.launch(job)));
         if numbers.len() == 1 {
-            self.noted.lock().failed_alone.extend(numbers);
+            noted.failed_alone.extend(numbers);
         }
     }
 
+    /// Records that a task was lost with its lane.
+    pub(super) fn lost(&mut self, job: &Job) {
+        let mut noted = self.noted.lock();
+        self.counts.tasks_lost += 1;
+        self.counts.lane_lost_while_waiting += u64::from(noted.tracker.failed(&self.launch(job)));
+        noted.failed_alone.extend(self.rows(job).map(|(number, _)| number));
+    }
+
+    /// Whether rows of a task may go elsewhere than on.
+    pub(super) fn decides(&self, job: &Job) -> bool {
+        let model = self.world.scenario.models.get(job.task.model.0 as usize);
+        model.is_none_or(|model| model.knobs.stages[usize::from(job.task.cell.0)].decides)
+    }
+
     /// Returns the outcomes of a task's rows.
-    pub(super) fn outcomes(&self, job: &Job) -> Vec<RowOutcome> {
+    pub(super) fn outcomes(&mut self, job: &Job) -> Vec<RowOutcome> {
+        let rows: Vec<(u64, u32)> = self.rows(job).collect();
         if self.kind(job) == Kind::Decoupled {
-            return self
-                .rows(job)
-                .zip(&job.members)
-                .map(|((number, _), member)| self.answer(number, member.step))
-                .collect();
+            self.counts.emitted += rows.len() as u64;
+            return rows.iter().zip(&job.members).map(|(&(number, _), of)| self.answer(number, of.step)).collect();
         }
-        let outcome = |(number, row)| RowOutcome { next: self.next(job, number, row), emitted: false };
-        self.rows(job).map(outcome).collect()
+        rows.iter().map(|&(number, row)| RowOutcome { next: self.next(job, number, row), emitted: false }).collect()
     }
 
     fn kind(&self, job: &Job) -> Kind {
@@ -163,7 +184,7 @@ impl Behaviour {
         RowOutcome { next: if is_last { Next::Done } else { Next::Skip(CellId(0)) }, emitted: true }
     }
 
-    fn next(&self, job: &Job, number: u64, row: u32) -> Next {
+    fn next(&mut self, job: &Job, number: u64, row: u32) -> Next {
         let (model, cell) = (job.task.model.0 as usize, usize::from(job.task.cell.0));
         if self.kind(job) == Kind::Cells {
             return if oracle::is_last(&self.world, number, row) { Next::Done } else { Next::On };
@@ -172,9 +193,17 @@ impl Behaviour {
         let before = noted.repeated.entry((number, row)).or_default();
         if oracle::repeats(&self.world.scenario, model, cell, number, row, *before) {
             *before += 1;
+            self.counts.repeats += 1;
             return Next::Skip(CellId(cell as u16));
         }
-        oracle::next_of(&self.world.scenario, model, cell, number, row)
+        let next = oracle::next_of(&self.world.scenario, model, cell, number, row);
+        match next {
+            Next::Done => self.counts.exits += u64::from(job.task.writes.is_some()),
+            Next::Skip(_) => self.counts.skips += 1,
+            Next::Failed | Next::Pause => self.counts.failed_rows += 1,
+            Next::On => {}
+        }
+        next
     }
 
     /// For each row, the numbers of its request and of the row.

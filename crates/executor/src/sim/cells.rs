@@ -10,7 +10,10 @@ use paternoster_device::{Access, BufferId, Device, Rows};
 use paternoster_model::Dims;
 use paternoster_testing::sim::{Sim, Source, Work};
 
-use super::values::{Counts, ROW_BYTES, START, bytes, value, whole};
+use super::{
+    counts::Counts,
+    values::{ROW_BYTES, START, bytes, value, whole},
+};
 
 use crate::{
     cells::{Journey, Row},
@@ -74,7 +77,7 @@ impl SlotTable {
             let is_tree = journey.is_tree(place.segment);
             let holds = (req, if is_tree { number } else { 0 });
             if *holder != Some(holds) {
-                counts.reused += u64::from(holder.is_some());
+                counts.slots_reused += u64::from(holder.is_some());
                 if let Some(before) = holder.replace(holds) {
                     self.of_node.remove(&before);
                 }

@@ -2,132 +2,69 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::Future,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use paternoster_batching::Ns;
+use paternoster_batching::{Event, LaneId, Ns};
 use paternoster_device::{BufferPool, StreamId};
 
 use super::{
-    backend::{Floor, Simulated, advance},
-    behaviour::{Behaviour, Planted, RunRecord, number_of},
-    oracle,
+    backend::{Floor, Simulated},
+    behaviour::{Behaviour, Faults, RunRecord, number_of},
+    client::Waiting,
+    counts::Counts,
+    events::{advance, complete, take, tell_early},
+    planted::Planted,
     rng::Rng,
-    values::{ROW_BYTES, value},
+    values::ROW_BYTES,
     world::World,
 };
 use crate::{
-    BacklogLimits, DeviceKind, InferError, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, ResponseStream,
+    BacklogLimits, DeviceKind, ModelHandle, Pool, PoolOptions,
     backend::{Backend, Reports},
     clock::Clock,
+    job::Finished,
 };
 
 /// A run with more events than this counts as endless.
 const MOST_EVENTS: u64 = 200_000;
 
-macro_rules! happened {
-    ($($name:ident: $says:literal,)+) => {
-        /// Counts of the events of one run or of many.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub(super) struct Happened {
-            $(pub(super) $name: u64,)+
-        }
-
-        impl Happened {
-            pub(super) fn add(&mut self, other: &Self) {
-                $(self.$name += other.$name;)+
-            }
-
-            pub(super) fn rows(&self) -> Vec<(&'static str, u64)> {
-                vec![$(($says, self.$name)),+]
-            }
-        }
-    };
-}
-
-happened! {
-    requests: "requests",
-    completed: "completed",
-    failed: "failed",
-    cancelled: "cancelled",
-    rejected: "rejected",
-    expired: "expired",
-    device_lost: "failed with their device",
-    paused: "requests that paused for their clients",
-    moved: "requests that moved to another device",
-    losses: "devices lost",
-    refused_versions: "versions refused for want of memory",
-    tasks: "tasks",
-    tasks_failed: "tasks that failed",
-    failed_by_need: "tasks that failed because what they need did",
-    ahead: "tasks launched behind another of their lane",
-    waits: "waits for tasks of other lanes",
-    outputs_lost: "tasks whose outputs were lost",
-    reused: "pairs and slots that went to others",
-    padding: "rows of buckets that no row of a task filled",
-    completed_before_taken: "tasks completed before outputs of an earlier one were taken",
-}
-
-struct Run {
-    world: Arc<World>,
-    pool: Arc<Pool>,
-    reports: Arc<dyn Reports>,
-    floors: Vec<Arc<Mutex<Floor>>>,
-    lost: Vec<bool>,
+pub(super) struct Run {
+    pub(super) world: Arc<World>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) reports: Arc<dyn Reports>,
+    pub(super) floors: Vec<Arc<Mutex<Floor>>>,
+    pub(super) lost: Vec<bool>,
+    /// Lanes that are lost, by device, and when they return.
+    pub(super) lanes_lost: Vec<(Ns, usize, u16)>,
     /// By model; `None` for rejected models.
-    handles: Vec<Option<Arc<ModelHandle>>>,
-    now: Ns,
-    clock: Arc<AtomicU64>,
-    noted: Arc<Mutex<RunRecord>>,
+    pub(super) handles: Vec<Option<Arc<ModelHandle>>>,
+    pub(super) now: Ns,
+    pub(super) clock: Arc<AtomicU64>,
+    pub(super) noted: Arc<Mutex<RunRecord>>,
     /// Requests that waited on a device when it was lost, and may move to others.
-    waited: BTreeSet<u64>,
+    pub(super) waited: BTreeSet<u64>,
     /// Number of requests sent.
-    sent: usize,
+    pub(super) sent: usize,
     /// Requests without a reply yet.
-    open: BTreeMap<u64, Waiting>,
-    rng: Rng,
-    happened: Happened,
-}
-
-/// A waiting client.
-enum Waiting {
-    ForOne(Pin<Box<ResponseFuture>>),
-    /// Waits for responses until the stream ends; keeps those received.
-    ForAll(ResponseStream, Vec<u64>),
-}
-
-impl Waiting {
-    /// Polls for replies. Returns the values of all of them once the request has ended.
-    fn hear(&mut self) -> Poll<Result<Vec<u64>, InferError>> {
-        let values = |response: &Response| {
-            let data = &response.outputs[0].data;
-            (0..data.len() / ROW_BYTES).map(|row| value(data, row)).collect::<Vec<u64>>()
-        };
-        let mut context = Context::from_waker(Waker::noop());
-        match self {
-            Self::ForOne(future) => future.as_mut().poll(&mut context).map_ok(|response| values(&response)),
-            Self::ForAll(stream, heard) => loop {
-                match ready!(stream.poll_next(&mut context)) {
-                    Some(Ok(response)) => heard.extend(values(&response)),
-                    Some(Err(error)) => return Poll::Ready(Err(error)),
-                    None => return Poll::Ready(Ok(std::mem::take(heard))),
-                }
-            },
-        }
-    }
+    pub(super) open: BTreeMap<u64, Waiting>,
+    pub(super) rng: Rng,
+    pub(super) counts: Counts,
+    /// How often batches were split, by device and model.
+    pub(super) splits: BTreeMap<(usize, u32), u64>,
+    pub(super) planted: Option<Planted>,
 }
 
 /// Plays the run of a seed, with or without a planted fault.
-pub(super) fn play(seed: u64, planted: Option<Planted>) -> Result<Happened, String> {
-    let mut run = Run::new(World::random(seed), planted)?;
+pub(super) fn play(seed: u64, planted: Option<Planted>) -> Result<Counts, String> {
+    let world = Arc::new(World::random(seed));
+    let permille = world.scenario.faults;
+    let mut run = Run::new(&world, planted, || Box::new(move |rng| rng.permille(permille)))?;
     let mut events = 0;
     while run.step()? {
         events += 1;
@@ -139,13 +76,17 @@ pub(super) fn play(seed: u64, planted: Option<Planted>) -> Result<Happened, Stri
 }
 
 impl Run {
-    fn new(world: World, planted: Option<Planted>) -> Result<Self, String> {
-        let world = Arc::new(world);
+    pub(super) fn new(
+        world: &Arc<World>,
+        planted: Option<Planted>,
+        mut faults: impl FnMut() -> Faults,
+    ) -> Result<Self, String> {
+        let world = Arc::clone(world);
         let (clock, noted) = (Arc::<AtomicU64>::default(), Arc::<Mutex<RunRecord>>::default());
-        noted.lock().ran.resize_with(world.shards, Default::default);
         let devices = (0..world.shards).map(|shard| {
-            let behaviour = Behaviour::new(&world, shard, &noted);
-            let (device, floor) = Simulated::new(shard, world.lanes, world.lane_knobs, behaviour, planted);
+            let behaviour = Behaviour::new(&world, shard, &noted, faults());
+            let (device, floor) =
+                Simulated::new(shard, world.scenario.lanes, world.scenario.lane_knobs, behaviour, planted);
             ((DeviceKind::Cpu, Box::new(device) as Box<dyn Backend>), floor)
         });
         let (backends, floors): (Vec<_>, Vec<_>) = devices.unzip();
@@ -153,15 +94,15 @@ impl Run {
         let backlog = BacklogLimits { stream_bytes: 2 * ROW_BYTES, ..BacklogLimits::DEFAULT };
         let options = PoolOptions { task_time_limit: Duration::ZERO, backlog, ..PoolOptions::default() };
         let pool = Pool::over(backends, &options, BufferPool::new(0), Clock::set(&clock));
-        let mut happened = Happened::default();
+        let mut counts = Counts::default();
         let mut handles = Vec::new();
-        for model in 0..world.models() {
+        for model in 0..world.models {
             let (spec, programs, knobs) = world.model(model);
             let used: Vec<u64> = floors.iter().map(|floor| floor.lock().used_rows()).collect();
             handles.push(match pool.bring_up(spec, knobs, programs) {
                 Ok(handle) => Some(Arc::new(handle)),
                 Err(refusal) => {
-                    happened.refused_versions += 1;
+                    counts.refused_versions += 1;
                     let left: Vec<u64> = floors.iter().map(|floor| floor.lock().used_rows()).collect();
                     if used != left || !refusal.contains("cannot hold model") {
                         return Err(format!("what was refused keeps memory: {used:?}, {left:?}: {refusal}"));
@@ -173,6 +114,7 @@ impl Run {
         Ok(Self {
             reports: Arc::<Pool>::clone(&pool),
             lost: vec![false; world.shards],
+            lanes_lost: Vec::new(),
             rng: Rng::new(!world.scenario.seed),
             world,
             pool,
@@ -184,7 +126,9 @@ impl Run {
             waited: BTreeSet::new(),
             sent: 0,
             open: BTreeMap::new(),
-            happened,
+            counts,
+            splits: BTreeMap::new(),
+            planted,
         })
     }
 
@@ -195,11 +139,29 @@ impl Run {
             self.hear(false)?;
             return Ok(self.next().is_some());
         };
-        self.now = self.now.max(next);
+        self.pass_to(next);
+        self.happen()?;
+        self.disturb()?;
+        for (shard, here) in self.pool.shards.iter().enumerate() {
+            if !self.lost[shard] {
+                here.state.lock().core().check()?;
+            }
+        }
+        // Clients that leave responses unread for a while make their requests pause.
+        let are_late = self.rng.permille(200);
+        self.look(are_late)?;
+        Ok(true)
+    }
+
+    /// Advances time.
+    pub(super) fn pass_to(&mut self, now: Ns) {
+        self.now = self.now.max(now);
         self.clock.store(self.now, Ordering::Relaxed);
         self.floors.iter().for_each(|floor| floor.lock().keep_up(self.now));
-        self.happen()?;
-        self.disturb();
+    }
+
+    /// Looks at what an event has done.
+    pub(super) fn look(&mut self, are_late: bool) -> Result<(), String> {
         for floor in &self.floors {
             if let Some(broken) = floor.lock().broken.take() {
                 return Err(broken);
@@ -208,10 +170,20 @@ impl Run {
         if self.pool.has_failed() {
             return Err("the scheduler panicked".to_owned());
         }
-        // Clients that leave responses unread for a while make their requests pause.
-        let are_late = self.rng.permille(200);
-        self.hear(are_late)?;
-        Ok(true)
+        self.track();
+        self.hear(are_late)
+    }
+
+    /// Tells the tracker what was launched.
+    fn track(&mut self) {
+        let noted = &mut *self.noted.lock();
+        for launch in noted.launched.drain(..) {
+            let (shard, model, _) = launch.batch;
+            let counters = self.pool.shards[shard].state.lock().core().counters();
+            let splits = counters.iter().find(|(id, _)| id.0 == model).map_or(0, |(_, counters)| counters.splits);
+            let before = self.splits.insert((shard, model), splits).unwrap_or_default();
+            noted.tracker.launched(&launch, splits > before, &mut self.counts);
+        }
     }
 
     fn next(&self) -> Option<Ns> {
@@ -220,14 +192,15 @@ impl Run {
         let devices = (0..self.floors.len()).filter(|&shard| !self.lost[shard]);
         let device = devices.filter_map(|shard| self.floors[shard].lock().next_ns()).min();
         let alarm = (0..self.floors.len()).filter_map(|shard| self.alarm(shard)).min();
-        [arrival, loss, device, alarm].into_iter().flatten().min()
+        let lane = self.lanes_lost.iter().map(|&(at, ..)| at).min();
+        [arrival, loss, device, alarm, lane].into_iter().flatten().min()
     }
 
     fn losses(&self) -> impl Iterator<Item = (Ns, usize)> + '_ {
         self.world.losses.iter().copied().filter(|&(_, shard)| !self.lost[shard])
     }
 
-    fn alarm(&self, shard: usize) -> Option<Ns> {
+    pub(super) fn alarm(&self, shard: usize) -> Option<Ns> {
         self.pool.shards[shard].timer.due().map(|at| self.pool.clock.ns_at(at))
     }
 
@@ -242,11 +215,11 @@ impl Run {
         let loss = self.losses().find(|&(at, _)| at <= now);
         if let Some((_, shard)) = loss {
             self.lost[shard] = true;
-            self.happened.losses += 1;
+            self.counts.devices_lost += 1;
             let state = self.pool.shards[shard].state.lock();
-            for (record, waits) in state.all() {
+            for (_, record) in &state.requests {
                 let number = number_of(self.world.kind(record.handle.id.0 as usize), &record.payload);
-                if waits && record.handle.homes.len() > 1 {
+                if state.core().waits(record.req) && record.handle.homes.len() > 1 {
                     self.waited.insert(number)
                 } else {
                     self.waited.remove(&number)
@@ -260,21 +233,48 @@ impl Run {
             self.send();
             return Ok(());
         }
-        for shard in 0..self.floors.len() {
-            if self.alarm(shard).is_some_and(|at| at <= now) {
-                self.pool.shards[shard].timer.take();
-                self.pool.ring(&self.pool.shards[shard]);
-                return Ok(());
-            }
+        if let Some(alarm) = (0..self.floors.len()).find(|&shard| self.alarm(shard).is_some_and(|at| at <= now)) {
+            self.ring(alarm);
+        } else if let Some(back) = self.lanes_lost.iter().position(|&(at, ..)| at <= now) {
+            let (_, shard, lane) = self.lanes_lost.swap_remove(back);
+            self.pool.drive(&self.pool.shards[shard], |state, now, after| state.lane_up(now, LaneId(lane), after));
         }
         Ok(())
     }
 
-    fn send(&mut self) {
+    /// Reports the end of the oldest task of a lane, and takes its outputs.
+    pub(super) fn end_of(&mut self, lane: u16) -> Result<(), String> {
+        let floor = &self.floors[0];
+        let completion = floor.lock().sim.poll(StreamId(lane)).map_err(|error| error.to_string())?;
+        complete(floor, &self.reports, 0, completion.ok_or("a task that has ended is not told of")?)?;
+        take(floor, &self.reports, 0, self.now)?;
+        Ok(())
+    }
+
+    /// Rings the alarm of a device.
+    pub(super) fn ring(&self, shard: usize) {
+        self.pool.shards[shard].timer.take();
+        self.pool.ring(&self.pool.shards[shard]);
+    }
+
+    /// Loses a lane with its tasks, which return at once.
+    fn lose_lane(&mut self, shard: usize, lane: u16) -> Result<(), String> {
+        let lost = self.floors[shard].lock().give_up(LaneId(lane))?;
+        let here = &self.pool.shards[shard];
+        self.pool.drive(here, |state, now, after| state.step(now, Event::LaneLost(LaneId(lane)), after));
+        for job in lost {
+            let reason = Finished::Failed("its lane is lost".to_owned());
+            Arc::clone(&self.reports).completed(shard, None, &job, reason);
+        }
+        self.lanes_lost.push((self.now + self.rng.exponential(2_000), shard, lane));
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self) {
         let number = self.sent as u64;
         self.sent += 1;
         let Some(handle) = &self.handles[self.world.requests[number as usize].model] else { return };
-        self.happened.requests += 1;
+        self.counts.requests += 1;
         let request = self.world.infer_request(number, |at| self.pool.clock.instant_of(at));
         let waiting = if handle.spec().decoupled {
             Waiting::ForAll(handle.submit_stream(request, &self.pool.backlog().stream()), Vec::new())
@@ -284,131 +284,41 @@ impl Run {
         self.open.insert(number, waiting);
     }
 
-    /// Cancels requests and slows down lanes.
-    fn disturb(&mut self) {
-        let owed = self.happened.cancelled * 100 < self.happened.requests * self.world.cancels;
+    /// Cancels a request, unless it has ended.
+    pub(super) fn cancel(&mut self, number: u64) {
+        let Some(client) = self.open.remove(&number) else { return };
+        drop(client);
+        let noted = &mut *self.noted.lock();
+        self.counts.cancelled += 1;
+        self.counts.cancelled_aboard += u64::from(noted.ran.contains_key(&number));
+        noted.ended.insert(number);
+        noted.tracker.ended(number, true, &mut self.counts);
+    }
+
+    /// Cancels requests, loses lanes and slows them down.
+    fn disturb(&mut self) -> Result<(), String> {
+        let shard = self.rng.below(self.floors.len() as u64) as usize;
+        if self.planted == Some(Planted::EarlyCompletion) && self.rng.permille(200) && !self.lost[shard] {
+            tell_early(&self.floors[shard], &self.reports, shard);
+        }
+        let owed = self.counts.cancelled * 100 < self.counts.requests * self.world.scenario.cancels;
         if owed && self.rng.permille(300) && !self.open.is_empty() {
-            let at = self.rng.below(self.open.len() as u64) as usize;
-            let number = self.open.keys().nth(at).copied();
-            if let Some(future) = number.and_then(|number| self.open.remove(&number)) {
-                self.happened.cancelled += 1;
-                drop(future);
-            }
+            self.track();
+            let newcomers = self.noted.lock().tracker.newcomers().map(<[u64]>::to_vec);
+            let any = *self.open.keys().nth(self.rng.below(self.open.len() as u64) as usize).ok_or("none is open")?;
+            let these = newcomers.filter(|_| self.rng.coin()).unwrap_or_else(|| vec![any]);
+            these.into_iter().for_each(|number| self.cancel(number));
+        }
+        let lane = self.rng.below(u64::from(self.world.scenario.lanes)) as u16;
+        let is_up = !self.lost[shard] && !self.lanes_lost.iter().any(|&(_, own, other)| (own, other) == (shard, lane));
+        if is_up && self.rng.permille(self.world.scenario.lane_losses) {
+            self.lose_lane(shard, lane)?;
         }
         if self.rng.permille(5) {
-            let shard = self.rng.below(self.floors.len() as u64) as usize;
-            let lane = self.rng.below(u64::from(self.world.lanes)) as u16;
             let factor = self.rng.within(1, 5) as u32;
-            self.floors[shard].lock().sim.slow(StreamId(lane), factor).expect("the lane exists");
-        }
-    }
-
-    /// Takes the available replies; skips streams if their clients are late.
-    fn hear(&mut self, are_late: bool) -> Result<(), String> {
-        let mut heard = Vec::new();
-        for (&number, waiting) in &mut self.open {
-            if are_late && matches!(waiting, Waiting::ForAll(..)) {
-                continue;
-            }
-            if let Poll::Ready(answer) = waiting.hear() {
-                heard.push((number, answer));
-            }
-        }
-        for (number, answer) in heard {
-            self.open.remove(&number);
-            let model = self.world.requests[number as usize].model;
-            let in_order =
-                self.world.scenario.models.get(model).is_some_and(|own| own.knobs.queueing.preserve_ordering);
-            let is_before = |other: &u64| *other < number && self.world.requests[*other as usize].model == model;
-            let is_exempt = matches!(answer, Err(InferError::Expired | InferError::DeviceLost));
-            if in_order && !is_exempt && self.open.keys().any(is_before) {
-                return Err(format!(
-                    "request {number} of model {model} is answered {answer:?} at {} before one that came before it",
-                    self.now
-                ));
-            }
-            self.judge(number, answer)?;
+            self.counts.slow_lanes += u64::from(factor > 1);
+            self.floors[shard].lock().sim.slow(StreamId(lane), factor).map_err(|error| error.to_string())?;
         }
         Ok(())
-    }
-
-    fn judge(&mut self, number: u64, answer: Result<Vec<u64>, InferError>) -> Result<(), String> {
-        let request = &self.world.requests[number as usize];
-        let noted = self.noted.lock();
-        let ran = noted.ran.iter().any(|ran| ran.contains(&number));
-        let (counted, is_right) = match &answer {
-            Ok(found) => (&mut self.happened.completed, Some(found) == oracle::reply(&self.world, number).as_ref()),
-            Err(InferError::Engine(_)) => {
-                let model = self.world.scenario.models.get(request.model);
-                let is_too_large = model.is_some_and(|model| request.rows > model.knobs.max_batch_rows);
-                let fails = oracle::reply(&self.world, number).is_none();
-                let may_fail = noted.failed_alone.contains(&number) || noted.outputs_lost.contains(&number);
-                (&mut self.happened.failed, is_too_large || fails || may_fail)
-            }
-            Err(InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::NoMemory) => {
-                (&mut self.happened.rejected, !ran)
-            }
-            Err(InferError::Expired) => {
-                (&mut self.happened.expired, request.deadline.is_some_and(|deadline| deadline <= self.now))
-            }
-            Err(InferError::DeviceLost) => {
-                // Requests that waited there moved to other devices, if there were any.
-                let may_be = self.lost.contains(&true) && !self.waited.contains(&number);
-                (&mut self.happened.device_lost, may_be || self.lost.iter().all(|lost| *lost))
-            }
-            Err(_) => return Err(format!("request {number} is answered {answer:?}")),
-        };
-        *counted += 1;
-        if !is_right {
-            let right = oracle::reply(&self.world, number);
-            return Err(format!(
-                "request {number} of model {} may not be answered {answer:?} at {}: expected {right:?}, ran: {ran}",
-                request.model, self.now
-            ));
-        }
-        Ok(())
-    }
-
-    /// Checks the end of the run: nothing is left, and devices hold nothing after the versions are unloaded.
-    fn end(mut self) -> Result<Happened, String> {
-        if !self.open.is_empty() {
-            let waiting: Vec<&u64> = self.open.keys().collect();
-            return Err(format!("deadlock: requests {waiting:?} wait for nothing"));
-        }
-        let in_flight = self.pool.in_flight();
-        if in_flight > 0 {
-            return Err(format!("{in_flight} requests are left"));
-        }
-        for (shard, floor) in self.floors.iter().enumerate() {
-            if !self.lost[shard] && !floor.lock().is_idle() {
-                return Err(format!("device {shard} is not idle"));
-            }
-        }
-        self.handles.clear();
-        for (shard, floor) in self.floors.iter().enumerate() {
-            let floor = floor.lock();
-            if let Some(broken) = &floor.broken
-                && !self.lost[shard]
-            {
-                return Err(broken.clone());
-            }
-            if !self.lost[shard] && floor.used_rows() > 0 {
-                return Err(format!("{} rows of device {shard} are reserved without a request", floor.used_rows()));
-            }
-            let counts = floor.counts;
-            let own = &mut self.happened;
-            own.tasks += counts.tasks;
-            own.ahead += counts.ahead;
-            own.waits += counts.waits;
-            own.tasks_failed += counts.failed;
-            own.outputs_lost += counts.outputs_lost;
-            own.failed_by_need += counts.failed_by_need;
-            own.reused += counts.reused;
-            own.padding += counts.padding;
-            own.completed_before_taken += counts.completed_before_taken;
-        }
-        let stats = self.pool.stats().snapshot();
-        (self.happened.moved, self.happened.paused) = (stats.moved, stats.replies_paused);
-        Ok(self.happened)
     }
 }

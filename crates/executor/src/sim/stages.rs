@@ -6,16 +6,24 @@ use paternoster_model::Dims;
 use paternoster_testing::sim::{Sim, Source, Work, external};
 
 use super::{
+    counts::Counts,
+    planted::Planted,
     rows_of,
-    values::{Counts, ROW_BYTES, bytes, value, whole},
+    values::{ROW_BYTES, bytes, value, whole},
 };
 
-use crate::{OutputTensor, Response, job::Job, job::Outputs, pieces::Piece, stages::Programs};
+use crate::{
+    OutputTensor, Response,
+    job::{Job, Outputs},
+    pieces::Piece,
+    stages::Programs,
+};
 
 /// The buffers of a version, by boundary and pair.
 pub(super) struct Arenas {
     pairs: Vec<Vec<Pair>>,
     max_rows: u32,
+    planted: Option<Planted>,
 }
 
 struct Pair {
@@ -30,11 +38,11 @@ impl Arenas {
         (knobs.stages.len() as u64 - 1) * u64::from(knobs.buffer_pairs) * u64::from(knobs.max_batch_rows)
     }
 
-    pub(super) fn new(sim: &mut Sim, knobs: &Knobs) -> Self {
+    pub(super) fn new(sim: &mut Sim, knobs: &Knobs, planted: Option<Planted>) -> Self {
         let max_rows = knobs.max_batch_rows;
         let mut pair = || Pair { buffer: sim.allocate(max_rows, ROW_BYTES).expect("a small buffer"), owner: None };
         let pairs = (1..knobs.stages.len()).map(|_| (0..knobs.buffer_pairs).map(|_| pair()).collect()).collect();
-        Self { pairs, max_rows }
+        Self { pairs, max_rows, planted }
     }
 
     pub(super) fn into_buffers(self) -> (Vec<BufferId>, u64) {
@@ -61,24 +69,33 @@ impl Arenas {
         out: BufferId,
     ) -> Result<(Vec<Access>, Work), String> {
         let task = &job.task;
-        let places: Vec<u32> = rows_of(task).map(|(.., at)| at).collect();
+        let mut places: Vec<u32> = rows_of(task).map(|(.., at)| at).collect();
         let rows = places.len() as u32;
-        let at: Rows = named(&places);
+        counts.partial_rows += u64::from(places.windows(2).any(|pair| pair[0] + 1 != pair[1]));
+        if self.planted == Some(Planted::RowOffsetZero) {
+            places = (0..rows).collect();
+        }
+        let read_at = named(&places);
+        if self.planted == Some(Planted::SwappedRows) && rows > 1 {
+            places.swap(0, 1);
+        }
         let mut accesses = Vec::new();
-        for lease in &task.reads {
-            accesses.push(Access::read(self.pair(task, *lease)?.buffer, at.clone()));
+        for (at, lease) in task.reads.iter().enumerate() {
+            let lease = self.misled(*lease, at == 0);
+            accesses.push(Access::read(self.pair(task, lease)?.buffer, read_at.clone()));
         }
         let fan_in = accesses.len() as u16;
         let mut written = 1;
         if let Some(lease) = task.writes {
             let max_rows = self.max_rows;
+            let lease = self.misled(lease, false);
             let pair = self.pair(task, lease)?;
             if pair.owner != Some(task.batch) {
-                counts.reused += u64::from(pair.owner.is_some());
+                counts.pairs_reused += u64::from(pair.owner.is_some());
                 pair.owner = Some(task.batch);
                 sim.poison(&Region::new(pair.buffer, 0..max_rows)).map_err(|error| error.to_string())?;
             }
-            accesses.push(Access::write(pair.buffer, at));
+            accesses.push(Access::write(pair.buffer, named(&places)));
             written = 2;
         }
         accesses.push(whole(out, rows));
@@ -92,6 +109,17 @@ impl Arenas {
             }
         }
         Ok((accesses, work))
+    }
+
+    /// Returns a lease as a planted fault changes it.
+    fn misled(&self, lease: Lease, is_first_read: bool) -> Lease {
+        match self.planted {
+            Some(Planted::ForeignLease) if is_first_read => {
+                Lease { pair: (lease.pair + 1) % self.pairs[usize::from(lease.boundary)].len() as u16, ..lease }
+            }
+            Some(Planted::CreditTwice) => Lease { pair: 0, ..lease },
+            _ => lease,
+        }
     }
 
     fn pair(&mut self, task: &Task, lease: Lease) -> Result<&mut Pair, String> {

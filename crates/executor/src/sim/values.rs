@@ -1,4 +1,4 @@
-//! Encoding of values in requests, on devices and in replies; and event counts.
+//! Encoding of values in requests, on devices and in replies.
 
 use bytes::Bytes;
 use paternoster_device::{Access, BufferId};
@@ -8,28 +8,6 @@ pub(super) const ROW_BYTES: usize = 8;
 
 /// The state of a chain before its first node.
 pub(super) const START: u64 = 0;
-
-/// Event counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) tasks: u64,
-    pub(super) rows: u64,
-    /// Tasks launched while another task of the lane was on the device.
-    pub(super) ahead: u64,
-    /// Waits for tasks of other lanes.
-    pub(super) waits: u64,
-    pub(super) failed: u64,
-    /// Tasks that failed because they depended on a failed one.
-    pub(super) failed_by_need: u64,
-    /// Padding rows.
-    pub(super) padding: u64,
-    /// Leases and slots that another request held before.
-    pub(super) reused: u64,
-    /// Tasks whose outputs were lost.
-    pub(super) outputs_lost: u64,
-    /// Tasks that completed while outputs of an earlier task were still on the device.
-    pub(super) completed_before_taken: u64,
-}
 
 /// Encodes values.
 pub(super) fn bytes(values: impl IntoIterator<Item = u64>) -> Bytes {

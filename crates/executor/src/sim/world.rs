@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use paternoster_batching::{CellularKnobs, Knobs, LaneKnobs, Ns, Policy, PolicyKind, RequestKey};
+use paternoster_batching::{CellularKnobs, Knobs, Ns, Policy, PolicyKind, RequestKey};
 use paternoster_engine::{Program, Repeat};
 use paternoster_model::{
     BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId,
@@ -35,17 +35,17 @@ pub(super) struct World {
     pub(super) cells: CellModel,
     /// Knobs of the decoupled model, numbered last. It answers as often as a request asks for.
     pub(super) decoupled: Knobs,
+    /// Number of models that are served, from the first on.
+    pub(super) models: usize,
     pub(super) shards: usize,
-    pub(super) lanes: u16,
-    pub(super) lane_knobs: LaneKnobs,
     /// Ordered by time.
     pub(super) requests: Vec<Request>,
     /// Times at which devices are lost.
     pub(super) losses: Vec<(Ns, usize)>,
-    /// Percentage of requests that are cancelled.
-    pub(super) cancels: u64,
     /// Maximum time that outputs stay on a device.
     pub(super) most_take_ns: u64,
+    /// How many of a thousand tasks lose their outputs.
+    pub(super) output_losses: u64,
     /// Rows of memory that each device has for versions.
     pub(super) memory_rows: u64,
 }
@@ -98,32 +98,15 @@ impl World {
     pub(super) fn random(seed: u64) -> Self {
         let scenario = Scenario::random(seed);
         let rng = &mut Rng::new(seed ^ 0x706f_6f6c);
+        // Batches are stretched and split most where all the load is for stages on one device.
+        let is_crowded = rng.permille(400);
+        let mut world = Self::of_stages(scenario, rng);
+        let Self { scenario, cells, requests, .. } = &mut world;
+        if is_crowded {
+            return world;
+        }
         let shards = rng.within(1, 4) as usize;
-        let cells = CellModel::random(rng);
-        let policies: Vec<Policy> = PolicyKind::over_batches().collect();
-        let decoupled = Knobs {
-            max_batch_rows: rng.within(1, 8) as u32,
-            max_in_flight: rng.within(1, 4) as u32,
-            policy: policies[rng.below(policies.len() as u64) as usize].clone(),
-            ..Knobs::default()
-        };
-        let mut requests: Vec<Request> = scenario
-            .arrivals
-            .iter()
-            .map(|(at, arrival)| Request {
-                at: *at,
-                model: arrival.model.0 as usize,
-                rows: arrival.rows,
-                key: arrival.key.clone(),
-                length: arrival.lengths.first().copied().unwrap_or(1),
-                priority: arrival.priority,
-                board_by: arrival.board_by,
-                deadline: arrival.deadline,
-                nodes: 0,
-                bad_node: None,
-            })
-            .collect();
-        for request in &mut requests {
+        for request in requests.iter_mut() {
             let nodes = match (rng.below(8), cells.shape) {
                 (0..4, _) => continue,
                 (4..7, Shape::Chain | Shape::Loop) => rng.within(1, MOST_STEPS) as u32,
@@ -150,17 +133,41 @@ impl World {
         let is_lossy = rng.permille(400);
         let losses = (0..shards).map(|shard| (rng.permille(400), (rng.below(over + 1), shard)));
         let losses = losses.filter(|(is_lost, _)| is_lossy && *is_lost).map(|(_, loss)| loss).collect();
+        let memory_rows = if rng.permille(30) { 20 } else { 1 << 20 };
+        Self { models: world.scenario.models.len() + 2, shards, losses, memory_rows, ..world }
+    }
+
+    /// Returns a run of the scenario's models and requests alone, on one device.
+    pub(super) fn of_stages(scenario: Scenario, rng: &mut Rng) -> Self {
+        let policies: Vec<Policy> = PolicyKind::over_batches().collect();
+        let decoupled = Knobs {
+            max_batch_rows: rng.within(1, 8) as u32,
+            max_in_flight: rng.within(1, 4) as u32,
+            policy: policies[rng.below(policies.len() as u64) as usize].clone(),
+            ..Knobs::default()
+        };
+        let requests = scenario.arrivals.iter().map(|(at, arrival)| Request {
+            at: *at,
+            model: arrival.model.0 as usize,
+            rows: arrival.rows,
+            key: arrival.key.clone(),
+            length: arrival.lengths.first().copied().unwrap_or(1),
+            priority: arrival.priority,
+            board_by: arrival.board_by,
+            deadline: arrival.deadline,
+            nodes: 0,
+            bad_node: None,
+        });
         Self {
-            shards,
-            lanes: scenario.lanes.len() as u16,
-            lane_knobs: scenario.lanes[0],
-            losses,
-            cancels: scenario.cancels,
+            models: scenario.models.len(),
+            shards: 1,
+            requests: requests.collect(),
+            losses: Vec::new(),
             most_take_ns: if rng.coin() { rng.within(1, 300) } else { 1 },
-            memory_rows: if rng.permille(30) { 20 } else { 1 << 20 },
-            cells,
+            output_losses: 3,
+            memory_rows: 1 << 20,
+            cells: CellModel::random(rng),
             decoupled,
-            requests,
             scenario,
         }
     }
@@ -193,10 +200,6 @@ impl World {
         }
     }
 
-    pub(super) fn models(&self) -> usize {
-        self.scenario.models.len() + 2
-    }
-
     /// Returns a request as clients send it. Its values are the numbers of the request and of its rows.
     pub(super) fn infer_request(&self, number: u64, at: impl Fn(Ns) -> std::time::Instant) -> InferRequest {
         let request = &self.requests[number as usize];
@@ -209,7 +212,8 @@ impl World {
         } else if kind == Kind::Stages {
             let length = i64::from(request.length);
             let padded = vec![0; (rows * length) as usize];
-            let key = (request.key.0[0] == 1).then(|| tensor(&[rows, 1], vec![0; request.rows as usize].into()));
+            let key =
+                (request.key.0.first() == Some(&1)).then(|| tensor(&[rows, 1], vec![0; request.rows as usize].into()));
             vec![Some(tensor(&[rows, 2], values)), Some(tensor(&[rows, length], padded.into())), key]
         } else {
             let nodes = u64::from(request.nodes);

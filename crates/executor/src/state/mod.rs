@@ -94,10 +94,9 @@ impl State {
         }
     }
 
-    /// Returns all requests, and whether each is queued.
     #[cfg(test)]
-    pub(super) fn all(&self) -> impl Iterator<Item = (&Record, bool)> {
-        self.requests.iter().map(|(_, record)| (record, self.core.waits(record.req)))
+    pub(super) fn core(&self) -> &Core {
+        &self.core
     }
 
     #[cfg(any(test, feature = "testing"))]

@@ -9,9 +9,6 @@ mod models;
 mod order;
 mod padded;
 mod placed;
-#[path = "../simulated/rng.rs"]
-#[expect(dead_code, reason = "what is drawn here is uniform")]
-mod rng;
 mod running;
 mod sequences;
 mod several;
@@ -19,3 +16,5 @@ mod staged;
 mod stages;
 mod together;
 mod waiting;
+
+use paternoster_testing::rng;

@@ -20,7 +20,7 @@ mod work;
 use std::{collections::VecDeque, time::Duration};
 
 use paternoster_device::{
-    Access, AccessKind, Accessor, BufferId, Device, DeviceError, Operation, Region, Registry, RowError, StreamId,
+    Access, AccessKind, Accessor, BufferId, Device, DeviceError, Operation, Region, Registry, RowError, Rows, StreamId,
     Ticket, Violation, WorkFailure, check_copy, check_named_once,
 };
 
@@ -137,6 +137,20 @@ impl Sim {
         let now_ns = self.now_ns;
         let clock = self.stream_mut(stream)?.give_up(now_ns);
         self.host.join(&clock);
+        Ok(())
+    }
+
+    /// Poisons the rows of a region that an abandoned launch was to write, unless another has written them since.
+    ///
+    /// # Errors
+    /// If there is no such region.
+    pub fn lose(&mut self, launch: Operation, region: &Region) -> Result<(), DeviceError> {
+        self.check(region)?;
+        let buffer = self.buffers.get_mut(region.buffer)?;
+        let is_own =
+            |row: u32| matches!(buffer.writer(row), Some(Accessor::Launch { operation, .. }) if operation == launch);
+        let own: Vec<u32> = region.rows.iter().filter(|&row| is_own(row)).collect();
+        buffer.poison(&Rows::List(own.into()));
         Ok(())
     }
 

@@ -1,30 +1,32 @@
 //! Small cases in every order of events: arrivals, ends of tasks, one cancellation, one fault.
 
 use std::{
-    cell::RefCell,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
+use parking_lot::Mutex;
 use paternoster_batching::{
-    Arrival, DiversityKnobs, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy,
-    Predictor, ReqId, StageKnobs,
+    Arrival, DiversityKnobs, Knobs, LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, OperatorDiversity, PartOrder,
+    Policy, Predictor, ReqId, StageKnobs,
 };
-use paternoster_device::StreamId;
+use paternoster_testing::runs::Counts as _;
 
 use super::{
-    driver::Driver,
+    behaviour::Faults,
+    counts::Counts,
     planted::Planted,
-    rare::Rare,
     rng::Rng,
+    run::Run,
     scenario::{Model, Scenario},
+    world::World,
 };
 
 /// Maximum orders of one case; a case that has more is too large to be exhausted.
 const MOST: u64 = 3_000_000;
-
-/// Steps between two checks of the invariants. In debug builds the core itself checks states as small as these.
-const CHECK_EVERY: u64 = if cfg!(debug_assertions) { u64::MAX } else { 1 };
 
 /// The choices of one run: the given ones, then always the first.
 #[derive(Debug, Default)]
@@ -62,76 +64,67 @@ enum Can {
     Arrive,
     /// The oldest task of a lane ends.
     End(u16),
-    Cancel(ReqId),
+    Cancel(u64),
 }
 
 /// A small case.
 struct Case {
     name: String,
-    scenario: Scenario,
+    world: Arc<World>,
     /// Whether one request is cancelled: any request, at any time.
     cancel: bool,
     /// Whether one task fails: any task.
     fault: bool,
 }
 
-/// Plays one order of events. Tasks end at once; the order varies when the core receives their ends.
-fn play(case: &Case, choices: &RefCell<Choices>, planted: Option<Planted>) -> Result<Rare, String> {
-    let scenario = &case.scenario;
-    let mut may_fail = case.fault;
-    let fails = move |_: &mut Rng| {
-        let fails = may_fail && choices.borrow_mut().choose(2) == 1;
-        may_fail &= !fails;
-        fails
+/// Plays one order of events. Tasks end at once; the order varies when the pool receives their ends.
+fn play(case: &Case, choices: &Arc<Mutex<Choices>>, planted: Option<Planted>) -> Result<Counts, String> {
+    let faults = || -> Faults {
+        let (mut may_fail, choices) = (case.fault, Arc::clone(choices));
+        Box::new(move |_| {
+            let fails = may_fail && choices.lock().choose(2) == 1;
+            may_fail &= !fails;
+            fails
+        })
     };
-    let mut driver = Driver::new(scenario, planted, CHECK_EVERY, Box::new(fails))?;
-    let (mut arrived, mut may_cancel) = (0, case.cancel);
+    let mut run = Run::new(&case.world, planted, faults)?;
+    let mut may_cancel = case.cancel;
     loop {
         let mut can: Vec<Can> = Vec::new();
-        can.extend(scenario.arrivals.get(arrived).map(|_| Can::Arrive));
-        can.extend((0..scenario.lanes.len() as u16).filter(|&lane| may_end(&driver, lane)).map(Can::End));
-        can.extend(driver.live.iter().filter(|_| may_cancel).map(|&req| Can::Cancel(req)));
-        if can.is_empty() || driver.wake.is_some_and(|wake| wake <= driver.now) {
-            let Some(wake) = driver.wake else { return driver.end() };
-            driver.now = driver.now.max(wake);
-            driver.wake()?;
-            continue;
-        }
-        driver.now += 1;
-        let chosen = choices.borrow_mut().choose(can.len() as u64);
-        match can[chosen as usize] {
-            Can::Arrive => {
-                arrived += 1;
-                driver.arrive(&scenario.arrivals[arrived - 1].1)?;
-            }
-            Can::Cancel(req) => {
-                may_cancel = false;
-                driver.cancel(req)?;
-            }
-            Can::End(lane) => {
-                let completion = driver.floor.sim.poll(StreamId(lane)).map_err(|error| error.to_string())?;
-                driver.ended(completion.ok_or("a task that has ended is not told of")?)?;
+        can.extend((run.sent < case.world.requests.len()).then_some(Can::Arrive));
+        let lanes = 0..case.world.scenario.lanes;
+        can.extend(lanes.filter(|&lane| run.floors[0].lock().may_end(LaneId(lane))).map(Can::End));
+        can.extend(run.open.keys().filter(|_| may_cancel).map(|&number| Can::Cancel(number)));
+        let alarm = run.alarm(0);
+        if can.is_empty() || alarm.is_some_and(|at| at <= run.now) {
+            let Some(alarm) = alarm else { return run.end() };
+            run.pass_to(alarm);
+            run.ring(0);
+        } else {
+            run.pass_to(run.now + 1);
+            let chosen = choices.lock().choose(can.len() as u64);
+            match can[chosen as usize] {
+                Can::Arrive => run.send(),
+                Can::Cancel(number) => {
+                    may_cancel = false;
+                    run.cancel(number);
+                }
+                Can::End(lane) => run.end_of(lane)?,
             }
         }
+        run.look(false)?;
     }
 }
 
-/// Returns whether the oldest task of a lane may end next: every task that it waited for has ended.
-fn may_end(driver: &Driver<'_>, lane: u16) -> bool {
-    let mut own = driver.floor.tasks.iter().filter(|flight| flight.task.lane.0 == lane);
-    let running = |id| driver.floor.tasks.iter().any(|flight| flight.task.id == id);
-    own.next().is_some_and(|oldest| !oldest.task.after.iter().any(|&id| running(id)))
-}
-
 /// Plays all orders of a case. Returns how many there are, and what happened in them.
-fn exhaust(case: &Case, planted: Option<Planted>) -> Result<(u64, Rare), String> {
-    let choices = RefCell::new(Choices::default());
-    let (mut orders, mut sum) = (0, Rare::default());
+fn exhaust(case: &Case, planted: Option<Planted>) -> Result<(u64, Counts), String> {
+    let choices = Arc::<Mutex<Choices>>::default();
+    let (mut orders, mut sum) = (0, Counts::default());
     loop {
         let played = play(case, &choices, planted);
-        sum.add(&played.map_err(|broken| format!("{}: {broken}\nchoices {:?}", case.name, choices.borrow().made))?);
+        sum.add(&played.map_err(|broken| format!("{}: {broken}\nchoices {:?}", case.name, choices.lock().made))?);
         orders += 1;
-        if !choices.borrow_mut().advance() {
+        if !choices.lock().advance() {
             return Ok((orders, sum));
         }
         if orders == MOST {
@@ -153,7 +146,7 @@ fn policies() -> [(&'static str, Policy); 4] {
 }
 
 /// Returns a case of three requests of one row each, which form at most three batches.
-fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: bool) -> Case {
+fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: u16, ahead: bool) -> Case {
     let knobs = Knobs {
         max_batch_rows: 3,
         max_in_flight: 4,
@@ -163,7 +156,6 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
         ..Knobs::default()
     };
     let model = Model { knobs, skip: None, costs: vec![(0, 0); usize::from(stages)] };
-    let lane = if ahead { LaneKnobs { horizon_ns: 1_000, depth: 2 } } else { LaneKnobs::default() };
     let arrival = |req| Arrival {
         req: ReqId(req),
         model: ModelId(0),
@@ -180,7 +172,8 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
     let scenario = Scenario {
         seed: 0,
         models: vec![model],
-        lanes: vec![lane; lanes],
+        lanes,
+        lane_knobs: if ahead { LaneKnobs { horizon_ns: 1_000, depth: 2 } } else { LaneKnobs::default() },
         arrivals: (0..3).map(|req| (0, arrival(req))).collect(),
         faults: 0,
         bad_rows: 0,
@@ -189,15 +182,16 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
     };
     let ahead = if ahead { "looking ahead" } else { "one task each" };
     let name = format!("{}, {stages} stages, {pairs} pairs, {lanes} lanes {ahead}", policy.0);
-    Case { name, scenario, cancel: true, fault: true }
+    let world = World { output_losses: 0, most_take_ns: 0, ..World::of_stages(scenario, &mut Rng::new(0)) };
+    Case { name, world: Arc::new(world), cancel: true, fault: true }
 }
 
 /// Plays every order of all cases, on as many threads as there are cores.
-fn is_sound(cases: impl IntoIterator<Item = Case>) -> Rare {
+fn is_sound(cases: impl IntoIterator<Item = Case>) -> Counts {
     let cases: Vec<Case> = cases.into_iter().collect();
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut own = Rare::default();
+        let mut own = Counts::default();
         while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             match exhaust(case, None) {
                 Ok((orders, rare)) => {
@@ -209,7 +203,7 @@ fn is_sound(cases: impl IntoIterator<Item = Case>) -> Rare {
         }
         own
     };
-    let mut sum = Rare::default();
+    let mut sum = Counts::default();
     thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let working: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
@@ -230,7 +224,7 @@ fn every_order_of_two_stages_on_one_lane_is_sound() {
         policies().into_iter().flat_map(|policy| variants.map(|(pairs, ahead)| case(&policy, 2, pairs, 1, ahead)));
     let sum = is_sound(cases);
     let met = [sum.stretches, sum.splits, sum.merges, sum.newcomers_cancelled, sum.fault_while_waiting, sum.retries];
-    assert!(met.iter().all(|&count| count > 0), "{met:?}\n{sum}");
+    assert!(met.iter().all(|&count| count > 0), "{met:?}\n{sum:?}");
 }
 
 #[test]

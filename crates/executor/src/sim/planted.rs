@@ -1,8 +1,8 @@
-//! Faults that the driver plants between the core and the device, one for each kind that the harness must find.
+//! Faults that are planted between the pool and a device, one for each kind that the runs must find.
 
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planted {
+pub(super) enum Planted {
     /// Stretched rows run at the base of the buffer (the published artefact's fault).
     RowOffsetZero,
     /// Waits for the writers of a task's inputs are omitted.
@@ -33,4 +33,18 @@ pub(crate) enum Planted {
     LostAnswer,
     /// A request ends twice.
     TwoAnswers,
+    /// Orders are carried out from the last to the first.
+    Backwards,
+    /// Nodes with odd numbers use the next slot.
+    NextSlot,
+    /// Outputs are overwritten before the host has taken them.
+    OutputsReused,
+    /// Outputs are never delivered.
+    NeverTaken,
+    /// Tasks that depend on a failed task run as if it had succeeded.
+    FailureUnnoticed,
+    /// The memory of a version is not freed.
+    NeverFreed,
+    /// Outputs are reported out of order.
+    TakenOutOfOrder,
 }

@@ -1,8 +1,7 @@
 //! Random buckets for models, and the check that tasks use them.
 
 use paternoster_batching::Task;
-
-use super::rng::Rng;
+use paternoster_testing::rng::Rng;
 
 /// Returns a few sizes for batches of up to `most` rows. The largest is sometimes smaller, but at least `least`.
 pub(crate) fn draw(rng: &mut Rng, least: u32, most: u32) -> Box<[u32]> {

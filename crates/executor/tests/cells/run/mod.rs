@@ -12,14 +12,12 @@ use paternoster_batching::{
     RowOutcome, RowSpan, Task, TaskId,
 };
 use paternoster_model::unfold::Unfolded;
+use paternoster_testing::rng::{Rng, mix};
 
 use super::{
-    super::{
-        buckets,
-        rng::{Rng, mix},
-    },
     Rare,
     again::Again,
+    buckets,
     sequences::Sequences,
     slots::{Planted, Slots},
     world::{Asked, World, alone, last_root, value},

@@ -10,11 +10,9 @@ use paternoster_model::{
     CorrelationId, InSequence,
     unfold::{Topology, Unfolded},
 };
+use paternoster_testing::rng::{Rng, mix};
 
-use super::super::{
-    buckets,
-    rng::{Rng, mix},
-};
+use super::buckets;
 
 /// A model, its lanes and its requests.
 pub(super) struct World {

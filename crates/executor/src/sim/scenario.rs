@@ -29,7 +29,8 @@ pub(crate) struct Model {
 pub(crate) struct Scenario {
     pub seed: u64,
     pub models: Vec<Model>,
-    pub lanes: Vec<LaneKnobs>,
+    pub lanes: u16,
+    pub lane_knobs: LaneKnobs,
     /// Sorted by time.
     pub arrivals: Vec<(u64, Arrival)>,
     /// How many of a thousand tasks fail, whatever their rows.
@@ -49,23 +50,20 @@ impl Scenario {
         let crowded = rng.permille(200);
         let count = if crowded { 1 } else { [1, 1, 2, 3][rng.below(4) as usize] };
         let models: Vec<Model> = (0..count).map(|_| if crowded { jammed(rng) } else { model(rng) }).collect();
-        let looks_ahead = rng.coin();
-        let lane = |rng: &mut Rng| {
-            if looks_ahead && rng.permille(850) {
-                LaneKnobs { horizon_ns: rng.within(1, 400), depth: rng.within(2, 4) as u16 }
-            } else {
-                LaneKnobs::default()
-            }
+        let lane_knobs = if rng.coin() {
+            LaneKnobs { horizon_ns: rng.within(1, 400), depth: rng.within(2, 4) as u16 }
+        } else {
+            LaneKnobs::default()
         };
-        let lanes: Vec<LaneKnobs> = (0..if crowded { 4 } else { rng.within(1, 4) }).map(|_| lane(rng)).collect();
-        let arrivals = arrivals(rng, &models, lanes.len() as u64);
+        let lanes = if crowded { 4 } else { rng.within(1, 4) as u16 };
+        let arrivals = arrivals(rng, &models, u64::from(lanes));
         let lane_losses = if rng.coin() { rng.within(1, 15) } else { 0 };
         let (faults, cancels) = (rng.within(15, 60), rng.within(11, 25));
         let bad_rows = [0, 10, 40][(seed % 3) as usize];
         let mut models = models;
         // The times of a jam are chosen by hand, without padding.
         models.iter_mut().filter(|_| !crowded).for_each(|model| give_buckets(rng, model));
-        Self { seed, models, lanes, arrivals, faults, bad_rows, lane_losses, cancels }
+        Self { seed, models, lanes, lane_knobs, arrivals, faults, bad_rows, lane_losses, cancels }
     }
 }
 

@@ -1,0 +1,53 @@
+//! What happens in runs. Each event must occur in the random runs, which otherwise test too little.
+
+use paternoster_testing::counts;
+
+counts! {
+    /// Counts of one device, one run, or of many runs.
+    pub(super) struct Counts {
+        requests: "requests",
+        completed: "completed",
+        failed: "failed",
+        cancelled: "cancelled",
+        cancelled_aboard: "cancelled after they had begun",
+        rejected: "rejected",
+        expired: "expired",
+        expired_aboard: "expired after they had begun",
+        device_lost: "failed with their device",
+        emitted: "responses of decoupled requests",
+        paused: "requests that paused for their clients",
+        moved: "requests that moved to another device",
+        devices_lost: "devices lost",
+        lanes_lost: "lanes lost",
+        tasks_lost: "tasks lost with their lane",
+        slow_lanes: "lanes that became slow",
+        refused_versions: "versions refused for want of memory",
+        tasks: "tasks",
+        failed_tasks: "tasks that failed",
+        bad_tasks: "tasks with a row that fails them wherever it is",
+        failed_by_need: "tasks that failed because what they need did",
+        retries: "parts of failed tasks that ran again",
+        ahead: "tasks launched behind another of their lane",
+        waits_for_writer: "waits for a writer (read after write)",
+        waits_for_reader: "waits for a reader (write after read)",
+        lane_changes: "batches that went on to another lane (unpin)",
+        stretches: "stretch",
+        stretches_while_checking: "stretch during checking",
+        merges: "newcomers caught up",
+        splits: "split",
+        split_then_new: "split, then new, then the parts go on",
+        newcomers_cancelled: "all newcomers cancelled while older rows wait",
+        fault_while_waiting: "newcomers' task failed while older rows wait",
+        lane_lost_while_waiting: "newcomers' lane lost while older rows wait",
+        exits: "rows that exited early",
+        skips: "rows that skipped stages",
+        repeats: "rows that repeated a stage",
+        failed_rows: "rows that failed alone",
+        partial_rows: "tasks whose rows have gaps between them",
+        pairs_reused: "pairs that went to another batch",
+        slots_reused: "slots that went to another request",
+        padding: "rows of buckets that no row of a task filled",
+        outputs_lost: "tasks whose outputs were lost",
+        completed_before_taken: "tasks completed before outputs of an earlier one were taken",
+    }
+}
