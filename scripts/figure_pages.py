@@ -404,7 +404,7 @@ def figure_11():
 @table("batchmaker-13")
 def figure_13():
     rates = (500, 2000, 3500, 4000)
-    policies = ("BatchMaker-512,256", "BatchMaker-256,256", "Padding(10)")
+    policies = ("BatchMaker-512,256", "BatchMaker-256,256", "cellular-512,256", "Padding(10)")
     named = lambda count: [(policy, f"{count} devices", policy) for policy in policies]
     columns = [over_rates("batchmaker-13", named(count), rates) for count in (1, 2, 4)]
     head = ["p90 in ms on one device", *rate_titles(rates), "peak, requests/s: 1 device", "2", "4"]
@@ -416,6 +416,7 @@ def figures_14_and_15():
     rates = (500, 1000, 3000, 5000, 6000)
     found = [["p90 in ms", *rate_titles(rates), "peak, requests/s"]]
     for figure, workload in ((14, "trees"), (15, "trees-16")):
-        named = [(f"`{workload}`: {policy}", workload, policy) for policy in ("BatchMaker", "frontier", "Merging")]
+        policies = ("BatchMaker", "frontier", "cellular", "Merging")
+        named = [(f"`{workload}`: {policy}", workload, policy) for policy in policies]
         found += over_rates(f"batchmaker-{figure}", named, rates)
     return found
