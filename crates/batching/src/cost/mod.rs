@@ -96,7 +96,7 @@ impl Costs {
 
     /// Returns the part of a stage's time that does not grow with rows. It is the smaller of two estimates: how much
     /// less the second row of a batch takes than the first, and the line through the latest runs ([`law`]). `None`
-    /// before the first run; 0 after runs of one size.
+    /// before the first run; a few per cent of the time after runs of one size.
     pub(super) fn fixed(&self, stage: CellId, class: &ShapeClass) -> Option<Ns> {
         self.stages.get(usize::from(stage.0))?.fixed_ns(length_of(class)).map(whole_ns)
     }

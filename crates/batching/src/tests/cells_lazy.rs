@@ -39,7 +39,7 @@ fn launched(knobs: Knobs, tasks: u64) -> Vec<String> {
     launched_beside(2, knobs, tasks)
 }
 
-/// Returns what the core launches, step by step. So many requests arrive while the first is decoded.
+/// Returns what the core launches, step by step. `newcomers` requests arrive while the first is decoded.
 fn launched_beside(newcomers: u64, knobs: Knobs, tasks: u64) -> Vec<String> {
     let mut core = core(knobs, 1, LaneKnobs::default());
     let arrives = |req| Event::Arrived(request(req, vec![Unfolded::Steps(2), Unfolded::Steps(4)]));

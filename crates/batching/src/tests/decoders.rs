@@ -284,7 +284,7 @@ fn lazy_is_no_later_than_without_slack() {
     {
         let late = |knobs| offer(model, knobs, rate, sentences(1.0)).late;
         let (lazy, cells) = (late(model.lazy(ms * MS)), late(model.cells(None, ms * MS)));
-        // Within what so many requests differ by chance.
+        // Differences below half a per cent are chance with this number of requests.
         assert!(lazy <= cells + 0.005, "{rate}/s within {ms} ms: {lazy} beside {cells}");
     }
 }

@@ -295,6 +295,23 @@ fn an_index_beyond_its_table_fails_its_request_alone() {
     });
 }
 
+/// Submits requests at once and returns how many end because the card is lost. The others are compared with the
+/// expected answers.
+fn count_lost(handle: &Arc<ModelHandle>, asked: &[Asked]) -> usize {
+    let answers: Vec<_> = asked.iter().map(|asked| handle.submit(Form::Chain.request(asked))).collect();
+    let mut lost = 0;
+    block_on(async {
+        for (asked, answer) in asked.iter().zip(answers) {
+            match answer.await {
+                Ok(response) => assert_eq!(values(&response), Form::Chain.answer(asked)),
+                Err(InferError::DeviceLost) => lost += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    lost
+}
+
 #[test]
 fn a_lost_card_ends_its_requests_and_takes_no_more() {
     with_fake_cuda(&[], || {
@@ -304,20 +321,9 @@ fn a_lost_card_ends_its_requests_and_takes_no_more() {
         run(&handle, Form::Chain, &mut rng, 10, 0);
         fail_calls(c"cuGraphLaunch", 9, CUDA_ERROR_ILLEGAL_ADDRESS);
         let asked: Vec<Asked> = (0..40).map(|_| Form::Chain.ask(&mut rng, MOST_TOKENS)).collect();
-        let answers: Vec<_> = asked.iter().map(|asked| handle.submit(Form::Chain.request(asked))).collect();
-        let mut lost = 0;
-        block_on(async {
-            for (asked, answer) in asked.iter().zip(answers) {
-                match answer.await {
-                    Ok(response) => assert_eq!(values(&response), Form::Chain.answer(asked)),
-                    Err(InferError::DeviceLost) => lost += 1,
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            let late = handle.submit(Form::Chain.request(&asked[0])).await;
-            assert!(matches!(late, Err(InferError::DeviceLost)), "{late:?}");
-        });
-        assert!(lost > 0);
+        assert!(count_lost(&handle, &asked) > 0);
+        let late = block_on(handle.submit(Form::Chain.request(&asked[0])));
+        assert!(matches!(late, Err(InferError::DeviceLost)), "{late:?}");
         assert_eq!(pool.responsiveness().borrow().lost_devices, 1);
         pool.stop(PATIENCE);
         assert_eq!(pool.stats().snapshot().tasks_running, 0);
@@ -337,16 +343,7 @@ fn a_card_with_no_ticket_for_what_runs_is_lost() {
         while lost == 0 {
             assert!(started.elapsed() < PATIENCE, "no event is ever recorded");
             let asked: Vec<Asked> = (0..40).map(|_| Form::Chain.ask(&mut rng, MOST_TOKENS)).collect();
-            let answers: Vec<_> = asked.iter().map(|asked| handle.submit(Form::Chain.request(asked))).collect();
-            block_on(async {
-                for (asked, answer) in asked.iter().zip(answers) {
-                    match answer.await {
-                        Ok(response) => assert_eq!(values(&response), Form::Chain.answer(asked)),
-                        Err(InferError::DeviceLost) => lost += 1,
-                        Err(error) => panic!("{error}"),
-                    }
-                }
-            });
+            lost += count_lost(&handle, &asked);
         }
         assert_eq!(pool.responsiveness().borrow().lost_devices, 1);
         pool.stop(PATIENCE);

@@ -27,8 +27,8 @@ const RECENT: u32 = 64;
 /// Least part of a task's time that counts as fixed, so that types whose rows cost as much in any batch are compared.
 const LEAST_FIXED: f64 = 0.01;
 
-/// Number of rows as which a request that would become late counts in addition. A veto whatever it costs, as in the
-/// paper, makes more requests late under load than it saves; this is strong beside few requests and weak beside many.
+/// Rows that a request adds to those of its type if it would become late. The paper's veto, whatever it costs, makes
+/// more requests late under load than it saves. These rows weigh much beside few requests and little beside many.
 const URGENT_ROWS: f64 = 2.0;
 
 /// The steps that requests run of each type.
