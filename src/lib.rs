@@ -43,3 +43,5 @@ pub use paternoster_model as model;
 pub use paternoster_observe::{self as observe, budget};
 #[doc(no_inline)]
 pub use paternoster_onnx as onnx;
+#[doc(no_inline)]
+pub use paternoster_pipeline as pipeline;

@@ -253,7 +253,7 @@ impl Local {
         let load = self.repository.load(&name, overrides).await;
         let variant = variant.map_or_else(|| "the model's own configuration".to_owned(), ToString::to_string);
         load.map_err(|source| LocalError::Load { variant, source })?;
-        let target = Target::local(Arc::clone(self.repository.resolve(&name, "")?.handle()));
+        let target = Target::local(self.repository.resolve(&name, "")?.servable().clone());
         Ok(Loaded { repository: Arc::clone(&self.repository), name, target })
     }
 

@@ -7,8 +7,9 @@ use crate::{
         Remote,
         samples::{Ports, Sample},
     },
-    executor::{InferRequest, ModelHandle, OutputTensor},
+    executor::{InferRequest, OutputTensor},
     model::InSequence,
+    pipeline::Servable,
 };
 
 /// Outputs in the model's order.
@@ -21,16 +22,17 @@ pub(super) type PendingAnswer = Pin<Box<dyn Future<Output = Result<Answer, Strin
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A model in this process, called without a protocol.
-    Local(Arc<ModelHandle>, Arc<Ports>),
+    Local(Servable, Arc<Ports>),
     /// A model on a server, over gRPC.
     Remote(Arc<Remote>),
 }
 
 impl Target {
     /// Creates a target from a version loaded in this process.
-    pub fn local(handle: Arc<ModelHandle>) -> Self {
-        let ports = Arc::new(Ports::of(handle.spec(), handle.has_sequences()));
-        Self::Local(handle, ports)
+    pub fn local(servable: Servable) -> Self {
+        let has_sequences = servable.model().is_some_and(|handle| handle.has_sequences());
+        let ports = Arc::new(Ports::of(servable.spec(), has_sequences));
+        Self::Local(servable, ports)
     }
 
     /// Returns the ports of the model.
@@ -45,9 +47,9 @@ impl Target {
     /// future is first polled. Dropping the future cancels the request. The error is the reason why there is no answer.
     pub fn send(&self, sample: &Sample, sequence: Option<InSequence>) -> PendingAnswer {
         match self {
-            Self::Local(handle, _) => {
+            Self::Local(servable, _) => {
                 let inputs = sample.inputs.iter().cloned().map(Some).collect();
-                let future = handle.submit(InferRequest { sequence, ..InferRequest::new(sample.rows, inputs) });
+                let future = servable.submit(InferRequest { sequence, ..InferRequest::new(sample.rows, inputs) });
                 Box::pin(
                     async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },
                 )

@@ -22,6 +22,7 @@ use crate::{
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, Dims, ModelSpec, TensorSpec},
+    pipeline::Servable,
     workload::Arrivals,
 };
 
@@ -70,7 +71,7 @@ impl Rig {
     async fn start() -> Self {
         let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
         let (handle, program) = double(&pool);
-        let target = Target::local(handle);
+        let target = Target::local(Servable::Model(handle));
         let samples = recipe().samples(target.ports(), SAMPLES).expect("the recipe suits the model");
         let work = Arc::new(Work::prepare(&target, samples, 1, None).await.expect("the program answers"));
         program.rows.store(0, Ordering::SeqCst);
@@ -253,7 +254,7 @@ async fn policies_are_measured_in_alternating_order_with_the_same_arrivals() {
     let rig = Rig::start().await;
     let (handle, second) = double(&rig.pool);
     let first = Subject { name: "first".to_owned(), target: rig.target.clone(), meter: Some(meter(20.0)) };
-    let other = Subject { name: "second".to_owned(), target: Target::local(handle), meter: None };
+    let other = Subject { name: "second".to_owned(), target: Target::local(Servable::Model(handle)), meter: None };
     let mut sent = Vec::new();
     let done = || sent.push((rig.rows(), second.rows.load(Ordering::SeqCst)));
     let mut rounds = 0;

@@ -9,7 +9,7 @@ use super::{
     },
 };
 use crate::{
-    budget::Budget,
+    budget::Budgets,
     engine::{
         onnxruntime::RuntimeOptions,
         openvino::{OpenVino, OpenVinoOptions},
@@ -31,7 +31,7 @@ pub(super) fn log(args: &LogArgs) -> LogOptions {
 }
 
 /// Returns the settings of the repository.
-pub(super) fn repository(args: &ServeArgs, has_cards: bool, sent_model_bytes: &Arc<Budget>) -> repository::Options {
+pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -> repository::Options {
     let models = &args.repository;
     let mode = match models.control_mode {
         ControlMode::None => repository::ControlMode::None,
@@ -50,7 +50,8 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, sent_model_bytes: &A
         config_name: models.config_name.clone(),
         start_unreadable: models.exit_on_error == Some(false),
         load_threads: models.load_threads as usize,
-        sent_model_bytes: Arc::clone(sent_model_bytes),
+        sent_model_bytes: Arc::clone(&budgets.sent_model_bytes),
+        request_bytes: Arc::clone(&budgets.bytes),
     }
 }
 
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn control_modes_take_what_belongs_to_them() {
-        let mode = |flags: &[&str]| repository(&serve(flags), false, &Budget::of(0)).mode;
+        let mode = |flags: &[&str]| repository(&serve(flags), false, &Budgets::default()).mode;
         assert_eq!(mode(&[]), repository::ControlMode::None);
         let period = Duration::from_secs(3);
         assert_eq!(

@@ -25,7 +25,9 @@ pub(super) fn models(repository: &Repository, index: &[IndexEntry], log: &LogArg
     let loaded = repository.loaded();
     let policies: HashMap<(&str, String), &'static str> = loaded
         .iter()
-        .map(|version| ((version.spec().name.as_str(), version.spec().version.to_string()), version.handle().policy()))
+        .map(|version| {
+            ((version.spec().name.as_str(), version.spec().version.to_string()), version.servable().policy())
+        })
         .collect();
     let policy_of = |entry: &IndexEntry| {
         let key = (entry.name.as_str(), entry.version.clone());

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,13 +24,14 @@ use tracing::{
 };
 
 use super::{
-    ControlError, LoadAttempt, LoadRequest, Loader, ModelVersion, Options, Overrides,
+    ControlError, ControlMode, LoadAttempt, LoadRequest, Loader, ModelVersion, Options, Overrides,
     blocking::blocking,
     config::{Origin, Settings},
+    dependencies::{Dependencies, ServedModels},
     directory::{self, Fingerprint},
     gates::Gates,
     places::Places,
-    prepare::{self, Completion, Plan},
+    prepare::{self, Completion, Plan, PlannedPipeline},
     scan::{self, Found},
     serving::Serving,
     stores::LetGo,
@@ -38,6 +40,7 @@ use super::{
 use crate::{
     budget::{Budget, SharedReservation},
     observe::{CardMemory, RepositoryStats},
+    pipeline::{PipelineOptions, Servable},
 };
 
 /// Time for a load that was ended early to return. If it does not, its result is dropped when it does.
@@ -66,6 +69,10 @@ pub(super) struct Control {
     pub(super) stats: Arc<RepositoryStats>,
     /// Hints that were logged, by model and key, so that each is logged once.
     pub(super) warned: Mutex<BTreeSet<(String, String)>>,
+    /// What pipelines need.
+    pub(super) dependencies: Dependencies,
+    /// Limits the worker threads for built-in steps of pipelines.
+    pub(super) workers: Arc<Semaphore>,
     /// Serializes profiles that are measured in the background.
     pub(super) profiling: Arc<tokio::sync::Mutex<()>>,
 }
@@ -306,6 +313,13 @@ impl Control {
             Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),
         };
         self.warn(name, &plan);
+        let settled = match self.dependencies.set(name, &plan.models) {
+            Ok(()) => self.settle(&plan.models, demand, attempt).await,
+            Err(cycle) => Err(cycle),
+        };
+        if let Err(reason) = settled {
+            return self.refuse(name, reason, asked);
+        }
         let versions = plan.versions.clone();
         self.change(|table| {
             table.begin(name, &versions, demand != Demand::Client);
@@ -343,6 +357,7 @@ impl Control {
             (true, _) => Err(ControlError::ShuttingDown),
             (false, []) => {
                 tracing::info!(model = name, versions = ?plan.versions, "model loaded");
+                self.load_dependents(name);
                 for (version, request) in unprofiled {
                     if let Some(directory) = &directory {
                         self.profile_later(directory.clone(), version, request);
@@ -367,6 +382,78 @@ impl Control {
         self.change(|table| table.unload(name)).await;
         self.places.touch(name).await;
         tracing::info!(model = name, "model unloaded");
+    }
+
+    /// Unloads a pipeline, and the models of its steps that no other pipeline needs.
+    pub(super) async fn unload_with_models(self: &Arc<Self>, name: &str) {
+        let mut names = vec![name.to_owned()];
+        while let Some(name) = names.pop() {
+            names.extend(self.dependencies.remove(&name));
+            self.unload(&name).await;
+        }
+    }
+
+    /// Waits until loads of a pipeline's models that are in progress or due have ended. Where clients and the command
+    /// line decide what is loaded, those that are not loaded are now, as in Triton.
+    async fn settle(
+        self: &Arc<Self>,
+        models: &[String],
+        demand: Demand,
+        attempt: &Arc<LoadAttempt>,
+    ) -> Result<(), String> {
+        let mut changes = self.changes.subscribe();
+        for model in models {
+            let is_due = matches!(demand, Demand::Named | Demand::Client);
+            if is_due && !self.table.lock().needs(model) {
+                let found = self.places.find(model).await?;
+                attempt.unless_stopped(self.load_boxed(model.clone(), found, demand)).await?;
+            }
+            while self.table.lock().is_loading(model) {
+                // The sender is a part of `self`.
+                let _ = attempt.unless_stopped(changes.changed()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::load_found`], for a model of a pipeline, which may be a pipeline itself.
+    fn load_boxed(
+        self: &Arc<Self>,
+        name: String,
+        found: Option<Found>,
+        demand: Demand,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+        let control = Arc::clone(self);
+        Box::pin(async move { control.load_found(&name, found, demand).await })
+    }
+
+    /// Tries the pipelines again that could not be loaded without this model.
+    fn load_dependents(self: &Arc<Self>, model: &str) {
+        if matches!(self.options.mode, ControlMode::Explicit { .. }) {
+            return;
+        }
+        for name in self.dependencies.dependents(model) {
+            let control = Arc::clone(self);
+            tokio::spawn(async move {
+                // Behind a load in progress, which may well succeed.
+                drop(control.gates.of(&name).turn.lock().await);
+                if control.table.lock().needs(&name) {
+                    return;
+                }
+                if let Ok(found) = control.places.find(&name).await {
+                    control.load_found(&name, found, Demand::Poll).await;
+                }
+            });
+        }
+    }
+
+    /// What the steps of pipelines need.
+    fn pipeline_options(self: &Arc<Self>) -> PipelineOptions {
+        PipelineOptions {
+            models: Arc::new(ServedModels(Arc::downgrade(self))),
+            room: Arc::clone(&self.options.request_bytes),
+            workers: Arc::clone(&self.workers),
+        }
     }
 
     /// Unloads everything permanently and returns the versions to drop.
@@ -436,9 +523,9 @@ impl Control {
             let permit = attempt.unless_stopped(place.clone().acquire_owned()).await?;
             permits.push(permit.map_err(|fault| fault.to_string())?);
         }
-        let (loader, trying) = (self.loader.clone(), attempt.clone());
+        let (control, trying) = (self.clone(), attempt.clone());
         let work = move || {
-            let loaded = load_version(loader.as_ref(), &plan, version, &trying);
+            let loaded = load_version(&control, &plan, version, &trying);
             drop(permits);
             loaded
         };
@@ -467,10 +554,17 @@ fn duplicate(first: &Path, second: &Path) -> String {
     format!("model appears in two or more repositories: {} and {}", first.display(), second.display())
 }
 
-fn load_version(loader: &dyn Loader, plan: &Plan, version: i64, attempt: &LoadAttempt) -> Result<Loaded, String> {
+fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &LoadAttempt) -> Result<Loaded, String> {
+    let loader = control.loader.as_ref();
     let span = info_span!("load", model = plan.name(), version, engine = Empty, placement = Empty);
     let _within = span.enter();
     let began = Instant::now();
+    if plan.is_pipeline() {
+        let PlannedPipeline { pipeline, config } = plan.pipeline(version, control.pipeline_options())?;
+        pipeline.stats().loaded_in(began.elapsed());
+        let version = ModelVersion::new(Servable::Pipeline(pipeline), config, attempt.kept());
+        return Ok(Loaded { version: Arc::new(version), unprofiled: None });
+    }
     let request = plan.request(version, loader, attempt)?;
     span.record("engine", request.engine.name()).record("placement", display(&request.placement));
     let config = request.config.clone();
@@ -484,6 +578,6 @@ fn load_version(loader: &dyn Loader, plan: &Plan, version: i64, attempt: &LoadAt
     for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
         tracing::info!(card, bytes, "memory of a CUDA card reserved");
     }
-    let version = ModelVersion::new(handle, config, attempt.kept());
+    let version = ModelVersion::new(Servable::Model(handle), config, attempt.kept());
     Ok(Loaded { version: Arc::new(version), unprofiled })
 }

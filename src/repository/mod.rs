@@ -4,7 +4,7 @@
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
 //! `polling` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
-//! `serving` the snapshot of it that requests read. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
+//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
 //! implementation that knows the engines and the pool.
 //! This module must not know the wire protocol or how requests are batched.
 
@@ -17,6 +17,7 @@ mod changes;
 mod comparing;
 pub mod config;
 mod control;
+mod dependencies;
 mod directory;
 mod error;
 mod gates;

@@ -34,6 +34,9 @@ pub struct Options {
     /// Bytes that models and configurations from load requests may take, while they load and as long as they are
     /// loaded (`--max-sent-model-bytes`).
     pub sent_model_bytes: Arc<Budget>,
+    /// Bytes that requests may take, which those between the steps of pipelines are a part of
+    /// (`--max-pending-bytes`).
+    pub request_bytes: Arc<Budget>,
 }
 
 impl Options {
@@ -53,6 +56,7 @@ impl Options {
             start_unreadable: false,
             load_threads: 1,
             sent_model_bytes: Budget::of(usize::MAX),
+            request_bytes: Budget::of(usize::MAX),
         }
     }
 }

@@ -20,7 +20,7 @@ use super::{
         model::Latencies,
         pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt, placement,
+        pbtxt, pipeline, placement,
         policies::Automatic,
         sequences,
         settings::{ONNX_FILENAME, REPEAT},
@@ -33,6 +33,7 @@ use crate::{
     batching::CostTable,
     engine::{OnnxEngine, Precision},
     onnx::ExternalFiles,
+    pipeline::{Pipeline, PipelineOptions},
 };
 
 const PBTXT: &str = "config.pbtxt";
@@ -91,6 +92,14 @@ pub(super) struct Plan {
     pub(super) versions: Vec<i64>,
     /// Settings without effect.
     pub(super) hints: Vec<check::Hint>,
+    /// The models that its steps run, if it is a pipeline.
+    pub(super) models: Vec<String>,
+}
+
+/// A pipeline that is ready to serve, and its complete configuration.
+pub(super) struct PlannedPipeline {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) config: Arc<pb::ModelConfig>,
 }
 
 impl Plan {
@@ -130,6 +139,11 @@ impl Plan {
             return Err(origin.error(OPERATORS, message).to_string());
         }
         let hints = check::hints(&settings.config);
+        let models = pipeline::models(&settings);
+        if pipeline::is_pipeline(&settings) {
+            // Completion adds instances, which a pipeline may not have.
+            pipeline::read(&settings, &origin).map_err(|fault| fault.to_string())?;
+        }
         complete::defaults(&mut settings, name);
         complete::kinds(&mut settings.config, completion.has_cards);
         let mut available = match (overrides.versions(), &directory) {
@@ -138,6 +152,10 @@ impl Plan {
                 .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
             (None, None) => Vec::new(),
         };
+        // A pipeline has no files of its own, and version control keeps no empty directories.
+        if available.is_empty() && pipeline::is_pipeline(&settings) {
+            available.push(1);
+        }
         let versions = pick(&settings.config, &available);
         if versions.is_empty() {
             let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
@@ -155,7 +173,34 @@ impl Plan {
             available.extend(on_disk.and_then(Result::ok).unwrap_or_default());
         }
         let name = name.to_owned();
-        Ok(Self { name, directory, overrides, settings, origin, completion, available, versions, hints })
+        Ok(Self { name, directory, overrides, settings, origin, completion, available, versions, hints, models })
+    }
+
+    /// Returns a version of a pipeline, bound to the models that are served now.
+    ///
+    /// # Errors
+    /// Returns the reason: the file, the key, what was expected and what was found.
+    pub(super) fn pipeline(&self, version: i64, options: PipelineOptions) -> Result<PlannedPipeline, String> {
+        let Self { settings, origin, .. } = self;
+        let text = |fault: ConfigError| fault.to_string();
+        check::pipeline(settings, origin).map_err(text)?;
+        let labels = self.labels(&settings.config)?;
+        let spec = convert::spec(settings, version, &labels, origin).map_err(text)?;
+        let graph = pipeline::read(settings, origin).map_err(text)?;
+        let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| {
+            let reason = fault.to_string();
+            pipeline::at_step(settings, fault.step(), &reason, origin).to_string()
+        })?;
+        let mut config = settings.shown();
+        if pipeline.spec().decoupled {
+            config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: true });
+        }
+        Ok(PlannedPipeline { pipeline: Arc::new(pipeline), config: Arc::new(config) })
+    }
+
+    /// Whether it is a pipeline of other models.
+    pub(super) fn is_pipeline(&self) -> bool {
+        pipeline::is_pipeline(&self.settings)
     }
 
     /// Returns the load request of one version.

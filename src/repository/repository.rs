@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeSet,
     fmt,
+    num::NonZero,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
 use arc_swap::ArcSwap;
@@ -18,7 +20,8 @@ use tokio::{
 
 use super::{
     ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
-    StartError, control::Control, gates::Gates, places::Places, scan, serving::Serving, startup::Startup,
+    StartError, control::Control, dependencies::Dependencies, gates::Gates, places::Places, scan, serving::Serving,
+    startup::Startup,
 };
 use crate::{
     budget::{Budget, Reservation},
@@ -77,6 +80,8 @@ impl Repository {
             opened: AtomicBool::new(true),
             stats: Arc::default(),
             warned: Mutex::default(),
+            dependencies: Dependencies::default(),
+            workers: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
             profiling: Arc::default(),
         });
         Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
@@ -100,7 +105,7 @@ impl Repository {
     /// Fails if the version is not an integer above 0.
     pub fn is_ready(&self, name: &str, version: &str) -> Result<bool, ResolveError> {
         match self.control.serving.load().resolve(name, version) {
-            Ok(version) => Ok(version.handle().is_responsive()),
+            Ok(version) => Ok(version.servable().is_responsive()),
             Err(fault @ ResolveError::BadVersion { .. }) => Err(fault),
             Err(_) => Ok(false),
         }
@@ -190,18 +195,24 @@ impl Repository {
     }
 
     /// Unloads a model, and ends its loads. Requests in flight finish on the version they started on. Unloading an
-    /// unknown or unloaded model is not an error. No model depends on another here, so `dependents` has no effect.
+    /// unknown or unloaded model is not an error. With `dependents`, the models of a pipeline's steps are unloaded too,
+    /// but for those that another pipeline needs.
     ///
     /// # Errors
     /// Fails as [`Self::control_allowed`], and if too many loads and unloads wait.
     pub async fn unload(&self, name: &str, dependents: bool) -> Result<(), ControlError> {
-        let _ = dependents;
         self.control_allowed()?;
         let place = self.pending()?;
         let (control, model) = (self.control.clone(), name.to_owned());
         let task = tokio::spawn(async move {
             let _place = place;
-            control.unload(&model).await;
+            match dependents {
+                true => control.unload_with_models(&model).await,
+                false => {
+                    control.dependencies.remove(&model);
+                    control.unload(&model).await;
+                }
+            }
         });
         task.await.map_err(|_| ControlError::ShuttingDown)
     }

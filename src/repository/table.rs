@@ -3,14 +3,14 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Weak},
+    sync::Arc,
 };
 
 use super::{
     ModelVersion,
     serving::{Served, Serving},
 };
-use crate::executor::ModelHandle;
+use crate::pipeline::WeakServable;
 
 /// Most unloaded versions that are remembered per model, so that requests for them get a precise error.
 const MAX_UNLOADED_VERSIONS: usize = 1000;
@@ -65,9 +65,9 @@ enum State {
         reason: String,
         spared: bool,
     },
-    /// Unloading while requests hold the handle, unloaded afterwards. `gone`: its directory no longer exists.
+    /// Unloading while requests hold it, unloaded afterwards. `gone`: its directory no longer exists.
     Unloaded {
-        handle: Weak<ModelHandle>,
+        servable: WeakServable,
         gone: bool,
     },
 }
@@ -239,6 +239,11 @@ impl Table {
         self.models.get(name).is_some_and(|model| model.serves() || model.is_loading())
     }
 
+    /// Returns whether a version of this model is being loaded, or will be at startup.
+    pub(super) fn is_loading(&self, name: &str) -> bool {
+        !self.closed && self.models.get(name).is_some_and(Model::is_loading)
+    }
+
     /// Returns whether startup is over and the table is not closed.
     pub(super) fn is_open(&self) -> bool {
         !self.starting && !self.closed
@@ -359,25 +364,25 @@ impl Model {
 
 impl State {
     fn retire(&mut self, retired: &mut Retired) {
-        let handle = match self {
-            Self::Ready { version, .. } => Arc::downgrade(version.handle()),
-            Self::Failed { .. } => Weak::new(),
+        let servable = match self {
+            Self::Ready { version, .. } => version.servable().downgrade(),
+            Self::Failed { .. } => WeakServable::none(),
             Self::Loading | Self::Unloaded { .. } => return,
         };
-        if let Self::Ready { version, .. } = std::mem::replace(self, Self::Unloaded { handle, gone: false }) {
+        if let Self::Ready { version, .. } = std::mem::replace(self, Self::Unloaded { servable, gone: false }) {
             retired.push(version);
         }
     }
 
     /// Returns whether it is unloaded and no request holds it.
     fn is_idle(&self) -> bool {
-        matches!(self, Self::Unloaded { handle, .. } if handle.strong_count() == 0)
+        matches!(self, Self::Unloaded { servable, .. } if !servable.is_held())
     }
 
     /// Returns false if the version should serve but does not.
     fn is_healthy(&self) -> bool {
         match self {
-            Self::Ready { version, .. } => version.handle().is_responsive(),
+            Self::Ready { version, .. } => version.servable().is_responsive(),
             Self::Failed { spared, .. } => *spared,
             Self::Loading | Self::Unloaded { .. } => true,
         }
@@ -386,7 +391,7 @@ impl State {
     fn describe(&self) -> (&'static str, Cow<'_, str>) {
         match self {
             Self::Loading => ("LOADING", "".into()),
-            Self::Ready { version, fault } => match version.handle().fault() {
+            Self::Ready { version, fault } => match version.servable().fault() {
                 None => ("READY", fault.as_deref().unwrap_or_default().into()),
                 Some(hangs) => ("UNAVAILABLE", hangs.into()),
             },

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{kind::Kind, shared_memory::SharedMemoryError};
-use crate::model::DataType;
+use crate::model::{DataType, ShapeFault};
 
 /// Why a request is rejected.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -78,25 +78,8 @@ pub(super) enum InputFault {
     Duplicate,
     #[error("data-type is '{got}', but the model expects '{expected}'")]
     Datatype { expected: DataType, got: String },
-    #[error("it has no shape but the model requires a batch dimension")]
-    NoBatchDimension,
-    #[error("inference request batch-size must be >= 1, got {got}")]
-    BatchTooSmall { got: i64 },
-    #[error("inference request batch-size must be <= {limit}, got {got}")]
-    BatchTooLarge { limit: u32, got: i64 },
-    #[error("batch size {got} does not match other inputs: '{other}' has {expected}")]
-    BatchMismatch { expected: u32, got: u32, other: String },
-    #[error(
-        "unexpected shape, expected {expected}, got {got}{}",
-        if *.batched { " (the first is the batch)" } else { "" }
-    )]
-    Shape { expected: Shape, got: Shape, batched: bool },
-    #[error("shape {shape} has a negative dimension or more elements than can be counted")]
-    Uncountable { shape: Shape },
-    #[error("length {got} of axis '{symbol}' differs from {expected} of another input")]
-    LengthMismatch { symbol: String, expected: u32, got: u32 },
-    #[error("length {got} of axis '{symbol}' is too large")]
-    LengthTooLarge { symbol: String, got: i64 },
+    #[error(transparent)]
+    Shape(#[from] ShapeFault),
     #[error("input byte size mismatch, expected {expected}, got {got}")]
     ByteSize { expected: usize, got: u64 },
     #[error("expected {expected} string elements, got {got}")]
@@ -178,21 +161,6 @@ impl TensorFault {
 impl From<SharedMemoryError> for InputFault {
     fn from(error: SharedMemoryError) -> Self {
         Self::Tensor(TensorFault::Region(error))
-    }
-}
-
-/// A shape as formatted in messages: `[-1,16]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape(pub Vec<i64>);
-
-impl fmt::Display for Shape {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("[")?;
-        for (position, dim) in self.0.iter().enumerate() {
-            let separator = if position == 0 { "" } else { "," };
-            write!(formatter, "{separator}{dim}")?;
-        }
-        formatter.write_str("]")
     }
 }
 

@@ -43,11 +43,12 @@ impl RequestError {
             | InferError::QueueTimeout
             | InferError::Late
             | InferError::ShuttingDown
+            | InferError::Unavailable(_)
             | InferError::DeviceLost => Kind::Unavailable,
             InferError::Invalid(_) | InferError::NoMemory => Kind::InvalidArgument,
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
-            InferError::Unread(_) | InferError::NoState(_) => Kind::ResourceExhausted,
+            InferError::Unread(_) | InferError::NoState(_) | InferError::NoRoom(_) => Kind::ResourceExhausted,
             InferError::Engine(_) | InferError::SchedulerFailed => Kind::Internal,
         };
         let names_request = matches!(error, InferError::QueueFull | InferError::Late);

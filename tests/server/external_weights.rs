@@ -111,7 +111,7 @@ impl Twice {
             served.load(model, Overrides::default()).await.expect("it loads");
             let inputs = vec![Some(input.clone())];
             let request = InferRequest::new(1, inputs);
-            let handle = Arc::clone(served.resolve(model, "").expect("it is ready").handle());
+            let handle = served.resolve(model, "").expect("it is ready").servable().clone();
             let response = handle.submit(request).await.expect("it answers");
             *answer = response.outputs.into_iter().map(|output| output.data).collect();
         }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use paternoster_device::cuda::ImportedSlice;
 use paternoster_model::{Dims, InSequence};
-use paternoster_observe::{RequestEnd, budget::Exhausted, trace::RequestTrace};
+use paternoster_observe::{RequestEnd, StepOf, budget::Exhausted, trace::RequestTrace};
 use smallvec::SmallVec;
 
 use super::Unread;
@@ -30,6 +30,8 @@ pub struct InferRequest {
     pub sequence: Option<InSequence>,
     /// Its trace, if it is traced.
     pub trace: Option<Arc<RequestTrace>>,
+    /// The request that it is a step of, if it is.
+    pub step_of: Option<StepOf>,
     /// Tensors in memory of a card, which the version reads and writes there ([`CardPorts`]).
     pub on_card: Option<Box<CardTensors>>,
 }
@@ -38,7 +40,17 @@ impl InferRequest {
     /// Creates a request that asks for nothing but these inputs.
     pub fn new(rows: u32, inputs: Vec<Option<InputTensor>>) -> Self {
         let (priority, queue_timeout, deadline) = (0, None, None);
-        Self { rows, inputs, priority, queue_timeout, deadline, sequence: None, trace: None, on_card: None }
+        Self {
+            rows,
+            inputs,
+            priority,
+            queue_timeout,
+            deadline,
+            sequence: None,
+            trace: None,
+            step_of: None,
+            on_card: None,
+        }
     }
 }
 
@@ -142,9 +154,15 @@ pub enum InferError {
     /// There is no memory for what its sequence keeps. The sequence cannot go on.
     #[error("no memory for the state of the sequence (--max-sequence-state-bytes): {0}")]
     NoState(Exhausted),
+    /// There is no memory for what passes between the steps of a pipeline.
+    #[error("no memory for what passes between the steps of a pipeline (--max-pending-bytes): {0}")]
+    NoRoom(Exhausted),
     /// Its inputs do not determine how it unfolds.
     #[error("{0}")]
     Invalid(String),
+    /// A model that it needs is not served.
+    #[error("{0}")]
+    Unavailable(String),
     /// The client's deadline passed. The text is gRPC's own, which clients show if their own clock expires first.
     #[error("Deadline Exceeded")]
     Expired,
@@ -170,13 +188,13 @@ pub enum InferError {
 
 impl InferError {
     /// Returns how a request ends that gets this error.
-    pub(super) fn end(&self) -> RequestEnd {
+    pub fn end(&self) -> RequestEnd {
         match self {
             Self::Engine(_) => RequestEnd::Failed,
             Self::QueueFull | Self::QueueTimeout | Self::Late | Self::NoMemory => RequestEnd::Rejected,
             Self::Invalid(_) => RequestEnd::Invalid,
-            Self::NoState(_) | Self::Unread(_) => RequestEnd::NoRoom,
-            Self::SchedulerFailed | Self::DeviceLost => RequestEnd::Lost,
+            Self::NoRoom(_) | Self::NoState(_) | Self::Unread(_) => RequestEnd::NoRoom,
+            Self::Unavailable(_) | Self::SchedulerFailed | Self::DeviceLost => RequestEnd::Lost,
             Self::Expired => RequestEnd::Expired,
             Self::Cancelled | Self::ShuttingDown => RequestEnd::Cancelled,
         }
@@ -193,6 +211,8 @@ impl InferError {
             | Self::Engine(_)
             | Self::DeviceLost
             | Self::SchedulerFailed
+            | Self::NoRoom(_)
+            | Self::Unavailable(_)
             | Self::NoState(_)
             | Self::Unread(_) => false,
         }

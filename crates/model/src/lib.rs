@@ -9,6 +9,7 @@
 mod axis_length;
 mod datatype;
 mod indices;
+mod request_shape;
 mod sequence;
 mod spec;
 mod stages;
@@ -18,6 +19,7 @@ pub mod unfold;
 pub use axis_length::{AxisLength, AxisLengthError};
 pub use datatype::DataType;
 pub use indices::IndexRange;
+pub use request_shape::{RequestShape, ShapeFault, ShapeText};
 pub use sequence::{CorrelationId, InSequence};
 pub use spec::{ModelSpec, SymbolId};
 pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};

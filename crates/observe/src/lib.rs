@@ -40,11 +40,11 @@ pub use machine::{machine, memory_bytes, open_files_limit};
 pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
 pub use repository::RepositoryStats;
-pub use request::{ObservedRequest, ObservedVersion};
+pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
 pub use stats::{CardMemory, ModelStats, VersionReading};
-pub use timings::{ExecutionTimings, RequestTimings, TaskRun};
+pub use timings::{ExecutionTimings, RequestTimings, StepTimings, TaskRun};
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

@@ -13,7 +13,7 @@ use super::{
     pool::PoolStats,
     stats::ModelStats,
     timeline::Timeline,
-    timings::{RequestTimings, TaskRun},
+    timings::{RequestTimings, StepTimings, TaskRun},
     trace::{Parts, RequestTrace},
 };
 
@@ -49,6 +49,18 @@ pub struct ObservedRequest {
     /// When the scheduler finished it.
     finished_ns: Option<u64>,
     trace: Option<Arc<RequestTrace>>,
+    /// Where its times count too, if it is a step of another request.
+    step_of: Option<StepOf>,
+}
+
+/// The request that a request is a step of.
+#[derive(Clone, Debug)]
+pub struct StepOf {
+    /// Its times.
+    pub timings: Arc<StepTimings>,
+    /// Whether clients know the step's version by its name. If not, its requests do not count: only those of the
+    /// version that it belongs to do.
+    pub is_served: bool,
 }
 
 impl ObservedRequest {
@@ -59,6 +71,7 @@ impl ObservedRequest {
         req: u64,
         rows: u32,
         trace: Option<Arc<RequestTrace>>,
+        step_of: Option<StepOf>,
     ) -> Self {
         version.stats.admitted();
         version.timeline.arrived(now_ns, req, version.model, rows);
@@ -74,6 +87,7 @@ impl ObservedRequest {
             timings: RequestTimings::default(),
             finished_ns: None,
             trace,
+            step_of,
         }
     }
 
@@ -135,7 +149,7 @@ impl ObservedRequest {
     /// Records how it ended, as its client is about to be answered. Releases its trace, so that the reply's sender is
     /// the one who ends the trace.
     pub fn ended(self, version: &ObservedVersion, now_ns: u64, end: RequestEnd) {
-        let Self { req, rows, arrived_ns, is_queued, mut timings, finished_ns, trace, .. } = self;
+        let Self { req, rows, arrived_ns, is_queued, mut timings, finished_ns, trace, step_of, .. } = self;
         version.timeline.ended(finished_ns.unwrap_or(now_ns), req, end);
         if let Some(trace) = trace {
             trace.ended(arrived_ns, now_ns, end);
@@ -146,6 +160,12 @@ impl ObservedRequest {
         timings.total_ns = now_ns.saturating_sub(arrived_ns);
         if end.is_rejection() {
             version.pool.rejected(timings.total_ns);
+        }
+        if let Some(StepOf { timings: steps, is_served }) = step_of {
+            steps.add(&timings);
+            if !is_served {
+                return;
+            }
         }
         match end.failure() {
             None => version.stats.success(rows, &timings),
@@ -182,7 +202,7 @@ mod tests {
     #[test]
     fn a_request_that_completes_counts_its_waits_its_runs_and_its_whole_time() {
         let version = version();
-        let mut request = ObservedRequest::arrived(&version, 100, 7, 2, None);
+        let mut request = ObservedRequest::arrived(&version, 100, 7, 2, None, None);
         assert_eq!(version.stats.pending(), 1);
         request.launched(&version);
         request.launched(&version);
@@ -210,7 +230,7 @@ mod tests {
     #[test]
     fn a_request_that_moves_ends_and_arrives_in_the_timeline_and_counts_once() {
         let version = version();
-        let mut request = ObservedRequest::arrived(&version, 1, 7, 2, None);
+        let mut request = ObservedRequest::arrived(&version, 1, 7, 2, None, None);
         request.moved_out(&version, 2);
         request.moved_in(&version, 3, 8);
         request.ended(&version, 4, RequestEnd::Expired);
@@ -242,7 +262,7 @@ mod tests {
         ];
         for (end, word, failures, rejections) in expected {
             let version = version();
-            ObservedRequest::arrived(&version, 10, 7, 1, None).ended(&version, 30, end);
+            ObservedRequest::arrived(&version, 10, 7, 1, None, None).ended(&version, 30, end);
             let read = version.stats.reading();
             assert_eq!(read.failures, failures, "{end:?}");
             assert_eq!((read.pending, read.stats.inference_stats.fail), (0, Tally { count: 1, ns: 20 }), "{end:?}");

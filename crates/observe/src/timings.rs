@@ -1,6 +1,9 @@
 //! How long the parts of a request and of an execution took.
 
-use std::ops::AddAssign;
+use std::{
+    ops::AddAssign,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// Durations of one request in nanoseconds; queue + compute ≤ total if it completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +42,49 @@ impl AddAssign for ExecutionTimings {
     }
 }
 
+/// The times of the requests that one request is made of, such as the steps of a pipeline.
+#[derive(Debug, Default)]
+pub struct StepTimings {
+    queue_ns: AtomicU64,
+    compute_input_ns: AtomicU64,
+    compute_infer_ns: AtomicU64,
+    compute_output_ns: AtomicU64,
+}
+
+impl StepTimings {
+    /// Adds the times of a step that completed.
+    pub fn add(&self, timings: &RequestTimings) {
+        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = timings.compute;
+        self.queue_ns.fetch_add(timings.queue_ns, Ordering::Relaxed);
+        self.compute_input_ns.fetch_add(compute_input_ns, Ordering::Relaxed);
+        self.compute_infer_ns.fetch_add(compute_infer_ns, Ordering::Relaxed);
+        self.compute_output_ns.fetch_add(compute_output_ns, Ordering::Relaxed);
+    }
+
+    /// Returns the times of a request that took `total_ns`. Steps that ran side by side may take longer in sum; then
+    /// all times count in proportion.
+    pub fn within(&self, total_ns: u64) -> RequestTimings {
+        let queue_ns = self.queue_ns.load(Ordering::Relaxed);
+        let compute = ExecutionTimings {
+            compute_input_ns: self.compute_input_ns.load(Ordering::Relaxed),
+            compute_infer_ns: self.compute_infer_ns.load(Ordering::Relaxed),
+            compute_output_ns: self.compute_output_ns.load(Ordering::Relaxed),
+        };
+        let sum = queue_ns.saturating_add(compute.total_ns());
+        let share = |ns: u64| match sum > total_ns {
+            // At most `total_ns`, which is a u64.
+            true => (u128::from(ns) * u128::from(total_ns) / u128::from(sum)) as u64,
+            false => ns,
+        };
+        let compute = ExecutionTimings {
+            compute_input_ns: share(compute.compute_input_ns),
+            compute_infer_ns: share(compute.compute_infer_ns),
+            compute_output_ns: share(compute.compute_output_ns),
+        };
+        RequestTimings { total_ns, queue_ns: share(queue_ns), compute }
+    }
+}
+
 /// A task that has run, as one of its requests sees it. Times are nanoseconds since the executor's epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskRun {
@@ -52,4 +98,20 @@ pub struct TaskRun {
     pub timings: ExecutionTimings,
     /// Rows of all requests in the task.
     pub batch_rows: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_side_by_side_count_in_proportion() {
+        let steps = StepTimings::default();
+        let compute = ExecutionTimings { compute_input_ns: 10, compute_infer_ns: 70, compute_output_ns: 0 };
+        let step = RequestTimings { total_ns: 100, queue_ns: 20, compute };
+        steps.add(&step);
+        assert_eq!(steps.within(120), RequestTimings { total_ns: 120, ..step });
+        steps.add(&step);
+        assert_eq!(steps.within(100), step, "200 ns within 100");
+    }
 }

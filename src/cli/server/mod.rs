@@ -106,8 +106,7 @@ impl Server {
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let budgets = limits::budgets(&args.limits).map_err(StartError::Limits)?;
 
-        let startup =
-            Repository::open(options::repository(args, pool.has_cards(), &budgets.sent_model_bytes), loader).await?;
+        let startup = Repository::open(options::repository(args, pool.has_cards(), &budgets), loader).await?;
         let repository = startup.repository();
         let readiness = Readiness::new(Arc::clone(repository), pool.responsiveness());
         let mut server = Self {

@@ -93,7 +93,7 @@ pub(super) async fn model_stats(State(api): State<Api>, path: ModelPath) -> Resu
         let statistics = versions.iter().map(|version| VersionStatistics {
             name: version.spec().name.clone(),
             version: version.spec().version.to_string(),
-            stats: version.handle().stats().snapshot(),
+            stats: version.servable().stats().snapshot(),
             memory_usage: [],
         });
         Json(ModelStatistics { model_stats: statistics.collect() }).into_response()

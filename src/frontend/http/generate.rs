@@ -22,7 +22,7 @@ use super::{
     path::ModelPath,
 };
 use crate::{
-    executor::{self, Backlog, InferError, ResponseFuture, ResponseStream},
+    executor::{self, Backlog, InferError},
     frontend::{
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
         methods::unresolved,
@@ -32,6 +32,7 @@ use crate::{
         unsent::counted,
     },
     observe::trace::{RequestTrace, Transport},
+    pipeline,
     repository::ModelVersion,
     wire::{
         Kind, ReplyPlan, RequestError, encode,
@@ -116,8 +117,8 @@ struct Responses {
 }
 
 enum Source {
-    One(Option<ResponseFuture>),
-    Many(ResponseStream),
+    One(Option<pipeline::PendingResponse>),
+    Many(pipeline::Responses),
 }
 
 impl Responses {
@@ -177,11 +178,11 @@ async fn submit(
 
 fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, span: Span, backlog: &Arc<Backlog>) -> Responses {
     let Admitted { version, decoded, held } = admitted;
-    let handle = version.handle();
+    let servable = version.servable();
     let source = if version.spec().decoupled {
-        Source::Many(handle.submit_stream(decoded.request, &backlog.stream()))
+        Source::Many(servable.submit_stream(decoded.request, &backlog.stream()))
     } else {
-        Source::One(Some(handle.submit(decoded.request)))
+        Source::One(Some(servable.submit(decoded.request)))
     };
     Responses { version, plan: decoded.reply, source, trace, span, _held: held }
 }

@@ -62,7 +62,7 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);
 
     let Admitted { version, decoded, held } = admitted;
-    let answer = version.handle().submit(decoded.request).await;
+    let answer = version.servable().submit(decoded.request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
     }
@@ -224,7 +224,8 @@ pub(super) fn admit(
     held: Reservation,
     place: Reservation,
 ) -> Result<(Admitted, Forms), Problem> {
-    let decoded = decode::decode_for(request, version.spec(), &services.shared_memory, version.handle().card_ports())?;
+    let decoded =
+        decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())?;
     forms.check(version.spec(), &decoded.reply)?;
     Ok((Admitted::new(version, decoded, place, held, message_bytes), forms))
 }

@@ -102,7 +102,7 @@ pub fn loaded_versions(repository: &Repository) -> Vec<LoadedVersion> {
     let counted = |version: &Arc<ModelVersion>| LoadedVersion {
         name: version.spec().name.clone(),
         version: version.spec().version,
-        stats: Arc::clone(version.handle().stats()),
+        stats: Arc::clone(version.servable().stats()),
     };
     repository.loaded().iter().map(counted).collect()
 }

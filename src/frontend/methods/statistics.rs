@@ -96,7 +96,7 @@ fn statistics(version: &ModelVersion) -> pb::ModelStatistics {
         inference_stats,
         response_stats,
         batch_stats,
-    } = version.handle().stats().snapshot();
+    } = version.servable().stats().snapshot();
     pb::ModelStatistics {
         name: spec.name.clone(),
         version: spec.version.to_string(),

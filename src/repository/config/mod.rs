@@ -7,7 +7,7 @@
 //! - [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among `parameters`.
 //! - [`pbtxt`], [`yaml`], [`json`]: the readers of the three forms. [`policy_text`]: a policy on a command line.
 //! - One module for each kind of setting: [`latencies`], [`lengths`], [`placement`], [`stages`], [`unfold`],
-//!   [`sequences`], [`policies`] (with choices left to a profile).
+//!   [`pipeline`], [`sequences`], [`policies`] (with choices left to a profile).
 //! - [`complete`], [`convert`], [`check`]: completion from the graph, conversion, validation.
 //!
 //! Directories, versions, model states and threads must not live here. Nothing here reads files: callers pass text and
@@ -28,6 +28,7 @@ mod nearest;
 mod origin;
 pub mod parameters;
 pub mod pbtxt;
+pub mod pipeline;
 pub mod placement;
 pub mod policies;
 pub mod policy_text;

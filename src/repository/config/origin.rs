@@ -42,8 +42,8 @@ impl fmt::Display for ConfigError {
 }
 
 /// The keys of settings that `ModelConfig` has no fields for. In `model.yaml`, `pad` and `axes` are keys of tensors.
-pub(super) const OWN_KEYS: [&str; 10] =
-    ["pad", "axes", "engine", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold"];
+pub(super) const OWN_KEYS: [&str; 11] =
+    ["pad", "axes", "engine", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold", "pipeline"];
 
 /// The parameter whose text is the YAML or JSON of all settings that are more than a single value.
 pub(super) const STRUCTURED: &str = "paternoster";

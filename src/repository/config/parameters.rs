@@ -205,7 +205,7 @@ fn parameters_of(own: &OwnSettings) -> BTreeMap<String, String> {
     // Plain data with text keys always serialises.
     let Json::Object(sections) = serde_json::to_value(own).unwrap_or_default() else { return texts };
     let is_structured = |(key, value): &(String, Json)| match key.as_str() {
-        "exits" | "cells" | "unfold" => true,
+        "exits" | "cells" | "unfold" | "pipeline" => true,
         "stages" => value.is_array(),
         _ => false,
     };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Exit, PolicyName, Segment, Stages},
+    model::{Batching, Cell, Exit, PipelineStep, PolicyName, Segment, Stages},
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
@@ -90,6 +90,8 @@ pub struct OwnSettings {
     pub cells: BTreeMap<PartName, Cell>,
     /// The segments of each request, in order; empty for a model without cells.
     pub unfold: Vec<Segment>,
+    /// The steps of a pipeline that Triton's `ensemble_scheduling` cannot express; else empty.
+    pub pipeline: Vec<PipelineStep>,
 }
 
 /// Iterates over the names and numbers in an expression.

@@ -16,7 +16,7 @@ async fn a_profiled_version_is_replaced_and_requests_in_flight_keep_theirs() {
     loader.release(PROFILES);
     until(&repository, |repository| !Arc::ptr_eq(&first, &repository.resolve("m", "").unwrap())).await;
     assert_eq!(loader.loads_of("m"), [1, 1]);
-    assert!(first.handle().is_responsive(), "requests that began on it may end on it");
+    assert!(first.servable().is_responsive(), "requests that began on it may end on it");
 }
 
 #[tokio::test]

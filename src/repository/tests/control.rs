@@ -32,7 +32,7 @@ async fn states_walk_as_triton_shows_them() {
     load(&repository, "slow").await.unwrap();
     assert_eq!(index(&repository).await[1], row("slow", "1", "READY", ""));
     assert_eq!(repository.ready_versions("slow"), [1]);
-    let in_flight = repository.resolve("slow", "1").unwrap().handle().clone();
+    let in_flight = repository.resolve("slow", "1").unwrap().servable().clone();
 
     repository.unload("slow", false).await.unwrap();
     assert_eq!(index(&repository).await[1], row("slow", "1", "UNLOADING", ""), "a request still holds it");
@@ -396,7 +396,7 @@ async fn a_shutdown_lets_go_of_everything() {
     directory.model("m");
     let (repository, loader) = start(&directory, explicit()).await;
     load(&repository, "m").await.unwrap();
-    let handle = std::sync::Arc::downgrade(repository.resolve("m", "").unwrap().handle());
+    let handle = repository.resolve("m", "").unwrap().servable().downgrade();
     loader.hold("m");
     let reload = tokio::spawn({
         let repository = repository.clone();
@@ -405,7 +405,7 @@ async fn a_shutdown_lets_go_of_everything() {
     let started = *repository.changes().borrow();
     until(&repository, |repository| *repository.changes().borrow() > started).await;
     repository.shutdown();
-    assert_eq!(handle.strong_count(), 0);
+    assert!(!handle.is_held());
     assert!(!repository.ready());
     assert!(repository.loaded().is_empty());
     loader.release("m");

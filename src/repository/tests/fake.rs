@@ -215,6 +215,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         has_cards: false,
         load_threads: 4,
         sent_model_bytes: Budget::of(SENT_MODEL_BYTES),
+        request_bytes: Budget::of(usize::MAX),
     }
 }
 

@@ -13,7 +13,6 @@ mod outputs;
 mod parameters;
 mod parse;
 mod payload;
-mod shape;
 pub mod size;
 mod strings;
 mod typed;
@@ -28,7 +27,7 @@ use super::{
 };
 use crate::{
     executor::{CardPorts, InferRequest, InputTensor},
-    model::{DataType, Dims, ModelSpec},
+    model::{DataType, Dims, ModelSpec, RequestShape},
 };
 
 /// A request for the executor, with the plan of its reply.
@@ -97,7 +96,7 @@ fn place<'a>(
 ) -> Result<Placed<'a>, Fault> {
     let mut placed: Vec<Option<InputTensor>> = Vec::with_capacity(spec.inputs.len());
     placed.resize_with(spec.inputs.len(), || None);
-    let mut agreement = shape::Agreement::new(spec);
+    let mut agreement = RequestShape::new(spec);
     let given = inputs.len();
     let mut inputs = inputs.into_iter();
     while let Some(input) = inputs.next() {
@@ -123,7 +122,7 @@ fn take(
     input: InferInputTensor,
     index: usize,
     spec: &ModelSpec,
-    agreement: &mut shape::Agreement<'_>,
+    agreement: &mut RequestShape<'_>,
     source: &mut payload::Source<'_>,
 ) -> Result<InputTensor, InputFault> {
     let wanted = &spec.inputs[index];

@@ -87,7 +87,7 @@ async fn calls_of_a_connection_that_leaves_replies_unread_are_not_read() {
     let limits = BacklogLimits { stream_bytes: 16 << 10, connection_bytes: 64 << 10, ..BacklogLimits::default() };
     let server = server(limits).await;
     let identity = server.repository.resolve("identity", "").expect("loaded");
-    let answered = || identity.handle().stats().snapshot().inference_stats.success.count;
+    let answered = || identity.servable().stats().snapshot().inference_stats.success.count;
     let waiting = || server.pool.stats().snapshot().waiting_reply_bytes;
     let call = || post(MODEL_INFER, RawBody::message(&request("identity", "", &ROW)));
 

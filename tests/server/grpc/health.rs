@@ -51,7 +51,7 @@ async fn a_model_whose_task_hangs_is_not_ready_until_it_comes_back() {
     let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::from_static(&[0; 4]) };
     let inputs = vec![Some(input)];
     let request = InferRequest::new(1, inputs);
-    let late = gated.handle().submit(request);
+    let late = gated.servable().submit(request);
     let second = soon(updates.next()).await.expect("an update").expect("no status");
     assert_eq!(second.status(), ServingStatus::NotServing);
     assert_eq!(server.repository.is_ready("gated", ""), Ok(false));

@@ -43,7 +43,7 @@ async fn answer(stream: &mut TcpStream) -> String {
 }
 
 fn counts(server: &Server, model: &str) -> StatsSnapshot {
-    server.repository.resolve(model, "").expect("loaded").handle().stats().snapshot()
+    server.repository.resolve(model, "").expect("loaded").servable().stats().snapshot()
 }
 
 fn holds_nothing(server: &Server) -> bool {

@@ -117,7 +117,7 @@ async fn a_decoupled_model_needs_a_stream() {
 async fn a_deadline_that_passes_ends_the_request_and_counts_as_failed() {
     let server = Server::start(|_| {}).await;
     let version = server.repository.resolve("gated", "").expect("loaded");
-    let failed = || version.handle().stats().snapshot().inference_stats.fail.count;
+    let failed = || version.servable().stats().snapshot().inference_stats.fail.count;
     // A request is not counted if its deadline passes before the pool has it, as may happen on a busy machine.
     for deadline_ms in (0..8).map(|doubled| 50 << doubled) {
         // tonic's client would end the call by its own clock; this client only sends the deadline to the server.
@@ -167,7 +167,7 @@ async fn a_client_that_gives_up_cancels_its_request() {
     server.gate.await_run().await;
     call.abort();
     let version = server.repository.resolve("gated", "").expect("loaded");
-    eventually("the request fails", || version.handle().stats().snapshot().inference_stats.fail.count == 1).await;
+    eventually("the request fails", || version.servable().stats().snapshot().inference_stats.fail.count == 1).await;
     server.gate.let_pass(1);
 }
 

@@ -75,7 +75,7 @@ async fn what_outlasts_the_exit_timeout_is_cut() {
     assert!(!finished, "the gate stays shut");
     soon(call).await.expect("no panic").expect_err("cut off");
     let version = repository.resolve("gated", "").expect("loaded");
-    eventually("the request is cancelled", || version.handle().stats().snapshot().inference_stats.fail.count == 1)
+    eventually("the request is cancelled", || version.servable().stats().snapshot().inference_stats.fail.count == 1)
         .await;
     gate.let_pass(1);
 }

@@ -86,7 +86,7 @@ async fn answers_of_ordinary_models_come_in_the_order_of_their_requests() {
     stream.send(request("identity", "second", &[2.0]));
     let identity = server.repository.resolve("identity", "").expect("loaded");
     eventually("the second request is done", || {
-        identity.handle().stats().snapshot().inference_stats.success.count == 1
+        identity.servable().stats().snapshot().inference_stats.success.count == 1
     })
     .await;
     server.gate.let_pass(1);
@@ -253,7 +253,7 @@ async fn a_client_that_leaves_cancels_all_its_requests() {
     drop(stream);
     server.gate.await_run().await;
     let version = server.repository.resolve("gated", "").expect("loaded");
-    eventually("all fail", || version.handle().stats().snapshot().inference_stats.fail.count == 5).await;
+    eventually("all fail", || version.servable().stats().snapshot().inference_stats.fail.count == 5).await;
     server.gate.let_pass(5);
 }
 
@@ -315,7 +315,7 @@ async fn a_client_that_never_reads_is_not_read_from() {
     let server = Server::start(|config| config.connection.stream_in_flight = 8).await;
     let stream = Stream::open(&mut server.client().await).await;
     let identity = server.repository.resolve("identity", "").expect("loaded");
-    let answered = || identity.handle().stats().snapshot().inference_stats.success.count;
+    let answered = || identity.servable().stats().snapshot().inference_stats.success.count;
     // 24 MB in total, of which the client's windows accept 2 MiB.
     for _ in 0..60 {
         stream.send(request("identity", "", &[1.0; 100_000]));

@@ -85,7 +85,7 @@ async fn answers(engines: Engines, root: &TempDir, names: &[&str]) -> Vec<Answer
             answers.push(Err(reason.to_string()));
             continue;
         }
-        let handle = Arc::clone(served.resolve(name, "").expect("it is ready").handle());
+        let handle = served.resolve(name, "").expect("it is ready").servable().clone();
         let response = handle.submit(request(handle.spec())).await.unwrap_or_else(|error| panic!("{name}: {error}"));
         answers.push(Ok((Arc::clone(handle.spec()), response.outputs)));
         served.unload(name, false).await.expect("it goes");

@@ -108,7 +108,8 @@ impl Place {
         if let Err(refused) = repository.load("model", Overrides::default()).await {
             panic!("{context}: {refused}\n{yaml}");
         }
-        let handle = Arc::clone(repository.resolve("model", "").expect("it is loaded").handle());
+        let handle =
+            repository.resolve("model", "").expect("it is loaded").servable().model().expect("a model").clone();
         Served { pool, repository, handle }
     }
 }

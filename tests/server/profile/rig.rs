@@ -95,7 +95,7 @@ pub(crate) struct Served {
 impl Served {
     /// Returns the handle that serves at the moment.
     pub(crate) fn handle(&self) -> Arc<ModelHandle> {
-        Arc::clone(self.repository.resolve("model", "").expect("it is loaded").handle())
+        self.repository.resolve("model", "").expect("it is loaded").servable().model().expect("a model").clone()
     }
 
     /// Returns its number of stages at the moment.

@@ -167,6 +167,8 @@ impl State {
                 Location::Movable(Arc::clone(whereabouts))
             }
         };
+        let observed =
+            ObservedRequest::arrived(&handle.observed, now, req.0, request.rows, request.trace, request.step_of);
         self.requests.insert(Record {
             req,
             handle: Arc::clone(handle),
@@ -180,7 +182,7 @@ impl State {
             unread: None,
             no_state: None,
             step: 0,
-            observed: ObservedRequest::arrived(&handle.observed, now, req.0, request.rows, request.trace),
+            observed,
             untaken: VecDeque::new(),
             due_emits: VecDeque::new(),
             ended: None,

@@ -10,9 +10,10 @@ use tokio_stream::Stream;
 use tracing::Span;
 
 use crate::{
-    executor::{InferError, Response, ResponseStream},
+    executor::{InferError, Response},
     frontend::{intake::Held, span, trace::responded},
     observe::trace::RequestTrace,
+    pipeline::Responses,
     repository::ModelVersion,
     wire::{ReplyPlan, RequestError, encode, pb, stream},
 };
@@ -32,7 +33,7 @@ pub(super) enum Answer {
 /// ```
 pub(super) struct Decoupled {
     pub(super) version: Arc<ModelVersion>,
-    pub(super) responses: ResponseStream,
+    pub(super) responses: Responses,
     pub(super) reply: ReplyPlan,
     /// Bytes of the request.
     pub(super) bytes: usize,

@@ -47,7 +47,7 @@ pub(in crate::frontend::grpc) async fn infer(
     let trace = begin(services, Transport::Grpc, received, &mut admitted);
     let Admitted { version, mut decoded, held } = admitted;
     decoded.request.deadline = deadline;
-    let answer = version.handle().submit(decoded.request).await;
+    let answer = version.servable().submit(decoded.request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
     }
@@ -73,7 +73,8 @@ fn admit(services: &Services, request: pb::ModelInferRequest) -> Result<(Arc<Mod
     if version.spec().decoupled {
         return Err(decoupled(&version.spec().name));
     }
-    let decoded = decode::decode_for(request, version.spec(), &services.shared_memory, version.handle().card_ports())?;
+    let decoded =
+        decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())?;
     Ok((version, decoded))
 }
 

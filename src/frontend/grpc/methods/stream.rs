@@ -22,7 +22,7 @@ use super::{
     intake::{Apart, Intake, take_in},
 };
 use crate::{
-    executor::{Backlog, ResponseFuture},
+    executor::Backlog,
     frontend::{
         Services,
         grpc::{
@@ -36,6 +36,7 @@ use crate::{
         unsent::counted,
     },
     observe::trace::{Parent, RequestTrace, Transport},
+    pipeline::PendingResponse,
     repository::ModelVersion,
     wire::{Kind, ReplyPlan, RequestError, decode, pb, stream},
 };
@@ -117,7 +118,7 @@ enum Turn {
 }
 
 struct Running {
-    response: ResponseFuture,
+    response: PendingResponse,
     version: Arc<ModelVersion>,
     reply: ReplyPlan,
     bytes: usize,
@@ -221,12 +222,12 @@ impl InferStream {
         let Admitted { version, mut decoded, held } = admitted;
         decoded.request.deadline = self.deadline;
         if version.spec().decoupled {
-            let responses = version.handle().submit_stream(decoded.request, &self.backlog);
+            let responses = version.servable().submit_stream(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
             let (reply, state) = (decoded.reply, DecoupledState::Running);
             self.decoupled.push(Decoupled { version, responses, reply, bytes, state, trace, span, _held: held });
         } else {
-            let response = version.handle().submit_counted(decoded.request, &self.backlog);
+            let response = version.servable().submit_counted(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
             let running = Running { response, version, reply: decoded.reply, bytes, trace, span, _held: held };
             self.turns.push_back(Turn::Running(Box::new(running)));
@@ -349,6 +350,7 @@ fn admit(
         Ok(version) => version,
         Err(error) => return Err(unresolved(&error).with_id(request.id)),
     };
-    let decoded = decode::decode_for(request, version.spec(), &services.shared_memory, version.handle().card_ports())?;
+    let decoded =
+        decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())?;
     Ok((version, decoded))
 }

@@ -214,7 +214,7 @@ fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>,
     let left_out = states.len().saturating_sub(MOST_MODELS);
     let shown = states.into_iter().take(MOST_MODELS).map(|IndexEntry { name, version, state, reason }| {
         let serving = loaded.remove(&(name.clone(), version.clone()));
-        let counted = serving.map(|serving| serving.handle().stats());
+        let counted = serving.map(|serving| serving.servable().stats());
         let reading = counted.map(|counted| counted.reading());
         let waiting = counted.map(|counted| counted.pending()).unwrap_or_default();
         let durations =
@@ -231,7 +231,7 @@ fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>,
             executions: stats.execution_count,
             executed_rows: stats.batch_stats.iter().map(|size| size.batch_size * size.compute_infer.count).sum(),
             batch_sizes: sizes(stats.batch_stats),
-            policy: serving.map(|serving| serving.handle().policy()).unwrap_or_default(),
+            policy: serving.map(|serving| serving.servable().policy()).unwrap_or_default(),
             durations: durations.unwrap_or_default(),
             queue_us: stats.inference_stats.queue.ns / 1_000,
         }

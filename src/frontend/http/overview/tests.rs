@@ -42,7 +42,7 @@ async fn models_load_and_batches_are_shown() {
     timeline.model_up(0, "ident", 3);
     run(&timeline, 1_000, 1);
     let version = fixture.services.repository.resolve("ident", "3").expect("it is loaded");
-    let stats = version.handle().stats();
+    let stats = version.servable().stats();
     stats.admitted();
     stats.success(2, &RequestTimings { total_ns: 3_000_000, queue_ns: 2_000_000, ..RequestTimings::default() });
     stats.execution(2, &ExecutionTimings::default());
@@ -89,7 +89,7 @@ async fn it_is_made_anew_only_when_it_is_old() {
     let (fixture, _, overview) = overview().await;
     let version = fixture.services.repository.resolve("ident", "1").expect("it is loaded");
     let (_, first) = asked(&overview).await;
-    version.handle().stats().admitted();
+    version.servable().stats().admitted();
     assert_eq!(asked(&overview).await.1, first, "however often it is asked for");
     tokio::time::sleep(FRESH).await;
     assert_eq!(asked(&overview).await.1["models"][1]["waiting"], 1);

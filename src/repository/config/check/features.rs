@@ -8,14 +8,14 @@ use crate::{
             self, model_instance_group::Kind, model_metrics::metric_control::MetricOptions,
             model_version_policy::PolicyChoice,
         },
+        pipeline::ENSEMBLE,
         settings::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
         values::{is_file_name, stays_inside},
     },
 };
 
 /// Fields that would change results and that the server does not support, and what they ask for.
-pub(super) const UNSUPPORTED: [(&str, &str); 10] = [
-    ("ModelConfig.ensemble_scheduling", "ensembles"),
+pub(super) const UNSUPPORTED: [(&str, &str); 9] = [
     ("ModelConfig.batch_input", "batch inputs"),
     ("ModelConfig.batch_output", "batch outputs"),
     ("ModelRepositoryAgents.agents", "repository agents"),
@@ -85,8 +85,8 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
     let message = format!("the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}");
     origin.refuse_if(!["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&backend), "backend", message)?;
     let is_onnx = platform == ONNX_PLATFORM && ["", ONNXRUNTIME].contains(&backend);
-    let message = format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM}");
-    origin.refuse_if(!platform.is_empty() && !is_onnx, "platform", message)?;
+    let message = format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM} or {ENSEMBLE}");
+    origin.refuse_if(!platform.is_empty() && !is_onnx && platform != ENSEMBLE, "platform", message)?;
     origin.refuse_if(latest == 0, "version_policy.latest.num_versions", "expected at least 1, but found 0")?;
     let program = &config.default_model_filename;
     let message = format!("expected the name of a file in the version's directory, but found '{program}'");

@@ -29,5 +29,18 @@ pub fn consistent(settings: &Settings, signature: Option<&Signature>, origin: &O
     tensors::padding(settings, origin)
 }
 
+/// Checks the inputs and outputs of a completed configuration of a pipeline.
+///
+/// # Errors
+/// As [`consistent`].
+pub fn pipeline(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
+    let config = &settings.config;
+    if config.max_batch_size < 0 {
+        let message = format!("expected 0 or more, but found {}", config.max_batch_size);
+        return Err(origin.error("max_batch_size", message));
+    }
+    tensors::check(config, None, origin)
+}
+
 #[cfg(test)]
 mod tests;

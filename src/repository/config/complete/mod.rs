@@ -10,6 +10,7 @@ use super::{
         self, model_config::SchedulingChoice, model_instance_group::Kind,
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
+    pipeline::{self, ENSEMBLE},
     sequences,
     settings::{Axes, ONNX_FILENAME, ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, OwnSettings, Settings},
     values::{Parsed, Symbol},
@@ -28,9 +29,22 @@ const DEFAULT_INSTANCES: i32 = 2;
 /// Fills in settings that need no graph: name, backend, platform, file name, version policy, instances, pinned memory.
 pub fn defaults(settings: &mut Settings, model: &str) {
     let has_cells = settings.has_cells();
+    let is_pipeline = pipeline::is_pipeline(settings);
     let config = &mut settings.config;
     if config.name.is_empty() {
         model.clone_into(&mut config.name);
+    }
+    if config.version_policy.as_ref().is_none_or(|policy| policy.policy_choice.is_none()) {
+        let latest = version_policy::Latest { num_versions: 1 };
+        let choice = version_policy::PolicyChoice::Latest(latest);
+        config.version_policy = Some(pb::ModelVersionPolicy { policy_choice: Some(choice) });
+    }
+    let optimization = config.optimization.get_or_insert_default();
+    optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
+    optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
+    if is_pipeline {
+        ENSEMBLE.clone_into(&mut config.platform);
+        return;
     }
     if config.backend.is_empty() {
         ONNXRUNTIME.clone_into(&mut config.backend);
@@ -46,14 +60,6 @@ pub fn defaults(settings: &mut Settings, model: &str) {
             ONNX_FILENAME.clone_into(&mut config.default_model_filename);
         }
     }
-    if config.version_policy.as_ref().is_none_or(|policy| policy.policy_choice.is_none()) {
-        let latest = version_policy::Latest { num_versions: 1 };
-        let choice = version_policy::PolicyChoice::Latest(latest);
-        config.version_policy = Some(pb::ModelVersionPolicy { policy_choice: Some(choice) });
-    }
-    let optimization = config.optimization.get_or_insert_default();
-    optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
-    optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
 
     // Lanes of a CPU share its cores, so two tasks with half of the nodes each take longer than one with all.
     let count = if onnx && !has_cells { DEFAULT_INSTANCES } else { 1 };

@@ -39,6 +39,22 @@ pub fn model(
     labels: &BTreeMap<String, Vec<String>>,
     origin: &Origin,
 ) -> Result<(ModelSpec, Knobs, StageRequest), ConfigError> {
+    let spec = spec(settings, version, labels, origin)?;
+    let stages = stages::read(settings, origin)?;
+    let knobs = knobs(settings, spec.max_batch_size, &stages, origin)?;
+    Ok((spec, knobs, stages))
+}
+
+/// Returns the specification of one version.
+///
+/// # Errors
+/// As [`model`].
+pub fn spec(
+    settings: &Settings,
+    version: i64,
+    labels: &BTreeMap<String, Vec<String>>,
+    origin: &Origin,
+) -> Result<ModelSpec, ConfigError> {
     let Settings { config, own } = settings;
     let max_batch_size = u32::try_from(config.max_batch_size)
         .map_err(|_| origin.error("max_batch_size", format!("{} is negative", config.max_batch_size)))?;
@@ -66,10 +82,7 @@ pub fn model(
         }
     }
     let decoupled = settings.is_decoupled();
-    let spec = ModelSpec { name: config.name.clone(), version, max_batch_size, inputs, outputs, symbols, decoupled };
-    let stages = stages::read(settings, origin)?;
-    let knobs = knobs(settings, max_batch_size, &stages, origin)?;
-    Ok((spec, knobs, stages))
+    Ok(ModelSpec { name: config.name.clone(), version, max_batch_size, inputs, outputs, symbols, decoupled })
 }
 
 /// Marks the tensors that are scalars in the graph, so that the engine gets and gives them without dimensions.

@@ -5,6 +5,7 @@
 //! them to `ModelConfig`.
 
 mod batching;
+mod pipeline;
 mod segments;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::{batching::*, segments::*};
+pub use self::{batching::*, pipeline::*, segments::*};
 use super::values::{DataTypeName, Dim, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
     batching::{
@@ -60,6 +61,8 @@ pub struct Model {
     pub cells: Option<NonEmpty<BTreeMap<PartName, Cell>>>,
     /// The segments that each request runs, one after the other.
     pub unfold: Option<NonEmpty<Vec<Segment>>>,
+    /// The steps that each request runs through, in place of a program of its own.
+    pub pipeline: Option<NonEmpty<Vec<PipelineStep>>>,
     /// Requests belong to sequences that keep state.
     pub sequence_batching: Option<Sequences>,
     /// How requests share batches.

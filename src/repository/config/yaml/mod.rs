@@ -20,14 +20,16 @@ use super::{
         model_version_policy as version_policy,
         model_warmup::input::InputDataType,
     },
+    pipeline::{self, ENSEMBLE},
     settings::{Axes, OwnSettings, Pad, Settings},
     tree::{self, unknown_key},
-    values::{DataTypeName, Dim, Parsed},
+    values::{DataTypeName, Dim, NonEmpty, Parsed},
 };
 use crate::batching::{PolicyKind, QueueSettings, QueueingSettings, TimeoutAction, knob::given};
 
 /// Paths of `ModelConfig` and the keys that replace them here.
-const NAMES: [(&str, &str); 9] = [
+const NAMES: [(&str, &str); 10] = [
+    ("ensemble_scheduling.step", "pipeline"),
     ("input", "inputs"),
     ("output", "outputs"),
     ("default_model_filename", "program"),
@@ -104,10 +106,17 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
             let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, \
-                           batching, stages, exits, cells or unfold";
+                           batching, stages, exits, cells, unfold or pipeline";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });
+    }
+    if let Some(NonEmpty(steps)) = model.pipeline {
+        ENSEMBLE.clone_into(&mut config.platform);
+        match pipeline::as_ensemble(&steps) {
+            Some(ensemble) => config.scheduling_choice = Some(SchedulingChoice::EnsembleScheduling(ensemble)),
+            None => own.pipeline = steps,
+        }
     }
     own.name_over(origin)?;
     if let Some(sequences) = model.sequence_batching {
@@ -116,7 +125,9 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         own.batching.sequences = sequences.queue;
     }
     let mut settings = Settings { config, own };
-    policy(&mut settings, origin)?;
+    if !pipeline::is_pipeline(&settings) {
+        policy(&mut settings, origin)?;
+    }
     Ok(settings)
 }
 

@@ -1,0 +1,28 @@
+//! Pipelines: a request that runs through a graph of steps.
+//!
+//! [`Graph`] says which tensors each step reads and gives. [`Pipeline`] binds the steps to their models and runs
+//! requests: `run` starts a step when its inputs are complete, and `value` is what passes between steps, as one tensor
+//! for all rows or as one for each row. [`Servable`] is what a front end submits requests to: a model or a pipeline.
+//!
+//! Protocols, configuration files, and what built-in steps compute must not live here.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+mod binding;
+mod built_in;
+mod condition;
+mod graph;
+mod observed;
+mod pipeline;
+mod run;
+mod servable;
+mod stream;
+mod value;
+
+pub use binding::BindingFault;
+pub use built_in::{BuiltIn, BuiltInFault};
+pub use condition::{Condition, Test};
+pub use graph::{Graph, GraphFault, Port, Runs, Step};
+pub use pipeline::{Models, Pipeline, PipelineFault, PipelineOptions};
+pub use servable::{PendingResponse, Responses, Servable, WeakServable};
+pub use value::{Value, ValueFault};

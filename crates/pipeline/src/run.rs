@@ -1,0 +1,556 @@
+//! Runs one request through a pipeline.
+//!
+//! A step starts when every tensor that it reads is complete. Its model gets one request for all rows; several where
+//! that are more rows than the model's largest batch; one for each row where rows differ in shape or where some skip the
+//! step. The batcher of the model joins them with all others.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
+use paternoster_model::{InSequence, RequestShape, TensorSpec};
+use paternoster_observe::{StepOf, budget::Reservation, trace::RequestTrace};
+use tokio::sync::mpsc;
+
+use super::{
+    BuiltInFault, Pipeline, Runs, Servable, Value, ValueFault,
+    binding::Binding,
+    graph::TensorIx,
+    observed::ObservedRun,
+    value::{join, split},
+};
+
+/// Runs a request that has one response.
+pub(crate) async fn once(pipeline: Arc<Pipeline>, request: InferRequest) -> Result<Response, InferError> {
+    let (mut run, state) = Run::begin(pipeline, request, Sink::Once(None));
+    let outcome = run.drive(state).await;
+    let Run { sink, observed, .. } = run;
+    let response = match (outcome, sink) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Sink::Once(Some(response))) => Ok(response),
+        (Ok(()), _) => Err(InferError::Engine("the pipeline gave no response".to_owned())),
+    };
+    observed.ended(response.as_ref().err());
+    response
+}
+
+/// Runs a request that has any number of responses.
+pub(crate) async fn many(
+    pipeline: Arc<Pipeline>,
+    request: InferRequest,
+    backlog: Arc<Backlog>,
+    sender: mpsc::Sender<Response>,
+) -> Result<(), InferError> {
+    let (mut run, state) = Run::begin(pipeline, request, Sink::Many(sender, backlog));
+    let outcome = run.drive(state).await;
+    run.observed.ended(outcome.as_ref().err());
+    outcome
+}
+
+enum Sink {
+    Once(Option<Response>),
+    Many(mpsc::Sender<Response>, Arc<Backlog>),
+}
+
+/// What all steps of a request share.
+struct Run {
+    pipeline: Arc<Pipeline>,
+    rows: usize,
+    priority: u64,
+    queue_timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    sequence: Option<InSequence>,
+    trace: Option<Arc<RequestTrace>>,
+    /// Holds the bytes of the tensors that steps gave.
+    room: Reservation,
+    observed: ObservedRun,
+    sink: Sink,
+}
+
+/// How far a request is.
+#[derive(Clone)]
+struct State {
+    tensors: Vec<TensorState>,
+    /// By step: the number of tensors that it waits for.
+    missing: Vec<usize>,
+    ready: VecDeque<usize>,
+    /// Decoupled steps that are ready.
+    streams: Vec<usize>,
+}
+
+#[derive(Clone)]
+struct TensorState {
+    /// Steps that may still give it.
+    producers: usize,
+    /// `None` if no step gave it, or the request left it out.
+    value: Option<Value>,
+}
+
+/// A step whose requests are in flight.
+struct Running {
+    binding: Arc<Binding>,
+    parts: Parts,
+    left: usize,
+    results: Vec<Option<Vec<Value>>>,
+}
+
+/// How the rows of a request are spread over the requests of a step.
+enum Parts {
+    /// All rows in one request, or consecutive ones in each of several.
+    Joint,
+    /// One row each, by number.
+    Rows(Vec<usize>),
+}
+
+/// A request of a step that has ended.
+struct Done {
+    step: usize,
+    part: usize,
+    result: Result<Vec<Value>, InferError>,
+}
+
+type InFlight = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
+
+impl State {
+    fn new(pipeline: &Pipeline, inputs: Vec<Option<InputTensor>>) -> Self {
+        let tensors = pipeline.graph.producers.iter().map(|&producers| TensorState { producers, value: None });
+        let missing = pipeline.waits_for.clone();
+        let ready = (0..missing.len()).filter(|&step| missing[step] == 0).collect();
+        let mut state = Self { tensors: tensors.collect(), missing, ready, streams: Vec::new() };
+        let count = inputs.len();
+        for (tensor, input) in inputs.into_iter().enumerate() {
+            state.tensors[tensor].value = input.map(Value::Joint);
+        }
+        (0..count).for_each(|tensor| state.completed(pipeline, tensor));
+        state
+    }
+
+    fn completed(&mut self, pipeline: &Pipeline, tensor: TensorIx) {
+        for &reader in &pipeline.graph.readers[tensor] {
+            self.missing[reader] -= 1;
+            if self.missing[reader] == 0 {
+                self.ready.push_back(reader);
+            }
+        }
+    }
+
+    /// Stores the outputs of a step; `None` if it did not run.
+    fn give(&mut self, pipeline: &Pipeline, step: usize, outputs: Option<Vec<Value>>) {
+        let mut outputs = outputs.map(Vec::into_iter);
+        for (_, tensor) in &pipeline.graph.steps[step].outputs {
+            let given = outputs.as_mut().and_then(Iterator::next);
+            let state = &mut self.tensors[*tensor];
+            state.value = match (state.value.take(), given) {
+                (Some(Value::Rows(known)), Some(Value::Rows(more))) => {
+                    Some(Value::Rows(known.into_iter().zip(more).map(|(known, more)| known.or(more)).collect()))
+                }
+                (known, given) => known.or(given),
+            };
+            state.producers -= 1;
+            if state.producers == 0 {
+                self.completed(pipeline, *tensor);
+            }
+        }
+    }
+}
+
+impl Run {
+    fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
+        let InferRequest { rows, inputs, priority, queue_timeout, deadline, sequence, trace, step_of, .. } = request;
+        let observed = ObservedRun::begin(&pipeline.stats, !pipeline.shares_stats, rows, step_of);
+        let room = Reservation::none(&pipeline.options.room);
+        let state = State::new(&pipeline, inputs);
+        let rows = rows as usize;
+        (Self { pipeline, rows, priority, queue_timeout, deadline, sequence, trace, room, observed, sink }, state)
+    }
+
+    /// Runs what is left of a request. A decoupled step runs once all others that can have run; what follows it runs
+    /// for each of its responses, one after the other.
+    fn drive(&mut self, mut state: State) -> Pin<Box<dyn Future<Output = Result<(), InferError>> + Send + '_>> {
+        Box::pin(async move {
+            let pipeline = Arc::clone(&self.pipeline);
+            let mut in_flight = InFlight::new();
+            let mut running: Vec<Option<Running>> = pipeline.graph.steps.iter().map(|_| None).collect();
+            loop {
+                while let Some(step) = state.ready.pop_front() {
+                    if let Some(started) = self.start(step, &mut state, &in_flight)? {
+                        running[step] = Some(started);
+                    }
+                }
+                let Some(Done { step, part, result }) = in_flight.next().await else { break };
+                let Some(mut work) = running[step].take() else { continue };
+                work.results[part] = Some(result?);
+                work.left -= 1;
+                if work.left > 0 {
+                    running[step] = Some(work);
+                    continue;
+                }
+                let outputs = self.collect(step, work)?;
+                state.give(&pipeline, step, Some(outputs));
+            }
+            drop(in_flight);
+            match state.streams.pop() {
+                None => self.respond(&state).await,
+                Some(step) => self.stream(step, state).await,
+            }
+        })
+    }
+
+    /// Starts a step whose tensors are complete. Returns its requests in flight; none if no row runs it, or if it is
+    /// decoupled.
+    fn start(&mut self, step: usize, state: &mut State, in_flight: &InFlight) -> Result<Option<Running>, InferError> {
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(InferError::Expired);
+        }
+        let pipeline = Arc::clone(&self.pipeline);
+        let (servable, binding) = self.bound(step)?;
+        let Some(inputs) = inputs(&binding, state) else {
+            state.give(&pipeline, step, None);
+            return Ok(None);
+        };
+        let mask = self.mask(step, state)?;
+        if mask.as_ref().is_some_and(|mask| !mask.contains(&true)) {
+            state.give(&pipeline, step, None);
+            return Ok(None);
+        }
+        let Some(servable) = servable else {
+            let work = self.built_in(step, inputs, mask, in_flight)?;
+            return Ok(Some(Running { binding, parts: Parts::Joint, left: 1, results: work }));
+        };
+        if binding.spec.decoupled {
+            state.streams.push(step);
+            return Ok(None);
+        }
+        let (parts, requests) = self.requests(step, &binding, &inputs, mask)?;
+        if requests.is_empty() {
+            state.give(&pipeline, step, None);
+            return Ok(None);
+        }
+        let left = requests.len();
+        for (part, request) in requests.into_iter().enumerate() {
+            let answer = servable.submit(request);
+            let (binding, pipeline) = (Arc::clone(&binding), Arc::clone(&pipeline));
+            in_flight.push(Box::pin(async move {
+                let result = answer.await.map(|response| chosen(&binding, response));
+                Done { step, part, result: result.map_err(|error| located(&pipeline, step, error)) }
+            }));
+        }
+        let results = (0..left).map(|_| None).collect();
+        Ok(Some(Running { binding, parts, left, results }))
+    }
+
+    /// Returns the version that a step runs, and how it is bound to it; no version for a built-in step.
+    fn bound(&self, step: usize) -> Result<(Option<Servable>, Arc<Binding>), InferError> {
+        let graph_step = &self.pipeline.graph.steps[step];
+        let servable = match &graph_step.runs {
+            Runs::BuiltIn(_) => return Ok((None, self.pipeline.known_binding(step))),
+            Runs::Own(servable) => servable.clone(),
+            Runs::Served { model, version } => {
+                let resolved = self.pipeline.options.models.resolve(model, *version);
+                resolved.map_err(|reason| InferError::Unavailable(format!("step {step}: {reason}")))?
+            }
+        };
+        let binding = self.pipeline.binding(step, servable.spec()).map_err(|fault| {
+            InferError::Unavailable(format!("step {step} does not fit {} any more: {fault}", graph_step.runs))
+        })?;
+        Ok((Some(servable), binding))
+    }
+
+    /// Returns which rows a step's condition holds for; `None` if all rows run it.
+    fn mask(&self, step: usize, state: &State) -> Result<Option<Vec<bool>>, InferError> {
+        let Some((tensor, condition)) = &self.pipeline.graph.steps[step].when else { return Ok(None) };
+        let Some(value) = &state.tensors[*tensor].value else { return Ok(Some(vec![false; self.rows])) };
+        let datatype = self.pipeline.kinds[*tensor].datatype;
+        let rows = value.by_row(datatype, self.rows).map_err(|fault| self.fault(step, *tensor, &fault))?;
+        let mask: Vec<bool> =
+            rows.iter().map(|row| row.as_ref().is_some_and(|row| condition.test.holds(row, datatype))).collect();
+        Ok(if mask.iter().all(|&holds| holds) { None } else { Some(mask) })
+    }
+
+    fn fault(&self, step: usize, tensor: TensorIx, fault: &ValueFault) -> InferError {
+        let name = &self.pipeline.graph.tensors[tensor];
+        located(&self.pipeline, step, InferError::Invalid(format!("tensor '{name}': {fault}")))
+    }
+
+    /// Returns the requests of a step, and how its rows are spread over them.
+    fn requests(
+        &self,
+        step: usize,
+        binding: &Binding,
+        inputs: &[Option<Value>],
+        mask: Option<Vec<bool>>,
+    ) -> Result<(Parts, Vec<InferRequest>), InferError> {
+        let is_joint = mask.is_none() && inputs.iter().flatten().all(|value| matches!(value, Value::Joint(_)));
+        let named = |number: usize, fault: &dyn std::fmt::Display| {
+            let name = &binding.spec.inputs[number].name;
+            located(&self.pipeline, step, InferError::Invalid(format!("input '{name}': {fault}")))
+        };
+        if is_joint {
+            let whole: Vec<Option<InputTensor>> = inputs.iter().map(|value| value.as_ref().and_then(joint)).collect();
+            let limit = binding.spec.max_batch_size as usize;
+            let first = whole.iter().flatten().next().and_then(|tensor| tensor.shape.first().copied());
+            let rows = first.and_then(|rows| usize::try_from(rows).ok()).unwrap_or(0);
+            if limit == 0 || rows <= limit {
+                return Ok((Parts::Joint, vec![self.request(binding, whole, named)?]));
+            }
+            let sizes: Vec<usize> = (0..rows).step_by(limit).map(|start| limit.min(rows - start)).collect();
+            let mut parts: Vec<Vec<Option<InputTensor>>> = sizes.iter().map(|_| Vec::new()).collect();
+            for (number, tensor) in whole.iter().enumerate() {
+                let datatype = binding.spec.inputs[number].datatype;
+                let cut = tensor.as_ref().map(|tensor| split(tensor, datatype, &sizes)).transpose();
+                let mut cut = cut.map_err(|fault| named(number, &fault))?.map(Vec::into_iter);
+                parts.iter_mut().for_each(|part| part.push(cut.as_mut().and_then(Iterator::next)));
+            }
+            let requests = parts.into_iter().map(|part| self.request(binding, part, named));
+            return Ok((Parts::Joint, requests.collect::<Result<_, _>>()?));
+        }
+        if !binding.spec.has_batch_axis() {
+            let text = "its rows differ, and the model has no batch axis".to_owned();
+            return Err(located(&self.pipeline, step, InferError::Invalid(text)));
+        }
+        let mut by_row = Vec::with_capacity(inputs.len());
+        for (number, value) in inputs.iter().enumerate() {
+            let rows = value.as_ref().map(|value| value.by_row(binding.spec.inputs[number].datatype, self.rows));
+            by_row.push(rows.transpose().map_err(|fault| named(number, &fault))?);
+        }
+        let (mut rows, mut requests) = (Vec::new(), Vec::new());
+        for row in (0..self.rows).filter(|&row| mask.as_ref().is_none_or(|mask| mask[row])) {
+            let of_row: Vec<_> = by_row.iter().map(|rows| rows.as_ref().and_then(|rows| rows[row].clone())).collect();
+            let lacks = |(given, wanted): (&Option<InputTensor>, &TensorSpec)| given.is_none() && !wanted.optional;
+            if of_row.iter().zip(&binding.spec.inputs).any(lacks) {
+                continue;
+            }
+            requests.push(self.request(binding, of_row, named)?);
+            rows.push(row);
+        }
+        Ok((Parts::Rows(rows), requests))
+    }
+
+    /// Returns a request of a step's version, after the checks that a client's request passes.
+    fn request(
+        &self,
+        binding: &Binding,
+        inputs: Vec<Option<InputTensor>>,
+        named: impl Fn(usize, &dyn std::fmt::Display) -> InferError,
+    ) -> Result<InferRequest, InferError> {
+        let mut shape = RequestShape::new(&binding.spec);
+        for (number, input) in inputs.iter().enumerate() {
+            if let Some(input) = input {
+                shape.admit(number, &input.shape).map_err(|fault| named(number, &fault))?;
+            }
+        }
+        Ok(InferRequest {
+            priority: self.priority,
+            queue_timeout: self.queue_timeout,
+            deadline: self.deadline,
+            sequence: self.sequence.clone(),
+            trace: self.trace.clone().filter(|_| self.pipeline.shares_stats),
+            step_of: Some(StepOf { timings: Arc::clone(&self.observed.steps), is_served: !self.pipeline.shares_stats }),
+            ..InferRequest::new(shape.rows(), inputs)
+        })
+    }
+
+    /// Runs a built-in step: here if that is short, else on a worker thread. Returns the place for its result.
+    fn built_in(
+        &mut self,
+        step: usize,
+        mut inputs: Vec<Option<Value>>,
+        mask: Option<Vec<bool>>,
+        in_flight: &InFlight,
+    ) -> Result<Vec<Option<Vec<Value>>>, InferError> {
+        let Runs::BuiltIn(built_in) = &self.pipeline.graph.steps[step].runs else { return Ok(Vec::new()) };
+        if let Some(mask) = mask {
+            let binding = self.pipeline.known_binding(step);
+            for (number, value) in inputs.iter_mut().enumerate() {
+                let Some(known) = value else { continue };
+                let rows = known.by_row(binding.spec.inputs[number].datatype, self.rows);
+                let rows = rows.map_err(|fault| {
+                    located(&self.pipeline, step, InferError::Invalid(format!("input {number}: {fault}")))
+                })?;
+                *value =
+                    Some(Value::Rows(rows.into_iter().zip(&mask).map(|(row, &runs)| row.filter(|_| runs)).collect()));
+            }
+        }
+        self.room.grow_now(built_in.built_bytes(&inputs)).map_err(InferError::NoRoom)?;
+        let (built_in, pipeline, rows) = (Arc::clone(built_in), Arc::clone(&self.pipeline), self.rows);
+        let fail = move |fault: BuiltInFault| {
+            let error = match fault {
+                BuiltInFault::Invalid(text) => InferError::Invalid(text),
+                BuiltInFault::Failed(text) => InferError::Engine(text),
+            };
+            located(&pipeline, step, error)
+        };
+        if built_in.is_short(&inputs) {
+            let result = built_in.run(&inputs, rows).map_err(fail);
+            in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
+        } else {
+            let (workers, deadline) = (Arc::clone(&self.pipeline.options.workers), self.deadline);
+            in_flight.push(Box::pin(async move {
+                let result = on_worker(workers, deadline, move || built_in.run(&inputs, rows)).await;
+                Done { step, part: 0, result: result.and_then(|outputs| outputs.map_err(fail)) }
+            }));
+        }
+        Ok(vec![None])
+    }
+
+    /// Puts the outputs of a step's requests together, and reserves room for them.
+    fn collect(&mut self, step: usize, work: Running) -> Result<Vec<Value>, InferError> {
+        let Running { binding, parts, results, .. } = work;
+        let mut results: Vec<Vec<Value>> = results.into_iter().flatten().collect();
+        let outputs = match (parts, results.len()) {
+            (Parts::Joint, 1) => results.pop().unwrap_or_default(),
+            (Parts::Joint, _) => self.joined(step, &binding, &results)?,
+            (Parts::Rows(rows), _) => {
+                let mut outputs: Vec<Vec<Option<InputTensor>>> = vec![vec![None; self.rows]; binding.outputs.len()];
+                for (row, result) in rows.into_iter().zip(results) {
+                    for (output, value) in outputs.iter_mut().zip(result) {
+                        output[row] = joint(&value);
+                    }
+                }
+                outputs.into_iter().map(Value::Rows).collect()
+            }
+        };
+        if !matches!(self.pipeline.graph.steps[step].runs, Runs::BuiltIn(_)) {
+            let read =
+                |&(_, (_, tensor)): &(&Value, &(String, TensorIx))| !self.pipeline.graph.readers[*tensor].is_empty();
+            let passed = outputs.iter().zip(&self.pipeline.graph.steps[step].outputs).filter(read);
+            let bytes = passed.map(|(value, _)| value.bytes()).sum();
+            self.room.grow_now(bytes).map_err(InferError::NoRoom)?;
+        }
+        Ok(outputs)
+    }
+
+    /// Joins the outputs of consecutive rows.
+    fn joined(&mut self, step: usize, binding: &Binding, results: &[Vec<Value>]) -> Result<Vec<Value>, InferError> {
+        let mut outputs = Vec::with_capacity(binding.outputs.len());
+        for (number, &output) in binding.outputs.iter().enumerate() {
+            let parts: Vec<Option<InputTensor>> = results.iter().map(|result| joint(&result[number])).collect();
+            let joined = join(&parts, &binding.spec.outputs[output], &mut self.room);
+            let tensor = self.pipeline.graph.steps[step].outputs[number].1;
+            outputs.push(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, &fault))?));
+        }
+        Ok(outputs)
+    }
+
+    /// Runs a decoupled step, and what follows it for each of its responses.
+    async fn stream(&mut self, step: usize, state: State) -> Result<(), InferError> {
+        let Sink::Many(_, backlog) = &self.sink else {
+            return Err(InferError::Engine("a decoupled step in a pipeline that is not".to_owned()));
+        };
+        let backlog = Arc::clone(backlog);
+        let pipeline = Arc::clone(&self.pipeline);
+        let (Some(servable), binding) = self.bound(step)? else { return Ok(()) };
+        let inputs = inputs(&binding, &state).unwrap_or_default();
+        let mask = self.mask(step, &state)?;
+        let (_, mut requests) = self.requests(step, &binding, &inputs, mask)?;
+        let (Some(request), true) = (requests.pop(), requests.is_empty()) else {
+            let text = "a decoupled step takes requests of one batch whose rows do not differ".to_owned();
+            return Err(located(&pipeline, step, InferError::Invalid(text)));
+        };
+        let mut responses = servable.submit_stream(request, &backlog);
+        let held = self.room.amount();
+        while let Some(response) = responses.next().await {
+            let response = response.map_err(|error| located(&pipeline, step, error))?;
+            let outputs = chosen(&binding, response);
+            self.room.grow_now(outputs.iter().map(Value::bytes).sum()).map_err(InferError::NoRoom)?;
+            let mut next = state.clone();
+            next.give(&pipeline, step, Some(outputs));
+            self.drive(next).await?;
+            self.room.shrink_to(held);
+        }
+        Ok(())
+    }
+
+    /// Sends the response of a request whose steps have all ended.
+    async fn respond(&mut self, state: &State) -> Result<(), InferError> {
+        let pipeline = Arc::clone(&self.pipeline);
+        let mut outputs = Vec::with_capacity(pipeline.graph.outputs.len());
+        for (spec, &tensor) in pipeline.spec.outputs.iter().zip(&pipeline.graph.outputs) {
+            let rows = if pipeline.spec.has_batch_axis() { self.rows } else { 1 };
+            let joined = match &state.tensors[tensor].value {
+                Some(Value::Joint(tensor)) => Ok(tensor.clone()),
+                Some(Value::Rows(rows)) => join(rows, spec, &mut self.room),
+                None => join(&vec![None; rows], spec, &mut self.room),
+            };
+            let InputTensor { shape, data } = joined.map_err(|fault| match fault {
+                ValueFault::NoRoom(fault) => InferError::NoRoom(fault),
+                fault => InferError::Invalid(format!("output '{}': {fault}", spec.name)),
+            })?;
+            outputs.push(OutputTensor { shape, data });
+        }
+        let response = Response { outputs };
+        self.observed.responded(matches!(self.sink, Sink::Many(..)));
+        match &mut self.sink {
+            Sink::Once(slot) => *slot = Some(response),
+            // The receiver is polled by whoever polls this; if it is gone, so is the request.
+            Sink::Many(sender, _) => drop(sender.send(response).await),
+        }
+        Ok(())
+    }
+}
+
+/// Returns the inputs of a step; `None` if one that its model requires is absent.
+fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<Value>>> {
+    let bound = binding.inputs.iter().zip(&binding.spec.inputs);
+    let inputs = bound.map(|(tensor, wanted)| match tensor.and_then(|tensor| state.tensors[tensor].value.clone()) {
+        None if !wanted.optional => None,
+        value => Some(value),
+    });
+    inputs.collect()
+}
+
+fn joint(value: &Value) -> Option<InputTensor> {
+    match value {
+        Value::Joint(tensor) => Some(tensor.clone()),
+        Value::Rows(_) => None,
+    }
+}
+
+/// Returns the outputs of a response that the step uses.
+fn chosen(binding: &Binding, response: Response) -> Vec<Value> {
+    let value = |&output: &usize| {
+        let OutputTensor { shape, data } = response.outputs[output].clone();
+        Value::Joint(InputTensor { shape, data })
+    };
+    binding.outputs.iter().map(value).collect()
+}
+
+/// Says in which step of which pipeline a request failed, if that is not the only model.
+fn located(pipeline: &Pipeline, step: usize, error: InferError) -> InferError {
+    let graph_step = &pipeline.graph.steps[step];
+    if pipeline.shares_stats {
+        return error;
+    }
+    let within =
+        |text: String| format!("in pipeline '{}', step {step} ({}): {text}", pipeline.spec.name, graph_step.runs);
+    match error {
+        InferError::Engine(text) => InferError::Engine(within(text)),
+        InferError::Invalid(text) => InferError::Invalid(within(text)),
+        error => error,
+    }
+}
+
+async fn on_worker<T: Send + 'static>(
+    workers: Arc<tokio::sync::Semaphore>,
+    deadline: Option<Instant>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, InferError> {
+    let place = match deadline {
+        None => workers.acquire_owned().await,
+        Some(deadline) => {
+            tokio::time::timeout_at(deadline.into(), workers.acquire_owned()).await.map_err(|_| InferError::Expired)?
+        }
+    };
+    let place = place.map_err(|_| InferError::ShuttingDown)?;
+    let done = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work()
+    });
+    done.await.map_err(|error| InferError::Engine(format!("a built-in step failed: {error}")))
+}

@@ -1,0 +1,186 @@
+//! What a front end submits requests to: a model or a pipeline.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, LazyLock, Weak},
+    task::{Context, Poll},
+};
+
+use paternoster_executor::{
+    Backlog, CardPorts, InferError, InferRequest, ModelHandle, Response, ResponseFuture, ResponseStream,
+};
+use paternoster_model::ModelSpec;
+use paternoster_observe::ModelStats;
+
+use super::{Pipeline, stream::PipelineStream};
+
+pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Result<Response, InferError>> + Send>>;
+
+/// A version that takes requests.
+#[derive(Clone, Debug)]
+pub enum Servable {
+    /// The executor runs it.
+    Model(Arc<ModelHandle>),
+    /// Its steps do.
+    Pipeline(Arc<Pipeline>),
+}
+
+/// A version that may have been unloaded.
+#[derive(Clone, Debug)]
+pub enum WeakServable {
+    /// A model.
+    Model(Weak<ModelHandle>),
+    /// A pipeline.
+    Pipeline(Weak<Pipeline>),
+}
+
+impl WeakServable {
+    /// Of no version.
+    pub fn none() -> Self {
+        Self::Model(Weak::new())
+    }
+
+    /// Whether a request still holds it.
+    pub fn is_held(&self) -> bool {
+        match self {
+            Self::Model(handle) => handle.strong_count() > 0,
+            Self::Pipeline(pipeline) => pipeline.strong_count() > 0,
+        }
+    }
+}
+
+impl Servable {
+    /// Returns its inputs and outputs.
+    pub fn spec(&self) -> &Arc<ModelSpec> {
+        match self {
+            Self::Model(handle) => handle.spec(),
+            Self::Pipeline(pipeline) => pipeline.spec(),
+        }
+    }
+
+    /// Returns its counters.
+    pub fn stats(&self) -> &Arc<ModelStats> {
+        match self {
+            Self::Model(handle) => handle.stats(),
+            Self::Pipeline(pipeline) => pipeline.stats(),
+        }
+    }
+
+    /// Returns the name of the policy that batches its requests; that of its program, for a pipeline with one.
+    pub fn policy(&self) -> &'static str {
+        match self {
+            Self::Model(handle) => handle.policy(),
+            Self::Pipeline(pipeline) => pipeline.own().map_or("pipeline", Self::policy),
+        }
+    }
+
+    /// Returns why it cannot answer requests now; `None` if it can.
+    pub fn fault(&self) -> Option<String> {
+        match self {
+            Self::Model(handle) => handle.fault(),
+            Self::Pipeline(pipeline) => pipeline.fault(),
+        }
+    }
+
+    /// Whether it can answer requests now.
+    pub fn is_responsive(&self) -> bool {
+        self.fault().is_none()
+    }
+
+    /// Returns the tensors of requests that it reads and writes in place, in a card's memory; none for a pipeline.
+    pub fn card_ports(&self) -> &CardPorts {
+        static NONE: LazyLock<CardPorts> = LazyLock::new(CardPorts::default);
+        match self {
+            Self::Model(handle) => handle.card_ports(),
+            Self::Pipeline(_) => &NONE,
+        }
+    }
+
+    /// Returns a reference that does not keep it loaded.
+    pub fn downgrade(&self) -> WeakServable {
+        match self {
+            Self::Model(handle) => WeakServable::Model(Arc::downgrade(handle)),
+            Self::Pipeline(pipeline) => WeakServable::Pipeline(Arc::downgrade(pipeline)),
+        }
+    }
+
+    /// Returns the executor's handle of a model.
+    pub fn model(&self) -> Option<&Arc<ModelHandle>> {
+        match self {
+            Self::Model(handle) => Some(handle),
+            Self::Pipeline(_) => None,
+        }
+    }
+
+    /// Submits a request that has exactly one response. Dropping the answer cancels the request.
+    pub fn submit(&self, request: InferRequest) -> PendingResponse {
+        match self {
+            Self::Model(handle) => PendingResponse::Model(handle.submit(request)),
+            Self::Pipeline(pipeline) => PendingResponse::Pipeline(pipeline.submit(request)),
+        }
+    }
+
+    /// Submits a request that has exactly one response, which counts in the backlog while it waits to be taken. The
+    /// response of a pipeline never waits: its last step runs as it is taken.
+    pub fn submit_counted(&self, request: InferRequest, backlog: &Arc<Backlog>) -> PendingResponse {
+        match self {
+            Self::Model(handle) => PendingResponse::Model(handle.submit_counted(request, backlog)),
+            Self::Pipeline(pipeline) => PendingResponse::Pipeline(pipeline.submit(request)),
+        }
+    }
+
+    /// Submits a request with any number of responses. Dropping them cancels the request.
+    pub fn submit_stream(&self, request: InferRequest, backlog: &Arc<Backlog>) -> Responses {
+        match self {
+            Self::Model(handle) => Responses::Model(handle.submit_stream(request, backlog)),
+            Self::Pipeline(pipeline) => Responses::Pipeline(pipeline.submit_stream(request, backlog)),
+        }
+    }
+}
+
+/// The future response of a request.
+pub enum PendingResponse {
+    /// Of a model.
+    Model(ResponseFuture),
+    /// Of a pipeline.
+    Pipeline(Future),
+}
+
+impl std::future::Future for PendingResponse {
+    type Output = Result<Response, InferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::Model(response) => Pin::new(response).poll(context),
+            Self::Pipeline(response) => response.as_mut().poll(context),
+        }
+    }
+}
+
+/// The responses of a decoupled request, in order.
+#[derive(Debug)]
+pub enum Responses {
+    /// Of a model.
+    Model(ResponseStream),
+    /// Of a pipeline.
+    Pipeline(PipelineStream),
+}
+
+impl Responses {
+    /// Returns the next response; `None` after the last response of a successful request.
+    ///
+    /// # Errors
+    /// If the request ended otherwise; nothing follows.
+    pub async fn next(&mut self) -> Option<Result<Response, InferError>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Polls for the next response; see [`Self::next`].
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, InferError>>> {
+        match self {
+            Self::Model(responses) => responses.poll_next(context),
+            Self::Pipeline(responses) => responses.poll_next(context),
+        }
+    }
+}
