@@ -45,3 +45,6 @@ pub use paternoster_observe::{self as observe, budget};
 pub use paternoster_onnx as onnx;
 #[doc(no_inline)]
 pub use paternoster_pipeline as pipeline;
+#[cfg(feature = "text")]
+#[doc(no_inline)]
+pub use paternoster_text as text;

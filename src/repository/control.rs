@@ -578,6 +578,14 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
     for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
         tracing::info!(card, bytes, "memory of a CUDA card reserved");
     }
-    let version = ModelVersion::new(Servable::Model(handle), config, attempt.kept());
+    let (servable, config) = match &plan.text {
+        None => (Servable::Model(handle), config),
+        Some(text) => {
+            let (pipeline, config) = text.around(handle, &config, control.pipeline_options())?;
+            tracing::info!(text = text.describe(), "the model takes texts");
+            (Servable::Pipeline(Arc::new(pipeline)), Arc::new(config))
+        }
+    };
+    let version = ModelVersion::new(servable, config, attempt.kept());
     Ok(Loaded { version: Arc::new(version), unprofiled })
 }

@@ -10,6 +10,7 @@ use std::{
 use super::{
     scan::{Identity, identity, is_directory},
     stores::Object,
+    text,
 };
 
 /// Most files and directories of a model directory that are checked for changes.
@@ -46,7 +47,7 @@ pub(super) fn version_number(name: &str) -> Option<i64> {
 }
 
 /// Returns whether a directory holds a model: it has a configuration, or a version with a file or directory
-/// `model.<something>`. Triton recognizes a model without a configuration in the same way.
+/// `model.<something>`, as for Triton; or it is laid out as Hugging Face does.
 ///
 /// # Errors
 /// Fails if the directory cannot be read.
@@ -55,6 +56,9 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
         if configuration.try_exists()? {
             return Ok(true);
         }
+    }
+    if text::laid_out(directory).is_some() {
+        return Ok(true);
     }
     for version in versions(directory)? {
         for entry in fs::read_dir(directory.join(version.to_string()))? {

@@ -41,6 +41,11 @@ mod staging;
 mod startup;
 mod stores;
 mod table;
+#[cfg(feature = "text")]
+mod text;
+#[cfg(not(feature = "text"))]
+#[path = "without_text.rs"]
+mod text;
 mod version;
 mod warmup;
 

@@ -27,7 +27,9 @@ use super::{
         unfold::{self, CellRequest, UnfoldRequest},
         yaml,
     },
-    directory, warmup,
+    directory,
+    text::{self, TextModel},
+    warmup,
 };
 use crate::{
     batching::CostTable,
@@ -94,6 +96,10 @@ pub(super) struct Plan {
     pub(super) hints: Vec<check::Hint>,
     /// The models that its steps run, if it is a pipeline.
     pub(super) models: Vec<String>,
+    /// The program in the model's directory, if that has no version directories.
+    laid_out: Option<PathBuf>,
+    /// How it takes texts, if it does.
+    pub(super) text: Option<Arc<TextModel>>,
 }
 
 /// A pipeline that is ready to serve, and its complete configuration.
@@ -128,8 +134,17 @@ impl Plan {
             }
             (None, None) => None,
         };
+        // As Hugging Face lays models out: without version directories, the program where exports put it.
+        let laid_out = match &directory {
+            Some(directory) if overrides.versions().is_none() => text::laid_out(directory),
+            _ => None,
+        };
         let (mut settings, origin) = match read {
             Some(read) => read,
+            None if laid_out.is_some() => {
+                let settings = yaml::parse("completed from the files of Hugging Face", b"{}");
+                settings.map_err(|fault| fault.to_string())?
+            }
             None if completion.auto_complete => (Settings::default(), Origin::new("completed from the graph")),
             None => return Err(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")),
         };
@@ -152,6 +167,17 @@ impl Plan {
                 .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
             (None, None) => Vec::new(),
         };
+        if laid_out.is_some() {
+            available.push(1);
+            settings.own.text.get_or_insert_default();
+        }
+        let text = match (&settings.own.text, &directory) {
+            (Some(section), Some(directory)) => Some(Arc::new(TextModel::read(directory, section)?)),
+            (Some(_), None) => {
+                return Err(origin.error("text", "a model without a directory has no tokenizer").to_string());
+            }
+            (None, _) => None,
+        };
         // A pipeline has no files of its own, and version control keeps no empty directories.
         if available.is_empty() && pipeline::is_pipeline(&settings) {
             available.push(1);
@@ -173,7 +199,20 @@ impl Plan {
             available.extend(on_disk.and_then(Result::ok).unwrap_or_default());
         }
         let name = name.to_owned();
-        Ok(Self { name, directory, overrides, settings, origin, completion, available, versions, hints, models })
+        Ok(Self {
+            name,
+            directory,
+            overrides,
+            settings,
+            origin,
+            completion,
+            available,
+            versions,
+            hints,
+            models,
+            laid_out,
+            text,
+        })
     }
 
     /// Returns a version of a pipeline, bound to the models that are served now.
@@ -237,27 +276,33 @@ impl Plan {
         {
             held = loader.infer_shapes(&whole, signature, attempt)?;
         }
-        let text = |fault: ConfigError| fault.to_string();
+        let refusal = |fault: ConfigError| fault.to_string();
         // Order matters: checks need the completed configuration, and conversion needs the checked one.
         if let Some(signature) = &signature {
             if self.completion.auto_complete {
-                let default_size = self.completion.default_max_batch_size;
-                complete::from_graph(&mut settings, signature, default_size, origin).map_err(text)?;
+                let default_size = match &self.text {
+                    Some(_) => text::DEFAULT_MAX_BATCH_SIZE,
+                    None => self.completion.default_max_batch_size,
+                };
+                complete::from_graph(&mut settings, signature, default_size, origin).map_err(refusal)?;
+            }
+            if let Some(model) = self.text.as_ref().filter(|_| text::has_mask(&settings.config.input)) {
+                complete::tokens_axis(&mut settings, model.pad_token());
             }
             complete::name_axes(&mut settings, signature);
         }
         complete::scheduler(&mut settings);
-        check::consistent(&settings, signature.as_ref(), origin).map_err(text)?;
+        check::consistent(&settings, signature.as_ref(), origin).map_err(refusal)?;
         let (config, own) = (&settings.config, &settings.own);
         let labels = self.labels(config)?;
-        let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(text)?;
+        let (mut spec, mut knobs, stages) = convert::model(&settings, version, &labels, origin).map_err(refusal)?;
         if let Some(signature) = &signature {
             convert::scalars(&mut spec, config, signature);
         }
-        let mut unfold = unfold::read(&settings, origin).map_err(text)?;
+        let mut unfold = unfold::read(&settings, origin).map_err(refusal)?;
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
         if unfold.is_none() && settings.has_sequences() {
-            unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(text)?;
+            unfold = sequences::as_cells(&settings, &self.initial_states(config)?, origin).map_err(refusal)?;
             if let (Some(unfold), Some(signature)) = (&mut unfold, &signature) {
                 unfold.cells.iter_mut().for_each(|cell| cell.tensors = sequences::tensors(config, signature));
             }
@@ -351,10 +396,16 @@ impl Plan {
     }
 
     fn version_directory(&self, version: i64) -> PathBuf {
+        if let (Some(_), Some(directory)) = (&self.laid_out, &self.directory) {
+            return directory.clone();
+        }
         self.directory.clone().unwrap_or_else(|| PathBuf::from(&self.name)).join(version.to_string())
     }
 
     fn program(&self, version: i64, filename: &str) -> PathBuf {
+        if let (Some(program), Some(directory)) = (&self.laid_out, &self.directory) {
+            return directory.join(program);
+        }
         let program = self.version_directory(version).join(filename);
         // A model with external weights may be a directory that holds the program as `model.onnx`.
         let inner = program.join(ONNX_FILENAME);

@@ -14,6 +14,7 @@ mod sequence;
 mod spec;
 mod stages;
 mod tensor;
+pub mod text;
 pub mod unfold;
 
 pub use axis_length::{AxisLength, AxisLengthError};

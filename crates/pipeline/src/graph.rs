@@ -142,7 +142,7 @@ impl Graph {
     ///
     /// # Errors
     /// If a tensor is missing or given twice, or steps wait for each other.
-    pub fn new(inputs: &[&str], outputs: &[&str], steps: Vec<Step>) -> Result<Self, GraphFault> {
+    pub fn new<S: AsRef<str>>(inputs: &[S], outputs: &[S], steps: Vec<Step>) -> Result<Self, GraphFault> {
         match steps.len() {
             0 => return Err(GraphFault::NoSteps),
             count if count > MAX_STEPS => return Err(GraphFault::TooManySteps(count)),
@@ -190,7 +190,8 @@ impl Graph {
             graph.steps.push(GraphStep { runs, inputs, outputs, when });
         }
         for output in outputs {
-            let given = by_name.get(*output).ok_or_else(|| GraphFault::NoOutput((*output).to_owned()))?;
+            let output = output.as_ref();
+            let given = by_name.get(output).ok_or_else(|| GraphFault::NoOutput(output.to_owned()))?;
             graph.outputs.push(*given);
         }
         graph.check_order()?;
@@ -245,8 +246,8 @@ struct Names {
 }
 
 impl Names {
-    fn new(inputs: &[&str]) -> Self {
-        let tensors: Vec<String> = inputs.iter().map(|&name| name.to_owned()).collect();
+    fn new<S: AsRef<str>>(inputs: &[S]) -> Self {
+        let tensors: Vec<String> = inputs.iter().map(|name| name.as_ref().to_owned()).collect();
         let by_name = tensors.iter().enumerate().map(|(number, name)| (name.clone(), number)).collect();
         Self { given_by: vec![None; tensors.len()], tensors, by_name }
     }

@@ -3,7 +3,7 @@
 //!
 //! `listener` accepts connections and limits what a peer may hold; `head` checks the head of each request, and `host`
 //! that it names this server; `body` reads requests; `routes` maps paths to handlers, which share the state in `api`
-//! and take names from `path`; `answer` sends responses. `infer` and `generate` run models; `describe` and `control`
+//! and take names from `path`; `answer` sends responses. `infer` and `generate` run models, and `text` those that take texts; `describe` and `control`
 //! call the same methods as gRPC. `page` is the web page, and `overview` the data that it shows. This module must not
 //! convert tensors to JSON (`wire`), resolve model names (`repository`), or count (`observe`).
 
@@ -30,6 +30,7 @@ mod path;
 mod problem;
 mod routes;
 mod shared_answer;
+mod text;
 mod timeline;
 
 use std::{io, sync::Arc, time::Duration};

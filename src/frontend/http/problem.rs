@@ -40,6 +40,11 @@ impl Problem {
         span::refused(span, self.status.as_u16(), &self.message);
     }
 
+    /// Returns its status and message, for interfaces with other bodies of errors.
+    pub(super) fn into_parts(self) -> (StatusCode, String) {
+        (self.status, self.message)
+    }
+
     /// 500: an internal error.
     pub(super) fn internal(error: &dyn std::error::Error) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())

@@ -24,6 +24,7 @@ use super::{
     overview::Overview,
     page::page,
     shared_answer::SharedAnswer,
+    text,
     timeline::TimelineRoute,
 };
 use crate::{
@@ -137,6 +138,7 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
         ("/v2/systemsharedmemory/region/{region}/register".to_owned(), SharedMemory, post(control::system_register)),
         ("/v2/cudasharedmemory/region/{region}/register".to_owned(), SharedMemory, post(control::cuda_register)),
     ]);
+    table.extend(text::table());
     table
 }
 

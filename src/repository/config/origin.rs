@@ -42,8 +42,10 @@ impl fmt::Display for ConfigError {
 }
 
 /// The keys of settings that `ModelConfig` has no fields for. In `model.yaml`, `pad` and `axes` are keys of tensors.
-pub(super) const OWN_KEYS: [&str; 11] =
-    ["pad", "axes", "engine", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold", "pipeline"];
+pub(super) const OWN_KEYS: [&str; 12] = [
+    "pad", "axes", "engine", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold", "pipeline",
+    "text",
+];
 
 /// The parameter whose text is the YAML or JSON of all settings that are more than a single value.
 pub(super) const STRUCTURED: &str = "paternoster";

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Exit, PipelineStep, PolicyName, Segment, Stages},
+    model::{Batching, Cell, Exit, PipelineStep, PolicyName, Segment, Stages, Text},
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
@@ -92,6 +92,8 @@ pub struct OwnSettings {
     pub unfold: Vec<Segment>,
     /// The steps of a pipeline that Triton's `ensemble_scheduling` cannot express; else empty.
     pub pipeline: Vec<PipelineStep>,
+    /// How the model takes texts, if it does.
+    pub text: Option<Text>,
 }
 
 /// Iterates over the names and numbers in an expression.

@@ -12,7 +12,7 @@ use super::{
     },
     pipeline::{self, ENSEMBLE},
     sequences,
-    settings::{Axes, ONNX_FILENAME, ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, OwnSettings, Settings},
+    settings::{Axes, ONNX_FILENAME, ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, OwnSettings, Pad, Settings},
     values::{Parsed, Symbol},
 };
 use crate::{
@@ -197,6 +197,22 @@ fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> R
         }
     }
     Ok(())
+}
+
+/// Declares the axis of a text's tokens: requests of different lengths share a batch, since the program tells padding
+/// from tokens. Inputs that the configuration pads stay as they are.
+pub fn tokens_axis(settings: &mut Settings, pad_token: i64) {
+    const TOKENS: &str = "tokens";
+    let Settings { config, own } = settings;
+    if !own.pad.is_empty() {
+        return;
+    }
+    for input in config.input.iter().filter(|input| input.dims == [-1]) {
+        let value = if input.name == "input_ids" { pad_token as f64 } else { 0.0 };
+        let axes = Axes(vec![Some(TOKENS.to_owned())]);
+        own.pad.insert(input.name.clone(), Parsed(Pad { symbols: vec![TOKENS.to_owned()], value }));
+        own.axes.insert(input.name.clone(), Parsed(axes));
+    }
 }
 
 /// Names the axes of a padded model as the graph does, unless the configuration names them. From then on the

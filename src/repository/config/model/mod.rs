@@ -7,13 +7,14 @@
 mod batching;
 mod pipeline;
 mod segments;
+mod text;
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::{batching::*, pipeline::*, segments::*};
+pub use self::{batching::*, pipeline::*, segments::*, text::*};
 use super::values::{DataTypeName, Dim, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
     batching::{
@@ -61,6 +62,8 @@ pub struct Model {
     pub cells: Option<NonEmpty<BTreeMap<PartName, Cell>>>,
     /// The segments that each request runs, one after the other.
     pub unfold: Option<NonEmpty<Vec<Segment>>>,
+    /// How the model takes texts.
+    pub text: Option<Text>,
     /// The steps that each request runs through, in place of a program of its own.
     pub pipeline: Option<NonEmpty<Vec<PipelineStep>>>,
     /// Requests belong to sequences that keep state.

@@ -87,6 +87,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         cells: model.cells.map(|cells| cells.0).unwrap_or_default(),
         unfold: model.unfold.map(|segments| segments.0).unwrap_or_default(),
         batching,
+        text: model.text,
         ..OwnSettings::default()
     };
     for (number, input) in model.inputs.into_iter().enumerate() {
@@ -106,7 +107,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
             let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, \
-                           batching, stages, exits, cells, unfold or pipeline";
+                           batching, stages, exits, cells, unfold, pipeline or text";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });

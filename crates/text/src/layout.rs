@@ -1,0 +1,279 @@
+//! How Hugging Face and sentence-transformers describe a model, in files beside its weights.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::{Pooling, Truncate};
+
+/// Tokens of models that say no limit.
+const DEFAULT_MAX_TOKENS: usize = 512;
+
+/// Largest limit that is taken seriously: some files have 10^30 for none.
+const MOST_TOKENS: f64 = 1e6;
+
+/// What a model's files say of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// What it does with a text.
+    pub task: Task,
+    /// Most tokens of a text, those that the tokenizer adds included.
+    pub max_tokens: usize,
+    /// Which end longer texts lose.
+    pub truncate: Truncate,
+    /// The token that texts are padded with.
+    pub pad_token: i64,
+    /// Prompts by name.
+    pub prompts: BTreeMap<String, String>,
+    /// The prompt of texts that name none.
+    pub default_prompt: Option<String>,
+}
+
+/// What a model does with a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// One vector for each text.
+    Embed {
+        /// How the states of tokens become the vector.
+        pooling: Pooling,
+        /// Whether the vector is divided by its length.
+        normalize: bool,
+    },
+    /// One number for each class of a text, or of a pair of texts. With a single class, it scores pairs (reranking).
+    Classify {
+        /// The names of the classes.
+        labels: Vec<String>,
+    },
+    /// One number for each class of each token.
+    ClassifyTokens {
+        /// The names of the classes.
+        labels: Vec<String>,
+    },
+}
+
+/// Why a model's files cannot be followed.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LayoutFault {
+    /// A file cannot be read.
+    #[error("{0}")]
+    File(String),
+    /// A file has another content than expected.
+    #[error("{file}: {fault}")]
+    Content {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        fault: String,
+    },
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    architectures: Vec<String>,
+    model_type: String,
+    max_position_embeddings: Option<f64>,
+    pad_token_id: Option<i64>,
+    id2label: BTreeMap<String, String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenizerConfig {
+    model_max_length: Option<f64>,
+    truncation_side: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SentenceConfig {
+    max_seq_length: Option<f64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PromptConfig {
+    prompts: BTreeMap<String, String>,
+    default_prompt_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PoolingConfig {
+    pooling_mode_cls_token: bool,
+    pooling_mode_mean_tokens: bool,
+    pooling_mode_max_tokens: bool,
+    pooling_mode_mean_sqrt_len_tokens: bool,
+    pooling_mode_weightedmean_tokens: bool,
+    pooling_mode_lasttoken: bool,
+}
+
+/// Returns the content of a file by its path; `None` if there is none.
+type Files<'a> = &'a dyn Fn(&str) -> Result<Option<Vec<u8>>, String>;
+
+/// Reads what the files of a model say. `file` returns their contents by their paths from the model's directory.
+///
+/// # Errors
+/// If a file cannot be read, or asks for a step that the server does not have.
+pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
+    let config: Config = read(file, "config.json")?;
+    let tokenizer: TokenizerConfig = read(file, "tokenizer_config.json")?;
+    let sentence: SentenceConfig = read(file, "sentence_bert_config.json")?;
+    let prompts: PromptConfig = read(file, "config_sentence_transformers.json")?;
+    let is_for = |what: &str| config.architectures.iter().any(|name| name.ends_with(what));
+    let task = if is_for("ForSequenceClassification") {
+        Task::Classify { labels: labels(&config.id2label) }
+    } else if is_for("ForTokenClassification") {
+        Task::ClassifyTokens { labels: labels(&config.id2label) }
+    } else {
+        embed(file)?
+    };
+    let pad_token = config.pad_token_id.unwrap_or(0);
+    let limit =
+        |limit: Option<f64>| limit.filter(|limit| (1.0..=MOST_TOKENS).contains(limit)).map(|limit| limit as usize);
+    // RoBERTa's positions begin behind that of the padding.
+    let offset = match config.model_type.as_str() {
+        "roberta" | "xlm-roberta" | "camembert" | "mpnet" => usize::try_from(pad_token + 1).unwrap_or(0),
+        _ => 0,
+    };
+    let positions = limit(config.max_position_embeddings).map(|positions| positions.saturating_sub(offset).max(1));
+    let stated = limit(sentence.max_seq_length).or_else(|| limit(tokenizer.model_max_length));
+    let max_tokens = match (stated, positions) {
+        (Some(stated), Some(positions)) => stated.min(positions),
+        (one, other) => one.or(other).unwrap_or(DEFAULT_MAX_TOKENS),
+    };
+    let truncate = if tokenizer.truncation_side.as_deref() == Some("left") { Truncate::Left } else { Truncate::Right };
+    let PromptConfig { prompts, default_prompt_name: default_prompt } = prompts;
+    if let Some(missing) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
+        let fault = format!("there is no prompt '{missing}'");
+        return Err(LayoutFault::Content { file: "config_sentence_transformers.json".to_owned(), fault });
+    }
+    Ok(Layout { task, max_tokens, truncate, pad_token, prompts, default_prompt })
+}
+
+/// Reads the modules of sentence-transformers. Without them, the states are averaged, as that library does.
+fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
+    const MODULES: &str = "modules.json";
+    let default = || "1_Pooling/config.json".to_owned();
+    let Some(bytes) = file(MODULES).map_err(LayoutFault::File)? else {
+        let pooling = pooling(file, &default())?;
+        return Ok(Task::Embed { pooling: pooling.unwrap_or(Pooling::Mean), normalize: false });
+    };
+    let modules: Vec<Module> = parse(MODULES, &bytes)?;
+    let (mut pooled, mut normalize) = (Pooling::Mean, false);
+    for Module { path, kind } in modules {
+        match kind.rsplit('.').next().unwrap_or_default() {
+            "Transformer" => {}
+            "Pooling" => {
+                let config = if path.is_empty() { default() } else { format!("{path}/config.json") };
+                pooled = pooling(file, &config)?.unwrap_or(Pooling::Mean);
+            }
+            "Normalize" => normalize = true,
+            _ => {
+                let fault =
+                    format!("the module '{kind}' is not supported; expected Transformer, Pooling and Normalize");
+                return Err(LayoutFault::Content { file: MODULES.to_owned(), fault });
+            }
+        }
+    }
+    Ok(Task::Embed { pooling: pooled, normalize })
+}
+
+fn pooling(file: Files<'_>, name: &str) -> Result<Option<Pooling>, LayoutFault> {
+    let Some(bytes) = file(name).map_err(LayoutFault::File)? else { return Ok(None) };
+    let config: PoolingConfig = parse(name, &bytes)?;
+    let modes = [
+        (config.pooling_mode_cls_token, Pooling::Cls),
+        (config.pooling_mode_mean_tokens, Pooling::Mean),
+        (config.pooling_mode_max_tokens, Pooling::Max),
+        (config.pooling_mode_mean_sqrt_len_tokens, Pooling::MeanSqrtLen),
+        (config.pooling_mode_weightedmean_tokens, Pooling::WeightedMean),
+        (config.pooling_mode_lasttoken, Pooling::Last),
+    ];
+    let chosen: Vec<Pooling> = modes.into_iter().filter(|(is_on, _)| *is_on).map(|(_, pooling)| pooling).collect();
+    match chosen[..] {
+        [only] => Ok(Some(only)),
+        [] => Ok(None),
+        _ => {
+            let fault = format!("expected one pooling mode, but found {}", chosen.len());
+            Err(LayoutFault::Content { file: name.to_owned(), fault })
+        }
+    }
+}
+
+/// Returns the names of classes in the order of their numbers.
+fn labels(by_number: &BTreeMap<String, String>) -> Vec<String> {
+    let mut numbered: Vec<(u32, &String)> =
+        by_number.iter().filter_map(|(number, name)| Some((number.parse().ok()?, name))).collect();
+    numbered.sort_unstable();
+    numbered.into_iter().map(|(_, name)| name.clone()).collect()
+}
+
+fn read<T: DeserializeOwned + Default>(file: Files<'_>, name: &str) -> Result<T, LayoutFault> {
+    match file(name).map_err(LayoutFault::File)? {
+        None => Ok(T::default()),
+        Some(bytes) => parse(name, &bytes),
+    }
+}
+
+fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, LayoutFault> {
+    let content = |fault: serde_json::Error| LayoutFault::Content { file: name.to_owned(), fault: fault.to_string() };
+    serde_json::from_slice(bytes).map_err(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(files: &[(&str, &str)]) -> Result<Layout, LayoutFault> {
+        hugging_face(&|name| Ok(files.iter().find(|(own, _)| *own == name).map(|(_, text)| text.as_bytes().to_vec())))
+    }
+
+    #[test]
+    fn a_sentence_encoder_is_read_from_its_modules() {
+        let modules = r#"[{"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]"#;
+        let read = layout(&[
+            ("config.json", r#"{"architectures": ["BertModel"], "max_position_embeddings": 512, "pad_token_id": 0}"#),
+            ("modules.json", modules),
+            ("1_Pooling/config.json", r#"{"pooling_mode_cls_token": true, "word_embedding_dimension": 384}"#),
+            ("sentence_bert_config.json", r#"{"max_seq_length": 256}"#),
+            ("config_sentence_transformers.json", r#"{"prompts": {"query": "q: "}, "default_prompt_name": "query"}"#),
+        ]);
+        let read = read.expect("a layout");
+        assert_eq!(read.task, Task::Embed { pooling: Pooling::Cls, normalize: true });
+        assert_eq!((read.max_tokens, read.default_prompt.as_deref()), (256, Some("query")));
+    }
+
+    #[test]
+    fn classifiers_have_the_labels_of_their_classes_in_order() {
+        let config = r#"{"architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta",
+            "max_position_embeddings": 514, "pad_token_id": 1, "id2label": {"10": "k", "2": "c", "0": "a"}}"#;
+        let limits = ("tokenizer_config.json", r#"{"model_max_length": 1e30, "truncation_side": "left"}"#);
+        let read = layout(&[("config.json", config), limits]).expect("a layout");
+        assert_eq!(read.task, Task::Classify { labels: ["a", "c", "k"].map(str::to_owned).to_vec() });
+        assert_eq!((read.max_tokens, read.truncate, read.pad_token), (512, Truncate::Left, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_named() {
+        let dense = r#"[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]"#;
+        let fault = layout(&[("modules.json", dense)]).expect_err("it is refused").to_string();
+        assert!(fault.starts_with("modules.json: the module 'sentence_transformers.models.Dense' is not"), "{fault}");
+        let two = r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}"#;
+        let fault = layout(&[("1_Pooling/config.json", two)]).expect_err("it is refused").to_string();
+        assert_eq!(fault, "1_Pooling/config.json: expected one pooling mode, but found 2");
+        let fault = layout(&[("config.json", "[")]).expect_err("it is refused").to_string();
+        assert!(fault.starts_with("config.json: "), "{fault}");
+        let prompt = ("config_sentence_transformers.json", r#"{"default_prompt_name": "q"}"#);
+        assert!(layout(&[prompt]).is_err());
+    }
+}

@@ -1,0 +1,28 @@
+//! Texts in, vectors out: tokenizers, pooling, and the descriptions that come with models of Hugging Face.
+//!
+//! `tokenizer` turns one text into tokens, and `pooling` the states of one text into a vector. `tokenize` and `pool` are
+//! the steps of pipelines around them. `layout` reads the files that lie beside a model's weights.
+//!
+//! Protocols, model repositories, files and engines must not live here.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+mod layout;
+mod pool;
+mod pooling;
+mod tensors;
+mod tokenize;
+mod tokenizer;
+
+pub use layout::{Layout, LayoutFault, Task, hugging_face};
+pub use pool::{Pool, PoolOptions, STATES};
+pub use pooling::{Pooling, cut, normalize};
+pub use tokenize::{Tokenize, TokenizeOptions, output};
+pub use tokenizer::{
+    DEFAULT_MAX_BYTES, MAX_TOKENIZER_BYTES, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
+};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

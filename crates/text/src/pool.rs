@@ -1,0 +1,110 @@
+//! The step `pool`: the states of a model to one vector for each text.
+
+use paternoster_model::{DataType, TensorSpec, text};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Value};
+
+use super::{
+    Pooling, cut, normalize,
+    tensors::{floats, integers, row_of_floats},
+};
+
+/// States of at most this many bytes together take well below a millisecond.
+const SHORT_BYTES: usize = 256 << 10;
+
+/// Name of the step's input: the states of the tokens, or the vector.
+pub const STATES: &str = "states";
+
+/// How vectors are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// From the states of the tokens.
+    pub pooling: Pooling,
+    /// Whether vectors are divided by their length, unless a request says otherwise.
+    pub normalize: bool,
+    /// Numbers of a state.
+    pub width: usize,
+    /// The datatype of the states.
+    pub datatype: DataType,
+}
+
+/// The step.
+#[derive(Debug)]
+pub struct Pool {
+    options: PoolOptions,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+}
+
+impl Pool {
+    /// Creates the step.
+    pub fn new(options: PoolOptions) -> Self {
+        let width = options.width as i64;
+        let states: &[i64] = if options.pooling == Pooling::Done { &[width] } else { &[-1, width] };
+        let optional = |name: &str, datatype| TensorSpec { optional: true, ..TensorSpec::new(name, datatype, &[1]) };
+        let inputs = vec![
+            TensorSpec::new(STATES, options.datatype, states),
+            optional(text::DIMENSIONS, DataType::Int32),
+            optional(text::NORMALIZE, DataType::Bool),
+        ];
+        // A request may ask for fewer numbers.
+        let outputs = vec![TensorSpec::new(text::EMBEDDING, DataType::Fp32, &[-1])];
+        Self { options, inputs, outputs }
+    }
+}
+
+impl BuiltIn for Pool {
+    fn kind(&self) -> &'static str {
+        "pool"
+    }
+
+    fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
+    }
+
+    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
+        inputs.iter().flatten().map(Value::bytes).sum::<usize>() <= SHORT_BYTES
+    }
+
+    fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
+        let rows = inputs.first().and_then(Option::as_ref).map_or(0, |states| match states {
+            Value::Joint(tensor) => tensor.shape.first().map_or(0, |&rows| rows.max(0) as usize),
+            Value::Rows(rows) => rows.len(),
+        });
+        rows.saturating_mul(self.options.width).saturating_mul(size_of::<f32>())
+    }
+
+    fn run(&self, inputs: &[Option<Value>], rows: usize) -> Result<Vec<Value>, BuiltInFault> {
+        let mut by_row = Vec::with_capacity(inputs.len());
+        for (value, spec) in inputs.iter().zip(&self.inputs) {
+            let split = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
+            by_row.push(split.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))?);
+        }
+        let of = |number: usize, row: usize| by_row[number].as_ref().and_then(|rows| rows[row].as_ref());
+        let PoolOptions { pooling, width, datatype, .. } = self.options;
+        let mut vectors = Vec::with_capacity(rows);
+        for row in 0..rows {
+            let Some(states) = of(0, row) else {
+                vectors.push(None);
+                continue;
+            };
+            let mut vector = pooling.pool(&floats(&states.data, datatype), width);
+            if let Some(wanted) = of(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
+            {
+                let dimensions = usize::try_from(wanted).ok().filter(|wanted| (1..=width).contains(wanted));
+                let dimensions = dimensions.ok_or_else(|| {
+                    BuiltInFault::Invalid(format!("expected dimensions from 1 to {width}, but found {wanted}"))
+                })?;
+                cut(&mut vector, dimensions);
+            }
+            if of(2, row).map_or(self.options.normalize, |flag| flag.data.first() != Some(&0)) {
+                normalize(&mut vector);
+            }
+            vectors.push(Some(row_of_floats(&vector)));
+        }
+        Ok(vec![Value::Rows(vectors)])
+    }
+}

@@ -1,0 +1,52 @@
+//! Elements of tensors, as steps read and write them.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use half::{bf16, f16};
+use paternoster_executor::InputTensor;
+use paternoster_model::{DataType, Dims};
+
+/// Returns the only string of a row.
+pub(crate) fn string(row: &InputTensor) -> Option<&[u8]> {
+    let (length, text) = row.data.split_first_chunk::<4>()?;
+    (text.len() == u32::from_le_bytes(*length) as usize).then_some(text)
+}
+
+/// Returns the elements of a tensor of floats.
+pub(crate) fn floats(data: &[u8], datatype: DataType) -> Vec<f32> {
+    match datatype {
+        DataType::Fp32 => data.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect(),
+        DataType::Fp16 => data.as_chunks().0.iter().map(|chunk| f16::from_le_bytes(*chunk).to_f32()).collect(),
+        DataType::Bf16 => data.as_chunks().0.iter().map(|chunk| bf16::from_le_bytes(*chunk).to_f32()).collect(),
+        DataType::Fp64 => data.as_chunks().0.iter().map(|chunk| f64::from_le_bytes(*chunk) as f32).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the elements of a tensor of INT64 or INT32.
+pub(crate) fn integers(data: &[u8], datatype: DataType) -> Vec<i64> {
+    match datatype {
+        DataType::Int64 => data.as_chunks().0.iter().map(|chunk| i64::from_le_bytes(*chunk)).collect(),
+        DataType::Int32 => data.as_chunks().0.iter().map(|chunk| i64::from(i32::from_le_bytes(*chunk))).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns a row of INT64 or INT32 of one axis.
+pub(crate) fn row_of_integers(values: impl ExactSizeIterator<Item = i64>, datatype: DataType) -> InputTensor {
+    let shape = Dims::from_slice(&[1, values.len() as i64]);
+    let mut data = BytesMut::with_capacity(values.len() * datatype.size_bytes().unwrap_or(8));
+    for value in values {
+        match datatype {
+            // Ids and lengths of tokens fit: both are below 2^31.
+            DataType::Int32 => data.put_i32_le(value as i32),
+            _ => data.put_i64_le(value),
+        }
+    }
+    InputTensor { shape, data: data.freeze() }
+}
+
+/// Returns a row of FP32 of one axis.
+pub(crate) fn row_of_floats(values: &[f32]) -> InputTensor {
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    InputTensor { shape: Dims::from_slice(&[1, values.len() as i64]), data: Bytes::from(data) }
+}

@@ -1,0 +1,194 @@
+//! The step `tokenize`: texts to the inputs of a model.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use paternoster_executor::InputTensor;
+use paternoster_model::{DataType, TensorSpec, text};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Value};
+
+use super::{
+    TextTokenizer, Tokens,
+    tensors::{integers, row_of_integers, string},
+};
+
+/// Texts of at most this many bytes together take well below a millisecond.
+const SHORT_BYTES: usize = 2 << 10;
+
+/// Bytes that are built for each byte of text, at most one token each: its id, mask and type.
+const BUILT_FOR_EACH_BYTE: usize = 3 * size_of::<i64>();
+
+/// Names of the step's outputs; for the number of tokens and their places, see [`text`].
+pub mod output {
+    /// The ids of the tokens.
+    pub const IDS: &str = "ids";
+    /// 1 for each token.
+    pub const MASK: &str = "mask";
+    /// 0 for tokens of the first text of a pair and 1 for those of the second.
+    pub const TYPES: &str = "types";
+}
+
+/// What the step gives and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenizeOptions {
+    /// Whether the model's ids, masks and types are INT32 in place of INT64.
+    pub int32: bool,
+    /// Prompts by name, each put in front of a text.
+    pub prompts: BTreeMap<String, String>,
+    /// The prompt of texts that name none.
+    pub default_prompt: Option<String>,
+}
+
+/// The step.
+#[derive(Debug)]
+pub struct Tokenize {
+    tokenizer: Arc<TextTokenizer>,
+    options: TokenizeOptions,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+}
+
+impl Tokenize {
+    /// Creates the step of a tokenizer.
+    pub fn new(tokenizer: Arc<TextTokenizer>, options: TokenizeOptions) -> Self {
+        let optional =
+            |name: &str, datatype, dims: &[i64]| TensorSpec { optional: true, ..TensorSpec::new(name, datatype, dims) };
+        let inputs = vec![
+            optional(text::TEXT, DataType::Bytes, &[1]),
+            optional(text::PAIR, DataType::Bytes, &[1]),
+            optional(text::TOKENS, DataType::Int64, &[-1]),
+            optional(text::PROMPT, DataType::Bytes, &[1]),
+            optional(text::TRUNCATE, DataType::Bool, &[1]),
+        ];
+        let datatype = if options.int32 { DataType::Int32 } else { DataType::Int64 };
+        let outputs = vec![
+            TensorSpec::new(output::IDS, datatype, &[-1]),
+            TensorSpec::new(output::MASK, datatype, &[-1]),
+            TensorSpec::new(output::TYPES, datatype, &[-1]),
+            TensorSpec::new(text::TOKEN_COUNT, DataType::Int32, &[1]),
+            TensorSpec::new(text::OFFSETS, DataType::Int32, &[-1, 2]),
+        ];
+        Self { tokenizer, options, inputs, outputs }
+    }
+
+    fn tokens(&self, row: &Row<'_>) -> Result<Tokens, BuiltInFault> {
+        let invalid = |text: String| BuiltInFault::Invalid(text);
+        if let Some(given) = row.tokens {
+            if row.text.is_some() || row.pair.is_some() {
+                return Err(invalid(format!("expected either {} or {}, but found both", text::TEXT, text::TOKENS)));
+            }
+            return self.given(&integers(&given.data, DataType::Int64), row.may_truncate).map_err(invalid);
+        }
+        let read = |name: &str, tensor: &InputTensor| {
+            let bytes = string(tensor).ok_or_else(|| invalid(format!("{name} has no string")))?;
+            let utf8 = std::str::from_utf8(bytes);
+            utf8.map(str::to_owned)
+                .map_err(|fault| invalid(format!("expected UTF-8 in {name}, but byte {} is not", fault.valid_up_to())))
+        };
+        let given = row.text.ok_or_else(|| invalid(format!("expected {} or {}", text::TEXT, text::TOKENS)))?;
+        let mut first = read(text::TEXT, given)?;
+        let pair = row.pair.map(|pair| read(text::PAIR, pair)).transpose()?;
+        let prompt = match row.prompt {
+            None => self.options.default_prompt.clone(),
+            Some(prompt) => Some(read(text::PROMPT, prompt)?).filter(|name| !name.is_empty()),
+        };
+        if let Some(name) = prompt {
+            let prompt = self.options.prompts.get(&name).ok_or_else(|| {
+                let known: Vec<String> = self.options.prompts.keys().map(|name| format!("'{name}'")).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                invalid(format!("the model has no prompt '{name}'; its prompts are {known}"))
+            })?;
+            first.insert_str(0, prompt);
+        }
+        let tokens = self.tokenizer.encode(&first, pair.as_deref(), row.may_truncate);
+        tokens.map_err(|fault| invalid(fault.to_string()))
+    }
+
+    /// Checks tokens that came with the request.
+    fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
+        let most = self.tokenizer.options().max_tokens;
+        if ids.len() > most && !may_truncate {
+            return Err(format!("expected at most {most} tokens, but found {}", ids.len()));
+        }
+        let ids = &ids[..ids.len().min(most)];
+        let read = ids.iter().map(|&id| u32::try_from(id).ok().filter(|&id| i32::try_from(id).is_ok()));
+        let ids: Option<Vec<u32>> = read.collect();
+        let ids = ids.ok_or_else(|| "expected ids of tokens from 0 to 2147483647".to_owned())?;
+        Ok(Tokens { types: vec![0; ids.len()], ids, offsets: Vec::new() })
+    }
+}
+
+/// The inputs of one row.
+struct Row<'a> {
+    text: Option<&'a InputTensor>,
+    pair: Option<&'a InputTensor>,
+    tokens: Option<&'a InputTensor>,
+    prompt: Option<&'a InputTensor>,
+    may_truncate: bool,
+}
+
+impl BuiltIn for Tokenize {
+    fn kind(&self) -> &'static str {
+        "tokenize"
+    }
+
+    fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
+    }
+
+    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
+        inputs.iter().flatten().map(Value::bytes).sum::<usize>() <= SHORT_BYTES
+    }
+
+    fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
+        let bytes = inputs.iter().flatten().map(Value::bytes).sum::<usize>();
+        bytes.saturating_mul(BUILT_FOR_EACH_BYTE)
+    }
+
+    fn run(&self, inputs: &[Option<Value>], rows: usize) -> Result<Vec<Value>, BuiltInFault> {
+        let mut by_row = Vec::with_capacity(inputs.len());
+        for (value, spec) in inputs.iter().zip(&self.inputs) {
+            let split = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
+            by_row.push(split.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))?);
+        }
+        let of = |number: usize, row: usize| by_row[number].as_ref().and_then(|rows| rows[row].as_ref());
+        let mut outputs: Vec<Vec<Option<InputTensor>>> =
+            self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
+        for number in 0..rows {
+            let row = Row {
+                text: of(0, number),
+                pair: of(1, number).filter(|pair| string(pair).is_some_and(|text| !text.is_empty())),
+                tokens: of(2, number),
+                prompt: of(3, number),
+                may_truncate: of(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),
+            };
+            if row.text.is_none()
+                && row.tokens.is_none()
+                && inputs.iter().flatten().any(|value| matches!(value, Value::Rows(_)))
+            {
+                // The row skips the step.
+                outputs.iter_mut().for_each(|output| output.push(None));
+                continue;
+            }
+            let tokens = self.tokens(&row).map_err(|fault| match (fault, rows) {
+                (BuiltInFault::Invalid(text), 2..) => BuiltInFault::Invalid(format!("row {number}: {text}")),
+                (fault, _) => fault,
+            })?;
+            let datatype = self.outputs[0].datatype;
+            let length = tokens.ids.len();
+            outputs[0].push(Some(row_of_integers(tokens.ids.iter().map(|&id| i64::from(id)), datatype)));
+            outputs[1].push(Some(row_of_integers(std::iter::repeat_n(1, length), datatype)));
+            outputs[2].push(Some(row_of_integers(tokens.types.iter().map(|&kind| i64::from(kind)), datatype)));
+            outputs[3].push(Some(row_of_integers(std::iter::once(length as i64), DataType::Int32)));
+            let places: Vec<i64> =
+                tokens.offsets.iter().flat_map(|(start, end)| [*start as i64, *end as i64]).collect();
+            let mut offsets = row_of_integers(places.into_iter(), DataType::Int32);
+            offsets.shape = [1, tokens.offsets.len() as i64, 2].as_slice().into();
+            outputs[4].push(Some(offsets));
+        }
+        Ok(outputs.into_iter().map(Value::Rows).collect())
+    }
+}

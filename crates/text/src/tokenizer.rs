@@ -1,0 +1,155 @@
+//! Tokenizers: the tokens of one text, or of a pair of texts.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tokenizers::{
+    Encoding, PostProcessor, Tokenizer,
+    utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings},
+};
+
+/// Largest `tokenizer.json` that is read, in bytes. Those of large vocabularies have about 17 MB.
+pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+
+/// Default of [`TokenizerOptions::max_bytes`].
+pub const DEFAULT_MAX_BYTES: usize = 1 << 20;
+
+/// How texts become tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenizerOptions {
+    /// Most tokens, those that the tokenizer adds included.
+    pub max_tokens: usize,
+    /// Which end longer texts lose.
+    pub truncate: Truncate,
+    /// Most bytes of a text, and of both texts of a pair together.
+    pub max_bytes: usize,
+    /// Whether the places of tokens in the text are wanted.
+    pub offsets: bool,
+}
+
+/// The end that a text of too many tokens loses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Truncate {
+    /// The first tokens stay.
+    #[default]
+    Right,
+    /// The last tokens stay.
+    Left,
+}
+
+/// A tokenizer, read from its `tokenizer.json`.
+#[derive(Debug)]
+pub struct TextTokenizer {
+    tokenizer: Tokenizer,
+    options: TokenizerOptions,
+}
+
+/// The tokens of a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Numbers in the vocabulary.
+    pub ids: Vec<u32>,
+    /// 0 for the first text of a pair and 1 for the second.
+    pub types: Vec<u32>,
+    /// Where tokens begin and end in their text, in bytes; empty unless wanted.
+    pub offsets: Vec<(usize, usize)>,
+}
+
+/// Why there are no tokens.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TokenizerFault {
+    /// The file cannot be used.
+    #[error("not a tokenizer: {0}")]
+    File(String),
+    /// The text is too long to be read.
+    #[error("expected a text of at most {most} bytes, but it has {bytes}")]
+    TooLong {
+        /// The limit.
+        most: usize,
+        /// Bytes of the text.
+        bytes: usize,
+    },
+    /// The text has too many tokens, and may not be truncated.
+    #[error("expected at most {most} tokens, but the text has {tokens}")]
+    TooManyTokens {
+        /// The limit.
+        most: usize,
+        /// Tokens of the text, those that the tokenizer adds included.
+        tokens: usize,
+    },
+    /// The tokenizer failed.
+    #[error("the tokenizer failed: {0}")]
+    Failed(String),
+}
+
+impl TextTokenizer {
+    /// Reads a `tokenizer.json`. What it says of truncation and padding is replaced by the options.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn read(json: &[u8], options: TokenizerOptions) -> Result<Self, TokenizerFault> {
+        // The library may panic on files that its own writer never makes.
+        let read = catch_unwind(|| Tokenizer::from_bytes(json));
+        let mut tokenizer = match read {
+            Ok(Ok(tokenizer)) => tokenizer,
+            Ok(Err(fault)) => return Err(TokenizerFault::File(fault.to_string())),
+            Err(_) => return Err(TokenizerFault::File("it is inconsistent".to_owned())),
+        };
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
+        Ok(Self { tokenizer, options })
+    }
+
+    /// Returns how texts become tokens.
+    pub fn options(&self) -> &TokenizerOptions {
+        &self.options
+    }
+
+    /// Returns the tokens of a text, or of a pair of texts. One of too many tokens is truncated if it may be: of a
+    /// pair, the longer text loses tokens first.
+    ///
+    /// # Errors
+    /// If the text is too long, or the tokenizer fails.
+    pub fn encode(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
+        let bytes = text.len() + pair.map_or(0, str::len);
+        if bytes > self.options.max_bytes {
+            return Err(TokenizerFault::TooLong { most: self.options.max_bytes, bytes });
+        }
+        let encoded = catch_unwind(AssertUnwindSafe(|| self.encoding(text, pair, may_truncate)));
+        let encoding = encoded.unwrap_or_else(|_| Err(TokenizerFault::Failed("it panicked".to_owned())))?;
+        let offsets = if self.options.offsets { encoding.get_offsets().to_vec() } else { Vec::new() };
+        Ok(Tokens { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), offsets })
+    }
+
+    fn encoding(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
+        let failed = |fault: tokenizers::Error| TokenizerFault::Failed(fault.to_string());
+        let plain = |text: &str| match self.options.offsets {
+            true => self.tokenizer.encode(text, false),
+            false => self.tokenizer.encode_fast(text, false),
+        };
+        let mut first = plain(text).map_err(failed)?;
+        let mut second = pair.map(plain).transpose().map_err(failed)?;
+        let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(pair.is_some()));
+        let tokens = added + first.len() + second.as_ref().map_or(0, Encoding::len);
+        let most = self.options.max_tokens;
+        if tokens > most {
+            if !may_truncate {
+                return Err(TokenizerFault::TooManyTokens { most, tokens });
+            }
+            let direction = match self.options.truncate {
+                Truncate::Right => TruncationDirection::Right,
+                Truncate::Left => TruncationDirection::Left,
+            };
+            let params = TruncationParams {
+                direction,
+                max_length: most.saturating_sub(added),
+                strategy: TruncationStrategy::LongestFirst,
+                stride: 0,
+            };
+            (first, second) = truncate_encodings(first, second, &params).map_err(failed)?;
+            // The parts that were cut off.
+            first.take_overflowing();
+            second.as_mut().map(Encoding::take_overflowing);
+        }
+        self.tokenizer.post_process(first, second, true).map_err(failed)
+    }
+}

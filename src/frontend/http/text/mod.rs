@@ -1,0 +1,32 @@
+//! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
+//! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
+//!
+//! `run` submits texts to a model; the other modules have one interface each: its requests, its answers and its errors.
+//! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
+
+mod openai;
+mod rerank;
+mod run;
+mod tei;
+
+use axum::routing::{MethodRouter, get, post};
+
+use super::api::Api;
+use crate::frontend::Protocol;
+
+/// The routes of these interfaces, with their groups.
+pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
+    use Protocol::{Inference, Metadata};
+    let route = |path: &str, group, methods| (path.to_owned(), group, methods);
+    vec![
+        route("/v1/embeddings", Inference, post(openai::embeddings)),
+        route("/v1/models", Metadata, get(openai::models)),
+        route("/v1/models/{model}", Metadata, get(openai::model)),
+        route("/v1/rerank", Inference, post(rerank::rerank)),
+        route("/v2/rerank", Inference, post(rerank::rerank)),
+        route("/embed", Inference, post(tei::embed)),
+        route("/rerank", Inference, post(tei::rerank)),
+        route("/predict", Inference, post(tei::predict)),
+        route("/info", Metadata, get(tei::info)),
+    ]
+}

@@ -1,0 +1,166 @@
+//! Embeddings and models as OpenAI's clients ask for them.
+
+use axum::{
+    Json,
+    extract::{Path, Request, State},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tracing::Instrument;
+
+use super::{
+    super::api::Api,
+    run::{self, Fault, Item, Received, Treatment, Wanted, little_endian, receive, resolve, send},
+};
+use crate::frontend::span;
+
+/// A request for embeddings. Other keys, such as `user`, have no effect.
+#[derive(Deserialize)]
+struct EmbeddingsRequest {
+    model: Option<String>,
+    input: Input,
+    #[serde(default)]
+    encoding_format: Encoding,
+    dimensions: Option<u32>,
+}
+
+/// The texts: one or several, each as text or as tokens.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected input to be a string, a list of strings, or lists of tokens")]
+enum Input {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<i64>),
+    ManyTokens(Vec<Vec<i64>>),
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Encoding {
+    #[default]
+    Float,
+    Base64,
+}
+
+#[derive(Serialize)]
+struct EmbeddingsAnswer {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
+/// An error as OpenAI's clients read it.
+struct OpenAiError(Fault);
+
+impl From<Fault> for OpenAiError {
+    fn from(fault: Fault) -> Self {
+        Self(fault)
+    }
+}
+
+impl IntoResponse for OpenAiError {
+    fn into_response(self) -> Response {
+        let (status, kind, parameter, code) = match &self.0 {
+            Fault::Model(_) => (StatusCode::NOT_FOUND, "invalid_request_error", Some("model"), Some("model_not_found")),
+            Fault::Request(_) => (StatusCode::BAD_REQUEST, "invalid_request_error", None, None),
+            Fault::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None, Some("overloaded")),
+            Fault::Server(status, _) => (*status, "server_error", None, None),
+        };
+        let error = json!({ "message": self.0.message(), "type": kind, "param": parameter, "code": code });
+        (status, Json(json!({ "error": error }))).into_response()
+    }
+}
+
+/// Answers `POST /v1/embeddings`.
+pub(super) async fn embeddings(State(api): State<Api>, request: Request) -> Response {
+    match answer(&api, request).await {
+        Ok(response) => response,
+        Err(fault) => OpenAiError(fault).into_response(),
+    }
+}
+
+async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
+    let received: Received<EmbeddingsRequest> = receive(api, request).await?;
+    let EmbeddingsRequest { model, input, encoding_format, dimensions } = &received.request;
+    let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
+    let spec = version.spec();
+    span::asked(&received.span, &spec.name, "", "");
+    let items = match input {
+        Input::Text(text) => vec![Item::Text(text.clone())],
+        Input::Texts(texts) => texts.iter().cloned().map(Item::Text).collect(),
+        Input::Tokens(tokens) => vec![Item::Tokens(tokens.clone())],
+        Input::ManyTokens(all) => all.iter().cloned().map(Item::Tokens).collect(),
+    };
+    if items.iter().any(|item| matches!(item, Item::Tokens(tokens) if tokens.is_empty())) {
+        return Err(Fault::Request("expected at least one token in each list".to_owned()));
+    }
+    let treatment = Treatment { dimensions: *dimensions, ..Treatment::default() };
+    let rows = run::run(&version, Wanted::Vectors, items, &treatment).instrument(received.span.clone()).await?;
+    let tokens = rows.iter().map(|row| row.tokens).sum();
+    let elements = rows.iter().map(|row| row.values.len()).sum();
+    let (model, format) = (model.clone().unwrap_or_else(|| spec.name.clone()), *encoding_format);
+    let write = move || {
+        let data = rows.into_iter().enumerate().map(|(index, row)| {
+            let embedding = match format {
+                Encoding::Float => Vector::Float(row.values),
+                Encoding::Base64 => Vector::Base64(STANDARD.encode(little_endian(&row.values))),
+            };
+            Embedding { object: "embedding", index, embedding }
+        });
+        let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
+        EmbeddingsAnswer { object: "list", data: data.collect(), model, usage }
+    };
+    send(api, &received.parts, elements, write).await
+}
+
+/// Answers `GET /v1/models`: the models that take texts.
+pub(super) async fn models(State(api): State<Api>) -> Response {
+    let mut names = text_models(&api);
+    names.dedup();
+    let data: Vec<Value> = names.iter().map(|name| described(name)).collect();
+    Json(json!({ "object": "list", "data": data })).into_response()
+}
+
+/// Answers `GET /v1/models/{model}`.
+pub(super) async fn model(State(api): State<Api>, Path(name): Path<String>) -> Response {
+    if text_models(&api).contains(&name) {
+        return Json(described(&name)).into_response();
+    }
+    OpenAiError(Fault::Model(format!("no model that takes texts is called '{name}'"))).into_response()
+}
+
+fn text_models(api: &Api) -> Vec<String> {
+    let loaded = api.services.repository.loaded();
+    let able = loaded
+        .iter()
+        .filter(|version| [Wanted::Vectors, Wanted::Classes].iter().any(|wanted| wanted.is_given_by(version.spec())));
+    able.map(|version| version.spec().name.clone()).collect()
+}
+
+fn described(name: &str) -> Value {
+    json!({ "id": name, "object": "model", "created": 0, "owned_by": "paternoster" })
+}

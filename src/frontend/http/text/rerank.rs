@@ -1,0 +1,90 @@
+//! Reranking as clients of Cohere and Jina ask for it.
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::Instrument;
+
+use super::{
+    super::api::Api,
+    run::{Fault, Received, Treatment, Wanted, rank, receive, resolve, send},
+};
+use crate::frontend::span;
+
+#[derive(Deserialize)]
+struct RerankRequest {
+    model: Option<String>,
+    query: String,
+    documents: Vec<Document>,
+    top_n: Option<usize>,
+    #[serde(default)]
+    return_documents: bool,
+}
+
+/// A document: its text, or an object that has it.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected each document to be a string, or an object with a text")]
+enum Document {
+    Text(String),
+    Object { text: String },
+}
+
+/// Answers `POST /v1/rerank` and `POST /v2/rerank`.
+pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response {
+    match answer(&api, request).await {
+        Ok(response) => response,
+        Err(fault) => {
+            let status = match &fault {
+                Fault::Model(_) => StatusCode::NOT_FOUND,
+                Fault::Request(_) => StatusCode::BAD_REQUEST,
+                Fault::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+                Fault::Server(status, _) => *status,
+            };
+            // Cohere's clients read `message`, Jina's `detail`.
+            (status, Json(json!({ "message": fault.message(), "detail": fault.message() }))).into_response()
+        }
+    }
+}
+
+async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
+    let received: Received<RerankRequest> = receive(api, request).await?;
+    let RerankRequest { model, query, documents, top_n, return_documents } = &received.request;
+    let version = resolve(api, model.as_deref(), Wanted::Classes)?;
+    span::asked(&received.span, &version.spec().name, "", "");
+    let texts: Vec<String> = documents
+        .iter()
+        .map(|document| match document {
+            Document::Text(text) | Document::Object { text } => text.clone(),
+        })
+        .collect();
+    let treatment = Treatment::default();
+    let ranking = rank(&version, query, &texts, &treatment, false);
+    let (mut ranked, tokens) = ranking.instrument(received.span.clone()).await?;
+    ranked.truncate(top_n.unwrap_or(ranked.len()));
+    let model = model.clone().unwrap_or_else(|| version.spec().name.clone());
+    let (elements, returns) = (ranked.len(), *return_documents);
+    let write = move || {
+        let result = |(index, score): (usize, f32)| {
+            let mut result = json!({ "index": index, "relevance_score": score });
+            if returns {
+                result["document"] = json!({ "text": texts[index] });
+            }
+            result
+        };
+        let results: Vec<Value> = ranked.into_iter().map(result).collect();
+        json!({
+            "id": "",
+            "object": "list",
+            "model": model,
+            "results": results,
+            "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+            "meta": { "api_version": { "version": "2" }, "billed_units": { "search_units": 1 } },
+        })
+    };
+    send(api, &received.parts, elements, write).await
+}

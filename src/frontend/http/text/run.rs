@@ -1,0 +1,388 @@
+//! Submits texts to a model and takes its outputs.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use http::{StatusCode, request::Parts};
+use serde::de::DeserializeOwned;
+use tracing::Span;
+
+use super::super::{
+    Problem,
+    answer::Answer,
+    api::Api,
+    body::{self, Limit},
+    infer::{LONGEST_JSON_HERE_BYTES, pending_place},
+};
+use crate::{
+    budget::Reservation,
+    executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
+    frontend::{methods::unresolved, span},
+    model::{Dims, ModelSpec, text},
+    observe::trace::Transport,
+    repository::ModelVersion,
+    wire::{Kind, RequestError},
+};
+
+/// Most texts of a request, as OpenAI allows.
+pub(super) const MOST_TEXTS: usize = 2048;
+
+/// Bytes that parsing builds for each byte of JSON: a list of lists of numbers of one digit takes most.
+const BUILT_FOR_EACH_BYTE: usize = 16;
+
+/// Answers of at least this many numbers are written by a worker.
+const LARGE_ANSWER_ELEMENTS: usize = 4 << 10;
+
+/// What a model must give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A vector for each text.
+    Vectors,
+    /// Numbers for the classes of each text.
+    Classes,
+}
+
+impl Wanted {
+    fn output(self) -> &'static str {
+        match self {
+            Self::Vectors => text::EMBEDDING,
+            Self::Classes => text::LOGITS,
+        }
+    }
+
+    /// Whether a model takes texts and gives this.
+    pub(super) fn is_given_by(self, spec: &ModelSpec) -> bool {
+        spec.input_index(text::TEXT).is_some() && spec.output_index(self.output()).is_some() && !spec.decoupled
+    }
+}
+
+/// Why a request has no answer, whatever the interface.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// No model can answer it, or none of this name.
+    Model(String),
+    /// The request, or one of its texts, is wrong.
+    Request(String),
+    /// The server has no capacity for it now.
+    Overloaded(String),
+    /// Anything else.
+    Server(StatusCode, String),
+}
+
+impl Fault {
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::Model(text) | Self::Request(text) | Self::Overloaded(text) | Self::Server(_, text) => text,
+        }
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        let (status, message) = problem.into_parts();
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::PAYLOAD_TOO_LARGE => Self::Overloaded(message),
+            StatusCode::BAD_REQUEST => Self::Request(message),
+            StatusCode::NOT_FOUND => Self::Model(message),
+            status => Self::Server(status, message),
+        }
+    }
+}
+
+impl From<InferError> for Fault {
+    fn from(error: InferError) -> Self {
+        let error = RequestError::from_infer(&error, "");
+        match error.kind() {
+            Kind::InvalidArgument => Self::Request(error.message().to_owned()),
+            Kind::Unavailable | Kind::ResourceExhausted => Self::Overloaded(error.message().to_owned()),
+            _ => Problem::from(error).into(),
+        }
+    }
+}
+
+/// A request whose JSON has been read, with what it holds.
+pub(super) struct Received<T> {
+    pub(super) request: T,
+    pub(super) parts: Parts,
+    pub(super) span: Span,
+    _place: Reservation,
+    _bytes: Reservation,
+}
+
+/// Reads the JSON of a request, within the server's budgets.
+pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
+    api: &Api,
+    request: Request,
+) -> Result<Received<T>, Fault> {
+    let span = span::open(Transport::Http);
+    let (parts, body) = request.into_parts();
+    let holds = api.holds(&parts.extensions);
+    let limit = Limit::Json(api.max_input_bytes);
+    let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
+    let place = pending_place(api)?;
+    let length = message.bytes.len();
+    body::grow(&mut message.held, length.saturating_mul(BUILT_FOR_EACH_BYTE)).await?;
+    let bytes = message.bytes;
+    let parse = move || serde_json::from_slice::<T>(&bytes).map_err(|fault| Fault::Request(fault.to_string()));
+    let request = if length <= LONGEST_JSON_HERE_BYTES {
+        parse()?
+    } else {
+        api.workers.run(length, parse).await.map_err(Problem::from)??
+    };
+    Ok(Received { request, parts, span, _place: place, _bytes: message.held })
+}
+
+/// Returns the model of a request: that of its name, or the only one that can answer it.
+pub(super) fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Result<Arc<ModelVersion>, Fault> {
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        let mut able = api.services.repository.loaded();
+        able.retain(|version| wanted.is_given_by(version.spec()));
+        let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
+        names.dedup();
+        return match (&names[..], able.last()) {
+            ([_], Some(latest)) => Ok(Arc::clone(latest)),
+            ([], _) => Err(Fault::Model(format!("no model takes texts and gives '{}'", wanted.output()))),
+            _ => Err(Fault::Request(format!(
+                "several models can answer, expected \"model\": one of {}",
+                names.join(", ")
+            ))),
+        };
+    };
+    let version = api.services.repository.resolve(name, "");
+    let version = version.map_err(|error| Fault::Model(unresolved(&error).message().to_owned()))?;
+    if wanted.is_given_by(version.spec()) {
+        return Ok(version);
+    }
+    let wanted = wanted.output();
+    Err(Fault::Request(format!("the model '{name}' does not take texts and give '{wanted}'")))
+}
+
+/// A text, a pair of texts, or the tokens of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Text(String),
+    Pair(String, String),
+    Tokens(Vec<i64>),
+}
+
+/// How all items of a request are treated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Treatment {
+    pub(super) prompt: Option<String>,
+    pub(super) truncate: Option<bool>,
+    pub(super) dimensions: Option<u32>,
+    pub(super) normalize: Option<bool>,
+}
+
+/// The result of one item.
+pub(super) struct Row {
+    pub(super) values: Vec<f32>,
+    pub(super) tokens: u64,
+}
+
+/// Runs all items. Each is batched by itself; the answers are in the order of the items.
+pub(super) async fn run(
+    version: &ModelVersion,
+    wanted: Wanted,
+    items: Vec<Item>,
+    treatment: &Treatment,
+) -> Result<Vec<Row>, Fault> {
+    if items.is_empty() {
+        return Err(Fault::Request("expected at least one text".to_owned()));
+    }
+    if items.len() > MOST_TEXTS {
+        return Err(Fault::Request(format!("expected at most {MOST_TEXTS} texts, but found {}", items.len())));
+    }
+    let spec = version.spec();
+    let most_rows = (spec.max_batch_size as usize).max(1);
+    let mut requests = Vec::new();
+    // Tokens of different numbers make no common tensor.
+    let are_alike = |one: &Item, other: &Item| std::mem::discriminant(one) == std::mem::discriminant(other);
+    for alike in items.chunk_by(|one, other| are_alike(one, other) && !matches!(one, Item::Tokens(_))) {
+        for rows in alike.chunks(most_rows) {
+            requests.push(version.servable().submit(request(spec, rows, treatment)?));
+        }
+    }
+    let responses = try_join_all(requests).await?;
+    let mut rows = Vec::with_capacity(items.len());
+    for response in responses {
+        rows.extend(rows_of(spec, wanted, response)?);
+    }
+    Ok(rows)
+}
+
+/// Builds the request of some items of one kind.
+fn request(spec: &ModelSpec, items: &[Item], treatment: &Treatment) -> Result<InferRequest, Fault> {
+    let mut inputs: Vec<Option<InputTensor>> = vec![None; spec.inputs.len()];
+    let mut set = |name: &str, tensor: InputTensor| {
+        let number = spec.input_index(name);
+        let number = number.ok_or_else(|| Fault::Request(format!("the model '{}' has no input {name}", spec.name)))?;
+        inputs[number] = Some(tensor);
+        Ok::<_, Fault>(())
+    };
+    let count = items.len();
+    let texts = |of: fn(&Item) -> Option<&str>| strings(items.iter().filter_map(of), count, spec.has_batch_axis());
+    match &items[0] {
+        Item::Tokens(ids) => {
+            let data: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            set(text::TOKENS, InputTensor { shape: Dims::from_slice(&[1, ids.len() as i64]), data: data.into() })?;
+        }
+        Item::Text(_) => set(text::TEXT, texts(Item::first))?,
+        Item::Pair(..) => {
+            set(text::TEXT, texts(Item::first))?;
+            set(text::PAIR, texts(Item::second))?;
+        }
+    }
+    let repeated =
+        |bytes: &[u8]| InputTensor { shape: shape(count, spec.has_batch_axis()), data: bytes.repeat(count).into() };
+    if let Some(prompt) = &treatment.prompt {
+        set(text::PROMPT, strings(std::iter::repeat_n(prompt.as_str(), count), count, spec.has_batch_axis()))?;
+    }
+    // A model that never truncates needs no permission to do so.
+    if let Some(truncate) =
+        treatment.truncate.filter(|truncate| !truncate || spec.input_index(text::TRUNCATE).is_some())
+    {
+        set(text::TRUNCATE, repeated(&[u8::from(truncate)]))?;
+    }
+    if let Some(dimensions) = treatment.dimensions {
+        set(text::DIMENSIONS, repeated(&i32::try_from(dimensions).unwrap_or(i32::MAX).to_le_bytes()))?;
+    }
+    if let Some(normalize) = treatment.normalize {
+        set(text::NORMALIZE, repeated(&[u8::from(normalize)]))?;
+    }
+    Ok(InferRequest::new(u32::try_from(count).unwrap_or(u32::MAX), inputs))
+}
+
+impl Item {
+    fn first(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) | Self::Pair(text, _) => Some(text),
+            Self::Tokens(_) => None,
+        }
+    }
+
+    fn second(&self) -> Option<&str> {
+        match self {
+            Self::Pair(_, text) => Some(text),
+            Self::Text(_) | Self::Tokens(_) => None,
+        }
+    }
+}
+
+fn shape(rows: usize, batched: bool) -> Dims {
+    if batched { Dims::from_slice(&[rows as i64, 1]) } else { Dims::from_slice(&[1]) }
+}
+
+/// Builds a tensor of one string for each row.
+fn strings<'a>(texts: impl Iterator<Item = &'a str>, rows: usize, batched: bool) -> InputTensor {
+    let mut data = BytesMut::new();
+    for text in texts {
+        // A body of JSON is shorter than 2^32 bytes.
+        data.put_u32_le(text.len() as u32);
+        data.put_slice(text.as_bytes());
+    }
+    InputTensor { shape: shape(rows, batched), data: data.freeze() }
+}
+
+/// Takes the rows of a response apart.
+fn rows_of(spec: &ModelSpec, wanted: Wanted, response: Response) -> Result<Vec<Row>, Fault> {
+    let output = |name: &str| spec.output_index(name).and_then(|number| response.outputs.get(number));
+    let values = output(wanted.output());
+    let Some(OutputTensor { shape, data }) =
+        values.filter(|values| values.shape.len() == 1 + usize::from(spec.has_batch_axis()))
+    else {
+        let text = format!("expected one axis behind the batch in '{}' of model '{}'", wanted.output(), spec.name);
+        return Err(Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text));
+    };
+    let width = shape.last().map_or(0, |&width| width.max(0) as usize);
+    let values: Vec<f32> = data.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
+    let counts: Vec<u64> = output(text::TOKEN_COUNT).map_or_else(Vec::new, |counts| {
+        counts.data.as_chunks().0.iter().map(|chunk| u64::from(u32::from_le_bytes(*chunk))).collect()
+    });
+    let rows = values.chunks_exact(width.max(1)).enumerate();
+    Ok(rows
+        .map(|(row, values)| Row { values: values.to_vec(), tokens: counts.get(row).copied().unwrap_or(0) })
+        .collect())
+}
+
+/// Sends an answer of JSON, written by a worker if it is large.
+pub(super) async fn send<T>(
+    api: &Api,
+    parts: &Parts,
+    elements: usize,
+    json: impl FnOnce() -> T + Send + 'static,
+) -> Result<axum::response::Response, Fault>
+where
+    T: serde::Serialize,
+{
+    let holds = api.holds(&parts.extensions);
+    let packing = body::accepted(&parts.headers);
+    let write = move || {
+        let answer = serde_json::to_vec(&json()).map(Answer::json);
+        let answer = answer.map_err(|fault| Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, fault.to_string()))?;
+        Ok::<_, Fault>(match packing {
+            Some(encoding) => answer.packed(encoding),
+            None => answer,
+        })
+    };
+    let answer = if elements < LARGE_ANSWER_ELEMENTS {
+        write()?
+    } else {
+        api.workers.run(elements * size_of::<f32>(), write).await.map_err(Problem::from)??
+    };
+    Ok(answer.into_response(&holds.backlog)?)
+}
+
+/// Divides `exp` of each number by their sum; of a single number, the logistic function.
+pub(super) fn scores(logits: &[f32]) -> Vec<f32> {
+    if let [only] = logits {
+        return vec![1.0 / (1.0 + (-only).exp())];
+    }
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f32> = logits.iter().map(|logit| (logit - most).exp()).collect();
+    let sum: f32 = powers.iter().sum();
+    powers.into_iter().map(|power| power / sum).collect()
+}
+
+/// Scores of documents for a query by a model of a single class, one for each document.
+pub(super) async fn rank(
+    version: &ModelVersion,
+    query: &str,
+    documents: &[String],
+    treatment: &Treatment,
+    raw: bool,
+) -> Result<(Vec<(usize, f32)>, u64), Fault> {
+    let items = documents.iter().map(|document| Item::Pair(query.to_owned(), document.clone())).collect();
+    let rows = run(version, Wanted::Classes, items, treatment).await?;
+    let tokens = rows.iter().map(|row| row.tokens).sum();
+    let mut ranked = Vec::with_capacity(rows.len());
+    for (number, row) in rows.iter().enumerate() {
+        let [logit] = row.values[..] else {
+            let name = &version.spec().name;
+            let text = format!("the model '{name}' has {} classes; expected one, which scores pairs", row.values.len());
+            return Err(Fault::Request(text));
+        };
+        ranked.push((number, if raw { logit } else { scores(&[logit])[0] }));
+    }
+    ranked.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    Ok((ranked, tokens))
+}
+
+/// The bytes of a vector, as clients read them from base64.
+pub(super) fn little_endian(values: &[f32]) -> Bytes {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_add_up_to_one_and_a_single_class_has_a_probability() {
+        let three = scores(&[1000.0, 1000.0, 0.0]);
+        assert_eq!(three, [0.5, 0.5, 0.0], "no overflow");
+        assert_eq!(scores(&[0.0]), [0.5]);
+    }
+}

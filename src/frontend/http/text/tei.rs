@@ -1,0 +1,222 @@
+//! The routes of text-embeddings-inference. Without `model`, which that server does not have, the only model that can
+//! answer does.
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tracing::Instrument;
+
+use super::{
+    super::api::Api,
+    run::{self, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
+};
+use crate::frontend::span;
+
+#[derive(Deserialize)]
+struct EmbedRequest {
+    model: Option<String>,
+    inputs: Inputs,
+    normalize: Option<bool>,
+    truncate: Option<bool>,
+    prompt_name: Option<String>,
+    dimensions: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected inputs to be a string, a list of strings, or lists of tokens")]
+enum Inputs {
+    One(String),
+    Many(Vec<String>),
+    Tokens(Vec<i64>),
+    ManyTokens(Vec<Vec<i64>>),
+}
+
+#[derive(Deserialize)]
+struct RerankRequest {
+    model: Option<String>,
+    query: String,
+    texts: Vec<String>,
+    truncate: Option<bool>,
+    #[serde(default)]
+    raw_scores: bool,
+    #[serde(default)]
+    return_text: bool,
+}
+
+#[derive(Deserialize)]
+struct PredictRequest {
+    model: Option<String>,
+    inputs: PredictInputs,
+    truncate: Option<bool>,
+    #[serde(default)]
+    raw_scores: bool,
+}
+
+/// A text, a list of one text or of a pair, or several of these lists.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected inputs to be a string, a list of one or two strings, or several of these lists"
+)]
+enum PredictInputs {
+    Text(String),
+    One(Vec<String>),
+    Many(Vec<Vec<String>>),
+}
+
+#[derive(Serialize)]
+struct Prediction {
+    score: f32,
+    label: String,
+}
+
+/// An error as the clients of text-embeddings-inference read it.
+struct TeiError(Fault);
+
+impl IntoResponse for TeiError {
+    fn into_response(self) -> Response {
+        let (status, kind) = match &self.0 {
+            Fault::Model(_) => (StatusCode::NOT_FOUND, "Validation"),
+            Fault::Request(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
+            Fault::Overloaded(_) => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
+            Fault::Server(..) => (StatusCode::FAILED_DEPENDENCY, "Backend"),
+        };
+        (status, Json(json!({ "error": self.0.message(), "error_type": kind }))).into_response()
+    }
+}
+
+fn or_error(answer: Result<Response, Fault>) -> Response {
+    answer.unwrap_or_else(|fault| TeiError(fault).into_response())
+}
+
+/// Answers `POST /embed` with a vector for each text.
+pub(super) async fn embed(State(api): State<Api>, request: Request) -> Response {
+    or_error(embedded(&api, request).await)
+}
+
+async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
+    let received: Received<EmbedRequest> = receive(api, request).await?;
+    let EmbedRequest { model, inputs, normalize, truncate, prompt_name, dimensions } = &received.request;
+    let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
+    span::asked(&received.span, &version.spec().name, "", "");
+    let items = match inputs {
+        Inputs::One(text) => vec![Item::Text(text.clone())],
+        Inputs::Many(texts) => texts.iter().cloned().map(Item::Text).collect(),
+        Inputs::Tokens(tokens) => vec![Item::Tokens(tokens.clone())],
+        Inputs::ManyTokens(all) => all.iter().cloned().map(Item::Tokens).collect(),
+    };
+    let treatment = Treatment {
+        prompt: prompt_name.clone(),
+        truncate: *truncate,
+        dimensions: *dimensions,
+        // That server normalizes unless it is told not to.
+        normalize: Some(normalize.unwrap_or(true)),
+    };
+    let rows = run::run(&version, Wanted::Vectors, items, &treatment).instrument(received.span.clone()).await?;
+    let elements = rows.iter().map(|row| row.values.len()).sum();
+    send(api, &received.parts, elements, move || rows.into_iter().map(|row| row.values).collect::<Vec<_>>()).await
+}
+
+/// Answers `POST /rerank` with the texts' scores for a query, the highest first.
+pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response {
+    or_error(reranked(&api, request).await)
+}
+
+async fn reranked(api: &Api, request: Request) -> Result<Response, Fault> {
+    let received: Received<RerankRequest> = receive(api, request).await?;
+    let RerankRequest { model, query, texts, truncate, raw_scores, return_text } = &received.request;
+    let version = resolve(api, model.as_deref(), Wanted::Classes)?;
+    span::asked(&received.span, &version.spec().name, "", "");
+    let treatment = Treatment { truncate: *truncate, ..Treatment::default() };
+    let ranking = rank(&version, query, texts, &treatment, *raw_scores);
+    let (ranked, _) = ranking.instrument(received.span.clone()).await?;
+    let texts = return_text.then(|| texts.clone());
+    let write = move || {
+        let result = |(index, score): (usize, f32)| match &texts {
+            Some(texts) => json!({ "index": index, "score": score, "text": texts[index] }),
+            None => json!({ "index": index, "score": score }),
+        };
+        ranked.into_iter().map(result).collect::<Vec<Value>>()
+    };
+    send(api, &received.parts, 0, write).await
+}
+
+/// Answers `POST /predict` with the scores of the classes, the highest first.
+pub(super) async fn predict(State(api): State<Api>, request: Request) -> Response {
+    or_error(predicted(&api, request).await)
+}
+
+async fn predicted(api: &Api, request: Request) -> Result<Response, Fault> {
+    let received: Received<PredictRequest> = receive(api, request).await?;
+    let PredictRequest { model, inputs, truncate, raw_scores } = &received.request;
+    let version = resolve(api, model.as_deref(), Wanted::Classes)?;
+    let spec = version.spec();
+    span::asked(&received.span, &spec.name, "", "");
+    let item = |texts: &Vec<String>| match &texts[..] {
+        [text] => Ok(Item::Text(text.clone())),
+        [text, pair] => Ok(Item::Pair(text.clone(), pair.clone())),
+        _ => Err(Fault::Request(format!("expected one text or two, but found {}", texts.len()))),
+    };
+    let (items, is_one) = match inputs {
+        PredictInputs::Text(text) => (vec![Item::Text(text.clone())], true),
+        PredictInputs::One(texts) => (vec![item(texts)?], true),
+        PredictInputs::Many(all) => (all.iter().map(item).collect::<Result<_, _>>()?, false),
+    };
+    let treatment = Treatment { truncate: *truncate, ..Treatment::default() };
+    let rows = run::run(&version, Wanted::Classes, items, &treatment).instrument(received.span.clone()).await?;
+    let labels = spec.outputs.iter().find(|output| output.name == crate::model::text::LOGITS);
+    let labels: Vec<String> = labels.map(|output| output.labels.clone()).unwrap_or_default();
+    let raw = *raw_scores;
+    let elements = rows.iter().map(|row| row.values.len()).sum();
+    let write = move || {
+        let of_row = |row: run::Row| {
+            let scored = if raw { row.values } else { scores(&row.values) };
+            let named = scored.into_iter().enumerate().map(|(class, score)| Prediction {
+                score,
+                label: labels.get(class).cloned().unwrap_or_else(|| format!("LABEL_{class}")),
+            });
+            let mut named: Vec<Prediction> = named.collect();
+            named.sort_by(|one, other| other.score.total_cmp(&one.score));
+            named
+        };
+        let mut all: Vec<Vec<Prediction>> = rows.into_iter().map(of_row).collect();
+        if is_one { Predictions::One(all.pop().unwrap_or_default()) } else { Predictions::Many(all) }
+    };
+    send(api, &received.parts, elements, write).await
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Predictions {
+    One(Vec<Prediction>),
+    Many(Vec<Vec<Prediction>>),
+}
+
+/// Answers `GET /info`: what the server is, and which models take texts.
+pub(super) async fn info(State(api): State<Api>) -> Response {
+    let loaded = api.services.repository.loaded();
+    let first = loaded.iter().find_map(|version| {
+        let spec = version.spec();
+        let kind = match () {
+            () if Wanted::Vectors.is_given_by(spec) => json!({ "embedding": {} }),
+            () if Wanted::Classes.is_given_by(spec) => json!({ "classifier": {} }),
+            () => return None,
+        };
+        Some((spec.name.clone(), spec.max_batch_size, kind))
+    });
+    match first {
+        None => TeiError(Fault::Model("no model takes texts".to_owned())).into_response(),
+        Some((model, most, kind)) => Json(json!({
+            "model_id": model,
+            "model_type": kind,
+            "max_client_batch_size": most,
+            "version": env!("CARGO_PKG_VERSION"),
+        }))
+        .into_response(),
+    }
+}

@@ -1,0 +1,56 @@
+//! Models that take texts, in a server that was built without the feature `text`: they are refused.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::config::{model::Text, pb};
+use crate::{
+    executor::ModelHandle,
+    pipeline::{Pipeline, PipelineOptions},
+};
+
+/// Default largest batch of the program, in texts.
+pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;
+
+/// Returns the program of a directory that Hugging Face laid out: here, none is looked for.
+pub(super) fn laid_out(_directory: &Path) -> Option<PathBuf> {
+    None
+}
+
+/// Returns whether the program has an input that tells padding from tokens.
+pub(super) fn has_mask(_inputs: &[pb::ModelInput]) -> bool {
+    false
+}
+
+/// There is none.
+#[derive(Debug)]
+pub(super) enum TextModel {}
+
+impl TextModel {
+    /// Refuses the model.
+    ///
+    /// # Errors
+    /// Always.
+    pub(super) fn read(_directory: &Path, _section: &Text) -> Result<Self, String> {
+        Err("text: the server was built without the feature 'text'".to_owned())
+    }
+
+    pub(super) fn pad_token(&self) -> i64 {
+        match *self {}
+    }
+
+    pub(super) fn describe(&self) -> String {
+        match *self {}
+    }
+
+    pub(super) fn around(
+        &self,
+        _handle: Arc<ModelHandle>,
+        _config: &pb::ModelConfig,
+        _options: PipelineOptions,
+    ) -> Result<(Pipeline, pb::ModelConfig), String> {
+        match *self {}
+    }
+}
