@@ -1,10 +1,12 @@
-"""The demonstration: serves a real sentence encoder, asks it which sentences mean the same, and suggests next steps.
+"""The demonstration: serves a real sentence encoder, searches sentences as clients of OpenAI do, and suggests next steps.
 
 Started by `make demo`, which has fetched and built everything before. With --models it only makes the models.
 """
 
+import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import fetch
 import numpy as np
+import openai
 import tritonclient.grpc as triton
 from server import Server, ServerFailed, binary
-from tokenizers import Tokenizer
 
 SENTENCES = [
     "The cat is sleeping on the warm windowsill.",
@@ -31,8 +33,10 @@ SENTENCES = [
     "The train to the coast leaves at half past nine.",
     "When does the next train to the seaside depart?",
 ]
-MODEL = "minilm"
+MODEL = "sentences"
+ENCODER = "minilm"
 REPEAT = "repeat"
+QUERIES = ["a small cat takes a nap", "how do I get to the beach?", "what happened on the stock market?"]
 MODELS = fetch.CACHE / "demo"
 SINGLES = 50
 SECONDS_OF_LOAD = 3.0
@@ -43,27 +47,12 @@ def say(text=""):
     print(text, flush=True)
 
 
-def requests_of(encodings):
-    """Returns the model's two inputs for sentences of one padded length."""
-    inputs = []
-    for name, rows in (("input_ids", "ids"), ("attention_mask", "attention_mask")):
-        values = np.array([getattr(encoding, rows) for encoding in encodings], dtype=np.int64)
-        tensor = triton.InferInput(name, values.shape, "INT64")
-        tensor.set_data_from_numpy(values)
-        inputs.append(tensor)
-    return inputs
-
-
-def embed(client, encodings):
-    return client.infer(MODEL, requests_of(encodings)).as_numpy("sentence_embedding")
-
-
-def one_length(tokenizer, sentences):
-    """Encodes sentences as a batch, padded to the longest."""
-    tokenizer.enable_padding()
-    encodings = tokenizer.encode_batch(sentences)
-    tokenizer.no_padding()
-    return encodings
+def embed(client, texts):
+    """Asks over gRPC, as Triton's clients do."""
+    values = np.array([[text.encode()] for text in texts], dtype=object)
+    tensor = triton.InferInput("TEXT", values.shape, "BYTES")
+    tensor.set_data_from_numpy(values)
+    return client.infer(MODEL, [tensor]).as_numpy("embedding")
 
 
 def show_neighbours(vectors):
@@ -76,17 +65,32 @@ def show_neighbours(vectors):
         say(f"  {sentence:<{width}}   {SENTENCES[nearest]:<{width}}   {likeness[row, nearest]:.3f}")
 
 
-def show_times(server, client, tokenizer, batch_limit):
-    singles = [tokenizer.encode_batch([sentence]) for sentence in SENTENCES]
+def show_search(server, vectors):
+    """Asks over HTTP, as OpenAI's clients do, and by curl."""
+    with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none") as client:
+        for query in QUERIES:
+            answer = client.embeddings.create(model=MODEL, input=query)
+            found = vectors @ np.array(answer.data[0].embedding)
+            say(f"  {query:<36}   {SENTENCES[int(found.argmax())]:<52}   {found.max():.3f}")
+    body = json.dumps({"model": MODEL, "input": QUERIES[0], "dimensions": 4})
+    command = ["curl", "-s", f"http://{server.http}/v1/embeddings", "--json", body]
+    say(f"\n  $ {' '.join(command[:3])} --json '{body}'")
+    # curl is older than --json on some systems, and not everywhere.
+    command[3:] = ["-H", "Content-Type: application/json", "-d", body]
+    if shutil.which("curl"):
+        say(f"  {subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout}")
+
+
+def show_times(server, client):
     taken_ms = []
     for turn in range(SINGLES):
         began = time.perf_counter()
-        embed(client, singles[turn % len(singles)])
+        embed(client, [SENTENCES[turn % len(SENTENCES)]])
         taken_ms.append((time.perf_counter() - began) * 1e3)
     taken_ms.sort()
     say(f"  one sentence at a time: {taken_ms[len(taken_ms) // 2]:.1f} ms (median of {SINGLES})")
 
-    batch = one_length(tokenizer, [SENTENCES[turn % len(SENTENCES)] for turn in range(min(16, batch_limit))])
+    batch = [SENTENCES[turn % len(SENTENCES)] for turn in range(16)]
     until = time.perf_counter() + SECONDS_OF_LOAD
 
     def keep_asking(_):
@@ -100,7 +104,7 @@ def show_times(server, client, tokenizer, batch_limit):
     with ThreadPoolExecutor(CLIENTS) as pool:
         sentences = sum(pool.map(keep_asking, range(CLIENTS)))
     rate = sentences / (time.perf_counter() - began)
-    say(f"  {CLIENTS} clients, batches of {len(batch)}: {rate:.0f} sentences/s")
+    say(f"  {CLIENTS} clients, {len(batch)} texts a request: {rate:.0f} sentences/s")
 
 
 def show_stream(client):
@@ -134,7 +138,8 @@ To go on, keep it running on the usual ports in one terminal:
 and in another one:
 
   curl -s localhost:8000/v2/health/ready -w '%{http_code}\\n'
-  curl -s localhost:8000/v2/models/minilm
+  curl -s localhost:8000/v1/embeddings --json '{"model": "sentences", "input": "What is near?"}'
+  curl -s localhost:8000/rerank --json '{"model": "reranker", "query": "a cat", "texts": ["a dog", "a kitten"]}'
   curl -s localhost:8002/metrics | grep ^nv_inference_count
 """
 WITH_GRPCURL = """
@@ -166,17 +171,14 @@ def show_how_to_go_on():
 def demonstrate(server):
     client = triton.InferenceServerClient(server.grpc)
     say(f"ready on gRPC {server.grpc}, HTTP {server.http}, metrics {server.metrics} (process {server.pid})")
-    tokenizer = Tokenizer.from_file(str(fetch.CACHE / "minilm" / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    batch_limit = client.get_model_config(MODEL).config.max_batch_size
 
     say("\nWhich sentence is nearest to which?\n")
-    encodings = one_length(tokenizer, SENTENCES)
-    parts = [encodings[start : start + batch_limit] for start in range(0, len(encodings), batch_limit)]
-    show_neighbours(np.concatenate([embed(client, part) for part in parts]))
+    vectors = embed(client, SENTENCES)
+    show_neighbours(vectors)
+    say("\nWhich sentence is nearest to a question?\n")
+    show_search(server, vectors)
     say("\nHow long does it take?\n")
-    show_times(server, client, tokenizer, batch_limit)
+    show_times(server, client)
     say("\nA model that answers one request with several responses:\n")
     show_stream(client)
     client.close()
@@ -188,7 +190,7 @@ def program():
 
 
 def make_models():
-    command = [program(), "models", "--out", MODELS, "--minilm", fetch.CACHE / "minilm", "--only", f"{MODEL},{REPEAT}"]
+    command = [program(), "models", "--out", MODELS, "--minilm", fetch.CACHE / "minilm", "--only", f"{MODEL},{ENCODER},{REPEAT}"]
     return subprocess.run(command).returncode
 
 
@@ -199,7 +201,7 @@ def interrupted(_number, _frame):
 def main():
     signal.signal(signal.SIGTERM, interrupted)
     server = Server(MODELS, program=program(), log=fetch.CACHE / "demo.log")
-    say(f"starting {server.program.name} on {MODEL} and {REPEAT}")
+    say(f"starting {server.program.name} on {MODEL}, {ENCODER} and {REPEAT}")
     status = 1
     try:
         with server:

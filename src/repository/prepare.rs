@@ -17,7 +17,7 @@ use super::{
     config::{
         ConfigError, Origin, Settings, check, complete, convert, json, latencies,
         lengths::PreparedLengths,
-        model::Latencies,
+        model::{Latencies, PipelineStep},
         pb,
         pb::model_version_policy::PolicyChoice,
         pbtxt, pipeline, placement,
@@ -157,7 +157,7 @@ impl Plan {
         let models = pipeline::models(&settings);
         if pipeline::is_pipeline(&settings) {
             // Completion adds instances, which a pipeline may not have.
-            pipeline::read(&settings, &origin).map_err(|fault| fault.to_string())?;
+            pipeline::check(&settings, &origin).map_err(|fault| fault.to_string())?;
         }
         complete::defaults(&mut settings, name);
         complete::kinds(&mut settings.config, completion.has_cards);
@@ -221,11 +221,15 @@ impl Plan {
     /// Returns the reason: the file, the key, what was expected and what was found.
     pub(super) fn pipeline(&self, version: i64, options: PipelineOptions) -> Result<PlannedPipeline, String> {
         let Self { settings, origin, .. } = self;
-        let text = |fault: ConfigError| fault.to_string();
-        check::pipeline(settings, origin).map_err(text)?;
+        let refusal = |fault: ConfigError| fault.to_string();
+        check::pipeline(settings, origin).map_err(refusal)?;
         let labels = self.labels(&settings.config)?;
-        let spec = convert::spec(settings, version, &labels, origin).map_err(text)?;
-        let graph = pipeline::read(settings, origin).map_err(text)?;
+        let spec = convert::spec(settings, version, &labels, origin).map_err(refusal)?;
+        let built_in = |step: &PipelineStep| match &self.directory {
+            Some(directory) => text::built_in(directory, step),
+            None => Err("a model without a directory has no tokenizer".to_owned()),
+        };
+        let graph = pipeline::read(settings, origin, &built_in).map_err(refusal)?;
         let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| {
             let reason = fault.to_string();
             pipeline::at_step(settings, fault.step(), &reason, origin).to_string()

@@ -8,9 +8,10 @@ use std::{
 use super::{
     bounded_file::read_up_to,
     config::{
-        model::{PoolingName, Side, Text, TextTask},
+        model::{PipelineStep, PoolStep, PoolingName, Side, Text, TextTask, TokenizeStep},
         model_config::datatype_to_pb,
         pb,
+        values::{NonEmptyText, stays_inside},
     },
 };
 use crate::{
@@ -28,6 +29,9 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Where exports put the program of a model that has no version directories.
 const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
+
+/// Most tokens of a text in a pipeline that does not say so.
+const DEFAULT_MAX_TOKENS: usize = 512;
 
 /// Largest of the other files, in bytes.
 const MAX_DESCRIPTION_BYTES: u64 = 4 << 20;
@@ -68,19 +72,15 @@ impl TextModel {
         };
         let mut layout = hugging_face(&file).map_err(|fault| fault.to_string())?;
         override_layout(&mut layout, section)?;
-        let name = section.tokenizer.as_ref().map_or(TOKENIZER, |name| &name.0);
-        let path = directory.join(name);
-        let json = read_up_to(&path, MAX_TOKENIZER_BYTES)
-            .map_err(|fault| format!("a model that takes texts needs its tokenizer: {fault}"))?;
         let options = TokenizerOptions {
             max_tokens: layout.max_tokens,
             truncate: layout.truncate,
             max_bytes: section.max_bytes.map_or(DEFAULT_MAX_BYTES, |bytes| bytes.0 as usize),
             offsets: matches!(layout.task, Task::ClassifyTokens { .. }),
         };
-        let tokenizer = TextTokenizer::read(&json, options).map_err(|fault| format!("{}: {fault}", path.display()))?;
+        let tokenizer = tokenizer(directory, section.tokenizer.as_ref(), options)?;
         let output = section.output.as_ref().map(|name| name.0.clone());
-        Ok(Self { layout, tokenizer: Arc::new(tokenizer), output })
+        Ok(Self { layout, tokenizer, output })
     }
 
     /// Returns the token that texts are padded with.
@@ -205,6 +205,65 @@ impl TextModel {
     }
 }
 
+/// Creates a built-in step of a pipeline, with its tokenizer from the pipeline's directory.
+///
+/// # Errors
+/// Names the file that is missing or cannot be used.
+pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, String> {
+    match step {
+        PipelineStep::Model(step) => Err(format!("'{}' is a model", step.name.0)),
+        PipelineStep::Pool(PoolStep { pooling, normalize, dtype, .. }) => {
+            let datatype = dtype.map_or(DataType::Fp32, |dtype| dtype.0.0);
+            if !is_float(datatype) {
+                return Err(format!("expected a datatype of floats, but found {datatype}"));
+            }
+            let pooling = pooling.map_or(Pooling::Mean, pooling_of);
+            Ok(Arc::new(Pool::new(PoolOptions { pooling, normalize: normalize.unwrap_or(false), datatype })))
+        }
+        PipelineStep::Tokenize(TokenizeStep {
+            tokenizer,
+            max_tokens,
+            max_bytes,
+            truncate,
+            int32,
+            prompts,
+            default_prompt,
+            outputs,
+            ..
+        }) => {
+            let options = TokenizerOptions {
+                max_tokens: max_tokens.map_or(DEFAULT_MAX_TOKENS, |tokens| tokens.0 as usize),
+                truncate: truncate.map_or(Truncate::Right, truncate_of),
+                max_bytes: max_bytes.map_or(DEFAULT_MAX_BYTES, |bytes| bytes.0 as usize),
+                offsets: outputs.0.keys().any(|name| name.0 == text::OFFSETS),
+            };
+            let tokenizer = self::tokenizer(directory, tokenizer.as_ref(), options)?;
+            let prompts = prompts.iter().flatten().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
+            let default_prompt = default_prompt.as_ref().map(|name| name.0.clone());
+            let options = TokenizeOptions { int32: int32.unwrap_or(false), prompts, default_prompt };
+            if let Some(missing) = options.default_prompt.as_ref().filter(|name| !options.prompts.contains_key(*name)) {
+                return Err(format!("there is no prompt '{missing}'"));
+            }
+            Ok(Arc::new(Tokenize::new(tokenizer, options)))
+        }
+    }
+}
+
+fn tokenizer(
+    directory: &Path,
+    name: Option<&NonEmptyText>,
+    options: TokenizerOptions,
+) -> Result<Arc<TextTokenizer>, String> {
+    let name = name.map_or(TOKENIZER, |name| &name.0);
+    if !stays_inside(name) {
+        return Err(format!("expected a file in the model's directory, but found '{name}'"));
+    }
+    let path = directory.join(name);
+    let json = read_up_to(&path, MAX_TOKENIZER_BYTES).map_err(|fault| format!("there is no tokenizer: {fault}"))?;
+    let tokenizer = TextTokenizer::read(&json, options).map_err(|fault| format!("{}: {fault}", path.display()))?;
+    Ok(Arc::new(tokenizer))
+}
+
 /// Puts what the configuration says in place of what the files say.
 fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
     let (mut labels, mut given) = (Vec::new(), (Pooling::Mean, false));
@@ -232,10 +291,8 @@ fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
     if let Some(tokens) = section.max_tokens {
         layout.max_tokens = tokens.0 as usize;
     }
-    match section.truncate {
-        Some(Side::Left) => layout.truncate = Truncate::Left,
-        Some(Side::Right) => layout.truncate = Truncate::Right,
-        None => {}
+    if let Some(side) = section.truncate {
+        layout.truncate = truncate_of(side);
     }
     if let Some(prompts) = &section.prompts {
         layout.prompts = prompts.iter().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
@@ -250,6 +307,13 @@ fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
     Ok(())
 }
 
+fn truncate_of(side: Side) -> Truncate {
+    match side {
+        Side::Left => Truncate::Left,
+        Side::Right => Truncate::Right,
+    }
+}
+
 fn pooling_of(name: PoolingName) -> Pooling {
     match name {
         PoolingName::Mean => Pooling::Mean,
@@ -258,6 +322,7 @@ fn pooling_of(name: PoolingName) -> Pooling {
         PoolingName::WeightedMean => Pooling::WeightedMean,
         PoolingName::Max => Pooling::Max,
         PoolingName::MeanSqrtLen => Pooling::MeanSqrtLen,
+        PoolingName::Done => Pooling::Done,
     }
 }
 
@@ -295,22 +360,24 @@ fn ports_of(inner: &ModelSpec) -> Result<Vec<Port>, String> {
 }
 
 fn pool(states: &TensorSpec, pooling: Pooling, normalize: bool) -> Result<Pool, String> {
-    let (pooling, width) = match states.dims[..] {
-        [width] if width > 0 => (Pooling::Done, width),
-        [_, width] if width > 0 => (pooling, width),
+    let pooling = match states.dims[..] {
+        [_] => Pooling::Done,
+        [_, _] => pooling,
         _ => {
             let (name, dims) = (&states.name, &states.dims[..]);
             return Err(format!(
-                "expected the states of tokens or a vector, of a fixed width, in output '{name}', but its dims are {dims:?}"
+                "expected the states of tokens or a vector in output '{name}', but its dims are {dims:?}"
             ));
         }
     };
-    let is_float = matches!(states.datatype, DataType::Fp32 | DataType::Fp16 | DataType::Bf16 | DataType::Fp64);
-    if !is_float {
+    if !is_float(states.datatype) {
         return Err(format!("expected floats in output '{}', but found {}", states.name, states.datatype));
     }
-    let width = usize::try_from(width).unwrap_or(0);
-    Ok(Pool::new(PoolOptions { pooling, normalize, width, datatype: states.datatype }))
+    Ok(Pool::new(PoolOptions { pooling, normalize, datatype: states.datatype }))
+}
+
+fn is_float(datatype: DataType) -> bool {
+    matches!(datatype, DataType::Fp32 | DataType::Fp16 | DataType::Bf16 | DataType::Fp64)
 }
 
 fn step(runs: Runs, inputs: Vec<Port>, outputs: Vec<Port>) -> Step {

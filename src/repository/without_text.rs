@@ -5,10 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use super::config::{model::Text, pb};
+use super::config::{
+    model::{PipelineStep, Text},
+    pb,
+};
 use crate::{
     executor::ModelHandle,
-    pipeline::{Pipeline, PipelineOptions},
+    pipeline::{BuiltIn, Pipeline, PipelineOptions},
 };
 
 /// Default largest batch of the program, in texts.
@@ -22,6 +25,14 @@ pub(super) fn laid_out(_directory: &Path) -> Option<PathBuf> {
 /// Returns whether the program has an input that tells padding from tokens.
 pub(super) fn has_mask(_inputs: &[pb::ModelInput]) -> bool {
     false
+}
+
+/// Refuses a built-in step.
+///
+/// # Errors
+/// Always.
+pub(super) fn built_in(_directory: &Path, _step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, String> {
+    Err("the server was built without the feature 'text'".to_owned())
 }
 
 /// There is none.

@@ -44,17 +44,23 @@ def read_safetensors(path):
     return tensors
 
 
+@functools.lru_cache(maxsize=None)
+def double(path, name):
+    """Returns a tensor of the checkpoint in double precision. Converting takes longer than computing with it."""
+    return read_safetensors(path)[name].astype(np.float64)
+
+
 def embed(weights_dir, input_ids, attention_mask):
     """Returns the embeddings of a batch: integers [batch, tokens] twice -> float64 [batch, 384], each of length 1."""
-    weights = read_safetensors(find_checkpoint(weights_dir))
+    path = find_checkpoint(weights_dir)
     ids = np.asarray(input_ids)
     mask = np.asarray(attention_mask) != 0
-    return np.stack([_embed_one(weights, row, kept) for row, kept in zip(ids, mask)])
+    return np.stack([_embed_one(path, row, kept) for row, kept in zip(ids, mask)])
 
 
-def _embed_one(weights, ids, kept):
+def _embed_one(path, ids, kept):
     def get(name):
-        return weights[name].astype(np.float64)
+        return double(path, name)
 
     def dense(name, x):
         return x @ get(f"{name}.weight").T + get(f"{name}.bias")
@@ -65,7 +71,7 @@ def _embed_one(weights, ids, kept):
         return centred / deviation * get(f"{name}.weight") + get(f"{name}.bias")
 
     positions = np.arange(len(ids))
-    x = weights["embeddings.word_embeddings.weight"][ids].astype(np.float64)
+    x = read_safetensors(path)["embeddings.word_embeddings.weight"][ids].astype(np.float64)
     x = x + get("embeddings.position_embeddings.weight")[positions] + get("embeddings.token_type_embeddings.weight")[0]
     # No token attends to a masked one, so it is dropped here, after it has been given its position.
     x = normalise("embeddings.LayerNorm", x[kept])

@@ -386,14 +386,20 @@ impl Run {
             };
             located(&pipeline, step, error)
         };
-        if built_in.is_short(&inputs) {
-            let result = built_in.run(&inputs, rows).map_err(fail);
+        let binding = self.pipeline.known_binding(step);
+        let is_short = built_in.is_short(&inputs);
+        let work = move || {
+            let outputs = built_in.run(&inputs, rows).map_err(fail)?;
+            Ok::<_, InferError>(binding.outputs.iter().map(|&output| outputs[output].clone()).collect())
+        };
+        if is_short {
+            let result = work();
             in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
         } else {
             let (workers, deadline) = (Arc::clone(&self.pipeline.options.workers), self.deadline);
             in_flight.push(Box::pin(async move {
-                let result = on_worker(workers, deadline, move || built_in.run(&inputs, rows)).await;
-                Done { step, part: 0, result: result.and_then(|outputs| outputs.map_err(fail)) }
+                let result = on_worker(workers, deadline, work).await;
+                Done { step, part: 0, result: result.and_then(|outputs| outputs) }
             }));
         }
         Ok(vec![None])

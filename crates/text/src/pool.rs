@@ -21,8 +21,6 @@ pub struct PoolOptions {
     pub pooling: Pooling,
     /// Whether vectors are divided by their length, unless a request says otherwise.
     pub normalize: bool,
-    /// Numbers of a state.
-    pub width: usize,
     /// The datatype of the states.
     pub datatype: DataType,
 }
@@ -38,8 +36,7 @@ pub struct Pool {
 impl Pool {
     /// Creates the step.
     pub fn new(options: PoolOptions) -> Self {
-        let width = options.width as i64;
-        let states: &[i64] = if options.pooling == Pooling::Done { &[width] } else { &[-1, width] };
+        let states: &[i64] = if options.pooling == Pooling::Done { &[-1] } else { &[-1, -1] };
         let optional = |name: &str, datatype| TensorSpec { optional: true, ..TensorSpec::new(name, datatype, &[1]) };
         let inputs = vec![
             TensorSpec::new(STATES, options.datatype, states),
@@ -70,11 +67,8 @@ impl BuiltIn for Pool {
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
-        let rows = inputs.first().and_then(Option::as_ref).map_or(0, |states| match states {
-            Value::Joint(tensor) => tensor.shape.first().map_or(0, |&rows| rows.max(0) as usize),
-            Value::Rows(rows) => rows.len(),
-        });
-        rows.saturating_mul(self.options.width).saturating_mul(size_of::<f32>())
+        // No more than the states themselves, as FP32.
+        inputs.first().and_then(Option::as_ref).map_or(0, Value::bytes).saturating_mul(2)
     }
 
     fn run(&self, inputs: &[Option<Value>], rows: usize) -> Result<Vec<Value>, BuiltInFault> {
@@ -84,13 +78,14 @@ impl BuiltIn for Pool {
             by_row.push(split.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))?);
         }
         let of = |number: usize, row: usize| by_row[number].as_ref().and_then(|rows| rows[row].as_ref());
-        let PoolOptions { pooling, width, datatype, .. } = self.options;
+        let PoolOptions { pooling, datatype, .. } = self.options;
         let mut vectors = Vec::with_capacity(rows);
         for row in 0..rows {
             let Some(states) = of(0, row) else {
                 vectors.push(None);
                 continue;
             };
+            let width = states.shape.last().map_or(0, |&width| width.max(0) as usize);
             let mut vector = pooling.pool(&floats(&states.data, datatype), width);
             if let Some(wanted) = of(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
             {

@@ -66,6 +66,18 @@ fn unbatched() -> Result<Model, onnx::Error> {
     Ok(zoo::identity_of(DataType::Fp32, &dims![1, 16])?)
 }
 
+fn reranker() -> Result<Model, onnx::Error> {
+    zoo::reranker()
+}
+
+fn urgency() -> Result<Model, onnx::Error> {
+    Ok(zoo::classifier("urgency", 1)?)
+}
+
+fn desk() -> Result<Model, onnx::Error> {
+    Ok(zoo::classifier("desk", 4)?)
+}
+
 fn examples() -> Vec<Recipe> {
     use Config::{Bare, Pbtxt, Yaml};
     let minilm = Recipe {
@@ -74,6 +86,11 @@ fn examples() -> Vec<Recipe> {
         large: false,
         program: Program::Minilm,
         config: Yaml(configs::MINILM),
+        tokenizer: false,
+    };
+    let reranker = Recipe {
+        tokenizer: true,
+        ..Recipe::graph("reranker", "scores pairs of texts, with random weights", Yaml(configs::RERANKER), reranker)
     };
     let images = Pbtxt(configs::NETWORK);
     let mut recipes = vec![
@@ -84,6 +101,11 @@ fn examples() -> Vec<Recipe> {
         Recipe::graph("slow", "returns its input after about a second", Pbtxt(configs::SLOW), slow),
         Recipe::repeat("repeat", Pbtxt(configs::REPEAT)),
         minilm,
+        Recipe::pipeline("sentences", "embeddings of texts: tokenizer, minilm", configs::SENTENCES),
+        Recipe::pipeline("triage", "sentences, their urgency, and a desk for those that are urgent", configs::TRIAGE),
+        Recipe::graph("urgency", "a number from 0 to 1 for an embedding, with random weights", Bare, urgency),
+        Recipe::graph("desk", "scores of four classes for an embedding, with random weights", Bare, desk),
+        reranker,
         Recipe::network("mobilenet", "MobileNetV2, image [3, 224, 224]", images, |width| Ok(zoo::mobilenet(width)?)),
         Recipe::network("resnet50", "ResNet-50, image [3, 224, 224]", images, |width| Ok(zoo::resnet50(width)?)),
         Recipe::network("vgg19", "VGG19, image [3, 224, 224]", images, |width| Ok(zoo::vgg19(width)?)),
@@ -103,6 +125,7 @@ fn replay() -> Vec<Recipe> {
         large: false,
         program: Program::Garbage,
         config: Pbtxt(configs::EIGHT),
+        tokenizer: false,
     };
     vec![
         Recipe::graph("identity_onnx", "identity with a configuration", Pbtxt(configs::SIXTY_FOUR), identity),

@@ -78,5 +78,5 @@ pub(super) fn recipes() -> Vec<Recipe> {
 const USUAL: [&str; 3] = ["lstm", "seq2seq", "tree-lstm"];
 
 fn recipe(name: &'static str, about: &'static str, config: Config, cells: &'static [Cell]) -> Recipe {
-    Recipe { name, about, large: !USUAL.contains(&name), program: Program::Cells(cells), config }
+    Recipe { name, about, large: !USUAL.contains(&name), program: Program::Cells(cells), config, tokenizer: false }
 }

@@ -68,6 +68,65 @@ outputs:
     dims: [384]
 ";
 
+/// Texts in, embeddings out, by the model `minilm`.
+pub(super) const SENTENCES: &str = r"# Embeddings of texts. The texts of a request are batched with those of all others, and with the tokens that clients of
+# minilm send.
+max_batch_size: 2048
+inputs:
+  - { name: TEXT, dtype: BYTES, dims: [1], optional: true }
+  - { name: TOKENS, dtype: INT64, dims: [-1], optional: true }
+  - { name: TRUNCATE, dtype: BOOL, dims: [1], optional: true }
+  - { name: DIMENSIONS, dtype: INT32, dims: [1], optional: true }
+outputs:
+  - { name: embedding, dtype: FP32, dims: [-1] }
+  - { name: tokens, dtype: INT32, dims: [1] }
+pipeline:
+  - tokenize:
+      max_tokens: 256
+      inputs: { TEXT: TEXT, TOKENS: TOKENS, TRUNCATE: TRUNCATE }
+      outputs: { ids: ids, mask: mask, tokens: tokens }
+  - model:
+      name: minilm
+      inputs: { input_ids: ids, attention_mask: mask }
+      outputs: { sentence_embedding: vector }
+  - pool:
+      pooling: done
+      normalize: true
+      inputs: { states: vector, DIMENSIONS: DIMENSIONS }
+      outputs: { embedding: embedding }
+";
+
+/// A pipeline with a condition: a text that is not urgent does not reach the last step.
+pub(super) const TRIAGE: &str = r"max_batch_size: 64
+inputs:
+  - { name: TEXT, dtype: BYTES, dims: [1] }
+outputs:
+  - { name: urgency, dtype: FP32, dims: [1] }
+  - { name: desk, dtype: FP32, dims: [4] }
+pipeline:
+  - tokenize:
+      max_tokens: 256
+      inputs: { TEXT: TEXT }
+      outputs: { ids: ids, mask: mask }
+  - model:
+      name: minilm
+      inputs: { input_ids: ids, attention_mask: mask }
+      outputs: { sentence_embedding: vector }
+  - model: { name: urgency, inputs: { vector: vector }, outputs: { scores: urgency } }
+  - model:
+      name: desk
+      inputs: { vector: vector }
+      outputs: { scores: desk }
+      when: { tensor: urgency, at_least: 0.5 }
+";
+
+/// A cross-encoder: pairs of texts.
+pub(super) const RERANKER: &str = r"# Scores of pairs of texts, by /v1/rerank, /rerank or /predict.
+text:
+  task: classify
+  max_tokens: 512
+";
+
 /// BERT-base. Only inputs: outputs are completed from the graph and cut back to each request's own tokens.
 pub(super) const BERT: &str = r"max_batch_size: 32
 inputs:

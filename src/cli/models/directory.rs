@@ -10,6 +10,7 @@ use crate::onnx::{Model, zoo::Width};
 
 /// Records what was written, for the next run to compare; servers do not read it.
 const STAMP: &str = ".generated";
+const TOKENIZER: &str = "tokenizer.json";
 const CONFIGS: [&str; 2] = ["config.pbtxt", "model.yaml"];
 
 /// The result for one directory.
@@ -31,6 +32,7 @@ pub(super) fn write(
     recipe: &Recipe,
     width: Width,
     stamp: &str,
+    tokenizer: Option<&Path>,
     make: impl Fn(&str) -> Result<Option<Model>, ModelsError>,
 ) -> Result<Outcome, ModelsError> {
     let target = out.join(recipe.name);
@@ -69,6 +71,9 @@ pub(super) fn write(
         let file = stage.path.join(name);
         fs::write(&file, text.as_bytes()).map_err(failed(&file))?;
     }
+    if let Some(tokenizer) = tokenizer {
+        fs::copy(tokenizer, stage.path.join(TOKENIZER)).map_err(failed(tokenizer))?;
+    }
     let file = stage.path.join(STAMP);
     fs::write(&file, stamp).map_err(failed(&file))?;
     let programs: Vec<&str> = programs.iter().map(|(_, path)| path.as_str()).collect();
@@ -90,7 +95,7 @@ impl Stage {
             return fs::rename(&self.path, target);
         }
         fs::create_dir_all(target.join("1"))?;
-        for name in programs.iter().copied().chain(CONFIGS).chain([STAMP]) {
+        for name in programs.iter().copied().chain(CONFIGS).chain([TOKENIZER, STAMP]) {
             let (from, to) = (self.path.join(name), target.join(name));
             if from.exists() {
                 fs::rename(from, to)?;

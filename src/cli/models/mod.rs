@@ -162,12 +162,15 @@ fn choose(args: &ModelsArgs, recipes: Vec<Recipe>) -> Result<Vec<Recipe>, Models
     } else {
         chosen.retain(|recipe| args.only.iter().any(|name| name == recipe.name));
     }
-    let needs_weights = |recipe: &Recipe| matches!(recipe.program, Program::Minilm);
+    // A pipeline needs its models, which are of the same kind here.
+    let needs_weights = |recipe: &Recipe| recipe.tokenizer || matches!(recipe.program, Program::Minilm);
     if args.minilm.is_none() && chosen.iter().any(needs_weights) {
         if !args.only.is_empty() {
             return Err(ModelsError::NoCheckpoint);
         }
-        eprintln!("left out 'minilm': its weights come with --minilm");
+        let left_out = chosen.iter().filter(|recipe| needs_weights(recipe)).map(|recipe| format!("'{}'", recipe.name));
+        let left_out: Vec<String> = left_out.collect();
+        eprintln!("left out {}: weights and tokenizer come with --minilm", left_out.join(", "));
         chosen.retain(|recipe| !needs_weights(recipe));
     }
     Ok(chosen)
@@ -178,20 +181,24 @@ fn write(args: &ModelsArgs, recipe: &Recipe) -> Result<Outcome, ModelsError> {
     let failed = |source| ModelsError::Model { model: recipe.name.to_owned(), source };
     let checkpoint = match (&recipe.program, &args.minilm) {
         (Program::Minilm, Some(directory)) => Some(find_checkpoint(directory)?),
+        (_, Some(directory)) if recipe.tokenizer => Some(find_checkpoint(directory)?),
         _ => None,
     };
+    let tokenizer = checkpoint.as_ref().filter(|_| recipe.tokenizer).map(|path| path.with_file_name("tokenizer.json"));
     let stamp = recipe.stamp(width, checkpoint.as_deref());
-    directory::write(&args.out, recipe, width, &stamp, |file| match (&recipe.program, &checkpoint) {
-        (Program::Graph(make), _) => make().map(Some).map_err(failed),
-        (Program::Network(make), _) => make(width).map(Some).map_err(failed),
-        (Program::Cells(cells), _) => {
-            let cell = cells.iter().find(|cell| cell.name == file);
-            cell.map(|cell| (cell.make)(width)).transpose().map_err(|error| failed(error.into()))
+    directory::write(&args.out, recipe, width, &stamp, tokenizer.as_deref(), |file| {
+        match (&recipe.program, &checkpoint) {
+            (Program::Graph(make), _) => make().map(Some).map_err(failed),
+            (Program::Network(make), _) => make(width).map(Some).map_err(failed),
+            (Program::Cells(cells), _) => {
+                let cell = cells.iter().find(|cell| cell.name == file);
+                cell.map(|cell| (cell.make)(width)).transpose().map_err(|error| failed(error.into()))
+            }
+            (Program::Identity(datatype), _) => identity_of(*datatype).map(Some).map_err(failed),
+            (Program::Minilm, Some(path)) => Checkpoint::read(path).and_then(zoo::minilm).map(Some).map_err(failed),
+            (Program::Minilm, None) => Err(ModelsError::NoCheckpoint),
+            (Program::Garbage | Program::BuiltIn, _) => Ok(None),
         }
-        (Program::Identity(datatype), _) => identity_of(*datatype).map(Some).map_err(failed),
-        (Program::Minilm, Some(path)) => Checkpoint::read(path).and_then(zoo::minilm).map(Some).map_err(failed),
-        (Program::Minilm, None) => Err(ModelsError::NoCheckpoint),
-        (Program::Garbage | Program::BuiltIn, _) => Ok(None),
     })
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Recipe {
     pub large: bool,
     pub program: Program,
     pub config: Config,
+    /// Whether the directory has the tokenizer of the sentence encoder.
+    pub tokenizer: bool,
 }
 
 /// The content of the version directory.
@@ -37,7 +39,7 @@ pub(super) enum Program {
     Minilm,
     /// A file that is not a model.
     Garbage,
-    /// Nothing: the engine is built in.
+    /// Nothing: the engine is built in, or the steps of a pipeline are other models.
     BuiltIn,
 }
 
@@ -99,7 +101,7 @@ impl Recipe {
         config: Config,
         make: fn() -> Result<Model, onnx::Error>,
     ) -> Self {
-        Self { name, about, large: false, program: Program::Graph(make), config }
+        Self { name, about, large: false, program: Program::Graph(make), config, tokenizer: false }
     }
 
     pub(super) fn network(
@@ -108,17 +110,23 @@ impl Recipe {
         config: Config,
         make: fn(Width) -> Result<Model, onnx::Error>,
     ) -> Self {
-        Self { name, about, large: true, program: Program::Network(make), config }
+        Self { name, about, large: true, program: Program::Network(make), config, tokenizer: false }
     }
 
     pub(super) fn identity(name: &'static str, datatype: DataType) -> Self {
         let (about, config) = ("returns its input", Config::Pbtxt(configs::BATCHED));
-        Self { name, about, large: false, program: Program::Identity(datatype), config }
+        Self { name, about, large: false, program: Program::Identity(datatype), config, tokenizer: false }
+    }
+
+    /// A pipeline of other models, with the tokenizer of the sentence encoder.
+    pub(super) fn pipeline(name: &'static str, about: &'static str, text: &'static str) -> Self {
+        let (program, config) = (Program::BuiltIn, Config::Yaml(text));
+        Self { name, about, large: false, program, config, tokenizer: true }
     }
 
     pub(super) fn repeat(name: &'static str, config: Config) -> Self {
         let about = "n responses to one request, n = INPUT0[0]: response i is INPUT0 + i";
-        Self { name, about, large: false, program: Program::BuiltIn, config }
+        Self { name, about, large: false, program: Program::BuiltIn, config, tokenizer: false }
     }
 
     /// Returns a text that identifies the content of the directory.

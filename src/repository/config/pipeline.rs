@@ -1,14 +1,16 @@
 //! `pipeline` of `model.yaml`, and `ensemble_scheduling` of Triton's `config.pbtxt`: the steps of a pipeline.
 
+use std::sync::Arc;
+
 use super::{
     ConfigError, Origin,
-    model::{ModelStep, PipelineStep, Scalar, When},
+    model::{ModelStep, PipelineStep, PoolStep, Scalar, TokenizeStep, When},
     pb::{self, model_config::SchedulingChoice, model_ensembling},
     settings::Settings,
 };
 use crate::{
     batching::knob::given,
-    pipeline::{Condition, Graph, GraphFault, Port, Runs, Step, Test},
+    pipeline::{BuiltIn, Condition, Graph, GraphFault, Port, Runs, Step, Test},
 };
 
 /// The platform of pipelines in `ModelConfig`, as in Triton.
@@ -33,8 +35,9 @@ pub fn is_pipeline(settings: &Settings) -> bool {
 
 /// Returns the names of the models that its steps run, each once.
 pub fn models(settings: &Settings) -> Vec<String> {
-    let own = settings.own.pipeline.iter().map(|step| match step {
-        PipelineStep::Model(step) => step.name.0.clone(),
+    let own = settings.own.pipeline.iter().filter_map(|step| match step {
+        PipelineStep::Model(step) => Some(step.name.0.clone()),
+        PipelineStep::Tokenize(_) | PipelineStep::Pool(_) => None,
     });
     let steps = ensemble(&settings.config).into_iter().flat_map(|ensemble| &ensemble.step);
     let mut names: Vec<String> = own.chain(steps.map(|step| step.model_name.clone())).collect();
@@ -54,17 +57,17 @@ pub fn as_ensemble(steps: &[PipelineStep]) -> Option<pb::ModelEnsembling> {
             output_map: ModelStep::names(outputs),
             ..Default::default()
         }),
-        PipelineStep::Model(_) => None,
+        PipelineStep::Model(_) | PipelineStep::Tokenize(_) | PipelineStep::Pool(_) => None,
     };
     let step = steps.iter().map(step).collect::<Option<_>>()?;
     Some(pb::ModelEnsembling { step, ..Default::default() })
 }
 
-/// Reads the graph of a pipeline whose inputs and outputs have been checked.
+/// Refuses settings of models that a pipeline does not have. Call it before completion.
 ///
 /// # Errors
-/// Refuses settings of models that a pipeline does not have, and steps that make no graph.
-pub fn read(settings: &Settings, origin: &Origin) -> Result<Graph, ConfigError> {
+/// Returns the first of them.
+pub fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
     let Settings { config, own } = settings;
     let refuse = |key: &str| {
         let message = "a pipeline has none: it belongs to the models of its steps";
@@ -91,9 +94,21 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Graph, ConfigError> 
     if let Some((key, _)) = has_keys.into_iter().find(|(_, is_given)| *is_given) {
         return refuse(key);
     }
+    Ok(())
+}
+
+/// Creates the built-in step that a step of `model.yaml` describes.
+pub type BuiltIns<'a> = &'a dyn Fn(&PipelineStep) -> Result<Arc<dyn BuiltIn>, String>;
+
+/// Reads the graph of a pipeline whose inputs and outputs have been checked.
+///
+/// # Errors
+/// If steps make no graph, or a built-in step cannot be created.
+pub fn read(settings: &Settings, origin: &Origin, built_ins: BuiltIns<'_>) -> Result<Graph, ConfigError> {
+    let Settings { config, own } = settings;
     let (path, steps) = match ensemble(config) {
         _ if !own.pipeline.is_empty() => {
-            let steps = own.pipeline.iter().enumerate().map(|(number, step)| own_step(number, step, origin));
+            let steps = own.pipeline.iter().enumerate().map(|(number, step)| own_step(number, step, origin, built_ins));
             (STEPS, steps.collect::<Result<Vec<_>, _>>()?)
         }
         Some(ensemble) => {
@@ -119,11 +134,19 @@ pub fn at_step(settings: &Settings, step: Option<usize>, message: &str, origin: 
     origin.error(&step.map_or_else(|| path.to_owned(), |step| format!("{path}[{step}]")), message)
 }
 
-fn own_step(number: usize, step: &PipelineStep, origin: &Origin) -> Result<Step, ConfigError> {
-    let PipelineStep::Model(ModelStep { name, version, inputs, outputs, when }) = step;
-    let path = format!("{STEPS}[{number}].model");
+fn own_step(number: usize, step: &PipelineStep, origin: &Origin, built_ins: BuiltIns<'_>) -> Result<Step, ConfigError> {
+    let path = format!("{STEPS}[{number}].{}", step.kind());
+    let built_in = || built_ins(step).map(Runs::BuiltIn).map_err(|fault| origin.error(&path, fault));
+    let (runs, inputs, outputs, when) = match step {
+        PipelineStep::Model(ModelStep { name, version, inputs, outputs, when }) => {
+            let version = version.map(|version| version.0);
+            (Runs::Served { model: name.0.clone(), version }, inputs, outputs, when)
+        }
+        PipelineStep::Tokenize(TokenizeStep { inputs, outputs, when, .. }) => (built_in()?, inputs, outputs, when),
+        PipelineStep::Pool(PoolStep { inputs, outputs, when, .. }) => (built_in()?, inputs, outputs, when),
+    };
     Ok(Step {
-        runs: Runs::Served { model: name.0.clone(), version: version.map(|version| version.0) },
+        runs,
         inputs: ports(ModelStep::names(inputs)),
         outputs: ports(ModelStep::names(outputs)),
         when: when.as_ref().map(|when| condition(when, &path, origin)).transpose()?,

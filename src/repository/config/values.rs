@@ -92,6 +92,12 @@ impl FromStr for DataTypeName {
     }
 }
 
+impl fmt::Display for DataTypeName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
 impl Keywords for DataTypeName {
     fn keywords() -> Vec<&'static str> {
         let triton = DataType::ALL.map(|datatype| datatype_to_pb(datatype).as_str_name());

@@ -37,6 +37,11 @@ impl Sizes {
         Self { vocabulary: 30522, positions: 512, hidden, heads, intermediate, layers: 6 }
     }
 
+    /// Two small layers, for pairs of texts.
+    fn reranker() -> Self {
+        Self { vocabulary: 30522, positions: 512, hidden: 64, heads: 4, intermediate: 256, layers: 2 }
+    }
+
     /// BERT-base: 109 million weights at full width. A quarter width has a quarter of the heads, each of the same
     /// width.
     fn bert_base(width: Width) -> Self {
@@ -55,7 +60,7 @@ pub fn bert_base(width: Width) -> Result<Model, Error> {
     let hidden = sizes.hidden as i64;
     let mut encoder = Encoder { graph: Graph::new("bert-base"), weights: Seeded::new(0x6265_7274), sizes };
     let (ids, mask) = encoder.inputs();
-    let states = encoder.encode(&ids, &mask)?;
+    let states = encoder.encode(&ids, &mask, None)?;
     let states = encoder.graph.op("Identity", &[&states]).named("last_hidden_state").value();
     let first = encoder.graph.scalar(0_i64);
     let first = encoder.graph.op("Gather", &[&states, &first]).attr("axis", 1).value();
@@ -83,9 +88,30 @@ pub fn minilm_of(width: Width, weights: impl Weights) -> Result<Model, Error> {
     let sizes = Sizes::minilm(width);
     let mut encoder = Encoder { graph: Graph::new("minilm"), weights, sizes };
     let (ids, mask) = encoder.inputs();
-    let states = encoder.encode(&ids, &mask)?;
+    let states = encoder.encode(&ids, &mask, None)?;
     let embedding = encoder.graph.scope("pooling", |graph| mean_and_normalise(graph, &states, &mask));
     encoder.graph.output(&embedding, DataType::Fp32, &dims!["batch", sizes.hidden as i64]);
+    Ok(encoder.graph.finish()?)
+}
+
+/// A cross-encoder with random weights: `input_ids`, `attention_mask`, `token_type_ids` INT64 `[batch, tokens]` →
+/// `logits` FP32 `[batch, 1]`, a score of a pair of texts.
+///
+/// # Errors
+/// Only if the graph built here is invalid, which would be a bug.
+pub fn reranker() -> Result<Model, Error> {
+    let sizes = Sizes::reranker();
+    let mut encoder = Encoder { graph: Graph::new("reranker"), weights: Seeded::new(0x7061_6972), sizes };
+    let (ids, mask) = encoder.inputs();
+    let types = encoder.graph.input("token_type_ids", DataType::Int64, &dims!["batch", "tokens"]);
+    let states = encoder.encode(&ids, &mask, Some(&types))?;
+    let first = encoder.graph.scalar(0_i64);
+    let first = encoder.graph.op("Gather", &[&states, &first]).attr("axis", 1).value();
+    let pooled = encoder.dense("pooler.dense", &first, sizes.hidden, sizes.hidden)?;
+    let pooled = encoder.graph.op("Tanh", &[&pooled]).value();
+    let logits = encoder.dense("classifier", &pooled, sizes.hidden, 1)?;
+    let logits = encoder.graph.op("Identity", &[&logits]).named("logits").value();
+    encoder.graph.output(&logits, DataType::Fp32, &dims!["batch", 1]);
     Ok(encoder.graph.finish()?)
 }
 
@@ -128,8 +154,8 @@ impl<W: Weights> Encoder<W> {
     }
 
     /// Returns the states after the last layer, `[batch, tokens, hidden]`.
-    fn encode(&mut self, ids: &Value, mask: &Value) -> Result<Value, Error> {
-        let mut states = self.embed(ids)?;
+    fn encode(&mut self, ids: &Value, mask: &Value, types: Option<&Value>) -> Result<Value, Error> {
+        let mut states = self.embed(ids, types)?;
         let bias = self.graph.scope("mask", |graph| {
             let (heads, queries) = (graph.literal(&[1_i64]), graph.literal(&[2_i64]));
             let mask = graph.op("Unsqueeze", &[mask, &heads]).value();
@@ -145,7 +171,8 @@ impl<W: Weights> Encoder<W> {
         Ok(states)
     }
 
-    fn embed(&mut self, ids: &Value) -> Result<Value, Error> {
+    /// Without `types`, all tokens have type 0.
+    fn embed(&mut self, ids: &Value, types: Option<&Value>) -> Result<Value, Error> {
         let Sizes { vocabulary, positions, hidden, .. } = self.sizes;
         let words = self.tensor("embeddings.word_embeddings.weight", &[vocabulary, hidden], 0.02)?;
         let places = self.tensor("embeddings.position_embeddings.weight", &[positions, hidden], 0.02)?;
@@ -159,8 +186,7 @@ impl<W: Weights> Encoder<W> {
         let (zero, one) = (graph.literal(&[0_i64]), graph.literal(&[1_i64]));
         let tokens = graph.op("Gather", &[&shape, &one]).value();
         let places = graph.op("Slice", &[&places, &zero, &tokens, &zero]).value();
-        // All tokens have type 0, because only single texts are supported.
-        let kind = graph.op("Gather", &[&kinds, &zero]).value();
+        let kind = graph.op("Gather", &[&kinds, types.unwrap_or(&zero)]).value();
         let sum = graph.op("Add", &[&words, &places]).value();
         let sum = graph.op("Add", &[&sum, &kind]).value();
         self.normalise("embeddings.LayerNorm", &sum)

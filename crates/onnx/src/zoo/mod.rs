@@ -16,11 +16,13 @@ mod small;
 mod unet;
 mod vgg;
 
-pub use bert::{bert_base, minilm, minilm_of};
+pub use bert::{bert_base, minilm, minilm_of, reranker};
 pub use linknet::{linknet, linknet_of};
 pub use mobilenet::mobilenet;
 pub use resnet::{resnet50, resnet152};
-pub use small::{add_sub, correlation_id, identity, identity_of, lookup, runaway, running_total, scale, slow};
+pub use small::{
+    add_sub, classifier, correlation_id, identity, identity_of, lookup, runaway, running_total, scale, slow,
+};
 pub use unet::{unet, unet_of};
 pub use vgg::vgg19;
 

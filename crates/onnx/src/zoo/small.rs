@@ -3,9 +3,10 @@
 use paternoster_model::DataType;
 
 use crate::{
-    Model, PortDim,
+    Error, Model, PortDim,
     build::{BuildError, Graph},
     port::dims,
+    weights::{Seeded, Weights},
 };
 
 /// `OUTPUT0` = `INPUT0`, FP32 `[batch, 16]`.
@@ -42,6 +43,29 @@ pub fn add_sub() -> Result<Model, BuildError> {
     graph.output(&sum, DataType::Fp32, &shape);
     graph.output(&difference, DataType::Fp32, &shape);
     graph.finish()
+}
+
+/// `vector` FP32 `[batch, 384]` → `scores` FP32 `[batch, classes]`: probabilities of random classes; of a single class,
+/// the logistic function. The name sets the weights.
+///
+/// # Errors
+/// Only if the graph built here is invalid, which would be a bug.
+pub fn classifier(name: &str, classes: usize) -> Result<Model, Error> {
+    const WIDTH: usize = 384;
+    let seed = name.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let mut graph = Graph::new(name);
+    let vector = graph.input("vector", DataType::Fp32, &dims!["batch", WIDTH as i64]);
+    // An embedding has length 1: with weights of this spread, scores differ from text to text.
+    let weights = Seeded::new(seed).tensor("weights", &[WIDTH, classes], 3.0)?;
+    let weights = graph.raw("weights", DataType::Fp32, &[WIDTH, classes], weights);
+    let sums = graph.op("MatMul", &[&vector, &weights]).value();
+    let scores = match classes {
+        1 => graph.op("Sigmoid", &[&sums]),
+        _ => graph.op("Softmax", &[&sums]).attr("axis", -1),
+    };
+    let scores = scores.named("scores").value();
+    graph.output(&scores, DataType::Fp32, &dims!["batch", classes as i64]);
+    Ok(graph.finish()?)
 }
 
 /// `OUTPUT0` = `INPUT0` × `factor`, FP32 `[batch, 16]`: for versions that differ in their results.

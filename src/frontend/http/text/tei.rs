@@ -114,8 +114,8 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
         prompt: prompt_name.clone(),
         truncate: *truncate,
         dimensions: *dimensions,
-        // That server normalizes unless it is told not to.
-        normalize: Some(normalize.unwrap_or(true)),
+        // That server normalizes unless it is told not to. A pipeline may leave no choice.
+        normalize: normalize.or(version.spec().input_index(crate::model::text::NORMALIZE).map(|_| true)),
     };
     let rows = run::run(&version, Wanted::Vectors, items, &treatment).instrument(received.span.clone()).await?;
     let elements = rows.iter().map(|row| row.values.len()).sum();

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{PoolingName, Side};
 use crate::{
     batching::knob::{Finite, Whole},
-    repository::config::values::{Entries, NonEmptyText, serialize_untagged},
+    repository::config::values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged},
 };
 
 /// One step of a pipeline: a mapping of its kind to its keys.
@@ -16,6 +17,54 @@ use crate::{
 pub enum PipelineStep {
     /// A model of the repository.
     Model(ModelStep),
+    /// Texts to tokens.
+    Tokenize(TokenizeStep),
+    /// The states of tokens to one vector.
+    Pool(PoolStep),
+}
+
+/// A step that turns texts into tokens. Each row has its own number of tokens, and models get each row by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizeStep {
+    /// The tokenizer's file in the pipeline's directory. Default: `tokenizer.json`.
+    pub tokenizer: Option<NonEmptyText>,
+    /// Most tokens of a text, those that the tokenizer adds included. Default: 512.
+    pub max_tokens: Option<Whole<u32, 1, { 1 << 20 }>>,
+    /// Most bytes of a text. Default: 1 MiB.
+    pub max_bytes: Option<Whole<u32, 1, { 1 << 30 }>>,
+    /// Which end longer texts lose.
+    pub truncate: Option<Side>,
+    /// Whether `ids`, `mask` and `types` are INT32 in place of INT64.
+    pub int32: Option<bool>,
+    /// Texts that are put in front of a text, by the name under which requests choose one.
+    pub prompts: Option<BTreeMap<PartName, String>>,
+    /// The prompt of requests that name none.
+    pub default_prompt: Option<PartName>,
+    /// Tensors of the pipeline, by what receives them: `TEXT`, `PAIR`, `TOKENS`, `PROMPT` or `TRUNCATE`.
+    pub inputs: Entries<NonEmptyText>,
+    /// Tensors of the pipeline, by what gives them: `ids`, `mask`, `types`, `tokens` or `offsets`.
+    pub outputs: Entries<NonEmptyText>,
+    /// The rows that run the step. Default: all.
+    pub when: Option<When>,
+}
+
+/// A step that turns the states of a text's tokens into one vector.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolStep {
+    /// How. Default: `mean`; a model that gives the vector itself needs `done`.
+    pub pooling: Option<PoolingName>,
+    /// Whether vectors are divided by their length.
+    pub normalize: Option<bool>,
+    /// The datatype of the states. Default: `FP32`.
+    pub dtype: Option<Parsed<DataTypeName>>,
+    /// Tensors of the pipeline, by what receives them: `states`, `DIMENSIONS` or `NORMALIZE`.
+    pub inputs: Entries<NonEmptyText>,
+    /// The tensor of the pipeline that `embedding` gives.
+    pub outputs: Entries<NonEmptyText>,
+    /// The rows that run the step. Default: all.
+    pub when: Option<When>,
 }
 
 /// A step that runs a model of the repository.
@@ -63,6 +112,17 @@ pub enum Scalar {
     Text(String),
 }
 serialize_untagged!(Scalar: Number, Bool, Text);
+
+impl PipelineStep {
+    /// Returns its kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Model(_) => "model",
+            Self::Tokenize(_) => "tokenize",
+            Self::Pool(_) => "pool",
+        }
+    }
+}
 
 impl ModelStep {
     /// Returns a mapping of ports to tensors as plain text.

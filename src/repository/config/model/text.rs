@@ -78,4 +78,6 @@ pub enum PoolingName {
     Max,
     /// The sum of all states, divided by the root of their number.
     MeanSqrtLen,
+    /// The model gives the vector itself.
+    Done,
 }

@@ -1,0 +1,260 @@
+"""Models that take texts: compared with the tokenizer of Hugging Face and a NumPy computation, and asked by the clients
+of other servers."""
+
+import base64
+import functools
+import json
+import random
+import shutil
+import urllib.error
+import urllib.request
+
+import cohere
+import fetch
+import numpy as np
+import openai
+import pytest
+import tritonclient.grpc as triton
+from clients import change, on_page, refused, scrape, statistics, tensor
+from minilm_reference import embed
+from tokenizers import Tokenizer
+
+TOLERANCE = 1e-5
+MAX_TOKENS = 256
+ODD = [
+    "", " ", "a", "word " * 10_000, "😀 emoji 👩‍👩‍👧 in a row", "שלום עולם, طريق طويل", "zero\0byte", "ＦＵＬＬ width é ü ß",
+    "x" * 3000, "[CLS] not special [SEP]", "line\nbreak\ttab",
+]  # fmt: skip
+WORDS = "the cat sat on a mat while rates rose and trains left for the sea under clouds of unbelievable antiquity".split()
+DESCRIPTIONS = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)  # fmt: skip
+
+
+def random_texts(count):
+    draw = random.Random(7)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 40))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = Tokenizer.from_file(str(fetch.minilm() / "tokenizer.json"))
+    made.no_padding()
+    made.enable_truncation(MAX_TOKENS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def reference(tokenizer):
+    """Returns the function that computes the embeddings of texts, each by itself."""
+
+    @functools.lru_cache(maxsize=None)
+    def of_one(text):
+        ids = tokenizer.encode(text).ids
+        return embed(fetch.minilm(), [ids], [[1] * len(ids)])
+
+    def of(texts):
+        return np.concatenate([of_one(text) for text in texts])
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory, made_models):
+    """Returns a repository with the encoder as Hugging Face lays it out, and the example models that take texts."""
+    folder = tmp_path_factory.mktemp("texts")
+    made_models(
+        "examples", "--only", "minilm,sentences,triage,urgency,desk,reranker", "--minilm", fetch.minilm(), folder=folder
+    )
+    plain = folder / "plain"
+    (plain / "onnx").mkdir(parents=True)
+    (plain / "onnx" / "model.onnx").hardlink_to(folder / "minilm" / "1" / "model.onnx")
+    for name in DESCRIPTIONS:
+        shutil.copy(fetch.minilm() / name, plain / name)
+    shutil.copytree(fetch.minilm() / "1_Pooling", plain / "1_Pooling")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts_server(laid_out, program):
+    from conftest import serving
+
+    with serving(laid_out, program=program) as running:
+        yield running
+
+
+@pytest.fixture
+def texts_client(texts_server):
+    with triton.InferenceServerClient(texts_server.grpc) as connected:
+        yield connected
+
+
+def strings(name, texts):
+    return tensor(name, np.array([[text.encode()] for text in texts], dtype=object))
+
+
+def post(server, path, body):
+    """Returns status and JSON."""
+    request = urllib.request.Request(
+        f"http://{server.http}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.load(refusal)
+
+
+@pytest.mark.parametrize("model", ["plain", "sentences"])
+def test_texts_have_the_vectors_of_the_reference(texts_client, reference, tokenizer, model):
+    texts = ODD + random_texts(40)
+    answer = texts_client.infer(model, [strings("TEXT", texts)])
+    np.testing.assert_allclose(answer.as_numpy("embedding"), reference(texts), rtol=0, atol=TOLERANCE)
+    lengths = [len(tokenizer.encode(text).ids) for text in texts]
+    assert answer.as_numpy("tokens").ravel().tolist() == lengths
+
+
+def test_each_text_is_batched_by_itself_and_a_request_counts_once(texts_client):
+    before = statistics(texts_client, "plain")
+    texts_client.infer("plain", [strings("TEXT", random_texts(24))])
+    counts = change(before, statistics(texts_client, "plain"))
+    assert (counts["success"], counts["inference"]) == (1, 24)
+    assert sum(size * count for size, count in counts["batches"].items()) == 24, "each in one execution"
+
+
+def test_the_options_of_a_request(texts_client, reference, tokenizer):
+    texts = ["a cat on a mat", "rates rose"]
+    whole = reference(texts)
+    cut = texts_client.infer(
+        "plain", [strings("TEXT", texts), tensor("DIMENSIONS", np.array([[8], [8]], np.int32))]
+    ).as_numpy("embedding")
+    expected = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
+    np.testing.assert_allclose(cut, expected, rtol=0, atol=TOLERANCE)
+    ids = np.array([tokenizer.encode(texts[0]).ids])
+    by_tokens = texts_client.infer("plain", [tensor("TOKENS", ids)]).as_numpy("embedding")
+    np.testing.assert_allclose(by_tokens, whole[:1], rtol=0, atol=TOLERANCE)
+    with refused("INVALID_ARGUMENT", "at most 256 tokens", "302"):
+        texts_client.infer("plain", [strings("TEXT", ["word " * 300]), tensor("TRUNCATE", np.array([[False]]))])
+    with refused("INVALID_ARGUMENT", "row 1", "UTF-8", "byte 1"):
+        broken = np.array([[b"fine"], [b"a\xff"]], dtype=object)
+        texts_client.infer("plain", [tensor("TEXT", broken)])
+    with refused("INVALID_ARGUMENT", "at most 1048576 bytes"):
+        texts_client.infer("plain", [strings("TEXT", ["x" * (2 << 20)])])
+    with refused("INVALID_ARGUMENT", "TEXT or TOKENS"):
+        texts_client.infer("plain", [strings("PAIR", ["alone"])])
+    with refused("INVALID_ARGUMENT", "dimensions from 1 to 384"):
+        texts_client.infer("plain", [strings("TEXT", ["x"]), tensor("DIMENSIONS", np.array([[385]], np.int32))])
+    with refused("INVALID_ARGUMENT", "no prompt 'query'"):
+        texts_client.infer("plain", [strings("TEXT", ["x"]), strings("PROMPT", ["query"])])
+
+
+def test_the_clients_of_openai(texts_server, reference):
+    texts = ["a cat on a mat", "", "rates rose"]
+    with openai.OpenAI(base_url=f"http://{texts_server.http}/v1", api_key="none", max_retries=0) as client:
+        # The client asks for base64 unless it is told otherwise.
+        packed = client.embeddings.create(model="plain", input=texts)
+        plain = client.embeddings.create(model="plain", input=texts, encoding_format="float")
+        vectors = np.array([one.embedding for one in packed.data])
+        np.testing.assert_allclose(vectors, reference(texts), rtol=0, atol=TOLERANCE)
+        np.testing.assert_array_equal(vectors.astype(np.float32), np.array([one.embedding for one in plain.data], np.float32))
+        assert packed.usage.prompt_tokens == packed.usage.total_tokens > 0
+        assert len(client.embeddings.create(model="plain", input="x", dimensions=16).data[0].embedding) == 16
+        assert {"plain", "sentences", "reranker"} <= {model.id for model in client.models.list()}
+        with pytest.raises(openai.NotFoundError, match="nowhere"):
+            client.embeddings.create(model="nowhere", input="x")
+        with pytest.raises(openai.BadRequestError, match="takes texts|take texts"):
+            client.embeddings.create(model="minilm", input="x")
+        with pytest.raises(openai.BadRequestError, match="at most 2048 texts"):
+            client.embeddings.create(model="plain", input=["x"] * 2049)
+
+
+def test_many_texts_come_back_in_order(texts_server, reference):
+    texts = random_texts(300)
+    status, answer = post(texts_server, "/v1/embeddings", {"model": "plain", "input": texts, "encoding_format": "base64"})
+    assert status == 200 and [one["index"] for one in answer["data"]] == list(range(300))
+    vectors = np.array([np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in answer["data"]])
+    np.testing.assert_allclose(vectors[::20], reference(texts[::20]), rtol=0, atol=TOLERANCE)
+
+
+def test_the_routes_of_text_embeddings_inference(texts_server, reference):
+    status, vectors = post(texts_server, "/embed", {"model": "plain", "inputs": ["a cat", "a dog"]})
+    assert status == 200
+    np.testing.assert_allclose(vectors, reference(["a cat", "a dog"]), rtol=0, atol=TOLERANCE)
+    status, one = post(texts_server, "/embed", {"model": "plain", "inputs": "a cat", "normalize": False, "truncate": True})
+    assert status == 200 and np.shape(one) == (1, 384)
+    status, several = post(texts_server, "/embed", {"inputs": "a cat"})
+    assert status == 422 and several["error_type"] == "Validation" and "plain" in several["error"]
+
+    asked = {"query": "a cat", "texts": ["a dog", "a kitten", "rates rose"], "return_text": True}
+    status, ranked = post(texts_server, "/rerank", asked)
+    assert status == 200 and sorted(one["index"] for one in ranked) == [0, 1, 2]
+    scores = [one["score"] for one in ranked]
+    assert scores == sorted(scores, reverse=True) and all(0 < score < 1 for score in scores)
+    assert all(one["text"] == asked["texts"][one["index"]] for one in ranked)
+    status, raw = post(texts_server, "/rerank", {**asked, "raw_scores": True})
+    logits = {one["index"]: one["score"] for one in raw}
+    for one in ranked:
+        assert one["score"] == pytest.approx(1 / (1 + np.exp(-logits[one["index"]])), rel=1e-5)
+    status, predicted = post(texts_server, "/predict", {"inputs": [["a cat", "a dog"], ["alone"]], "raw_scores": True})
+    assert status == 200 and [len(one) for one in predicted] == [1, 1]
+    assert predicted[0][0]["label"] == "LABEL_0" and predicted[0][0]["score"] == pytest.approx(logits[0], rel=1e-5)
+    assert post(texts_server, "/predict", {"inputs": "alone", "raw_scores": True})[1] == predicted[1]
+    status, refusal = post(texts_server, "/embed", {"inputs": 5})
+    assert status == 422 and "inputs" in refusal["error"]
+
+
+def test_the_clients_of_cohere(texts_server):
+    documents = ["a dog", "a kitten", "rates rose"]
+    client = cohere.ClientV2(api_key="none", base_url=f"http://{texts_server.http}")
+    ranked = client.rerank(model="reranker", query="a cat", documents=documents, top_n=2)
+    assert len(ranked.results) == 2
+    assert ranked.results[0].relevance_score >= ranked.results[1].relevance_score
+    status, all_ranked = post(texts_server, "/v1/rerank", {"query": "a cat", "documents": documents, "return_documents": True})
+    assert status == 200 and len(all_ranked["results"]) == 3
+    assert all(one["document"]["text"] == documents[one["index"]] for one in all_ranked["results"])
+    assert all_ranked["results"][0]["index"] == ranked.results[0].index
+
+
+def test_a_pair_is_tokenized_as_the_library_does(texts_client, tokenizer):
+    """The cross-encoder has random weights: it answers alike for the tokens of the library, and by texts."""
+    pairs = [("a cat", "a dog"), ("word " * 400, "short"), ("", "x")]
+    first, second = zip(*pairs)
+    before = texts_client.infer("reranker", [strings("TEXT", first), strings("PAIR", second)])
+    counts = [len(tokenizer.encode(one, two).ids) for one, two in pairs]
+    # The reranker takes 512 tokens, and the reference is cut to 256.
+    assert before.as_numpy("tokens").ravel().tolist() == [counts[0], 404, counts[2]]
+    swapped = texts_client.infer("reranker", [strings("TEXT", second[:1]), strings("PAIR", first[:1])])
+    assert swapped.as_numpy("logits")[0, 0] != before.as_numpy("logits")[0, 0]
+
+
+def test_rows_that_are_not_urgent_skip_the_last_model(texts_client):
+    texts = random_texts(40)
+    before = statistics(texts_client, "desk")
+    answer = texts_client.infer("triage", [strings("TEXT", texts)])
+    urgency, desk = answer.as_numpy("urgency").ravel(), answer.as_numpy("desk")
+    assert 0 < (urgency >= 0.5).sum() < len(texts), "some are, and some are not"
+    np.testing.assert_allclose(desk.sum(axis=1), (urgency >= 0.5).astype(np.float32), atol=1e-5)
+    assert change(before, statistics(texts_client, "desk"))["inference"] == (urgency >= 0.5).sum()
+
+
+def test_nothing_is_held_when_all_have_ended(texts_server, texts_client):
+    texts_client.infer("plain", [strings("TEXT", random_texts(50))])
+    assert on_page(scrape(texts_server), "paternoster_pending_bytes") == 0
+
+
+def test_a_directory_that_cannot_be_followed_is_refused_with_the_file(start, laid_out, tmp_path):
+    source = laid_out / "plain"
+    for name, change_file, text in (
+        ("no-tokenizer", "tokenizer.json", "{}"),
+        ("dense", "modules.json", '[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]'),
+        ("config", "config.json", "["),
+    ):
+        shutil.copytree(source, tmp_path / name)
+        (tmp_path / name / change_file).write_text(text)
+    server = start(tmp_path, until="settled")
+    with triton.InferenceServerClient(server.grpc) as client:
+        reasons = {entry.name: entry.reason for entry in client.get_model_repository_index().models}
+    assert "tokenizer.json: not a tokenizer" in reasons["no-tokenizer"]
+    assert "modules.json: the module 'sentence_transformers.models.Dense'" in reasons["dense"]
+    assert "config.json: " in reasons["config"]
