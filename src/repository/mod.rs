@@ -4,9 +4,9 @@
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
 //! `polling` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
-//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
-//! implementation that knows the engines and the pool.
-//! This module must not know the wire protocol or how requests are batched.
+//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. The [`Loader`] compiles and
+//! starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool. This module must not know
+//! the wire protocol or how requests are batched.
 
 mod attempt;
 mod background;

@@ -1,5 +1,5 @@
-//! The names of the tensors of models that take texts. Built-in steps have them, and front ends recognise by them what a
-//! model, or a pipeline of the user's, can do.
+//! The names of the tensors of models that take texts. Built-in steps have them, and front ends recognise by them what
+//! a model, or a pipeline of the user's, can do.
 
 /// The text: BYTES, one element for each row.
 pub const TEXT: &str = "TEXT";

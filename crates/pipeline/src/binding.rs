@@ -73,7 +73,8 @@ fn names(tensors: &[TensorSpec]) -> String {
     names.join(", ")
 }
 
-/// Binds a step to a specification. `kinds` has what is known of the tensors; those of the step's outputs are filled in.
+/// Binds a step to a specification. `kinds` has what is known of the tensors; those of the step's outputs are filled
+/// in.
 pub(crate) fn bind(
     step: &GraphStep,
     spec: &Arc<ModelSpec>,

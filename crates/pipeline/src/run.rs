@@ -1,8 +1,8 @@
 //! Runs one request through a pipeline.
 //!
 //! A step starts when every tensor that it reads is complete. Its model gets one request for all rows; several where
-//! that are more rows than the model's largest batch; one for each row where rows differ in shape or where some skip the
-//! step. The batcher of the model joins them with all others.
+//! that are more rows than the model's largest batch; one for each row where rows differ in shape or where some skip
+//! the step. The batcher of the model joins them with all others.
 
 use std::{
     collections::VecDeque,
@@ -494,7 +494,7 @@ impl Run {
         self.observed.responded(matches!(self.sink, Sink::Many(..)));
         match &mut self.sink {
             Sink::Once(slot) => *slot = Some(response),
-            // The receiver is polled by whoever polls this; if it is gone, so is the request.
+            // The stream polls both ends; if the receiver is gone, so is the request.
             Sink::Many(sender, _) => drop(sender.send(response).await),
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Texts in, vectors out: tokenizers, pooling, and the descriptions that come with models of Hugging Face.
 //!
-//! `tokenizer` turns one text into tokens, and `pooling` the states of one text into a vector. `tokenize` and `pool` are
-//! the steps of pipelines around them. `layout` reads the files that lie beside a model's weights.
+//! `tokenizer` turns one text into tokens, and `pooling` the states of one text into a vector. `tokenize` and `pool`
+//! are the steps of pipelines around them. `layout` reads the files that lie beside a model's weights.
 //!
 //! Protocols, model repositories, files and engines must not live here.
 #![deny(unsafe_code)]

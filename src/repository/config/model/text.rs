@@ -10,8 +10,8 @@ use crate::{
     repository::config::values::{NonEmptyText, PartName},
 };
 
-/// A model that takes texts. Whatever is left out is read from the files that Hugging Face and sentence-transformers put
-/// beside a model.
+/// A model that takes texts. Whatever is left out is read from the files that Hugging Face and sentence-transformers
+/// put beside a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
