@@ -26,31 +26,38 @@ use super::{
     value::{join, split},
 };
 
-/// Runs a request that has one response.
-pub(crate) async fn once(pipeline: Arc<Pipeline>, request: InferRequest) -> Result<Response, InferError> {
+/// Runs a request that has one response. It counts from now on, even if the future is never polled.
+pub(crate) fn once(
+    pipeline: Arc<Pipeline>,
+    request: InferRequest,
+) -> impl Future<Output = Result<Response, InferError>> + Send {
     let (mut run, state) = Run::begin(pipeline, request, Sink::Once(None));
-    let outcome = run.drive(state).await;
-    let Run { sink, observed, .. } = run;
-    let response = match (outcome, sink) {
-        (Err(error), _) => Err(error),
-        (Ok(()), Sink::Once(Some(response))) => Ok(response),
-        (Ok(()), _) => Err(InferError::Engine("the pipeline gave no response".to_owned())),
-    };
-    observed.ended(response.as_ref().err());
-    response
+    async move {
+        let outcome = run.drive(state).await;
+        let Run { sink, observed, .. } = run;
+        let response = match (outcome, sink) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Sink::Once(Some(response))) => Ok(response),
+            (Ok(()), _) => Err(InferError::Engine("the pipeline gave no response".to_owned())),
+        };
+        observed.ended(response.as_ref().err());
+        response
+    }
 }
 
-/// Runs a request that has any number of responses.
-pub(crate) async fn many(
+/// Runs a request that has any number of responses. It counts from now on.
+pub(crate) fn many(
     pipeline: Arc<Pipeline>,
     request: InferRequest,
     backlog: Arc<Backlog>,
     sender: mpsc::Sender<Response>,
-) -> Result<(), InferError> {
+) -> impl Future<Output = Result<(), InferError>> + Send {
     let (mut run, state) = Run::begin(pipeline, request, Sink::Many(sender, backlog));
-    let outcome = run.drive(state).await;
-    run.observed.ended(outcome.as_ref().err());
-    outcome
+    async move {
+        let outcome = run.drive(state).await;
+        run.observed.ended(outcome.as_ref().err());
+        outcome
+    }
 }
 
 enum Sink {

@@ -33,7 +33,6 @@ fn agrees(text: &str) {
 #[test]
 fn what_changes_results_and_is_not_supported_is_refused_by_name() {
     let cases = [
-        ("ensemble_scheduling { step { model_name: \"a\" } }", "config.pbtxt:1:1: ensemble_scheduling: "),
         ("\n backend: \"python\"", "config.pbtxt:2:2: backend: the backend 'python' is not supported"),
         ("platform: \"tensorrt_plan\"", "config.pbtxt:1:1: platform: the platform 'tensorrt_plan' is not supported"),
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "config.pbtxt:1:1: batch_input: "),
