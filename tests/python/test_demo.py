@@ -6,15 +6,24 @@ import shutil
 import subprocess
 
 import demo
+import fetch
 import pytest
 from conftest import ROOT
 
 #: Sentences with the same meaning are adjacent.
 PAIRS = list(zip(demo.SENTENCES[::2], demo.SENTENCES[1::2]))
 
+#: The sentences that answer the questions.
+FOUND = [demo.SENTENCES[1], demo.SENTENCES[11], demo.SENTENCES[7]]
+
+
+@pytest.fixture(scope="module")
+def demo_models(made_models):
+    return made_models("examples", "--only", f"{demo.MODEL},{demo.ENCODER},{demo.REPEAT}", "--minilm", fetch.minilm())
+
 
 @pytest.fixture
-def checkout(tmp_path, test_models):
+def checkout(tmp_path, demo_models):
     folder = tmp_path / "checkout"
     folder.mkdir()
     shutil.copy(ROOT / "Makefile", folder)
@@ -23,8 +32,7 @@ def checkout(tmp_path, test_models):
     (folder / ".cache").mkdir()
     for name in ("minilm", "onnxruntime"):
         (folder / ".cache" / name).symlink_to(ROOT / ".cache" / name)
-    # Its models, the sentence encoder and 'repeat', are among the test models.
-    (folder / ".cache" / "demo").symlink_to(test_models)
+    (folder / ".cache" / "demo").symlink_to(demo_models)
     return folder
 
 
@@ -41,12 +49,15 @@ def test_the_demonstration_runs_to_its_end(checkout, program):
     shown = make_demo(checkout, program)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     text = shown.stdout
-    nearest = dict(re.findall(r"^  (\S.*?[.?]) +(\S.*?[.?]) +\d\.\d{3}$", text, re.MULTILINE))
+    nearest = dict(re.findall(r"^  (\S.*?[.?]) +(\S.*?[.?]) +\d\.\d{3}$", text.split("question?")[0], re.MULTILINE))
     assert set(nearest) == set(demo.SENTENCES), text
     found = [pair for pair in PAIRS if nearest[pair[0]] == pair[1]]
     assert len(found) == len(PAIRS), f"of {PAIRS} only {found} are nearest to each other"
     assert re.search(r"one sentence at a time: \d+\.\d ms", text)
-    (rate,) = re.findall(r"4 clients, batches of \d+: (\d+) sentences/s", text)
+    answered = re.findall(r"^  (\S.*?) {3,}(\S.*?\.|\S.*?\?) +\d\.\d{3}$", text, re.MULTILINE)
+    assert [one for one in answered if one[0] in demo.QUERIES] == list(zip(demo.QUERIES, FOUND))
+    assert '"object":"embedding"' in text, "curl was answered"
+    (rate,) = re.findall(r"4 clients, 16 texts a request: (\d+) sentences/s", text)
     assert int(rate) > 0
     answers = re.findall(r"response for 'demo': OUTPUT0\[0\] = (\d+)", text)
     assert answers == ["4", "5", "6", "7"]

@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 
+import fetch
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -13,15 +14,18 @@ from conftest import ROOT, serving
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: The address at which the programs expect a server: the usual port.
 USUAL = "localhost:8001"
+#: The same over HTTP.
+USUAL_HTTP = "localhost:8000"
 #: Models that the programs use, besides the identity.
 CELLS = "lstm,seq2seq,tree-lstm,lstm-sequence"
 
 
 @pytest.fixture(scope="module")
-def server(program, tmp_path_factory):
+def server(program, made_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("documentation")
     for names in (["--only", "identity"], ["--only", CELLS, "--quarter"]):
         subprocess.run([str(program), "models", "--out", str(folder), *names], check=True, capture_output=True, timeout=300)
+    made_models("examples", "--only", "minilm,sentences", "--minilm", fetch.minilm(), folder=folder)
     with serving(folder, program=program) as running:
         yield running
 
@@ -32,17 +36,19 @@ def programs(page):
         yield re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
 
 
-def run(text, names, address):
+def run(text, names, server):
     """Runs a program in its page's namespace; returns its output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(text.replace(USUAL, address), "the page", "exec"), names)
+        placed = text.replace(USUAL, server.grpc).replace(USUAL_HTTP, server.http)
+        exec(compile(placed, "the page", "exec"), names)
     return printed.getvalue()
 
 
 def test_the_clients_of_the_readme_are_answered(server):
     names = {}
-    first, cells = (run(text, names, server.grpc) for text in programs(ROOT / "README.md"))
+    first, texts, cells = (run(text, names, server) for text in programs(ROOT / "README.md"))
+    assert len(texts.split(",")) == 4, "a part of a vector"
     assert first == f"{np.ones((2, 16), np.float32)}\n", "the identity"
     hidden, tokens, root = r"\(1, \d+\)", r"\[\[\s*\d+(\s+\d+)*\]\]", r"\(1, \d+\)"
     assert re.fullmatch(f"{hidden}\n{tokens}\n{root}\n", cells), cells
@@ -53,12 +59,17 @@ def test_a_sequence_keeps_its_id_in_a_header(server):
     tokens = triton.InferInput("tokens", [1, 2], "INT64")
     tokens.set_data_from_numpy(np.array([[3, 4]]))
     names = {"client": triton.InferenceServerClient(server.grpc), "inputs": [tokens], "start": True, "end": True}
-    run(text, names, server.grpc)
+    run(text, names, server)
+
+
+def test_openai_s_client_is_answered(server):
+    (text,) = programs(ROOT / "docs" / "text.md")
+    assert re.fullmatch(r"384 \d+\n", run(text, {}, server))
 
 
 def test_no_other_page_shows_python():
     shown = {page.name for page in PAGES if any(programs(page))}
-    assert shown == {"README.md", "deploy.md"}, "each has a test here"
+    assert shown == {"README.md", "deploy.md", "text.md"}, "each has a test here"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,10 +1,12 @@
 """Pipelines: Triton's ensembles, and `pipeline` of model.yaml, as clients see them."""
 
+import json
 import queue
 
 import numpy as np
 import tritonclient.grpc as triton
 from clients import change, eventually, expires, on_page, refused, rows, scrape, statistics, tensor
+from conftest import serving
 from onnx_bytes import model, node, port, scale
 from repository_on_disk import config, write_model
 
@@ -176,6 +178,21 @@ def test_a_model_that_is_reloaded_with_another_signature_is_refused_until_it_fit
     write_model(repository, "double", scale(4), config("double", {"INPUT0": ROWS16}))
     client.load_model("double")
     np.testing.assert_array_equal(infer(client, "diamond", rows(1)), rows(1) * 7)
+
+
+def test_the_trace_of_a_request_has_its_steps(program, tmp_path):
+    repository, file = tmp_path / "repository", tmp_path / "trace.json"
+    repository.mkdir()
+    models(repository)
+    diamond(repository)
+    with serving(repository, f"--trace-config=level=TIMESTAMPS,rate=1,file={file},mode=triton", program=program) as server:
+        with triton.InferenceServerClient(server.grpc) as client:
+            infer(client, "diamond", rows(1))
+    objects = json.loads(file.read_text())
+    named = [entry for entry in objects if "model_name" in entry]
+    assert [entry["model_name"] for entry in named] == ["diamond"], "one trace, of the request"
+    times = {stamp["name"]: stamp["ns"] for entry in objects for stamp in entry.get("timestamps", [])}
+    assert times["REQUEST_START"] <= times["COMPUTE_START"] < times["COMPUTE_END"] <= times["REQUEST_END"]
 
 
 CONDITIONS = """

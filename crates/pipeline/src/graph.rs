@@ -71,6 +71,17 @@ pub(crate) struct GraphStep {
     pub(crate) when: Option<(TensorIx, Condition)>,
 }
 
+impl Runs {
+    /// Returns the name of the model, or the kind of a step of the server.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Served { model, .. } => model,
+            Self::Own(_) => "program",
+            Self::BuiltIn(step) => step.kind(),
+        }
+    }
+}
+
 /// Formats it as messages name it.
 impl fmt::Display for Runs {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,5 @@
-//! The statistics of a pipeline's requests.
+//! The statistics and traces of a pipeline's requests. In a trace, the steps are what cells are in other models: parts
+//! that ran one after the other or side by side.
 
 use std::{
     sync::Arc,
@@ -6,7 +7,12 @@ use std::{
 };
 
 use paternoster_executor::InferError;
-use paternoster_observe::{FailureReason, ModelStats, StepOf, StepTimings};
+use paternoster_observe::{
+    ExecutionTimings, ModelStats, RequestEnd, StepOf, StepTimings, TaskRun,
+    trace::{Parts, RequestTrace},
+};
+
+use super::Pipeline;
 
 /// The record of a request in flight. Dropped before its end, it counts as cancelled.
 #[derive(Debug)]
@@ -19,14 +25,42 @@ pub(crate) struct ObservedRun {
     pub(crate) steps: Arc<StepTimings>,
     /// The request of another pipeline that it is a step of.
     step_of: Option<StepOf>,
+    trace: Option<Arc<RequestTrace>>,
     responses: u32,
     has_ended: bool,
 }
 
 impl ObservedRun {
-    pub(crate) fn begin(stats: &Arc<ModelStats>, counts_executions: bool, rows: u32, step_of: Option<StepOf>) -> Self {
-        let (stats, steps, began) = (Arc::clone(stats), Arc::default(), Instant::now());
-        Self { stats, counts_executions, rows, began, steps, step_of, responses: 0, has_ended: false }
+    pub(crate) fn begin(
+        pipeline: &Pipeline,
+        rows: u32,
+        step_of: Option<StepOf>,
+        trace: Option<Arc<RequestTrace>>,
+    ) -> Self {
+        let began = Instant::now();
+        if let Some(trace) = &trace {
+            trace.submitted(began, Parts::Cells(Arc::clone(&pipeline.step_names)));
+        }
+        Self {
+            stats: Arc::clone(&pipeline.stats),
+            counts_executions: !pipeline.shares_stats,
+            rows,
+            began,
+            steps: Arc::default(),
+            step_of,
+            trace,
+            responses: 0,
+            has_ended: false,
+        }
+    }
+
+    /// Records a step that ran from `started` until now.
+    pub(crate) fn ran(&self, step: usize, started: Instant) {
+        let Some(trace) = &self.trace else { return };
+        let (started_ns, ended_ns) = (nanoseconds(started - self.began), self.elapsed_ns());
+        let timings = ExecutionTimings { compute_infer_ns: ended_ns - started_ns, ..ExecutionTimings::default() };
+        let cell = u16::try_from(step).unwrap_or(u16::MAX);
+        trace.ran(&TaskRun { cell, started_ns, ended_ns, timings, batch_rows: self.rows });
     }
 
     fn elapsed_ns(&self) -> u64 {
@@ -47,9 +81,16 @@ impl ObservedRun {
 
     /// Records the end.
     pub(crate) fn ended(mut self, error: Option<&InferError>) {
+        self.end(error.map_or(RequestEnd::Completed, InferError::end));
+    }
+
+    fn end(&mut self, end: RequestEnd) {
         self.has_ended = true;
         let total_ns = self.elapsed_ns();
-        if let Some(reason) = error.and_then(|error| error.end().failure()) {
+        if let Some(trace) = &self.trace {
+            trace.ended(0, total_ns, end);
+        }
+        if let Some(reason) = end.failure() {
             self.stats.failure(reason, total_ns);
             return;
         }
@@ -67,7 +108,7 @@ impl ObservedRun {
 impl Drop for ObservedRun {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.stats.failure(FailureReason::Canceled, self.elapsed_ns());
+            self.end(RequestEnd::Cancelled);
         }
     }
 }

@@ -54,6 +54,8 @@ pub struct Pipeline {
     pub(crate) kinds: Vec<TensorKind>,
     /// By step: the number of tensors that it waits for.
     pub(crate) waits_for: Vec<usize>,
+    /// By step, for traces.
+    pub(crate) step_names: Arc<[String]>,
     pub(crate) options: PipelineOptions,
     /// Whether its statistics are those of a version that belongs to it, which counts its executions itself.
     pub(crate) shares_stats: bool,
@@ -161,6 +163,7 @@ impl Pipeline {
                 return Err(PipelineFault::Output { output: output.name.clone(), difference });
             }
         }
+        let step_names = graph.steps.iter().map(|step| step.runs.name().to_owned()).collect();
         let waits_for = (0..graph.steps.len()).map(|step| graph.reads(step)).collect();
         // Every tensor is an input or given by a step of the order, and each step is in the order.
         let (kinds, bindings) = (kinds.into_iter().flatten().collect(), bindings.into_iter().flatten());
@@ -175,6 +178,7 @@ impl Pipeline {
             graph,
             kinds,
             waits_for,
+            step_names,
             options,
             shares_stats,
         })

@@ -15,7 +15,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
 use paternoster_model::{InSequence, RequestShape, TensorSpec};
-use paternoster_observe::{StepOf, budget::Reservation, trace::RequestTrace};
+use paternoster_observe::{StepOf, budget::Reservation};
 use tokio::sync::mpsc;
 
 use super::{
@@ -73,7 +73,6 @@ struct Run {
     queue_timeout: Option<Duration>,
     deadline: Option<Instant>,
     sequence: Option<InSequence>,
-    trace: Option<Arc<RequestTrace>>,
     /// Holds the bytes of the tensors that steps gave.
     room: Reservation,
     observed: ObservedRun,
@@ -102,6 +101,7 @@ struct TensorState {
 /// A step whose requests are in flight.
 struct Running {
     binding: Arc<Binding>,
+    started: Instant,
     parts: Parts,
     left: usize,
     results: Vec<Option<Vec<Value>>>,
@@ -170,11 +170,11 @@ impl State {
 impl Run {
     fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
         let InferRequest { rows, inputs, priority, queue_timeout, deadline, sequence, trace, step_of, .. } = request;
-        let observed = ObservedRun::begin(&pipeline.stats, !pipeline.shares_stats, rows, step_of);
+        let observed = ObservedRun::begin(&pipeline, rows, step_of, trace);
         let room = Reservation::none(&pipeline.options.room);
         let state = State::new(&pipeline, inputs);
         let rows = rows as usize;
-        (Self { pipeline, rows, priority, queue_timeout, deadline, sequence, trace, room, observed, sink }, state)
+        (Self { pipeline, rows, priority, queue_timeout, deadline, sequence, room, observed, sink }, state)
     }
 
     /// Runs what is left of a request. A decoupled step runs once all others that can have run; what follows it runs
@@ -198,6 +198,7 @@ impl Run {
                     running[step] = Some(work);
                     continue;
                 }
+                self.observed.ran(step, work.started);
                 let outputs = self.collect(step, work)?;
                 state.give(&pipeline, step, Some(outputs));
             }
@@ -215,7 +216,7 @@ impl Run {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(InferError::Expired);
         }
-        let pipeline = Arc::clone(&self.pipeline);
+        let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
         let (servable, binding) = self.bound(step)?;
         let Some(inputs) = inputs(&binding, state) else {
             state.give(&pipeline, step, None);
@@ -228,7 +229,7 @@ impl Run {
         }
         let Some(servable) = servable else {
             let work = self.built_in(step, inputs, mask, in_flight)?;
-            return Ok(Some(Running { binding, parts: Parts::Joint, left: 1, results: work }));
+            return Ok(Some(Running { binding, started, parts: Parts::Joint, left: 1, results: work }));
         };
         if binding.spec.decoupled {
             state.streams.push(step);
@@ -249,7 +250,7 @@ impl Run {
             }));
         }
         let results = (0..left).map(|_| None).collect();
-        Ok(Some(Running { binding, parts, left, results }))
+        Ok(Some(Running { binding, started, parts, left, results }))
     }
 
     /// Returns the version that a step runs, and how it is bound to it; no version for a built-in step.
@@ -357,7 +358,6 @@ impl Run {
             queue_timeout: self.queue_timeout,
             deadline: self.deadline,
             sequence: self.sequence.clone(),
-            trace: self.trace.clone().filter(|_| self.pipeline.shares_stats),
             step_of: Some(StepOf { timings: Arc::clone(&self.observed.steps), is_served: !self.pipeline.shares_stats }),
             ..InferRequest::new(shape.rows(), inputs)
         })

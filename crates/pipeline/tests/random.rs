@@ -144,10 +144,9 @@ fn graph_of(plans: &[Plan], draw: &mut ChaCha8Rng) -> Graph {
     let mut steps: Vec<Step> = Vec::new();
     for (number, plan) in plans.iter().enumerate() {
         let inputs = plan.operation.inputs().iter().zip(&plan.reads).map(|(name, &tensor)| port(name, tensor));
-        let when = plan.when.map(|(tensor, least)| Condition {
-            tensor: name_of(tensor),
-            test: Test::AtLeast(f64::from(least)),
-        });
+        let when = plan
+            .when
+            .map(|(tensor, least)| Condition { tensor: name_of(tensor), test: Test::AtLeast(f64::from(least)) });
         let runs = Runs::Served { model: plan.name.to_owned(), version: None };
         let step = Step { runs, inputs: inputs.collect(), outputs: vec![port("y", number + 2)], when };
         // The order of the text does not matter.
@@ -262,9 +261,8 @@ async fn random_pipelines_answer_as_their_rows_would_alone() {
         for _ in 0..REQUESTS {
             let rows = draw.random_range(1..=MOST_ROWS);
             large += usize::from(rows > LARGEST_BATCH as usize);
-            let mut input = || -> Vec<Row> {
-                (0..rows).map(|_| [(); WIDTH].map(|()| draw.random_range(-9..15) as f32)).collect()
-            };
+            let mut input =
+                || -> Vec<Row> { (0..rows).map(|_| [(); WIDTH].map(|()| draw.random_range(-9..15) as f32)).collect() };
             let inputs = [input(), input()];
             requests.push(ask(&pipeline, &plans, draw_manner(&mut draw), inputs));
         }
