@@ -206,12 +206,11 @@ impl Repository {
         let (control, model) = (self.control.clone(), name.to_owned());
         let task = tokio::spawn(async move {
             let _place = place;
-            match dependents {
-                true => control.unload_with_models(&model).await,
-                false => {
-                    control.dependencies.remove(&model);
-                    control.unload(&model).await;
-                }
+            if dependents {
+                control.unload_with_models(&model).await;
+            } else {
+                control.dependencies.remove(&model);
+                control.unload(&model).await;
             }
         });
         task.await.map_err(|_| ControlError::ShuttingDown)

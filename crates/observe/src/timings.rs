@@ -71,10 +71,12 @@ impl StepTimings {
             compute_output_ns: self.compute_output_ns.load(Ordering::Relaxed),
         };
         let sum = queue_ns.saturating_add(compute.total_ns());
-        let share = |ns: u64| match sum > total_ns {
+        let share = |ns: u64| {
+            if sum <= total_ns {
+                return ns;
+            }
             // At most `total_ns`, which is a u64.
-            true => (u128::from(ns) * u128::from(total_ns) / u128::from(sum)) as u64,
-            false => ns,
+            (u128::from(ns) * u128::from(total_ns) / u128::from(sum)) as u64
         };
         let compute = ExecutionTimings {
             compute_input_ns: share(compute.compute_input_ns),

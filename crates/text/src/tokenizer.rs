@@ -122,9 +122,12 @@ impl TextTokenizer {
 
     fn encoding(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
         let failed = |fault: tokenizers::Error| TokenizerFault::Failed(fault.to_string());
-        let plain = |text: &str| match self.options.offsets {
-            true => self.tokenizer.encode(text, false),
-            false => self.tokenizer.encode_fast(text, false),
+        let plain = |text: &str| {
+            if self.options.offsets {
+                self.tokenizer.encode(text, false)
+            } else {
+                self.tokenizer.encode_fast(text, false)
+            }
         };
         let mut first = plain(text).map_err(failed)?;
         let mut second = pair.map(plain).transpose().map_err(failed)?;

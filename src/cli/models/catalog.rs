@@ -71,11 +71,11 @@ fn reranker() -> Result<Model, onnx::Error> {
 }
 
 fn urgency() -> Result<Model, onnx::Error> {
-    Ok(zoo::classifier("urgency", 1)?)
+    zoo::classifier("urgency", 1)
 }
 
 fn desk() -> Result<Model, onnx::Error> {
-    Ok(zoo::classifier("desk", 4)?)
+    zoo::classifier("desk", 4)
 }
 
 fn examples() -> Vec<Recipe> {
