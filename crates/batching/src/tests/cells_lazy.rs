@@ -4,8 +4,8 @@ use paternoster_model::unfold::Unfolded;
 
 use super::cellular::{core, done, request, said};
 use crate::{
-    Arrival, CellId, CellKnobs, CellularKnobs, CostPoint, CostTable, Event, Knobs, LaneKnobs, LazyCellKnobs, ModelId,
-    Ns, Policy, SegmentKnobs, StageKnobs,
+    Action, Arrival, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneKnobs,
+    LazyCellKnobs, ModelId, Ns, Policy, SegmentKnobs, StageKnobs,
 };
 
 /// Durations of a task of the encoder and of the decoder, for any number of rows.
@@ -53,7 +53,7 @@ fn launched_beside(newcomers: u64, knobs: Knobs, tasks: u64) -> Vec<String> {
         }
         now += if launched.last().is_some_and(|said| said.contains("cell 0")) { ENCODES } else { DECODES };
         let mut actions = core.step(now, done(task));
-        actions.retain(|action| !matches!(action, crate::Action::WakeAt(_)));
+        actions.retain(|action| !matches!(action, Action::WakeAt(_)));
         core.check().expect("nothing is broken");
         launched.push(said(&actions));
     }
@@ -91,6 +91,36 @@ fn who_would_become_late_goes_on_first_unless_that_costs_the_others_too_much() {
     );
     let said = launched_beside(4, knobs(false, Some(100)), 6);
     assert_eq!(said[3..5], ["#3 cell 0: 1.0 2.0 3.0 4.0", "#4 cell 0: 1.1 2.1 3.1 4.1"], "four wait for one");
+}
+
+#[test]
+fn who_would_become_late_goes_on_first_while_it_still_waits() {
+    // Three requests are decoded together when another one arrives.
+    let next = |until_ns: Option<Ns>| {
+        let mut core = core(knobs(false, Some(10_000)), 1, LaneKnobs::default());
+        let steps = || vec![Unfolded::Steps(2), Unfolded::Steps(4)];
+        let (mut now, mut task) = (0, 0);
+        let mut running = said(&core.step(now, Event::Arrived(request(0, steps()))));
+        (1..3).for_each(|req| drop(core.step(now, Event::Arrived(request(req, steps())))));
+        let mut ends = |core: &mut Core, running: &str| {
+            now += if running.contains("cell 0") { ENCODES } else { DECODES };
+            let mut actions = core.step(now, done(task));
+            actions.retain(|action| !matches!(action, Action::WakeAt(_)));
+            task += 1;
+            (now, said(&actions))
+        };
+        let mut at = 0;
+        while !running.ends_with("cell 1: 0.2 1.2 2.2") {
+            (at, running) = ends(&mut core, &running);
+        }
+        core.step(at, Event::Arrived(Arrival { deadline: until_ns.map(|ns| at + ns), ..request(3, steps()) }));
+        let (_, next) = ends(&mut core, &running);
+        next.split_once(' ').expect("a task is launched").1.to_owned()
+    };
+    let (decodes, encodes) = ("cell 1: 0.3 1.3 2.3", "cell 0: 3.0");
+    assert_eq!(next(None), decodes, "it can spare the time of a step");
+    assert_eq!(next(Some(130)), encodes, "20 have passed, 100 are needed, and a step of the others takes 20");
+    assert_eq!(next(Some(110)), decodes, "it would be late in any case, and takes no other's turn");
 }
 
 #[test]
@@ -132,7 +162,7 @@ fn a_model_with_an_urgent_request_goes_before_another_at_every_step() {
         for task in 0..4 {
             now += if launched.last().is_some_and(|said| said.contains("cell 0")) { ENCODES } else { DECODES };
             let mut actions = core.step(now, done(task));
-            actions.retain(|action| !matches!(action, crate::Action::WakeAt(_)));
+            actions.retain(|action| !matches!(action, Action::WakeAt(_)));
             launched.push(said(&actions));
         }
         launched

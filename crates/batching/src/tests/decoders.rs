@@ -18,6 +18,8 @@ use crate::{
 const MS: Ns = 1_000_000;
 const WARM_UP: u64 = 500;
 const COUNTED: u64 = 3_000;
+/// Differences of shares below this are chance with this number of requests.
+const CHANCE: f64 = 0.005;
 const ROWS: u32 = 64;
 
 /// A model: for a step of the encoder and of the decoder, the time for one row, and what each further row adds; and
@@ -284,8 +286,7 @@ fn lazy_is_no_later_than_without_slack() {
     {
         let late = |knobs| offer(model, knobs, rate, sentences(1.0)).late;
         let (lazy, cells) = (late(model.lazy(ms * MS)), late(model.cells(None, ms * MS)));
-        // Differences below half a per cent are chance with this number of requests.
-        assert!(lazy <= cells + 0.005, "{rate}/s within {ms} ms: {lazy} beside {cells}");
+        assert!(lazy <= cells + CHANCE, "{rate}/s within {ms} ms: {lazy} beside {cells}");
     }
 }
 
@@ -304,7 +305,7 @@ fn at_most_twice_as_many_are_refused_as_would_be_late() {
         let shares = |knobs| offer(TRANSFORMER, knobs, rate, sentences(1.0));
         let (late, with) = (shares(TRANSFORMER.lazy(ms * MS)).late, shares(TRANSFORMER.refusing(ms * MS)));
         assert!(with.refused > 0.0 && with.refused <= 2.0 * late, "{rate}/s within {ms} ms: {with:?} beside {late}");
-        assert!(with.late <= late, "{rate}/s within {ms} ms: {with:?} beside {late}");
+        assert!(with.late <= late + CHANCE, "{rate}/s within {ms} ms: {with:?} beside {late}");
     }
 }
 

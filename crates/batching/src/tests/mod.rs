@@ -25,6 +25,7 @@ mod leases;
 mod look_ahead;
 mod mixed_lengths;
 mod monitor;
+mod newcomers;
 mod oracle;
 mod ordering;
 mod parts;

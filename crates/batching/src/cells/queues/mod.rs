@@ -183,9 +183,12 @@ impl Queues {
 
     /// Whether any node is ready, on any lane.
     pub(super) fn has_ready(&self) -> bool {
-        let mut queues = self.queues.iter();
-        !self.retries.is_empty()
-            || queues.any(|queue| queue.free.nodes > 0 || queue.pinned.iter().any(|(_, ready)| ready.nodes > 0))
+        !self.retries.is_empty() || self.queues.iter().any(Queue::has_ready)
+    }
+
+    /// Whether a node of a type is ready, on any lane.
+    pub(super) fn is_ready(&self, cell: CellId) -> bool {
+        self.queues[usize::from(cell.0)].has_ready()
     }
 
     /// Returns the number of nodes that a lane could run now.
@@ -320,6 +323,10 @@ impl Queue {
     fn new(knobs: &CellKnobs) -> Self {
         let (places, pinned) = (Vec::new(), Vec::new());
         Self { knobs: knobs.clone(), places, live: 0, free: Ready::default(), pinned, running: 0 }
+    }
+
+    fn has_ready(&self) -> bool {
+        self.free.nodes > 0 || self.pinned.iter().any(|(_, ready)| ready.nodes > 0)
     }
 
     fn pinned(&self, lane: LaneId) -> Option<&Ready> {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{Cells, slack::Urgent};
 use crate::{
-    CellId, LaneId, SegmentKnobs, ShapeClass,
+    CellId, LaneId, Ns, SegmentKnobs, ShapeClass,
     cost::{Costs, Quantile},
     graph::NodeCounts,
     version::StepContext,
@@ -78,11 +78,11 @@ impl Steps {
 impl Cells {
     /// Returns the type that a lane runs next: that of a retry, or else the one with the most rows in proportion to
     /// `√(k · F)`, among equals the one that requests run last. Full batches, whose rows gain nothing by waiting, and
-    /// types whose times are unknown go before. Under `lazy`, requests that would become late count more. `waiting` is
-    /// the number of requests that may board, each with at least one node of the first type; `brought` counts nodes of
-    /// other versions that could share a task, by type.
+    /// types whose times are unknown go before; before these, a type that has waited for too long. Under `lazy`,
+    /// requests that would become late count more. `waiting` is the number of requests that may board, each with at
+    /// least one node of the first type; `brought` counts nodes of other versions that could share a task, by type.
     pub(super) fn choose_by_gain(
-        &self,
+        &mut self,
         context: &StepContext<'_>,
         lane: LaneId,
         waiting: u64,
@@ -91,6 +91,7 @@ impl Cells {
         if let Some(cell) = self.cells.queues.first_retry(lane) {
             return Some(cell);
         }
+        self.note_waits(waiting);
         let rows = |cell: CellId| self.rows(cell, lane, waiting, brought);
         let own_rows = |cell: CellId| self.rows(cell, lane, waiting, &[]);
         let ready: SmallVec<[CellId; 4]> = self.types().filter(|cell| own_rows(*cell) > 0).collect();
@@ -99,6 +100,12 @@ impl Cells {
         }
         let costs = &context.version.costs;
         let task_rows = |cell: CellId| rows(cell).min(u64::from(self.most_rows(cell))) as u32;
+        let duration_ns = |cell| costs.predict(cell, task_rows(cell), &ShapeClass::default(), Quantile::Mean);
+        let durations: SmallVec<[(CellId, Option<Ns>); 4]> =
+            ready.iter().map(|&cell| (cell, duration_ns(cell))).collect();
+        if let Some(overdue) = self.waits.overdue(&durations) {
+            return Some(overdue);
+        }
         let urgent = if self.knobs.lazy.is_some() {
             let longest_of_others_ns = |cell: CellId| {
                 let others = ready.iter().filter(|other| **other != cell);
@@ -106,25 +113,33 @@ impl Cells {
                     others.map(|&other| costs.predict(other, task_rows(other), &ShapeClass::default(), Quantile::P99));
                 times.flatten().max().unwrap_or(0)
             };
-            self.urgent(context, longest_of_others_ns)
+            self.urgent(context, waiting, longest_of_others_ns)
         } else {
             Urgent::new()
         };
-        let rank = |cell: CellId| {
-            let Some(share_ns) = self.shared_ns(costs, cell, task_rows(cell)) else { return f64::INFINITY };
+        let rank = |cell: CellId, duration_ns: Option<Ns>| {
+            let Some(share_ns) = self.shared_ns(costs, cell, duration_ns) else { return f64::INFINITY };
             let urgent = urgent.iter().find(|(own, _)| *own == cell).map_or(0, |&(_, requests)| requests);
             if rows(cell) >= u64::from(self.most_rows(cell)) {
                 return f64::INFINITY;
             }
             (rows(cell) as f64 + URGENT_ROWS * f64::from(urgent)) / share_ns.sqrt()
         };
-        let ranked = ready.iter().map(|&cell| (rank(cell), cell));
+        let ranked = durations.iter().map(|&(cell, duration_ns)| (rank(cell, duration_ns), cell));
         ranked.max_by(|one, other| one.0.total_cmp(&other.0).then(one.1.0.cmp(&other.1.0))).map(|(_, cell)| cell)
     }
 
-    /// Returns `k · F` of a type, or `None` as long as its times are unknown.
-    fn shared_ns(&self, costs: &Costs, cell: CellId, task_rows: u32) -> Option<f64> {
-        let least_ns = LEAST_FIXED * costs.predict(cell, task_rows, &ShapeClass::default(), Quantile::Mean)? as f64;
+    /// Notes which types wait: those with ready rows on any lane.
+    fn note_waits(&mut self, waiting: u64) {
+        for cell in self.types() {
+            let joins = cell == self.cells.first() && waiting > 0;
+            self.waits.note(cell, joins || self.cells.queues.is_ready(cell));
+        }
+    }
+
+    /// Returns `k · F` of a type whose task takes `duration_ns`, or `None` as long as its times are unknown.
+    fn shared_ns(&self, costs: &Costs, cell: CellId, duration_ns: Option<Ns>) -> Option<f64> {
+        let least_ns = LEAST_FIXED * duration_ns? as f64;
         let fixed_ns = costs.fixed(cell, &ShapeClass::default())? as f64;
         Some(self.steps.of(cell) * fixed_ns.max(least_ns).max(1.0))
     }

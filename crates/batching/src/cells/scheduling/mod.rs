@@ -4,12 +4,13 @@
 mod gain;
 mod paper;
 mod slack;
+mod waits;
 
 use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use self::{gain::Steps, paper::Round};
+use self::{gain::Steps, paper::Round, waits::Waits};
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::{
     Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
@@ -26,7 +27,7 @@ use crate::{
     version::{StepContext, Tightest, Version},
 };
 
-/// Number of boarded requests, earliest targets first, whose slack is considered.
+/// Number of boarded requests, earliest targets first, and of waiting ones, whose slack is considered.
 const LOOKED_AT: usize = 32;
 
 /// The cells of one version.
@@ -36,6 +37,7 @@ pub(crate) struct Cells {
     knobs: CellularKnobs,
     rounds: Vec<Round>,
     steps: Steps,
+    waits: Waits,
     /// Boarded requests by target, without those that are late; empty if the version has no objective.
     targets: BTreeSet<(Ns, RequestIx)>,
     /// How waiting requests wait for a fuller batch, if they do.
@@ -72,11 +74,13 @@ impl Cells {
         let steps = Steps::new(knobs.cells.len(), &knobs.segments);
         let most = knobs.cells.get(usize::from(cells.first().0)).map_or(1, |cell| cell.max_rows);
         let filling = knobs.window.as_ref().map(|window| Filling::new(most, window));
+        let waits = Waits::new(knobs.cells.len());
         Self {
             cells,
             knobs,
             rounds: Vec::new(),
             steps,
+            waits,
             targets: BTreeSet::new(),
             filling,
             merged: BTreeSet::new(),
@@ -266,6 +270,8 @@ impl Cells {
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
+        let duration_ns = context.version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+        self.waits.launched(cell, duration_ns.unwrap_or(0));
         self.tasks.push(CellTask { id: place.task, cell, nodes, is_retry });
         let bucket = context.version.costs.bucket(cell, rows, &ShapeClass::default());
         let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, (rows, bucket), context.now);
@@ -312,9 +318,14 @@ impl Cells {
     }
 }
 
+/// Returns the waiting requests in the order in which they board.
+fn unboarded<'v>(version: &'v Version, ledger: &'v Ledger) -> impl Iterator<Item = RequestIx> + 'v {
+    version.pending.sub_queues.iter().flat_map(|(_, sub_queue)| sub_queue.iter(ledger))
+}
+
 /// Returns the request that boards next.
 fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
-    version.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
+    unboarded(version, ledger).next()
 }
 
 fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::Cells;
+use super::{Cells, LOOKED_AT, unboarded};
 use crate::{
     CellId, Ns,
     cost::Quantile,
@@ -17,13 +17,27 @@ use crate::{
 pub(super) type Urgent = SmallVec<[(CellId, u32); 4]>;
 
 impl Cells {
-    /// Counts, by the type that they run next, the boarded requests that would become late by a task of another type.
-    /// These are requests whose target can probably be met, but not if they wait for the longest task that could run
-    /// instead. One that would miss its target anyway does not count, and takes no other's.
-    pub(super) fn urgent(&self, context: &StepContext<'_>, longest_of_others_ns: impl Fn(CellId) -> Ns) -> Urgent {
+    /// Counts, by the type that they run next, the requests that would become late by a task of another type: boarded
+    /// ones, and the first of those that could board now, `waiting` in number. These are requests whose target can
+    /// probably be met, but not if they wait for the longest task that could run instead. One that would miss its
+    /// target anyway does not count, and takes no other's.
+    pub(super) fn urgent(
+        &self,
+        context: &StepContext<'_>,
+        waiting: u64,
+        longest_of_others_ns: impl Fn(CellId) -> Ns,
+    ) -> Urgent {
+        let version = &*context.version;
+        let aboard = self
+            .first_targets()
+            .filter_map(|request_ix| self.slack(context, request_ix, &self.nodes_left(version, request_ix)?));
+        let unboarded = unboarded(version, context.ledger).take(LOOKED_AT.min(waiting as usize));
+        let unboarded = unboarded.filter_map(|request_ix| {
+            let nodes = version.graph.nodes(&context.ledger[request_ix].graph, 0, 0, PROBABLY)?;
+            self.slack(context, request_ix, &nodes)
+        });
         let mut urgent = Urgent::new();
-        let slack = self.first_targets().filter_map(|request_ix| self.slack(context, request_ix));
-        for (next, _) in slack.filter(|&(next, slack_ns)| slack_ns < longest_of_others_ns(next)) {
+        for (next, _) in aboard.chain(unboarded).filter(|&(next, slack_ns)| slack_ns < longest_of_others_ns(next)) {
             match urgent.iter_mut().find(|(cell, _)| *cell == next) {
                 Some((_, requests)) => *requests += 1,
                 None => urgent.push((next, 1)),
@@ -32,15 +46,14 @@ impl Cells {
         urgent
     }
 
-    /// Returns the type that a boarded request runs next, and its slack; `None` if it has no steps left, if they are
-    /// unknown, or if it will probably miss its target.
-    fn slack(&self, context: &StepContext<'_>, request_ix: RequestIx) -> Option<(CellId, Ns)> {
+    /// Returns the type that a request runs next, and its slack with `left` nodes to run; `None` if there are none, if
+    /// their times are unknown, or if it will probably miss its target.
+    fn slack(&self, context: &StepContext<'_>, request_ix: RequestIx, left: &NodeCounts) -> Option<(CellId, Ns)> {
         let version = &*context.version;
         let until_ns = version.target(&context.ledger[request_ix]).checked_sub(context.now)?;
-        let left = self.nodes_left(version, request_ix)?;
         let (next, _) = *left.iter().find(|(_, nodes)| *nodes > 0)?;
         let rows = |cell: CellId| self.cells.under_way.min(self.most_rows(cell));
-        let needs_ns = |quantile| time_of(&version.costs, &left, rows, quantile);
+        let needs_ns = |quantile| time_of(&version.costs, left, rows, quantile);
         let can_be_met = needs_ns(Quantile::Mean)? <= until_ns;
         can_be_met.then_some((next, until_ns.saturating_sub(needs_ns(Quantile::P99)?)))
     }
