@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    SimulateArgs, SimulateError,
+    MOST_REQUESTS, SimulateArgs, SimulateError,
     policies::{Asked, Circumstances},
     tables,
 };
@@ -114,6 +114,13 @@ impl<'a> Ask<'a> {
         }
         let recorded = traced.as_ref().map_or(u64::MAX, |lengths| lengths.len() as u64);
         let telling = args.capacity.zip(args.p99_ms).map_or(0.0, |(rate, p99_ms)| rate * p99_ms / MS_PER_S * TOLD_BY);
+        if telling > MOST_REQUESTS as f64 {
+            let message = format!(
+                "--capacity: a growing queue shows after {telling:.0} requests at this rate and --p99-ms: expected at most \
+                 {MOST_REQUESTS}"
+            );
+            return Err(SimulateError::Word(message));
+        }
         let requests = args.requests.max(telling.ceil() as u64).min(recorded);
         let period = match &arrivals {
             Arrivals::Poisson { .. } => 0,

@@ -16,12 +16,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::{ask::Ask, line::Line, output::Sizing, policies::Asked};
 use crate::{
+    batching::knob::DAY_MS,
     report::plot::PlotError,
     simulate::{Figures, Load, Setup, TableError, cores, fewest_devices, on_all_cores, run as play},
     workload::TraceError,
 };
 
 const NS_PER_MS: f64 = 1e6;
+
+/// Most requests of a run.
+const MOST_REQUESTS: u64 = 1_000_000_000;
 
 /// Default loads: low, medium and high (DVABatch section 8.1).
 const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
@@ -56,10 +60,10 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N")]
     pub stages: Option<usize>,
     /// Microseconds that each task takes in addition to the table's time
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
     pub boundary_us: f64,
     /// Microseconds that a task takes longer on a lane that was idle
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
     pub after_idle_us: f64,
     /// Timeline recorded on the device ('--timeline-file' of serve or bench); task times vary, and idle lanes cost, as
     /// in that recording
@@ -71,7 +75,7 @@ pub struct SimulateArgs {
     pub replay: Option<PathBuf>,
     /// Microseconds that a request spends outside queue and device, half of them before; several are quantiles in equal
     /// steps
-    #[arg(long, value_name = "US,…", value_delimiter = ',', value_parser = from_zero)]
+    #[arg(long, value_name = "US,…", value_delimiter = ',', value_parser = microseconds)]
     pub front_us: Vec<f64>,
     /// Largest batch; defaults to that of the table
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -88,17 +92,17 @@ pub struct SimulateArgs {
     /// Rates as shares of the peak that 'window' reaches while requests always wait and are padded to the longest in a
     /// batch ('cellular' for models of cells)
     /// [default: 0.25,0.6,0.9]
-    #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = above_zero, conflicts_with = "rate")]
+    #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = share_of_peak, conflicts_with = "rate")]
     pub load: Vec<f64>,
     /// Rates in requests per second
-    #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = above_zero)]
+    #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = rate)]
     pub rate: Vec<f64>,
     /// CSV file of arrival times in seconds and lengths
     #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "load", "rate", "capacity"])]
     pub trace: Option<PathBuf>,
     /// Requests of each run
     #[arg(long, value_name = "N", default_value_t = 20_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=MOST_REQUESTS))]
     pub requests: u64,
     /// Requests at the beginning of each run that are not counted [default: one in 20]
     #[arg(long, value_name = "N")]
@@ -118,20 +122,20 @@ pub struct SimulateArgs {
     pub lanes: u16,
     /// Microseconds of work that a lane accepts ahead, in up to five tasks; 0 launches a task when the last one has
     /// ended
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
     pub horizon_us: f64,
     /// Number of devices
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub devices: u16,
     /// Latency objective, at which policies aim and whose misses are counted; each of several is a run of its own
-    #[arg(long, value_name = "MS,…", value_delimiter = ',', value_parser = above_zero)]
+    #[arg(long, value_name = "MS,…", value_delimiter = ',', value_parser = milliseconds)]
     pub objective_ms: Vec<f64>,
     /// Find out how many devices carry this many requests per second
-    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "p99_ms")]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "p99_ms")]
     #[arg(conflicts_with_all = ["load", "rate", "devices"])]
     pub capacity: Option<f64>,
     /// Milliseconds within which 99 of 100 requests must stay, for --capacity
-    #[arg(long, value_name = "MS", value_parser = above_zero, requires = "capacity")]
+    #[arg(long, value_name = "MS", value_parser = milliseconds, requires = "capacity")]
     pub p99_ms: Option<f64>,
     /// Most devices that --capacity tries
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -321,12 +325,33 @@ fn progress(steps: u64) -> ProgressBar {
     bar
 }
 
-fn above_zero(given: &str) -> Result<f64, String> {
-    let number = given.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "expected a number above 0".to_owned())
+/// Longest time that flags add to a task or a request, a minute. Sums of longer times could exceed the clock.
+const MOST_US: f64 = 60e6;
+
+/// Bounds of rates, in requests per second; of shares of the peak; and of times, in milliseconds. Gaps between requests
+/// are whole nanoseconds, and a run ends before the clock does.
+const RATES: [f64; 2] = [1e-3, 1e9];
+const LOADS_OF_PEAK: [f64; 2] = [1e-6, 1e3];
+const TIMES_MS: [f64; 2] = [1e-6, DAY_MS as f64];
+
+fn microseconds(given: &str) -> Result<f64, String> {
+    within(given, [0.0, MOST_US])
 }
 
-fn from_zero(given: &str) -> Result<f64, String> {
-    let number = given.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "expected a number from 0".to_owned())
+fn milliseconds(given: &str) -> Result<f64, String> {
+    within(given, TIMES_MS)
+}
+
+fn rate(given: &str) -> Result<f64, String> {
+    within(given, RATES)
+}
+
+fn share_of_peak(given: &str) -> Result<f64, String> {
+    within(given, LOADS_OF_PEAK)
+}
+
+/// Parses a number between two bounds.
+fn within(given: &str, [least, most]: [f64; 2]) -> Result<f64, String> {
+    let number = given.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("expected a number from {least} to {most}"))
 }

@@ -2,6 +2,7 @@
 
 use serde_yaml::{Mapping, Value};
 
+use super::MOST_US;
 use crate::{
     batching::{Knobs, Policy, PolicyKind, Predictor},
     repository::config::{convert, model::PolicyName, policy_text::PolicyText, yaml},
@@ -64,8 +65,9 @@ impl Asked {
         let boundary_us = match batching.remove(BOUNDARY) {
             None => None,
             Some(given) => {
-                let us = given.as_f64().filter(|us| us.is_finite() && *us >= 0.0);
-                Some(us.ok_or_else(|| format!("policy '{name}': {BOUNDARY}: expected a number from 0"))?)
+                let us = given.as_f64().filter(|us| (0.0..=MOST_US).contains(us));
+                let expected = || format!("policy '{name}': {BOUNDARY}: expected a number from 0 to {MOST_US}");
+                Some(us.ok_or_else(expected)?)
             }
         };
         let is_oracle = batching.get("policy").and_then(Value::as_str) == Some(ORACLE);
@@ -196,8 +198,11 @@ mod tests {
         assert_eq!(Asked::read("window").expect("it is a policy").name, "window");
         let refusal = Asked::read("window, stages: few").expect_err("no number");
         assert_eq!(refusal, "policy 'window, stages: few': stages: expected a number");
-        let refusal = Asked::read("window, boundary_us: -1").expect_err("below zero");
-        assert_eq!(refusal, "policy 'window, boundary_us: -1': boundary_us: expected a number from 0");
+        for out_of_range in ["-1", "1e300", ".nan"] {
+            let policy = format!("window, boundary_us: {out_of_range}");
+            let refusal = Asked::read(&policy).expect_err("no task takes so long");
+            assert_eq!(refusal, format!("policy '{policy}': boundary_us: expected a number from 0 to 60000000"));
+        }
     }
 
     #[test]

@@ -217,6 +217,36 @@ fn policies_have_their_own_names_and_stages() {
 }
 
 #[test]
+fn numbers_that_exceed_the_clock_are_refused() {
+    let times = ["--boundary-us", "--after-idle-us", "--front-us", "--horizon-us"];
+    let times = times.map(|flag| (flag, ["-1", "60000001", "1e300", "inf", "NaN"], "from 0 to 60000000"));
+    let rates = ["--rate", "--capacity"];
+    let rates = rates.map(|flag| (flag, ["0", "-1", "1e-300", "1e10", "NaN"], "from 0.001 to 1000000000"));
+    let milliseconds = ["--objective-ms", "--p99-ms"];
+    let milliseconds =
+        milliseconds.map(|flag| (flag, ["0", "-1", "86400001", "1e300", "NaN"], "from 0.000001 to 86400000"));
+    let loads = [("--load", ["0", "-1", "1e-300", "1e300", "NaN"], "from 0.000001 to 1000")];
+    for (flag, numbers, expected) in times.into_iter().chain(rates).chain(milliseconds).chain(loads) {
+        for number in numbers {
+            let given = format!("{flag}={number}");
+            let words = [&["simulate"][..], &RESNET, &[&given]].concat();
+            let refusal = Command::try_parse_from(words).expect_err("it is out of range").to_string();
+            assert!(refusal.contains(&format!("expected a number {expected}")), "{flag} {number}: {refusal}");
+        }
+    }
+    let endless = [&RESNET[..], &["--capacity", "1e6", "--p99-ms", "86400000"]].concat();
+    assert!(refusal(&endless).ends_with("expected at most 1000000000"), "{}", refusal(&endless));
+}
+
+#[test]
+fn the_longest_times_can_be_simulated() {
+    let most = ["--boundary-us", "--after-idle-us", "--front-us", "--horizon-us"].map(|flag| [flag, "60000000"]);
+    let words = [&RESNET[..], most.as_flattened(), &["--rate", "0.001", "--policy", "window"]].concat();
+    let all = lines(&words)[0].figures.all();
+    assert_eq!((all.offered, all.completed), (2 * 285, 2 * 285));
+}
+
+#[test]
 fn a_policy_may_have_a_boundary_of_its_own() {
     let words = ["--rate", "1", "--boundary-us", "5", "--policy", "as given=window"];
     let own = ["--policy", "own=window, boundary_us: 290", "--policy", "one stage=window, stages: 1, boundary_us: 290"];
