@@ -69,7 +69,9 @@ pub fn fold(mut config: pb::ModelConfig, origin: &mut Origin) -> Result<Settings
         return Err(origin.error(&format!("batching.{key}"), unknown_key(key, [])));
     }
     own.name_over(origin)?;
-    Ok(Settings { config, own })
+    let settings = Settings { config, own };
+    settings.refuse_stray_knobs(origin)?;
+    Ok(settings)
 }
 
 /// Adds the text of the parameter [`STRUCTURED`] to the tree of the other parameters.
@@ -285,6 +287,7 @@ pub(super) mod tests {
             ("batching.diversity.operator", "true"),
             ("batching.diversity.operator.threshold", "0.9"),
             ("batching.latency_objective_ms", "50"),
+            ("batching.policy", "diversity"),
             ("engine", "openvino"),
             ("lengths.tokens", "16,64"),
             ("owner", "me"),

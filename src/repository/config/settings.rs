@@ -17,7 +17,10 @@ use super::{
     values::{Parsed, PartName, Symbol},
 };
 use crate::{
-    batching::knob::LengthList,
+    batching::{
+        PolicyKind,
+        knob::{LengthList, given},
+    },
     engine::{OnnxEngine, Precision},
     model::{AxisLength, AxisLengthError, SymbolId},
 };
@@ -54,6 +57,27 @@ impl Settings {
     /// Whether requests belong to sequences.
     pub fn has_sequences(&self) -> bool {
         sequence_batching(&self.config).is_some()
+    }
+
+    /// Whether requests run as cells: they unfold, or belong to sequences.
+    pub fn runs_cells(&self) -> bool {
+        self.has_cells() || self.has_sequences()
+    }
+
+    /// Rejects knobs of a policy where none is named, so that they would have no effect. Where one is named, those of
+    /// others may be there too, for when the name changes.
+    pub(super) fn refuse_stray_knobs(&self, origin: &Origin) -> Result<(), ConfigError> {
+        let auto = PolicyName::Auto;
+        if self.policy().is_some_and(|policy| policy != auto) {
+            return Ok(());
+        }
+        let unfolds = self.runs_cells();
+        let is_stray = |kind: &&PolicyKind| **kind != PolicyKind::Serial && !auto.has_knobs_of(**kind, unfolds);
+        let sections = given(&self.own.batching);
+        let mut strays = PolicyKind::ALL.iter().filter(is_stray).map(|kind| kind.name());
+        let Some(name) = strays.find(|name| sections.iter().any(|section| section == name)) else { return Ok(()) };
+        let message = format!("these knobs need the policy '{name}': give its name in '{POLICY}'");
+        Err(origin.error(&format!("batching.{name}"), message))
     }
 
     /// Whether a request may have any number of responses.

@@ -163,6 +163,13 @@ impl PolicyName {
         }
     }
 
+    /// Whether the knobs of a policy apply where this one is chosen. A model that `unfolds` into cells has the knobs of
+    /// `cellular` under `auto`, which means that policy, and under `lazy`.
+    pub fn has_knobs_of(self, kind: PolicyKind, unfolds: bool) -> bool {
+        let by_cells = unfolds && matches!(self, Self::Auto | Self::Of(PolicyKind::Lazy));
+        self == Self::Of(kind) || by_cells && kind == PolicyKind::Cellular
+    }
+
     /// Whether the policy may wait for preferred batch sizes, up to a delay.
     pub const fn has_window(self) -> bool {
         matches!(self, Self::Auto | Self::Of(PolicyKind::Window))

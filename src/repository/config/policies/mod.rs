@@ -236,8 +236,7 @@ impl Automatic {
         let given = own.stages.as_ref();
         let policy = settings.policy() == Some(PolicyName::Auto);
         let is_asked_for = given.is_some_and(is_auto) || policy && !origin.implies_policy;
-        let unfolds = settings.has_cells() || model_config::sequence_batching(config).is_some();
-        if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || unfolds {
+        if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || settings.runs_cells() {
             return Self::default();
         }
         Self { stages: given.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }

@@ -12,12 +12,17 @@ fn policy(text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
     policy_of(8, text, parameters)
 }
 
-fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+/// Returns the text of such a configuration.
+fn text_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> String {
     let parameters: String = parameters
         .iter()
         .map(|(key, value)| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}\n"))
         .collect();
-    let text = format!("max_batch_size: {max_batch_size} input {{ name: \"x\" }} {text}\n{parameters}");
+    format!("max_batch_size: {max_batch_size} input {{ name: \"x\" }} {text}\n{parameters}")
+}
+
+fn policy_of(max_batch_size: u32, text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+    let text = text_of(max_batch_size, text, parameters);
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     complete::scheduler(&mut config);
     let stages = stages::read(&config, &origin).unwrap();
@@ -316,6 +321,29 @@ fn the_windows_own_knobs_belong_to_the_window() {
 fn knobs_of_other_policies_play_no_part() {
     let elsewhere = [("batching.lazy.reject_late", "true"), ("batching.diversity.input", "true")];
     assert_eq!(named("adaptive", &elsewhere), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
+}
+
+#[test]
+fn knobs_whose_policy_is_not_named_are_refused() {
+    let refused = |parameters: &Parameters| {
+        let text = text_of(8, "", parameters);
+        pbtxt::parse("config.pbtxt", text.as_bytes()).expect_err("they would have no effect").to_string()
+    };
+    let of_lazy = ("batching.lazy.reject_late", "true");
+    let message = "parameters[batching.lazy.reject_late]: these knobs need the policy 'lazy': give its name in \
+                   'batching.policy'";
+    assert_eq!(refused(&[of_lazy]), format!("config.pbtxt:2:12: {message}"), "Triton's batcher has none");
+    assert_eq!(refused(&[("batching.policy", "auto"), of_lazy]), format!("config.pbtxt:3:12: {message}"));
+    for (key, value, name) in [
+        ("batching.diversity.input", "true", "diversity"),
+        ("batching.adaptive.headroom", "0.1", "adaptive"),
+        ("batching.cellular.slots", "9", "cellular"),
+        ("paternoster", "batching: { lazy: { max_depth: 2 } }", "lazy"),
+    ] {
+        let refusal = refused(&[("batching.policy", "auto"), (key, value)]);
+        let expected = format!("these knobs need the policy '{name}': give its name in 'batching.policy'");
+        assert!(refusal.ends_with(&expected), "{key}: {refusal}");
+    }
 }
 
 fn automatic(text: &str) -> (bool, bool) {

@@ -274,26 +274,13 @@ fn sequence_batching(sequences: &Sequences) -> pb::ModelSequenceBatching {
 /// Fills in the scheduler, and removes the knobs of policies that are not chosen. Without `batching` the policy is
 /// `auto`; `complete` decides whether `auto` batches once the largest batch is known.
 fn policy(settings: &mut Settings, origin: &mut Origin) -> Result<(), ConfigError> {
-    let has_sequences = settings.has_sequences();
-    // For a model of cells, auto means cellular, and lazy uses the knobs of cellular too.
-    let unfolds = settings.has_cells() || has_sequences;
+    origin.implies_policy = settings.own.batching.policy.is_none();
+    settings.refuse_stray_knobs(origin)?;
+    let (has_sequences, unfolds) = (settings.has_sequences(), settings.runs_cells());
     let batching = &mut settings.own.batching;
-    origin.implies_policy = batching.policy.is_none();
     let Parsed(chosen) = *batching.policy.get_or_insert(Parsed(PolicyName::Auto));
-    let is_chosen = |kind: PolicyKind| {
-        let by_cells = unfolds && matches!(chosen, PolicyName::Auto | PolicyName::Of(PolicyKind::Lazy));
-        chosen == PolicyName::Of(kind) || by_cells && kind == PolicyKind::Cellular
-    };
-    let is_stray = |name: &&String| {
-        let mut kinds = PolicyKind::ALL.iter().filter(|kind| **kind != PolicyKind::Serial && !is_chosen(**kind));
-        chosen == PolicyName::Auto && kinds.any(|kind| kind.name() == *name)
-    };
-    if let Some(name) = given(&*batching).iter().find(is_stray) {
-        let message = format!("these knobs need 'policy: {name}'; auto has none");
-        return Err(origin.error(&format!("batching.{name}"), message));
-    }
     // The window's section may have the queue's keys, and its place is the queue's.
-    batching.keep_chosen(|kind| kind == PolicyKind::Window || is_chosen(kind));
+    batching.keep_chosen(|kind| kind == PolicyKind::Window || chosen.has_knobs_of(kind, unfolds));
     if has_sequences {
         let message = "a model with sequences has its queue in sequence_batching: move or remove this";
         origin.refuse_if(batching.queueing.is_some(), "batching.queueing", message)?;

@@ -130,7 +130,7 @@ fn broken_yaml_is_refused_with_its_place() {
 fn auto_has_no_window_knobs() {
     assert_eq!(
         refusal_of("batching:\n  window: { max_queue_delay_us: 1 }\n"),
-        "model.yaml:2:3: batching.window: these knobs need 'policy: window'; auto has none"
+        "model.yaml:2:3: batching.window: these knobs need the policy 'window': give its name in 'batching.policy'"
     );
     let serial = read("batching: { policy: serial, window: { max_queue_delay_us: 1, bucket_width: 4 } }");
     assert_eq!(serial.scheduling_choice, None, "the window's knobs wait for the window");
@@ -280,7 +280,7 @@ fn auto_is_cellular_where_there_are_cells() {
     assert_eq!(parameters_of(&format!("{CELL}{knobs}")), pairs(&expected));
     assert_eq!(
         refusal_of(knobs),
-        "model.yaml:1:13: batching.cellular: these knobs need 'policy: cellular'; auto has none"
+        "model.yaml:1:13: batching.cellular: these knobs need the policy 'cellular': give its name in 'batching.policy'"
     );
     assert!(
         refusal_of(&format!("{CELL}batching: {{ cellular: {{ slots: 0 }} }}"))
