@@ -143,8 +143,16 @@ fn nodes(
                 let message = "without 'until' every request takes max_steps: remove this, or say what ends the loop";
                 return Err(("expected_steps".to_owned(), message.to_owned()));
             }
+            let max_steps = expression("max_steps", &decode.max_steps)?;
+            // Where the limit follows from lengths of inputs, it is known only when a request arrives.
+            if let (Some(expected), Some(most)) = (expected_steps, max_steps.value(&|_| None))
+                && u64::from(expected) > most
+            {
+                let message = format!("expected at most {most}, the max_steps, but found {expected}");
+                return Err(("expected_steps".to_owned(), message));
+            }
             // The number of steps only has an upper bound, so the length of what the loop emits is unknown.
-            (Nodes::Decode { max_steps: expression("max_steps", &decode.max_steps)?, until, expected_steps }, None)
+            (Nodes::Decode { max_steps, until, expected_steps }, None)
         }
         Segment::Tree(tree) => {
             let children = table.map_or(0, |table| table.input);

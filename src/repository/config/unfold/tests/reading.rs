@@ -25,9 +25,12 @@ const fn emitted(segment: usize, emit: usize) -> Tensor {
 
 #[test]
 fn the_steps_of_a_decoder_may_be_expected() {
-    let text = changed(TRANSLATE, "max_steps:", "expected_steps: 30\n    max_steps:");
-    let nodes = &sound(&text).segments[1].nodes;
-    assert!(matches!(nodes, Nodes::Decode { expected_steps: Some(30), .. }), "{nodes:?}");
+    let in_terms_of_lengths = changed(TRANSLATE, "max_steps:", "expected_steps: 30\n    max_steps:");
+    let max_steps = "\"2 * len(encoder.all) + 50\"";
+    for text in [&in_terms_of_lengths, &changed(&in_terms_of_lengths, max_steps, "30")] {
+        let nodes = &sound(text).segments[1].nodes;
+        assert!(matches!(nodes, Nodes::Decode { expected_steps: Some(30), .. }), "{nodes:?}");
+    }
 }
 
 #[test]

@@ -59,6 +59,16 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
         ),
         (
             "max_steps: \"2 * len(encoder.all) + 50\"",
+            "max_steps: 29\n    expected_steps: 30",
+            "f:25:5: unfold[1].decode.expected_steps: expected at most 29, the max_steps, but found 30",
+        ),
+        (
+            "max_steps: \"2 * len(encoder.all) + 50\"",
+            "max_steps: 4 * 7\n    expected_steps: 30",
+            "f:25:5: unfold[1].decode.expected_steps: expected at most 28, the max_steps, but found 30",
+        ),
+        (
+            "max_steps: \"2 * len(encoder.all) + 50\"",
             "max_steps: 1.5",
             "f:24:5: unfold[1].decode.max_steps: expected a number of steps, or an expression such as \"len(tokens) \
              + 1\", but found 1.5",
