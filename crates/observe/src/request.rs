@@ -133,7 +133,7 @@ impl ObservedRequest {
         if step == 0 {
             self.answered(version, now_ns);
         }
-        version.stats.response(step, false, &self.timings.compute);
+        version.stats.response(step, &self.timings.compute);
     }
 
     /// Records the first response of a request, or its only one.

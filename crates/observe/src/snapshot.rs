@@ -83,7 +83,7 @@ pub struct ResponseStats {
     pub success: Tally,
     /// Always zero: a failed response ends its request, which counts as failed.
     pub fail: Tally,
-    /// Final responses without outputs.
+    /// Always zero: no backend reports responses without outputs.
     pub empty_response: Tally,
     /// Always zero: a cancelled request counts as failed.
     pub cancel: Tally,

@@ -218,10 +218,10 @@ impl ModelStats {
         *self.meta.lock() = meta;
     }
 
-    /// Records the `step`-th response of a decoupled request, counted from 0 (`empty`: the final one without outputs).
-    pub fn response(&self, step: u32, empty: bool, timings: &ExecutionTimings) {
+    /// Records the `step`-th response of a decoupled request, counted from 0. The flag that ends a stream is none, even
+    /// where it is sent by itself, as with Triton's backend `repeat`.
+    pub fn response(&self, step: u32, timings: &ExecutionTimings) {
         let position = (step as usize).min(MOST_STEPS - 1);
-        let whole_ns = timings.compute_infer_ns + timings.compute_output_ns;
 
         let mut totals = self.totals.lock();
         let steps = &mut totals.stats.response_stats;
@@ -229,13 +229,9 @@ impl ModelStats {
             steps.resize(position + 1, ResponseStats::default());
         }
         let response = &mut steps[position];
-        if empty {
-            response.empty_response.add(whole_ns);
-        } else {
-            response.compute_infer.add(timings.compute_infer_ns);
-            response.compute_output.add(timings.compute_output_ns);
-            response.success.add(whole_ns);
-        }
+        response.compute_infer.add(timings.compute_infer_ns);
+        response.compute_output.add(timings.compute_output_ns);
+        response.success.add(timings.compute_infer_ns + timings.compute_output_ns);
     }
 
     /// Records the first response of a decoupled request, `ns` after its admission.

@@ -92,15 +92,12 @@ fn last_inference_is_the_wall_clock_of_the_last_execution() {
 #[test]
 fn responses_count_by_position_and_deep_ones_at_the_last() {
     let stats = ModelStats::default();
-    stats.response(0, false, &EXECUTION);
-    stats.response(1, true, &EXECUTION);
-    stats.response(5_000_000, false, &EXECUTION);
+    stats.response(0, &EXECUTION);
+    stats.response(5_000_000, &EXECUTION);
 
     let steps = stats.snapshot().response_stats;
     assert_eq!(steps[0].success, Tally { count: 1, ns: 55 });
-    assert_eq!(steps[0].empty_response, Tally::default());
-    assert_eq!(steps[1].empty_response.count, 1);
-    assert_eq!(steps[1].compute_infer.count, 0, "an empty response computed nothing");
+    assert_eq!(steps[1].success.count, 0, "no request had a second response");
     assert_eq!(steps.len(), MOST_STEPS, "the number of positions is bounded");
     assert_eq!(steps[MOST_STEPS - 1].success.count, 1);
 }
@@ -158,7 +155,7 @@ fn every_snapshot_adds_up_while_threads_record() {
 #[test]
 fn a_snapshot_serialises_as_tritons_http_endpoint_writes_it() {
     let stats = ModelStats::default();
-    stats.response(0, false, &EXECUTION);
+    stats.response(0, &EXECUTION);
     stats.execution(2, &EXECUTION);
     let json = serde_json::to_value(stats.snapshot()).expect("plain data serialises");
     assert_eq!(json["response_stats"]["0"]["success"], serde_json::json!({ "count": 1, "ns": 55 }));
