@@ -42,16 +42,6 @@ pub trait Device {
     /// If there is no such buffer, or it is in use, as far as the device can detect that.
     fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError>;
 
-    /// Marks the contents of rows as obsolete: reading them before they are written again is a fault from the next
-    /// operation on. Only devices that detect such faults implement this.
-    ///
-    /// # Errors
-    /// If there is no such region.
-    fn poison(&mut self, region: &Region) -> Result<(), DeviceError> {
-        let _ = region;
-        Ok(())
-    }
-
     /// Makes everything issued to `stream` from now on wait for the ticket.
     ///
     /// # Errors

@@ -140,6 +140,16 @@ impl Sim {
         Ok(())
     }
 
+    /// Marks the contents of rows as obsolete: reading them before they are written again is a fault.
+    ///
+    /// # Errors
+    /// If there is no such region.
+    pub fn poison(&mut self, region: &Region) -> Result<(), DeviceError> {
+        self.check(region)?;
+        self.buffers.get_mut(region.buffer)?.poison(&region.rows);
+        Ok(())
+    }
+
     /// Poisons the rows of a region that an abandoned launch was to write, unless another has written them since.
     ///
     /// # Errors
@@ -349,12 +359,6 @@ impl Device for Sim {
         let rows = (0..held.capacity()).into();
         held.check(buffer, &rows, Accessor::Host, AccessKind::Write, &self.host)?;
         self.buffers.remove(buffer).map(drop)
-    }
-
-    fn poison(&mut self, region: &Region) -> Result<(), DeviceError> {
-        self.check(region)?;
-        self.buffers.get_mut(region.buffer)?.poison(&region.rows);
-        Ok(())
     }
 
     fn wait(&mut self, stream: StreamId, ticket: Ticket) -> Result<(), DeviceError> {
