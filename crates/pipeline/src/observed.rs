@@ -74,7 +74,7 @@ impl ObservedRun {
             self.stats.first_response(total_ns);
         }
         if is_stream {
-            self.stats.response(self.responses, false, &self.steps.within(total_ns).compute);
+            self.stats.response(self.responses, &self.steps.within(total_ns).compute);
         }
         self.responses = self.responses.saturating_add(1);
     }
