@@ -75,6 +75,7 @@ impl Kind {
                 priority: 1,
                 kind: Some(CellKind(0)),
                 buckets: Box::default(),
+                chunks: None,
             }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;

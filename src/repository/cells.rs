@@ -10,6 +10,7 @@ use super::{
     LoadAttempt, LoadRequest, StageRequest, TrialLimits,
     config::{
         lengths::CellLengths,
+        nearest::suggestion,
         unfold::{CellPorts, CellTensor, UnfoldRequest},
     },
     opening::Opener,
@@ -22,13 +23,15 @@ use crate::{
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
         Dims, ModelSpec, SymbolId, TensorSpec, element_count,
-        unfold::{Nodes, Unfolding},
+        unfold::{Nodes, Segment, Unfolding},
     },
     onnx::{Port, PortDim, Signature},
 };
 
-/// Length of every varying dimension of the example.
+/// Length of every varying dimension of the example. Of the steps of a program that runs several at a time, the first
+/// runs alone.
 const EXAMPLE_LENGTH: i64 = 2;
+const EXAMPLE_STEPS: i64 = 3;
 
 /// Most bytes of the example's inputs.
 const MAX_EXAMPLE_BYTES: usize = 1 << 30;
@@ -120,6 +123,11 @@ impl CellGraph {
     /// Names a tensor that is not a tensor of the protocol or lacks the batch.
     pub(super) fn new(signature: &Signature, tensors: &BTreeMap<String, CellTensor>) -> Result<Self, String> {
         let mut graph = Self::default();
+        let ports = || signature.inputs.iter().chain(&signature.outputs).map(|port| port.name.as_str());
+        if let Some(name) = tensors.keys().find(|name| !ports().any(|port| port == name.as_str())) {
+            let hint = suggestion(name, ports());
+            return Err(format!("batch_axes.{name}: the program has no such input or output{hint}"));
+        }
         for port in &signature.inputs {
             let (tensor, batch) = tensor(port, &mut graph.axes, true, tensors.get(&port.name))?;
             graph.ports.inputs.push(tensor);
@@ -208,7 +216,9 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Re
     });
     let tree = trees.next_back();
     let width = |table: usize| spec.inputs[table].dims.get(1).copied().unwrap_or(0);
-    let length = tree.map_or(EXAMPLE_LENGTH, |(table, most)| (width(table) + 1).min(i64::from(most)));
+    let has_chunks = unfolding.segments.iter().any(Segment::runs_chunks);
+    let length = if has_chunks { EXAMPLE_STEPS } else { EXAMPLE_LENGTH };
+    let length = tree.map_or(length, |(table, most)| (width(table) + 1).min(i64::from(most)));
     let (mut left, mut memory) = (MAX_EXAMPLE_BYTES, Vec::new());
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| {
         let dims = input.dims.iter().map(|&dim| if dim < 0 { length } else { dim });

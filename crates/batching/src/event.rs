@@ -70,7 +70,8 @@ pub struct Lease {
     pub pair: u16,
 }
 
-/// Consecutive rows of one request. For a version that unfolds requests into cells: one node.
+/// Consecutive rows of one request. For a version that unfolds requests into cells: one row of the task, which runs one
+/// node, or several consecutive steps of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSpan {
     /// The request.
@@ -78,7 +79,7 @@ pub struct RowSpan {
     /// First row within the request, or the number of the node. Nodes are counted over all segments of the request; a
     /// loop whose end depends on outcomes counts with its maximum number of steps.
     pub start: u32,
-    /// Number of rows.
+    /// Number of rows, or of the steps that a row of cells runs.
     pub count: u32,
     /// Place of the first row in the batch: its row in every buffer that the batch leases.
     pub at: u32,
@@ -100,6 +101,11 @@ pub struct RowSpan {
 impl RowSpan {
     /// The slot of rows that keep no state: rows of versions whose requests run in batches.
     pub const NO_SLOT: u32 = u32::MAX;
+
+    /// Returns the number of rows that it takes in the batch.
+    pub fn rows(&self) -> u32 {
+        if self.slot == Self::NO_SLOT { self.count } else { 1 }
+    }
 
     /// Returns one row of the span.
     pub(super) fn row(&self, row: u32) -> Self {
@@ -265,7 +271,7 @@ pub struct Task {
 impl Task {
     /// Returns the number of rows without padding.
     pub fn row_count(&self) -> u32 {
-        self.rows.iter().map(|span| span.count).sum()
+        self.rows.iter().map(RowSpan::rows).sum()
     }
 }
 

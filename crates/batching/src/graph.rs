@@ -106,8 +106,9 @@ pub(super) fn time_of(
     quantile: Quantile,
 ) -> Option<Ns> {
     let nodes = nodes.iter().map(|&(cell, times)| {
-        let latency_ns = costs.predict(cell, rows(cell).max(1), &ShapeClass::default(), quantile)?;
-        Some((latency_ns, times))
+        // Steps that a task may run together count as one node.
+        let (class, times) = costs.tasks_of(cell, times);
+        Some((costs.predict(cell, rows(cell).max(1), &class, quantile)?, times))
     });
     nodes.collect::<Option<SmallVec<[(Ns, u32); 4]>>>().map(single_input_exec_time)
 }

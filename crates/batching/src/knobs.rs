@@ -63,6 +63,9 @@ pub struct CellularKnobs {
     /// Let requests that would become late veto tasks of types that they do not need, as in LazyBatching. Not used with
     /// `paper`.
     pub lazy: Option<LazyCellKnobs>,
+    /// Longest predicted time of a task that runs several steps of its rows; `None`: as long as the gain says. A single
+    /// step may take longer.
+    pub max_chunk_ns: Option<Ns>,
 }
 
 impl Default for CellularKnobs {
@@ -79,6 +82,7 @@ impl Default for CellularKnobs {
             sequences: None,
             window: None,
             lazy: None,
+            max_chunk_ns: None,
         }
     }
 }
@@ -117,6 +121,18 @@ pub struct CellKnobs {
     /// If the largest is below `max_rows`, it limits batches instead. Empty: any size runs unpadded, as on the CPU. A
     /// shared task uses a size of the version that leads it.
     pub buckets: Box<[u32]>,
+    /// How a task may run several consecutive steps of each of its rows. `None`: the cell runs one step at a time. Only
+    /// segments of steps may have such a type.
+    pub chunks: Option<ChunkKnobs>,
+}
+
+/// How tasks run several steps of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkKnobs {
+    /// Whether rows with different numbers of steps share a task, because the cell receives the number of each.
+    pub is_padded: bool,
+    /// Most rows times steps of a task, as memory bounds them; a task of single steps is always allowed.
+    pub most_row_steps: u32,
 }
 
 impl CellKnobs {

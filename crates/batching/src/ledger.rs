@@ -100,6 +100,8 @@ pub(super) struct InFlightTask {
     pub(super) group: GroupIx,
     /// Rows of this version and cell.
     pub(super) own_rows: u32,
+    /// Nodes that these run, or the rows themselves.
+    pub(super) own_nodes: u32,
     /// Rows of the whole task, including those of other versions.
     pub(super) rows: u32,
     /// Rows of the executed batch, padding included.
@@ -113,7 +115,7 @@ pub(super) struct InFlightTask {
 impl InFlightTask {
     /// Creates a newly launched task that has rows of this group only.
     pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, (rows, bucket): (u32, u32), launched: Ns) -> Self {
-        Self { task, lane, group, own_rows: rows, rows, bucket, launched, is_followed: false }
+        Self { task, lane, group, own_rows: rows, own_nodes: rows, rows, bucket, launched, is_followed: false }
     }
 
     /// Returns the group's share of the task's device time, in proportion to its rows.

@@ -67,7 +67,7 @@ pub use event::{
     Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,
+    CellKind, CellKnobs, CellularKnobs, ChunkKnobs, LazyCellKnobs, PartOrder, PriorityLevel, QueueKnobs, QueueSettings,
     QueueingKnobs, QueueingSettings, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
 };
 pub use policy::*;

@@ -166,6 +166,10 @@ impl Version {
         };
         let has_buckets = buckets.iter().any(|buckets| !buckets.is_empty());
         let graph = Graph::new(buckets.len(), cellular.map(|cellular| cellular.segments.as_slice()));
+        let is_chunked = |cell: usize| {
+            let cells = cellular.map_or(&[][..], |cellular| &cellular.cells);
+            cells.get(cell).is_some_and(|cell| cell.chunks.is_some())
+        };
         let sequences = cellular.and_then(|cellular| cellular.sequences).map(Sequences::new);
         let max_rows = knobs.max_rows();
         let Requirements { costs, targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
@@ -187,7 +191,8 @@ impl Version {
             max_rows,
             max_in_flight: knobs.max_in_flight.max(1),
             objective_ns: knobs.objective_ns,
-            costs: Costs::new(&buckets, max_rows, knobs.latencies.as_ref()),
+            costs: Costs::new(&buckets, max_rows, knobs.latencies.as_ref())
+                .with_chunks(is_chunked, knobs.latencies.as_ref()),
             graph,
             learned: 0,
             learns: costs || knobs.objective_ns.is_some() || has_buckets,

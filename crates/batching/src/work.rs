@@ -40,8 +40,9 @@ impl Work {
 
     /// Notifies the policy of an arrival in a sub-queue.
     pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: &Request) {
-        if let Self::Batches(batches) = self {
-            batches.policy.arrived(now, sub_queue, request);
+        match self {
+            Self::Batches(batches) => batches.policy.arrived(now, sub_queue, request),
+            Self::Cells(cells) => cells.arrived(),
         }
     }
 

@@ -72,7 +72,7 @@ impl Job {
     pub(super) fn member_of_row(&self, row: u32) -> Option<ReqId> {
         let mut end = 0;
         let member = self.members.iter().find(|member| {
-            end += member.span.count;
+            end += member.span.rows();
             row < end
         });
         member.map(|member| member.span.req)
@@ -105,7 +105,7 @@ impl Job {
     fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
         let mut versions: SmallVec<[(&ModelStats, u32); 2]> = SmallVec::new();
         for (stats, _, members) in self.by_cell() {
-            let own = members.iter().map(|member| member.span.count).sum();
+            let own = members.iter().map(|member| member.span.rows()).sum();
             match versions.iter_mut().find(|(known, _)| std::ptr::eq(*known, stats)) {
                 Some((_, rows)) => *rows += own,
                 None => versions.push((stats, own)),
@@ -135,7 +135,7 @@ impl Job {
     /// whole batch.
     pub(super) fn detach_replies(&self, outputs: &mut Outputs) {
         let rows = self.task.row_count();
-        let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();
+        let is_kept = |member: &Member| member.span.rows() * SMALL_PART <= rows && member.payload.waits_behind_others();
         for (member, response) in self.members.iter().zip(&mut outputs.responses) {
             if is_kept(member) {
                 response.detach();

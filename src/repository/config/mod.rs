@@ -24,7 +24,7 @@ pub mod latencies;
 pub mod lengths;
 pub mod model;
 pub mod model_config;
-mod nearest;
+pub mod nearest;
 mod origin;
 pub mod parameters;
 pub mod pbtxt;

@@ -12,7 +12,7 @@ pub(super) fn alternatives(words: &[&str]) -> String {
 }
 
 /// Returns `; did you mean 'x'?` with the candidate nearest to `word`, or an empty text if none is near.
-pub(super) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+pub fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|candidate| format!("; did you mean '{candidate}'?")).unwrap_or_default()
 }
 

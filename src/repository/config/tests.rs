@@ -263,7 +263,9 @@ fn segments() -> impl Strategy<Value = String> {
             ("as", Some("x".to_owned())),
             ("carry", Some(format!("{{ \"{port}\": \"{port}\" }}"))),
             ("start", Some(format!("{{ \"{port}\": {start} }}"))),
-            ("reverse", reverse),
+            ("reverse", reverse.clone()),
+            // As good as any coin.
+            ("chunk", reverse.map(|_| "{ lengths: n }".to_owned())),
             ("steps", steps),
             ("emit", Some(format!("{{ all: \"all({port})\", last: \"last({port})\" }}"))),
         ];

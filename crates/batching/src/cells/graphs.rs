@@ -79,19 +79,21 @@ impl CellGraphs {
         under_way.sort_unstable();
         let counted = aboard == under_way && aboard.len() == self.under_way as usize;
         hold!(counted, "requests in slots {aboard:?} are aboard, but {under_way:?} are under way");
-        self.check_slots(in_flight)?;
+        let in_flight: Vec<&NodeRow> = in_flight.collect();
+        self.check_slots(&in_flight)?;
         for (ix, journey) in self.journeys.iter().filter(|(_, journey)| !journey.is_over) {
             let is_there = |subgraph: &SubgraphIx| self.queues.is_of(*subgraph, ix as JourneyIx);
             let there = journey.subgraphs.iter().filter(is_there);
             let (there, open) = (there.filter(|&ix| self.queues.holds(ix)).count(), journey.subgraphs.open());
             hold!(there == open as usize, "a request counts {open} queued subgraphs of {there}");
         }
+        self.check_order(in_flight)?;
         self.queues.check(retried.filter(|row| self.is_live(row)))
     }
 
     /// Each request holds as many slots as it needs, no slot is held twice, and rows in flight name slots of their own
     /// requests.
-    fn check_slots<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
+    fn check_slots(&self, in_flight: &[&NodeRow]) -> Result<(), String> {
         for (ix, journey) in &self.journeys {
             let (held, needs) = (journey.slots.len(), slots(&journey.graph));
             hold!(held == needs as usize, "journey {ix} holds {held} slots, and needs {needs}");
@@ -102,6 +104,24 @@ impl CellGraphs {
             let journey = self.journeys.get(row.of.journey as usize);
             let slot = journey.and_then(|journey| journey.slots.get(which));
             hold!(slot == Some(&row.slot), "{row:?} is in flight in a slot that its request does not hold");
+        }
+        Ok(())
+    }
+
+    /// The steps of a chain that are in flight or run again follow one another up to the last that was submitted, so
+    /// that each is taken once and in order. What a lane runs again counts as in flight.
+    fn check_order(&self, in_flight: Vec<&NodeRow>) -> Result<(), String> {
+        let again = self.queues.retries().filter(|row| self.is_live(row));
+        let mut rows: Vec<&NodeRow> = in_flight.into_iter().filter(|row| self.is_live(row)).chain(again).collect();
+        rows.sort_unstable_by_key(|row| (row.subgraph, row.node));
+        for of_subgraph in rows.chunk_by(|one, other| one.subgraph == other.subgraph) {
+            let nodes = &self.queues.get(of_subgraph[0].subgraph).nodes;
+            if !matches!(nodes, Nodes::Steps { .. }) || nodes.has_ended() {
+                continue;
+            }
+            let follows = of_subgraph.windows(2).all(|pair| pair[0].last() + 1 == pair[1].node);
+            let last = of_subgraph.last().map(|row| row.last() + 1);
+            hold!(follows && last == Some(nodes.submitted()), "{of_subgraph:?} are not the latest steps of {nodes:?}");
         }
         Ok(())
     }
@@ -221,7 +241,7 @@ impl CellGraphs {
     ) -> SmallVec<[RequestIx; 8]> {
         for (at, row) in rows.iter().enumerate() {
             if is_last(at) && self.counts(row) {
-                self.took_steps(row, row.node + 1);
+                self.took_steps(row, row.last() + 1);
                 self.queues.end_loop(row.subgraph);
             }
         }
@@ -289,7 +309,7 @@ impl CellGraphs {
     /// done.
     fn passed(&mut self, row: &NodeRow) -> bool {
         if !self.queues.get(row.subgraph).nodes.has_ended() {
-            self.took_steps(row, row.node + 1);
+            self.took_steps(row, row.last() + 1);
         }
         let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);

@@ -12,7 +12,7 @@ mod ready;
 mod scheduling;
 mod slots;
 
-pub(super) use self::scheduling::{Cells, Place, predict};
+pub(super) use self::scheduling::{Cells, Place, longest, predict};
 
 #[cfg(test)]
 mod tests;

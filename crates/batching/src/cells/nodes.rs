@@ -75,6 +75,24 @@ impl Nodes {
         }
     }
 
+    /// Returns the number of steps that are not submitted.
+    pub(super) fn left(&self) -> u32 {
+        match self {
+            Self::Steps { next, steps, .. } => steps - next,
+            Self::One { .. } | Self::Inner { .. } => 0,
+        }
+    }
+
+    /// Submits up to `more` further steps, which run together with the one that was submitted last, and returns their
+    /// number.
+    pub(super) fn submit_more(&mut self, more: u32) -> u32 {
+        let more = more.min(self.left());
+        if let Self::Steps { next, .. } = self {
+            *next += more;
+        }
+        more
+    }
+
     /// Marks the inputs that a node provides as available.
     pub(super) fn release_parents(&mut self, node: u32) {
         let Self::Inner { topology, ready, unfinished, .. } = self else { return };
@@ -87,8 +105,8 @@ impl Nodes {
         }
     }
 
-    /// Takes back a submitted node that failed. Nodes that were submitted because of it are taken back too, and
-    /// returned.
+    /// Takes back a submitted node that failed, of several steps the last. Nodes that were submitted because of it are
+    /// taken back too, and returned.
     pub(super) fn take_back(&mut self, failed: u32) -> Vec<u32> {
         match self {
             Self::Steps { next, .. } => {

@@ -5,7 +5,7 @@ use super::{
     queues::NodeRow,
     scheduling::{CellTask, Cells},
 };
-use crate::{End, Next, Ns, RowOutcome, ShapeClass, TaskId, ledger::InFlightTask, version::StepContext};
+use crate::{End, Next, Ns, RowOutcome, TaskId, cost::class_of, ledger::InFlightTask, version::StepContext};
 
 impl Cells {
     // ## running => (ready again | ended), row by row
@@ -17,7 +17,8 @@ impl Cells {
         took_ns: Ns,
     ) {
         let Some(task) = self.take_completed(context, in_flight) else { return };
-        context.version.learn(task.cell, in_flight.rows, in_flight.bucket, &ShapeClass::default(), took_ns);
+        self.chunks.ran(took_ns);
+        context.version.learn(task.cell, in_flight.rows, in_flight.bucket, &class_of(task.steps), took_ns);
         for (at, row) in task.nodes.iter().enumerate() {
             let RowOutcome { next, emitted } = RowOutcome::of_row(outcomes, at);
             // Skips rows without effect, and rows whose request has ended or restarted since the launch.

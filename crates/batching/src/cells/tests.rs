@@ -13,7 +13,7 @@ const OTHER: LaneId = LaneId(1);
 const SLOTS: u32 = 100;
 
 fn cell(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: 1, priority, kind: None, buckets: Box::default() }
+    CellKnobs { max_rows, min_followup: 1, priority, kind: None, buckets: Box::default(), chunks: None }
 }
 
 fn chain(max_rows: u32) -> CellGraphs {

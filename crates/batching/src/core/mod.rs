@@ -173,13 +173,14 @@ impl Core {
 
     fn completed(&mut self, task: TaskId, rows: &[RowOutcome], actions: &mut Actions) {
         let (in_flight_tasks, used_ns) = self.take_completed(task);
+        let nodes = in_flight_tasks.iter().map(|in_flight| in_flight.own_nodes).sum();
         let mut outcomes = rows;
         for in_flight in &in_flight_tasks {
             let own;
             // A shared task reports its rows in order: each version takes the outcomes of its own rows.
             (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows as usize));
             self.with_group(in_flight.group, actions, |work, context| {
-                context.version.ran(in_flight.rows, used_ns);
+                context.version.ran(nodes, used_ns);
                 work.complete(context, in_flight, own, used_ns);
             });
         }

@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 
 use super::Core;
 use crate::{
-    Action, Actions, CellId, CellKind, LaneId, Ns, ShapeClass,
+    Action, Actions, CellId, CellKind, LaneId, Ns,
     arbiter::Lane,
-    cells::{Place, predict},
+    cells::{Place, longest, predict},
+    cost::class_of,
     group::Group,
     ids::GroupIx,
 };
@@ -80,6 +81,7 @@ impl Core {
     ) -> Option<Ns> {
         let Some(Action::Launch(task)) = actions.last() else { return predicted_ns };
         let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.row_count());
+        let steps = longest(&task.rows);
         let entry = &self.groups[group];
         // A retry runs sealed: after a failure it must not take in requests that did not fail.
         let is_sealed = entry.work.cells().is_some_and(|cells| cells.is_retry(id));
@@ -97,8 +99,8 @@ impl Core {
             }
             let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
             let Some(cells) = work.cells_mut() else { continue };
-            let place = Place { lane: lane.id, task: id, at: rows };
-            let joined = cells.add_to_task(&mut context, place, cell, most.min(largest) - rows);
+            let place = Place { lane: lane.id, task: id, at: rows, steps: Some(steps) };
+            let joined = cells.add_to_task(&mut context, place, cell, most.min(largest) - rows, &[]);
             if !joined.is_empty() {
                 most = most.min(largest);
                 rows += joined.len() as u32;
@@ -108,12 +110,12 @@ impl Core {
         if candidates.is_empty() {
             return predicted_ns;
         }
-        let bucket = self.groups[group].version.costs.bucket(cell, rows, &ShapeClass::default());
+        let bucket = self.groups[group].version.costs.bucket(cell, rows, &class_of(steps));
         self.ledger.shared(id, rows, bucket);
         if let Some(Action::Launch(task)) = actions.get_mut(at) {
             task.rows.extend(candidates);
             task.bucket.rows = bucket;
         }
-        predict(&self.groups[group].version, &lane, cell, rows)
+        predict(&self.groups[group].version, &lane, cell, rows, steps)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every policy asks [`Costs`] how long something takes, and the executor's measured times correct it. A `stage` rounds
 //! rows up to the bucket that they run in, and has a `curve`: a monotone surface over rows and length. An `estimate` is
-//! one known time of a curve. `law` predicts sizes that never ran, from padded tokens. `parts` searches for the sizes
-//! in which a batch should run.
+//! one known time of a curve. `law` predicts sizes that never ran, from padded tokens, and `steps` those of cells that
+//! run several steps of each row. `parts` searches for the sizes in which a batch should run.
 
 mod axis;
 mod curve;
@@ -11,10 +11,12 @@ mod estimate;
 mod law;
 mod parts;
 mod stage;
+mod steps;
 
 use smallvec::SmallVec;
 
-use self::stage::Stage;
+pub(super) use self::steps::StepTerms;
+use self::{stage::Stage, steps::StepLaw};
 use super::{CellId, Ns, ShapeClass};
 
 /// Profiled latencies of a pipeline, as plain data.
@@ -67,6 +69,31 @@ impl Costs {
         Self { stages: buckets.iter().enumerate().map(stage).collect() }
     }
 
+    /// Lets these cells have tasks of several steps; the steps are the length of the shape class.
+    pub(super) fn with_chunks(mut self, is_chunked: impl Fn(usize) -> bool, given: Option<&CostTable>) -> Self {
+        for (number, stage) in self.stages.iter_mut().enumerate().filter(|(number, _)| is_chunked(*number)) {
+            let mut steps = StepLaw::default();
+            for point in given.and_then(|table| table.stages.get(number)).into_iter().flatten() {
+                steps.learn(point.rows, point.length, point.took_ns as f64);
+            }
+            stage.steps = Some(steps);
+        }
+        self
+    }
+
+    /// Returns the terms of the time of a cell whose tasks run several steps, if any has run.
+    pub(super) fn step_terms(&self, cell: CellId) -> Option<StepTerms> {
+        self.stages.get(usize::from(cell.0))?.steps.as_ref()?.terms()
+    }
+
+    /// Returns the shape class and the number of the tasks in which a row runs so many steps of a cell: a single one if
+    /// its tasks run several steps.
+    pub(super) fn tasks_of(&self, cell: CellId, steps: u32) -> (ShapeClass, u32) {
+        let stage = self.stages.get(usize::from(cell.0));
+        let is_chunked = stage.is_some_and(|stage| stage.steps.is_some());
+        if is_chunked { (class_of(steps), steps.min(1)) } else { (ShapeClass::default(), steps) }
+    }
+
     /// Returns the number of stages.
     pub(super) fn stages(&self) -> u16 {
         self.stages.len() as u16
@@ -85,7 +112,7 @@ impl Costs {
     /// outlier moves an average by an eighth at most.
     pub(super) fn learn(&mut self, stage: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
         if let Some(stage) = self.stages.get_mut(usize::from(stage.0)) {
-            stage.curve.learn(rows, bucket, length_of(class), took_ns as f64);
+            stage.learn(rows, bucket, length_of(class), took_ns as f64);
         }
     }
 
@@ -240,6 +267,11 @@ impl Costs {
 /// Returns the length of a shape class: the product of its padded lengths, 1 if it has none.
 pub(super) fn length_of(class: &ShapeClass) -> u64 {
     class.0.iter().fold(1_u64, |product, &length| product.saturating_mul(u64::from(length.max(1))))
+}
+
+/// Returns the shape class of a task that runs so many steps of each row.
+pub(super) fn class_of(steps: u32) -> ShapeClass {
+    ShapeClass((steps > 1).then_some(steps).into_iter().collect())
 }
 
 fn whole_ns(ns: f64) -> Ns {

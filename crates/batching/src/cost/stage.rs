@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{CostPoint, curve::Curve};
+use super::{CostPoint, curve::Curve, steps::StepLaw};
 
 /// The times of one stage by executed size.
 ///
@@ -12,6 +12,8 @@ use super::{CostPoint, curve::Curve};
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     pub(super) curve: Curve,
+    /// Of a cell whose tasks run several steps: their times. The curve then only tells how runs spread.
+    pub(super) steps: Option<StepLaw>,
     /// Ascending; empty: any size is executed unpadded.
     buckets: SmallVec<[u32; 8]>,
 }
@@ -25,7 +27,15 @@ impl Stage {
         let curve = Curve::new(buckets.is_empty().then_some(max_rows));
         let usable = points.iter().filter(|point| point.rows > 0);
         let points = usable.map(|point| (point.rows, point.length.max(1), point.took_ns as f64)).collect();
-        Self { curve: curve.profiled(points), buckets }
+        Self { curve: curve.profiled(points), steps: None, buckets }
+    }
+
+    /// Corrects the times by one run.
+    pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
+        self.curve.learn(rows, bucket, length, took_ns);
+        if let Some(steps) = &mut self.steps {
+            steps.learn(rows, length, took_ns.max(1.0));
+        }
     }
 
     /// Returns the size in which a batch of `rows` is executed: the cheapest bucket that holds it; the smallest one if
@@ -45,6 +55,9 @@ impl Stage {
     /// Returns the predicted time in nanoseconds, or `None` if no time is known. More rows than the largest bucket
     /// holds take proportionally longer.
     pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
+        if let Some(steps) = &self.steps {
+            return steps.terms().map(|terms| terms.run_ns(f64::from(rows.max(1)), length.max(1) as f64));
+        }
         let full = self.buckets.last().copied().filter(|&largest| rows > largest);
         let Some(largest) = full else { return self.curve.predict(self.bucket(rows, length), length) };
         self.curve.predict(largest, length).map(|ns| ns * f64::from(rows) / f64::from(largest))
@@ -62,6 +75,9 @@ impl Stage {
     /// Returns the part of a run's time that does not grow with rows. It is the smaller of two estimates: how much less
     /// the second row of a batch takes than the first, and the line through the latest runs.
     pub(super) fn fixed_ns(&self, length: u64) -> Option<f64> {
+        if let Some(steps) = &self.steps {
+            return steps.terms().map(|terms| terms.fixed_ns + length.max(1) as f64 * terms.step_ns);
+        }
         let of_two = 2.0 * self.predict(1, length)? - self.predict(2, length)?;
         Some(of_two.min(self.curve.law.fixed_ns()?).max(0.0))
     }

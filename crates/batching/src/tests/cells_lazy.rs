@@ -13,7 +13,8 @@ const ENCODES: Ns = 10;
 const DECODES: Ns = 20;
 
 fn knobs(reject_late: bool, objective_ns: Option<Ns>) -> Knobs {
-    let cell = CellKnobs { max_rows: 4, min_followup: 1, priority: 1, kind: None, buckets: Box::default() };
+    let cell =
+        CellKnobs { max_rows: 4, min_followup: 1, priority: 1, kind: None, buckets: Box::default(), chunks: None };
     let policy = Policy::Cellular(CellularKnobs {
         cells: vec![cell.clone(), cell],
         segments: vec![SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }],

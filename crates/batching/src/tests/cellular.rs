@@ -19,7 +19,7 @@ use crate::{
 const MODEL: ModelId = ModelId(0);
 
 pub(super) fn cell(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: 1, priority, kind: None, buckets: Box::default() }
+    CellKnobs { max_rows, min_followup: 1, priority, kind: None, buckets: Box::default(), chunks: None }
 }
 
 pub(super) fn cellular(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32) -> Knobs {

@@ -65,7 +65,14 @@ impl Translator {
     }
 
     fn cells(&self, lazy: Option<LazyCellKnobs>, objective_ns: Ns) -> Knobs {
-        let cell = CellKnobs { max_rows: ROWS, min_followup: 16, priority: 1, kind: None, buckets: Box::default() };
+        let cell = CellKnobs {
+            max_rows: ROWS,
+            min_followup: 16,
+            priority: 1,
+            kind: None,
+            buckets: Box::default(),
+            chunks: None,
+        };
         let encoder = if self.has_steps {
             SegmentKnobs::Steps { cell: CellId(0) }
         } else {

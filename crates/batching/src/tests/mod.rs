@@ -11,6 +11,7 @@ mod cell_retries;
 mod cells_gain;
 mod cells_lazy;
 mod cellular;
+mod chunks;
 mod cost;
 mod deadlocks;
 mod decoders;

@@ -12,7 +12,14 @@ const IDLE: Ns = 100;
 
 fn knobs(max_sequences: u32, max_rows: u32) -> Knobs {
     let policy = Policy::Cellular(CellularKnobs {
-        cells: vec![CellKnobs { max_rows, min_followup: 1, priority: 1, kind: None, buckets: Box::default() }],
+        cells: vec![CellKnobs {
+            max_rows,
+            min_followup: 1,
+            priority: 1,
+            kind: None,
+            buckets: Box::default(),
+            chunks: None,
+        }],
         segments: vec![SegmentKnobs::Steps { cell: CellId(0) }],
         slots: 100,
         sequences: Some(SequenceKnobs { max_sequences, max_idle_ns: IDLE }),

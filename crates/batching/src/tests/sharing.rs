@@ -11,7 +11,14 @@ use crate::{
 const KIND: CellKind = CellKind(7);
 
 fn cellular(max_rows: &[u32], kinds: &[Option<CellKind>]) -> CellularKnobs {
-    let cell = |(&max_rows, &kind)| CellKnobs { max_rows, min_followup: 1, priority: 1, kind, buckets: Box::default() };
+    let cell = |(&max_rows, &kind)| CellKnobs {
+        max_rows,
+        min_followup: 1,
+        priority: 1,
+        kind,
+        buckets: Box::default(),
+        chunks: None,
+    };
     let cells: Vec<CellKnobs> = max_rows.iter().zip(kinds).map(cell).collect();
     let segments = (0..cells.len() as u16).map(|cell| SegmentKnobs::Steps { cell: CellId(cell) }).collect();
     CellularKnobs { cells, segments, slots: 9, ..CellularKnobs::default() }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use paternoster_batching::SequenceNo;
 use paternoster_model::{
     CorrelationId, DataType, Dims, InSequence,
-    unfold::{Control, Emitted, NodeType, Tensor, Topology, Unfolded, Which},
+    unfold::{Control, Emitted, NodeType, Segment, Tensor, Topology, Unfolded, Which},
 };
 use paternoster_observe::budget::Exhausted;
 use smallvec::SmallVec;
@@ -70,8 +70,10 @@ enum Values {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodePlace {
     pub(crate) segment: usize,
-    /// The step, or the node of the tree.
+    /// The step, or the node of the tree; of several steps the first.
     pub(crate) node: usize,
+    /// Number of steps that run together, from that one on; 1 for other nodes.
+    pub(crate) steps: usize,
     /// Maximum number of nodes of the segment.
     pub(crate) nodes: usize,
 }
@@ -243,7 +245,7 @@ impl Journey {
         let segment = self.starts.partition_point(|&start| start <= number).checked_sub(1)?;
         let end = *self.starts.get(segment + 1)?;
         let start = self.starts[segment];
-        Some(NodePlace { segment, node: (number - start) as usize, nodes: (end - start) as usize })
+        Some(NodePlace { segment, node: (number - start) as usize, steps: 1, nodes: (end - start) as usize })
     }
 
     /// Returns the index of a node's cell.
@@ -259,7 +261,12 @@ impl Journey {
 
     /// Returns the inputs and the cell of a node's type.
     pub(crate) fn node_type(&self, place: NodePlace) -> &NodeType {
-        &self.programs.unfolding.segments[place.segment].types[self.role(place)]
+        &self.segment(place).types[self.role(place)]
+    }
+
+    /// Returns the segment of a node.
+    pub(crate) fn segment(&self, place: NodePlace) -> &Segment {
+        &self.programs.unfolding.segments[place.segment]
     }
 
     /// Whether a segment is a tree.
@@ -369,25 +376,12 @@ impl Journey {
     /// # Errors
     /// If rows of one tensor differ in their dimensions, or exceed `max_bytes`.
     pub(crate) fn keep(&self, place: NodePlace, output: usize, row: Row, max_bytes: usize) -> Result<(), String> {
-        match &mut self.left.lock()[place.segment].values[output] {
+        let values = &mut self.left.lock()[place.segment].values[output];
+        match values {
             Values::Last(last) => *last = Some(row),
-            Values::Steps { dims, data, last } => {
-                if last.is_none() {
-                    *dims = row.dims.clone();
-                } else if *dims != row.dims {
-                    return Err(format!("its rows have the dims {:?}, those before them {dims:?}", row.dims));
-                }
-                if data.len() + row.len > max_bytes {
-                    return Err(format!(
-                        "its steps so far leave {} bytes: expected at most {max_bytes} (--max-output-bytes)",
-                        data.len() + row.len
-                    ));
-                }
-                let so_far = std::mem::take(data).try_into_mut();
-                let mut all = so_far.unwrap_or_else(|shared| BytesMut::from(&*shared));
-                all.extend_from_slice(row.as_slice());
-                *data = all.freeze();
-                *last = Some(row);
+            Values::Steps { .. } => {
+                let all = row.clone();
+                return values.append(all.as_slice(), row, max_bytes);
             }
             // A copy, because nodes may wait long for others and a shared row would keep the whole task's memory.
             Values::Nodes(nodes) => {
@@ -398,6 +392,30 @@ impl Journey {
             Values::Joined { .. } => return Err("a node runs behind the end of its segment".to_owned()),
         }
         Ok(())
+    }
+
+    /// Stores the values of an output for all steps of a node, as [`Self::keep`] does those of each.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub(crate) fn keep_steps(
+        &self,
+        place: NodePlace,
+        output: usize,
+        rows: &Row,
+        max_bytes: usize,
+    ) -> Result<(), String> {
+        // A copy, because a part would keep the memory of all steps of the whole task.
+        let latest = rows.clone().part(place.steps - 1, place.steps).copied();
+        let values = &mut self.left.lock()[place.segment].values[output];
+        match values {
+            Values::Steps { .. } => values.append(rows.as_slice(), latest, max_bytes),
+            Values::Last(last) => {
+                *last = Some(latest);
+                Ok(())
+            }
+            Values::Nodes(_) | Values::Joined { .. } => Err("a node runs behind the end of its segment".to_owned()),
+        }
     }
 
     /// Builds the reply of a request whose nodes have all run.
@@ -436,6 +454,28 @@ impl Values {
             Self::Last(last) | Self::Steps { last, .. } | Self::Joined { last, .. } => last.as_ref(),
             Self::Nodes(_) => None,
         }
+    }
+
+    /// Appends the values of steps, of which there may be `max_bytes` in all, to those of all steps.
+    fn append(&mut self, rows: &[u8], latest: Row, max_bytes: usize) -> Result<(), String> {
+        let Self::Steps { dims, data, last } = self else { return Ok(()) };
+        if last.is_none() {
+            *dims = latest.dims.clone();
+        } else if *dims != latest.dims {
+            return Err(format!("its rows have the dims {:?}, those before them {dims:?}", latest.dims));
+        }
+        if data.len() + rows.len() > max_bytes {
+            return Err(format!(
+                "its steps so far leave {} bytes: expected at most {max_bytes} (--max-output-bytes)",
+                data.len() + rows.len()
+            ));
+        }
+        let so_far = std::mem::take(data).try_into_mut();
+        let mut all = so_far.unwrap_or_else(|shared| BytesMut::from(&*shared));
+        all.extend_from_slice(rows);
+        *data = all.freeze();
+        *last = Some(latest);
+        Ok(())
     }
 
     /// Joins all rows along a new first axis. For a tree, `root` is the node that counts as the last.

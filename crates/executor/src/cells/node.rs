@@ -22,12 +22,22 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the node with this number of a request, to run as a cell of `programs`.
+    /// Returns the node with this number of a request, or so many steps from it on, to run as a cell of `programs`.
     ///
     /// # Errors
     /// If the request has no such node, or if the node belongs to another cell.
-    pub(crate) fn of(journey: &'a Journey, number: u32, programs: &CellPrograms, cell: usize) -> Result<Self, String> {
+    pub(crate) fn of(
+        journey: &'a Journey,
+        (number, steps): (u32, u32),
+        programs: &CellPrograms,
+        cell: usize,
+    ) -> Result<Self, String> {
         let place = journey.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
+        let place = NodePlace { steps: steps as usize, ..place };
+        let most = if journey.segment(place).runs_chunks() { place.nodes - place.node } else { 1 };
+        if !(1..=most).contains(&place.steps) {
+            return Err(format!("a task has {steps} steps of a request from node {number} on, expected 1 to {most}"));
+        }
         let own = journey.node_type(place).cell;
         if !journey.programs.runs_as(own, programs, cell) {
             return Err(format!("node {number} of a request is of cell {own}"));
@@ -41,7 +51,7 @@ impl<'a> Node<'a> {
     }
 
     pub(crate) fn segment(&self) -> &'a Segment {
-        &self.journey.programs.unfolding.segments[self.place.segment]
+        self.journey.segment(self.place)
     }
 
     /// Returns an input of the node.
@@ -59,6 +69,10 @@ impl<'a> Node<'a> {
             Source::Whole(tensor) | Source::Rows(tensor) => whole(*tensor),
             Source::Step { of, reversed } => {
                 let (dims, data) = journey.tensor(*of)?;
+                if self.segment().runs_chunks() {
+                    return rows_of(&dims, &data, place, *reversed)
+                        .map_err(|fault| format!("input '{}' {fault}", spec.name));
+                }
                 let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
                 row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
             }
@@ -66,6 +80,7 @@ impl<'a> Node<'a> {
                 let (dims, _) = journey.tensor(*tensor)?;
                 Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
+            Source::Steps => Ok(own(&length(spec, place.steps as i64))),
             Source::Grown { output } => {
                 let mut dims = Dims::from_slice(&[place.node as i64]);
                 dims.extend_from_slice(&spec.dims[1..]);
@@ -126,14 +141,34 @@ impl<'a> Node<'a> {
         }
         let role = self.journey.role(self.place);
         for keep in &self.journey.programs.keeps[self.place.segment] {
-            if let Some(row) = row(keep.outputs[role]) {
+            let Some(row) = row(keep.outputs[role]) else { continue };
+            if self.is_of_steps(keep.outputs[0]) {
+                let row = self.own_steps(row)?;
+                self.journey.keep_steps(self.place, keep.outputs[0], &row, max_bytes)?;
+            } else {
                 self.journey.keep(self.place, keep.outputs[0], row, max_bytes)?;
             }
         }
         Ok(())
     }
 
-    /// Builds the response of a node that streams one, from the rows that `row` returns; `None` for other nodes.
+    /// Whether an output has the values of all steps that run together.
+    fn is_of_steps(&self, output: usize) -> bool {
+        let segment = self.segment();
+        segment.runs_chunks() && !segment.carries(output)
+    }
+
+    /// Cuts an output that has the values of several steps back to those of the node.
+    fn own_steps(&self, row: Row) -> Result<Row, String> {
+        let steps = self.place.steps;
+        match row.dims.first() {
+            Some(&found) if found >= steps as i64 => Ok(row.first(steps)),
+            _ => Err(format!("an output has the dims {:?}, expected at least {steps} steps", row.dims.as_slice())),
+        }
+    }
+
+    /// Builds the response of a node that streams one, with the values of all steps that ran together, from the rows
+    /// that `row` returns; `None` for other nodes.
     pub(crate) fn response(&self, row: impl Fn(usize) -> Option<Row>) -> Option<Response> {
         let (segment, programs) = (self.segment(), &self.journey.programs);
         if !segment.streams || self.is_past_the_end() {
@@ -144,10 +179,17 @@ impl<'a> Node<'a> {
             let emit = &segment.emits[emitted.emit];
             let keep = keeps.iter().find(|keep| keep.outputs[0] == emit.output);
             let row = row(keep.map_or(emit.output, |keep| keep.outputs[role]))?;
-            let mut dims = Dims::new();
-            if emit.which == Which::All {
-                dims.push(1);
-            }
+            let (mut dims, steps) = (Dims::new(), self.place.steps);
+            let row = match (self.is_of_steps(emit.output), emit.which) {
+                (true, Which::All) if segment.runs_backwards() => backwards(&self.own_steps(row).ok()?, steps),
+                (true, Which::All) => self.own_steps(row).ok()?,
+                (true, Which::Last) => self.own_steps(row).ok()?.part(steps - 1, steps),
+                (false, Which::All) => {
+                    dims.push(1);
+                    row
+                }
+                (false, Which::Last) => row,
+            };
             dims.extend_from_slice(&row.dims);
             Some(self.journey.output(&dims, Bytes::copy_from_slice(row.as_slice())))
         });
@@ -167,6 +209,27 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
         return Err(format!("has no row {number}, but {rows}"));
     }
     Ok(Row::alone(dims, data).part(number, rows))
+}
+
+/// Returns the rows of a tensor along its first axis that the steps of a node read, in the order in which they run.
+fn rows_of(dims: &Dims, data: &Bytes, place: NodePlace, reversed: bool) -> Result<Row, String> {
+    let NodePlace { node, steps, nodes, .. } = place;
+    let rows = dims.first().and_then(|&rows| usize::try_from(rows).ok()).unwrap_or(0);
+    let first = if reversed { nodes - node - steps } else { node };
+    if first + steps > rows {
+        return Err(format!("has no row {}, but {rows}", first + steps - 1));
+    }
+    let len = data.len() / rows;
+    let mut own = dims.clone();
+    own[0] = steps as i64;
+    let own = Row { dims: own, of: data.clone(), at: first * len, len: steps * len };
+    Ok(if reversed { backwards(&own, steps) } else { own })
+}
+
+/// Returns the rows that a row consists of along its first axis, from the last to the first.
+fn backwards(row: &Row, rows: usize) -> Row {
+    let bytes: Vec<u8> = row.as_slice().rchunks((row.len / rows).max(1)).flatten().copied().collect();
+    Row::alone(row.dims.clone(), bytes.into())
 }
 
 /// Encodes a length in the cell's datatype.

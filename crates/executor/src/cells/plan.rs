@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use paternoster_batching::{CellId, CellKind, CellKnobs, SegmentKnobs, StageKnobs};
+use paternoster_batching::{CellId, CellKind, CellKnobs, ChunkKnobs, SegmentKnobs, StageKnobs};
 use paternoster_engine::{Program, ProgramPort};
 use paternoster_model::{
     DataType, ModelSpec, TensorSpec,
@@ -36,6 +36,8 @@ pub(crate) struct Cell {
     pub(crate) pads: SmallVec<[bool; 8]>,
     /// Nodes of cells of the same kind may share a run.
     pub(crate) kind: Option<CellKind>,
+    /// How a run takes several steps of each row, if it does.
+    chunks: Option<ChunkKnobs>,
 }
 
 /// An output of a segment's nodes that is read later.
@@ -61,14 +63,27 @@ impl CellPrograms {
         let keeps = unfolding.segments.iter().map(|segment| keeps(&unfolding, segment));
         let keeps = keeps.collect::<Result<Vec<_>, String>>()?;
         let cells = unfolding.cells.iter().zip(programs).enumerate().map(|(number, (spec, program))| {
-            let nodes = unfolding.segments.iter().flat_map(|segment| &segment.types);
-            let nodes: SmallVec<[&NodeType; 4]> = nodes.filter(|nodes| nodes.cell == number).collect();
+            let nodes =
+                unfolding.segments.iter().flat_map(|segment| segment.types.iter().map(move |own| (segment, own)));
+            let nodes: SmallVec<[(&Segment, &NodeType); 4]> = nodes.filter(|(_, own)| own.cell == number).collect();
+            let is_of_steps =
+                |output| nodes.iter().all(|(segment, _)| segment.runs_chunks() && !segment.carries(output));
             // Otherwise the length of an output would depend on the other nodes of the run.
-            let is_cut =
-                |(output, spec): (usize, &TensorSpec)| is_cut_back(spec) || !has_length(&unfolding, number, output);
+            let is_cut = |(output, spec): (usize, &TensorSpec)| {
+                is_cut_back(spec)
+                    || (is_of_steps(output) && is_fixed_behind_the_first(spec))
+                    || !has_length(&unfolding, number, output)
+            };
             let is_cut = spec.outputs.iter().enumerate().all(is_cut);
-            let pads = |input: usize| is_cut && nodes.iter().all(|nodes| receives_length(nodes, input));
-            Cell::new(spec, program, (0..spec.inputs.len()).map(pads).collect())
+            let pads = |(input, spec): (usize, &TensorSpec)| {
+                is_cut && nodes.iter().all(|(segment, own)| receives_length(segment, own, input, spec))
+            };
+            let pads = spec.inputs.iter().enumerate().map(pads).collect();
+            let chunks = nodes.iter().any(|(segment, _)| segment.runs_chunks()).then(|| ChunkKnobs {
+                is_padded: nodes.iter().all(|(_, own)| own.inputs.contains(&Source::Steps)),
+                most_row_steps: most_row_steps(spec),
+            });
+            Cell::new(spec, program, pads, chunks)
         });
         Ok(Self { cells: cells.collect(), keeps, unfolding, most_steps: MOST_STEPS })
     }
@@ -124,12 +139,13 @@ impl CellPrograms {
 
     /// Returns the settings of the unfolding for the core: its cell types and its segments.
     pub fn knobs(&self) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) {
-        let cell = |(spec, Cell { kind, .. }): (&CellSpec, &Cell)| CellKnobs {
+        let cell = |(spec, Cell { kind, chunks, .. }): (&CellSpec, &Cell)| CellKnobs {
             max_rows: spec.max_rows.max(1),
             min_followup: spec.min_followup,
             priority: spec.priority,
             kind: *kind,
             buckets: Box::default(),
+            chunks: *chunks,
         };
         let id = |nodes: &NodeType| CellId(nodes.cell as u16);
         let segments = self.unfolding.segments.iter().map(|segment| match (&segment.types[..], &segment.nodes) {
@@ -156,14 +172,14 @@ impl CellPrograms {
 }
 
 impl Cell {
-    fn new(spec: &CellSpec, program: Arc<dyn Program>, pads: SmallVec<[bool; 8]>) -> Self {
+    fn new(spec: &CellSpec, program: Arc<dyn Program>, pads: SmallVec<[bool; 8]>, chunks: Option<ChunkKnobs>) -> Self {
         let kind = program.origin().map(|origin| {
             let mut hash = Sha256::new_with_prefix(origin);
-            hash.update(format!("{:?} {:?} {pads:?}", spec.inputs, spec.outputs));
+            hash.update(format!("{:?} {:?} {pads:?} {chunks:?}", spec.inputs, spec.outputs));
             let digest: [u8; 32] = hash.finalize().into();
             CellKind(digest[..16].iter().fold(0, |kind, byte| kind << 8 | u128::from(*byte)))
         });
-        Self { program, pads, kind }
+        Self { program, pads, kind, chunks }
     }
 }
 
@@ -171,6 +187,24 @@ impl Cell {
 fn is_cut_back(output: &TensorSpec) -> bool {
     let symbol = output.symbols.first().copied().flatten();
     output.dims.iter().enumerate().all(|(axis, dim)| *dim >= 0 || (axis == 0 && symbol.is_some()))
+}
+
+/// Whether all axes of a tensor but the first are fixed.
+fn is_fixed_behind_the_first(tensor: &TensorSpec) -> bool {
+    tensor.dims.iter().skip(1).all(|dim| *dim >= 0)
+}
+
+/// Most bytes of what a run of several steps reads and writes, padding included.
+const MAX_CHUNK_BYTES: usize = 64 << 20;
+
+/// Returns most rows times steps of a run of several steps.
+fn most_row_steps(cell: &CellSpec) -> u32 {
+    let step_bytes = |tensor: &TensorSpec| {
+        let elements = tensor.dims.iter().fold(1_usize, |count, &dim| count.saturating_mul(dim.max(1) as usize));
+        elements.saturating_mul(tensor.datatype.size_bytes().unwrap_or(1))
+    };
+    let bytes = cell.inputs.iter().chain(&cell.outputs).map(step_bytes).fold(1, usize::saturating_add);
+    u32::try_from(MAX_CHUNK_BYTES / bytes).unwrap_or(u32::MAX)
 }
 
 /// Whether anything depends on how long an output of a cell is: a reply has it, or a node reads it whole or for each of
@@ -214,7 +248,10 @@ fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>
 }
 
 /// Whether the cell receives the length of this input.
-fn receives_length(nodes: &NodeType, input: usize) -> bool {
+fn receives_length(segment: &Segment, nodes: &NodeType, input: usize, spec: &TensorSpec) -> bool {
+    if segment.runs_chunks() && matches!(nodes.inputs[input], Source::Step { .. }) {
+        return is_fixed_behind_the_first(spec) && nodes.inputs.contains(&Source::Steps);
+    }
     let grows = matches!(nodes.inputs[input], Source::Grown { .. });
     nodes.inputs.iter().any(|source| match source {
         Source::GrownLength => grows,

@@ -26,8 +26,8 @@ pub(crate) struct CellTask<'a> {
     /// The programs of the version that leads the task.
     pub(crate) programs: &'a CellPrograms,
     pub(crate) cell: usize,
-    /// Each node's request, and its number in the request.
-    pub(crate) nodes: &'a [(&'a Journey, u32)],
+    /// Each node's request, its number in the request, and the number of steps that it runs.
+    pub(crate) nodes: &'a [(&'a Journey, u32, u32)],
     pub(crate) buffers: &'a Arc<BufferPool>,
     pub(crate) stop: &'a StopSignal,
 }
@@ -106,7 +106,10 @@ impl<'a> CellTask<'a> {
     }
 
     fn run_cell(&self, cell: &CellSpec) -> Result<TaskOutput, String> {
-        let nodes = self.nodes.iter().map(|&(journey, number)| Node::of(journey, number, self.programs, self.cell));
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|&(journey, number, steps)| Node::of(journey, (number, steps), self.programs, self.cell));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
         let mut rows: Vec<NodeRows> = Vec::with_capacity(nodes.len());

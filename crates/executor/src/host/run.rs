@@ -54,10 +54,10 @@ impl HostTask {
     }
 
     fn run_cell(&self, programs: &CellPrograms, on: RunContext<'_>) -> Result<TaskOutput, String> {
-        let mut nodes: SmallVec<[(&Journey, u32); 32]> = SmallVec::with_capacity(self.job.members.len());
+        let mut nodes: SmallVec<[(&Journey, u32, u32); 32]> = SmallVec::with_capacity(self.job.members.len());
         for member in &self.job.members {
             let Some(journey) = member.journey.as_deref() else { return Err("a request has not unfolded".to_owned()) };
-            nodes.push((journey, member.span.start));
+            nodes.push((journey, member.span.start, member.span.count));
         }
         let cell = usize::from(self.job.task.cell.0);
         CellTask { programs, cell, nodes: &nodes, buffers: on.buffers, stop: on.stop }.run()

@@ -93,8 +93,8 @@ pub(crate) fn run_alone(
             return Err("the requests were asked to stop".to_owned());
         }
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;
-        let nodes: Vec<(&Journey, u32)> =
-            task.rows.iter().map(|row| (&journeys[row.req.0 as usize], row.start)).collect();
+        let nodes: Vec<(&Journey, u32, u32)> =
+            task.rows.iter().map(|row| (&journeys[row.req.0 as usize], row.start, row.count)).collect();
         let cell = usize::from(task.cell.0);
         let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop }.run()?;
         let took = ran.timings.total_ns();

@@ -351,7 +351,7 @@ impl CellModel {
         let steps = smallvec![NodeType { cell: 0, inputs: vec![token.clone(), carried] }];
         let length = Expression::Length(0);
         let (cells, types, nodes) = match self.shape {
-            Shape::Chain => (step(), steps, Nodes::Chain { steps: length }),
+            Shape::Chain => (step(), steps, Nodes::Chain { steps: length, chunks: false }),
             Shape::Loop => {
                 (step(), steps, Nodes::Decode { max_steps: length, until: Some((0, LAST)), expected_steps: None })
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{Ns, RowSpan, Task, TaskId};
+use paternoster_batching::{Ns, Task, TaskId};
 use paternoster_observe::timeline::{TaskLaunch, TaskRows};
 
 use super::{After, State};
@@ -51,8 +51,12 @@ impl State {
             bucket_rows: task.bucket.rows,
             lengths: &task.bucket.class.0,
         };
-        let rows =
-            task.rows.iter().map(|&RowSpan { req, start, count, at, .. }| TaskRows { req: req.0, start, count, at });
+        let rows = task.rows.iter().map(|span| TaskRows {
+            req: span.req.0,
+            start: span.start,
+            count: span.rows(),
+            at: span.at,
+        });
         self.timeline.launched(now, &launch, rows);
     }
 

@@ -326,11 +326,11 @@ impl State {
             let (first_row, mut queue_ns) = (end, 0);
             for member in members {
                 let response = responses.next();
-                let rows = end..end + member.span.count as usize;
+                let rows = end..end + member.span.rows() as usize;
                 end = rows.end;
                 let delay = delays.iter().find(|delay| rows.contains(&(delay.row as usize)));
                 let Some(record) = self.record(member.span.req) else { continue };
-                queue_ns += record.ran(&run) * Ns::from(member.span.count);
+                queue_ns += record.ran(&run) * Ns::from(member.span.rows());
                 let outcomes = outcomes.get_mut(rows).unwrap_or_default();
                 let emitted = outcomes.iter().any(|row| row.emitted);
                 if !is_taken {

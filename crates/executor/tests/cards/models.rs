@@ -155,6 +155,16 @@ impl Form {
         (spec, cells.into())
     }
 
+    /// Returns a chain whose program runs several steps at a time.
+    pub(crate) fn chunked() -> (ModelSpec, StagePrograms) {
+        let (mut unfolding, programs) = Self::Chain.unfolding(1);
+        unfolding.cells[0].inputs[0] = tensor("x", &[-1]);
+        unfolding.segments[0].nodes = Nodes::Chain { steps: Expression::Length(0), chunks: true };
+        let spec = Self::Chain.spec();
+        let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
+        (spec, cells.into())
+    }
+
     /// Builds the cells, segments and programs of a form.
     fn unfolding(self, max_rows: u32) -> (Unfolding, Vec<Arc<dyn Program>>) {
         let cell = |name: &str, inputs: Vec<TensorSpec>, priority| CellSpec {
@@ -187,7 +197,7 @@ impl Form {
             streams: false,
         };
         let first = || smallvec![NodeType { cell: 0, inputs: vec![token.clone(), carried(Start::Row(start.clone()))] }];
-        let chain = || Nodes::Chain { steps: length() };
+        let chain = || Nodes::Chain { steps: length(), chunks: false };
         let decode = || Nodes::Decode { max_steps: length(), until: Some((0, LAST as i64)), expected_steps: None };
         let one = |nodes, which, modulus| {
             let segments = vec![segment("only", first(), nodes, which)];
@@ -226,7 +236,7 @@ impl Form {
                 let types = smallvec![NodeType { cell: 1, inputs: held }];
                 let segments = vec![
                     segment("memory", first(), chain(), Which::All),
-                    segment("attend", types, Nodes::Chain { steps: length() }, Which::All),
+                    segment("attend", types, Nodes::Chain { steps: length(), chunks: false }, Which::All),
                 ];
                 let attending = Arc::new(OverEntries::Folding(MANY)) as Arc<dyn Program>;
                 (vec![step("step", 2), over("attend", 1)], segments, vec![program(2, MANY), attending])

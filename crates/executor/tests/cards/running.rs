@@ -257,6 +257,14 @@ fn a_cell_that_is_not_told_how_long_its_input_is_is_refused_by_name() {
 }
 
 #[test]
+fn a_program_that_runs_several_steps_at_a_time_is_refused_by_name() {
+    let (spec, programs) = Form::chunked();
+    let refused = check_cards(&spec, &programs).expect_err("plans run one step");
+    let expected = "cell 'step': runs several steps at a time in the segment 'only' ('chunk'), which plans do not";
+    assert_eq!(refused, expected);
+}
+
+#[test]
 fn state_that_does_not_fit_is_refused_by_name() {
     with_fake_cuda(&[("FAKE_CUDA_MEMORY", "67108864")], || {
         let pool = pool(1, 1);

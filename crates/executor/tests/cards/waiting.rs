@@ -100,7 +100,7 @@ fn lstm() -> (ModelSpec, Knobs, CellPrograms) {
     let segment = Segment {
         name: "only".to_owned(),
         types: smallvec![NodeType { cell: 0, inputs: vec![token, carried(0), carried(1)] }],
-        nodes: Nodes::Chain { steps: Expression::Length(0) },
+        nodes: Nodes::Chain { steps: Expression::Length(0), chunks: false },
         emits: vec![Emit { name: "h_next".to_owned(), output: 0, which: Which::Last }],
         streams: false,
     };

@@ -40,6 +40,8 @@ counts! {
         same_request_twice: "tasks with several nodes of one request",
         shared_tasks: "tasks with nodes of several versions, or of several cells of one",
         waited_for_merged: "requests that waited for all of others that were merged",
+        chunks: "tasks that ran several steps of a row",
+        ragged_chunks: "tasks that ran several steps of a row, and fewer of another",
         retries: "tasks of nodes that had failed before",
         ended_before_retry: "requests that ended otherwise while nodes of theirs had yet to run again",
         void_rows: "rows launched ahead of one that failed",

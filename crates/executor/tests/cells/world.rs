@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster_batching::{
-    CellId, CellKind, CellKnobs, CellularKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
-    SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    CellId, CellKind, CellKnobs, CellularKnobs, ChunkKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs,
+    QueueingKnobs, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
 };
 use paternoster_model::{
     CorrelationId, InSequence,
@@ -42,6 +42,16 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Gives segments whose tasks run several steps all their steps, as no outcome can end them within a task.
+    fn runs_to_its_end(&mut self, knobs: &Knobs) {
+        let Policy::Cellular(cellular) = &knobs.policy else { return };
+        for (segment, unfolded) in self.graph.iter().enumerate() {
+            if self.cell(self.first(segment), cellular).1.chunks.is_some() {
+                self.steps[segment] = unfolded.nodes();
+            }
+        }
+    }
+
     /// Returns the number of a segment's first node.
     pub(super) fn first(&self, segment: usize) -> u32 {
         self.graph[..segment].iter().map(Unfolded::nodes).sum()
@@ -158,6 +168,9 @@ impl World {
         let failing = if rng.coin() { 15 } else { 0 };
         let mut models = models;
         models.iter_mut().for_each(|model| give_buckets(rng, model));
+        models.iter_mut().for_each(|model| give_chunks(rng, model));
+        let mut requests: Vec<Asked> = requests;
+        requests.iter_mut().for_each(|asked| asked.runs_to_its_end(&models[asked.model]));
         Self { requests, models, lanes, failing, losing_lanes }
     }
 }
@@ -173,6 +186,25 @@ fn give_buckets(rng: &mut Rng, model: &mut Knobs) {
     }
 }
 
+/// Lets tasks of some chains of half of the models run several steps of each row.
+fn give_chunks(rng: &mut Rng, model: &mut Knobs) {
+    let is_chosen = rng.coin();
+    let Policy::Cellular(cellular) = &mut model.policy else { return };
+    for number in (0..cellular.cells.len() as u16).filter(|_| is_chosen) {
+        let own = |segment: &SegmentKnobs| *segment == SegmentKnobs::Steps { cell: CellId(number) };
+        if !cellular.segments.iter().any(own) || rng.permille(200) {
+            continue;
+        }
+        let (is_padded, most_row_steps) = (rng.permille(700), 10 * rng.within(0, 3) as u32);
+        let cell = &mut cellular.cells[usize::from(number)];
+        cell.chunks = Some(ChunkKnobs { is_padded, most_row_steps });
+        // Cells of one kind run alike.
+        let of_kind = if is_padded { 200 } else { 100 } + u128::from(most_row_steps);
+        cell.kind = cell.kind.map(|kind| CellKind(kind.0 + of_kind));
+    }
+    cellular.max_chunk_ns = rng.permille(300).then(|| rng.within(1, 500));
+}
+
 fn model(rng: &mut Rng) -> Knobs {
     let mut cells = Vec::new();
     let mut cell = |rng: &mut Rng| {
@@ -180,7 +212,7 @@ fn model(rng: &mut Rng) -> Knobs {
         let min_followup = rng.within(0, u64::from(max_rows)) as u32;
         let kind = rng.permille(400).then(|| CellKind(u128::from(rng.below(2))));
         let priority = rng.within(1, 3) as u32;
-        cells.push(CellKnobs { max_rows, min_followup, priority, kind, buckets: Box::default() });
+        cells.push(CellKnobs { max_rows, min_followup, priority, kind, buckets: Box::default(), chunks: None });
         CellId(cells.len() as u16 - 1)
     };
     let mut segments = Vec::new();
@@ -209,8 +241,19 @@ fn model(rng: &mut Rng) -> Knobs {
         preferred_batch_sizes: if slots.is_multiple_of(2) { vec![slots % 6 + 1] } else { Vec::new() },
         max_queue_delay_ns: u64::from(slots) * 40,
     });
-    let cellular =
-        CellularKnobs { cells, segments, slots, paper, max_tasks, frontier, merge_requests, sequences, window, lazy };
+    let cellular = CellularKnobs {
+        cells,
+        segments,
+        slots,
+        paper,
+        max_tasks,
+        frontier,
+        merge_requests,
+        sequences,
+        window,
+        lazy,
+        max_chunk_ns: None,
+    };
     let policy = Policy::Cellular(cellular);
     let objective_ns = rng.permille(300).then_some(20_000);
     let default_queue = QueueKnobs {

@@ -136,7 +136,14 @@ impl CellGraph {
 /// Creates a cell type with at most `max_rows` rows. A further task of a round has at least a quarter of them, the
 /// default of model configurations.
 pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: (max_rows / 4).max(1), priority, kind: None, buckets: Box::default() }
+    CellKnobs {
+        max_rows,
+        min_followup: (max_rows / 4).max(1),
+        priority,
+        kind: None,
+        buckets: Box::default(),
+        chunks: None,
+    }
 }
 
 /// Returns the number of steps that a request's decoder runs.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{CellSpec, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding};
+use super::{CellSpec, Emit, Emitted, Nodes, Segment, Source, Start, Tensor, Unfolding, Which};
 use crate::{DataType, Dims, ModelSpec, TensorSpec, element_count};
 
 impl Unfolding {
@@ -16,6 +16,7 @@ impl Unfolding {
             let checked = Checker { spec, unfolding: self, number, segment }.segment();
             checked.map_err(|fault| format!("segment '{}': {fault}", segment.name))?;
         }
+        self.check_chunks()?;
         if self.outputs.len() != spec.outputs.len() {
             return Err(format!("expected an emit for each of {} outputs", spec.outputs.len()));
         }
@@ -24,6 +25,22 @@ impl Unfolding {
             return Err(
                 "a decoupled model answers step by step: expected all outputs from a segment that streams".to_owned()
             );
+        }
+        Ok(())
+    }
+
+    /// Checks that no program that runs several steps at a time runs other nodes too.
+    fn check_chunks(&self) -> Result<(), String> {
+        for chunked in self.segments.iter().filter(|segment| segment.runs_chunks()) {
+            let cell = chunked.types[0].cell;
+            let runs = |segment: &&Segment| segment.types.iter().any(|nodes| nodes.cell == cell);
+            if let Some(other) = self.segments.iter().filter(runs).find(|segment| !segment.runs_chunks()) {
+                let (name, chunked, other) = (&self.cells[cell].name, &chunked.name, &other.name);
+                return Err(format!(
+                    "segment '{other}': cell '{name}' runs single nodes here, but several steps at a time in \
+                     '{chunked}': expected a cell for each"
+                ));
+            }
         }
         Ok(())
     }
@@ -76,6 +93,13 @@ impl Checker<'_> {
         }
         for emit in &segment.emits {
             unfolding.outputs_of(segment, emit.output)?;
+            if segment.runs_chunks() {
+                self.emits_chunks(emit)?;
+            }
+        }
+        let counts = segment.sources().filter(|source| matches!(source, Source::Steps)).count();
+        if counts > 1 {
+            return Err(format!("expected one input for the number of steps, but found {counts}"));
         }
         if let Nodes::Decode { until: Some((output, _)), .. } = segment.nodes {
             let given = self.first().outputs.get(output).ok_or("'until' names no output of its cell")?;
@@ -86,13 +110,40 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Checks that an output of a program that runs several steps at a time has what is emitted of it.
+    fn emits_chunks(&self, emit: &Emit) -> Result<(), String> {
+        let output = &self.first().outputs[emit.output];
+        let (name, is_carried) = (&output.name, self.segment.carries(emit.output));
+        match (is_carried, emit.which) {
+            (true, Which::Last) => Ok(()),
+            (true, Which::All) => Err(format!(
+                "output '{name}' is carried, so that a run of several steps has only the last of its values: expected \
+                 last({name})"
+            )),
+            (false, _) => takes_steps(output).map_err(|fault| format!("output '{name}' {fault}")),
+        }
+    }
+
     fn first(&self) -> &CellSpec {
         &self.unfolding.cells[self.segment.types[0].cell]
     }
 
     fn input(&self, input: &TensorSpec, source: &Source) -> Result<(), String> {
         match source {
-            Source::Step { of, .. } | Source::Whole(of) | Source::Rows(of) => self.is_there(*of),
+            Source::Step { of, .. } => {
+                if self.segment.runs_chunks() {
+                    takes_steps(input)?;
+                }
+                self.is_there(*of)
+            }
+            Source::Whole(of) | Source::Rows(of) => self.is_there(*of),
+            Source::Steps if !self.segment.runs_chunks() => {
+                Err("takes a number of steps, but the program runs one at a time".to_owned())
+            }
+            Source::Steps => takes_length(input),
+            Source::Grown { .. } | Source::GrownLength if self.segment.runs_chunks() => {
+                Err("grows by the step, but the program runs several steps at a time".to_owned())
+            }
             Source::Length(of) => takes_length(input).and_then(|()| self.is_there(*of)),
             Source::GrownLength => takes_length(input),
             Source::Grown { output } => {
@@ -157,6 +208,15 @@ fn is_integer(tensor: &TensorSpec) -> bool {
 
 fn takes_length(input: &TensorSpec) -> Result<(), String> {
     if is_integer(input) { Ok(()) } else { Err("expected one INT32 or INT64 for a length".to_owned()) }
+}
+
+/// Checks that a tensor of a program that runs several steps at a time has them as its first axis.
+fn takes_steps(tensor: &TensorSpec) -> Result<(), String> {
+    if tensor.dims.first() == Some(&-1) {
+        return Ok(());
+    }
+    let found = tensor.dims.as_slice();
+    Err(format!("has the dims {found:?} without the batch: expected steps as the first of them, which varies"))
 }
 
 /// Checks that an input has one element per row.

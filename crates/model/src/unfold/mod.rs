@@ -84,6 +84,10 @@ pub enum Nodes<E = Expression, T = usize, O = usize> {
     Chain {
         /// Number of nodes.
         steps: E,
+        /// Whether the cell's program runs several steps of each row at a time. What it reads by the step, and outputs
+        /// that it does not carry, then have the steps as their first axis; what it carries is the value after the last
+        /// of them.
+        chunks: bool,
     },
     /// A chain that ends with the first node whose output meets `until`.
     Decode {
@@ -121,6 +125,9 @@ pub enum Source<T = Tensor, O = usize, R = Bytes> {
     Rows(T),
     /// Length of a tensor along its first axis, as one INT32 or INT64.
     Length(T),
+    /// The number of steps that a run takes of the row, as one INT32 or INT64. Allowed only where a program runs
+    /// several steps; rows with fewer are then padded. Without it, only rows with equally many share a run.
+    Steps,
     /// The previous step's output; for the first step, `start`.
     Carried {
         /// The cell's output.
@@ -223,6 +230,16 @@ impl Segment {
     /// Returns the sources of its nodes' inputs, over all types.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         self.types.iter().flat_map(|nodes| &nodes.inputs)
+    }
+
+    /// Returns whether its cell's program runs several steps of each row at a time.
+    pub fn runs_chunks(&self) -> bool {
+        matches!(self.nodes, Nodes::Chain { chunks: true, .. })
+    }
+
+    /// Returns whether an output of its first type is carried from step to step.
+    pub fn carries(&self, output: usize) -> bool {
+        self.sources().any(|source| matches!(source, Source::Carried { output: own, .. } if *own == output))
     }
 
     /// Returns whether its steps read a tensor from the end. Its emitted values are then in the order of that tensor.

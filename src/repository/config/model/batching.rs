@@ -102,6 +102,9 @@ pub struct CellularSettings {
     pub frontier: Option<bool>,
     /// Maximum number of requests whose graphs are merged. Default: requests board and leave at any task.
     pub merge_requests: Option<Whole<u32, 1, { 1 << 16 }>>,
+    /// Longest predicted time of a task that runs several steps of its rows, in milliseconds. Default: as long as that
+    /// shortens the mean latency.
+    pub max_chunk_ms: Option<Milliseconds>,
 }
 
 /// Measured times of stages or cells.

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{batching::*, pipeline::*, segments::*, text::*};
-use super::values::{DataTypeName, Dim, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
+use super::values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
     batching::{
         QueueSettings,
@@ -229,6 +229,8 @@ pub struct Cell {
     /// Priority among the cell types, 1 the highest. Only in the mode `paper` of `cellular`. Default: types that come
     /// later in a request run first.
     pub priority: Option<Positive>,
+    /// Axes along which inputs and outputs of the program have the batch, by tensor. Default: 0.
+    pub batch_axes: Option<Entries<Whole<u16, 0, 7>>>,
     /// The engine that runs it on the CPU, in place of the model's `engine`.
     pub engine: Option<Parsed<OnnxEngine>>,
     /// Precision of its matrix products, in place of the model's `instance.precision`.

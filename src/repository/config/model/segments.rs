@@ -66,6 +66,9 @@ pub struct Chain {
     pub cell: NonEmptyText,
     /// Number of steps, an expression such as `len(tokens) / 2`. Default: the length of `over`, where that is known.
     pub steps: Option<Steps>,
+    /// That the cell's program runs several steps at a time: what it reads of `over`, and the outputs that it does not
+    /// carry, have the steps as their first axis behind the batch. Default: one step, without such an axis.
+    pub chunk: Option<Chunk>,
     /// Whether the steps go from the last row to the first.
     pub reverse: Option<bool>,
     /// Whether each step is answered by a response of its own.
@@ -91,6 +94,15 @@ pub struct Chain {
     pub control: Names,
     /// Its results, by name: `last(<output>)` or `all(<output>)`.
     pub emit: Entries<NonEmptyText>,
+}
+
+/// How a program runs several steps at a time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Chunk {
+    /// The cell's input that receives the number of steps of each row; rows with fewer are padded with zeros. Default:
+    /// only rows with equally many steps run together.
+    pub lengths: Option<NonEmptyText>,
 }
 
 /// A segment of steps that ends with a step whose output has a given value.

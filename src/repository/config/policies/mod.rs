@@ -13,7 +13,7 @@ use super::{
 };
 use crate::batching::{
     CellularKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
-    knob::{FromSettings, KnobRefusal, Mode, ModelTraits, from_us},
+    knob::{FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
 };
 
 /// A configuration, the positions of its values, and its number of stages.
@@ -132,6 +132,9 @@ impl Reader<'_> {
         let paper = given.mode == Some(Mode::Paper);
         if !paper {
             self.without_rounds(&given)?;
+        } else if given.max_chunk_ms.is_some() {
+            let message = "algorithm 1 of BatchMaker runs single steps: remove this, or choose the mode 'default'";
+            return Err(self.origin.error("batching.cellular.max_chunk_ms", message));
         }
         Ok(CellularKnobs {
             paper,
@@ -141,6 +144,7 @@ impl Reader<'_> {
             merge_requests: given.merge_requests.map(|requests| requests.0),
             sequences: self.sequences()?,
             window: self.window()?,
+            max_chunk_ns: given.max_chunk_ms.map(Milliseconds::ns),
             ..default
         })
     }

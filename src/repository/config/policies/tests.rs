@@ -126,6 +126,12 @@ fn a_model_of_cells_is_cellular() {
     let found = refusal("cellular", &[&CELL[..], &[("batching.cellular.max_tasks", "2")]].concat());
     let expected = "only algorithm 1 of BatchMaker uses this: remove it, or choose 'batching.cellular.mode: paper'";
     assert!(found.contains("batching.cellular.max_tasks") && found.ends_with(expected), "{found}");
+    let chunk = ("batching.cellular.max_chunk_ms", "2.5");
+    let expected = CellularKnobs { max_chunk_ns: Some(2_500_000), ..CellularKnobs::default() };
+    assert_eq!(named("cellular", &[&CELL[..], &[chunk]].concat()), Ok(Policy::Cellular(expected)));
+    let found = refusal("cellular", &[&CELL[..], &[chunk, ("batching.cellular.mode", "paper")]].concat());
+    let expected = "algorithm 1 of BatchMaker runs single steps: remove this, or choose the mode 'default'";
+    assert!(found.contains("batching.cellular.max_chunk_ms") && found.ends_with(expected), "{found}");
     let found = refusal("lazy", &[&CELL[..], &[("batching.cellular.mode", "paper")]].concat());
     let expected = "algorithm 1 of BatchMaker knows no slack: remove this, or choose the policy 'cellular'";
     assert!(found.contains("batching.cellular.mode") && found.ends_with(expected), "{found}");

@@ -196,7 +196,7 @@ fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
 
 /// Reads a cell, and its priority if it names one.
 fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
-    let Cell { program: NonEmptyText(program), batch_sizes, min_followup, priority, .. } = own;
+    let Cell { program: NonEmptyText(program), batch_sizes, min_followup, priority, batch_axes, .. } = own;
     let refuse = |key: &str, message: String| Err((key.to_owned(), message));
     if !is_file_name(program) {
         let message = format!("expected the name of a file in the version's directory, but found '{program}'");
@@ -215,7 +215,11 @@ fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
         return refuse("min_followup", message);
     }
     let (name, program) = (name.to_owned(), program.clone());
-    let tensors = BTreeMap::new();
+    let axes = batch_axes.iter().flat_map(|axes| &axes.0);
+    let tensors = axes.map(|(NonEmptyText(tensor), axis)| {
+        (tensor.clone(), CellTensor { batch: TensorBatch::Axis(usize::from(axis.0)), dims: None })
+    });
+    let tensors = tensors.collect();
     let request = CellRequest { name, program, batch_sizes, min_followup, priority: 1, tensors };
     Ok((request, priority.map(|priority| priority.0)))
 }

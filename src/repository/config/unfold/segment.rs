@@ -114,7 +114,7 @@ fn nodes(
     };
     Ok(match segment {
         Segment::Stage(_) => (Nodes::Stage, length_of_over),
-        Segment::Chain(model::Chain { steps, .. }) => {
+        Segment::Chain(model::Chain { steps, chunk, .. }) => {
             let steps = match (steps, length_of_over, over.first()) {
                 (Some(steps), ..) => expression("steps", steps)?,
                 (None, Some(length), _) => length,
@@ -128,7 +128,7 @@ fn nodes(
                     return Err(("cell".to_owned(), message.to_owned()));
                 }
             };
-            (Nodes::Chain { steps: steps.clone() }, Some(steps))
+            (Nodes::Chain { steps: steps.clone(), chunks: chunk.is_some() }, Some(steps))
         }
         Segment::Decode(decode) => {
             let mut until = decode.until.iter().flat_map(|until| &until.0);
@@ -224,6 +224,20 @@ fn sources(
             _ => scope.tensor(text).map(Source::Whole),
         };
         sources.insert(input.clone(), source.map_err(refuse)?);
+    }
+    if let Segment::Chain(model::Chain { chunk: Some(chunk), .. }) = segment {
+        if let Some(NonEmptyText(input)) = &chunk.lengths
+            && sources.insert(input.clone(), Source::Steps).is_some()
+        {
+            let other = keys.get(input.as_str()).copied().unwrap_or_default();
+            let message = format!("expected one source of the input '{input}', but '{other}' has it too");
+            return Err(("chunk.lengths".to_owned(), message));
+        }
+        if !grown.is_empty() {
+            let message =
+                "what a segment grows by the step does not go with several steps at a time: expected no 'grow'";
+            return Err(("chunk".to_owned(), message.to_owned()));
+        }
     }
     if let Some((input, _)) = starts.first_key_value() {
         let message =

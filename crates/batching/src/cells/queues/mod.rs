@@ -6,6 +6,7 @@ mod retries;
 use std::collections::{BTreeMap, VecDeque};
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use self::retries::Retry;
 
@@ -65,6 +66,8 @@ pub(crate) struct NodeRow {
     pub(super) of: Origin,
     /// Number of the node in its segment.
     pub(super) node: u32,
+    /// Number of steps that it runs, from that node on; 1 if its type does not run several.
+    pub(super) steps: u32,
     /// Slot that it writes its state to.
     pub(super) slot: u32,
     /// Whether it was launched ahead and depends on a node that failed. Its outcome is ignored, and it runs again.
@@ -80,6 +83,11 @@ impl NodeRow {
     /// Returns its number among all nodes of its request.
     pub(crate) fn number(&self) -> u32 {
         self.of.nodes_before + self.node
+    }
+
+    /// Returns the number, in its segment, of the last node that it runs.
+    pub(super) fn last(&self) -> u32 {
+        self.node + (self.steps - 1)
     }
 }
 
@@ -252,7 +260,7 @@ impl Queues {
                 for _ in 0..(subgraph.ready() as usize).min(most - rows.len()) {
                     let Some(node) = subgraph.nodes.submit() else { break };
                     let slot = slot_of(subgraph.of, subgraph.nodes.slot(node));
-                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node, slot, is_void: false });
+                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node, steps: 1, slot, is_void: false });
                 }
                 subgraph.tasks += 1;
                 queue.count(subgraph, Some(lane));
@@ -260,6 +268,18 @@ impl Queues {
         }
         queue.running += u32::from(!rows.is_empty());
         rows
+    }
+
+    /// Returns how many steps each row of a task that has just been formed could run.
+    pub(super) fn steps_left(&self, rows: &[NodeRow]) -> SmallVec<[u32; 64]> {
+        rows.iter().map(|row| row.steps + self.get(row.subgraph).nodes.left()).collect()
+    }
+
+    /// Lets each row of a task that has just been formed run up to `steps` steps, if it has as many.
+    pub(super) fn lengthen(&mut self, rows: &mut [NodeRow], steps: u32) {
+        for row in rows {
+            row.steps += self.change(row.subgraph, |subgraph| subgraph.nodes.submit_more(steps - row.steps));
+        }
     }
 
     /// Handles the end of a task. Subgraphs that no task names any more may run on any lane again.

@@ -22,7 +22,7 @@ impl Queues {
     pub(in crate::cells) fn take_back(&mut self, row: &NodeRow) -> Vec<u32> {
         self.change(row.subgraph, |subgraph| {
             subgraph.retried += 1;
-            subgraph.nodes.take_back(row.node)
+            subgraph.nodes.take_back(row.last())
         })
     }
 
@@ -93,6 +93,11 @@ impl Queues {
             !retry.rows.is_empty()
         });
         forgotten
+    }
+
+    /// Returns the rows that wait to run again.
+    pub(in crate::cells) fn retries(&self) -> impl Iterator<Item = &NodeRow> {
+        self.retries.iter().flat_map(|retry| &retry.rows)
     }
 
     /// Checks that each row to run again is in exactly one retry, waiting or among those `in_flight`, and that its

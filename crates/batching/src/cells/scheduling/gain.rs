@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::{Cells, slack::Urgent};
 use crate::{
     CellId, LaneId, Ns, SegmentKnobs, ShapeClass,
-    cost::{Costs, Quantile},
+    cost::{Costs, Quantile, class_of},
     graph::NodeCounts,
     version::StepContext,
 };
@@ -40,6 +40,8 @@ pub(super) struct Steps {
     requests: u32,
     /// Whether only stages are of the type.
     is_stage: Box<[bool]>,
+    /// By type: the average number of steps of recent tasks.
+    of_task: Box<[f64]>,
 }
 
 impl Steps {
@@ -56,6 +58,7 @@ impl Steps {
             average: (0..cells).map(|_| 1.0).collect(),
             requests: 0,
             is_stage: (0..cells).map(|cell| is_stage(CellId(cell as u16))).collect(),
+            of_task: (0..cells).map(|_| 1.0).collect(),
         }
     }
 
@@ -68,10 +71,26 @@ impl Steps {
         }
     }
 
-    /// Returns the steps that count for a type.
+    /// Notes the steps of a task of a type whose tasks run several.
+    pub(super) fn ran(&mut self, cell: CellId, steps: u32) {
+        let of_task = &mut self.of_task[usize::from(cell.0)];
+        *of_task += (f64::from(steps) - *of_task) / f64::from(RECENT);
+    }
+
+    /// Returns the average number of steps that requests run of a type.
+    pub(super) fn average(&self, cell: CellId) -> f64 {
+        self.average[usize::from(cell.0)]
+    }
+
+    /// Returns the tasks of a request that count for a type.
     fn of(&self, cell: CellId) -> f64 {
         let at = usize::from(cell.0);
-        self.average[at] + f64::from(u8::from(self.is_stage[at]))
+        (self.average[at] / self.of_task[at]).max(1.0) + f64::from(u8::from(self.is_stage[at]))
+    }
+
+    /// Returns the shape class of a usual task of a type.
+    fn class(&self, cell: CellId) -> ShapeClass {
+        class_of(self.of_task[usize::from(cell.0)].round() as u32)
     }
 }
 
@@ -100,7 +119,7 @@ impl Cells {
         }
         let costs = &context.version.costs;
         let task_rows = |cell: CellId| rows(cell).min(u64::from(self.most_rows(cell))) as u32;
-        let duration_ns = |cell| costs.predict(cell, task_rows(cell), &ShapeClass::default(), Quantile::Mean);
+        let duration_ns = |cell| costs.predict(cell, task_rows(cell), &self.steps.class(cell), Quantile::Mean);
         let durations: SmallVec<[(CellId, Option<Ns>); 4]> =
             ready.iter().map(|&cell| (cell, duration_ns(cell))).collect();
         if let Some(overdue) = self.waits.overdue(&durations) {
@@ -109,8 +128,8 @@ impl Cells {
         let urgent = if self.knobs.lazy.is_some() {
             let longest_of_others_ns = |cell: CellId| {
                 let others = ready.iter().filter(|other| **other != cell);
-                let times =
-                    others.map(|&other| costs.predict(other, task_rows(other), &ShapeClass::default(), Quantile::P99));
+                let times = others
+                    .map(|&other| costs.predict(other, task_rows(other), &self.steps.class(other), Quantile::P99));
                 times.flatten().max().unwrap_or(0)
             };
             self.urgent(context, waiting, longest_of_others_ns)
@@ -140,7 +159,7 @@ impl Cells {
     /// Returns `k · F` of a type whose task takes `duration_ns`, or `None` as long as its times are unknown.
     fn shared_ns(&self, costs: &Costs, cell: CellId, duration_ns: Option<Ns>) -> Option<f64> {
         let least_ns = LEAST_FIXED * duration_ns? as f64;
-        let fixed_ns = costs.fixed(cell, &ShapeClass::default())? as f64;
+        let fixed_ns = costs.fixed(cell, &self.steps.class(cell))? as f64;
         Some(self.steps.of(cell) * fixed_ns.max(least_ns).max(1.0))
     }
 

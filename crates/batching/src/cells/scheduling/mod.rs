@@ -1,6 +1,7 @@
 //! Scheduling of requests that unfold into cells (BatchMaker section 4.3): which requests board, and which task a lane
 //! gets.
 
+mod chunks;
 mod gain;
 mod paper;
 mod slack;
@@ -10,13 +11,13 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use self::{gain::Steps, paper::Round, waits::Waits};
+use self::{chunks::Chunks, gain::Steps, paper::Round, waits::Waits};
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::{
     Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
     ShapeClass, Task, TaskId,
     arbiter::Lane,
-    cost::Quantile,
+    cost::{Quantile, class_of},
     graph::time_of,
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
@@ -38,6 +39,7 @@ pub(crate) struct Cells {
     rounds: Vec<Round>,
     steps: Steps,
     waits: Waits,
+    pub(super) chunks: Chunks,
     /// Boarded requests by target, without those that are late; empty if the version has no objective.
     targets: BTreeSet<(Ns, RequestIx)>,
     /// How waiting requests wait for a fuller batch, if they do.
@@ -54,6 +56,8 @@ pub(crate) struct CellTask {
     pub(crate) id: TaskId,
     pub(crate) cell: CellId,
     pub(crate) nodes: Vec<NodeRow>,
+    /// Most steps of any row of the task.
+    pub(crate) steps: u32,
     /// Whether these nodes are of a failed task and run again.
     pub(crate) is_retry: bool,
 }
@@ -65,6 +69,8 @@ pub(crate) struct Place {
     pub(crate) task: TaskId,
     /// Number of rows that the task already has.
     pub(crate) at: u32,
+    /// Most steps that a row may run, as the version that leads the task has chosen them; `None`: none has.
+    pub(crate) steps: Option<u32>,
 }
 
 impl Cells {
@@ -81,6 +87,7 @@ impl Cells {
             rounds: Vec::new(),
             steps,
             waits,
+            chunks: Chunks::default(),
             targets: BTreeSet::new(),
             filling,
             merged: BTreeSet::new(),
@@ -190,11 +197,11 @@ impl Cells {
             self.choose_by_gain(context, lane.id, waiting, brought)
         };
         let Some(cell) = cell else { return Answer::Nothing };
-        let place = Place { lane: lane.id, task: id, at: 0 };
+        let place = Place { lane: lane.id, task: id, at: 0, steps: None };
         // A retry runs exactly the nodes of its half. Additional nodes would make it harder to find the one at fault.
         let spans = match self.cells.launch_retry(cell, lane.id) {
             Some(nodes) => self.launch_nodes(context, place, cell, nodes, true),
-            None => self.add_to_task(context, place, cell, self.most_rows(cell).min(most_newcomers)),
+            None => self.add_to_task(context, place, cell, self.most_rows(cell).min(most_newcomers), brought),
         };
         if spans.is_empty() {
             return Answer::Nothing;
@@ -237,21 +244,23 @@ impl Cells {
     }
 
     /// Adds up to `most` nodes of a type to a lane's task, behind the rows that it has. Waiting requests board first if
-    /// their first node is of that type.
+    /// their first node is of that type. `brought` counts nodes that other versions will add, by type.
     pub(crate) fn add_to_task(
         &mut self,
         context: &mut StepContext<'_>,
         place: Place,
         cell: CellId,
         most: u32,
+        brought: &[(CellId, u64)],
     ) -> Vec<RowSpan> {
         if cell == self.cells.first() && !self.is_merged() {
             self.board(context, cell, place.lane, most);
         }
-        let nodes = self.cells.form(cell, place.lane, most);
+        let mut nodes = self.cells.form(cell, place.lane, most);
         if nodes.is_empty() {
             return Vec::new();
         }
+        self.lengthen(context, place, cell, &mut nodes, brought);
         self.launch_nodes(context, place, cell, nodes, false)
     }
 
@@ -266,15 +275,19 @@ impl Cells {
     ) -> Vec<RowSpan> {
         let span = |(at, row): (u32, &NodeRow)| {
             let req = context.ledger[row.request()].req;
-            RowSpan { req, start: row.number(), count: 1, at, slot: row.slot }
+            RowSpan { req, start: row.number(), count: row.steps, at, slot: row.slot }
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        let duration_ns = context.version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+        let own_nodes = nodes.iter().map(|row| row.steps).fold(0, u32::saturating_add);
+        let steps = place.steps.into_iter().chain(nodes.iter().map(|row| row.steps)).max().unwrap_or(1);
+        let class = class_of(steps);
+        let duration_ns = context.version.costs.predict(cell, rows, &class, Quantile::Mean);
         self.waits.launched(cell, duration_ns.unwrap_or(0));
-        self.tasks.push(CellTask { id: place.task, cell, nodes, is_retry });
-        let bucket = context.version.costs.bucket(cell, rows, &ShapeClass::default());
+        self.tasks.push(CellTask { id: place.task, cell, nodes, steps, is_retry });
+        let bucket = context.version.costs.bucket(cell, rows, &class);
         let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, (rows, bucket), context.now);
+        let in_flight = InFlightTask { own_nodes, ..in_flight };
         let is_new = context.ledger.launched(in_flight);
         // A task counts once, however many cells of the group it runs.
         context.version.running += u32::from(is_new);
@@ -330,7 +343,8 @@ fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
 
 fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
     let rows = spans.len() as u32;
-    let class = ShapeClass::default();
+    let steps = longest(&spans);
+    let class = class_of(steps);
     let bucket = Bucket { rows: context.version.costs.bucket(cell, rows, &class), class };
     context.actions.push(Action::Launch(Task {
         id,
@@ -344,11 +358,16 @@ fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, 
         writes: None,
         after: SmallVec::new(),
     }));
-    predict(context.version, lane, cell, rows)
+    predict(context.version, lane, cell, rows, steps)
+}
+
+/// Returns the most steps of any row of a task.
+pub(crate) fn longest(rows: &[RowSpan]) -> u32 {
+    rows.iter().map(|row| row.count).max().unwrap_or(1)
 }
 
 /// Returns the predicted duration of a task, for lanes that take work ahead.
-pub(crate) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
-    let predict = || version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+pub(crate) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32, steps: u32) -> Option<Ns> {
+    let predict = || version.costs.predict(cell, rows, &class_of(steps), Quantile::Mean);
     lane.looks_ahead().then(predict).flatten()
 }

@@ -142,7 +142,7 @@ fn steps_that_have_not_run_are_missed() {
     let tried = growing(true, false);
     let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
     tried.task(0, &[(&journey, 0)]).expect("it runs");
-    let nodes = [(&journey, 2)];
+    let nodes = [(&journey, 2, 1)];
     let ran = CellTask {
         programs: &tried.programs,
         cell: 0,

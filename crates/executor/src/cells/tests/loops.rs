@@ -18,7 +18,7 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
     let journey = tried.journey(&[(&[1], &[1])]);
     let mut streamed = Vec::new();
     for node in 0..5 {
-        let nodes = [(&journey, node)];
+        let nodes = [(&journey, node, 1)];
         let ran = CellTask {
             programs: &tried.programs,
             cell: 0,

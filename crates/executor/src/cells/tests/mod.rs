@@ -16,6 +16,7 @@ use crate::{
     record::Payload,
 };
 
+mod chunks;
 mod failures;
 mod grow;
 mod indices;
@@ -123,7 +124,7 @@ fn steps(cell: usize, inputs: Vec<Source>, nodes: Nodes) -> Typed {
 
 /// One step per element of the first input.
 fn over_tokens() -> Nodes {
-    Nodes::Chain { steps: Expression::Length(0) }
+    Nodes::Chain { steps: Expression::Length(0), chunks: false }
 }
 
 fn row_of_input(input: usize) -> Source {
@@ -192,6 +193,12 @@ impl Tried {
     }
 
     fn task(&self, cell: usize, nodes: &[(&Journey, u32)]) -> Result<Vec<Next>, String> {
+        let nodes: Vec<(&Journey, u32, u32)> = nodes.iter().map(|&(journey, node)| (journey, node, 1)).collect();
+        self.chunks(cell, &nodes)
+    }
+
+    /// Runs a task whose rows run several steps each.
+    fn chunks(&self, cell: usize, nodes: &[(&Journey, u32, u32)]) -> Result<Vec<Next>, String> {
         let ran =
             CellTask { programs: &self.programs, cell, nodes, buffers: &self.buffers, stop: &StopSignal::default() }
                 .run()?;
@@ -291,7 +298,7 @@ fn a_node_without_what_it_reads_fails_alone() {
     let tried = digit_chain(false);
     let journey = tried.journey(&[(&[2], &[1, 2])]);
     let other = tried.journey(&[(&[1], &[7])]);
-    let nodes = [(&journey, 1), (&other, 0)];
+    let nodes = [(&journey, 1, 1), (&other, 0, 1)];
     let ran = CellTask {
         programs: &tried.programs,
         cell: 0,
@@ -348,7 +355,7 @@ fn each_step_of_a_stream_answers_for_itself() {
     tried.task(0, &[(&journey, 0)]).expect("it runs");
     let mut streamed = Vec::new();
     for node in 1..3 {
-        let nodes = [(&journey, node)];
+        let nodes = [(&journey, node, 1)];
         let ran = CellTask {
             programs: &tried.programs,
             cell: 1,

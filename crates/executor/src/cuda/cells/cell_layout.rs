@@ -32,6 +32,11 @@ impl Layout {
         program: &dyn CardProgram,
     ) -> Result<CellLayout, String> {
         let spec = &programs.unfolding.cells[cell];
+        let chunked = types_of(programs, cell).map(|(segment, ..)| &programs.unfolding.segments[segment]);
+        if let Some(segment) = chunked.into_iter().find(|segment| segment.runs_chunks()) {
+            let name = &segment.name;
+            return Err(format!("runs several steps at a time in the segment '{name}' ('chunk'), which plans do not"));
+        }
         let lengths = program.lengths();
         let axes = lengths.first().map_or(0, |own| own.len());
         let by_rows = types_of(programs, cell).any(|(.., own)| own.goes_over_rows());

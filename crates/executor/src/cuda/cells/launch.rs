@@ -131,7 +131,7 @@ impl Cells {
     fn node<'a>(&self, job: &'a Job, member: usize) -> Result<Node<'a>, String> {
         let member = &job.members[member];
         let journey = member.journey.as_ref().ok_or("a request has not unfolded")?;
-        Node::of(journey, member.span.start, &self.programs, usize::from(job.task.cell.0))
+        Node::of(journey, (member.span.start, member.span.count), &self.programs, usize::from(job.task.cell.0))
     }
 
     /// Returns whether a node reads an earlier segment's output through the host.

@@ -78,7 +78,8 @@ impl<'a> CompletedRows<'a> {
         let mut at = 0;
         let nodes = job.members.iter().map(|member| {
             let journey = member.journey.as_ref();
-            let node = journey.and_then(|journey| Node::of(journey, member.span.start, &of.programs, cell).ok());
+            let node = journey
+                .and_then(|journey| Node::of(journey, (member.span.start, member.span.count), &of.programs, cell).ok());
             let rows = node.as_ref().map_or(0, |node| of.layout.node_rows(&of.programs, cell, node));
             at += rows;
             (node, at - rows, rows)

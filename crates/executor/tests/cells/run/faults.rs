@@ -9,7 +9,9 @@ use super::{Due, Flying, Run};
 impl Run {
     /// Returns whether a task fails, at random or because of a bad node.
     pub(super) fn fails(&mut self, task: &Task) -> bool {
-        let is_bad = |row: &RowSpan| self.known[&row.req.0].asked.bad == Some(row.start);
+        let is_bad = |row: &RowSpan| {
+            self.known[&row.req.0].asked.bad.is_some_and(|bad| (row.start..row.start + row.count).contains(&bad))
+        };
         let bad = task.rows.iter().any(is_bad);
         self.rare.bad_nodes += u64::from(bad && task.rows.len() == 1);
         self.rng.permille(self.world.failing) || bad

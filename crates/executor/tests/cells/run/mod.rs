@@ -8,8 +8,8 @@ use std::{
 };
 
 use paternoster_batching::{
-    Action, Arrival, CellKnobs, CellularKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RequestKey,
-    RowOutcome, RowSpan, Task, TaskId,
+    Action, Arrival, CellKnobs, CellularKnobs, ChunkKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId,
+    RequestKey, RowOutcome, RowSpan, Task, TaskId,
 };
 use paternoster_model::unfold::Unfolded;
 use paternoster_testing::rng::{Rng, mix};
@@ -92,6 +92,11 @@ pub(super) struct Run {
     /// Those of them that were cancelled meanwhile.
     given_up: BTreeSet<ReqId>,
     rare: Rare,
+}
+
+/// Returns the most steps of any row of a task.
+fn longest(task: &Task) -> u32 {
+    task.rows.iter().map(|row| row.count).max().unwrap_or(1)
 }
 
 fn slots(graph: &[Unfolded]) -> u32 {
@@ -402,13 +407,18 @@ impl Run {
         let leader = self.cellular(task.model.0 as usize)?;
         let own = &leader.cells[usize::from(task.cell.0)];
         let largest = |cell: &CellKnobs| cell.max_rows.min(cell.buckets.last().copied().unwrap_or(u32::MAX));
-        let (mut most, mut is_shared) = (largest(own), false);
+        let (mut most, mut is_shared, chunks) = (largest(own), false, own.chunks);
         buckets::check(task, &own.buckets)?;
         for row in &task.rows {
             let asked = &self.known.get(&row.req.0).ok_or("a request runs that never came")?.asked;
             let theirs = self.cellular(asked.model)?;
             let (id, cell) = asked.cell(row.start, theirs);
             most = most.min(largest(cell));
+            let nodes = asked.graph[asked.place(row.start).0].nodes() - asked.place(row.start).1;
+            let most_steps = if cell.chunks.is_none() || leader.paper { 1 } else { nodes };
+            if !(1..=most_steps).contains(&row.count) {
+                return Err(format!("{row:?} runs steps, expected 1 to {most_steps}"));
+            }
             if (asked.model, id) == (task.model.0 as usize, task.cell) {
                 continue;
             }
@@ -422,6 +432,17 @@ impl Run {
             return Err(format!("{:?} has {} rows of at most {most}", task.id, task.rows.len()));
         }
         self.rare.shared_tasks += u64::from(is_shared);
+        let (longest, shortest) = (longest(task), task.rows.iter().map(|row| row.count).min().unwrap_or(1));
+        self.rare.chunks += u64::from(longest > 1);
+        self.rare.ragged_chunks += u64::from(longest > shortest);
+        if let Some(ChunkKnobs { is_padded, most_row_steps }) = chunks.filter(|_| longest > 1) {
+            if longest * task.rows.len() as u32 > most_row_steps {
+                return Err(format!("{task:?} runs more than {most_row_steps} steps of rows"));
+            }
+            if !is_padded && !is_shared && longest > shortest {
+                return Err(format!("{task:?} runs different numbers of steps, which its cell is not told"));
+            }
+        }
         Ok(())
     }
 
@@ -453,7 +474,7 @@ impl Run {
         if let Some(flying) = self.lanes.get_mut(&lane).and_then(VecDeque::front_mut) {
             flying.writes = Some(writes);
         }
-        let takes = 50 + self.rng.exponential(100) + 10 * u64::from(task.bucket.rows);
+        let takes = 50 + self.rng.exponential(100) + 10 * u64::from(task.bucket.rows) * u64::from(longest(&task));
         self.due.push(Reverse((self.now + takes, Due::Ends(task.id))));
         Ok(())
     }
@@ -465,8 +486,15 @@ impl Run {
         (row.req.0, segment, is_tree.then_some(node))
     }
 
-    /// Returns the value of a node, from what it reads when it begins.
+    /// Returns the value of the last node of a row, from what it reads when it begins.
     fn read(&self, row: &RowSpan) -> Result<u64, String> {
+        let (segment, node) = self.known[&row.req.0].asked.place(row.start);
+        let first = self.read_first(row)?;
+        Ok((node + 1..node + row.count).fold(first, |before, node| value(segment, node, &[before])))
+    }
+
+    /// Returns the value of the first node of a row.
+    fn read_first(&self, row: &RowSpan) -> Result<u64, String> {
         let known = &self.known[&row.req.0];
         let (segment, node) = known.asked.place(row.start);
         let writes = |node: Option<u32>| self.writing.contains(&(row.req.0, segment, node));
@@ -595,13 +623,13 @@ impl Run {
             return on;
         }
         known.carried[segment] = Some(written);
-        let (_, step) = known.asked.place(row.start);
+        let (_, step) = known.asked.place(row.start + row.count - 1);
         if step + 1 < known.asked.steps[segment] {
             return on;
         }
         known.ended.insert(segment);
         let nodes = known.asked.graph[segment].nodes();
-        let beyond = row.start + 1..row.start + nodes - step;
+        let beyond = row.start + row.count..row.start + row.count - 1 + nodes - step;
         self.rare.ended_before_step_ran_again +=
             u64::from(self.again.forget(|req, node| req == row.req.0 && beyond.contains(&node)));
         let is_early = step + 1 < nodes;

@@ -147,7 +147,7 @@ impl Unfolding {
                 }
                 Nodes::Stage if segment.has_no_rows(&length) => return Err(UnfoldError::Empty { segment: name() }),
                 Nodes::Stage => return Ok(Unfolded::Steps(1)),
-                Nodes::Chain { steps } => (steps, 0),
+                Nodes::Chain { steps, .. } => (steps, 0),
                 // The first step always runs.
                 Nodes::Decode { max_steps, .. } => (max_steps, 1),
             };

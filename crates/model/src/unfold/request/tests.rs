@@ -44,7 +44,7 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(50)]));
     let unfolding = unfolding(vec![
         segment("stage", over(), Nodes::Stage),
-        segment("chain", over(), Nodes::Chain { steps: Expression::Length(0) }),
+        segment("chain", over(), Nodes::Chain { steps: Expression::Length(0), chunks: false }),
         segment("decode", carried(), Nodes::Decode { max_steps: longer, until: None, expected_steps: None }),
     ]);
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
@@ -61,7 +61,7 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
 #[test]
 fn what_is_gone_over_has_a_row_for_each_step() {
     let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(1)]));
-    let unfolding = unfolding(vec![segment("chain", over(), Nodes::Chain { steps: longer })]);
+    let unfolding = unfolding(vec![segment("chain", over(), Nodes::Chain { steps: longer, chunks: false })]);
     let refused = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
     let expected = "input 'tokens': expected a row for each of 8 steps, but found 7";
     assert_eq!(refused.expect_err("there are seven").to_string(), expected);

@@ -112,7 +112,7 @@ impl Resolver<'_> {
         let first = request.cells[0];
         let nodes = match request.nodes.clone() {
             Nodes::Stage => Nodes::Stage,
-            Nodes::Chain { steps } => Nodes::Chain { steps },
+            Nodes::Chain { steps, chunks } => Nodes::Chain { steps, chunks },
             Nodes::Decode { max_steps, until, expected_steps } => {
                 let until = until.map(|(output, value)| Ok::<_, String>((self.output(first, &output)?, value)));
                 Nodes::Decode { max_steps, until: until.transpose()?, expected_steps }
@@ -157,6 +157,7 @@ impl Resolver<'_> {
     fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
         let maps = match request.nodes {
             Nodes::Stage => "over, inputs, keep, length, control",
+            Nodes::Chain { chunks: true, .. } => "over, carry, keep, hold, length, control, chunk.lengths",
             Nodes::Chain { .. } => "over, carry, keep, grow, hold, length, control",
             Nodes::Decode { .. } => "carry, feed, keep, grow, hold, length, control",
             Nodes::Tree { .. } => "over, hold, length, control, child",
@@ -183,6 +184,7 @@ impl Resolver<'_> {
             Source::Rows(of) => Source::Rows(self.read(input, *of)?),
             Source::Whole(tensor) => Source::Whole(self.read(input, *tensor)?),
             Source::Length(tensor) => Source::Length(*tensor),
+            Source::Steps => Source::Steps,
             Source::Carried { output, start, is_kept } => {
                 let output = self.handed_on(cell, input, output)?;
                 let start = match start {

@@ -64,7 +64,7 @@ fn names_become_numbers() {
         Source::Carried { output: 0, start: Start::Row(vec![0; 32].into()), is_kept: false },
     ];
     assert_eq!(encoder.types[..], [NodeType { cell: 0, inputs }]);
-    assert_eq!(encoder.nodes, Nodes::Chain { steps: Expression::Length(0) });
+    assert_eq!(encoder.nodes, Nodes::Chain { steps: Expression::Length(0), chunks: false });
     let most = [Expression::Length(0), Expression::Number(50)];
     let one = Bytes::copy_from_slice(&1_i64.to_le_bytes());
     let inputs = vec![
@@ -252,7 +252,7 @@ fn a_stage_may_go_over_rows_and_leaves_as_many() {
     assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))] }]);
     assert_eq!(stage.nodes, Nodes::Stage);
     let steps = Expression::Length(0);
-    assert_eq!(chain.nodes, Nodes::Chain { steps }, "known before the stage has run");
+    assert_eq!(chain.nodes, Nodes::Chain { steps, chunks: false }, "known before the stage has run");
     let named = PROJECT.replace("as: x }", "as: x, emit: { gates: all(gates) } }");
     assert_eq!(resolve(&named, &[project.clone(), step.clone()]), Ok(resolved));
     let more = CellPorts { inputs: floats(&["frames", "x"]), ..project };

@@ -38,7 +38,7 @@ fn every_key_of_chain_and_decode_is_read() {
     let encoder = SegmentRequest {
         name: "encoder".to_owned(),
         cells: smallvec![0],
-        nodes: Nodes::Chain { steps: Expression::Length(0) },
+        nodes: Nodes::Chain { steps: Expression::Length(0), chunks: false },
         sources: sources([
             ("word", Source::Step { of: Tensor::Input(0), reversed: true }),
             ("h", carried("h_next", value(-0.5))),
@@ -142,7 +142,7 @@ fn a_stage_is_a_cell_that_runs_once() {
     assert_eq!(read.segments[2], dense, "all values of one node are its only one");
     let half = [Expression::Length(0), Expression::Number(2)];
     let steps = Expression::Joined(Operator::Divided, Box::new(half));
-    assert_eq!(read.segments[1].nodes, Nodes::Chain { steps });
+    assert_eq!(read.segments[1].nodes, Nodes::Chain { steps, chunks: false });
 }
 
 #[test]
@@ -169,7 +169,10 @@ fn chains_are_as_long_as_what_they_go_over_where_that_is_known() {
     let layer = "- chain: { cell: decode, name: layer, over: encoder.all, as: x, emit: { y: all(h) } }\n- decode:";
     let layered = sound(&changed(TRANSLATE, "- decode:", layer));
     let layer = &layered.segments[1];
-    assert_eq!((&layer.cells[..], &layer.nodes), (&[1][..], &Nodes::Chain { steps: Expression::Length(0) }));
+    assert_eq!(
+        (&layer.cells[..], &layer.nodes),
+        (&[1][..], &Nodes::Chain { steps: Expression::Length(0), chunks: false })
+    );
     let over_tree = "- chain: { cell: leaf, over: tree.all, as: x, emit: { y: last(h) } }\n";
     assert!(from_yaml(&format!("{TREE}{over_tree}")).is_ok(), "a tree has as many nodes as its table");
 }
@@ -210,4 +213,19 @@ fn both_forms_say_the_same() {
     let (config, origin) = pbtxt::parse("f", format!("{tensors}\n{parameters}").as_bytes()).unwrap();
     assert_eq!(read(&config, &origin), Ok(Some(sound(TRANSLATE))));
     assert_eq!(written.max_batch_size, 1, "each request is a batch of one");
+}
+
+#[test]
+fn a_chain_may_run_several_steps_at_a_time() {
+    let told = changed(TRANSLATE, "    reverse: true\n", "    reverse: true\n    chunk: { lengths: lens }\n");
+    let told = changed(&told, "priority: 7 }", "priority: 7, batch_axes: { word: 1, h_next: 2 } }");
+    let read = sound(&told);
+    assert_eq!(read.segments[0].nodes, Nodes::Chain { steps: Expression::Length(0), chunks: true });
+    assert_eq!(read.segments[0].sources["lens"], Source::Steps);
+    let axes = read.cells[0].tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.batch));
+    assert_eq!(axes.collect::<Vec<_>>(), [("h_next", TensorBatch::Axis(2)), ("word", TensorBatch::Axis(1))]);
+    let untold = sound(&changed(TRANSLATE, "    reverse: true\n", "    chunk: {}\n"));
+    assert_eq!(untold.segments[0].nodes, Nodes::Chain { steps: Expression::Length(0), chunks: true });
+    assert!(untold.segments[0].sources.values().all(|source| *source != Source::Steps));
+    assert_eq!(sound(TRANSLATE).segments[0].nodes, Nodes::Chain { steps: Expression::Length(0), chunks: false });
 }

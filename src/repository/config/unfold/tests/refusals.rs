@@ -91,6 +91,17 @@ fn values_of_a_wrong_kind_are_refused_with_what_is_expected() {
             "f:23:23: unfold[1].decode.until.other: expected one output that ends the loop, but found 'next' too",
         ),
         (
+            "    reverse: true",
+            "    chunk: { lengths: h }",
+            "f:14:14: unfold[0].chain.chunk.lengths: expected one source of the input 'h', but 'carry' has it too",
+        ),
+        (
+            "    reverse: true",
+            "    chunk: {}\n    grow: { past: key }",
+            "f:14:5: unfold[0].chain.chunk: what a segment grows by the step does not go with several steps at a time: \
+             expected no 'grow'",
+        ),
+        (
             "h: last(h_next)",
             "h: root(h_next)",
             "f:15:13: unfold[0].chain.emit.h: expected last(<output>) or all(<output>), but found 'root(h_next)'",
