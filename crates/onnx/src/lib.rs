@@ -4,7 +4,7 @@
 //! file in memory, and [`SealedModel`] a model that an engine may open: of bounded size, with its weight files located
 //! and confined. [`build::Graph`] writes new graphs, and [`zoo`] contains the networks for tests, examples and
 //! benchmarks. [`index_ranges`] finds the valid indices of inputs, [`infer`] the shape of every tensor and its
-//! dependence on rows, and [`cut`] splits a graph into stages.
+//! dependence on rows, [`cut`] splits a graph into stages, and [`recurrent`] opens its recurrent layers.
 //!
 //! This crate does not run graphs, and does not depend on requests, configurations or model directories.
 #![deny(unsafe_code)]
@@ -33,6 +33,7 @@ mod outline;
 mod port;
 mod protobuf;
 mod read;
+pub mod recurrent;
 mod sealed;
 mod tensors;
 #[cfg(feature = "tools")]

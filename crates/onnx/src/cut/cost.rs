@@ -29,7 +29,7 @@ pub(super) fn bytes(facts: &Facts, tensor: TensorId) -> f64 {
 }
 
 /// Returns the estimated time of a node, in operations.
-pub(super) fn of_node(graph: &pb::GraphProto, links: &Links<'_>, facts: &Facts, id: NodeId) -> f64 {
+pub(crate) fn of_node(graph: &pb::GraphProto, links: &Links<'_>, facts: &Facts, id: NodeId) -> f64 {
     let (node, tensors) = (&graph.node[id], links.node(id));
     let operand = |index: usize| tensors.operands.get(index).copied().flatten();
     let made = || tensors.results.first().copied().flatten().map_or(0.0, |result| count(facts, result));

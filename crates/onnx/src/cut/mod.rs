@@ -10,11 +10,11 @@
 //! stage. Nodes that no output needs are removed.
 
 mod assign;
-mod cost;
+pub(crate) mod cost;
 mod error;
 mod parts;
 mod plan;
-mod stage;
+pub(crate) mod stage;
 mod sweep;
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ use crate::{
 const REPEATS_MAX: usize = 4;
 const REPEATS_ALWAYS: usize = 10_000;
 /// First version of the file format in which weights need not be declared as inputs.
-const IR_VERSION_PLAIN_WEIGHTS: i64 = 4;
+pub(crate) const IR_VERSION_PLAIN_WEIGHTS: i64 = 4;
 
 /// An input or output of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ fn contents(plan: &Plan<'_>, stages: &Stages) -> Result<Vec<Content>, CutError> 
 }
 
 /// Returns the model without its graph.
-fn frame(model: &pb::ModelProto) -> pb::ModelProto {
+pub(crate) fn frame(model: &pb::ModelProto) -> pb::ModelProto {
     pb::ModelProto {
         ir_version: model.ir_version,
         producer_name: model.producer_name.clone(),

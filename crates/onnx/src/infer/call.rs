@@ -13,6 +13,8 @@ pub(super) struct Call<'a> {
     pub opset: i64,
     /// Facts about the operands; `None` for an omitted operand.
     pub operands: Vec<Option<&'a Fact>>,
+    /// Whether the rows are the steps of a sequence, along which recurrent operators may run.
+    pub follows_steps: bool,
 }
 
 /// The axis along which an output carries the rows; `Ok(None)` for outputs that do not depend on them, and the cause if

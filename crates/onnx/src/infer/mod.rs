@@ -9,6 +9,8 @@
 //! has that symbol on another axis. If all inputs have the same symbol there, it is the batch, and on other axes it
 //! counts as another length, about which nothing is known. A tensor is *by rows* if its row i depends only on the rows
 //! i of the inputs. If operators move, group or mix the rows, the place and the cause are recorded.
+//!
+//! The same rules follow the steps of a sequence instead of the rows of a batch ([`steps`]).
 
 mod call;
 mod datatype;
@@ -17,6 +19,7 @@ mod flow;
 mod meet;
 mod ops;
 pub(crate) mod size;
+pub(crate) mod steps;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -29,10 +32,11 @@ use self::{
     fact::RANK_MAX,
     flow::{conclude, inherited_flow, mixed},
     size::{BATCH, Dim, Size, Symbol, Symbols},
+    steps::Steps,
 };
 pub(super) use self::{
     fact::{Fact, Flow, Origin, VALUES_MAX},
-    ops::{is_repeatable, is_standard},
+    ops::{is_recurrent, is_repeatable, is_standard},
 };
 use super::{
     Model, Port, PortDim,
@@ -139,12 +143,24 @@ pub(super) fn needs_square(model: &Model) -> bool {
 pub(super) struct Facts {
     pub symbols: Symbols,
     facts: Vec<Fact>,
+    /// Where the steps of a sequence are followed instead of the rows.
+    steps: Option<Steps>,
 }
 
 impl Facts {
     pub(super) fn of(model: &pb::ModelProto, graph: &pb::GraphProto, links: &Links<'_>) -> Self {
+        Self::follow_all(model, graph, links, batch_symbols(graph), None)
+    }
+
+    fn follow_all(
+        model: &pb::ModelProto,
+        graph: &pb::GraphProto,
+        links: &Links<'_>,
+        symbols: Symbols,
+        steps: Option<Steps>,
+    ) -> Self {
         let unknown = |tensor| Fact::opaque(mixed(Origin::Tensor(tensor), "is not defined by the graph"));
-        let mut found = Self { symbols: batch_symbols(graph), facts: (0..links.tensors()).map(unknown).collect() };
+        let mut found = Self { symbols, facts: (0..links.tensors()).map(unknown).collect(), steps };
         for input in &graph.input {
             if let Some(tensor) = links.find(input.name()) {
                 found.facts[tensor] = found.input(input, tensor);
@@ -175,7 +191,11 @@ impl Facts {
 
     fn input(&mut self, info: &pb::ValueInfoProto, tensor: TensorId) -> Fact {
         let port = Port::decode(info.clone());
-        let dims: Option<Vec<Dim>> = port.dims.filter(|dims| dims.len() <= RANK_MAX).map(|dims| {
+        let dims = port.dims.filter(|dims| dims.len() <= RANK_MAX);
+        if let Some(steps) = &self.steps {
+            return steps.input(tensor, port.datatype, dims, &mut self.symbols);
+        }
+        let dims: Option<Vec<Dim>> = dims.map(|dims| {
             let decoded = dims.iter().enumerate().map(|(axis, dim)| match dim {
                 PortDim::Fixed(length @ 0..) => Size::from(*length),
                 PortDim::Symbol(name) if axis == 0 => self.symbols.named(name).into(),
@@ -199,13 +219,14 @@ impl Facts {
         declared: &HashMap<&str, &pb::ValueInfoProto>,
     ) {
         let (node, tensors) = (&graph.node[id], links.node(id));
-        let Self { symbols, facts } = self;
-        let call = Call { node, opset, operands: tensors.operands.iter().map(|it| it.map(|it| &facts[it])).collect() };
+        let Self { symbols, facts, steps } = self;
+        let operands = tensors.operands.iter().map(|it| it.map(|it| &facts[it])).collect();
+        let call = Call { node, opset, operands, follows_steps: steps.is_some() };
         let mut made: Vec<Fact> = if node.op_type() == "Constant" && ops::is_standard(node) {
             vec![constant(&call)]
         } else {
             let outer = tensors.reads.iter().map(|&tensor| facts[tensor].flow);
-            let inherited = inherited_flow(&call, id, outer);
+            let inherited = if ops::recurs(&call) { None } else { inherited_flow(&call, id, outer) };
             let rule = ops::outcomes(&call, symbols).unwrap_or_default();
             let mut rule = rule.into_iter();
             (0..tensors.results.len())
@@ -214,8 +235,12 @@ impl Facts {
         };
         for (result, fact) in tensors.results.iter().zip(made.drain(..)) {
             let Some(tensor) = *result else { continue };
-            self.facts[tensor] = match declared.get(links.name(tensor)) {
+            let fact = match declared.get(links.name(tensor)) {
                 Some(info) => self.completed(fact, info),
+                None => fact,
+            };
+            self.facts[tensor] = match &mut self.steps {
+                Some(steps) => steps.resumed(id, fact, &self.symbols),
                 None => fact,
             };
         }

@@ -182,6 +182,11 @@ impl Symbols {
         symbol
     }
 
+    /// Gives a symbol another name.
+    pub(crate) fn alias(&mut self, name: &str, symbol: Symbol) {
+        self.named.insert(name.to_owned(), symbol);
+    }
+
     /// Returns the symbol that the file declares for an inner tensor. A name that no input has may stand for anything,
     /// including the number of rows.
     pub(crate) fn declared(&mut self, name: &str) -> Symbol {

@@ -150,6 +150,12 @@ pub(super) fn recurrent(call: &Call<'_>) -> Outcomes {
     let states_fit = [5, 6].into_iter().all(|index| states_fit(call, index, in_last, batch));
     let lengths_fit = call.operand(4).is_none() || call.rows(4) == Some(0);
     let weights_fit = [1, 2, 3, 7].into_iter().all(|index| call.rows(index).is_none());
+    if call.follows_steps && runs_along_rows(call) {
+        let mut outcomes = vec![Outcome::new(every, Ok(Some(usize::from(rows_first))))];
+        outcomes
+            .extend((1..call.node.output.len().min(3)).map(|_| Outcome::new(last.clone(), Err("is the last step"))));
+        return Some(outcomes);
+    }
     let follows = |place: usize| match call.rows(0) {
         None if (1..8).all(|index| call.rows(index).is_none()) => Ok(None),
         Some(rows) if rows == own && states_fit && lengths_fit && weights_fit => Ok(Some(place)),
@@ -158,6 +164,13 @@ pub(super) fn recurrent(call: &Call<'_>) -> Outcomes {
     let mut outcomes = vec![Outcome::new(every, follows(in_every))];
     outcomes.extend((1..call.node.output.len().min(3)).map(|_| Outcome::new(last.clone(), follows(in_last))));
     Some(outcomes)
+}
+
+/// Returns whether a recurrent layer has its steps along the axis that is followed.
+pub(super) fn runs_along_rows(call: &Call<'_>) -> bool {
+    let steps = usize::from(call.int_or("layout", 0) != 0);
+    let length = call.dims(0).and_then(|dims| dims.get(steps)).and_then(Option::as_ref);
+    length.is_some_and(Size::is_batch)
 }
 
 fn states_fit(call: &Call<'_>, index: usize, place: usize, batch: &Dim) -> bool {

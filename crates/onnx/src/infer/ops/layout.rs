@@ -196,6 +196,8 @@ fn sliced(
         },
         // The first entry. Lengths are assumed to be at least 1.
         (Some(0), Some(1)) => Some(Size::from(1)),
+        // The last entry.
+        (Some(-1), Some(end)) if end >= i64::from(i32::MAX) => Some(Size::from(1)),
         // All but the last entries, or all but the first.
         (Some(0), Some(end @ i64::MIN..=-1)) => symbols.sum(whole?, &Size::from(end)),
         (Some(start @ 0..), Some(end)) if end >= i64::from(i32::MAX) => symbols.difference(whole?, &Size::from(start)),
