@@ -1,4 +1,7 @@
-//! `paternoster inspect`: shows what a model's operators become on a CUDA card, and which have no lowering.
+//! `paternoster inspect`: shows what a model's recurrent layers become, what its operators become on a CUDA card, and
+//! which have no lowering.
+
+mod segments;
 
 use std::{
     io::{self, Write},
@@ -20,9 +23,10 @@ use crate::{
     onnx::{self, Port, PortDim, SealedModel, Signature},
 };
 
-/// Show what a model's operators become on a CUDA card: matrix products, kernels, views, or nothing
+/// Show what a model's recurrent layers become, and its operators on a CUDA card
 ///
-/// Runs nothing and needs no card. Axis 0 is the batch unless the file fixes its length.
+/// Recurrent layers become segments that requests run step by step, or the reason why not is shown. On a card,
+/// operators become matrix products, kernels, views, or nothing. Runs nothing and needs no card. Axis 0 is the batch unless the file fixes its length.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster inspect model.onnx
@@ -131,6 +135,21 @@ fn print_program(
     width: Option<usize>,
 ) -> Result<(), InspectError> {
     let sealed = SealedModel::read(path)?;
+    let is_opened = segments::print(&sealed, out, width)?;
+    match print_plan(args, path, &sealed, out, width) {
+        // The segments do not depend on lengths.
+        Err(error @ InspectError::Tensor { .. }) if is_opened => Ok(writeln!(out, "on a card: {error}")?),
+        ended => ended,
+    }
+}
+
+fn print_plan(
+    args: &InspectArgs,
+    path: &Path,
+    sealed: &SealedModel,
+    out: &mut dyn Write,
+    width: Option<usize>,
+) -> Result<(), InspectError> {
     let signature = Signature::from_bytes(&path.display().to_string(), &sealed.to_bytes())?;
     let is_open = |port: &Port| {
         matches!(port.dims.as_deref(), Some([PortDim::Symbol(_) | PortDim::Unknown, ..]))
@@ -142,14 +161,14 @@ fn print_program(
     let outputs = signature.outputs.iter().map(|port| args.spec(port, has_batch_axis, false));
     let outputs: Vec<TensorSpec> = outputs.collect::<Result<_, _>>()?;
 
-    let nodes = Plan::nodes(&sealed, &inputs, &outputs, has_batch_axis)?;
+    let nodes = Plan::nodes(sealed, &inputs, &outputs, has_batch_axis)?;
     let mut table = Table::new(&["Node", "Operator", "On a card"]).with_text(&["Node", "Operator", "On a card"]);
     for node in &nodes {
         let lowered = node.lowered.as_ref().map_or_else(|reason| format!("NO PLAN: {reason}"), String::clone);
         table.row([node.name.clone(), node.operator.clone(), lowered]);
     }
     writeln!(out, "{}", table.within(width))?;
-    match Plan::new(&sealed, &inputs, &outputs, has_batch_axis, Precision::Ieee) {
+    match Plan::new(sealed, &inputs, &outputs, has_batch_axis, Precision::Ieee) {
         Ok(plan) => writeln!(out, "{} nodes, {} launches for a batch", nodes.len(), plan.launches())?,
         Err(error) => {
             writeln!(out, "{error}")?;
@@ -210,8 +229,10 @@ mod tests {
     use super::*;
     use crate::{
         cli::slice::PROGRAM,
+        model::DataType,
         onnx::{
             Model,
+            build::Graph,
             zoo::{self, Width, cells},
         },
     };
@@ -289,6 +310,39 @@ mod tests {
         let headings: Vec<&str> = shown.lines().filter(|line| line.ends_with(".onnx")).collect();
         assert_eq!(headings, ["inner.onnx", "leaf.onnx"], "{shown}");
         assert_eq!(shown.matches("launches for a batch").count(), 2, "{shown}");
+    }
+
+    /// A layer over the steps of `x`, whose last state goes through `node` to the output.
+    fn recurrent(starts: bool) -> Model {
+        let mut graph = Graph::new("recurrent");
+        let x = graph.input("x", DataType::Fp32, &["batch".into(), "time".into(), 3.into()]);
+        let x = graph.op("Transpose", &[&x]).attr("perm", [1, 0, 2]).value();
+        let w = graph.constant("W", &[1, 6, 3], &[0.5_f32; 18]);
+        let r = graph.constant("R", &[1, 6, 2], &[0.5_f32; 12]);
+        let start = graph.input("start", DataType::Fp32, &["batch".into(), 1.into(), 2.into()]);
+        let start = graph.op("Transpose", &[&start]).attr("perm", [1, 0, 2]).value();
+        let layer = graph.op("GRU", &[&x, &w, &r]).skip().skip();
+        let layer = if starts { layer.with(&start) } else { layer };
+        let [_, last] = layer.attr("hidden_size", 2_i64).named("gru").values();
+        let last = graph.op("Add", &[&last, &start]).value();
+        let y = graph.op("Transpose", &[&last]).attr("perm", [1, 0, 2]).named("y").value();
+        graph.output(&y, DataType::Fp32, &["batch".into(), 1.into(), 2.into()]);
+        graph.finish().expect("sound")
+    }
+
+    #[test]
+    fn recurrent_layers_are_shown_with_their_segments_or_the_reason_why_not() {
+        let table = shown(&recurrent(false), &[]).expect("it is shown without lengths");
+        let mut lines = table.lines();
+        assert_eq!(lines.next(), Some("recurrent layers: 1, over axis 1 of 'x', served by cells:"), "{table}");
+        let row = table.lines().find(|line| line.contains("chain1")).expect("a segment");
+        let cells: Vec<&str> = row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, ["chain1", "over the steps", "GRU 'gru'", "x, start", "1", "last y"], "{table}");
+        assert!(table.ends_with("on a card: 'x' varies along 'time': give --length time=128\n"), "{table}");
+
+        let reason = "recurrent layers: the model stays whole: GRU 'gru' takes an initial state from the request";
+        let table = shown(&recurrent(true), &["time=4"]).expect("it is shown");
+        assert!(table.starts_with(reason), "{table}");
     }
 
     #[test]
