@@ -14,6 +14,7 @@ use std::{
 use paternoster_batching::{ModelId, Ns};
 use paternoster_model::ModelSpec;
 use paternoster_observe::{ModelStats, ObservedVersion};
+use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -23,6 +24,7 @@ use super::{
     location::Location,
     pool::Pool,
     record::{Sink, Waiting},
+    rows,
     version::HungTasks,
 };
 
@@ -89,7 +91,8 @@ impl ModelHandle {
         self.hangs.reason()
     }
 
-    /// Submits a request that has exactly one response. Dropping the future cancels the request.
+    /// Submits a request that has exactly one response. Dropping the future cancels the request. Rows of a request that
+    /// unfolds into cells run, and count, as requests of their own.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
         self.submit_one(request, None)
     }
@@ -100,9 +103,15 @@ impl ModelHandle {
     }
 
     fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> ResponseFuture {
-        let (sender, receiver) = oneshot::channel();
-        let location = self.pool.submit(self, request, backlog, Sink::Once(sender));
-        ResponseFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
+        let unfolds = self.cells.is_some() && !self.has_sequences;
+        let apart = if unfolds { rows::apart(&self.spec, &request) } else { None };
+        let rows = apart.unwrap_or_else(|| vec![request]).into_iter().map(|request| {
+            let (sender, receiver) = oneshot::channel();
+            let location = self.pool.submit(self, request, backlog.clone(), Sink::Once(sender));
+            let cancel = CancelOnDrop { handle: Arc::clone(self), location };
+            RowFuture { receiver, cancel, reply: None }
+        });
+        ResponseFuture { rows: rows.collect() }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
@@ -154,17 +163,51 @@ impl Drop for CancelOnDrop {
 /// The future response of a request.
 #[derive(Debug)]
 pub struct ResponseFuture {
+    /// One for all rows together, or one for each.
+    rows: SmallVec<[RowFuture; 1]>,
+}
+
+/// The future response of what runs as one request.
+#[derive(Debug)]
+struct RowFuture {
     receiver: oneshot::Receiver<Waiting>,
     cancel: CancelOnDrop,
+    reply: Option<Waiting>,
+}
+
+impl RowFuture {
+    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Result<(), InferError>> {
+        if self.reply.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let answer = ready!(Pin::new(&mut self.receiver).poll(context));
+        self.cancel.location = None;
+        let waiting = answer.map_err(|_| self.cancel.handle.pool.refusal())?;
+        if let Err(error) = &waiting.reply {
+            return Poll::Ready(Err(error.clone()));
+        }
+        self.reply = Some(waiting);
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl Future for ResponseFuture {
     type Output = Result<Response, InferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(Pin::new(&mut self.receiver).poll(context));
-        self.cancel.location = None;
-        Poll::Ready(answer.map_or_else(|_| Err(self.cancel.handle.pool.refusal()), |waiting| waiting.reply))
+        let mut is_ready = true;
+        for row in &mut self.rows {
+            is_ready &= row.poll_reply(context)?.is_ready();
+        }
+        if !is_ready {
+            return Poll::Pending;
+        }
+        let replies = self.rows.drain(..).filter_map(|row| row.reply);
+        let mut replies = replies.map(|waiting| waiting.reply).collect::<Result<Vec<Response>, InferError>>()?;
+        Poll::Ready(match replies.len() {
+            1 => replies.pop().ok_or(InferError::Cancelled),
+            _ => rows::joined(replies),
+        })
     }
 }
 

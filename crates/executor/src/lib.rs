@@ -35,6 +35,7 @@ mod placement;
 mod pool;
 mod record;
 mod request;
+mod rows;
 mod scatter;
 mod short_runs;
 #[cfg(test)]
