@@ -51,11 +51,15 @@ pub(super) fn compile(
     let mut graphs = Vec::with_capacity(unfold.cells.len());
     // Held until the cells are compiled, which then share their sessions.
     let mut held = Vec::new();
-    for (cell, program) in unfold.cells.iter().zip(&request.cells) {
-        let graph = program.read()?;
+    for (number, (cell, program)) in unfold.cells.iter().zip(&request.cells).enumerate() {
+        let opened = request.opened.get(number);
+        let graph = opened.map_or_else(|| program.read(), |model| Ok(model.to_bytes()))?;
         let signature = Signature::from_bytes(&program.file.display().to_string(), &graph);
         let mut signature = signature.map_err(|fault| fault.to_string())?;
-        let model = opener.open(program, graph, &StageRequest::default())?;
+        let model = match opened {
+            Some(model) => model.clone(),
+            None => opener.open(program, graph, &StageRequest::default())?,
+        };
         let named = |fault: &dyn fmt::Display| format!("cell '{}': {fault}", cell.name);
         held.extend(opener.infer_shapes(program, &model, &mut signature).map_err(|error| named(&error))?);
         let graph = CellGraph::new(&signature, &cell.tensors).map_err(|fault| named(&fault))?;
@@ -93,7 +97,7 @@ pub(super) fn compile(
         pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[], stop })
     });
     drop(memory);
-    let is_whole = request.cells.iter().all(|cell| cell.file == request.program);
+    let is_whole = request.opened.is_empty() && request.cells.iter().all(|cell| cell.file == request.program);
     match tried {
         // Clients may never send such a request: zeros may be no rate, and two samples no speech.
         Err(reason) if is_whole && opener.attempt().check().is_ok() => {

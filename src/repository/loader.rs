@@ -27,7 +27,7 @@ use crate::{
     engine::{OnnxEngine, Precision, Program},
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
-    onnx::{ExternalFiles, Signature},
+    onnx::{ExternalFiles, SealedModel, Signature},
 };
 
 /// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.
@@ -89,6 +89,10 @@ pub struct LoadRequest {
     pub unfold: Option<UnfoldRequest>,
     /// The programs of the cells, in the order of the configuration.
     pub cells: Vec<CellProgram>,
+    /// Whether recurrent layers in the graph may be served by cells.
+    pub may_open: bool,
+    /// The models of the cells, if they were made from the recurrent layers of the graph.
+    pub opened: Vec<SealedModel>,
     /// Which of policy and stages the profile decides, if there is one.
     pub automatic: Automatic,
     /// Longest time that one task may run, zero for no limit; `None` uses the pool's limit.

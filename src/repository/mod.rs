@@ -24,6 +24,7 @@ mod gates;
 mod isolation;
 mod loader;
 mod mapped;
+mod opened;
 mod opening;
 mod options;
 mod overrides;

@@ -15,6 +15,7 @@ use super::{
         model_config::SchedulingChoice,
         model_metrics::{MetricControl, metric_control::MetricOptions},
     },
+    opened,
     opening::Opener,
     plans::{self, Compiled},
     staging,
@@ -191,6 +192,16 @@ impl PoolLoader {
         Ok(Arc::new(handle))
     }
 
+    /// Returns the request that serves the recurrent layers of a model by cells, if it has any that can be opened.
+    fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Option<LoadRequest> {
+        // Recurrent layers have no plan for cards.
+        if self.pool.has_cards() && request.placement.may_need_cards() {
+            return None;
+        }
+        // What cannot be opened is refused with the reason when the whole is loaded.
+        opened::by_cells(request, &self.opener(attempt)).ok().flatten()
+    }
+
     pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, String> {
         match request.engine {
             EngineKind::Repeat => {
@@ -300,6 +311,17 @@ fn stages(
 
 impl Loader for PoolLoader {
     fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
+        if let Some(opened) = self.by_cells(&request, attempt) {
+            match self.bring_up(opened, attempt) {
+                Ok(handle) => return Ok(handle),
+                Err(reason) => {
+                    // A load that was stopped is not tried again.
+                    attempt.check()?;
+                    let model = request.spec.name.as_str();
+                    warn!(model, reason, "load by cells failed; loading the graph as a whole");
+                }
+            }
+        }
         if let Some(advised) = self.by_profile(&request) {
             match self.bring_up(advised, attempt) {
                 Ok(handle) => return Ok(handle),

@@ -17,7 +17,7 @@ use super::{
     config::{
         ConfigError, Origin, Settings, check, complete, convert, json, latencies,
         lengths::PreparedLengths,
-        model::{Latencies, PipelineStep},
+        model::{Latencies, PipelineStep, PolicyName},
         pb,
         pb::model_version_policy::PolicyChoice,
         pbtxt, pipeline, placement,
@@ -34,6 +34,7 @@ use super::{
 use crate::{
     batching::CostTable,
     engine::{OnnxEngine, Precision},
+    model::ModelSpec,
     onnx::ExternalFiles,
     pipeline::{Pipeline, PipelineOptions},
 };
@@ -317,6 +318,7 @@ impl Plan {
         knobs.latencies =
             own.batching.latencies.as_ref().map(|given| self.latencies(given, stage_count)).transpose()?;
         let automatic = Automatic::of(&settings, &stages, origin);
+        let may_open = self.may_open(&settings, &spec, &whole, has_cells || unfold.is_some());
         let task_time_limit = own.batching.task_time_limit_ms;
         let task_time_limit = task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3));
         let warmup = warmup::samples(config, &spec, self.directory.as_deref(), attempt)?;
@@ -331,6 +333,8 @@ impl Plan {
             stages,
             unfold,
             cells,
+            may_open,
+            opened: Vec::new(),
             automatic,
             task_time_limit,
             engine,
@@ -345,6 +349,21 @@ impl Plan {
             config,
             held,
         })
+    }
+
+    /// Returns whether recurrent layers of the graph may be served by cells: if the configuration decides neither how
+    /// requests are batched nor where the graph is cut, and clients send the tensors of the graph.
+    fn may_open(&self, settings: &Settings, spec: &ModelSpec, program: &CellProgram, unfolds: bool) -> bool {
+        let Settings { config, own } = settings;
+        let is_automatic = matches!(settings.policy(), None | Some(PolicyName::Auto))
+            && self.settings.config.scheduling_choice.is_none()
+            && own.stages.is_none()
+            && own.exits.is_empty();
+        let is_as_exported = own.pad.is_empty() && spec.has_batch_axis() && !spec.inputs.iter().any(|it| it.optional);
+        let is_onnx = config.backend != REPEAT && program.engine == OnnxEngine::OnnxRuntime;
+        // The models of a load request are opened under a reservation that ends with the opening.
+        let is_on_disk = program.bytes.is_none();
+        !unfolds && !own.cells.is_off && is_automatic && is_as_exported && is_onnx && is_on_disk && !spec.decoupled
     }
 
     /// Returns the programs of a version's cells.

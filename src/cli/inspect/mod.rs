@@ -26,7 +26,8 @@ use crate::{
 /// Show what a model's recurrent layers become, and its operators on a CUDA card
 ///
 /// Recurrent layers become segments that requests run step by step, or the reason why not is shown. On a card,
-/// operators become matrix products, kernels, views, or nothing. Runs nothing and needs no card. Axis 0 is the batch unless the file fixes its length.
+/// operators become matrix products, kernels, views, or nothing. Runs nothing and needs no card. Axis 0 is the batch
+/// unless the file fixes its length.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster inspect model.onnx

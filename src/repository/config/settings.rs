@@ -4,14 +4,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Deref,
     str::FromStr,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Exit, PipelineStep, PolicyName, Segment, Stages, Text},
+    model::{Batching, Cell, Cells, Exit, Off, PipelineStep, PolicyName, Segment, Stages, Text},
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
@@ -111,13 +112,45 @@ pub struct OwnSettings {
     /// Where rows leave before the last stage.
     pub exits: Vec<Exit>,
     /// The cell types, by name; empty for a model without cells.
-    pub cells: BTreeMap<PartName, Cell>,
+    pub cells: CellTypes,
     /// The segments of each request, in order; empty for a model without cells.
     pub unfold: Vec<Segment>,
     /// The steps of a pipeline that Triton's `ensemble_scheduling` cannot express; else empty.
     pub pipeline: Vec<PipelineStep>,
     /// How the model takes texts, if it does.
     pub text: Option<Text>,
+}
+
+/// The cell types of a model, by name.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "Cells")]
+pub struct CellTypes {
+    types: BTreeMap<PartName, Cell>,
+    /// Whether the configuration has none so that recurrent layers in the graph are served as a whole.
+    pub is_off: bool,
+}
+
+impl From<Cells> for CellTypes {
+    fn from(given: Cells) -> Self {
+        match given {
+            Cells::Word(Off::Off) => Self { types: BTreeMap::new(), is_off: true },
+            Cells::Types(types) => Self { types: types.0, is_off: false },
+        }
+    }
+}
+
+impl Serialize for CellTypes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_off { Off::Off.serialize(serializer) } else { self.types.serialize(serializer) }
+    }
+}
+
+impl Deref for CellTypes {
+    type Target = BTreeMap<PartName, Cell>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.types
+    }
 }
 
 /// Iterates over the names and numbers in an expression.

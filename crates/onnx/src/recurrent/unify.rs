@@ -134,10 +134,12 @@ impl Writer<'_> {
         if ["activation_alpha", "activation_beta"].iter().any(|name| attribute(layer, name).is_some()) {
             return Err(cannot("settings of activations"));
         }
+        let first = layer.output.iter().find(|name| !name.is_empty()).map_or("", String::as_str);
+        let own = if layer.name().is_empty() { first } else { layer.name() };
         let mut parts: Vec<Vec<String>> = vec![Vec::new(); layer.output.len()];
         for (number, direction) in ["forward", "reverse"].into_iter().enumerate() {
             let mut part = layer.clone();
-            part.name = Some(format!("{}/{}/{direction}", self.prefix, layer.name()));
+            part.name = Some(format!("{}/{}/{direction}", self.prefix, own));
             for attribute in &mut part.attribute {
                 match attribute.name() {
                     "direction" => attribute.s = Some(direction.as_bytes().to_vec().into()),

@@ -58,8 +58,8 @@ pub struct Model {
     /// Exits: where rows leave before the last stage.
     #[serde(default)]
     pub exits: Vec<Exit>,
-    /// The cell types of a recurrent model, by name.
-    pub cells: Option<NonEmpty<BTreeMap<PartName, Cell>>>,
+    /// The cell types of a recurrent model, by name. `off`: recurrent layers in the graph are served as a whole.
+    pub cells: Option<Cells>,
     /// The segments that each request runs, one after the other.
     pub unfold: Option<NonEmpty<Vec<Segment>>>,
     /// How the model takes texts.
@@ -210,6 +210,29 @@ pub struct Sequences {
     pub max_sequence_idle_us: Option<Whole<u64, 1, { u64::MAX as i128 }>>,
     /// The queue of requests that wait for their turn.
     pub queue: Option<QueueSettings>,
+}
+
+/// The cells of a model.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename = "off or a mapping of cells")]
+#[schemars(untagged, inline)]
+pub enum Cells {
+    /// None: recurrent layers in the graph are served as a whole.
+    #[serde(rename = "#text")]
+    Word(Off),
+    /// The cell types, by name.
+    #[serde(rename = "#map")]
+    Types(NonEmpty<BTreeMap<PartName, Cell>>),
+}
+serialize_untagged!(Cells: Word, Types);
+
+/// The keyword for what is turned off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Off {
+    /// It is turned off.
+    Off,
 }
 
 /// Rows of a cell's batch.

@@ -37,7 +37,7 @@ use segment::Fault;
 pub const MAX_PARTS: usize = 64;
 
 /// Largest batch of a cell without `batch_sizes`, in rows.
-const DEFAULT_MAX_ROWS: u32 = 64;
+pub const DEFAULT_MAX_ROWS: u32 = 64;
 
 /// How the requests of a version unfold, according to its configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -149,7 +149,7 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     reader.fits_the_model()?;
     let OwnSettings { cells, unfold, instance, .. } = &settings.own;
     let mut declared = BTreeMap::new();
-    for (PartName(name), own) in cells {
+    for (PartName(name), own) in cells.iter() {
         let cell = cell(name, own).map_err(|(key, fault)| reader.refuse(&format!("cells.{name}.{key}"), fault))?;
         declared.insert(name.as_str(), cell);
     }

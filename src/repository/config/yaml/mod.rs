@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use super::{
     ConfigError, Origin, bounds,
     model::{
-        Batching, Device, Input, Instance, Model, Output, PadSection, PolicyName, Sample, SampleData, SampleInput,
-        Sequences, Shape, SomeVersions, VersionWord, Versions,
+        Batching, Cells, Device, Input, Instance, Model, Output, PadSection, PolicyName, Sample, SampleData,
+        SampleInput, Sequences, Shape, SomeVersions, VersionWord, Versions,
     },
     model_config::datatype_to_pb,
     parameters,
@@ -79,12 +79,12 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     };
     // Each request of a model of cells unfolds by itself, as a batch of one.
     let batch_size = model.max_batch_size.map(|size| size.0);
-    config.max_batch_size = batch_size.unwrap_or(i32::from(model.cells.is_some()));
+    config.max_batch_size = batch_size.unwrap_or(i32::from(matches!(model.cells, Some(Cells::Types(_)))));
     let mut own = OwnSettings {
         engine: model.engine,
         stages: model.stages,
         exits: model.exits,
-        cells: model.cells.map(|cells| cells.0).unwrap_or_default(),
+        cells: model.cells.map(Into::into).unwrap_or_default(),
         unfold: model.unfold.map(|segments| segments.0).unwrap_or_default(),
         batching,
         text: model.text,
