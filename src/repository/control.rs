@@ -73,6 +73,8 @@ pub(super) struct Control {
     pub(super) dependencies: Dependencies,
     /// Limits the worker threads for built-in steps of pipelines.
     pub(super) workers: Arc<Semaphore>,
+    /// The same for those that take long.
+    pub(super) long_workers: Arc<Semaphore>,
     /// Serializes profiles that are measured in the background.
     pub(super) profiling: Arc<tokio::sync::Mutex<()>>,
 }
@@ -313,11 +315,12 @@ impl Control {
             Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),
         };
         self.warn(name, &plan);
-        let settled = match self.dependencies.set(name, &plan.models) {
+        let settled = match self.dependencies.begin(name, &plan.models) {
             Ok(()) => self.settle(&plan.models, demand, attempt).await,
             Err(cycle) => Err(cycle),
         };
         if let Err(reason) = settled {
+            self.dependencies.end(name, false);
             return self.refuse(name, reason, asked);
         }
         let versions = plan.versions.clone();
@@ -350,6 +353,7 @@ impl Control {
             result.as_ref().err().map(|reason| format!("version {version} is at UNAVAILABLE state: {reason}"))
         });
         let failures: Vec<String> = failures.collect();
+        self.dependencies.end(name, failures.is_empty());
         let closed = self.table.lock().is_closed();
         // The table drops the results of a load that finishes after shutdown.
         self.change(|table| table.finish(name, results.into_iter().collect(), &plan.available)).await;
@@ -406,7 +410,9 @@ impl Control {
             let is_due = matches!(demand, Demand::Named | Demand::Client);
             if is_due && !self.table.lock().needs(model) {
                 let found = self.places.find(model).await?;
-                attempt.unless_stopped(self.load_boxed(model.clone(), found, demand)).await?;
+                // A task of its own, because the model may be a pipeline itself, and chains may be long.
+                let load = tokio::spawn(self.load_boxed(model.clone(), found, demand));
+                drop(attempt.unless_stopped(load).await?);
             }
             while self.table.lock().is_loading(model) {
                 // The sender is a part of `self`.
@@ -416,7 +422,7 @@ impl Control {
         Ok(())
     }
 
-    /// As [`Self::load_found`], for a model of a pipeline, which may be a pipeline itself.
+    /// As [`Self::load_found`], as a future whose type does not contain itself.
     fn load_boxed(
         self: &Arc<Self>,
         name: String,
@@ -432,7 +438,7 @@ impl Control {
         if matches!(self.options.mode, ControlMode::Explicit { .. }) {
             return;
         }
-        for name in self.dependencies.dependents(model) {
+        for name in self.dependencies.failed_for(model) {
             let control = Arc::clone(self);
             tokio::spawn(async move {
                 // Behind a load in progress, which may well succeed.
@@ -453,6 +459,7 @@ impl Control {
             models: Arc::new(ServedModels(Arc::downgrade(self))),
             room: Arc::clone(&self.options.request_bytes),
             workers: Arc::clone(&self.workers),
+            long_workers: Arc::clone(&self.long_workers),
         }
     }
 

@@ -11,52 +11,82 @@ use parking_lot::Mutex;
 use super::control::Control;
 use crate::pipeline::{Models, Servable};
 
-/// The models that each pipeline needs, by the pipeline's name: of all pipelines whose load was tried and that were not
-/// unloaded since.
+/// The models that pipelines need, by the pipeline's name.
 #[derive(Debug, Default)]
-pub(super) struct Dependencies(Mutex<HashMap<String, Vec<String>>>);
+pub(super) struct Dependencies(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Of pipelines that are served.
+    served: HashMap<String, Vec<String>>,
+    /// Of pipelines that are being loaded, which may replace what is served.
+    loading: HashMap<String, Vec<String>>,
+    /// Of pipelines whose last load failed.
+    failed: HashMap<String, Vec<String>>,
+}
 
 impl Dependencies {
-    /// Records the models that a pipeline needs; none for a model that is no pipeline.
+    /// Records that a load begins of a pipeline that needs these models; of a model that is no pipeline with none.
     ///
     /// # Errors
-    /// If the pipeline needs itself, directly or through others; with the names in order.
-    pub(super) fn set(&self, name: &str, models: &[String]) -> Result<(), String> {
+    /// If the pipeline would need itself, directly or through others that are served or being loaded; with the names in
+    /// order.
+    pub(super) fn begin(&self, name: &str, models: &[String]) -> Result<(), String> {
         let mut known = self.0.lock();
-        if models.is_empty() {
-            known.remove(name);
-            return Ok(());
-        }
-        known.insert(name.to_owned(), models.to_vec());
+        known.failed.remove(name);
+        known.loading.insert(name.to_owned(), models.to_vec());
         match path_back(&known, name) {
             Some(path) => Err(format!("the pipeline needs itself: {}", path.join(" -> "))),
             None => Ok(()),
         }
     }
 
-    /// Forgets a pipeline, and returns the models that no other one needs.
+    /// Records how the load that began last ended.
+    pub(super) fn end(&self, name: &str, is_served: bool) {
+        let mut known = self.0.lock();
+        let Some(models) = known.loading.remove(name) else { return };
+        let ended = if is_served { &mut known.served } else { &mut known.failed };
+        if models.is_empty() {
+            ended.remove(name);
+        } else {
+            ended.insert(name.to_owned(), models);
+        }
+    }
+
+    /// Forgets a model that is unloaded. Returns the models that it needed, if it was a pipeline, and that no other one
+    /// needs.
     pub(super) fn remove(&self, name: &str) -> Vec<String> {
         let mut known = self.0.lock();
-        let mut models = known.remove(name).unwrap_or_default();
-        models.retain(|model| !known.values().any(|needed| needed.contains(model)));
+        known.failed.remove(name);
+        let mut models = known.served.remove(name).unwrap_or_default();
+        models.retain(|model| !known.all().any(|(_, needed)| needed.contains(model)));
         models
     }
 
-    /// Returns the pipelines that need a model.
-    pub(super) fn dependents(&self, model: &str) -> Vec<String> {
+    /// Returns the pipelines whose last load failed and that need a model.
+    pub(super) fn failed_for(&self, model: &str) -> Vec<String> {
         let known = self.0.lock();
-        let needs = known.iter().filter(|(_, models)| models.iter().any(|needed| needed == model));
+        let needs = known.failed.iter().filter(|(_, models)| models.iter().any(|needed| needed == model));
         needs.map(|(name, _)| name.clone()).collect()
     }
 }
 
+impl Known {
+    fn all(&self) -> impl Iterator<Item = (&String, &Vec<String>)> {
+        self.served.iter().chain(&self.loading)
+    }
+}
+
 /// Returns a path from a name to itself, if there is one.
-fn path_back(known: &HashMap<String, Vec<String>>, name: &str) -> Option<Vec<String>> {
+fn path_back(known: &Known, name: &str) -> Option<Vec<String>> {
     let mut seen = BTreeSet::new();
     let mut paths = vec![vec![name.to_owned()]];
     while let Some(path) = paths.pop() {
         let last = path.last().map_or(name, String::as_str);
-        for model in known.get(last).into_iter().flatten() {
+        // What a load of the pipeline itself replaces no longer counts.
+        let replaced = last == name && known.loading.contains_key(name);
+        let served = known.served.get(last).filter(|_| !replaced).into_iter().flatten();
+        for model in served.chain(known.loading.get(last).into_iter().flatten()) {
             let longer: Vec<String> = path.iter().chain([model]).cloned().collect();
             if model == name {
                 return Some(longer);
@@ -89,27 +119,59 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
+    fn load(known: &Dependencies, name: &str, needs: &[&str]) {
+        known.begin(name, &models(needs)).expect("no cycle");
+        known.end(name, true);
+    }
+
     #[test]
     fn a_pipeline_that_needs_itself_is_refused_with_the_path() {
         let known = Dependencies::default();
-        known.set("a", &models(&["x", "b"])).expect("no cycle yet");
-        known.set("b", &models(&["x", "c"])).expect("no cycle yet");
-        let cycle = known.set("c", &models(&["a"])).expect_err("a cycle");
+        load(&known, "a", &["x", "b"]);
+        known.begin("b", &models(&["x", "c"])).expect("no cycle yet");
+        let cycle = known.begin("c", &models(&["a"])).expect_err("a cycle, though b is still being loaded");
         assert_eq!(cycle, "the pipeline needs itself: c -> a -> b -> c");
-        assert_eq!(known.set("d", &models(&["d"])).expect_err("itself"), "the pipeline needs itself: d -> d");
-        known.set("c", &models(&["x"])).expect("it was changed");
-        known.set("e", &models(&["a", "b"])).expect("two ways to b are no cycle");
+        known.end("c", false);
+        known.end("b", true);
+        assert_eq!(known.begin("d", &models(&["d"])).expect_err("itself"), "the pipeline needs itself: d -> d");
+        known.end("d", false);
+        load(&known, "c", &["x"]);
+        load(&known, "e", &["a", "b"]);
+    }
+
+    #[test]
+    fn what_is_served_counts_until_it_is_replaced() {
+        let known = Dependencies::default();
+        load(&known, "a", &["b"]);
+        known.begin("a", &models(&["x"])).expect("no cycle");
+        known.end("a", false);
+        assert!(known.begin("b", &models(&["a"])).is_err(), "the reload failed: a still needs b");
+        known.end("b", false);
+        load(&known, "a", &["x"]);
+        load(&known, "b", &["a"]);
+        assert_eq!((known.remove("a"), known.remove("b")), (models(&["x"]), models(&["a"])));
+    }
+
+    #[test]
+    fn a_refused_pipeline_leaves_no_trace_but_for_what_would_mend_it() {
+        let known = Dependencies::default();
+        known.begin("a", &models(&["b"])).expect("no cycle");
+        known.end("a", false);
+        assert_eq!(known.failed_for("b"), ["a"]);
+        known.begin("b", &models(&["a"])).expect("a is not served");
+        known.end("b", false);
+        load(&known, "a", &["x"]);
+        assert!(known.failed_for("b").is_empty());
     }
 
     #[test]
     fn models_of_a_pipeline_that_others_need_stay() {
         let known = Dependencies::default();
-        known.set("a", &models(&["x", "y"])).expect("no cycle");
-        known.set("b", &models(&["y"])).expect("no cycle");
-        let mut dependents = known.dependents("y");
-        dependents.sort();
-        assert_eq!(dependents, ["a", "b"]);
-        assert_eq!(known.remove("a"), ["x"]);
+        load(&known, "a", &["x", "y"]);
+        load(&known, "b", &["y"]);
+        known.begin("a", &models(&["z"])).expect("no cycle");
+        known.end("a", false);
+        assert_eq!(known.remove("a"), ["x"], "what is served, not what failed");
         assert!(known.remove("a").is_empty());
         assert_eq!(known.remove("b"), ["y"]);
     }

@@ -82,6 +82,7 @@ impl Repository {
             warned: Mutex::default(),
             dependencies: Dependencies::default(),
             workers: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
+            long_workers: Arc::new(Semaphore::new(1)),
             profiling: Arc::default(),
         });
         Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)

@@ -139,6 +139,12 @@ impl TextModel {
                 outputs
             }
             Task::Classify { labels } | Task::ClassifyTokens { labels } => {
+                let is_by_token = matches!(self.layout.task, Task::ClassifyTokens { .. });
+                if states.dims.len() != 1 + usize::from(is_by_token) {
+                    let (name, dims) = (&states.name, &states.dims[..]);
+                    let wanted = if is_by_token { "classes of each token" } else { "classes of a text" };
+                    return Err(format!("expected {wanted} in output '{name}', but its dims are {dims:?}"));
+                }
                 if let Some(port) = steps[1].outputs.first_mut() {
                     text::LOGITS.clone_into(&mut port.tensor);
                 }

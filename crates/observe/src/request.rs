@@ -61,6 +61,8 @@ pub struct StepOf {
     /// Whether clients know the step's version by its name. If not, its requests do not count: only those of the
     /// version that it belongs to do.
     pub is_served: bool,
+    /// How many requests it is within, at least 1.
+    pub depth: usize,
 }
 
 impl ObservedRequest {
@@ -161,7 +163,7 @@ impl ObservedRequest {
         if end.is_rejection() {
             version.pool.rejected(timings.total_ns);
         }
-        if let Some(StepOf { timings: steps, is_served }) = step_of {
+        if let Some(StepOf { timings: steps, is_served, .. }) = step_of {
             steps.add(&timings);
             if !is_served {
                 return;

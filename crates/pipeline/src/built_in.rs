@@ -1,6 +1,13 @@
 //! Steps that the server computes itself.
 
-use std::fmt;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use paternoster_model::TensorSpec;
 
@@ -18,18 +25,66 @@ pub trait BuiltIn: fmt::Debug + Send + Sync {
     /// Returns its outputs.
     fn outputs(&self) -> &[TensorSpec];
 
-    /// Whether it takes these inputs well below a millisecond.
-    fn is_short(&self, inputs: &[Option<Value>]) -> bool;
+    /// Returns about how long it takes for these inputs.
+    fn effort(&self, inputs: &[Option<Value>]) -> Effort;
 
     /// Returns an upper limit of the bytes that [`Self::run`] builds for these inputs.
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize;
 
     /// Computes the outputs of `rows` rows, in the order of [`Self::outputs`]. `inputs` are in the order of
-    /// [`Self::inputs`]; those that are optional may be absent.
+    /// [`Self::inputs`]; those that are optional may be absent. Looks at `stop` from time to time.
     ///
     /// # Errors
-    /// If the content of an input is not what the step expects.
-    fn run(&self, inputs: &[Option<Value>], rows: usize) -> Result<Vec<Value>, BuiltInFault>;
+    /// If the content of an input is not what the step expects, or nobody waits for the outputs any more.
+    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault>;
+}
+
+/// How long a step takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Well below a millisecond: it runs on the calling thread.
+    Short,
+    /// It runs on a worker thread.
+    Usual,
+    /// As [`Self::Usual`], but others must not wait for it.
+    Long,
+}
+
+/// Whether the outputs of a step are still wanted.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    deadline: Option<Instant>,
+    is_dropped: Arc<AtomicBool>,
+}
+
+impl Stop {
+    pub(crate) fn new(deadline: Option<Instant>) -> Self {
+        Self { deadline, is_dropped: Arc::default() }
+    }
+
+    /// Returns a value whose drop stops the step.
+    pub(crate) fn when_dropped(&self) -> StopOnDrop {
+        StopOnDrop(Arc::clone(&self.is_dropped))
+    }
+
+    /// Checks that the outputs are still wanted.
+    ///
+    /// # Errors
+    /// If the deadline has passed, or the client has left.
+    pub fn check(&self) -> Result<(), BuiltInFault> {
+        let is_late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if is_late || self.is_dropped.load(Ordering::Relaxed) { Err(BuiltInFault::Stopped) } else { Ok(()) }
+    }
+}
+
+/// Stops a step when it is dropped.
+#[derive(Debug)]
+pub(crate) struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Why a built-in step has no outputs.
@@ -41,4 +96,7 @@ pub enum BuiltInFault {
     /// The step is.
     #[error("{0}")]
     Failed(String),
+    /// The deadline has passed, or the client has left.
+    #[error("its outputs are no longer wanted")]
+    Stopped,
 }

@@ -7,6 +7,9 @@ use super::{BuiltIn, Condition, Servable};
 /// Most steps of a pipeline.
 pub(crate) const MAX_STEPS: usize = 256;
 
+/// Most pipelines within each other.
+pub(crate) const MAX_DEPTH: usize = 8;
+
 /// A tensor of the pipeline, by number.
 pub(crate) type TensorIx = usize;
 

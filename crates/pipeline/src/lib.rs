@@ -20,7 +20,7 @@ mod stream;
 mod value;
 
 pub use binding::BindingFault;
-pub use built_in::{BuiltIn, BuiltInFault};
+pub use built_in::{BuiltIn, BuiltInFault, Effort, Stop};
 pub use condition::{Condition, Test};
 pub use graph::{Graph, GraphFault, Port, Runs, Step};
 pub use pipeline::{Models, Pipeline, PipelineFault, PipelineOptions};

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::{
     BindingFault, Graph, Runs, Servable,
     binding::{Binding, TensorKind, bind},
+    graph::MAX_DEPTH,
     run,
     servable::Future,
     stream::PipelineStream,
@@ -34,6 +35,8 @@ pub struct PipelineOptions {
     pub room: Arc<Budget>,
     /// Limits the worker threads that built-in steps use at a time.
     pub workers: Arc<Semaphore>,
+    /// Limits those of steps that take long, so that others need not wait for them.
+    pub long_workers: Arc<Semaphore>,
 }
 
 impl fmt::Debug for PipelineOptions {
@@ -57,6 +60,8 @@ pub struct Pipeline {
     /// By step, for traces.
     pub(crate) step_names: Arc<[String]>,
     pub(crate) options: PipelineOptions,
+    /// The number of pipelines within each other, itself included, when it was loaded.
+    depth: usize,
     /// Whether its statistics are those of a version that belongs to it, which counts its executions itself.
     pub(crate) shares_stats: bool,
 }
@@ -122,7 +127,7 @@ impl Pipeline {
             *kind = Some(TensorKind::of(input, batched));
         }
         let mut bindings: Vec<Option<Binding>> = graph.steps.iter().map(|_| None).collect();
-        let mut own_stats = None;
+        let (mut own_stats, mut depth) = (None, 1);
         for number in graph.order() {
             let step = &graph.steps[number];
             let model_spec = match &step.runs {
@@ -140,6 +145,13 @@ impl Pipeline {
                 Runs::Served { model, version } => {
                     let servable = options.models.resolve(model, *version);
                     let servable = servable.map_err(|reason| PipelineFault::Model { step: number, reason })?;
+                    if let Servable::Pipeline(inner) = &servable {
+                        depth = depth.max(inner.depth + 1);
+                        if depth > MAX_DEPTH {
+                            let reason = format!("pipelines are nested more than {MAX_DEPTH} deep");
+                            return Err(PipelineFault::Model { step: number, reason });
+                        }
+                    }
                     Arc::clone(servable.spec())
                 }
             };
@@ -180,6 +192,7 @@ impl Pipeline {
             waits_for,
             step_names,
             options,
+            depth,
             shares_stats,
         })
     }
@@ -212,6 +225,15 @@ impl Pipeline {
 
     /// Returns why it cannot answer requests now; `None` if it can.
     pub fn fault(&self) -> Option<String> {
+        self.fault_within(&mut Vec::new())
+    }
+
+    /// As [`Self::fault`], within pipelines that need this one. `seen` has those that were looked at before, each once.
+    pub(crate) fn fault_within(&self, seen: &mut Vec<*const Self>) -> Option<String> {
+        if seen.contains(&std::ptr::from_ref(self)) {
+            return None;
+        }
+        seen.push(self);
         self.graph.steps.iter().enumerate().find_map(|(number, step)| {
             let resolved = match &step.runs {
                 Runs::BuiltIn(_) => return None,
@@ -220,7 +242,8 @@ impl Pipeline {
             };
             let fault = match resolved {
                 Err(reason) => reason,
-                Ok(servable) => format!("{} {}", step.runs, servable.fault()?),
+                Ok(Servable::Pipeline(inner)) => format!("{}: {}", step.runs, inner.fault_within(seen)?),
+                Ok(servable) => format!("{}: {}", step.runs, servable.fault()?),
             };
             Some(format!("step {number}: {fault}"))
         })

@@ -19,9 +19,9 @@ use paternoster_observe::{StepOf, budget::Reservation};
 use tokio::sync::mpsc;
 
 use super::{
-    BuiltInFault, Pipeline, Runs, Servable, Value, ValueFault,
+    BuiltInFault, Effort, Pipeline, Runs, Servable, Stop, Value, ValueFault,
     binding::Binding,
-    graph::TensorIx,
+    graph::{MAX_DEPTH, TensorIx},
     observed::ObservedRun,
     value::{join, split},
 };
@@ -69,6 +69,8 @@ enum Sink {
 struct Run {
     pipeline: Arc<Pipeline>,
     rows: usize,
+    /// How many other pipelines it is within.
+    depth: usize,
     priority: u64,
     queue_timeout: Option<Duration>,
     deadline: Option<Instant>,
@@ -170,11 +172,12 @@ impl State {
 impl Run {
     fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
         let InferRequest { rows, inputs, priority, queue_timeout, deadline, sequence, trace, step_of, .. } = request;
+        let depth = step_of.as_ref().map_or(0, |step_of| step_of.depth);
         let observed = ObservedRun::begin(&pipeline, rows, step_of, trace);
         let room = Reservation::none(&pipeline.options.room);
         let state = State::new(&pipeline, inputs);
         let rows = rows as usize;
-        (Self { pipeline, rows, priority, queue_timeout, deadline, sequence, room, observed, sink }, state)
+        (Self { pipeline, rows, depth, priority, queue_timeout, deadline, sequence, room, observed, sink }, state)
     }
 
     /// Runs what is left of a request. A decoupled step runs once all others that can have run; what follows it runs
@@ -215,6 +218,10 @@ impl Run {
     fn start(&mut self, step: usize, state: &mut State, in_flight: &InFlight) -> Result<Option<Running>, InferError> {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(InferError::Expired);
+        }
+        // Models may be reloaded as pipelines after this one was checked.
+        if self.depth >= MAX_DEPTH {
+            return Err(InferError::Unavailable(format!("pipelines are nested more than {MAX_DEPTH} deep")));
         }
         let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
         let (servable, binding) = self.bound(step)?;
@@ -358,7 +365,11 @@ impl Run {
             queue_timeout: self.queue_timeout,
             deadline: self.deadline,
             sequence: self.sequence.clone(),
-            step_of: Some(StepOf { timings: Arc::clone(&self.observed.steps), is_served: !self.pipeline.shares_stats }),
+            step_of: Some(StepOf {
+                timings: Arc::clone(&self.observed.steps),
+                is_served: !self.pipeline.shares_stats,
+                depth: self.depth + 1,
+            }),
             ..InferRequest::new(shape.rows(), inputs)
         })
     }
@@ -384,31 +395,40 @@ impl Run {
                     Some(Value::Rows(rows.into_iter().zip(&mask).map(|(row, &runs)| row.filter(|_| runs)).collect()));
             }
         }
-        self.room.grow_now(built_in.built_bytes(&inputs)).map_err(InferError::NoRoom)?;
+        // Kept until the work has ended, which may be after the request.
+        let mut room = Reservation::none(&self.pipeline.options.room);
+        let built = built_in.built_bytes(&inputs);
+        room.grow_now(built).map_err(InferError::NoRoom)?;
         let (built_in, pipeline, rows) = (Arc::clone(built_in), Arc::clone(&self.pipeline), self.rows);
-        let fail = move |fault: BuiltInFault| {
-            let error = match fault {
-                BuiltInFault::Invalid(text) => InferError::Invalid(text),
-                BuiltInFault::Failed(text) => InferError::Engine(text),
-            };
-            located(&pipeline, step, error)
+        let fail = move |fault: BuiltInFault| match fault {
+            BuiltInFault::Invalid(text) => located(&pipeline, step, InferError::Invalid(text)),
+            BuiltInFault::Failed(text) => located(&pipeline, step, InferError::Engine(text)),
+            BuiltInFault::Stopped => InferError::Expired,
         };
-        let binding = self.pipeline.known_binding(step);
-        let is_short = built_in.is_short(&inputs);
+        let (binding, stop) = (self.pipeline.known_binding(step), Stop::new(self.deadline));
+        let effort = built_in.effort(&inputs);
+        let leaving = stop.when_dropped();
         let work = move || {
-            let outputs = built_in.run(&inputs, rows).map_err(fail)?;
-            Ok::<_, InferError>(binding.outputs.iter().map(|&output| outputs[output].clone()).collect())
+            let outputs = built_in.run(&inputs, rows, &stop).map_err(fail);
+            drop(room);
+            outputs.map(|outputs| binding.outputs.iter().map(|&output| outputs[output].clone()).collect())
         };
-        if is_short {
-            let result = work();
-            in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
-        } else {
-            let (workers, deadline) = (Arc::clone(&self.pipeline.options.workers), self.deadline);
-            in_flight.push(Box::pin(async move {
-                let result = on_worker(workers, deadline, work).await;
-                Done { step, part: 0, result: result.and_then(|outputs| outputs) }
-            }));
-        }
+        let options = &self.pipeline.options;
+        let places = match effort {
+            Effort::Short => {
+                let result = work();
+                in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
+                return Ok(vec![None]);
+            }
+            Effort::Usual => Arc::clone(&options.workers),
+            Effort::Long => Arc::clone(&options.long_workers),
+        };
+        let deadline = self.deadline;
+        in_flight.push(Box::pin(async move {
+            let _leaving = leaving;
+            let result = on_worker(places, deadline, work).await;
+            Done { step, part: 0, result: result.and_then(|outputs| outputs) }
+        }));
         Ok(vec![None])
     }
 
@@ -429,13 +449,10 @@ impl Run {
                 outputs.into_iter().map(Value::Rows).collect()
             }
         };
-        if !matches!(self.pipeline.graph.steps[step].runs, Runs::BuiltIn(_)) {
-            let read =
-                |&(_, (_, tensor)): &(&Value, &(String, TensorIx))| !self.pipeline.graph.readers[*tensor].is_empty();
-            let passed = outputs.iter().zip(&self.pipeline.graph.steps[step].outputs).filter(read);
-            let bytes = passed.map(|(value, _)| value.bytes()).sum();
-            self.room.grow_now(bytes).map_err(InferError::NoRoom)?;
-        }
+        let read = |&(_, (_, tensor)): &(&Value, &(String, TensorIx))| !self.pipeline.graph.readers[*tensor].is_empty();
+        let passed = outputs.iter().zip(&self.pipeline.graph.steps[step].outputs).filter(read);
+        let bytes = passed.map(|(value, _)| value.bytes()).sum();
+        self.room.grow_now(bytes).map_err(InferError::NoRoom)?;
         Ok(outputs)
     }
 

@@ -239,7 +239,7 @@ async fn random_pipelines_answer_as_their_rows_would_alone() {
     let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
     let room = Budget::of_bytes(64 << 20);
     let (models, workers) = (Arc::new(serve(&pool)), Arc::new(Semaphore::new(2)));
-    let options = PipelineOptions { models, room: Arc::clone(&room), workers };
+    let options = PipelineOptions { models, room: Arc::clone(&room), long_workers: Arc::clone(&workers), workers };
     let count: u64 = env::var("PIPELINES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
     let mut large = 0;
     for seed in 0..count {

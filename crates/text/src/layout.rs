@@ -9,6 +9,9 @@ use super::{Pooling, Truncate};
 /// Tokens of models that say no limit.
 const DEFAULT_MAX_TOKENS: usize = 512;
 
+/// Most classes with names.
+const MOST_LABELS: usize = 1 << 16;
+
 /// Largest limit that is taken seriously: some files have 10^30 for none.
 const MOST_TOKENS: f64 = 1e6;
 
@@ -70,11 +73,11 @@ pub enum LayoutFault {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
-    architectures: Vec<String>,
-    model_type: String,
+    architectures: Option<Vec<String>>,
+    model_type: Option<String>,
     max_position_embeddings: Option<f64>,
     pad_token_id: Option<i64>,
-    id2label: BTreeMap<String, String>,
+    id2label: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -93,7 +96,7 @@ struct SentenceConfig {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PromptConfig {
-    prompts: BTreeMap<String, String>,
+    prompts: Option<BTreeMap<String, String>>,
     default_prompt_name: Option<String>,
 }
 
@@ -113,6 +116,7 @@ struct PoolingConfig {
     pooling_mode_mean_sqrt_len_tokens: bool,
     pooling_mode_weightedmean_tokens: bool,
     pooling_mode_lasttoken: bool,
+    include_prompt: Option<bool>,
 }
 
 /// Returns the content of a file by its path; `None` if there is none.
@@ -127,11 +131,11 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
     let tokenizer: TokenizerConfig = read(file, "tokenizer_config.json")?;
     let sentence: SentenceConfig = read(file, "sentence_bert_config.json")?;
     let prompts: PromptConfig = read(file, "config_sentence_transformers.json")?;
-    let is_for = |what: &str| config.architectures.iter().any(|name| name.ends_with(what));
+    let is_for = |what: &str| config.architectures.iter().flatten().any(|name| name.ends_with(what));
     let task = if is_for("ForSequenceClassification") {
-        Task::Classify { labels: labels(&config.id2label) }
+        Task::Classify { labels: labels(config.id2label.as_ref())? }
     } else if is_for("ForTokenClassification") {
-        Task::ClassifyTokens { labels: labels(&config.id2label) }
+        Task::ClassifyTokens { labels: labels(config.id2label.as_ref())? }
     } else {
         embed(file)?
     };
@@ -139,7 +143,7 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
     let limit =
         |limit: Option<f64>| limit.filter(|limit| (1.0..=MOST_TOKENS).contains(limit)).map(|limit| limit as usize);
     // RoBERTa's positions begin behind that of the padding.
-    let offset = match config.model_type.as_str() {
+    let offset = match config.model_type.as_deref().unwrap_or_default() {
         "roberta" | "xlm-roberta" | "camembert" | "mpnet" => usize::try_from(pad_token + 1).unwrap_or(0),
         _ => 0,
     };
@@ -151,6 +155,7 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
     };
     let truncate = if tokenizer.truncation_side.as_deref() == Some("left") { Truncate::Left } else { Truncate::Right };
     let PromptConfig { prompts, default_prompt_name: default_prompt } = prompts;
+    let prompts = prompts.unwrap_or_default();
     if let Some(missing) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
         let fault = format!("there is no prompt '{missing}'");
         return Err(LayoutFault::Content { file: "config_sentence_transformers.json".to_owned(), fault });
@@ -171,6 +176,10 @@ fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
     for Module { path, kind } in modules {
         match kind.rsplit('.').next().unwrap_or_default() {
             "Transformer" => {}
+            "Pooling" if path.starts_with('/') || path.split('/').any(|part| part == "..") => {
+                let fault = format!("expected a path in the model's directory, but found '{path}'");
+                return Err(LayoutFault::Content { file: MODULES.to_owned(), fault });
+            }
             "Pooling" => {
                 let config = if path.is_empty() { default() } else { format!("{path}/config.json") };
                 pooled = pooling(file, &config)?.unwrap_or(Pooling::Mean);
@@ -189,6 +198,10 @@ fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
 fn pooling(file: Files<'_>, name: &str) -> Result<Option<Pooling>, LayoutFault> {
     let Some(bytes) = file(name).map_err(LayoutFault::File)? else { return Ok(None) };
     let config: PoolingConfig = parse(name, &bytes)?;
+    if config.include_prompt == Some(false) {
+        let fault = "include_prompt: prompts that are left out of the pooling are not supported".to_owned();
+        return Err(LayoutFault::Content { file: name.to_owned(), fault });
+    }
     let modes = [
         (config.pooling_mode_cls_token, Pooling::Cls),
         (config.pooling_mode_mean_tokens, Pooling::Mean),
@@ -208,12 +221,20 @@ fn pooling(file: Files<'_>, name: &str) -> Result<Option<Pooling>, LayoutFault> 
     }
 }
 
-/// Returns the names of classes in the order of their numbers.
-fn labels(by_number: &BTreeMap<String, String>) -> Vec<String> {
-    let mut numbered: Vec<(u32, &String)> =
-        by_number.iter().filter_map(|(number, name)| Some((number.parse().ok()?, name))).collect();
-    numbered.sort_unstable();
-    numbered.into_iter().map(|(_, name)| name.clone()).collect()
+/// Returns the names of classes, each at its number.
+fn labels(by_number: Option<&BTreeMap<String, String>>) -> Result<Vec<String>, LayoutFault> {
+    let mut names = Vec::new();
+    for (number, name) in by_number.into_iter().flatten() {
+        let at = number.parse::<usize>().ok().filter(|at| *at < MOST_LABELS).ok_or_else(|| {
+            let fault = format!("id2label: expected numbers from 0 to {}, but found '{number}'", MOST_LABELS - 1);
+            LayoutFault::Content { file: "config.json".to_owned(), fault }
+        })?;
+        while names.len() <= at {
+            names.push(format!("LABEL_{}", names.len()));
+        }
+        names[at].clone_from(name);
+    }
+    Ok(names)
 }
 
 fn read<T: DeserializeOwned + Default>(file: Files<'_>, name: &str) -> Result<T, LayoutFault> {
@@ -254,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn classifiers_have_the_labels_of_their_classes_in_order() {
+    fn classifiers_have_the_labels_of_their_classes_by_number() {
         let config = r#"{"architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta",
-            "max_position_embeddings": 514, "pad_token_id": 1, "id2label": {"10": "k", "2": "c", "0": "a"}}"#;
+            "max_position_embeddings": 514, "pad_token_id": 1, "id2label": {"3": "d", "2": "c", "0": "a"}}"#;
         let limits = ("tokenizer_config.json", r#"{"model_max_length": 1e30, "truncation_side": "left"}"#);
         let read = layout(&[("config.json", config), limits]).expect("a layout");
-        assert_eq!(read.task, Task::Classify { labels: ["a", "c", "k"].map(str::to_owned).to_vec() });
+        assert_eq!(read.task, Task::Classify { labels: ["a", "LABEL_1", "c", "d"].map(str::to_owned).to_vec() });
         assert_eq!((read.max_tokens, read.truncate, read.pad_token), (512, Truncate::Left, 1));
     }
 
@@ -273,6 +294,12 @@ mod tests {
         assert_eq!(fault, "1_Pooling/config.json: expected one pooling mode, but found 2");
         let fault = layout(&[("config.json", "[")]).expect_err("it is refused").to_string();
         assert!(fault.starts_with("config.json: "), "{fault}");
+        let outside = r#"[{"path": "../1_Pooling", "type": "sentence_transformers.models.Pooling"}]"#;
+        let fault = layout(&[("modules.json", outside)]).expect_err("it is refused").to_string();
+        assert_eq!(fault, "modules.json: expected a path in the model's directory, but found '../1_Pooling'");
+        let without = r#"{"pooling_mode_mean_tokens": true, "include_prompt": false}"#;
+        assert!(layout(&[("1_Pooling/config.json", without)]).is_err());
+        assert!(layout(&[("config.json", r#"{"architectures": null, "id2label": null}"#)]).is_ok(), "null is nothing");
         let prompt = ("config_sentence_transformers.json", r#"{"default_prompt_name": "q"}"#);
         assert!(layout(&[prompt]).is_err());
     }

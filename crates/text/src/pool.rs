@@ -1,7 +1,7 @@
 //! The step `pool`: the states of a model to one vector for each text.
 
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Value};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, Stop, Value};
 
 use super::{
     Pooling, cut, normalize,
@@ -62,8 +62,9 @@ impl BuiltIn for Pool {
         &self.outputs
     }
 
-    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
-        inputs.iter().flatten().map(Value::bytes).sum::<usize>() <= SHORT_BYTES
+    fn effort(&self, inputs: &[Option<Value>]) -> Effort {
+        let bytes: usize = inputs.iter().flatten().map(Value::bytes).sum();
+        if bytes <= SHORT_BYTES { Effort::Short } else { Effort::Usual }
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
@@ -71,7 +72,7 @@ impl BuiltIn for Pool {
         inputs.first().and_then(Option::as_ref).map_or(0, Value::bytes).saturating_mul(2)
     }
 
-    fn run(&self, inputs: &[Option<Value>], rows: usize) -> Result<Vec<Value>, BuiltInFault> {
+    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
         let mut by_row = Vec::with_capacity(inputs.len());
         for (value, spec) in inputs.iter().zip(&self.inputs) {
             let split = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
@@ -81,6 +82,7 @@ impl BuiltIn for Pool {
         let PoolOptions { pooling, datatype, .. } = self.options;
         let mut vectors = Vec::with_capacity(rows);
         for row in 0..rows {
+            stop.check()?;
             let Some(states) = of(0, row) else {
                 vectors.push(None);
                 continue;

@@ -4,15 +4,18 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Value};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, Stop, Value};
 
 use super::{
-    TextTokenizer, Tokens,
+    TextTokenizer, TokenizerFault, Tokens,
     tensors::{integers, row_of_integers, string},
 };
 
 /// Texts of at most this many bytes together take well below a millisecond.
 const SHORT_BYTES: usize = 2 << 10;
+
+/// Texts of at most this many bytes together take a fraction of a second.
+const USUAL_BYTES: usize = 256 << 10;
 
 /// Bytes that are built for each byte of text, at most one token each: its id, mask and type.
 const BUILT_FOR_EACH_BYTE: usize = 3 * size_of::<i64>();
@@ -91,6 +94,7 @@ impl Tokenize {
             None => self.options.default_prompt.clone(),
             Some(prompt) => Some(read(text::PROMPT, prompt)?).filter(|name| !name.is_empty()),
         };
+        let mut prompt_bytes = 0;
         if let Some(name) = prompt {
             let prompt = self.options.prompts.get(&name).ok_or_else(|| {
                 let known: Vec<String> = self.options.prompts.keys().map(|name| format!("'{name}'")).collect();
@@ -98,14 +102,21 @@ impl Tokenize {
                 invalid(format!("the model has no prompt '{name}'; its prompts are {known}"))
             })?;
             first.insert_str(0, prompt);
+            prompt_bytes = prompt.len();
         }
-        let tokens = self.tokenizer.encode(&first, pair.as_deref(), row.may_truncate);
-        tokens.map_err(|fault| invalid(fault.to_string()))
+        match self.tokenizer.encode(&first, pair.as_deref(), row.may_truncate) {
+            Ok(tokens) => Ok(tokens.behind(prompt_bytes)),
+            Err(fault @ TokenizerFault::Failed(_)) => Err(BuiltInFault::Failed(fault.to_string())),
+            Err(fault) => Err(invalid(fault.to_string())),
+        }
     }
 
     /// Checks tokens that came with the request.
     fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
         let most = self.tokenizer.options().max_tokens;
+        if ids.is_empty() {
+            return Err("expected at least one token".to_owned());
+        }
         if ids.len() > most && !may_truncate {
             return Err(format!("expected at most {most} tokens, but found {}", ids.len()));
         }
@@ -113,7 +124,7 @@ impl Tokenize {
         let read = ids.iter().map(|&id| u32::try_from(id).ok().filter(|&id| i32::try_from(id).is_ok()));
         let ids: Option<Vec<u32>> = read.collect();
         let ids = ids.ok_or_else(|| "expected ids of tokens from 0 to 2147483647".to_owned())?;
-        Ok(Tokens { types: vec![0; ids.len()], ids, offsets: Vec::new() })
+        Ok(Tokens { types: vec![0; ids.len()], ids, offsets: Vec::new(), is_of_first: Vec::new() })
     }
 }
 
@@ -139,8 +150,12 @@ impl BuiltIn for Tokenize {
         &self.outputs
     }
 
-    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
-        inputs.iter().flatten().map(Value::bytes).sum::<usize>() <= SHORT_BYTES
+    fn effort(&self, inputs: &[Option<Value>]) -> Effort {
+        match inputs.iter().flatten().map(Value::bytes).sum::<usize>() {
+            ..=SHORT_BYTES => Effort::Short,
+            ..=USUAL_BYTES => Effort::Usual,
+            _ => Effort::Long,
+        }
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
@@ -148,7 +163,7 @@ impl BuiltIn for Tokenize {
         bytes.saturating_mul(BUILT_FOR_EACH_BYTE)
     }
 
-    fn run(&self, inputs: &[Option<Value>], rows: usize) -> Result<Vec<Value>, BuiltInFault> {
+    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
         let mut by_row = Vec::with_capacity(inputs.len());
         for (value, spec) in inputs.iter().zip(&self.inputs) {
             let split = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
@@ -158,6 +173,7 @@ impl BuiltIn for Tokenize {
         let mut outputs: Vec<Vec<Option<InputTensor>>> =
             self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
         for number in 0..rows {
+            stop.check()?;
             let row = Row {
                 text: of(0, number),
                 pair: of(1, number).filter(|pair| string(pair).is_some_and(|text| !text.is_empty())),

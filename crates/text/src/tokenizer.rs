@@ -52,6 +52,19 @@ pub struct Tokens {
     pub types: Vec<u32>,
     /// Where tokens begin and end in their text, in bytes; empty unless wanted.
     pub offsets: Vec<(usize, usize)>,
+    /// Whether each token is of the first text; empty unless the places are wanted.
+    pub is_of_first: Vec<bool>,
+}
+
+impl Tokens {
+    /// Counts the places in the first text from behind its first `bytes` bytes, which no client sent.
+    pub(crate) fn behind(mut self, bytes: usize) -> Self {
+        let of_first = self.offsets.iter_mut().zip(&self.is_of_first).filter(|(_, is_of_first)| **is_of_first);
+        for ((start, end), _) in of_first {
+            (*start, *end) = (start.saturating_sub(bytes), end.saturating_sub(bytes));
+        }
+        self
+    }
 }
 
 /// Why there are no tokens.
@@ -96,7 +109,19 @@ impl TextTokenizer {
         };
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
-        Ok(Self { tokenizer, options })
+        let added = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
+        if added >= options.max_tokens {
+            let most = options.max_tokens;
+            let text = format!("it adds {added} tokens to a pair of texts, and at most {most} are allowed");
+            return Err(TokenizerFault::File(text));
+        }
+        let made = Self { tokenizer, options };
+        // Inconsistencies, such as a special token that the vocabulary lacks, show only in use.
+        for pair in [None, Some("b")] {
+            made.encode("a", pair, true)
+                .map_err(|fault| TokenizerFault::File(format!("it cannot be used: {fault}")))?;
+        }
+        Ok(made)
     }
 
     /// Returns how texts become tokens.
@@ -116,8 +141,12 @@ impl TextTokenizer {
         }
         let encoded = catch_unwind(AssertUnwindSafe(|| self.encoding(text, pair, may_truncate)));
         let encoding = encoded.unwrap_or_else(|_| Err(TokenizerFault::Failed("it panicked".to_owned())))?;
-        let offsets = if self.options.offsets { encoding.get_offsets().to_vec() } else { Vec::new() };
-        Ok(Tokens { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), offsets })
+        let (mut offsets, mut is_of_first) = (Vec::new(), Vec::new());
+        if self.options.offsets {
+            offsets = encoding.get_offsets().to_vec();
+            is_of_first = encoding.get_sequence_ids().into_iter().map(|text| text == Some(0)).collect();
+        }
+        Ok(Tokens { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), offsets, is_of_first })
     }
 
     fn encoding(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {

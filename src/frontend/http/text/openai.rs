@@ -9,7 +9,6 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tracing::Instrument;
 
 use super::{
     super::api::Api,
@@ -22,8 +21,7 @@ use crate::frontend::span;
 struct EmbeddingsRequest {
     model: Option<String>,
     input: Input,
-    #[serde(default)]
-    encoding_format: Encoding,
+    encoding_format: Option<Encoding>,
     dimensions: Option<u32>,
 }
 
@@ -37,10 +35,16 @@ enum Input {
     ManyTokens(Vec<Vec<i64>>),
 }
 
-#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
+impl Default for Input {
+    /// None.
+    fn default() -> Self {
+        Self::Texts(Vec::new())
+    }
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum Encoding {
-    #[default]
     Float,
     Base64,
 }
@@ -104,25 +108,23 @@ pub(super) async fn embeddings(State(api): State<Api>, request: Request) -> Resp
 }
 
 async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
-    let received: Received<EmbeddingsRequest> = receive(api, request).await?;
-    let EmbeddingsRequest { model, input, encoding_format, dimensions } = &received.request;
-    let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
+    let mut received: Received<EmbeddingsRequest> = receive(api, request).await?;
+    let version = resolve(api, received.request.model.as_deref(), Wanted::Vectors)?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");
-    let items = match input {
-        Input::Text(text) => vec![Item::Text(text.clone())],
-        Input::Texts(texts) => texts.iter().cloned().map(Item::Text).collect(),
-        Input::Tokens(tokens) => vec![Item::Tokens(tokens.clone())],
-        Input::ManyTokens(all) => all.iter().cloned().map(Item::Tokens).collect(),
+    let items = match std::mem::take(&mut received.request.input) {
+        Input::Text(text) => vec![Item::Text(text)],
+        Input::Texts(texts) => texts.into_iter().map(Item::Text).collect(),
+        Input::Tokens(tokens) => vec![Item::Tokens(tokens)],
+        Input::ManyTokens(all) => all.into_iter().map(Item::Tokens).collect(),
     };
-    if items.iter().any(|item| matches!(item, Item::Tokens(tokens) if tokens.is_empty())) {
-        return Err(Fault::Request("expected at least one token in each list".to_owned()));
-    }
+    let EmbeddingsRequest { model, encoding_format, dimensions, .. } = &received.request;
+    let (model, format) = (model.clone(), encoding_format.unwrap_or(Encoding::Float));
     let treatment = Treatment { dimensions: *dimensions, ..Treatment::default() };
-    let rows = run::run(&version, Wanted::Vectors, items, &treatment).instrument(received.span.clone()).await?;
+    let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
     let tokens = rows.iter().map(|row| row.tokens).sum();
     let elements = rows.iter().map(|row| row.values.len()).sum();
-    let (model, format) = (model.clone().unwrap_or_else(|| spec.name.clone()), *encoding_format);
+    let model = model.unwrap_or_else(|| spec.name.clone());
     let write = move || {
         let data = rows.into_iter().enumerate().map(|(index, row)| {
             let embedding = match format {

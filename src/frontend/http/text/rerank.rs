@@ -8,7 +8,6 @@ use axum::{
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tracing::Instrument;
 
 use super::{
     super::api::Api,
@@ -22,8 +21,7 @@ struct RerankRequest {
     query: String,
     documents: Vec<Document>,
     top_n: Option<usize>,
-    #[serde(default)]
-    return_documents: bool,
+    return_documents: Option<bool>,
 }
 
 /// A document: its text, or an object that has it.
@@ -52,26 +50,25 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
 }
 
 async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
-    let received: Received<RerankRequest> = receive(api, request).await?;
-    let RerankRequest { model, query, documents, top_n, return_documents } = &received.request;
+    let mut received: Received<RerankRequest> = receive(api, request).await?;
+    let RerankRequest { model, query, documents, top_n, return_documents } = &mut received.request;
+    let (model, query, top_n) = (model.take(), std::mem::take(query), *top_n);
+    let texts = std::mem::take(documents).into_iter().map(|document| match document {
+        Document::Text(text) | Document::Object { text } => text,
+    });
+    let texts: Vec<String> = texts.collect();
+    let returned = return_documents.unwrap_or(false).then(|| texts.clone());
     let version = resolve(api, model.as_deref(), Wanted::Classes)?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let texts: Vec<String> = documents
-        .iter()
-        .map(|document| match document {
-            Document::Text(text) | Document::Object { text } => text.clone(),
-        })
-        .collect();
-    let treatment = Treatment::default();
-    let ranking = rank(&version, query, &texts, &treatment, false);
-    let (mut ranked, tokens) = ranking.instrument(received.span.clone()).await?;
+    let ranking = rank(api, &mut received, &version, (&query, texts), (Treatment::default(), false));
+    let (mut ranked, tokens) = ranking.await?;
     ranked.truncate(top_n.unwrap_or(ranked.len()));
-    let model = model.clone().unwrap_or_else(|| version.spec().name.clone());
-    let (elements, returns) = (ranked.len(), *return_documents);
+    let model = model.unwrap_or_else(|| version.spec().name.clone());
+    let elements = ranked.len();
     let write = move || {
         let result = |(index, score): (usize, f32)| {
             let mut result = json!({ "index": index, "relevance_score": score });
-            if returns {
+            if let Some(texts) = &returned {
                 result["document"] = json!({ "text": texts[index] });
             }
             result

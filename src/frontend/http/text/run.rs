@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use http::{StatusCode, request::Parts};
 use serde::de::DeserializeOwned;
-use tracing::Span;
+use tracing::{Instrument, Span};
 
 use super::super::{
     Problem,
@@ -19,7 +19,7 @@ use super::super::{
 use crate::{
     budget::Reservation,
     executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
-    frontend::{methods::unresolved, span},
+    frontend::{intake::MOST_BUILT_HERE_BYTES, methods::unresolved, span},
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
     repository::ModelVersion,
@@ -108,7 +108,8 @@ pub(super) struct Received<T> {
     pub(super) parts: Parts,
     pub(super) span: Span,
     _place: Reservation,
-    _bytes: Reservation,
+    /// Of the body, of what parsing built, and of what is built from that.
+    bytes: Reservation,
 }
 
 /// Reads the JSON of a request, within the server's budgets.
@@ -131,7 +132,7 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     } else {
         api.workers.run(length, parse).await.map_err(Problem::from)??
     };
-    Ok(Received { request, parts, span, _place: place, _bytes: message.held })
+    Ok(Received { request, parts, span, _place: place, bytes: message.held })
 }
 
 /// Returns the model of a request: that of its name, or the only one that can answer it.
@@ -163,7 +164,7 @@ pub(super) fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Result<A
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     Text(String),
-    Pair(String, String),
+    Pair(Arc<str>, String),
     Tokens(Vec<i64>),
 }
 
@@ -182,12 +183,13 @@ pub(super) struct Row {
     pub(super) tokens: u64,
 }
 
-/// Runs all items. Each is batched by itself; the answers are in the order of the items.
-pub(super) async fn run(
-    version: &ModelVersion,
+/// Runs all items of a request. Each is batched by itself; the answers are in the order of the items.
+pub(super) async fn run<T>(
+    api: &Api,
+    received: &mut Received<T>,
+    version: &Arc<ModelVersion>,
     wanted: Wanted,
-    items: Vec<Item>,
-    treatment: &Treatment,
+    (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<Row>, Fault> {
     if items.is_empty() {
         return Err(Fault::Request("expected at least one text".to_owned()));
@@ -195,22 +197,32 @@ pub(super) async fn run(
     if items.len() > MOST_TEXTS {
         return Err(Fault::Request(format!("expected at most {MOST_TEXTS} texts, but found {}", items.len())));
     }
-    let spec = version.spec();
-    let most_rows = (spec.max_batch_size as usize).max(1);
-    let mut requests = Vec::new();
-    // Tokens of different numbers make no common tensor.
-    let are_alike = |one: &Item, other: &Item| std::mem::discriminant(one) == std::mem::discriminant(other);
-    for alike in items.chunk_by(|one, other| are_alike(one, other) && !matches!(one, Item::Tokens(_))) {
-        for rows in alike.chunks(most_rows) {
-            requests.push(version.servable().submit(request(spec, rows, treatment)?));
-        }
-    }
-    let responses = try_join_all(requests).await?;
-    let mut rows = Vec::with_capacity(items.len());
+    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
+    let built = items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add);
+    body::grow(&mut received.bytes, built).await?;
+    let (count, of_version) = (items.len(), Arc::clone(version));
+    let build = move || requests(of_version.spec(), &items, &treatment);
+    let requests = if built <= MOST_BUILT_HERE_BYTES {
+        build()?
+    } else {
+        api.workers.run(built, build).await.map_err(Problem::from)??
+    };
+    let answers = requests.into_iter().map(|request| version.servable().submit(request));
+    let responses = try_join_all(answers).instrument(received.span.clone()).await?;
+    let mut rows = Vec::with_capacity(count);
     for response in responses {
-        rows.extend(rows_of(spec, wanted, response)?);
+        rows.extend(rows_of(version.spec(), wanted, response)?);
     }
     Ok(rows)
+}
+
+/// Builds the requests of all items.
+fn requests(spec: &ModelSpec, items: &[Item], treatment: &Treatment) -> Result<Vec<InferRequest>, Fault> {
+    let most_rows = (spec.max_batch_size as usize).max(1);
+    // Tokens of different numbers make no common tensor.
+    let are_alike = |one: &Item, other: &Item| std::mem::discriminant(one) == std::mem::discriminant(other);
+    let alike = items.chunk_by(|one, other| are_alike(one, other) && !matches!(one, Item::Tokens(_)));
+    alike.flat_map(|alike| alike.chunks(most_rows)).map(|rows| request(spec, rows, treatment)).collect()
 }
 
 /// Builds the request of some items of one kind.
@@ -256,9 +268,22 @@ fn request(spec: &ModelSpec, items: &[Item], treatment: &Treatment) -> Result<In
 }
 
 impl Item {
+    /// Returns an upper limit of the bytes of its tensors.
+    fn bytes(&self) -> usize {
+        /// Lengths in front of strings, flags and dimensions.
+        const BESIDE_BYTES: usize = 32;
+        BESIDE_BYTES
+            + match self {
+                Self::Text(text) => text.len(),
+                Self::Pair(text, pair) => text.len() + pair.len(),
+                Self::Tokens(ids) => ids.len() * size_of::<i64>(),
+            }
+    }
+
     fn first(&self) -> Option<&str> {
         match self {
-            Self::Text(text) | Self::Pair(text, _) => Some(text),
+            Self::Text(text) => Some(text),
+            Self::Pair(text, _) => Some(text),
             Self::Tokens(_) => None,
         }
     }
@@ -298,6 +323,10 @@ fn rows_of(spec: &ModelSpec, wanted: Wanted, response: Response) -> Result<Vec<R
     };
     let width = shape.last().map_or(0, |&width| width.max(0) as usize);
     let values: Vec<f32> = data.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
+    if values.iter().any(|value| !value.is_finite()) {
+        let text = format!("the model '{}' gave numbers that are not finite", spec.name);
+        return Err(Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text));
+    }
     let counts: Vec<u64> = output(text::TOKEN_COUNT).map_or_else(Vec::new, |counts| {
         counts.data.as_chunks().0.iter().map(|chunk| u64::from(u32::from_le_bytes(*chunk))).collect()
     });
@@ -346,16 +375,17 @@ pub(super) fn scores(logits: &[f32]) -> Vec<f32> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
-/// Scores of documents for a query by a model of a single class, one for each document.
-pub(super) async fn rank(
-    version: &ModelVersion,
-    query: &str,
-    documents: &[String],
-    treatment: &Treatment,
-    raw: bool,
+/// Scores of documents for a query by a model of a single class, the highest first, and the number of tokens.
+pub(super) async fn rank<T>(
+    api: &Api,
+    received: &mut Received<T>,
+    version: &Arc<ModelVersion>,
+    (query, documents): (&str, Vec<String>),
+    (treatment, raw): (Treatment, bool),
 ) -> Result<(Vec<(usize, f32)>, u64), Fault> {
-    let items = documents.iter().map(|document| Item::Pair(query.to_owned(), document.clone())).collect();
-    let rows = run(version, Wanted::Classes, items, treatment).await?;
+    let query: Arc<str> = query.into();
+    let items = documents.into_iter().map(|document| Item::Pair(Arc::clone(&query), document)).collect();
+    let rows = run(api, received, version, Wanted::Classes, (items, treatment)).await?;
     let tokens = rows.iter().map(|row| row.tokens).sum();
     let mut ranked = Vec::with_capacity(rows.len());
     for (number, row) in rows.iter().enumerate() {

@@ -9,13 +9,12 @@ use axum::{
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tracing::Instrument;
 
 use super::{
     super::api::Api,
     run::{self, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
 };
-use crate::frontend::span;
+use crate::{frontend::span, model::text};
 
 #[derive(Deserialize)]
 struct EmbedRequest {
@@ -36,16 +35,21 @@ enum Inputs {
     ManyTokens(Vec<Vec<i64>>),
 }
 
+impl Default for Inputs {
+    /// None.
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
 #[derive(Deserialize)]
 struct RerankRequest {
     model: Option<String>,
     query: String,
     texts: Vec<String>,
     truncate: Option<bool>,
-    #[serde(default)]
-    raw_scores: bool,
-    #[serde(default)]
-    return_text: bool,
+    raw_scores: Option<bool>,
+    return_text: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -53,8 +57,7 @@ struct PredictRequest {
     model: Option<String>,
     inputs: PredictInputs,
     truncate: Option<bool>,
-    #[serde(default)]
-    raw_scores: bool,
+    raw_scores: Option<bool>,
 }
 
 /// A text, a list of one text or of a pair, or several of these lists.
@@ -67,6 +70,13 @@ enum PredictInputs {
     Text(String),
     One(Vec<String>),
     Many(Vec<Vec<String>>),
+}
+
+impl Default for PredictInputs {
+    /// None.
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
 }
 
 #[derive(Serialize)]
@@ -100,24 +110,24 @@ pub(super) async fn embed(State(api): State<Api>, request: Request) -> Response 
 }
 
 async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
-    let received: Received<EmbedRequest> = receive(api, request).await?;
-    let EmbedRequest { model, inputs, normalize, truncate, prompt_name, dimensions } = &received.request;
+    let mut received: Received<EmbedRequest> = receive(api, request).await?;
+    let EmbedRequest { model, inputs, normalize, truncate, prompt_name, dimensions } = &mut received.request;
     let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let items = match inputs {
-        Inputs::One(text) => vec![Item::Text(text.clone())],
-        Inputs::Many(texts) => texts.iter().cloned().map(Item::Text).collect(),
-        Inputs::Tokens(tokens) => vec![Item::Tokens(tokens.clone())],
-        Inputs::ManyTokens(all) => all.iter().cloned().map(Item::Tokens).collect(),
+    let items = match std::mem::take(inputs) {
+        Inputs::One(text) => vec![Item::Text(text)],
+        Inputs::Many(texts) => texts.into_iter().map(Item::Text).collect(),
+        Inputs::Tokens(tokens) => vec![Item::Tokens(tokens)],
+        Inputs::ManyTokens(all) => all.into_iter().map(Item::Tokens).collect(),
     };
     let treatment = Treatment {
-        prompt: prompt_name.clone(),
+        prompt: prompt_name.take(),
         truncate: *truncate,
         dimensions: *dimensions,
         // That server normalizes unless it is told not to. A pipeline may leave no choice.
-        normalize: normalize.or(version.spec().input_index(crate::model::text::NORMALIZE).map(|_| true)),
+        normalize: normalize.or(version.spec().input_index(text::NORMALIZE).map(|_| true)),
     };
-    let rows = run::run(&version, Wanted::Vectors, items, &treatment).instrument(received.span.clone()).await?;
+    let rows = run::run(api, &mut received, &version, Wanted::Vectors, (items, treatment)).await?;
     let elements = rows.iter().map(|row| row.values.len()).sum();
     send(api, &received.parts, elements, move || rows.into_iter().map(|row| row.values).collect::<Vec<_>>()).await
 }
@@ -128,14 +138,15 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
 }
 
 async fn reranked(api: &Api, request: Request) -> Result<Response, Fault> {
-    let received: Received<RerankRequest> = receive(api, request).await?;
-    let RerankRequest { model, query, texts, truncate, raw_scores, return_text } = &received.request;
+    let mut received: Received<RerankRequest> = receive(api, request).await?;
+    let RerankRequest { model, query, texts, truncate, raw_scores, return_text } = &mut received.request;
     let version = resolve(api, model.as_deref(), Wanted::Classes)?;
     span::asked(&received.span, &version.spec().name, "", "");
+    let (query, asked) = (std::mem::take(query), std::mem::take(texts));
+    let texts = return_text.unwrap_or(false).then(|| asked.clone());
     let treatment = Treatment { truncate: *truncate, ..Treatment::default() };
-    let ranking = rank(&version, query, texts, &treatment, *raw_scores);
-    let (ranked, _) = ranking.instrument(received.span.clone()).await?;
-    let texts = return_text.then(|| texts.clone());
+    let raw = raw_scores.unwrap_or(false);
+    let (ranked, _) = rank(api, &mut received, &version, (&query, asked), (treatment, raw)).await?;
     let write = move || {
         let result = |(index, score): (usize, f32)| match &texts {
             Some(texts) => json!({ "index": index, "score": score, "text": texts[index] }),
@@ -152,26 +163,26 @@ pub(super) async fn predict(State(api): State<Api>, request: Request) -> Respons
 }
 
 async fn predicted(api: &Api, request: Request) -> Result<Response, Fault> {
-    let received: Received<PredictRequest> = receive(api, request).await?;
-    let PredictRequest { model, inputs, truncate, raw_scores } = &received.request;
+    let mut received: Received<PredictRequest> = receive(api, request).await?;
+    let PredictRequest { model, inputs, truncate, raw_scores } = &mut received.request;
     let version = resolve(api, model.as_deref(), Wanted::Classes)?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");
-    let item = |texts: &Vec<String>| match &texts[..] {
-        [text] => Ok(Item::Text(text.clone())),
-        [text, pair] => Ok(Item::Pair(text.clone(), pair.clone())),
-        _ => Err(Fault::Request(format!("expected one text or two, but found {}", texts.len()))),
+    let item = |mut texts: Vec<String>| match (texts.pop(), texts.pop(), texts.len()) {
+        (Some(text), None, _) => Ok(Item::Text(text)),
+        (Some(pair), Some(text), 0) => Ok(Item::Pair(text.into(), pair)),
+        (None, ..) => Err(Fault::Request("expected at least one text".to_owned())),
+        (_, _, more) => Err(Fault::Request(format!("expected one text or two, but found {}", more + 2))),
     };
-    let (items, is_one) = match inputs {
-        PredictInputs::Text(text) => (vec![Item::Text(text.clone())], true),
+    let (items, is_one) = match std::mem::take(inputs) {
+        PredictInputs::Text(text) => (vec![Item::Text(text)], true),
         PredictInputs::One(texts) => (vec![item(texts)?], true),
-        PredictInputs::Many(all) => (all.iter().map(item).collect::<Result<_, _>>()?, false),
+        PredictInputs::Many(all) => (all.into_iter().map(item).collect::<Result<_, _>>()?, false),
     };
-    let treatment = Treatment { truncate: *truncate, ..Treatment::default() };
-    let rows = run::run(&version, Wanted::Classes, items, &treatment).instrument(received.span.clone()).await?;
-    let labels = spec.outputs.iter().find(|output| output.name == crate::model::text::LOGITS);
+    let (treatment, raw) = (Treatment { truncate: *truncate, ..Treatment::default() }, raw_scores.unwrap_or(false));
+    let rows = run::run(api, &mut received, &version, Wanted::Classes, (items, treatment)).await?;
+    let labels = spec.outputs.iter().find(|output| output.name == text::LOGITS);
     let labels: Vec<String> = labels.map(|output| output.labels.clone()).unwrap_or_default();
-    let raw = *raw_scores;
     let elements = rows.iter().map(|row| row.values.len()).sum();
     let write = move || {
         let of_row = |row: run::Row| {
