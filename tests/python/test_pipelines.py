@@ -166,6 +166,47 @@ def test_an_ensemble_brings_its_models_and_takes_them_away(explicit):
         assert not client.is_model_ready(name), name
 
 
+ONE = {"IN": ROWS16}, {"OUT": ROWS16}
+
+
+def through(repository, name, inner):
+    """Writes a pipeline of one step."""
+    ports = ({"IN": "IN"}, {"OUT": "OUT"}) if inner.startswith("p") else ({"INPUT0": "IN"}, {"OUTPUT0": "OUT"})
+    write_ensemble(repository, name, ensemble(name, *ONE, [step(inner, *ports)]))
+
+
+def test_no_order_of_reloads_makes_a_cycle(explicit):
+    server, repository, client = explicit
+    write_model(repository, "x", scale(2), config("x", {"INPUT0": ROWS16}))
+    through(repository, "p0", "x")
+    through(repository, "p1", "p0")
+    client.load_model("p1")
+    write_ensemble(repository, "p1", ensemble("p1", {"IN": ("FP32", [15])}, ONE[1], [step("x", {"INPUT0": "IN"}, {"OUTPUT0": "OUT"})]))
+    with refused("INVALID_ARGUMENT", "[-1,16]"):
+        client.load_model("p1")
+    through(repository, "p0", "p1")
+    with refused("INVALID_ARGUMENT", "p0 -> p1 -> p0"):
+        client.load_model("p0")
+    np.testing.assert_array_equal(infer(client, "p1", rows(1)), rows(1) * 2)
+    through(repository, "p1", "x")
+    client.load_model("p1")
+    client.load_model("p0")
+    np.testing.assert_array_equal(infer(client, "p0", rows(1)), rows(1) * 2)
+
+
+def test_pipelines_are_nested_to_a_limit(explicit):
+    server, repository, client = explicit
+    write_model(repository, "x", scale(2), config("x", {"INPUT0": ROWS16}))
+    through(repository, "p0", "x")
+    for depth in range(1, 40):
+        through(repository, f"p{depth}", f"p{depth - 1}")
+    with refused("INVALID_ARGUMENT", "p38"):
+        client.load_model("p39")
+    np.testing.assert_array_equal(infer(client, "p7", rows(1)), rows(1) * 2)
+    reasons = {entry.name: entry.reason for entry in client.get_model_repository_index().models}
+    assert "nested more than 8 deep" in reasons["p8"]
+
+
 def test_a_model_that_is_reloaded_with_another_signature_is_refused_until_it_fits(explicit):
     server, repository, client = explicit
     models(repository)

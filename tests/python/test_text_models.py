@@ -17,6 +17,8 @@ import pytest
 import tritonclient.grpc as triton
 from clients import change, on_page, refused, scrape, statistics, tensor
 from minilm_reference import embed
+from onnx_bytes import constant, model, node, port
+from repository_on_disk import write_model
 from tokenizers import Tokenizer
 
 TOLERANCE = 1e-5
@@ -106,10 +108,10 @@ def post(server, path, body):
         return refusal.code, json.load(refusal)
 
 
-@pytest.mark.parametrize("model", ["plain", "sentences"])
-def test_texts_have_the_vectors_of_the_reference(texts_client, reference, tokenizer, model):
+@pytest.mark.parametrize("name", ["plain", "sentences"])
+def test_texts_have_the_vectors_of_the_reference(texts_client, reference, tokenizer, name):
     texts = ODD + random_texts(40)
-    answer = texts_client.infer(model, [strings("TEXT", texts)])
+    answer = texts_client.infer(name, [strings("TEXT", texts)])
     np.testing.assert_allclose(answer.as_numpy("embedding"), reference(texts), rtol=0, atol=TOLERANCE)
     lengths = [len(tokenizer.encode(text).ids) for text in texts]
     assert answer.as_numpy("tokens").ravel().tolist() == lengths
@@ -160,7 +162,7 @@ def test_the_clients_of_openai(texts_server, reference):
         np.testing.assert_array_equal(vectors.astype(np.float32), np.array([one.embedding for one in plain.data], np.float32))
         assert packed.usage.prompt_tokens == packed.usage.total_tokens > 0
         assert len(client.embeddings.create(model="plain", input="x", dimensions=16).data[0].embedding) == 16
-        assert {"plain", "sentences", "reranker"} <= {model.id for model in client.models.list()}
+        assert {"plain", "sentences", "reranker"} <= {one.id for one in client.models.list()}
         with pytest.raises(openai.NotFoundError, match="nowhere"):
             client.embeddings.create(model="nowhere", input="x")
         with pytest.raises(openai.BadRequestError, match="takes texts|take texts"):
@@ -241,6 +243,51 @@ def test_rows_that_are_not_urgent_skip_the_last_model(texts_client):
 def test_nothing_is_held_when_all_have_ended(texts_server, texts_client):
     texts_client.infer("plain", [strings("TEXT", random_texts(50))])
     assert on_page(scrape(texts_server), "paternoster_pending_bytes") == 0
+
+
+def token_classifier():
+    """Scores of two classes for each token: its number, and one more."""
+    ids, mask = port("input_ids", "INT64", ("batch", "tokens")), port("attention_mask", "INT64", ("batch", "tokens"))
+    nodes = [
+        node("Add", ["input_ids", "attention_mask"], ["more"]),
+        node("Unsqueeze", ["input_ids", "last"], ["one"]),
+        node("Unsqueeze", ["more", "last"], ["other"]),
+        node("Concat", ["one", "other"], ["both"], axis=2),
+        node("Cast", ["both"], ["logits"], to=1),
+    ]
+    return model(nodes, [ids, mask], [port("logits", "FP32", ("batch", "tokens", 2))], [constant("last", [2])])
+
+
+def test_places_of_tokens_are_those_in_the_text_of_the_client(start, tmp_path, tokenizer):
+    for name, prompts in (("plain", "{}"), ("prompted", '{"prompts": {"p": "passage: "}, "default_prompt_name": "p"}')):
+        folder = tmp_path / name
+        write_model(tmp_path, name, token_classifier())
+        shutil.copy(fetch.minilm() / "tokenizer.json", folder)
+        (folder / "config.json").write_text('{"architectures": ["BertForTokenClassification"]}')
+        (folder / "config_sentence_transformers.json").write_text(prompts)
+        (folder / "model.yaml").write_text("text: {}\n")
+    server = start(tmp_path)
+    text = "hello wörld"
+    with triton.InferenceServerClient(server.grpc) as client:
+        plain = client.infer("plain", [strings("TEXT", [text])])
+        prompted = client.infer("prompted", [strings("TEXT", [text])])
+    encoding = tokenizer.encode(text)
+    assert plain.as_numpy("logits")[0, :, 0].tolist() == encoding.ids
+    encoded = text.encode()
+    cut = [encoded[start:end].decode() for start, end in plain.as_numpy("offsets")[0]]
+    assert cut == ["", "hello", "wörld", ""]
+    cut = [encoded[start:end].decode() for start, end in prompted.as_numpy("offsets")[0]]
+    assert cut == ["", "", "", "hello", "wörld", ""], "the prompt is none of the client's"
+
+
+def test_what_a_route_builds_is_reserved_before(start, laid_out):
+    server = start(laid_out, "--max-pending-bytes=100000000", "--model-control-mode=explicit", "--load-model=reranker")
+    asked = {"query": "x" * 1_000_000, "documents": ["a"] * 2048}
+    status, refusal = post(server, "/v1/rerank", asked)
+    assert status == 503 and "max-pending-bytes" in refusal["message"], "two gigabytes"
+    status, ranked = post(server, "/v1/rerank", {"query": "x", "documents": ["a", "b"]})
+    assert status == 200 and len(ranked["results"]) == 2
+    assert on_page(scrape(server), "paternoster_pending_bytes") == 0
 
 
 def test_a_directory_that_cannot_be_followed_is_refused_with_the_file(start, laid_out, tmp_path):
