@@ -151,10 +151,13 @@ impl BuiltIn for Tokenize {
     }
 
     fn effort(&self, inputs: &[Option<Value>]) -> Effort {
-        match inputs.iter().flatten().map(Value::bytes).sum::<usize>() {
-            ..=SHORT_BYTES => Effort::Short,
-            ..=USUAL_BYTES => Effort::Usual,
-            _ => Effort::Long,
+        let bytes: usize = inputs.iter().flatten().map(Value::bytes).sum();
+        if bytes <= SHORT_BYTES {
+            Effort::Short
+        } else if bytes <= USUAL_BYTES {
+            Effort::Usual
+        } else {
+            Effort::Long
         }
     }
 

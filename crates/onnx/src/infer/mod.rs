@@ -10,7 +10,7 @@
 //! counts as another length, about which nothing is known. A tensor is *by rows* if its row i depends only on the rows
 //! i of the inputs. If operators move, group or mix the rows, the place and the cause are recorded.
 //!
-//! The same rules follow the steps of a sequence instead of the rows of a batch ([`steps`]).
+//! The same rules follow the steps of a sequence instead of the rows of a batch (`steps`).
 
 mod call;
 mod datatype;

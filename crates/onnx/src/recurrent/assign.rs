@@ -388,13 +388,11 @@ fn is_exact(facts: &Facts, tensor: TensorId, axis: usize) -> bool {
     dims.and_then(|dims| dims.get(axis)?.as_ref()).is_some_and(Size::is_batch)
 }
 
+/// The length of a sequence, the axes of inputs that have it, and the name of an input whose axis 1 does.
+type Sequence = (Symbol, HashSet<(TensorId, usize)>, String);
+
 /// Returns the length of the sequence, the axes of inputs that have it, and an input whose axis 1 does.
-fn steps(
-    graph: &pb::GraphProto,
-    links: &Links<'_>,
-    rows: &Facts,
-    is_input: &[bool],
-) -> Result<(Symbol, HashSet<(TensorId, usize)>, String), NotOpened> {
+fn steps(graph: &pb::GraphProto, links: &Links<'_>, rows: &Facts, is_input: &[bool]) -> Result<Sequence, NotOpened> {
     let mut reason = None;
     let all = axes(links, rows, is_input);
     for &id in links.order() {

@@ -344,9 +344,10 @@ impl<'a, 'g> Writer<'a, 'g> {
         if !self.emitted.insert(emitted.clone()) {
             return Ok(());
         }
-        let own = match order.is_sorted() {
-            true if !self.content.inputs.contains(&tensor) => name.to_owned(),
-            _ => self.name(&format!("out{}/{name}", form as u8)),
+        let own = if order.is_sorted() && !self.content.inputs.contains(&tensor) {
+            name.to_owned()
+        } else {
+            self.name(&format!("out{}/{name}", form as u8))
         };
         if own != name {
             let order: Vec<i64> = order.iter().map(|&axis| axis as i64).collect();

@@ -142,7 +142,7 @@ impl Writer<'_> {
             part.name = Some(format!("{}/{}/{direction}", self.prefix, own));
             for attribute in &mut part.attribute {
                 match attribute.name() {
-                    "direction" => attribute.s = Some(direction.as_bytes().to_vec().into()),
+                    "direction" => attribute.s = Some(direction.as_bytes().to_vec()),
                     "activations" if attribute.strings.len() % 2 == 0 => {
                         let half = attribute.strings.len() / 2;
                         attribute.strings = attribute.strings.split_off(number * half);
