@@ -265,7 +265,7 @@ pub(crate) fn difference(exported: &Exported, whole: &Model) -> Option<f64> {
             }
         }
         for request in &requests {
-            let inputs = request.inputs.iter().map(|(name, value)| (name.clone(), joined(&[value.clone()])));
+            let inputs = request.inputs.iter().map(|(name, value)| (name.clone(), joined(std::slice::from_ref(value))));
             let expected = whole.run(1, &inputs.collect());
             for (name, expected) in expected {
                 let got: Vec<&BatchOutput> = request.emitted.iter().filter_map(|emitted| emitted.get(&name)).collect();
