@@ -121,9 +121,10 @@ def python(environment, arguments):
         "OPENBLAS_NUM_THREADS": "1",
     }
     # A file's tests stay in one process, because they may share a server. One process more than cores, because tests
-    # wait for servers and clients.
+    # wait for servers and clients. The longest files begin first, as conftest.py orders them; pytest-xdist would begin
+    # with those of most tests.
     processes = min(len(os.sched_getaffinity(0)) + 1, 4)
-    beside = ["-n", str(processes), "--dist", "loadfile"]
+    beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
     command += arguments or ["tests/python"]
     status, lines = shown(command, environment)
