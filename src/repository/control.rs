@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,14 +23,15 @@ use tracing::{
 };
 
 use super::{
-    ControlError, ControlMode, LoadAttempt, LoadRequest, Loader, ModelVersion, Options, Overrides,
+    ControlError, LoadAttempt, LoadRequest, Loader, ModelVersion, Options, Overrides,
     blocking::blocking,
     config::{Origin, Settings},
-    dependencies::{Dependencies, ServedModels},
+    configuration,
+    dependencies::Dependencies,
     directory::{self, Fingerprint},
     gates::Gates,
     places::Places,
-    prepare::{self, Completion, Plan, PlannedPipeline},
+    prepare::{Completion, Plan, PlannedPipeline},
     scan::{self, Found},
     serving::Serving,
     stores::LetGo,
@@ -40,7 +40,7 @@ use super::{
 use crate::{
     budget::{Budget, SharedReservation},
     observe::{CardMemory, RepositoryStats},
-    pipeline::{PipelineOptions, Servable},
+    pipeline::Servable,
 };
 
 /// Time for a load that was ended early to return. If it does not, its result is dropped when it does.
@@ -197,7 +197,7 @@ impl Control {
     async fn holds_model(&self, directory: &Path) -> bool {
         let (directory, config_name) = (directory.to_owned(), self.options.config_name.clone());
         let check = move || {
-            let configurations = prepare::configurations(&directory, config_name.as_deref());
+            let configurations = configuration::configurations(&directory, config_name.as_deref());
             directory::holds_model(&directory, &configurations).unwrap_or(true)
         };
         blocking(check).await.unwrap_or(true)
@@ -229,7 +229,7 @@ impl Control {
             return Err(ControlError::FilesWithoutConfig { name: name.to_owned() });
         }
         overrides.check().map_err(|reason| ControlError::BadOverride { name: name.to_owned(), reason })?;
-        let config = prepare::read_override(&overrides)
+        let config = configuration::read_override(&overrides)
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;
         let directory = match self.places.find(name).await {
             Ok(Some(Found::At(directory))) => Some(directory),
@@ -386,81 +386,6 @@ impl Control {
         self.change(|table| table.unload(name)).await;
         self.places.touch(name).await;
         tracing::info!(model = name, "model unloaded");
-    }
-
-    /// Unloads a pipeline, and the models of its steps that no other pipeline needs.
-    pub(super) async fn unload_with_models(self: &Arc<Self>, name: &str) {
-        let mut names = vec![name.to_owned()];
-        while let Some(name) = names.pop() {
-            names.extend(self.dependencies.remove(&name));
-            self.unload(&name).await;
-        }
-    }
-
-    /// Waits until loads of a pipeline's models that are in progress or due have ended. Where clients and the command
-    /// line decide what is loaded, those that are not loaded are now, as in Triton.
-    async fn settle(
-        self: &Arc<Self>,
-        models: &[String],
-        demand: Demand,
-        attempt: &Arc<LoadAttempt>,
-    ) -> Result<(), String> {
-        let mut changes = self.changes.subscribe();
-        for model in models {
-            let is_due = matches!(demand, Demand::Named | Demand::Client);
-            if is_due && !self.table.lock().needs(model) {
-                let found = self.places.find(model).await?;
-                // A task of its own, because the model may be a pipeline itself, and chains may be long.
-                let load = tokio::spawn(self.load_boxed(model.clone(), found, demand));
-                drop(attempt.unless_stopped(load).await?);
-            }
-            while self.table.lock().is_loading(model) {
-                // The sender is a part of `self`.
-                let _ = attempt.unless_stopped(changes.changed()).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`Self::load_found`], as a future whose type does not contain itself.
-    fn load_boxed(
-        self: &Arc<Self>,
-        name: String,
-        found: Option<Found>,
-        demand: Demand,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send>> {
-        let control = Arc::clone(self);
-        Box::pin(async move { control.load_found(&name, found, demand).await })
-    }
-
-    /// Tries the pipelines again that could not be loaded without this model.
-    fn load_dependents(self: &Arc<Self>, model: &str) {
-        if matches!(self.options.mode, ControlMode::Explicit { .. }) {
-            return;
-        }
-        for name in self.dependencies.failed_for(model) {
-            let control = Arc::clone(self);
-            tokio::spawn(async move {
-                // Behind a load in progress, which may well succeed.
-                drop(control.gates.of(&name).turn.lock().await);
-                if control.table.lock().needs(&name) {
-                    return;
-                }
-                if let Ok(found) = control.places.find(&name).await {
-                    control.load_found(&name, found, Demand::Poll).await;
-                }
-            });
-        }
-    }
-
-    /// What the steps of pipelines need.
-    fn pipeline_options(self: &Arc<Self>) -> PipelineOptions {
-        PipelineOptions {
-            models: Arc::new(ServedModels(Arc::downgrade(self))),
-            room: Arc::clone(&self.options.request_bytes),
-            workers: Arc::clone(&self.workers),
-            long_workers: Arc::clone(&self.long_workers),
-        }
     }
 
     /// Unloads everything permanently and returns the versions to drop.

@@ -3,13 +3,18 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Weak,
+    pin::Pin,
+    sync::{Arc, Weak},
 };
 
 use parking_lot::Mutex;
 
-use super::control::Control;
-use crate::pipeline::{Models, Servable};
+use super::{
+    ControlMode, LoadAttempt,
+    control::{Control, Demand},
+    scan::Found,
+};
+use crate::pipeline::{Models, PipelineOptions, Servable};
 
 /// The models that pipelines need, by the pipeline's name.
 #[derive(Debug, Default)]
@@ -99,8 +104,85 @@ fn path_back(known: &Known, name: &str) -> Option<Vec<String>> {
     None
 }
 
+impl Control {
+    /// Unloads a pipeline, and the models of its steps that no other pipeline needs.
+    pub(super) async fn unload_with_models(self: &Arc<Self>, name: &str) {
+        let mut names = vec![name.to_owned()];
+        while let Some(name) = names.pop() {
+            names.extend(self.dependencies.remove(&name));
+            self.unload(&name).await;
+        }
+    }
+
+    /// Waits until loads of a pipeline's models that are in progress or due have ended. Where clients and the command
+    /// line decide what is loaded, those that are not loaded are now, as in Triton.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        models: &[String],
+        demand: Demand,
+        attempt: &Arc<LoadAttempt>,
+    ) -> Result<(), String> {
+        let mut changes = self.changes.subscribe();
+        for model in models {
+            let is_due = matches!(demand, Demand::Named | Demand::Client);
+            if is_due && !self.table.lock().needs(model) {
+                let found = self.places.find(model).await?;
+                // A task of its own, because the model may be a pipeline itself, and chains may be long.
+                let load = tokio::spawn(self.load_boxed(model.clone(), found, demand));
+                drop(attempt.unless_stopped(load).await?);
+            }
+            while self.table.lock().is_loading(model) {
+                // The sender is a part of `self`.
+                let _ = attempt.unless_stopped(changes.changed()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::load_found`], as a future whose type does not contain itself.
+    fn load_boxed(
+        self: &Arc<Self>,
+        name: String,
+        found: Option<Found>,
+        demand: Demand,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send>> {
+        let control = Arc::clone(self);
+        Box::pin(async move { control.load_found(&name, found, demand).await })
+    }
+
+    /// Tries the pipelines again that could not be loaded without this model.
+    pub(super) fn load_dependents(self: &Arc<Self>, model: &str) {
+        if matches!(self.options.mode, ControlMode::Explicit { .. }) {
+            return;
+        }
+        for name in self.dependencies.failed_for(model) {
+            let control = Arc::clone(self);
+            tokio::spawn(async move {
+                // Behind a load in progress, which may well succeed.
+                drop(control.gates.of(&name).turn.lock().await);
+                if control.table.lock().needs(&name) {
+                    return;
+                }
+                if let Ok(found) = control.places.find(&name).await {
+                    control.load_found(&name, found, Demand::Poll).await;
+                }
+            });
+        }
+    }
+
+    /// What the steps of pipelines need.
+    pub(super) fn pipeline_options(self: &Arc<Self>) -> PipelineOptions {
+        PipelineOptions {
+            models: Arc::new(ServedModels(Arc::downgrade(self))),
+            room: Arc::clone(&self.options.request_bytes),
+            workers: Arc::clone(&self.workers),
+            long_workers: Arc::clone(&self.long_workers),
+        }
+    }
+}
+
 /// The models that the repository serves, for the steps of its pipelines.
-pub(super) struct ServedModels(pub(super) Weak<Control>);
+struct ServedModels(Weak<Control>);
 
 impl Models for ServedModels {
     fn resolve(&self, model: &str, version: Option<i64>) -> Result<Servable, String> {

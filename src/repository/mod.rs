@@ -16,6 +16,7 @@ mod cells;
 mod changes;
 mod comparing;
 pub mod config;
+mod configuration;
 mod control;
 mod dependencies;
 mod directory;

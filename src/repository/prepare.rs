@@ -15,18 +15,19 @@ use super::{
     CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Options, Overrides,
     bounded_file::read_up_to,
     config::{
-        ConfigError, Origin, Settings, check, complete, convert, json, latencies,
+        ConfigError, Origin, Settings, check, complete, convert, latencies,
         lengths::PreparedLengths,
         model::{Latencies, PipelineStep, PolicyName},
         pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt, pipeline, placement,
+        pipeline, placement,
         policies::Automatic,
         sequences,
         settings::{ONNX_FILENAME, REPEAT},
         unfold::{self, CellRequest, UnfoldRequest},
         yaml,
     },
+    configuration::{self, PBTXT, YAML},
     directory,
     text::{self, TextModel},
     warmup,
@@ -39,20 +40,11 @@ use crate::{
     pipeline::{Pipeline, PipelineOptions},
 };
 
-const PBTXT: &str = "config.pbtxt";
 /// The key that names libraries of custom operators.
 const OPERATORS: &str = "model_operations.op_library_filename";
-const YAML: &str = "model.yaml";
-/// What some editors put in front of UTF-8 text.
-const BYTE_ORDER_MARK: &str = "\u{feff}";
-/// Directory of named configurations.
-const CONFIGS: &str = "configs";
 
 /// Most labels of one output.
 const MAX_LABELS: usize = 1_000_000;
-
-/// Size limit of configurations, label files and initial states.
-const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// How configurations are read and completed.
 #[derive(Clone, Debug)]
@@ -131,7 +123,7 @@ impl Plan {
         let read = match (given, &directory) {
             (Some(given), _) => Some(given),
             (None, Some(directory)) => {
-                read_config(directory, completion.config_name.as_deref()).map_err(|fault| fault.to_string())?
+                configuration::read(directory, completion.config_name.as_deref()).map_err(|fault| fault.to_string())?
             }
             (None, None) => None,
         };
@@ -188,7 +180,7 @@ impl Plan {
             let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
             return Err(match available.as_slice() {
                 [] => {
-                    let found = directory.as_deref().and_then(misplaced).unwrap_or_default();
+                    let found = directory.as_deref().and_then(configuration::misplaced).unwrap_or_default();
                     format!("no version directory (a number above 0){place}{found}")
                 }
                 found => format!("the version policy picks none of the versions {found:?}{place}"),
@@ -445,7 +437,8 @@ impl Plan {
                     return Err(refuse("a model without a directory has no latency table".to_owned()));
                 };
                 let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(refuse)?;
-                latencies::parse(&text_of(bytes), stages).map_err(|fault| refuse(format!("{name}: {fault}")))
+                latencies::parse(&configuration::text_of(bytes), stages)
+                    .map_err(|fault| refuse(format!("{name}: {fault}")))
             }
         }
     }
@@ -457,7 +450,8 @@ impl Plan {
             let Some(directory) = &self.directory else {
                 return Err(refuse("a model without a directory has no file of an initial state".to_owned()));
             };
-            let bytes = read_limited(&directory.join(sequences::INITIAL_STATE).join(name)).map_err(refuse)?;
+            let bytes =
+                configuration::read_limited(&directory.join(sequences::INITIAL_STATE).join(name)).map_err(refuse)?;
             Ok((input.to_owned(), Bytes::from(bytes)))
         });
         states.collect()
@@ -472,8 +466,8 @@ impl Plan {
             let Some(directory) = &self.directory else {
                 return Err(refuse("a model without a directory has no label file".to_owned()));
             };
-            let bytes = read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
-            let text = text_of(bytes);
+            let bytes = configuration::read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
+            let text = configuration::text_of(bytes);
             if text.lines().nth(MAX_LABELS).is_some() {
                 return Err(refuse(format!("{} has more than {MAX_LABELS} labels", output.label_filename)));
             }
@@ -485,68 +479,6 @@ impl Plan {
 
 fn operator_names(config: &pb::ModelConfig) -> &[String] {
     config.model_operations.as_ref().map_or(&[], |operations| &operations.op_library_filename)
-}
-
-/// Decodes a text file: UTF-8, or Latin-1 if it is not that. A byte order mark is left out.
-fn text_of(bytes: Vec<u8>) -> String {
-    match String::from_utf8(bytes) {
-        Ok(text) => text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text),
-        Err(other) => other.as_bytes().iter().copied().map(char::from).collect(),
-    }
-}
-
-/// Returns advice if the program is where other tools put it; Hugging Face exports have `onnx/model.onnx`.
-fn misplaced(directory: &Path) -> Option<String> {
-    let places = [Path::new("onnx").join(ONNX_FILENAME), PathBuf::from(ONNX_FILENAME)];
-    let found = places.into_iter().find(|place| directory.join(place).is_file())?;
-    let (found, expected) = (found.display(), Path::new("1").join(ONNX_FILENAME));
-    Some(format!(
-        "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its \
-         weights if it has any",
-        expected.display()
-    ))
-}
-
-/// Returns the files that may hold a model's configuration.
-pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec<PathBuf> {
-    let named = config_name.map(|name| directory.join(CONFIGS).join(format!("{name}.pbtxt")));
-    named.into_iter().chain([directory.join(PBTXT), directory.join(YAML)]).collect()
-}
-
-/// Reads the configuration of a directory: `configs/<config_name>.pbtxt` if it exists, else `config.pbtxt` or
-/// `model.yaml`, but not both. Returns `None` if there is none.
-fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(Settings, Origin)>, ConfigError> {
-    let label = |path: &Path| path.display().to_string();
-    let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);
-    let mut there = Vec::new();
-    for path in configurations(directory, config_name) {
-        // A file that cannot be checked is an error, not a missing file: the model would be completed without its
-        // settings.
-        if path.try_exists().map_err(|fault| fail(&path, format!("cannot be read: {fault}")))? {
-            there.push(path);
-        }
-    }
-    let is_named = |path: &PathBuf| path.parent().is_some_and(|parent| parent != directory);
-    let path = match there.as_slice() {
-        [] => return Ok(None),
-        [path] => path,
-        [path, ..] if is_named(path) => path,
-        _ => return Err(fail(directory, format!("found both {PBTXT} and {YAML}: expected one of them"))),
-    };
-    let bytes = read_limited(path).map_err(|fault| fail(path, fault))?;
-    let parse = if path.file_name().is_some_and(|name| name == YAML) { yaml::parse } else { pbtxt::parse };
-    parse(&label(path), &bytes).map(Some)
-}
-
-/// Reads the configuration in a load request; `None` if it has none.
-pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(Settings, Origin)>, ConfigError> {
-    let Some(text) = &overrides.config_json else { return Ok(None) };
-    json::parse(text).map(Some)
-}
-
-/// Reads a whole file of at most 16 MiB.
-pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
-    read_up_to(path, MAX_TEXT_BYTES)
 }
 
 /// Returns the versions that a policy picks out of `available`; both are ascending.
@@ -588,11 +520,5 @@ mod tests {
         let specific = Specific { versions: vec![7, 1, 9] };
         assert_eq!(pick(&policy(PolicyChoice::Specific(specific)), &there), [1, 7]);
         assert!(pick(&pb::ModelConfig::default(), &[]).is_empty());
-    }
-
-    #[test]
-    fn what_is_not_a_file_is_not_read() {
-        let reason = read_limited(Path::new("/dev/zero")).unwrap_err();
-        assert_eq!(reason, "cannot read /dev/zero: not a file");
     }
 }

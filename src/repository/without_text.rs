@@ -14,6 +14,9 @@ use crate::{
     pipeline::{BuiltIn, Pipeline, PipelineOptions},
 };
 
+/// The tokenizer's file of models that take texts.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
 /// Default largest batch of the program, in texts.
 pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;
 

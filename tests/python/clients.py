@@ -28,13 +28,15 @@ def rows(count, start=0):
     return np.arange(start, start + count * 16, dtype=np.float32).reshape(count, 16)
 
 
-def ask_all(server, model, requests, cancel_every=None):
-    """Sends all of these inputs at once, and cancels every `cancel_every`-th request. Returns (result, error) by index,
-    and the model's statistics."""
+def ask_all(server, model, requests, cancel_every=None, in_flight=None):
+    """Sends all of these inputs at once, or at most `in_flight` at a time, and cancels every `cancel_every`-th request.
+    Returns (result, error) by index, and the model's statistics."""
     answers, all_there = {}, threading.Event()
+    free = threading.Semaphore(in_flight or len(requests))
 
     def take(number):
         def answered(result, error):
+            free.release()
             answers[number] = (result, error)
             if len(answers) == len(requests):
                 all_there.set()
@@ -43,6 +45,7 @@ def ask_all(server, model, requests, cancel_every=None):
 
     with triton.InferenceServerClient(server.grpc) as client:
         for number, inputs in enumerate(requests):
+            free.acquire()
             call = client.async_infer(model, inputs, take(number))
             if cancel_every and number % cancel_every == 0:
                 call.cancel()

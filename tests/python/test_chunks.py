@@ -1,13 +1,11 @@
 """Programs that run several steps of each row at a time: the LSTM operator of ONNX, on a live server. Requests of random
 lengths at once get NumPy's answer to each alone. Only counts are asserted, never times."""
 
-import queue
-import threading
-
 import numpy as np
 import onnx_bytes
 import pytest
 import tritonclient.grpc as triton
+from clients import ask_all
 from conftest import serving
 
 INPUT, HIDDEN = 3, 5
@@ -110,22 +108,8 @@ def server(program, tmp_path_factory):
 def test_requests_of_any_length_at_once_are_what_they_are_alone(server, model):
     rng = np.random.default_rng(7)
     given = [rng.standard_normal((int(rng.integers(1, 40)), INPUT)).astype(np.float32) for _ in range(REQUESTS)]
-    answered, free = queue.Queue(), threading.Semaphore(64)
-
-    def answers(number):
-        def take(result, error):
-            free.release()
-            answered.put((number, result, error))
-
-        return take
-
-    with triton.InferenceServerClient(server.grpc) as client:
-        for number, x in enumerate(given):
-            free.acquire()
-            client.async_infer(model, request(x), answers(number))
-        seen = [answered.get(timeout=60) for _ in given]
-    assert sorted(number for number, *_ in seen) == list(range(REQUESTS))
-    for number, result, error in seen:
+    answers, _ = ask_all(server, model, [request(x) for x in given], in_flight=64)
+    for number, (result, error) in answers.items():
         assert error is None
         check(result, given[number], is_reversed=model == "reversed")
 

@@ -1,13 +1,11 @@
 """Models with recurrent layers, as exported and without any configuration: served by cells, they answer as NumPy
 does, whatever their length and however many rows a request has."""
 
-import queue
-import threading
-
 import numpy as np
 import onnx_bytes
 import pytest
 import tritonclient.grpc as triton
+from clients import ask_all, change, statistics
 from conftest import serving
 from onnx_bytes import constant, node, port
 
@@ -125,23 +123,9 @@ def server(program, tmp_path_factory):
 def test_requests_of_any_length_and_number_of_rows_are_answered_as_by_the_whole_graph(server, model):
     rng = np.random.default_rng(7)
     given = [random(int(rng.integers(1, 5)), int(rng.integers(1, 40)), seed) for seed in range(REQUESTS)]
-    answered, free = queue.Queue(), threading.Semaphore(32)
-
-    def answers(number):
-        def take(result, error):
-            free.release()
-            answered.put((number, result, error))
-
-        return take
-
-    with triton.InferenceServerClient(server.grpc) as client:
-        for number, x in enumerate(given):
-            free.acquire()
-            client.async_infer(model, request(x), answers(number))
-        seen = [answered.get(timeout=60) for _ in given]
-    assert sorted(number for number, *_ in seen) == list(range(REQUESTS))
+    answers, _ = ask_all(server, model, [request(x) for x in given], in_flight=32)
     expected = MODELS.get(model, MODELS["tagger"])[1]
-    for number, result, error in seen:
+    for number, (result, error) in answers.items():
         assert error is None
         rows = np.array([expected(x) for x in given[number]])
         assert result.as_numpy("y").shape == rows.shape
@@ -167,3 +151,13 @@ def test_the_log_says_what_was_opened(server):
         assert f'segments="{segments}"' in found[model]
     assert len(lines) == len(MODELS)
     assert "load by cells failed" not in log
+
+
+def test_a_request_of_several_rows_counts_once(server):
+    with triton.InferenceServerClient(server.grpc) as client:
+        before = statistics(client, "tagger")
+        client.infer("tagger", request(random(4, 9, 1)))
+        counts = change(before, statistics(client, "tagger"))
+    assert (counts["success"], counts["inference"], counts["queue"]) == (1, 4, 1)
+    parts = sum(counts[f"{part}_ns"] for part in ("queue", "compute_input", "compute_infer", "compute_output"))
+    assert 0 < parts <= counts["success_ns"]

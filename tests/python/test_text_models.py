@@ -202,6 +202,8 @@ def test_the_routes_of_text_embeddings_inference(texts_server, reference):
     assert status == 200 and [len(one) for one in predicted] == [1, 1]
     assert predicted[0][0]["label"] == "LABEL_0" and predicted[0][0]["score"] == pytest.approx(logits[0], rel=1e-5)
     assert post(texts_server, "/predict", {"inputs": "alone", "raw_scores": True})[1] == predicted[1]
+    status, refusal = post(texts_server, "/embed", ["plain", "a cat"])
+    assert status == 422 and refusal["error"] == "expected a JSON object"
     status, refusal = post(texts_server, "/embed", {"inputs": 5})
     assert status == 422 and "inputs" in refusal["error"]
 

@@ -1,6 +1,7 @@
 //! Handles to the pool: a loaded version, the future response of a request, and its stream of responses.
 
 use std::{
+    collections::VecDeque,
     fmt,
     future::{Future, poll_fn},
     pin::Pin,
@@ -13,8 +14,7 @@ use std::{
 
 use paternoster_batching::{ModelId, Ns};
 use paternoster_model::ModelSpec;
-use paternoster_observe::{ModelStats, ObservedVersion};
-use smallvec::SmallVec;
+use paternoster_observe::{ModelStats, ObservedSteps, ObservedVersion, RequestEnd};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -91,8 +91,8 @@ impl ModelHandle {
         self.hangs.reason()
     }
 
-    /// Submits a request that has exactly one response. Dropping the future cancels the request. Rows of a request that
-    /// unfolds into cells run, and count, as requests of their own.
+    /// Submits a request that has exactly one response. Dropping the future cancels the request. The rows of a
+    /// request that unfolds into cells run as requests; it counts once.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
         self.submit_one(request, None)
     }
@@ -104,14 +104,22 @@ impl ModelHandle {
 
     fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> ResponseFuture {
         let unfolds = self.cells.is_some() && !self.has_sequences;
-        let apart = if unfolds { rows::apart(&self.spec, &request) } else { None };
-        let rows = apart.unwrap_or_else(|| vec![request]).into_iter().map(|request| {
-            let (sender, receiver) = oneshot::channel();
-            let location = self.pool.submit(self, request, backlog.clone(), Sink::Once(sender));
-            let cancel = CancelOnDrop { handle: Arc::clone(self), location };
-            RowFuture { receiver, cancel, reply: None }
+        let Some(rows) = unfolds.then(|| rows::apart(&self.spec, &request)).flatten() else {
+            return ResponseFuture(Parts::Whole(self.submit_row(request, backlog)));
+        };
+        let observed = ObservedSteps::begin(self.stats(), request.rows, request.step_of);
+        let rows = rows.into_iter().map(|row| {
+            let row = InferRequest { step_of: Some(observed.step(false)), ..row };
+            self.submit_row(row, backlog.clone())
         });
-        ResponseFuture { rows: rows.collect() }
+        let rows = RowFutures { rows: rows.collect(), replies: Vec::new(), observed: Some(observed) };
+        ResponseFuture(Parts::Rows(rows))
+    }
+
+    fn submit_row(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> RowFuture {
+        let (sender, receiver) = oneshot::channel();
+        let location = self.pool.submit(self, request, backlog, Sink::Once(sender));
+        RowFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
@@ -160,11 +168,16 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The future response of a request.
+/// The future response of a request. Dropping it cancels the request.
 #[derive(Debug)]
-pub struct ResponseFuture {
-    /// One for all rows together, or one for each.
-    rows: SmallVec<[RowFuture; 1]>,
+pub struct ResponseFuture(Parts);
+
+#[derive(Debug)]
+enum Parts {
+    /// It runs as one request.
+    Whole(RowFuture),
+    /// Each of its rows runs as a request.
+    Rows(RowFutures),
 }
 
 /// The future response of what runs as one request.
@@ -172,22 +185,61 @@ pub struct ResponseFuture {
 struct RowFuture {
     receiver: oneshot::Receiver<Waiting>,
     cancel: CancelOnDrop,
-    reply: Option<Waiting>,
+}
+
+/// The future responses of the rows of a request.
+#[derive(Debug)]
+struct RowFutures {
+    /// Those without a reply, from the first row on.
+    rows: VecDeque<RowFuture>,
+    /// Of the rows before them.
+    replies: Vec<Waiting>,
+    /// `None` once the request has ended.
+    observed: Option<ObservedSteps>,
 }
 
 impl RowFuture {
-    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Result<(), InferError>> {
-        if self.reply.is_some() {
-            return Poll::Ready(Ok(()));
-        }
+    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Result<Waiting, InferError>> {
         let answer = ready!(Pin::new(&mut self.receiver).poll(context));
         self.cancel.location = None;
-        let waiting = answer.map_err(|_| self.cancel.handle.pool.refusal())?;
-        if let Err(error) = &waiting.reply {
-            return Poll::Ready(Err(error.clone()));
+        Poll::Ready(answer.map_err(|_| self.cancel.handle.pool.refusal()))
+    }
+}
+
+impl RowFutures {
+    /// Takes the replies in the order of the rows. An error of a row is the request's, once all rows before it have
+    /// replied; the rows behind it are cancelled.
+    fn poll_reply(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, InferError>> {
+        while let Some(row) = self.rows.front_mut() {
+            let waiting = match ready!(row.poll_reply(context)) {
+                Ok(waiting) => waiting,
+                Err(error) => return Poll::Ready(self.ended(Err(error))),
+            };
+            if let Err(error) = waiting.reply {
+                return Poll::Ready(self.ended(Err(error)));
+            }
+            self.replies.push(waiting);
+            self.rows.pop_front();
         }
-        self.reply = Some(waiting);
-        Poll::Ready(Ok(()))
+        let replies = std::mem::take(&mut self.replies).into_iter().map(|waiting| waiting.reply);
+        let joined = replies.collect::<Result<Vec<Response>, InferError>>().and_then(rows::joined);
+        Poll::Ready(self.ended(joined))
+    }
+
+    fn ended(&mut self, reply: Result<Response, InferError>) -> Result<Response, InferError> {
+        self.rows.clear();
+        if let Some(mut observed) = self.observed.take() {
+            match &reply {
+                Ok(_) => {
+                    observed.responded(false);
+                    observed.ended(RequestEnd::Completed);
+                }
+                // The rows were checked before any was admitted.
+                Err(InferError::Invalid(_)) => observed.refused(),
+                Err(error) => observed.ended(error.end()),
+            }
+        }
+        reply
     }
 }
 
@@ -195,19 +247,10 @@ impl Future for ResponseFuture {
     type Output = Result<Response, InferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut is_ready = true;
-        for row in &mut self.rows {
-            is_ready &= row.poll_reply(context)?.is_ready();
+        match &mut self.0 {
+            Parts::Whole(row) => row.poll_reply(context).map(|answer| answer.and_then(|waiting| waiting.reply)),
+            Parts::Rows(rows) => rows.poll_reply(context),
         }
-        if !is_ready {
-            return Poll::Pending;
-        }
-        let replies = self.rows.drain(..).filter_map(|row| row.reply);
-        let mut replies = replies.map(|waiting| waiting.reply).collect::<Result<Vec<Response>, InferError>>()?;
-        Poll::Ready(match replies.len() {
-            1 => replies.pop().ok_or(InferError::Cancelled),
-            _ => rows::joined(replies),
-        })
     }
 }
 

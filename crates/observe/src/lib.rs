@@ -26,6 +26,7 @@ mod request;
 mod snapshot;
 mod stages;
 mod stats;
+mod steps;
 pub mod timeline;
 mod timings;
 pub mod trace;
@@ -44,6 +45,7 @@ pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
 pub use stats::{CardMemory, ModelStats, VersionReading};
+pub use steps::ObservedSteps;
 pub use timings::{ExecutionTimings, RequestTimings, StepTimings, TaskRun};
 
 /// The example of the README compiles and runs.

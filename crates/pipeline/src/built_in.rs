@@ -9,6 +9,7 @@ use std::{
     time::Instant,
 };
 
+use paternoster_executor::InputTensor;
 use paternoster_model::TensorSpec;
 
 use super::Value;
@@ -35,8 +36,31 @@ pub trait BuiltIn: fmt::Debug + Send + Sync {
     /// [`Self::inputs`]; those that are optional may be absent. Looks at `stop` from time to time.
     ///
     /// # Errors
-    /// If the content of an input is not what the step expects, or nobody waits for the outputs any more.
+    /// If the content of an input is not what the step expects, or the outputs are no longer wanted.
     fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault>;
+}
+
+/// The inputs of a step, taken apart: by input and row.
+#[derive(Debug)]
+pub struct InputRows(Vec<Option<Vec<Option<InputTensor>>>>);
+
+impl InputRows {
+    /// Takes the inputs of `rows` rows apart.
+    ///
+    /// # Errors
+    /// If an input does not have as many rows.
+    pub fn new(inputs: &[Option<Value>], specs: &[TensorSpec], rows: usize) -> Result<Self, BuiltInFault> {
+        let by_row = inputs.iter().zip(specs).map(|(value, spec)| {
+            let by_row = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
+            by_row.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))
+        });
+        Ok(Self(by_row.collect::<Result<_, _>>()?))
+    }
+
+    /// Returns an input, by its number, of one row; `None` if the row or the request does not have it.
+    pub fn get(&self, input: usize, row: usize) -> Option<&InputTensor> {
+        self.0[input].as_ref()?[row].as_ref()
+    }
 }
 
 /// How long a step takes.

@@ -12,7 +12,6 @@ mod binding;
 mod built_in;
 mod condition;
 mod graph;
-mod observed;
 mod pipeline;
 mod run;
 mod servable;
@@ -20,7 +19,7 @@ mod stream;
 mod value;
 
 pub use binding::BindingFault;
-pub use built_in::{BuiltIn, BuiltInFault, Effort, Stop};
+pub use built_in::{BuiltIn, BuiltInFault, Effort, InputRows, Stop};
 pub use condition::{Condition, Test};
 pub use graph::{Graph, GraphFault, Port, Runs, Step};
 pub use pipeline::{Models, Pipeline, PipelineFault, PipelineOptions};

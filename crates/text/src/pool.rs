@@ -1,7 +1,7 @@
 //! The step `pool`: the states of a model to one vector for each text.
 
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, Stop, Value};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value};
 
 use super::{
     Pooling, cut, normalize,
@@ -73,23 +73,19 @@ impl BuiltIn for Pool {
     }
 
     fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
-        let mut by_row = Vec::with_capacity(inputs.len());
-        for (value, spec) in inputs.iter().zip(&self.inputs) {
-            let split = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
-            by_row.push(split.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))?);
-        }
-        let of = |number: usize, row: usize| by_row[number].as_ref().and_then(|rows| rows[row].as_ref());
+        let given = InputRows::new(inputs, &self.inputs, rows)?;
         let PoolOptions { pooling, datatype, .. } = self.options;
         let mut vectors = Vec::with_capacity(rows);
         for row in 0..rows {
             stop.check()?;
-            let Some(states) = of(0, row) else {
+            let Some(states) = given.get(0, row) else {
                 vectors.push(None);
                 continue;
             };
             let width = states.shape.last().map_or(0, |&width| width.max(0) as usize);
             let mut vector = pooling.pool(&floats(&states.data, datatype), width);
-            if let Some(wanted) = of(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
+            if let Some(wanted) =
+                given.get(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
             {
                 let dimensions = usize::try_from(wanted).ok().filter(|wanted| (1..=width).contains(wanted));
                 let dimensions = dimensions.ok_or_else(|| {
@@ -97,7 +93,7 @@ impl BuiltIn for Pool {
                 })?;
                 cut(&mut vector, dimensions);
             }
-            if of(2, row).map_or(self.options.normalize, |flag| flag.data.first() != Some(&0)) {
+            if given.get(2, row).map_or(self.options.normalize, |flag| flag.data.first() != Some(&0)) {
                 normalize(&mut vector);
             }
             vectors.push(Some(row_of_floats(&vector)));

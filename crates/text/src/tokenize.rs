@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, Stop, Value};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value};
 
 use super::{
     TextTokenizer, TokenizerFault, Tokens,
@@ -167,22 +167,17 @@ impl BuiltIn for Tokenize {
     }
 
     fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
-        let mut by_row = Vec::with_capacity(inputs.len());
-        for (value, spec) in inputs.iter().zip(&self.inputs) {
-            let split = value.as_ref().map(|value| value.by_row(spec.datatype, rows)).transpose();
-            by_row.push(split.map_err(|fault| BuiltInFault::Invalid(format!("{}: {fault}", spec.name)))?);
-        }
-        let of = |number: usize, row: usize| by_row[number].as_ref().and_then(|rows| rows[row].as_ref());
+        let given = InputRows::new(inputs, &self.inputs, rows)?;
         let mut outputs: Vec<Vec<Option<InputTensor>>> =
             self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
         for number in 0..rows {
             stop.check()?;
             let row = Row {
-                text: of(0, number),
-                pair: of(1, number).filter(|pair| string(pair).is_some_and(|text| !text.is_empty())),
-                tokens: of(2, number),
-                prompt: of(3, number),
-                may_truncate: of(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),
+                text: given.get(0, number),
+                pair: given.get(1, number).filter(|pair| string(pair).is_some_and(|text| !text.is_empty())),
+                tokens: given.get(2, number),
+                prompt: given.get(3, number),
+                may_truncate: given.get(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),
             };
             if row.text.is_none()
                 && row.tokens.is_none()

@@ -69,8 +69,8 @@ outputs:
 ";
 
 /// Texts in, embeddings out, by the model `minilm`.
-pub(super) const SENTENCES: &str = r"# Embeddings of texts. The texts of a request are batched with those of all others, and with the tokens that clients of
-# minilm send.
+pub(super) const SENTENCES: &str = r"# Embeddings of texts. The texts of a request are batched with those of all others, and with what clients of minilm
+# send.
 max_batch_size: 2048
 inputs:
   - { name: TEXT, dtype: BYTES, dims: [1], optional: true }

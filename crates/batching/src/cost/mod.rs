@@ -86,7 +86,7 @@ impl Costs {
         self.stages.get(usize::from(cell.0))?.steps.as_ref()?.terms()
     }
 
-    /// Returns the shape class and the number of the tasks in which a row runs so many steps of a cell: a single one if
+    /// Returns the shape class and the number of the tasks in which a row runs `steps` steps of a cell: a single one if
     /// its tasks run several steps.
     pub(super) fn tasks_of(&self, cell: CellId, steps: u32) -> (ShapeClass, u32) {
         let stage = self.stages.get(usize::from(cell.0));
@@ -269,7 +269,7 @@ pub(super) fn length_of(class: &ShapeClass) -> u64 {
     class.0.iter().fold(1_u64, |product, &length| product.saturating_mul(u64::from(length.max(1))))
 }
 
-/// Returns the shape class of a task that runs so many steps of each row.
+/// Returns the shape class of a task that runs `steps` steps of each row.
 pub(super) fn class_of(steps: u32) -> ShapeClass {
     ShapeClass((steps > 1).then_some(steps).into_iter().collect())
 }

@@ -126,7 +126,13 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     let length = message.bytes.len();
     body::grow(&mut message.held, length.saturating_mul(BUILT_FOR_EACH_BYTE)).await?;
     let bytes = message.bytes;
-    let parse = move || serde_json::from_slice::<T>(&bytes).map_err(|fault| Fault::Request(fault.to_string()));
+    let parse = move || {
+        // Lists would be read as the values of the keys in order.
+        if !bytes.trim_ascii_start().starts_with(b"{") {
+            return Err(Fault::Request("expected a JSON object".to_owned()));
+        }
+        serde_json::from_slice::<T>(&bytes).map_err(|fault| Fault::Request(fault.to_string()))
+    };
     let request = if length <= LONGEST_JSON_HERE_BYTES {
         parse()?
     } else {

@@ -26,8 +26,8 @@ use crate::{
     version::StepContext,
 };
 
-/// Time in tasks over which requests that come are counted. It also bounds tasks of those beside whom nobody comes:
-/// half a request might.
+/// Time in tasks over which requests that come are counted. It also bounds the tasks of a lone request: half of another
+/// one may come in this time.
 const AVERAGE_NS: Ns = 500_000_000;
 const MIGHT_COME: f64 = 0.5;
 
@@ -71,7 +71,7 @@ struct Choice {
 /// A number of steps that a plan may reach, and what of the rows ends before it or there.
 struct Boundary {
     steps: f64,
-    /// Rows of at most so many steps, and the sum of their steps.
+    /// Rows of at most this number of steps, and the sum of their steps.
     ended: f64,
     made: f64,
 }
@@ -257,7 +257,7 @@ mod tests {
     fn a_lone_request_runs_all_its_steps() {
         assert_eq!([1, 22, 100].map(|left| best(&[left], 0, 0.0)), [1, 22, 100]);
         let long = best(&[100_000], 0, 0.0);
-        assert!((200..2_000).contains(&long), "{long} steps hold up nobody for long");
+        assert!((200..2_000).contains(&long), "{long} steps: others wait for some of them at most");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Appends digits to a number, of which so many count: the number after each of them, and after the last.
+/// Appends digits to a number, of which a given number count: the result after each of them, and after the last.
 fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     let (digits, count) = (&inputs[0], inputs[2][0] as usize);
     assert!(digits[count..].iter().all(|digit| *digit == 0), "rows are padded with zeros");
@@ -17,7 +17,7 @@ fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     vec![after.collect(), vec![number]]
 }
 
-/// The same, of a program that is not told how many digits count.
+/// The same, of a program in which all digits count.
 fn each_digit(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     all_digits(&[inputs[0].clone(), inputs[1].clone(), vec![inputs[0].len() as i64]])
 }

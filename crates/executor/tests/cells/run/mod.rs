@@ -440,7 +440,7 @@ impl Run {
                 return Err(format!("{task:?} runs more than {most_row_steps} steps of rows"));
             }
             if !is_padded && !is_shared && longest > shortest {
-                return Err(format!("{task:?} runs different numbers of steps, which its cell is not told"));
+                return Err(format!("{task:?} runs different numbers of steps, and its cell has no input for them"));
             }
         }
         Ok(())

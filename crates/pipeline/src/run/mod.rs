@@ -1,8 +1,10 @@
 //! Runs one request through a pipeline.
 //!
-//! A step starts when every tensor that it reads is complete. Its model gets one request for all rows; several where
-//! that are more rows than the model's largest batch; one for each row where rows differ in shape or where some skip
-//! the step. The batcher of the model joins them with all others.
+//! A step starts when every tensor that it reads is complete. `spread` says how its rows become requests of its model,
+//! and `work` runs the steps of the server itself.
+
+mod spread;
+mod work;
 
 use std::{
     collections::VecDeque,
@@ -14,16 +16,16 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
-use paternoster_model::{InSequence, RequestShape, TensorSpec};
-use paternoster_observe::{StepOf, budget::Reservation};
+use paternoster_model::InSequence;
+use paternoster_observe::{ObservedSteps, RequestEnd, budget::Reservation};
 use tokio::sync::mpsc;
 
+use self::spread::Parts;
 use super::{
-    BuiltInFault, Effort, Pipeline, Runs, Servable, Stop, Value, ValueFault,
+    Pipeline, Runs, Servable, Value, ValueFault,
     binding::Binding,
     graph::{MAX_DEPTH, TensorIx},
-    observed::ObservedRun,
-    value::{join, split},
+    value::join,
 };
 
 /// Runs a request that has one response. It counts from now on, even if the future is never polled.
@@ -40,9 +42,13 @@ pub(crate) fn once(
             (Ok(()), Sink::Once(Some(response))) => Ok(response),
             (Ok(()), _) => Err(InferError::Engine("the pipeline gave no response".to_owned())),
         };
-        observed.ended(response.as_ref().err());
+        observed.ended(end_of(response.as_ref().err()));
         response
     }
+}
+
+fn end_of(error: Option<&InferError>) -> RequestEnd {
+    error.map_or(RequestEnd::Completed, InferError::end)
 }
 
 /// Runs a request that has any number of responses. It counts from now on.
@@ -55,7 +61,7 @@ pub(crate) fn many(
     let (mut run, state) = Run::begin(pipeline, request, Sink::Many(sender, backlog));
     async move {
         let outcome = run.drive(state).await;
-        run.observed.ended(outcome.as_ref().err());
+        run.observed.ended(end_of(outcome.as_ref().err()));
         outcome
     }
 }
@@ -69,15 +75,13 @@ enum Sink {
 struct Run {
     pipeline: Arc<Pipeline>,
     rows: usize,
-    /// How many other pipelines it is within.
-    depth: usize,
     priority: u64,
     queue_timeout: Option<Duration>,
     deadline: Option<Instant>,
     sequence: Option<InSequence>,
     /// Holds the bytes of the tensors that steps gave.
     room: Reservation,
-    observed: ObservedRun,
+    observed: ObservedSteps,
     sink: Sink,
 }
 
@@ -107,14 +111,6 @@ struct Running {
     parts: Parts,
     left: usize,
     results: Vec<Option<Vec<Value>>>,
-}
-
-/// How the rows of a request are spread over the requests of a step.
-enum Parts {
-    /// All rows in one request, or consecutive ones in each of several.
-    Joint,
-    /// One row each, by number.
-    Rows(Vec<usize>),
 }
 
 /// A request of a step that has ended.
@@ -172,12 +168,12 @@ impl State {
 impl Run {
     fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
         let InferRequest { rows, inputs, priority, queue_timeout, deadline, sequence, trace, step_of, .. } = request;
-        let depth = step_of.as_ref().map_or(0, |step_of| step_of.depth);
-        let observed = ObservedRun::begin(&pipeline, rows, step_of, trace);
+        let observed = ObservedSteps::begin(&pipeline.stats, rows, step_of).traced(trace, &pipeline.step_names);
+        let observed = if pipeline.shares_stats { observed } else { observed.counted_as_execution() };
         let room = Reservation::none(&pipeline.options.room);
         let state = State::new(&pipeline, inputs);
         let rows = rows as usize;
-        (Self { pipeline, rows, depth, priority, queue_timeout, deadline, sequence, room, observed, sink }, state)
+        (Self { pipeline, rows, priority, queue_timeout, deadline, sequence, room, observed, sink }, state)
     }
 
     /// Runs what is left of a request. A decoupled step runs once all others that can have run; what follows it runs
@@ -220,7 +216,7 @@ impl Run {
             return Err(InferError::Expired);
         }
         // Models may be reloaded as pipelines after this one was checked.
-        if self.depth >= MAX_DEPTH {
+        if self.observed.depth() >= MAX_DEPTH {
             return Err(InferError::Unavailable(format!("pipelines are nested more than {MAX_DEPTH} deep")));
         }
         let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
@@ -277,159 +273,9 @@ impl Run {
         Ok((Some(servable), binding))
     }
 
-    /// Returns which rows a step's condition holds for; `None` if all rows run it.
-    fn mask(&self, step: usize, state: &State) -> Result<Option<Vec<bool>>, InferError> {
-        let Some((tensor, condition)) = &self.pipeline.graph.steps[step].when else { return Ok(None) };
-        let Some(value) = &state.tensors[*tensor].value else { return Ok(Some(vec![false; self.rows])) };
-        let datatype = self.pipeline.kinds[*tensor].datatype;
-        let rows = value.by_row(datatype, self.rows).map_err(|fault| self.fault(step, *tensor, &fault))?;
-        let mask: Vec<bool> =
-            rows.iter().map(|row| row.as_ref().is_some_and(|row| condition.test.holds(row, datatype))).collect();
-        Ok(if mask.iter().all(|&holds| holds) { None } else { Some(mask) })
-    }
-
     fn fault(&self, step: usize, tensor: TensorIx, fault: &ValueFault) -> InferError {
         let name = &self.pipeline.graph.tensors[tensor];
         located(&self.pipeline, step, InferError::Invalid(format!("tensor '{name}': {fault}")))
-    }
-
-    /// Returns the requests of a step, and how its rows are spread over them.
-    fn requests(
-        &self,
-        step: usize,
-        binding: &Binding,
-        inputs: &[Option<Value>],
-        mask: Option<Vec<bool>>,
-    ) -> Result<(Parts, Vec<InferRequest>), InferError> {
-        let is_joint = mask.is_none() && inputs.iter().flatten().all(|value| matches!(value, Value::Joint(_)));
-        let named = |number: usize, fault: &dyn std::fmt::Display| {
-            let name = &binding.spec.inputs[number].name;
-            located(&self.pipeline, step, InferError::Invalid(format!("input '{name}': {fault}")))
-        };
-        if is_joint {
-            let whole: Vec<Option<InputTensor>> = inputs.iter().map(|value| value.as_ref().and_then(joint)).collect();
-            let limit = binding.spec.max_batch_size as usize;
-            let first = whole.iter().flatten().next().and_then(|tensor| tensor.shape.first().copied());
-            let rows = first.and_then(|rows| usize::try_from(rows).ok()).unwrap_or(0);
-            if limit == 0 || rows <= limit {
-                return Ok((Parts::Joint, vec![self.request(binding, whole, named)?]));
-            }
-            let sizes: Vec<usize> = (0..rows).step_by(limit).map(|start| limit.min(rows - start)).collect();
-            let mut parts: Vec<Vec<Option<InputTensor>>> = sizes.iter().map(|_| Vec::new()).collect();
-            for (number, tensor) in whole.iter().enumerate() {
-                let datatype = binding.spec.inputs[number].datatype;
-                let cut = tensor.as_ref().map(|tensor| split(tensor, datatype, &sizes)).transpose();
-                let mut cut = cut.map_err(|fault| named(number, &fault))?.map(Vec::into_iter);
-                parts.iter_mut().for_each(|part| part.push(cut.as_mut().and_then(Iterator::next)));
-            }
-            let requests = parts.into_iter().map(|part| self.request(binding, part, named));
-            return Ok((Parts::Joint, requests.collect::<Result<_, _>>()?));
-        }
-        if !binding.spec.has_batch_axis() {
-            let text = "its rows differ, and the model has no batch axis".to_owned();
-            return Err(located(&self.pipeline, step, InferError::Invalid(text)));
-        }
-        let mut by_row = Vec::with_capacity(inputs.len());
-        for (number, value) in inputs.iter().enumerate() {
-            let rows = value.as_ref().map(|value| value.by_row(binding.spec.inputs[number].datatype, self.rows));
-            by_row.push(rows.transpose().map_err(|fault| named(number, &fault))?);
-        }
-        let (mut rows, mut requests) = (Vec::new(), Vec::new());
-        for row in (0..self.rows).filter(|&row| mask.as_ref().is_none_or(|mask| mask[row])) {
-            let of_row: Vec<_> = by_row.iter().map(|rows| rows.as_ref().and_then(|rows| rows[row].clone())).collect();
-            let lacks = |(given, wanted): (&Option<InputTensor>, &TensorSpec)| given.is_none() && !wanted.optional;
-            if of_row.iter().zip(&binding.spec.inputs).any(lacks) {
-                continue;
-            }
-            requests.push(self.request(binding, of_row, named)?);
-            rows.push(row);
-        }
-        Ok((Parts::Rows(rows), requests))
-    }
-
-    /// Returns a request of a step's version, after the checks that a client's request passes.
-    fn request(
-        &self,
-        binding: &Binding,
-        inputs: Vec<Option<InputTensor>>,
-        named: impl Fn(usize, &dyn std::fmt::Display) -> InferError,
-    ) -> Result<InferRequest, InferError> {
-        let mut shape = RequestShape::new(&binding.spec);
-        for (number, input) in inputs.iter().enumerate() {
-            if let Some(input) = input {
-                shape.admit(number, &input.shape).map_err(|fault| named(number, &fault))?;
-            }
-        }
-        Ok(InferRequest {
-            priority: self.priority,
-            queue_timeout: self.queue_timeout,
-            deadline: self.deadline,
-            sequence: self.sequence.clone(),
-            step_of: Some(StepOf {
-                timings: Arc::clone(&self.observed.steps),
-                is_served: !self.pipeline.shares_stats,
-                depth: self.depth + 1,
-            }),
-            ..InferRequest::new(shape.rows(), inputs)
-        })
-    }
-
-    /// Runs a built-in step: here if that is short, else on a worker thread. Returns the place for its result.
-    fn built_in(
-        &mut self,
-        step: usize,
-        mut inputs: Vec<Option<Value>>,
-        mask: Option<Vec<bool>>,
-        in_flight: &InFlight,
-    ) -> Result<Vec<Option<Vec<Value>>>, InferError> {
-        let Runs::BuiltIn(built_in) = &self.pipeline.graph.steps[step].runs else { return Ok(Vec::new()) };
-        if let Some(mask) = mask {
-            let binding = self.pipeline.known_binding(step);
-            for (number, value) in inputs.iter_mut().enumerate() {
-                let Some(known) = value else { continue };
-                let rows = known.by_row(binding.spec.inputs[number].datatype, self.rows);
-                let rows = rows.map_err(|fault| {
-                    located(&self.pipeline, step, InferError::Invalid(format!("input {number}: {fault}")))
-                })?;
-                *value =
-                    Some(Value::Rows(rows.into_iter().zip(&mask).map(|(row, &runs)| row.filter(|_| runs)).collect()));
-            }
-        }
-        // Kept until the work has ended, which may be after the request.
-        let mut room = Reservation::none(&self.pipeline.options.room);
-        let built = built_in.built_bytes(&inputs);
-        room.grow_now(built).map_err(InferError::NoRoom)?;
-        let (built_in, pipeline, rows) = (Arc::clone(built_in), Arc::clone(&self.pipeline), self.rows);
-        let fail = move |fault: BuiltInFault| match fault {
-            BuiltInFault::Invalid(text) => located(&pipeline, step, InferError::Invalid(text)),
-            BuiltInFault::Failed(text) => located(&pipeline, step, InferError::Engine(text)),
-            BuiltInFault::Stopped => InferError::Expired,
-        };
-        let (binding, stop) = (self.pipeline.known_binding(step), Stop::new(self.deadline));
-        let effort = built_in.effort(&inputs);
-        let leaving = stop.when_dropped();
-        let work = move || {
-            let outputs = built_in.run(&inputs, rows, &stop).map_err(fail);
-            drop(room);
-            outputs.map(|outputs| binding.outputs.iter().map(|&output| outputs[output].clone()).collect())
-        };
-        let options = &self.pipeline.options;
-        let places = match effort {
-            Effort::Short => {
-                let result = work();
-                in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
-                return Ok(vec![None]);
-            }
-            Effort::Usual => Arc::clone(&options.workers),
-            Effort::Long => Arc::clone(&options.long_workers),
-        };
-        let deadline = self.deadline;
-        in_flight.push(Box::pin(async move {
-            let _leaving = leaving;
-            let result = on_worker(places, deadline, work).await;
-            Done { step, part: 0, result: result.and_then(|outputs| outputs) }
-        }));
-        Ok(vec![None])
     }
 
     /// Puts the outputs of a step's requests together, and reserves room for them.
@@ -564,23 +410,4 @@ fn located(pipeline: &Pipeline, step: usize, error: InferError) -> InferError {
         InferError::Invalid(text) => InferError::Invalid(within(text)),
         error => error,
     }
-}
-
-async fn on_worker<T: Send + 'static>(
-    workers: Arc<tokio::sync::Semaphore>,
-    deadline: Option<Instant>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, InferError> {
-    let place = match deadline {
-        None => workers.acquire_owned().await,
-        Some(deadline) => {
-            tokio::time::timeout_at(deadline.into(), workers.acquire_owned()).await.map_err(|_| InferError::Expired)?
-        }
-    };
-    let place = place.map_err(|_| InferError::ShuttingDown)?;
-    let done = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        work()
-    });
-    done.await.map_err(|error| InferError::Engine(format!("a built-in step failed: {error}")))
 }

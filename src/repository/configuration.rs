@@ -1,0 +1,98 @@
+//! The files that configure a model: which there are, and their content. What they say is read by `config`.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    Overrides,
+    bounded_file::read_up_to,
+    config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml},
+    text::TOKENIZER,
+};
+
+/// Triton's form.
+pub(super) const PBTXT: &str = "config.pbtxt";
+/// This server's form.
+pub(super) const YAML: &str = "model.yaml";
+/// What some editors put in front of UTF-8 text.
+const BYTE_ORDER_MARK: &str = "\u{feff}";
+/// Directory of named configurations.
+const CONFIGS: &str = "configs";
+/// Size limit of configurations, label files and initial states.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+
+/// Decodes a text file: UTF-8, or Latin-1 if it is not that. A byte order mark is left out.
+pub(super) fn text_of(bytes: Vec<u8>) -> String {
+    match String::from_utf8(bytes) {
+        Ok(text) => text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text),
+        Err(other) => other.as_bytes().iter().copied().map(char::from).collect(),
+    }
+}
+
+/// Returns advice if the program is where other tools put it; Hugging Face exports have `onnx/model.onnx`.
+pub(super) fn misplaced(directory: &Path) -> Option<String> {
+    let places = [Path::new("onnx").join(ONNX_FILENAME), PathBuf::from(ONNX_FILENAME)];
+    let Some(found) = places.into_iter().find(|place| directory.join(place).is_file()) else {
+        let is_text_model = directory.join(TOKENIZER).is_file();
+        return is_text_model
+            .then(|| format!("; found '{TOKENIZER}', expected a program in 'onnx/{ONNX_FILENAME}' as well"));
+    };
+    let (found, expected) = (found.display(), Path::new("1").join(ONNX_FILENAME));
+    Some(format!(
+        "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its \
+         weights if it has any",
+        expected.display()
+    ))
+}
+
+/// Returns the files that may hold a model's configuration.
+pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec<PathBuf> {
+    let named = config_name.map(|name| directory.join(CONFIGS).join(format!("{name}.pbtxt")));
+    named.into_iter().chain([directory.join(PBTXT), directory.join(YAML)]).collect()
+}
+
+/// Reads the configuration of a directory: `configs/<config_name>.pbtxt` if it exists, else `config.pbtxt` or
+/// `model.yaml`, but not both. Returns `None` if there is none.
+pub(super) fn read(directory: &Path, config_name: Option<&str>) -> Result<Option<(Settings, Origin)>, ConfigError> {
+    let label = |path: &Path| path.display().to_string();
+    let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);
+    let mut there = Vec::new();
+    for path in configurations(directory, config_name) {
+        // A file that cannot be checked is an error, not a missing file: the model would be completed without its
+        // settings.
+        if path.try_exists().map_err(|fault| fail(&path, format!("cannot be read: {fault}")))? {
+            there.push(path);
+        }
+    }
+    let is_named = |path: &PathBuf| path.parent().is_some_and(|parent| parent != directory);
+    let path = match there.as_slice() {
+        [] => return Ok(None),
+        [path] => path,
+        [path, ..] if is_named(path) => path,
+        _ => return Err(fail(directory, format!("found both {PBTXT} and {YAML}: expected one of them"))),
+    };
+    let bytes = read_limited(path).map_err(|fault| fail(path, fault))?;
+    let parse = if path.file_name().is_some_and(|name| name == YAML) { yaml::parse } else { pbtxt::parse };
+    parse(&label(path), &bytes).map(Some)
+}
+
+/// Reads the configuration in a load request; `None` if it has none.
+pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(Settings, Origin)>, ConfigError> {
+    let Some(text) = &overrides.config_json else { return Ok(None) };
+    json::parse(text).map(Some)
+}
+
+/// Reads a whole file of at most 16 MiB.
+pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
+    read_up_to(path, MAX_TEXT_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_file_is_not_read() {
+        let reason = read_limited(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(reason, "cannot read /dev/zero: not a file");
+    }
+}
