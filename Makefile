@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton scaling figures timelines page overload attacks packages package-test book clean
+.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test book clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -25,6 +25,7 @@ help:
 	@echo "make tools     perf_analyzer and grpcurl in .cache/bin, where they can be had"
 	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
 	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
+	@echo "make compare-text  texts to vectors, beside fastembed and a plain loop over ONNX Runtime"
 	@echo "make compare-triton  beside exact lengths, as a Triton serves them; with a Triton at hand: scripts/compare_triton.py --peer host:port"
 	@echo "make scaling   lanes, shards and huge pages beside each other; scripts/contention.py counts waits for locks, as root"
 	@echo "make figures   the papers' figures from the simulator, which every machine draws alike. ONLY=batchmaker-7,…: some; CHECK=1: compares a part with the kept tables"
@@ -146,6 +147,11 @@ compare-policies: build
 # The figures of docs/benchmarks/triton.md that need no Triton, about ten minutes.
 compare-triton: build
 	@$(VENV) scripts/compare_triton.py
+
+# The figures of docs/benchmarks/text.md, about eight minutes.
+compare-text: build
+	@$(FETCH) text_peers
+	@.cache/text-peers/bin/python scripts/compare_text.py
 
 # The measured figures of docs/benchmarks/scaling.md, about ten minutes.
 scaling: build

@@ -49,9 +49,9 @@ def lengths(tokens):
     ], [onnx.constant("zero", np.int64(0)), onnx.constant("second", np.array([1]))]
 
 
-def lstm(weights, tokens, last):
-    """Returns nodes that run ONNX's own operator over [batch, length] tokens with each row's `lengths`, and return h, c
-    or both."""
+def lstm(weights, tokens, last, lengths=""):
+    """Returns nodes that run ONNX's own operator over [batch, length] tokens, with each row's lengths if these are
+    named, and return h, c or both."""
     hidden = weights["lstm.bias"].size // 4
     # The cell has the gates i, f, g, o side by side; the operator has i, o, f, c stacked.
     order = np.concatenate([np.arange(gate * hidden, (gate + 1) * hidden) for gate in (0, 3, 1, 2)])
@@ -61,7 +61,7 @@ def lstm(weights, tokens, last):
     nodes = [
         onnx.node("Gather", ["embedding", tokens], ["embedded"]),
         onnx.node("Transpose", ["embedded"], ["by_step"], perm=[1, 0, 2]),
-        onnx.node("LSTM", ["by_step", "W", "R", "B", "lengths"], ["", *left], hidden_size=hidden),
+        onnx.node("LSTM", ["by_step", "W", "R", "B", lengths], ["", *left], hidden_size=hidden),
         *(onnx.node("Squeeze", [all_layers, "first"], [name]) for all_layers, name in zip(left, last)),
     ]
     constants = [
@@ -74,10 +74,12 @@ def lstm(weights, tokens, last):
     return nodes, constants
 
 
-def whole_lstm(folder):
-    """Returns the LSTM over tokens, where token 0 is padding."""
+def lstm_graph(folder, padded):
+    """Returns the LSTM over tokens as one graph. If `padded`, token 0 is padding; otherwise all rows of a batch have
+    the same length, as exporters write it."""
     weights = cells_reference.read_weights(str(folder / "1" / "step.onnx"))
-    (counting, few), (running, own) = lengths("tokens"), lstm(weights, "tokens", ["hidden"])
+    counting, few = lengths("tokens") if padded else ([], [])
+    running, own = lstm(weights, "tokens", ["hidden"], "lengths" if padded else "")
     inputs = [onnx.port("tokens", "INT64", ("batch", "length"))]
     outputs = [onnx.port("hidden", "FP32", ("batch", weights["lstm.bias"].size // 4))]
     return onnx.model(counting + running, inputs, outputs, few + own)
@@ -155,7 +157,7 @@ def whole_translation(folder):
     row has written, and their sum."""
     encoder, decoder = (cells_reference.read_weights(str(folder / "1" / f"{name}.onnx")) for name in ("encoder", "decoder"))
     hidden = decoder["lstm.bias"].size // 4
-    (counting, few), (reading, own) = lengths("source"), lstm(encoder, "source", ["h", "c"])
+    (counting, few), (reading, own) = lengths("source"), lstm(encoder, "source", ["h", "c"], "lengths")
     body = [
         onnx.node("Gather", ["decoder.embedding", "token_in"], ["x"]),
         onnx.node("Concat", ["x", "h_in"], ["joined"], axis=1),
@@ -239,7 +241,7 @@ def write_whole(folder):
     a model."""
     write_step(folder / "lstm", folder)
     made = (
-        ("lstm-padded", PADDED_YAML, whole_lstm(folder / "lstm")),
+        ("lstm-padded", PADDED_YAML, lstm_graph(folder / "lstm", padded=True)),
         (f"tree-{LEAVES}", TREE_YAML, whole_tree(folder / "tree-lstm")),
         ("seq2seq-padded", TRANSLATION_YAML, whole_translation(folder / "seq2seq")),
     )

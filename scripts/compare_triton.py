@@ -10,8 +10,8 @@ pad. Without `--peer`, Paternoster serves that repository instead, once with two
 output says so. The comparison is then one of how requests share batches, not of servers.
 
 In alternating rounds with the same requests, the script also measures the models as they come, where texts of different
-lengths may share a batch and the LSTM is one of cells; the LSTM of cells whose inputs are multiplied ahead of its
-steps; and models with `policy: auto` and a profile of this machine. With `--server`, that server is measured in place
+lengths may share a batch and the LSTM is one of cells; the peer's file of the LSTM without a configuration, of which
+the server makes cells; the LSTM of cells whose inputs are multiplied ahead of its steps; and models with `policy: auto` and a profile of this machine. With `--server`, that server is measured in place
 of these. During the measurement every answer of every server is compared with one server's answer to that request
 alone. The bare loop has no server at all: it is the rate of a loop over the cheapest run of `paternoster profile`, in
 one lane that has all threads, with at most as many rows as requests are in flight. Each round measures it just before
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import fetch
 import tritonclient.grpc as triton
-from cells_models import BATCH, hidden_size, whole_lstm, write_step
+from cells_models import BATCH, hidden_size, lstm_graph, write_step
 from comparing import (
     BARE,
     BESIDE,
@@ -50,9 +50,9 @@ from tritonclient.utils import InferenceServerException
 
 CASES = {
     "identity": Case("identity", None, (1, 8, 64)),
-    "lstm, closed-22": Case("lstm", "closed-22", (8, 32)),
-    "minilm, glue-short": Case("minilm", "glue-short", (8, 32)),
-    "minilm, glue-pair": Case("minilm", "glue-pair", (8, 32)),
+    "lstm, closed-22": Case("lstm", "closed-22", (1, 8, 32)),
+    "minilm, glue-short": Case("minilm", "glue-short", (1, 8, 32)),
+    "minilm, glue-pair": Case("minilm", "glue-pair", (1, 8, 32)),
 }
 QUICK_IN_FLIGHT = (1, 4)
 QUICK_SAMPLES = 8
@@ -65,7 +65,7 @@ AUTO = "batching: { policy: auto }\n"
 BARE_MODELS = {"lstm": "step", "minilm": "minilm"}
 #: Requests a second that clients send beside the bare loop, as a share of what the loop alone would answer.
 CLIENTS_SHARE = 0.9
-AS_IT_COMES, WITH_A_PROFILE, AHEAD = "as it comes", "with a profile", "inputs ahead"
+AS_IT_COMES, AS_EXPORTED, WITH_A_PROFILE, AHEAD = "as it comes", "as exported", "with a profile", "inputs ahead"
 #: Servers that stand in for the peer, and the instances of each model: batches in flight at once. The first has as many
 #: as the server has lanes, and is the faster one.
 STAND_INS = {"exact lengths": 2, "exact lengths, one instance": 1}
@@ -104,12 +104,19 @@ def write_ahead(program, folder, quick):
     (folder / "lstm-projected").rename(folder / "lstm")
 
 
+def write_exported(models, folder):
+    """Writes the LSTM as one graph without a configuration, from which the server makes cells."""
+    (folder / "lstm" / "1").mkdir(parents=True)
+    (folder / "lstm" / "1" / "model.onnx").write_bytes(lstm_graph(models / "lstm", padded=False))
+
+
 def write_peer(models, folder, instances):
     """Writes the peer's repository, from the models as they come."""
     hidden = hidden_size(models / "lstm")
     for name, (rows, tensors) in PEER_MODELS.items():
         (folder / name / "1").mkdir(parents=True)
-        graph = whole_lstm(models / name) if name == "lstm" else (models / name / "1" / "model.onnx").read_bytes()
+        is_lstm = name == "lstm"
+        graph = lstm_graph(models / name, padded=False) if is_lstm else (models / name / "1" / "model.onnx").read_bytes()
         (folder / name / "1" / "model.onnx").write_bytes(graph)
         config = f'backend: "onnxruntime"\nmax_batch_size: {rows}\n{tensors.replace("HIDDEN", str(hidden))}\n'
         config += f"dynamic_batching {{ }}\ninstance_group {{ count: {instances} kind: KIND_CPU }}\n"
@@ -148,6 +155,8 @@ class Comparison:
             return
         self.serve(stack, AS_IT_COMES, "models", set(PEER_MODELS))
         if any(case.model == "lstm" for case in self.cases().values()):
+            write_exported(self.models, self.scratch / "exported")
+            self.serve(stack, AS_EXPORTED, "exported", {"lstm"})
             write_ahead(given.binary, self.scratch / "ahead", given.quick)
             self.serve(stack, AHEAD, "ahead", {"lstm"})
         if any(case.model in PROFILED for case in self.cases().values()):

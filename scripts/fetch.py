@@ -30,6 +30,7 @@ CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 CONFORMANCE = ROOT / "tests" / "conformance-requirements.txt"
+TEXT_PEERS = ROOT / "tests" / "text-requirements.txt"
 OLDEST_PYTHON = (3, 9)
 #: Name of the file that records the pins of a folder.
 NOTE = ".pins"
@@ -111,18 +112,27 @@ def venv():
 
 
 def conformance():
-    """Creates an environment with ONNX's backend tests and ONNX Runtime; returns its interpreter. Nothing else needs
-    these packages, so they are not in .venv."""
+    """Creates an environment with ONNX's backend tests and ONNX Runtime; returns its interpreter."""
+    return environment("conformance", CONFORMANCE)
+
+
+def text_peers():
+    """Creates an environment with what texts to vectors are compared with; returns its interpreter."""
+    return environment("text-peers", TEXT_PEERS)
+
+
+def environment(name, requirements):
+    """Creates an environment of its own for packages that nothing else needs; returns its interpreter."""
     check_python()
-    folder = CACHE / "conformance"
+    folder = CACHE / name
     python = folder / "bin" / "python"
-    note = f"{sys.version}\n{hashlib.sha256(CONFORMANCE.read_bytes()).hexdigest()}\n"
+    note = f"{sys.version}\n{hashlib.sha256(requirements.read_bytes()).hexdigest()}\n"
     if made_from(folder, note):
         return python
-    say(f"packages of {CONFORMANCE.name} in {folder.relative_to(ROOT)}")
+    say(f"packages of {requirements.name} in {folder.relative_to(ROOT)}")
     run([sys.executable, "-m", "venv", "--clear", folder])
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    run([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", CONFORMANCE])
+    run([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", requirements])
     (folder / NOTE).write_text(note)
     return python
 
@@ -508,6 +518,7 @@ def grpcurl():
 PIECES = {
     "venv": venv,
     "conformance": conformance,
+    "text_peers": text_peers,
     "cpp": cpp,
     "runtime": runtime,
     "oldest_runtime": oldest_runtime,

@@ -49,6 +49,17 @@ pub enum BatchInput<'a> {
     Absent,
 }
 
+impl BatchInput<'_> {
+    /// Returns the bytes of the elements.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Self::Dense { data, .. } => data.len(),
+            Self::Strings { elements, .. } => elements.iter().map(|element| element.len()).sum(),
+            Self::Absent => 0,
+        }
+    }
+}
+
 /// An input or output of a program, by its name in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramPort<'a> {

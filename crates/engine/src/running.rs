@@ -27,6 +27,13 @@ impl RunsInProgress {
     }
 }
 
+impl RunInProgress<'_> {
+    /// Returns whether no other run is in progress.
+    pub(super) fn is_only(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed) == 1
+    }
+}
+
 impl Drop for RunInProgress<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
@@ -41,7 +48,9 @@ mod tests {
     fn a_run_counts_until_it_ends() {
         let running = RunsInProgress::default();
         let (first, one) = running.begin();
+        assert!(first.is_only());
         let (second, two) = running.begin();
+        assert!(!first.is_only());
         drop(first);
         let (third, again_two) = running.begin();
         assert_eq!((one, two, again_two), (1, 2, 2));

@@ -1,21 +1,25 @@
-//! A compiled graph: a session whose runs use all of ONNX Runtime's threads, and one whose runs use the calling thread.
+//! A compiled graph: a session whose runs use several threads, and one whose runs use the calling thread.
 //!
-//! Each run takes one of them when it starts. See `running`, and docs/decisions/0057-graphs-compiled-for-one-thread.md.
+//! Each run takes one of them when it starts: by the runs in progress (`running`), and if there are none by what was
+//! learned (`lone_runs`). See docs/decisions/0057-graphs-compiled-for-one-thread.md.
+#![expect(clippy::disallowed_types, reason = "which threads are faster is measured where it is chosen")]
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Instant};
 
 use ort::{environment::Environment, session::Session, value::ValueType};
 use paternoster_onnx::{PortDim, SealedModel};
 use tracing::warn;
 
 use super::{
+    awake::{OwnThreads, Reserved, awake_within_runs},
     cuda_provider::CudaProvider,
+    lone_runs::{LoneRuns, Threads},
     one_thread::{Background, OneThread, Source, single_threaded},
     session::{SharedSession, builder, commit},
     weights::Weights,
 };
 use crate::{
-    EngineError,
+    EngineError, SMALL_MODEL_BYTES,
     running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
     sessions::Origin,
 };
@@ -33,6 +37,31 @@ pub(super) struct SessionContext {
     pub(super) running: Arc<RunsInProgress>,
     /// Where graphs are compiled for one thread.
     pub(super) background: Arc<Background>,
+    pub(super) own_threads: Arc<OwnThreads>,
+}
+
+/// A run that has begun: its session, and what is learned when it ends.
+pub(super) struct Run<'a> {
+    session: &'a Session,
+    in_progress: RunInProgress<'a>,
+    /// If nothing else ran at its start: what learns, the size of its inputs in bytes, its threads and its start.
+    alone: Option<(&'a LoneRuns, usize, Threads, Instant)>,
+}
+
+impl Run<'_> {
+    pub(super) fn session(&self) -> &Session {
+        self.session
+    }
+
+    /// Ends the run. The time of one that failed says nothing.
+    pub(super) fn end(self, succeeded: bool) {
+        if let Some((learns, bytes, threads, start)) = self.alone
+            && succeeded
+            && self.in_progress.is_only()
+        {
+            learns.record(bytes, threads, u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
 }
 
 /// The sessions of a graph.
@@ -43,6 +72,9 @@ pub(super) struct CompiledGraph {
     single: Option<OneThread>,
     threads: usize,
     running: Arc<RunsInProgress>,
+    lone_runs: LoneRuns,
+    // Dropped after the session, whose threads they are.
+    _own_threads: Option<Reserved>,
 }
 
 impl CompiledGraph {
@@ -57,9 +89,23 @@ impl CompiledGraph {
         origin: Origin,
         provider: Option<CudaProvider>,
     ) -> Result<Self, EngineError> {
-        let &SessionContext { ref environment, threads, lanes, has_arena, ref running, ref background } = context;
+        let &SessionContext {
+            ref environment,
+            threads,
+            lanes,
+            has_arena,
+            ref running,
+            ref background,
+            ref own_threads,
+        } = context;
         let (weights, operators) = (Arc::new(weights), model.operators());
         let mut builder = builder(environment, has_arena)?;
+        // A small graph's operators are not worth other threads, and one with a provider leaves most to a card.
+        let is_large = graph.len() + weights.bytes() > SMALL_MODEL_BYTES;
+        let own_threads = if is_large && provider.is_none() { own_threads.reserve(threads) } else { None };
+        if own_threads.is_some() {
+            builder = awake_within_runs(builder, threads)?;
+        }
         // Runs on a card leave the cores to others.
         let (running, may_share) = match provider {
             Some(provider) => {
@@ -85,7 +131,7 @@ impl CompiledGraph {
             });
             single.ok().map(|session| OneThread::compiled(session, background))
         };
-        Ok(Self { session, single, threads, running })
+        Ok(Self { session, single, threads, running, lone_runs: LoneRuns::default(), _own_threads: own_threads })
     }
 
     /// Returns the names and types of the graph's inputs, with those that have a default.
@@ -118,11 +164,21 @@ impl CompiledGraph {
         self.single.as_ref().is_some_and(OneThread::is_compiled)
     }
 
-    /// Returns the session for a run that starts now. The guard is held until the run ends.
-    pub(super) fn begin_run(&self) -> (&Session, RunInProgress<'_>) {
-        let (run, runs) = self.running.begin();
-        let single = self.single.as_ref().filter(|_| runs_on_one_thread(runs, self.threads));
-        (single.and_then(OneThread::get).unwrap_or(self.session.session()), run)
+    /// Begins a run whose inputs have `bytes`, and chooses its session.
+    pub(super) fn begin_run(&self, bytes: usize) -> Run<'_> {
+        let (in_progress, runs) = self.running.begin();
+        let all = self.session.session();
+        let Some(single) = &self.single else { return Run { session: all, in_progress, alone: None } };
+        if runs > 1 {
+            let one = if runs_on_one_thread(runs, self.threads) { single.get() } else { None };
+            return Run { session: one.unwrap_or(all), in_progress, alone: None };
+        }
+        let (threads, is_worth_one) = self.lone_runs.choose(bytes, single.is_compiled());
+        let one = if is_worth_one || threads == Threads::One { single.get() } else { None };
+        let one = one.filter(|_| threads == Threads::One);
+        let threads = if one.is_some() { Threads::One } else { Threads::All };
+        let alone = Some((&self.lone_runs, bytes, threads, Instant::now()));
+        Run { session: one.unwrap_or(all), in_progress, alone }
     }
 }
 

@@ -116,6 +116,7 @@ impl Runtime {
             has_arena: arena.is_some(),
             running: Arc::default(),
             background: Arc::default(),
+            own_threads: Arc::default(),
         };
         Ok(Self { context, sessions: Arc::default(), path, arena })
     }

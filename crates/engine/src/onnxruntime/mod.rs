@@ -7,9 +7,11 @@
 #![allow(unsafe_code)]
 
 mod arena;
+mod awake;
 mod compiled;
 mod cuda_provider;
 mod library;
+mod lone_runs;
 mod one_thread;
 mod program;
 mod session;

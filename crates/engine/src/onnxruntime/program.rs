@@ -259,12 +259,12 @@ impl OnnxProgram {
             inputs.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
         let mut output_values: SmallVec<[*mut sys::OrtValue; 4]> =
             ours.iter().map(|tensor| tensor.as_ref().map_or(ptr::null_mut(), Tensor::as_ptr)).collect();
-        let (session, run) = self.graph.begin_run();
+        let run = self.graph.begin_run(batch.inputs.iter().map(BatchInput::len_bytes).sum());
         // SAFETY: all arrays have the lengths given, and names and values outlive the call. ONNX Runtime permits
         // concurrent runs of one session. The call allocates outputs that are null.
         let ran = check(unsafe {
             (ort::api().Run)(
-                session.ptr().cast_mut(),
+                run.session().ptr().cast_mut(),
                 options.ptr(),
                 names.as_ptr(),
                 input_values.as_ptr(),
@@ -274,7 +274,7 @@ impl OnnxProgram {
                 output_values.as_mut_ptr(),
             )
         });
-        drop(run);
+        run.end(ran.is_ok());
         // Before the status is checked: a failed run may have allocated outputs, which must be freed.
         let allocated: SmallVec<[Option<Tensor<'static>>; 4]> = ours
             .iter()

@@ -1,0 +1,79 @@
+//! Sessions whose threads stay awake within a run.
+//!
+//! A run on several threads hands them work at every operator. ONNX Runtime's threads either sleep between operators,
+//! and waking them takes a good part of a short run's time, or they keep looking for work, also when the run has ended,
+//! which takes cores from the rest of the server. Only a session's own threads can be told to do the one within its
+//! runs and the other between them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use ort::session::builder::SessionBuilder;
+
+use super::session::refused;
+use crate::EngineError;
+
+/// Threads that all sessions together may have of their own. Sessions beyond that share those of the process.
+const MAX_THREADS: usize = 1024;
+/// How ONNX Runtime's settings of a session name the end of waiting awake with the last run in progress.
+const SLEEP_BETWEEN_RUNS: &str = "session.force_spinning_stop";
+
+/// How many threads sessions have of their own.
+#[derive(Debug, Default)]
+pub(super) struct OwnThreads(AtomicUsize);
+
+/// The threads of one session; they count until this is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    threads: usize,
+    of: Arc<OwnThreads>,
+}
+
+impl OwnThreads {
+    /// Counts threads for a session. `None` if it would need none, or if too many exist.
+    pub(super) fn reserve(self: &Arc<Self>, threads: usize) -> Option<Reserved> {
+        // The calling thread is one of those of a run.
+        let threads = threads.saturating_sub(1);
+        let fits = |taken: usize| taken.checked_add(threads).filter(|&sum| threads > 0 && sum <= MAX_THREADS);
+        self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Reserved { threads, of: Arc::clone(self) })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.threads, Ordering::Relaxed);
+    }
+}
+
+/// Gives a session threads of its own, which stay awake from the start of a run to its end.
+///
+/// # Errors
+/// Fails if ONNX Runtime rejects the options.
+pub(super) fn awake_within_runs(builder: SessionBuilder, threads: usize) -> Result<SessionBuilder, EngineError> {
+    let fail = |error: ort::Error<SessionBuilder>| refused(error.into());
+    let builder = builder.with_independent_thread_pool().map_err(fail)?;
+    let builder = builder.with_intra_threads(threads).map_err(fail)?;
+    let builder = builder.with_intra_op_spinning(true).map_err(fail)?;
+    builder.with_config_entry(SLEEP_BETWEEN_RUNS, "1").map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_limited_over_all_sessions() {
+        let all = Arc::new(OwnThreads::default());
+        assert!(all.reserve(0).is_none() && all.reserve(1).is_none(), "the calling thread is enough");
+        let most = all.reserve(MAX_THREADS).expect("there are none yet");
+        let last = all.reserve(2).expect("one is left");
+        assert!(all.reserve(2).is_none());
+        drop(last);
+        assert!(all.reserve(3).is_none() && all.reserve(2).is_some());
+        drop(most);
+        assert!(all.reserve(MAX_THREADS + 1).is_some());
+    }
+}
