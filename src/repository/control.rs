@@ -492,7 +492,9 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
     let _within = span.enter();
     let began = Instant::now();
     if plan.is_pipeline() {
-        let PlannedPipeline { pipeline, config } = plan.pipeline(version, control.pipeline_options())?;
+        let why_unserved = |model: &str| control.table.lock().why_unserved(model);
+        let planned = plan.pipeline(version, control.pipeline_options(), why_unserved)?;
+        let PlannedPipeline { pipeline, config } = planned;
         pipeline.stats().loaded_in(began.elapsed());
         let version = ModelVersion::new(Servable::Pipeline(pipeline), config, attempt.kept());
         return Ok(Loaded { version: Arc::new(version), unprofiled: None });

@@ -37,7 +37,7 @@ use crate::{
     engine::{OnnxEngine, Precision},
     model::ModelSpec,
     onnx::ExternalFiles,
-    pipeline::{Pipeline, PipelineOptions},
+    pipeline::{Pipeline, PipelineFault, PipelineOptions},
 };
 
 /// The key that names libraries of custom operators.
@@ -208,11 +208,17 @@ impl Plan {
         })
     }
 
-    /// Returns a version of a pipeline, bound to the models that are served now.
+    /// Returns a version of a pipeline, bound to the models that are served now. `why_unserved` returns why the last
+    /// load of a model failed.
     ///
     /// # Errors
     /// Returns the reason: the file, the key, what was expected and what was found.
-    pub(super) fn pipeline(&self, version: i64, options: PipelineOptions) -> Result<PlannedPipeline, String> {
+    pub(super) fn pipeline(
+        &self,
+        version: i64,
+        options: PipelineOptions,
+        why_unserved: impl Fn(&str) -> Option<String>,
+    ) -> Result<PlannedPipeline, String> {
         let Self { settings, origin, .. } = self;
         let refusal = |fault: ConfigError| fault.to_string();
         check::pipeline(settings, origin).map_err(refusal)?;
@@ -224,7 +230,11 @@ impl Plan {
         };
         let graph = pipeline::read(settings, origin, &built_in).map_err(refusal)?;
         let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| {
-            let reason = fault.to_string();
+            let why = match &fault {
+                PipelineFault::Model { model, .. } => why_unserved(model),
+                _ => None,
+            };
+            let reason = why.map_or_else(|| fault.to_string(), |why| format!("{fault}: {why}"));
             pipeline::at_step(settings, fault.step(), &reason, origin).to_string()
         })?;
         let mut config = settings.shown();

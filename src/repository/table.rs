@@ -269,6 +269,16 @@ impl Table {
         Serving { models: models.collect::<HashMap<_, _>>(), is_listing: self.is_listing }
     }
 
+    /// Returns why the last load of a model failed that is not served.
+    pub(super) fn why_unserved(&self, name: &str) -> Option<String> {
+        let model = self.models.get(name).filter(|model| !model.serves())?;
+        let reason = model.versions.values().rev().find_map(|state| match state {
+            State::Failed { reason, .. } => Some(reason),
+            _ => None,
+        });
+        model.fault.as_ref().or(reason).cloned()
+    }
+
     /// Returns the index by name and version. `on_disk` names models on disk, tried or not. If `all_seen`, a model that
     /// is not in `on_disk` has no directory, and leaves the index once it is unloaded.
     pub(super) fn index(&self, ready_only: bool, on_disk: &BTreeSet<String>, all_seen: bool) -> Vec<IndexEntry> {

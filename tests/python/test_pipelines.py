@@ -337,7 +337,7 @@ def test_a_deadline_or_a_client_that_leaves_ends_all_steps(start, tmp_path, made
         assert failed["triple"]() == 0, "it never started"
 
         counted = failed["chain"]()
-        calls = [client.async_infer("chain", [tensor("IN", rows(1))], lambda result, error: None) for _ in range(8)]
+        calls = [client.async_infer("chain", [tensor("IN", rows(1))], lambda result, error: None) for _ in range(100)]
         eventually("requests wait", lambda: on_page(scrape(server), "nv_inference_pending_request_count", model="slow") > 0)
         for call in calls:
             call.cancel()

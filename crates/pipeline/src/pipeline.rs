@@ -74,6 +74,8 @@ pub enum PipelineFault {
     Model {
         /// The step, counted from 0.
         step: usize,
+        /// The model.
+        model: String,
         /// Why there is none.
         reason: String,
     },
@@ -143,13 +145,15 @@ impl Pipeline {
                     Arc::clone(servable.spec())
                 }
                 Runs::Served { model, version } => {
+                    let no_model =
+                        |model: &str, reason| PipelineFault::Model { step: number, model: model.to_owned(), reason };
                     let servable = options.models.resolve(model, *version);
-                    let servable = servable.map_err(|reason| PipelineFault::Model { step: number, reason })?;
+                    let servable = servable.map_err(|reason| no_model(model, reason))?;
                     if let Servable::Pipeline(inner) = &servable {
                         depth = depth.max(inner.depth + 1);
                         if depth > MAX_DEPTH {
                             let reason = format!("pipelines are nested more than {MAX_DEPTH} deep");
-                            return Err(PipelineFault::Model { step: number, reason });
+                            return Err(no_model(model, reason));
                         }
                     }
                     Arc::clone(servable.spec())

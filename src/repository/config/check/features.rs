@@ -82,10 +82,16 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
     };
     let message = format!("expected the directory's name '{model}', but found '{name}'");
     origin.refuse_if(!name.is_empty() && name != model, "name", message)?;
-    let message = format!("the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}");
+    let message = format!(
+        "the backend '{backend}' is not supported; expected {ONNXRUNTIME}, {OPENVINO} or {REPEAT}: {}",
+        instead_of(backend)
+    );
     origin.refuse_if(!["", ONNXRUNTIME, OPENVINO, REPEAT].contains(&backend), "backend", message)?;
     let is_onnx = platform == ONNX_PLATFORM && ["", ONNXRUNTIME].contains(&backend);
-    let message = format!("the platform '{platform}' is not supported; expected {ONNX_PLATFORM} or {ENSEMBLE}");
+    let message = format!(
+        "the platform '{platform}' is not supported; expected {ONNX_PLATFORM} or {ENSEMBLE}: {}",
+        instead_of(platform)
+    );
     origin.refuse_if(!platform.is_empty() && !is_onnx && platform != ENSEMBLE, "platform", message)?;
     origin.refuse_if(latest == 0, "version_policy.latest.num_versions", "expected at least 1, but found 0")?;
     let program = &config.default_model_filename;
@@ -121,6 +127,16 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
         origin.refuse_if(has_cache(config) && applies, "response_cache", message)?;
     }
     Ok(())
+}
+
+/// Returns what to do with a model of a backend or platform of Triton's that is not supported.
+fn instead_of(backend: &str) -> &'static str {
+    match backend {
+        "python" => {
+            "built-in steps of pipelines replace Python around texts (docs/pipelines.md); export other models to ONNX"
+        }
+        _ => "export the model to ONNX (docs/moving-from-triton.md)",
+    }
 }
 
 /// Refuses metric controls that lack a part, as Triton does.

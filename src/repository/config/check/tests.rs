@@ -31,6 +31,15 @@ fn agrees(text: &str) {
 }
 
 #[test]
+fn a_refused_backend_says_what_to_do_instead() {
+    let python = unsupported("backend: \"python\"");
+    assert!(python.contains("built-in steps of pipelines replace Python around texts (docs/pipelines.md)"), "{python}");
+    for text in ["backend: \"tensorrt\"", "platform: \"tensorrt_plan\""] {
+        assert!(unsupported(text).ends_with("export the model to ONNX (docs/moving-from-triton.md)"), "{text}");
+    }
+}
+
+#[test]
 fn what_changes_results_and_is_not_supported_is_refused_by_name() {
     let cases = [
         ("\n backend: \"python\"", "config.pbtxt:2:2: backend: the backend 'python' is not supported"),
