@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/soak.py [--minutes 60] [--clients 12] [--seed 1]
 
-Clients send plain and batched requests, cells, sequences and streams, and misbehave: wrong shapes, tokens and names,
+Clients send plain and batched requests, cells, sequences, streams, requests to an ensemble, and texts, and misbehave: wrong shapes, tokens and names,
 cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are reloaded and
 unloaded meanwhile. At the end the server's counters are compared with the clients' records, for each model; nothing may
 be pending, and as many files must be open as at the start. Resident memory is printed with its slope over the second
@@ -21,6 +21,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import fetch
 from server import ROOT, Server, binary
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
@@ -29,10 +30,19 @@ import cells_reference  # noqa: E402
 import numpy as np  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 from clients import eventually, on_page, rows, scrape, statistics, tensor  # noqa: E402
+from ensembles import Ensemble, ensemble_text, step  # noqa: E402
+from onnx_bytes import scale  # noqa: E402
+from repository_on_disk import config, write_model  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
 SET = ("identity", "scale", "addsub", "padded", "lookup", "total", "repeat", "variable")
 CELLS = ("lstm",)
+#: An ensemble, whose steps have models that clients do not call, so that their counters are its own.
+ENSEMBLE, FACTORS = "sixfold", {"double": 2, "triple": 3}
+#: A model that takes pairs of texts.
+TEXTS = "reranker"
+WORDS = "the cat sat on a mat while rates rose and trains left for the sea under clouds of antiquity".split()
+COUNTED = (*SET, *CELLS, ENSEMBLE, TEXTS)
 #: Models that are reloaded or unloaded during the run. Their counters start again with each version that is loaded.
 RELOADED, UNLOADED = "scale", "variable"
 #: Statuses of requests that were rejected before they were counted.
@@ -90,7 +100,7 @@ class Client:
 
     def run(self):
         acts = [
-            (8, self.plain), (8, self.batched), (6, self.cells), (4, self.sequence), (3, self.stream), (3, self.wrong),
+            (8, self.plain), (8, self.batched), (6, self.cells), (6, self.ensemble), (2, self.texts), (4, self.sequence), (3, self.stream), (3, self.wrong),
             (3, self.cancelled), (3, self.late), (1, self.slow_reader), (3, self.reloaded), (1, self.reconnect),
         ]  # fmt: skip
         weights, calls = zip(*acts)
@@ -134,6 +144,16 @@ class Client:
         answer = self.infer(model, [tensor(name, array[np.newaxis]) for name, array in request.items()])
         for name, value in expected.items():
             self.right(answer, value[np.newaxis], name)
+
+    def ensemble(self):
+        """Sends up to three times as many rows as a step takes at once."""
+        sent = rows(self.rng.randint(1, 12), self.rng.randrange(10**6))
+        self.right(self.infer(ENSEMBLE, [tensor("IN", sent)]), sent * 6, "OUT")
+
+    def texts(self):
+        pairs = self.rng.choices(self.samples[TEXTS], k=self.rng.randint(1, 3))
+        answer = self.infer(TEXTS, texts_of(pairs))
+        self.right(answer, np.concatenate([score for *_, score in pairs]), "logits")
 
     def sequence(self):
         """Runs a sequence that sums some requests. One in four is left open, and its slot is reclaimed."""
@@ -201,9 +221,13 @@ class Client:
             self.infer(model, [tensor(name, array[np.newaxis]) for name, array in bad.items()], ("INTERNAL", *REFUSED))
 
     def cancelled(self):
-        model = self.rng.choice(("addsub", *CELLS))
+        model = self.rng.choice(("addsub", ENSEMBLE, TEXTS, *CELLS))
         if model == "addsub":
             inputs = [tensor("INPUT0", rows(2)), tensor("INPUT1", rows(2))]
+        elif model == ENSEMBLE:
+            inputs = [tensor("IN", rows(8))]
+        elif model == TEXTS:
+            inputs = texts_of(self.samples[TEXTS][:2])
         else:
             inputs = [tensor(name, array[np.newaxis]) for name, array in self.rng.choice(self.samples[model])[0].items()]
         ended = queue.Queue()
@@ -216,7 +240,8 @@ class Client:
 
     def late(self):
         sent = np.arange(self.rng.randint(1, 50), dtype=np.int64)[np.newaxis]
-        self.infer("padded", [tensor("INPUT0", sent)], UNKNOWN, client_timeout=self.rng.choice([0.0005, 0.002, 0.01]))
+        late = ("padded", [tensor("INPUT0", sent)]), (ENSEMBLE, [tensor("IN", rows(8))])
+        self.infer(*self.rng.choice(late), UNKNOWN, client_timeout=self.rng.choice([0.0005, 0.002, 0.01]))
 
     def reloaded(self):
         """Sends requests during reloads and unloads. A reload loses no request; an unloaded model rejects them."""
@@ -236,6 +261,31 @@ def drain(answers, drained):
             answers.get(timeout=0.1)
         except queue.Empty:
             continue
+
+
+def texts_of(pairs):
+    """Returns the inputs of a request for the scores of pairs of texts."""
+    columns = zip(*((first, second) for first, second, *_ in pairs))
+    return [
+        tensor(name, np.array([[text.encode()] for text in texts], object)) for name, texts in zip(("TEXT", "PAIR"), columns)
+    ]
+
+
+def scored(server, rng, count=20):
+    """Returns pairs of texts with their scores, from requests without others beside them."""
+    with connected(server) as client:
+        draw = [[" ".join(rng.choices(WORDS, k=rng.randint(1, 30))) for _ in range(2)] for _ in range(count)]
+        return [(*pair, client.infer(TEXTS, texts_of([pair])).as_numpy("logits")) for pair in draw]
+
+
+def write_ensemble(repository):
+    row = ("FP32", [16])
+    for name, factor in FACTORS.items():
+        write_model(repository, name, scale(factor), config(name, {"INPUT0": row}, max_batch_size=4))
+    steps = [step("double", "INPUT0=IN", "OUTPUT0=twice"), step("triple", "INPUT0=twice", "OUTPUT0=OUT")]
+    (repository / ENSEMBLE).mkdir()
+    text = ensemble_text(ENSEMBLE, Ensemble("", 12, "IN FP32[16]", "twice FP32[16]", "OUT FP32[16]", steps))
+    (repository / ENSEMBLE / "config.pbtxt").write_text(text)
 
 
 def repeats(count):
@@ -304,6 +354,7 @@ def check_model(client, page, model, ends):
 def soak(server, given, samples):
     """Runs the clients; returns their record, and a list of (second, resident bytes)."""
     tally, until = Tally(), threading.Event()
+    tally.ends[TEXTS][SUCCESS] = len(samples[TEXTS])
     clients = [Client(server, tally, samples, given.seed * 1000 + number, until) for number in range(given.clients)]
     threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
     threads.append(threading.Thread(target=keep_reloading, args=(server, tally, until), daemon=True))
@@ -337,17 +388,18 @@ def main():
     program = Path(os.environ.get("PATERNOSTER") or binary())
     with tempfile.TemporaryDirectory() as scratch:
         repository = Path(scratch) / "models"
-        for choice in (("--set", "tests", "--only", ",".join(SET)), ("--only", ",".join(CELLS), "--quarter")):
+        texts = ("--only", TEXTS, "--minilm", fetch.minilm())
+        for choice in (("--set", "tests", "--only", ",".join(SET)), ("--only", ",".join(CELLS), "--quarter"), texts):
             command = [program, "models", "--out", repository, *choice]
             subprocess.run([str(part) for part in command], check=True, capture_output=True)
         forget_soon(repository / SEQUENCES / "config.pbtxt")
+        write_ensemble(repository)
         rng = np.random.default_rng(given.seed)
         samples = {model: answered(cells_reference.load(repository / model), rng) for model in CELLS}
         flags = ("--model-control-mode=explicit", "--load-model=*")
         with Server(repository, *flags, program=program, log=Path(scratch) / "log") as server:
             # Files that are opened once, with the first connection, must be open before the count.
-            with connected(server) as client:
-                client.get_inference_statistics()
+            samples[TEXTS] = scored(server, random.Random(given.seed))
             before = open_files(server)
             print(f"{given.clients} clients for {given.minutes:g} min, seed {given.seed}", flush=True)
             tally, memory = soak(server, given, samples)
@@ -382,7 +434,7 @@ def report(server, tally, memory, before):
             except AssertionError as failure:
                 wrong.append(str(failure))
             page = scrape(server)
-            for model in (*SET, *CELLS):
+            for model in COUNTED:
                 wrong += check_model(client, page, model, tally.ends[model])
         try:
             eventually("the files of before", lambda: total(open_files(server)) <= total(before), 60)
