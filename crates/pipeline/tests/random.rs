@@ -1,13 +1,22 @@
 //! Random pipelines over a pool, compared with a computation row by row. Every request has one answer, whatever its
-//! steps, its conditions, its failures, its deadline, and when its client leaves; then nothing is held.
+//! steps, its conditions and its failures, and whatever happens when one of its steps starts: its client leaves, its
+//! deadline passes, the step's model is gone, or a model is unloaded that others use. Then nothing is held.
+//!
+//! A pipeline looks a step's model up when the step starts. So that is where these things happen, in every run in the
+//! same step. Several pipelines share the pool at a time.
 //!
 //! `PIPELINES=100000` runs as many; a failure prints the seed of its pipeline.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     env,
+    future::poll_fn,
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -15,20 +24,29 @@ use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
-use paternoster_executor::{InferError, InferRequest, InputTensor, OutputTensor, Pool, PoolOptions};
+use paternoster_executor::{InferError, InferRequest, InputTensor, OutputTensor, Pool, PoolOptions, Response};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_observe::budget::Budget;
 use paternoster_pipeline::{Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tokio::{sync::Semaphore, task::yield_now, time::timeout};
+use tokio::{
+    spawn,
+    sync::Semaphore,
+    task::{JoinHandle, yield_now},
+    time::timeout,
+};
 
 /// Numbers of a row.
 const WIDTH: usize = 2;
 /// Largest batch of the models, so that some requests are split.
 const LARGEST_BATCH: u32 = 4;
-const MOST_ROWS: usize = 9;
-const REQUESTS: usize = 6;
+const MOST_ROWS: usize = 6;
+const REQUESTS: usize = 4;
+/// Pipelines at a time.
+const AT_A_TIME: usize = 16;
+/// What a request has until its deadline, if that passes in one of its steps.
+const TIME_LEFT: Duration = Duration::from_micros(300);
 /// A number that the model `picky` fails at.
 const POISON: f32 = 13.0;
 /// How long a pipeline may take before it counts as hanging.
@@ -85,32 +103,106 @@ impl Program for Elementwise {
     }
 }
 
-struct Served(HashMap<&'static str, Servable>);
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Manner {
+    Waits,
+    /// Its deadline has passed when it comes.
+    IsLate,
+    /// Its client leaves when it has started a step, some turns later.
+    Leaves(usize),
+    /// Its deadline passes when it starts a step.
+    Expires,
+    /// A step's model is not served.
+    IsRefused,
+    /// A step's model is replaced by another version.
+    Reloads,
+}
 
-impl Models for Served {
-    fn resolve(&self, model: &str, _version: Option<i64>) -> Result<Servable, String> {
-        self.0.get(model).cloned().ok_or_else(|| format!("'{model}' is not served"))
+/// A request on its way.
+struct Client {
+    manner: Manner,
+    /// The step in which it happens, in the order of their starts.
+    at: usize,
+    started: AtomicUsize,
+    deadline: Option<Instant>,
+}
+
+impl Client {
+    fn new(manner: Manner, at: usize) -> Self {
+        let deadline = match manner {
+            Manner::IsLate => Some(Instant::now()),
+            Manner::Expires => Some(Instant::now() + TIME_LEFT),
+            _ => None,
+        };
+        Self { manner, at, started: AtomicUsize::new(0), deadline }
+    }
+
+    /// Whether the step has started in which it happens.
+    fn is_there(&self) -> bool {
+        self.started.load(Ordering::Relaxed) > self.at
     }
 }
 
-fn serve(pool: &Arc<Pool>) -> Served {
-    let servable = |(name, operation): (&'static str, Operation)| {
-        let tensor = |name: &&str| TensorSpec::new(*name, DataType::Fp32, &[WIDTH as i64]);
-        let spec = ModelSpec {
-            name: name.to_owned(),
-            version: 1,
-            max_batch_size: LARGEST_BATCH,
-            inputs: operation.inputs().iter().map(tensor).collect(),
-            outputs: vec![tensor(&"y")],
-            symbols: vec![],
-            decoupled: false,
-        };
-        let policy = Policy::Window(WindowKnobs::default());
-        let knobs = Knobs { max_batch_rows: LARGEST_BATCH, policy, ..Knobs::default() };
-        let handle = pool.bring_up(spec, knobs, Arc::new(Elementwise(operation))).expect("the CPU has room");
-        (name, Servable::Model(Arc::new(handle)))
+tokio::task_local! {
+    /// The request that is being polled.
+    static CLIENT: Arc<Client>;
+}
+
+/// The models, which every pipeline uses.
+struct Served {
+    pool: Arc<Pool>,
+    models: RwLock<HashMap<&'static str, Servable>>,
+}
+
+impl Served {
+    fn new(pool: Arc<Pool>) -> Self {
+        let models = Operation::ALL.map(|(name, operation)| (name, serve(&pool, name, operation)));
+        Self { pool, models: RwLock::new(models.into()) }
+    }
+}
+
+impl Models for Served {
+    fn resolve(&self, model: &str, _version: Option<i64>) -> Result<Servable, String> {
+        // There is none where a pipeline is created.
+        let here = CLIENT.try_with(|client| {
+            let is_here = client.started.fetch_add(1, Ordering::Relaxed) == client.at;
+            is_here.then(|| (client.manner, client.deadline))
+        });
+        match here {
+            Ok(Some((Manner::Expires, Some(deadline)))) => {
+                while Instant::now() <= deadline {
+                    std::hint::spin_loop();
+                }
+            }
+            Ok(Some((Manner::IsRefused, _))) => return Err(format!("'{model}' is not served")),
+            Ok(Some((Manner::Reloads, _))) => {
+                let of_name = |(name, _): &&(&'static str, Operation)| *name == model;
+                let (name, operation) = *Operation::ALL.iter().find(of_name).expect("a model");
+                let fresh = serve(&self.pool, name, operation);
+                self.models.write().expect("no test panics here").insert(name, fresh);
+            }
+            _ => {}
+        }
+        Ok(self.models.read().expect("no test panics here")[model].clone())
+    }
+}
+
+fn serve(pool: &Arc<Pool>, name: &str, operation: Operation) -> Servable {
+    let tensor = |name: &&str| TensorSpec::new(*name, DataType::Fp32, &[WIDTH as i64]);
+    let spec = ModelSpec {
+        name: name.to_owned(),
+        version: 1,
+        max_batch_size: LARGEST_BATCH,
+        inputs: operation.inputs().iter().map(tensor).collect(),
+        outputs: vec![tensor(&"y")],
+        symbols: vec![],
+        decoupled: false,
     };
-    Served(Operation::ALL.into_iter().map(servable).collect())
+    let policy = Policy::Window(WindowKnobs::default());
+    let knobs = Knobs { max_batch_rows: LARGEST_BATCH, policy, ..Knobs::default() };
+    let handle = pool.bring_up(spec, knobs, Arc::new(Elementwise(operation))).expect("the CPU has room");
+    Servable::Model(Arc::new(handle))
 }
 
 /// A step of a random pipeline. Its output is the tensor of its number behind the two inputs.
@@ -186,91 +278,160 @@ fn rows_of(output: &OutputTensor) -> Vec<Row> {
     values.as_chunks::<WIDTH>().0.to_vec()
 }
 
-/// How a client treats its request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
-    Waits,
-    /// Leaves after it has polled so often.
-    Leaves(usize),
-    IsLate,
+/// Polls a request until its answer is there; `None` if its client leaves before that.
+async fn answer(
+    pipeline: &Arc<Pipeline>,
+    client: &Client,
+    request: InferRequest,
+) -> Option<Result<Response, InferError>> {
+    let mut answer = pipeline.submit(request);
+    let Manner::Leaves(turns) = client.manner else { return Some(answer.await) };
+    let answered = poll_fn(|context| match answer.as_mut().poll(context) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending if client.is_there() => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    });
+    let mut answered = answered.await;
+    for _ in 0..turns {
+        if answered.is_some() {
+            break;
+        }
+        yield_now().await;
+        answered = answer.as_mut().now_or_never();
+    }
+    answered
 }
 
-async fn ask(pipeline: &Arc<Pipeline>, plans: &[Plan], manner: Manner, inputs: [Vec<Row>; 2]) {
+/// How requests ended, by what happened to them in which step.
+type Ends = BTreeMap<(Manner, usize, &'static str), u64>;
+
+/// Sends one request, checks its answer, and returns how it ended.
+async fn ask(pipeline: &Arc<Pipeline>, plans: &[Plan], client: &Client, inputs: [Vec<Row>; 2]) -> &'static str {
     let rows = inputs[0].len();
     let mut request = InferRequest::new(rows as u32, inputs.iter().map(|rows| Some(tensor(rows))).collect());
-    if let Manner::Leaves(polls) = manner {
-        let mut answer = pipeline.submit(request);
-        for _ in 0..polls {
-            if answer.as_mut().now_or_never().is_some() {
-                return;
-            }
-            yield_now().await;
-        }
-        return;
-    }
-    if manner == Manner::IsLate {
-        request.deadline = Some(Instant::now());
-        assert_eq!(pipeline.submit(request).await.err(), Some(InferError::Expired));
-        return;
-    }
-    let answer = pipeline.submit(request).await;
+    request.deadline = client.deadline;
+    let Some(answer) = answer(pipeline, client, request).await else { return "left" };
     let by_row: Result<Vec<_>, ()> = (0..rows).map(|row| expected(plans, [inputs[0][row], inputs[1][row]])).collect();
-    let Ok(by_row) = by_row else {
-        assert!(matches!(&answer, Err(InferError::Engine(text)) if text.contains("poisoned")), "{answer:?}");
-        return;
-    };
-    let response = answer.expect("no step fails");
-    for (number, output) in response.outputs.iter().enumerate() {
-        let wanted: Vec<Row> = by_row.iter().map(|tensors| tensors[number + 2].unwrap_or_default()).collect();
-        assert_eq!(rows_of(output), wanted, "tensor {}", number + 2);
+    let is_poisoned = by_row.is_err();
+    match &answer {
+        Ok(response) => {
+            assert!(!matches!(client.manner, Manner::IsLate | Manner::IsRefused), "{:?} is answered", client.manner);
+            let by_row = by_row.expect("a step fails");
+            for (number, output) in response.outputs.iter().enumerate() {
+                let wanted: Vec<Row> = by_row.iter().map(|tensors| tensors[number + 2].unwrap_or_default()).collect();
+                assert_eq!(rows_of(output), wanted, "tensor {}", number + 2);
+            }
+            "answered"
+        }
+        Err(InferError::Expired) if matches!(client.manner, Manner::IsLate | Manner::Expires) => "expired",
+        Err(InferError::Unavailable(text)) if client.manner == Manner::IsRefused => {
+            assert!(text.contains("is not served"), "{text}");
+            "refused"
+        }
+        Err(InferError::Engine(text)) if is_poisoned => {
+            assert!(text.contains("poisoned") && text.contains("in pipeline 'pipeline', step"), "{text}");
+            "failed"
+        }
+        Err(error) => panic!("{:?}: {error}", client.manner),
     }
 }
 
 fn draw_manner(draw: &mut ChaCha8Rng) -> Manner {
-    match draw.random_range(0..10) {
-        0 => Manner::IsLate,
-        1 | 2 => Manner::Leaves(draw.random_range(0..6)),
+    match draw.random_range(0..200) {
+        0..20 => Manner::IsLate,
+        20..60 => Manner::Leaves(draw.random_range(0..4)),
+        60..80 => Manner::Expires,
+        80..100 => Manner::IsRefused,
+        100 => Manner::Reloads,
         _ => Manner::Waits,
     }
+}
+
+/// Runs requests of the pipeline of one seed at once. Returns how they ended, and how many were larger than a batch.
+async fn play(seed: u64, models: Arc<Served>) -> (Ends, usize) {
+    let (room, workers) = (Budget::of_bytes(64 << 20), Arc::new(Semaphore::new(2)));
+    let options = PipelineOptions { models, room: Arc::clone(&room), long_workers: Arc::clone(&workers), workers };
+    let mut draw = ChaCha8Rng::seed_from_u64(seed);
+    let plans = draw_plans(&mut draw);
+    let spec_of = |number: usize| TensorSpec::new(name_of(number), DataType::Fp32, &[WIDTH as i64]);
+    let spec = ModelSpec {
+        name: "pipeline".to_owned(),
+        version: 1,
+        max_batch_size: MOST_ROWS as u32,
+        inputs: vec![spec_of(0), spec_of(1)],
+        outputs: (2..plans.len() + 2).map(spec_of).collect(),
+        symbols: vec![],
+        decoupled: false,
+    };
+    let graph = graph_of(&plans, &mut draw);
+    let pipeline = Arc::new(Pipeline::new(spec, graph, options).expect("it fits its models"));
+    let (mut large, mut requests) = (0, Vec::new());
+    for _ in 0..REQUESTS {
+        let rows = draw.random_range(1..=MOST_ROWS);
+        large += usize::from(rows > LARGEST_BATCH as usize);
+        let mut input =
+            || -> Vec<Row> { (0..rows).map(|_| [(); WIDTH].map(|()| draw.random_range(-9..15) as f32)).collect() };
+        let inputs = [input(), input()];
+        let client = Arc::new(Client::new(draw_manner(&mut draw), draw.random_range(0..plans.len())));
+        let (pipeline, plans) = (&pipeline, &plans);
+        requests.push(CLIENT.scope(Arc::clone(&client), async move {
+            let end = ask(pipeline, plans, &client, inputs).await;
+            (client.manner, client.at, end)
+        }));
+    }
+    let ended = timeout(PATIENCE, AssertUnwindSafe(join_all(requests)).catch_unwind()).await;
+    let Ok(Ok(ended)) = ended else { panic!("seed {seed}, hangs: {}: {plans:?}", ended.is_err()) };
+    assert_eq!(room.used(), 0, "seed {seed}");
+    let counted = pipeline.stats().snapshot().inference_stats;
+    assert_eq!(counted.success.count + counted.fail.count, REQUESTS as u64, "seed {seed}: each ends once");
+    let mut ends = Ends::new();
+    ended.into_iter().for_each(|end| *ends.entry(end).or_default() += 1);
+    (ends, large)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_pipelines_answer_as_their_rows_would_alone() {
     let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
-    let room = Budget::of_bytes(64 << 20);
-    let (models, workers) = (Arc::new(serve(&pool)), Arc::new(Semaphore::new(2)));
-    let options = PipelineOptions { models, room: Arc::clone(&room), long_workers: Arc::clone(&workers), workers };
-    let count: u64 = env::var("PIPELINES").ok().and_then(|count| count.parse().ok()).unwrap_or(400);
-    let mut large = 0;
-    for seed in 0..count {
-        let mut draw = ChaCha8Rng::seed_from_u64(seed);
-        let plans = draw_plans(&mut draw);
-        let spec_of = |number: usize| TensorSpec::new(name_of(number), DataType::Fp32, &[WIDTH as i64]);
-        let spec = ModelSpec {
-            name: "pipeline".to_owned(),
-            version: 1,
-            max_batch_size: MOST_ROWS as u32,
-            inputs: vec![spec_of(0), spec_of(1)],
-            outputs: (2..plans.len() + 2).map(spec_of).collect(),
-            symbols: vec![],
-            decoupled: false,
-        };
-        let graph = graph_of(&plans, &mut draw);
-        let pipeline = Arc::new(Pipeline::new(spec, graph, options.clone()).expect("it fits its models"));
-        let mut requests = Vec::new();
-        for _ in 0..REQUESTS {
-            let rows = draw.random_range(1..=MOST_ROWS);
-            large += usize::from(rows > LARGEST_BATCH as usize);
-            let mut input =
-                || -> Vec<Row> { (0..rows).map(|_| [(); WIDTH].map(|()| draw.random_range(-9..15) as f32)).collect() };
-            let inputs = [input(), input()];
-            requests.push(ask(&pipeline, &plans, draw_manner(&mut draw), inputs));
-        }
-        let ended = timeout(PATIENCE, AssertUnwindSafe(join_all(requests)).catch_unwind()).await;
-        assert!(matches!(ended, Ok(Ok(_))), "seed {seed}, hangs: {}: {plans:?}", ended.is_err());
-        assert_eq!(room.used(), 0, "seed {seed}");
-        let counted = pipeline.stats().snapshot().inference_stats;
-        assert_eq!(counted.success.count + counted.fail.count, REQUESTS as u64, "seed {seed}: each ends once");
+    let models = Arc::new(Served::new(pool));
+    let count: u64 = env::var("PIPELINES").ok().and_then(|count| count.parse().ok()).unwrap_or(1_000);
+    let next = Arc::new(AtomicU64::new(0));
+    let player = |_| -> JoinHandle<(Ends, usize)> {
+        let (models, next) = (Arc::clone(&models), Arc::clone(&next));
+        spawn(async move {
+            let (mut ends, mut large) = (Ends::new(), 0);
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= count {
+                    return (ends, large);
+                }
+                let (more, larger) = play(seed, Arc::clone(&models)).await;
+                more.into_iter().for_each(|(end, times)| *ends.entry(end).or_default() += times);
+                large += larger;
+            }
+        })
+    };
+    let (mut ends, mut large) = (Ends::new(), 0);
+    for player in (0..AT_A_TIME).map(player).collect::<Vec<_>>() {
+        let (more, larger) = player.await.expect("its pipelines are right");
+        more.into_iter().for_each(|(end, times)| *ends.entry(end).or_default() += times);
+        large += larger;
     }
     assert!(large > 0, "some requests are larger than a batch");
+    assert_eq!(ends.values().sum::<u64>(), count * REQUESTS as u64);
+    for at in 0..4 {
+        for (manner, end) in [
+            (Manner::Waits, "answered"),
+            (Manner::Waits, "failed"),
+            (Manner::Leaves(0), "left"),
+            (Manner::Leaves(3), "left"),
+            (Manner::Expires, "expired"),
+            (Manner::IsRefused, "refused"),
+        ] {
+            assert!(ends.contains_key(&(manner, at, end)), "{manner:?} in step {at}: none {end}, but {ends:?}");
+        }
+    }
+    assert!(ends.keys().any(|(manner, ..)| *manner == Manner::Reloads), "models are replaced");
+    let pending: Vec<u64> =
+        models.models.read().expect("no test panics here").values().map(|it| it.stats().pending()).collect();
+    assert_eq!(pending, [0; 3], "no step waits any more");
 }
