@@ -338,6 +338,18 @@ def minilm():
     return folder
 
 
+def silero():
+    """Fetches the ONNX files of Silero VAD; returns their folder."""
+    folder = CACHE / "silero"
+    note = note_of(pins.SILERO)
+    if not made_from(folder, note):
+        with opened(pins.SILERO) as archive, replacing(folder, note) as fresh:
+            for name in archive.namelist():
+                if name.endswith(".onnx"):
+                    take(archive, name, fresh / Path(name).name)
+    return folder
+
+
 def kubernetes_schemas():
     """Fetches JSON schemas that allow no unknown field; returns a folder with one folder for each pinned release of
     Kubernetes."""
@@ -524,6 +536,7 @@ PIECES = {
     "oldest_runtime": oldest_runtime,
     "openvino": openvino,
     "minilm": minilm,
+    "silero": silero,
     "nvrtc": nvrtc,
     "perf_analyzer": perf_analyzer,
     "grpcurl": grpcurl,
@@ -538,7 +551,7 @@ PIECES = {
 }
 #: Pieces without which tests can run, outside CI.
 OPTIONAL = {
-    "oldest_runtime", "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas",
+    "silero", "oldest_runtime", "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas",
     "extension_clients", "openssl", "curl", "chromium",
 }  # fmt: skip
 

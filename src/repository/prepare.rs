@@ -361,7 +361,7 @@ impl Plan {
             && self.settings.config.scheduling_choice.is_none()
             && own.stages.is_none()
             && own.exits.is_empty();
-        let is_as_exported = own.pad.is_empty() && spec.has_batch_axis() && !spec.inputs.iter().any(|it| it.optional);
+        let is_as_exported = own.pad.is_empty();
         let is_onnx = config.backend != REPEAT && program.engine == OnnxEngine::OnnxRuntime;
         // The models of a load request are opened under a reservation that ends with the opening.
         let is_on_disk = program.bytes.is_none();

@@ -16,6 +16,8 @@ OPSET = 17
 
 
 def varint(number):
+    # Negative numbers are those of 64 bits.
+    number %= 1 << 64
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
