@@ -124,7 +124,7 @@ impl Backend for Simulated {
         let floor = &mut *self.floor.lock();
         let planted = floor.planted;
         let rows = match (&version.programs.0, &knobs.policy) {
-            (Programs::Cells(_), Policy::Cellular(cellular)) => cells::SlotTable::rows(cellular.slots),
+            (Programs::Cells(_), Policy::Cellular(cellular)) => cells::SlotTable::rows(cellular),
             _ => stages::Arenas::rows(knobs),
         };
         let free = floor.behaviour.memory_rows() - floor.used_rows;
@@ -135,7 +135,7 @@ impl Backend for Simulated {
         floor.behaviour.give_buckets(knobs);
         let reserved = match (&version.programs.0, &knobs.policy) {
             (Programs::Cells(_), Policy::Cellular(cellular)) => {
-                Reserved::Slots(cells::SlotTable::new(&mut floor.sim, cellular.slots))
+                Reserved::Slots(cells::SlotTable::new(&mut floor.sim, cellular))
             }
             _ => Reserved::Arenas(stages::Arenas::new(&mut floor.sim, knobs, planted)),
         };
@@ -209,10 +209,7 @@ impl Floor {
             Some(Reserved::Arenas(arenas)) => arenas.work(sim, counts, &job, work, out)?,
             // A refused task of nodes has touched nothing: its inputs are unchanged, and it may run again.
             Some(Reserved::Slots(_)) if fails => (Vec::new(), work),
-            Some(Reserved::Slots(table)) => {
-                let moved_by = u32::from(self.planted == Some(Planted::NextSlot));
-                table.work(counts, &job, work, (out, moved_by))?
-            }
+            Some(Reserved::Slots(table)) => table.work(counts, &job, work, out, self.planted)?,
         };
         let issued = issue(sim, &mut self.tickets, &(&order).into(), &accesses, work);
         let operation = issued.map_err(|error| format!("{:?}: {error}", task.id))?;
@@ -341,7 +338,7 @@ impl Floor {
 
 impl Floor {
     pub(super) fn outputs(&mut self, flight: &InFlightTask, outcomes: &[RowOutcome]) -> Result<Outputs, String> {
-        let rows = super::rows_of(&flight.job.task).count() as u32;
+        let rows = flight.job.task.row_count();
         let read = |row| self.sim.read(flight.out, row).map_err(|error| format!("{:?}: {error}", flight.job.task.id));
         let mut values = (0..rows).map(read).collect::<Result<Vec<u64>, String>>()?;
         if self.planted == Some(Planted::SwappedReplies) && rows > 1 {

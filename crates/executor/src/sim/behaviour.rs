@@ -77,7 +77,11 @@ impl Behaviour {
         let model = self.world.scenario.models.get(task.model.0 as usize);
         let of_stage = |model: &Model| model.costs[usize::from(task.cell.0)];
         let (launch_ns, row_ns) = model.map_or(self.world.cells.costs, of_stage);
-        (launch_ns + row_ns * u64::from(task.bucket.rows)) * self.rng.within(8, 14) / 10
+        let steps = match self.world.kind(task.model.0 as usize) {
+            Kind::Cells => task.rows.iter().map(|span| span.count).max().unwrap_or(1),
+            Kind::Stages | Kind::Decoupled => 1,
+        };
+        (launch_ns + row_ns * u64::from(task.bucket.rows * steps)) * self.rng.within(8, 14) / 10
     }
 
     /// Returns how long the outputs of a task stay on the device.
@@ -171,6 +175,13 @@ impl Behaviour {
             self.counts.emitted += rows.len() as u64;
             return rows.iter().zip(&job.members).map(|(&(number, _), of)| self.answer(number, of.step)).collect();
         }
+        if self.kind(job) == Kind::Cells {
+            // One of each node, or of the steps that run together.
+            let lasts =
+                job.members.iter().map(|of| (number_of(Kind::Cells, &of.payload), of.span.start + (of.span.count - 1)));
+            let next = |(number, last)| if oracle::is_last(&self.world, number, last) { Next::Done } else { Next::On };
+            return lasts.map(|last| RowOutcome { next: next(last), emitted: false }).collect();
+        }
         rows.iter().map(|&(number, row)| RowOutcome { next: self.next(job, number, row), emitted: false }).collect()
     }
 
@@ -186,9 +197,6 @@ impl Behaviour {
 
     fn next(&mut self, job: &Job, number: u64, row: u32) -> Next {
         let (model, cell) = (job.task.model.0 as usize, usize::from(job.task.cell.0));
-        if self.kind(job) == Kind::Cells {
-            return if oracle::is_last(&self.world, number, row) { Next::Done } else { Next::On };
-        }
         let mut noted = self.noted.lock();
         let before = noted.repeated.entry((number, row)).or_default();
         if oracle::repeats(&self.world.scenario, model, cell, number, row, *before) {
@@ -206,7 +214,7 @@ impl Behaviour {
         next
     }
 
-    /// For each row, the numbers of its request and of the row.
+    /// For each row, the numbers of its request and of the row; for cells, of each step that a node runs.
     fn rows<'j>(&self, job: &'j Job) -> impl Iterator<Item = (u64, u32)> + use<'j> {
         let kind = self.kind(job);
         job.members.iter().flat_map(move |member| {

@@ -1,18 +1,24 @@
 //! Tasks of cells on the simulated device. The state of a request is in its slots (BatchMaker section 5), and a node's
 //! task reads it in place.
 //!
-//! A slot has two rows, which the nodes of a chain write in turn, so a failed node does not destroy its own input.
+//! A slot has a row for each step of a chain, so a failed node does not destroy its own input. Where each task runs one
+//! step of a row, two rows are written in turn.
+//!
+//! The steps of a task of several are computed one after the other, from what the slots hold: the result is that of as
+//! many single steps.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use paternoster_batching::{Next, ReqId, RowOutcome};
+use paternoster_batching::{CellularKnobs, Next, ReqId, RowOutcome};
 use paternoster_device::{Access, BufferId, Device, Rows};
 use paternoster_model::Dims;
-use paternoster_testing::sim::{Sim, Source, Work};
+use paternoster_testing::sim::{Sim, Source, Work, content};
 
 use super::{
     counts::Counts,
+    planted::Planted,
     values::{ROW_BYTES, START, bytes, value, whole},
+    world::MOST_STEPS,
 };
 
 use crate::{
@@ -21,9 +27,6 @@ use crate::{
     job::{Job, Member},
 };
 
-/// Rows per slot.
-const TURNS: u32 = 2;
-
 /// Maximum bytes that a request's nodes may keep.
 const MOST_BYTES: usize = 1 << 20;
 
@@ -31,6 +34,10 @@ const MOST_BYTES: usize = 1 << 20;
 pub(super) struct SlotTable {
     buffer: BufferId,
     slots: u32,
+    /// Rows per slot.
+    turns: u32,
+    /// What each row holds.
+    values: Vec<u64>,
     /// For each slot, the owner of its state.
     held_by: Vec<Option<(ReqId, u32)>>,
     /// For each request and node of a tree, its slot.
@@ -39,17 +46,19 @@ pub(super) struct SlotTable {
 
 impl SlotTable {
     /// Returns the rows that a version needs.
-    pub(super) fn rows(slots: u32) -> u64 {
-        u64::from(slots) * u64::from(TURNS)
+    pub(super) fn rows(knobs: &CellularKnobs) -> u64 {
+        u64::from(knobs.slots) * u64::from(turns(knobs))
     }
 
-    pub(super) fn new(sim: &mut Sim, slots: u32) -> Self {
-        let buffer = sim.allocate(slots * TURNS, ROW_BYTES).expect("a small table");
-        Self { buffer, slots, held_by: vec![None; slots as usize], of_node: BTreeMap::new() }
+    pub(super) fn new(sim: &mut Sim, knobs: &CellularKnobs) -> Self {
+        let (slots, turns) = (knobs.slots, turns(knobs));
+        let buffer = sim.allocate(slots * turns, ROW_BYTES).expect("a small table");
+        let values = vec![START; (slots * turns) as usize];
+        Self { buffer, slots, turns, values, held_by: vec![None; slots as usize], of_node: BTreeMap::new() }
     }
 
     pub(super) fn into_buffers(self) -> (Vec<BufferId>, u64) {
-        (vec![self.buffer], Self::rows(self.slots))
+        (vec![self.buffer], u64::from(self.slots * self.turns))
     }
 
     /// Returns the accesses of a task and its work: each node writes its row to its slot, and a copy as its output.
@@ -58,12 +67,17 @@ impl SlotTable {
         counts: &mut Counts,
         job: &Job,
         mut work: Work,
-        (out, moved_by): (BufferId, u32),
+        out: BufferId,
+        planted: Option<Planted>,
     ) -> Result<(Vec<Access>, Work), String> {
-        let id = job.task.id;
+        let (id, turns) = (job.task.id, self.turns);
+        let moved_by = u32::from(planted == Some(Planted::NextSlot));
+        let longest = job.members.iter().map(|member| member.span.count).max().unwrap_or(1);
+        counts.chunks += u64::from(longest > 1);
+        counts.uneven_chunks += u64::from(job.members.iter().any(|member| member.span.count < longest));
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         let mut sources = Vec::new();
-        for member in &job.members {
+        for (at, member) in job.members.iter().enumerate() {
             let (req, number, slot) = (
                 member.span.req,
                 member.span.start,
@@ -92,19 +106,35 @@ impl SlotTable {
                 for child in children {
                     let at = self.of_node.get(&(req, *child));
                     let at = at.ok_or_else(|| format!("{id:?}: node {child} of {req:?} has no slot"))?;
-                    own.push(row(*at * TURNS));
+                    own.push(row(*at * turns));
                 }
                 if children.is_empty() {
                     own.push(Source::External(token(member, number)));
                 }
-                writes.push(slot * TURNS);
+                writes.push(slot * turns);
             } else {
-                own.push(Source::External(token(member, number)));
-                own.push(match number.checked_sub(1) {
-                    Some(before) => row(slot * TURNS + before % TURNS),
-                    None => Source::External(START),
-                });
-                writes.push(slot * TURNS + number % TURNS);
+                let before = number.checked_sub(1).map(|before| slot * turns + before % turns);
+                let state = before.map_or(Source::External(START), &mut row);
+                let left = (place.nodes - place.node) as u32;
+                if member.span.count > left {
+                    return Err(format!("{id:?}: {req:?} has {left} steps from node {number} on: {:?}", member.span));
+                }
+                let steps = match planted {
+                    Some(Planted::StepTooMany) if member.span.count > 1 => member.span.count + 1,
+                    Some(Planted::StepsForgotten) if at + 1 == job.members.len() => 1,
+                    Some(Planted::StepsOfOthers) => longest,
+                    _ => member.span.count,
+                };
+                let last = token(member, number + steps - 1);
+                let mut value = before.map_or(START, |before| self.values[before as usize]);
+                for step in 0..steps - 1 {
+                    value = content(work.program, 0, &[token(member, number + step), value]);
+                }
+                own.push(Source::External(last));
+                own.push(if steps == 1 { state } else { Source::External(value) });
+                let written = slot * turns + (number + (member.span.count - 1)) % turns;
+                self.values[written as usize] = content(work.program, 0, &[last, value]);
+                writes.push(written);
             }
             sources.push(own);
         }
@@ -123,6 +153,11 @@ impl SlotTable {
         }
         Ok((accesses, work))
     }
+}
+
+/// Returns the rows per slot.
+fn turns(knobs: &CellularKnobs) -> u32 {
+    if knobs.cells.iter().any(|cell| cell.chunks.is_some()) { MOST_STEPS } else { 2 }
 }
 
 /// Returns the request's data between its cells.

@@ -46,6 +46,8 @@ counts! {
         partial_rows: "tasks whose rows have gaps between them",
         pairs_reused: "pairs that went to another batch",
         slots_reused: "slots that went to another request",
+        chunks: "tasks that ran several steps of a row",
+        uneven_chunks: "tasks whose rows ran different numbers of steps",
         padding: "rows of buckets that no row of a task filled",
         outputs_lost: "tasks whose outputs were lost",
         completed_before_taken: "tasks completed before outputs of an earlier one were taken",

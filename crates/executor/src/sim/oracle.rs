@@ -102,7 +102,7 @@ fn of_nodes(world: &World, request: &Request, number: u64) -> Option<u64> {
         Shape::Loop => {
             (0..request.nodes).find(|&node| is_last(world, number, node)).map_or(request.nodes, |node| node + 1)
         }
-        Shape::Chain | Shape::Tree => request.nodes,
+        Shape::Chain | Shape::Chunks(_) | Shape::Tree => request.nodes,
     };
     if request.bad_node.is_some_and(|bad| bad < nodes) {
         return None;

@@ -37,6 +37,12 @@ pub(super) enum Planted {
     Backwards,
     /// Nodes with odd numbers use the next slot.
     NextSlot,
+    /// Rows of several steps run one more.
+    StepTooMany,
+    /// The last row of a task runs the first of its steps alone.
+    StepsForgotten,
+    /// Rows run as many steps as the longest row of their task.
+    StepsOfOthers,
     /// Outputs are overwritten before the host has taken them.
     OutputsReused,
     /// Outputs are never delivered.

@@ -24,8 +24,8 @@ use crate::{CellPrograms, InferRequest, InputTensor, StagePrograms, stages::Prog
 /// Value that ends a loop; hashes are larger.
 const LAST: i64 = 1;
 
-/// Maximum number of steps of a loop.
-const MOST_STEPS: u64 = 12;
+/// Maximum number of steps of a chain or a loop.
+pub(super) const MOST_STEPS: u32 = 12;
 
 /// A run.
 pub(super) struct World {
@@ -63,6 +63,8 @@ pub(super) enum Kind {
 pub(super) enum Shape {
     /// One step per token.
     Chain,
+    /// The same, whose tasks run several steps of each row; and whether its program is told how many.
+    Chunks(bool),
     /// One step per token at most; a step ends the loop.
     Loop,
     /// Leaves, and inner nodes with two children.
@@ -109,7 +111,7 @@ impl World {
         for request in requests.iter_mut() {
             let nodes = match (rng.below(8), cells.shape) {
                 (0..4, _) => continue,
-                (4..7, Shape::Chain | Shape::Loop) => rng.within(1, MOST_STEPS) as u32,
+                (4..7, Shape::Chain | Shape::Chunks(_) | Shape::Loop) => rng.within(1, u64::from(MOST_STEPS)) as u32,
                 (4..7, Shape::Tree) => 2 * rng.within(1, 8) as u32 - 1,
                 _ => {
                     (request.model, request.rows) = (scenario.models.len() + 1, 1);
@@ -224,7 +226,7 @@ impl World {
                     let children = children.map(|child| child.map_or(u64::MAX, u64::from));
                     vec![Some(tokens), Some(tensor(&[1, nodes as i64, 2], bytes(children)))]
                 }
-                Shape::Chain | Shape::Loop => vec![Some(tokens)],
+                Shape::Chain | Shape::Chunks(_) | Shape::Loop => vec![Some(tokens)],
             }
         };
         InferRequest {
@@ -301,11 +303,13 @@ fn staged(number: usize, model: &scenario::Model) -> (ModelSpec, StagePrograms, 
 
 impl CellModel {
     fn random(rng: &mut Rng) -> Self {
-        let shape = [Shape::Chain, Shape::Loop, Shape::Tree][rng.below(3) as usize];
+        let shapes = [Shape::Chain, Shape::Loop, Shape::Tree, Shape::Chunks(true), Shape::Chunks(false)];
+        let shape = shapes[rng.below(5) as usize];
         let cellular = CellularKnobs {
             slots: rng.within(16, 80) as u32,
             max_tasks: rng.within(1, 6) as u16,
             frontier: rng.permille(700),
+            max_chunk_ns: rng.coin().then(|| rng.within(50, 2_000)),
             ..CellularKnobs::default()
         };
         let knobs = Knobs {
@@ -347,11 +351,18 @@ impl CellModel {
         let start = bytes([START]);
         let carried = CellSource::Carried { output: 0, start: Start::Row(start.clone()), is_kept: false };
         let child = |child| CellSource::Child { child, output: 0, none: start.clone() };
-        let step = || vec![cell("step", vec![tensor("x", &[]), tensor("h", &[1])], 1)];
-        let steps = smallvec![NodeType { cell: 0, inputs: vec![token.clone(), carried] }];
+        let is_told = self.shape == Shape::Chunks(true);
+        let x = if matches!(self.shape, Shape::Chunks(_)) { &[-1][..] } else { &[] };
+        let step = || {
+            let inputs = [tensor("x", x), tensor("h", &[1])].into_iter().chain(is_told.then(|| tensor("lens", &[])));
+            vec![cell("step", inputs.collect(), 1)]
+        };
+        let inputs = [token.clone(), carried].into_iter().chain(is_told.then_some(CellSource::Steps));
+        let steps = smallvec![NodeType { cell: 0, inputs: inputs.collect() }];
         let length = Expression::Length(0);
         let (cells, types, nodes) = match self.shape {
             Shape::Chain => (step(), steps, Nodes::Chain { steps: length, chunks: false }),
+            Shape::Chunks(_) => (step(), steps, Nodes::Chain { steps: length, chunks: true }),
             Shape::Loop => {
                 (step(), steps, Nodes::Decode { max_steps: length, until: Some((0, LAST)), expected_steps: None })
             }
