@@ -13,13 +13,14 @@ use std::{
     future::poll_fn,
     panic::AssertUnwindSafe,
     sync::{
-        Arc, RwLock,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Poll,
     time::{Duration, Instant},
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::{FutureExt, future::join_all};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
@@ -152,13 +153,13 @@ tokio::task_local! {
 /// The models, which every pipeline uses.
 struct Served {
     pool: Arc<Pool>,
-    models: RwLock<HashMap<&'static str, Servable>>,
+    models: ArcSwap<HashMap<&'static str, Servable>>,
 }
 
 impl Served {
     fn new(pool: Arc<Pool>) -> Self {
         let models = Operation::ALL.map(|(name, operation)| (name, serve(&pool, name, operation)));
-        Self { pool, models: RwLock::new(models.into()) }
+        Self { pool, models: ArcSwap::from_pointee(models.into()) }
     }
 }
 
@@ -180,11 +181,15 @@ impl Models for Served {
                 let of_name = |(name, _): &&(&'static str, Operation)| *name == model;
                 let (name, operation) = *Operation::ALL.iter().find(of_name).expect("a model");
                 let fresh = serve(&self.pool, name, operation);
-                self.models.write().expect("no test panics here").insert(name, fresh);
+                self.models.rcu(|models| {
+                    let mut models = HashMap::clone(models);
+                    models.insert(name, fresh.clone());
+                    models
+                });
             }
             _ => {}
         }
-        Ok(self.models.read().expect("no test panics here")[model].clone())
+        Ok(self.models.load()[model].clone())
     }
 }
 
@@ -431,7 +436,6 @@ async fn random_pipelines_answer_as_their_rows_would_alone() {
         }
     }
     assert!(ends.keys().any(|(manner, ..)| *manner == Manner::Reloads), "models are replaced");
-    let pending: Vec<u64> =
-        models.models.read().expect("no test panics here").values().map(|it| it.stats().pending()).collect();
+    let pending: Vec<u64> = models.models.load().values().map(|it| it.stats().pending()).collect();
     assert_eq!(pending, [0; 3], "no step waits any more");
 }
