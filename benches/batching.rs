@@ -174,6 +174,7 @@ impl Load {
             priority: 0,
             board_by: None,
             deadline: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
+            needed_after_ns: 0,
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
             sequence: None,
             first: None,

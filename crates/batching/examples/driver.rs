@@ -29,8 +29,22 @@ enum Message {
 
 fn arrival(req: ReqId) -> Arrival {
     let (lengths, key, graph) = (Lengths::new(), RequestKey::default(), Box::default());
-    let (board_by, deadline, sequence, first) = (None, None, None, None);
-    Arrival { req, model: MODEL, rows: 1, lengths, key, priority: 0, board_by, deadline, graph, sequence, first }
+    let (board_by, deadline, needed_after_ns, sequence, first) = (None, None, 0, None, None);
+    let (rows, priority) = (1, 0);
+    Arrival {
+        req,
+        model: MODEL,
+        rows,
+        lengths,
+        key,
+        priority,
+        board_by,
+        deadline,
+        needed_after_ns,
+        graph,
+        sequence,
+        first,
+    }
 }
 
 fn main() {

@@ -143,6 +143,9 @@ pub struct Arrival {
     pub board_by: Option<Ns>,
     /// The client's deadline. The request ends at this time in whatever state it is.
     pub deadline: Option<Ns>,
+    /// Time that is needed between its completion and its deadline, such as for later steps of a pipeline. Policies
+    /// aim at a completion that leaves it; the request never ends because of it.
+    pub needed_after_ns: Ns,
     /// The graph that it unfolds into, segment by segment; empty for a version whose requests run in batches.
     pub graph: Box<[Unfolded]>,
     /// Its sequence, or `None` if its version has no sequences; a sequence id sent to such a version is dropped before.

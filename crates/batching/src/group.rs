@@ -120,6 +120,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         boarded: NEVER,
         board_by,
         deadline,
+        due: arrival.deadline.map_or(NEVER, |deadline| deadline.saturating_sub(arrival.needed_after_ns)),
         alarm: NEVER,
         state: RequestState::Aboard,
         expected_ns,

@@ -45,6 +45,8 @@ pub(super) struct Request {
     pub(super) board_by: Ns,
     /// The client's deadline; `NEVER` without one.
     pub(super) deadline: Ns,
+    /// Completion time that leaves what is needed before the deadline; `NEVER` without one.
+    pub(super) due: Ns,
     /// Time of the armed alarm; `NEVER` if none is armed.
     pub(super) alarm: Ns,
     pub(super) state: RequestState,
@@ -63,8 +65,16 @@ pub(super) struct Request {
 impl Request {
     /// Returns the target completion time, `NEVER` without a deadline or objective.
     pub(super) fn target(&self, objective_ns: Option<Ns>) -> Ns {
-        let objective = objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns));
-        objective.min(self.deadline)
+        self.objective(objective_ns).min(self.due)
+    }
+
+    /// Whether a completion at `now` misses the objective or the deadline.
+    pub(super) fn is_missed(&self, objective_ns: Option<Ns>, now: Ns) -> bool {
+        self.objective(objective_ns).min(self.deadline) < now
+    }
+
+    fn objective(&self, objective_ns: Option<Ns>) -> Ns {
+        objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns))
     }
 
     /// Extends a padded shape so that it holds this request's lengths.

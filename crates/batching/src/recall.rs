@@ -59,6 +59,7 @@ impl StepContext<'_> {
             priority: request.level,
             board_by: None,
             deadline: some(request.deadline),
+            needed_after_ns: request.deadline - request.due,
             graph: mem::take(&mut request.graph),
             sequence: None,
             first: Some(FirstArrival { at: request.arrived, board_by: some(request.board_by) }),

@@ -74,7 +74,7 @@ impl StepContext<'_> {
             order.remove(self.ledger, request_ix);
         }
         self.timers.disarm(self.ledger, request_ix);
-        if end == End::Completed && self.version.target(&self.ledger[request_ix]) < self.now {
+        if end == End::Completed && self.ledger[request_ix].is_missed(self.version.objective_ns, self.now) {
             self.version.totals.slack_misses += 1;
         }
         let Request { req, sequence, .. } = self.ledger[request_ix];

@@ -26,6 +26,9 @@ pub struct InferRequest {
     pub queue_timeout: Option<Duration>,
     /// The client's deadline.
     pub deadline: Option<Instant>,
+    /// Time that is expected to be needed between its completion and its deadline, such as for later steps of a
+    /// pipeline. Policies aim at a completion that leaves it; the request ends at its deadline all the same.
+    pub needed_after: Duration,
     /// Its sequence, if the client named one; ignored by versions without sequences.
     pub sequence: Option<InSequence>,
     /// Its trace, if it is traced.
@@ -46,6 +49,7 @@ impl InferRequest {
             priority,
             queue_timeout,
             deadline,
+            needed_after: Duration::ZERO,
             sequence: None,
             trace: None,
             step_of: None,

@@ -69,6 +69,11 @@ impl ObservedSteps {
         StepOf { timings: Arc::clone(&self.timings), is_served, depth: self.depth() + 1 }
     }
 
+    /// As [`Self::step`], for the requests of one step, whose times are known apart from those of others.
+    pub fn step_apart(&self, is_served: bool) -> StepOf {
+        StepOf { timings: StepTimings::part_of(&self.timings), ..self.step(is_served) }
+    }
+
     /// Returns how many requests it is within.
     pub fn depth(&self) -> usize {
         self.step_of.as_ref().map_or(0, |step_of| step_of.depth)

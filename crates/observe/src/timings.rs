@@ -2,7 +2,11 @@
 
 use std::{
     ops::AddAssign,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 /// Durations of one request in nanoseconds; queue + compute ≤ total if it completed.
@@ -14,6 +18,15 @@ pub struct RequestTimings {
     pub queue_ns: u64,
     /// Its executions.
     pub compute: ExecutionTimings,
+}
+
+impl RequestTimings {
+    /// Returns the times of work that did not wait.
+    pub fn of_work(took: Duration) -> Self {
+        let total_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let compute = ExecutionTimings { compute_infer_ns: total_ns, ..ExecutionTimings::default() };
+        Self { total_ns, queue_ns: 0, compute }
+    }
 }
 
 /// Durations of one execution of a batch in nanoseconds, or of several together.
@@ -49,11 +62,27 @@ pub struct StepTimings {
     compute_input_ns: AtomicU64,
     compute_infer_ns: AtomicU64,
     compute_output_ns: AtomicU64,
+    /// Those that these are a part of.
+    part_of: Option<Arc<StepTimings>>,
 }
 
 impl StepTimings {
+    /// Creates times that count in others too.
+    pub fn part_of(other: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self { part_of: Some(Arc::clone(other)), ..Self::default() })
+    }
+
+    /// Returns the time of all executions.
+    pub fn compute_ns(&self) -> u64 {
+        let parts = [&self.compute_input_ns, &self.compute_infer_ns, &self.compute_output_ns];
+        parts.into_iter().map(|part| part.load(Ordering::Relaxed)).sum()
+    }
+
     /// Adds the times of a step that completed.
     pub fn add(&self, timings: &RequestTimings) {
+        if let Some(other) = &self.part_of {
+            other.add(timings);
+        }
         let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = timings.compute;
         self.queue_ns.fetch_add(timings.queue_ns, Ordering::Relaxed);
         self.compute_input_ns.fetch_add(compute_input_ns, Ordering::Relaxed);
@@ -115,5 +144,16 @@ mod tests {
         assert_eq!(steps.within(120), RequestTimings { total_ns: 120, ..step });
         steps.add(&step);
         assert_eq!(steps.within(100), step, "200 ns within 100");
+    }
+
+    #[test]
+    fn the_times_of_a_part_count_in_the_whole() {
+        let whole = Arc::new(StepTimings::default());
+        let parts = [StepTimings::part_of(&whole), StepTimings::part_of(&whole)];
+        let compute = ExecutionTimings { compute_input_ns: 10, compute_infer_ns: 70, compute_output_ns: 5 };
+        parts[0].add(&RequestTimings { total_ns: 100, queue_ns: 15, compute });
+        parts[1].add(&RequestTimings { total_ns: 100, queue_ns: 15, compute });
+        assert_eq!((parts[0].compute_ns(), whole.compute_ns()), (85, 170));
+        assert_eq!(whole.within(1_000).queue_ns, 30);
     }
 }

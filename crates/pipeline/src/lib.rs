@@ -11,6 +11,7 @@
 mod binding;
 mod built_in;
 mod condition;
+mod expected;
 mod graph;
 mod pipeline;
 mod run;

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::{
     BindingFault, Graph, Runs, Servable,
     binding::{Binding, TensorKind, bind},
+    expected::ExpectedTimes,
     graph::MAX_DEPTH,
     run,
     servable::Future,
@@ -57,6 +58,10 @@ pub struct Pipeline {
     pub(crate) kinds: Vec<TensorKind>,
     /// By step: the number of tensors that it waits for.
     pub(crate) waits_for: Vec<usize>,
+    /// Steps in an order in which each comes after those that it reads from.
+    pub(crate) order: Vec<usize>,
+    /// How long steps take.
+    pub(crate) expected: ExpectedTimes,
     /// By step, for traces.
     pub(crate) step_names: Arc<[String]>,
     pub(crate) options: PipelineOptions,
@@ -130,7 +135,8 @@ impl Pipeline {
         }
         let mut bindings: Vec<Option<Binding>> = graph.steps.iter().map(|_| None).collect();
         let (mut own_stats, mut depth) = (None, 1);
-        for number in graph.order() {
+        let order = graph.order();
+        for &number in &order {
             let step = &graph.steps[number];
             let model_spec = match &step.runs {
                 Runs::BuiltIn(built_in) => {
@@ -191,6 +197,8 @@ impl Pipeline {
             bindings: bindings.map(ArcSwap::from_pointee).collect(),
             spec: Arc::new(spec),
             stats,
+            expected: ExpectedTimes::new(graph.steps.len()),
+            order,
             graph,
             kinds,
             waits_for,

@@ -100,8 +100,8 @@ impl View<'_> {
         }
     }
 
-    /// Target completion time: the earlier of the client's deadline and the arrival plus the objective; `None` without
-    /// either.
+    /// Target completion time: the earlier of the arrival plus the objective, and the client's deadline less the time
+    /// that is needed after the request; `None` without either.
     pub(super) fn target(&self, request_ix: RequestIx) -> Option<Ns> {
         let target = self.ledger[request_ix].target(self.objective_ns);
         (target != NEVER).then_some(target)

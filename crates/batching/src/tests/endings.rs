@@ -56,6 +56,21 @@ fn a_deadline_ends_a_request_in_the_queue() {
 }
 
 #[test]
+fn what_is_needed_after_a_request_does_not_end_it_early() {
+    let mut pool = pool();
+    play(
+        &mut pool,
+        &[
+            (0, "a", "#0 runs a"),
+            (1, "b deadline=30 after=40", "wake at 30"),
+            (29, "wake", "wake at 30"),
+            (30, "wake", "b expired"),
+            (31, "#0 done", "a completed"),
+        ],
+    );
+}
+
+#[test]
 fn a_deadline_ends_a_running_request() {
     let mut pool = pool();
     play(&mut pool, &[(0, "a deadline=30", "#0 runs a; wake at 30"), (30, "wake", "a expired"), (31, "#0 done", "")]);

@@ -4,7 +4,7 @@ use super::{
     pool::{DynamicBatching, arrival, serial, window},
     timeline::{Timeline, UNIT, staged},
 };
-use crate::{Arrival, CellId, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, Task, WindowKnobs};
+use crate::{Arrival, CellId, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, ReqId, Task, WindowKnobs};
 
 /// Knobs of the figures' servers, which push all waiting requests: there is no objective that a push could break.
 fn paper() -> LazyKnobs {
@@ -234,6 +234,35 @@ fn the_earliest_targets_board_and_not_the_first_of_the_queue() {
     }
     server.run_out();
     assert_eq!(server.launched(), ["0 1:A", "1 5,6:A", "2 3,4:A", "3 2,7:A"]);
+}
+
+#[test]
+fn what_is_needed_after_a_request_brings_its_target_forward() {
+    let mut server = Timeline::new([lazy(paper(), 1, 2)], a_unit);
+    server.arrives(0, 1);
+    server.lane_up(0, 0);
+    for (req, deadline, needed_after) in [(2, 90, 50), (3, 80, 0), (4, 70, 0), (5, 60, 10)] {
+        let (deadline, needed_after_ns) = (Some(deadline * UNIT), needed_after * UNIT);
+        server.sends(req, Arrival { deadline, needed_after_ns, ..arrival(req) });
+    }
+    server.run_out();
+    assert_eq!(server.launched(), ["0 1:A", "1 2,5:A", "2 3,4:A"]);
+}
+
+#[test]
+fn a_request_that_leaves_too_little_time_is_late_only_for_the_policy() {
+    let ends = |reject_late| {
+        let mut server = Timeline::new([lazy(LazyKnobs { reject_late, ..paper() }, 1, 1)], a_unit);
+        let asks = Arrival { deadline: Some(4 * UNIT), ..arrival(1) };
+        server.sends(0, Arrival { needed_after_ns: 4 * UNIT, ..asks.clone() });
+        server.sends(0, Arrival { req: ReqId(2), needed_after_ns: 2 * UNIT, ..asks });
+        server.lane_up(0, 0);
+        server.run_out();
+        (server.ended(), server.counters().slack_misses)
+    };
+    let run = |ended: [&str; 2]| (ended.map(str::to_owned).to_vec(), 0);
+    assert_eq!(ends(false), run(["1 completed at 1", "2 completed at 2"]));
+    assert_eq!(ends(true), run(["1 rejected: late at 0", "2 completed at 1"]));
 }
 
 /// Returns the batch table at t = 2, where request 2 would be pushed onto request 1, next to a model whose request

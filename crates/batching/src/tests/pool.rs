@@ -68,6 +68,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         priority: 0,
         board_by: None,
         deadline: None,
+        needed_after_ns: 0,
         graph: Box::default(),
         sequence: None,
         first: None,

@@ -65,6 +65,7 @@ fn request(name: &str, wishes: &[&str]) -> Arrival {
             ("len", length) => request.lengths = [number(length)].into_iter().collect(),
             ("timeout", at) => request.board_by = Some(number(at)),
             ("deadline", at) => request.deadline = Some(number(at)),
+            ("after", ns) => request.needed_after_ns = number(ns),
             ("model", model) => request.model = ModelId(number(model)),
             (other, _) => panic!("{other} is no wish"),
         }

@@ -61,6 +61,7 @@ pub(crate) fn run_alone(
             priority: 0,
             board_by: None,
             deadline: None,
+            needed_after_ns: 0,
             graph,
             sequence: None,
             first: None,

@@ -165,6 +165,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: u16, ahead: boo
         priority: 0,
         board_by: None,
         deadline: None,
+        needed_after_ns: 0,
         graph: Box::default(),
         sequence: None,
         first: None,

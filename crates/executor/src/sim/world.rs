@@ -90,6 +90,7 @@ pub(super) struct Request {
     pub(super) priority: u64,
     pub(super) board_by: Option<Ns>,
     pub(super) deadline: Option<Ns>,
+    pub(super) needed_after_ns: Ns,
     /// For cells: the number of steps or nodes. For a decoupled model: the number of responses.
     pub(super) nodes: u32,
     /// For cells: the node that fails each of its tasks.
@@ -157,6 +158,7 @@ impl World {
             priority: arrival.priority,
             board_by: arrival.board_by,
             deadline: arrival.deadline,
+            needed_after_ns: arrival.needed_after_ns,
             nodes: 0,
             bad_node: None,
         });
@@ -233,6 +235,7 @@ impl World {
             priority: request.priority,
             queue_timeout: request.board_by.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
             deadline: request.deadline.map(at),
+            needed_after: Duration::from_nanos(request.needed_after_ns),
             ..InferRequest::new(request.rows, inputs)
         }
     }

@@ -159,6 +159,7 @@ impl<'s> Run<'s> {
             priority: 0,
             board_by: None,
             deadline: None,
+            needed_after_ns: 0,
             graph,
             sequence: None,
             first: None,

@@ -4,6 +4,8 @@
 //! and `work` runs the steps of the server itself.
 
 mod spread;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::{
@@ -17,7 +19,7 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
 use paternoster_model::InSequence;
-use paternoster_observe::{ObservedSteps, RequestEnd, budget::Reservation};
+use paternoster_observe::{ObservedSteps, RequestEnd, StepTimings, budget::Reservation};
 use tokio::sync::mpsc;
 
 use self::spread::Parts;
@@ -78,6 +80,8 @@ struct Run {
     priority: u64,
     queue_timeout: Option<Duration>,
     deadline: Option<Instant>,
+    /// By step: the time that is needed between its end and the deadline; empty without one.
+    needed_after: Vec<Duration>,
     sequence: Option<InSequence>,
     /// Holds the bytes of the tensors that steps gave.
     room: Reservation,
@@ -108,6 +112,8 @@ struct TensorState {
 struct Running {
     binding: Arc<Binding>,
     started: Instant,
+    /// Of its executions.
+    timings: Arc<StepTimings>,
     parts: Parts,
     left: usize,
     results: Vec<Option<Vec<Value>>>,
@@ -167,13 +173,23 @@ impl State {
 
 impl Run {
     fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
-        let InferRequest { rows, inputs, priority, queue_timeout, deadline, sequence, trace, step_of, .. } = request;
+        let InferRequest { rows, inputs, priority, queue_timeout, deadline, needed_after, sequence, .. } = request;
+        let InferRequest { trace, step_of, .. } = request;
         let observed = ObservedSteps::begin(&pipeline.stats, rows, step_of).traced(trace, &pipeline.step_names);
         let observed = if pipeline.shares_stats { observed } else { observed.counted_as_execution() };
         let room = Reservation::none(&pipeline.options.room);
         let state = State::new(&pipeline, inputs);
+        let needed_after = match deadline {
+            None => Vec::new(),
+            Some(_) => {
+                let behind = pipeline.expected.after(&pipeline.graph, &pipeline.order);
+                behind.into_iter().map(|behind| behind.saturating_add(needed_after)).collect()
+            }
+        };
         let rows = rows as usize;
-        (Self { pipeline, rows, priority, queue_timeout, deadline, sequence, room, observed, sink }, state)
+        let run =
+            Self { pipeline, rows, priority, queue_timeout, deadline, needed_after, sequence, room, observed, sink };
+        (run, state)
     }
 
     /// Runs what is left of a request. A decoupled step runs once all others that can have run; what follows it runs
@@ -198,6 +214,7 @@ impl Run {
                     continue;
                 }
                 self.observed.ran(step, work.started);
+                pipeline.expected.learn(step, work.timings.compute_ns() / work.results.len().max(1) as u64);
                 let outputs = self.collect(step, work)?;
                 state.give(&pipeline, step, Some(outputs));
             }
@@ -221,27 +238,29 @@ impl Run {
         }
         let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
         let (servable, binding) = self.bound(step)?;
-        let Some(inputs) = inputs(&binding, state) else {
+        let skip = |state: &mut State| {
+            pipeline.expected.learn(step, 0);
             state.give(&pipeline, step, None);
-            return Ok(None);
+            Ok(None)
         };
+        let Some(inputs) = inputs(&binding, state) else { return skip(state) };
         let mask = self.mask(step, state)?;
         if mask.as_ref().is_some_and(|mask| !mask.contains(&true)) {
-            state.give(&pipeline, step, None);
-            return Ok(None);
+            return skip(state);
         }
         let Some(servable) = servable else {
-            let work = self.built_in(step, inputs, mask, in_flight)?;
-            return Ok(Some(Running { binding, started, parts: Parts::Joint, left: 1, results: work }));
+            let (timings, parts) = (Arc::default(), Parts::Joint);
+            let results = self.built_in(step, inputs, mask, &timings, in_flight)?;
+            return Ok(Some(Running { binding, started, timings, parts, left: 1, results }));
         };
         if binding.spec.decoupled {
             state.streams.push(step);
             return Ok(None);
         }
-        let (parts, requests) = self.requests(step, &binding, &inputs, mask)?;
+        let step_of = self.observed.step_apart(!pipeline.shares_stats);
+        let (parts, requests) = self.requests(step, &binding, &inputs, mask, &step_of)?;
         if requests.is_empty() {
-            state.give(&pipeline, step, None);
-            return Ok(None);
+            return skip(state);
         }
         let left = requests.len();
         for (part, request) in requests.into_iter().enumerate() {
@@ -253,7 +272,7 @@ impl Run {
             }));
         }
         let results = (0..left).map(|_| None).collect();
-        Ok(Some(Running { binding, started, parts, left, results }))
+        Ok(Some(Running { binding, started, timings: step_of.timings, parts, left, results }))
     }
 
     /// Returns the version that a step runs, and how it is bound to it; no version for a built-in step.
@@ -324,7 +343,8 @@ impl Run {
         let (Some(servable), binding) = self.bound(step)? else { return Ok(()) };
         let inputs = inputs(&binding, &state).unwrap_or_default();
         let mask = self.mask(step, &state)?;
-        let (_, mut requests) = self.requests(step, &binding, &inputs, mask)?;
+        let step_of = self.observed.step_apart(!pipeline.shares_stats);
+        let (_, mut requests) = self.requests(step, &binding, &inputs, mask, &step_of)?;
         let (Some(request), true) = (requests.pop(), requests.is_empty()) else {
             let text = "a decoupled step takes requests of one batch whose rows do not differ".to_owned();
             return Err(located(&pipeline, step, InferError::Invalid(text)));
@@ -340,6 +360,7 @@ impl Run {
             self.drive(next).await?;
             self.room.shrink_to(held);
         }
+        pipeline.expected.learn(step, step_of.timings.compute_ns());
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::fmt::Display;
 
 use paternoster_executor::{InferError, InferRequest, InputTensor};
 use paternoster_model::{RequestShape, TensorSpec};
+use paternoster_observe::StepOf;
 
 use super::{Run, State, joint, located};
 use crate::{Value, binding::Binding, value::split};
@@ -37,7 +38,17 @@ impl Run {
         binding: &Binding,
         inputs: &[Option<Value>],
         mask: Option<Vec<bool>>,
+        step_of: &StepOf,
     ) -> Result<(Parts, Vec<InferRequest>), InferError> {
+        let common = InferRequest {
+            priority: self.priority,
+            queue_timeout: self.queue_timeout,
+            deadline: self.deadline,
+            needed_after: self.needed_after.get(step).copied().unwrap_or_default(),
+            sequence: self.sequence.clone(),
+            step_of: Some(step_of.clone()),
+            ..InferRequest::new(0, Vec::new())
+        };
         let is_joint = mask.is_none() && inputs.iter().flatten().all(|value| matches!(value, Value::Joint(_)));
         let named = |number: usize, fault: &dyn Display| {
             let name = &binding.spec.inputs[number].name;
@@ -49,7 +60,7 @@ impl Run {
             let first = whole.iter().flatten().next().and_then(|tensor| tensor.shape.first().copied());
             let rows = first.and_then(|rows| usize::try_from(rows).ok()).unwrap_or(0);
             if limit == 0 || rows <= limit {
-                return Ok((Parts::Joint, vec![self.request(binding, whole, named)?]));
+                return Ok((Parts::Joint, vec![request(&common, binding, whole, named)?]));
             }
             let sizes: Vec<usize> = (0..rows).step_by(limit).map(|start| limit.min(rows - start)).collect();
             let mut parts: Vec<Vec<Option<InputTensor>>> = sizes.iter().map(|_| Vec::new()).collect();
@@ -59,7 +70,7 @@ impl Run {
                 let mut cut = cut.map_err(|fault| named(number, &fault))?.map(Vec::into_iter);
                 parts.iter_mut().for_each(|part| part.push(cut.as_mut().and_then(Iterator::next)));
             }
-            let requests = parts.into_iter().map(|part| self.request(binding, part, named));
+            let requests = parts.into_iter().map(|part| request(&common, binding, part, named));
             return Ok((Parts::Joint, requests.collect::<Result<_, _>>()?));
         }
         if !binding.spec.has_batch_axis() {
@@ -78,32 +89,25 @@ impl Run {
             if of_row.iter().zip(&binding.spec.inputs).any(lacks) {
                 continue;
             }
-            requests.push(self.request(binding, of_row, named)?);
+            requests.push(request(&common, binding, of_row, named)?);
             rows.push(row);
         }
         Ok((Parts::Rows(rows), requests))
     }
+}
 
-    /// Returns a request of a step's version, after the checks that a client's request passes.
-    fn request(
-        &self,
-        binding: &Binding,
-        inputs: Vec<Option<InputTensor>>,
-        named: impl Fn(usize, &dyn Display) -> InferError,
-    ) -> Result<InferRequest, InferError> {
-        let mut shape = RequestShape::new(&binding.spec);
-        for (number, input) in inputs.iter().enumerate() {
-            if let Some(input) = input {
-                shape.admit(number, &input.shape).map_err(|fault| named(number, &fault))?;
-            }
+/// Returns a request of a step's version, after the checks that a client's request passes.
+fn request(
+    common: &InferRequest,
+    binding: &Binding,
+    inputs: Vec<Option<InputTensor>>,
+    named: impl Fn(usize, &dyn Display) -> InferError,
+) -> Result<InferRequest, InferError> {
+    let mut shape = RequestShape::new(&binding.spec);
+    for (number, input) in inputs.iter().enumerate() {
+        if let Some(input) = input {
+            shape.admit(number, &input.shape).map_err(|fault| named(number, &fault))?;
         }
-        Ok(InferRequest {
-            priority: self.priority,
-            queue_timeout: self.queue_timeout,
-            deadline: self.deadline,
-            sequence: self.sequence.clone(),
-            step_of: Some(self.observed.step(!self.pipeline.shares_stats)),
-            ..InferRequest::new(shape.rows(), inputs)
-        })
     }
+    Ok(InferRequest { rows: shape.rows(), inputs, ..common.clone() })
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use paternoster_executor::InferError;
-use paternoster_observe::budget::Reservation;
+use paternoster_observe::{RequestTimings, StepTimings, budget::Reservation};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout_at};
 
 use super::{Done, InFlight, Run, located};
@@ -16,6 +16,7 @@ impl Run {
         step: usize,
         mut inputs: Vec<Option<Value>>,
         mask: Option<Vec<bool>>,
+        timings: &Arc<StepTimings>,
         in_flight: &InFlight,
     ) -> Result<Vec<Option<Vec<Value>>>, InferError> {
         let Runs::BuiltIn(built_in) = &self.pipeline.graph.steps[step].runs else { return Ok(Vec::new()) };
@@ -44,8 +45,11 @@ impl Run {
         let (binding, stop) = (self.pipeline.known_binding(step), Stop::new(self.deadline));
         let effort = built_in.effort(&inputs);
         let leaving = stop.when_dropped();
+        let timings = Arc::clone(timings);
         let work = move || {
+            let began = Instant::now();
             let outputs = built_in.run(&inputs, rows, &stop).map_err(fail);
+            timings.add(&RequestTimings::of_work(began.elapsed()));
             drop(room);
             outputs.map(|outputs| binding.outputs.iter().map(|&output| outputs[output].clone()).collect())
         };

@@ -213,6 +213,7 @@ impl Run {
             priority: 0,
             board_by: asked.boards_within.map(|within| self.now + within),
             deadline: asked.expires_after.map(|after| self.now + after),
+            needed_after_ns: 0,
             graph: asked.graph.clone().into(),
             sequence: asked.sequence.clone(),
             first: None,

@@ -1,0 +1,149 @@
+//! What the policy of a step learns of the time that the steps behind it need.
+
+use std::{
+    sync::{Mutex, mpsc},
+    thread,
+};
+
+use bytes::Bytes;
+use paternoster_batching::{Knobs, LazyKnobs, Policy};
+use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
+use paternoster_executor::{Pool, PoolOptions};
+use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_observe::budget::Budget;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::{Graph, Models, PipelineOptions, Port, Step};
+
+/// Longer than any test takes.
+const FOREVER: Duration = Duration::from_secs(3600);
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+/// Gives its input back, once it may.
+struct Echo(Option<Mutex<mpsc::Receiver<()>>>);
+
+impl Program for Echo {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        if let Some(gate) = &self.0 {
+            // Ends too when the test drops the other end.
+            let _ = gate.lock().expect("no run panics").recv();
+        }
+        let Some(BatchInput::Dense { shape, data }) = batch.inputs.first() else {
+            return Err(EngineError("expected a dense input".to_owned()));
+        };
+        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
+        Ok(Execution { outputs: vec![output], ..Execution::default() })
+    }
+}
+
+struct Served(Vec<Servable>);
+
+impl Models for Served {
+    fn resolve(&self, model: &str, _version: Option<i64>) -> Result<Servable, String> {
+        let found = self.0.iter().find(|servable| servable.spec().name == model);
+        found.cloned().ok_or_else(|| format!("'{model}' is not served"))
+    }
+}
+
+fn spec(name: &str, input: &str, output: &str) -> ModelSpec {
+    let tensor = |name: &str| vec![TensorSpec::new(name, DataType::Fp32, &[1])];
+    ModelSpec {
+        name: name.to_owned(),
+        version: 1,
+        max_batch_size: 4,
+        inputs: tensor(input),
+        outputs: tensor(output),
+        symbols: vec![],
+        decoupled: false,
+    }
+}
+
+/// A pipeline of the models `first` and `second`.
+fn pipeline(first: Knobs, program: Echo) -> Arc<Pipeline> {
+    let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+    let serve = |name, knobs, program| {
+        let handle = pool.bring_up(spec(name, "x", "y"), knobs, Arc::new(program)).expect("the CPU has room");
+        Servable::Model(Arc::new(handle))
+    };
+    let models = vec![serve("first", first, program), serve("second", Knobs::default(), Echo(None))];
+    let workers = Arc::new(Semaphore::new(1));
+    let (models, room) = (Arc::new(Served(models)), Budget::of_bytes(1 << 20));
+    let options = PipelineOptions { models, room, long_workers: Arc::clone(&workers), workers };
+    let step = |model: &str, input: &str, output: &str| Step {
+        runs: Runs::Served { model: model.to_owned(), version: None },
+        inputs: vec![Port { port: "x".to_owned(), tensor: input.to_owned() }],
+        outputs: vec![Port { port: "y".to_owned(), tensor: output.to_owned() }],
+        when: None,
+    };
+    let steps = vec![step("first", "IN", "between"), step("second", "between", "OUT")];
+    let graph = Graph::new(&["IN"], &["OUT"], steps).expect("a graph");
+    Arc::new(Pipeline::new(spec("chain", "IN", "OUT"), graph, options).expect("it fits its models"))
+}
+
+fn request(deadline: Option<Instant>) -> InferRequest {
+    let data = Bytes::copy_from_slice(&1.5_f32.to_le_bytes());
+    let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data };
+    InferRequest { deadline, ..InferRequest::new(1, vec![Some(input)]) }
+}
+
+/// Returns the request of a step, given the tensor that it reads.
+fn request_of_step(pipeline: &Arc<Pipeline>, step: usize, asked: InferRequest) -> InferRequest {
+    let input = asked.inputs[0].clone().map(Value::Joint);
+    let (run, _) = Run::begin(Arc::clone(pipeline), asked, Sink::Once(None));
+    let (_, binding) = run.bound(step).expect("its model is served");
+    let (_, requests) = run.requests(step, &binding, &[input], None, &run.observed.step_apart(true)).expect("it fits");
+    requests.into_iter().next().expect("a request")
+}
+
+fn rejecting() -> Knobs {
+    let policy = Policy::Lazy(LazyKnobs { reject_late: true, ..LazyKnobs::default() });
+    Knobs { policy, objective_ns: Some(24 * HOUR_NS), ..Knobs::default() }
+}
+
+#[tokio::test]
+async fn a_step_leaves_the_time_that_later_steps_were_seen_to_need() {
+    let pipeline = pipeline(Knobs::default(), Echo(None));
+    let deadline = Some(Instant::now() + FOREVER);
+    assert_eq!(request_of_step(&pipeline, 0, request(deadline)).needed_after, Duration::ZERO, "nothing is known");
+    pipeline.submit(request(None)).await.expect("it runs");
+    let learned = pipeline.expected.after(&pipeline.graph, &pipeline.order);
+    assert!(learned[0] > Duration::ZERO, "{learned:?}");
+
+    // A pipeline within another leaves what the outer one needs, too.
+    let outer = Duration::from_secs(7);
+    let asked = InferRequest { needed_after: outer, ..request(deadline) };
+    let first = request_of_step(&pipeline, 0, asked.clone());
+    assert_eq!((first.deadline, first.needed_after), (deadline, learned[0] + outer));
+    let second = request_of_step(&pipeline, 1, asked);
+    assert_eq!((second.deadline, second.needed_after), (deadline, outer), "nothing of this pipeline is behind it");
+}
+
+#[tokio::test]
+async fn a_first_step_that_rejects_late_requests_counts_what_the_second_needs() {
+    let pipeline = pipeline(rejecting(), Echo(None));
+    let deadline = || Some(Instant::now() + FOREVER);
+    pipeline.submit(request(deadline())).await.expect("there is time for both");
+    pipeline.expected.learn(1, 100 * HOUR_NS);
+    assert_eq!(pipeline.submit(request(deadline())).await.err(), Some(InferError::Late));
+    pipeline.submit(request(None)).await.expect("without a deadline nothing is late");
+}
+
+#[tokio::test]
+async fn what_later_steps_need_never_ends_a_request_early() {
+    let (open, gate) = mpsc::channel();
+    let pipeline = pipeline(Knobs::default(), Echo(Some(Mutex::new(gate))));
+    pipeline.expected.learn(1, 100 * HOUR_NS);
+    let deadline = Instant::now() + Duration::from_millis(50);
+    assert_eq!(pipeline.submit(request(Some(deadline))).await.err(), Some(InferError::Expired));
+    assert!(Instant::now() >= deadline, "it ended before its deadline");
+
+    // It is late for the estimate from the start, and has all of its time.
+    let answer = tokio::spawn(pipeline.submit(request(Some(Instant::now() + FOREVER))));
+    let opened = thread::spawn(move || {
+        // For the run of the expired request, and for this one.
+        open.send(()).and_then(|()| open.send(())).expect("the model is loaded");
+    });
+    answer.await.expect("no panic").expect("it ends in time");
+    opened.join().expect("no panic");
+}
