@@ -15,7 +15,7 @@ import numpy as np
 import openai
 import pytest
 import tritonclient.grpc as triton
-from clients import change, on_page, refused, scrape, statistics, tensor
+from clients import change, metric, on_page, refused, scrape, statistics, tensor
 from minilm_reference import embed
 from onnx_bytes import constant, model, node, port
 from repository_on_disk import write_model
@@ -123,6 +123,29 @@ def test_each_text_is_batched_by_itself_and_a_request_counts_once(texts_client):
     counts = change(before, statistics(texts_client, "plain"))
     assert (counts["success"], counts["inference"]) == (1, 24)
     assert sum(size * count for size, count in counts["batches"].items()) == 24, "each in one execution"
+
+
+def test_tokens_and_padding_are_counted(texts_server, texts_client, tokenizer):
+    texts = ["a", "a cat on a mat", "rates rose while trains left for the sea"]
+    names = "paternoster_tokens_total", "paternoster_padding_tokens_total"
+
+    def read():
+        return [metric(texts_server, name, model="plain", version="1") for name in names]
+
+    # One text fills its batch.
+    before = read()
+    texts_client.infer("plain", [strings("TEXT", texts[:1])])
+    assert np.subtract(read(), before).tolist() == [3, 0]
+    lengths = [len(tokenizer.encode(text).ids) for text in texts]
+    counts = statistics(texts_client, "plain")
+    before = read()
+    texts_client.infer("plain", [strings("TEXT", texts)])
+    tokens, padding = np.subtract(read(), before).tolist()
+    assert tokens == sum(lengths)
+    sizes = change(counts, statistics(texts_client, "plain"))["batches"]
+    # What runs together is the batcher's choice; alone, none is padded.
+    assert (padding > 0) == (max(sizes) > 1), (padding, sizes)
+    assert padding <= len(texts) * max(lengths) - tokens
 
 
 def test_the_options_of_a_request(texts_client, reference, tokenizer):

@@ -3,10 +3,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use paternoster_batching::{Next, ReqId, RowOutcome, RowSpan, Task};
+use paternoster_batching::{Bucket, Next, ReqId, RowOutcome, RowSpan, Task};
 use paternoster_device::WorkFailure;
 use paternoster_engine::{RowDelay, RowFailure, StopSignal};
-use paternoster_observe::{ExecutionTimings, ModelStats};
+use paternoster_observe::{ExecutionTimings, ModelStats, TokenCounts};
 use smallvec::SmallVec;
 use tracing::{debug, error};
 
@@ -121,7 +121,20 @@ impl Job {
             for (stats, rows) in self.by_version() {
                 stats.execution(rows, &output.timings);
             }
+            if let Some(tokens) = self.tokens() {
+                self.model.stats.tokens(tokens);
+            }
         }
+    }
+
+    /// Returns the positions of the batch along the first padded axis, if it has one.
+    fn tokens(&self) -> Option<TokenCounts> {
+        let Bucket { rows, class } = &self.task.bucket;
+        let longest = class.0.first().copied()?;
+        let of = |member: &Member| member.payload.lengths.first().map_or(0, |&length| u64::from(length));
+        let own = self.members.iter().map(|member| of(member) * u64::from(member.span.rows())).sum();
+        let all = u64::from(*rows) * u64::from(longest);
+        Some(TokenCounts { own, padding: all.saturating_sub(own) })
     }
 
     fn is_last_stage(&self) -> bool {

@@ -44,7 +44,7 @@ pub use repository::RepositoryStats;
 pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
-pub use stats::{CardMemory, ModelStats, VersionReading};
+pub use stats::{CardMemory, ModelStats, TokenCounts, VersionReading};
 pub use steps::ObservedSteps;
 pub use timings::{ExecutionTimings, RequestTimings, StepTimings, TaskRun};
 

@@ -198,7 +198,8 @@ impl Pool {
         let programs = programs.into();
         knobs.stages = programs.knobs();
         let spec = Arc::new(spec);
-        let stats = Arc::new(ModelStats::with_stages(knobs.max_batch_rows, programs.count()));
+        let stats = ModelStats::with_stages(knobs.max_batch_rows, programs.count());
+        let stats = Arc::new(if spec.symbols.is_empty() { stats } else { stats.with_tokens() });
         let loaded =
             ServedVersion::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit, &self.sequence_state);
         let (hangs, limit_ns) = (Arc::clone(&loaded.hangs), loaded.limit_ns);

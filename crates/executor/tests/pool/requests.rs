@@ -11,7 +11,8 @@ use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat};
 use paternoster_executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
-use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
+use paternoster_model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec};
+use paternoster_observe::TokenCounts;
 
 /// A row with this first value fails, whatever batch it is in.
 const POISON: f32 = -1.0;
@@ -53,11 +54,15 @@ struct Gated {
 
 impl Gated {
     fn on(pool: &Arc<Pool>, knobs: Knobs) -> Self {
+        Self::of(spec(8), pool, knobs)
+    }
+
+    fn of(spec: ModelSpec, pool: &Arc<Pool>, knobs: Knobs) -> Self {
         let (began, begun) = crossbeam_channel::unbounded();
         let (release, go_on) = crossbeam_channel::unbounded();
         let program = Arc::new(Identity { gate: Some(Gate { began, go_on }) });
         let weak = Arc::downgrade(&program);
-        let handle = Arc::new(pool.bring_up(spec(8), knobs, program).expect("the CPU has room"));
+        let handle = Arc::new(pool.bring_up(spec, knobs, program).expect("the CPU has room"));
         Self { handle, begun, release, program: weak }
     }
 
@@ -153,6 +158,34 @@ async fn requests_that_wait_travel_together() {
     for (index, response) in (0..5_u8).zip(waiting) {
         assert_eq!(values(&response.await.expect("it ran")), [f32::from(index), 0.5]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn positions_of_batches_are_counted_with_and_without_padding() {
+    let pool = one_lane();
+    let tensor = |name: &str| {
+        let mut tensor = TensorSpec::new(name, DataType::Fp32, &[-1]);
+        tensor.symbols = [Some(SymbolId(0))].into_iter().collect();
+        vec![tensor]
+    };
+    let symbols = vec!["length".to_owned()];
+    let spec = ModelSpec { inputs: tensor("x"), outputs: tensor("y"), symbols, ..spec(8) };
+    let queueing = QueueingKnobs { bucket_width: Some(0), ..QueueingKnobs::default() };
+    let model = Gated::of(spec, &pool, Knobs { queueing, ..zero_batch() });
+    let of = |rows: i64, length: i64| {
+        let data = Bytes::from(vec![0; (rows * length * 4) as usize]);
+        InferRequest::new(rows as u32, vec![Some(InputTensor { shape: Dims::from_slice(&[rows, length]), data })])
+    };
+    let first = model.handle.submit(of(1, 4));
+    model.await_run();
+    let waiting = [model.handle.submit(of(2, 3)), model.handle.submit(of(1, 10))];
+    model.let_pass(2);
+    first.await.expect("it ran");
+    for response in waiting {
+        response.await.expect("it ran");
+    }
+    let counted = model.handle.stats().reading().tokens;
+    assert_eq!(counted, Some(TokenCounts { own: 4 + 2 * 3 + 10, padding: 2 * 7 }));
 }
 
 #[tokio::test(flavor = "multi_thread")]

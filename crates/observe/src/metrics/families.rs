@@ -3,7 +3,8 @@
 use prometheus::proto::MetricType;
 
 use super::super::{
-    FailureReason, MetaCounters, PoolSnapshot, StageReading, VersionReading, cards::CardReading, trace::TraceStats,
+    FailureReason, MetaCounters, PoolSnapshot, StageReading, TokenCounts, VersionReading, cards::CardReading,
+    trace::TraceStats,
 };
 use crate::budget::{Budget, Budgets};
 
@@ -97,6 +98,27 @@ pub(super) const PER_VERSION: [PerVersion; 11] = [
         "Requests that completed after their latency objective",
         |read| read.meta.slack_misses,
     ),
+];
+
+/// A family of one number per version with padded axes (labels model, version).
+pub(super) struct PerTokens {
+    pub family: Family,
+    pub value: fn(&TokenCounts) -> u64,
+}
+
+/// What executed batches had along the first padded axis.
+pub(super) const TOKENS: [PerTokens; 2] = [
+    PerTokens {
+        family: counter("paternoster_tokens_total", "Tokens of requests in executed batches"),
+        value: |read| read.own,
+    },
+    PerTokens {
+        family: counter(
+            "paternoster_padding_tokens_total",
+            "Tokens that filled executed batches up to the longest row",
+        ),
+        value: |read| read.padding,
+    },
 ];
 
 /// A family of one number per version of several stages (labels model, version).

@@ -26,7 +26,7 @@ use self::{
     families::{
         BATCH_ROWS, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, PER_BUDGET,
         PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
-        REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES, seconds,
+        REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES, TOKENS, seconds,
     },
     machine::MachineCollector,
     samples::{distribution, family_of, label, labels, number, quantiles, single},
@@ -132,6 +132,7 @@ impl fmt::Debug for ServerCollector {
 impl ServerCollector {
     fn new(loaded: LoadedVersions, pool: Arc<PoolStats>, budgets: Budgets) -> Result<Self, prometheus::Error> {
         let per_version = PER_VERSION.iter().map(|one| &one.family).chain(META.iter().map(|one| &one.family));
+        let per_version = per_version.chain(TOKENS.iter().map(|one| &one.family));
         let per_version = per_version.chain([&LOAD_DURATION]).map(|family| (family, &["model", "version"][..]));
         let per_stage = PER_STAGE.iter().map(|one| &one.family).chain([&STAGE_BATCH_SIZE]);
         let per_stage = per_stage.map(|family| (family, &["model", "stage", "version"][..]));
@@ -169,6 +170,12 @@ impl ServerCollector {
             let kind = one.family.kind;
             let shown = read.iter().filter(|(_, read)| read.latencies.counters || !one.is_latency());
             let samples = shown.map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
+            families.push(family_of(&one.family, samples.collect()));
+        }
+        for one in &TOKENS {
+            let counted = read.iter().filter_map(|(labels, read)| Some((labels, read.tokens?)));
+            let samples =
+                counted.map(|(labels, read)| number(labels.clone(), one.family.kind, (one.value)(&read) as f64));
             families.push(family_of(&one.family, samples.collect()));
         }
         let loads = read

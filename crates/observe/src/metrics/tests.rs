@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 
 use super::{
     super::{
-        CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, RequestTimings, VersionLatencies,
+        CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, RequestTimings, TokenCounts,
+        VersionLatencies,
     },
     *,
 };
@@ -211,6 +212,20 @@ fn stages_are_shown_apart_for_versions_of_several() {
     let repeated = text.lines().filter(|line| line.contains("model=\"whole\"") && line.contains("stage"));
     assert_eq!(repeated.collect::<Vec<_>>(), Vec::<&str>::new(), "a version of one stage is not shown by stages");
     assert!(!text.contains("paternoster_batch_stretches_total{model=\"whole\""), "one stage cannot be stretched");
+}
+
+#[test]
+fn tokens_are_shown_for_versions_with_padded_axes() {
+    let mut padded = version("padded", 1);
+    padded.stats = Arc::new(ModelStats::new(8).with_tokens());
+    let metrics = metrics_of(vec![version("plain", 1), padded.clone()]);
+    assert_has(&metrics.render().expect("renders"), "paternoster_tokens_total{model=\"padded\",version=\"1\"} 0");
+    padded.stats.tokens(TokenCounts { own: 7, padding: 3 });
+    padded.stats.tokens(TokenCounts { own: 5, padding: 0 });
+    let text = metrics.render().expect("renders");
+    assert_has(&text, "paternoster_tokens_total{model=\"padded\",version=\"1\"} 12");
+    assert_has(&text, "paternoster_padding_tokens_total{model=\"padded\",version=\"1\"} 3");
+    assert!(!text.contains("tokens_total{model=\"plain\""), "it has none:\n{text}");
 }
 
 #[test]

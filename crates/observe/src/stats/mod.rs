@@ -61,6 +61,16 @@ struct Totals {
     failures: FailureCounts,
     request_duration: Histogram,
     queue_duration: Histogram,
+    tokens: Option<TokenCounts>,
+}
+
+/// Positions along the first padded axis of executed batches: for texts, their tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Those of requests.
+    pub own: u64,
+    /// Those that filled batches up to the longest row.
+    pub padding: u64,
 }
 
 /// All counters of one version at one instant, for the metrics endpoint.
@@ -76,6 +86,8 @@ pub struct VersionReading {
     pub request_duration: Histogram,
     /// Waiting times of answered requests in nanoseconds.
     pub queue_duration: Histogram,
+    /// `None` for a version without padded axes.
+    pub tokens: Option<TokenCounts>,
     /// By stage; empty for a version with one stage.
     pub stages: Vec<StageReading>,
     /// The policy's batch operations, as of the last [`ModelStats::set_meta`].
@@ -110,6 +122,7 @@ impl ModelStats {
             failures: FailureCounts::default(),
             request_duration: Histogram::of_durations(),
             queue_duration: Histogram::of_durations(),
+            tokens: None,
         };
         let counted_apart = if stages > 1 { stages } else { 0 };
         Self {
@@ -121,6 +134,13 @@ impl ModelStats {
             load_ns: OnceLock::new(),
             card_memory: Mutex::default(),
         }
+    }
+
+    /// Counts the positions of batches along a padded axis, too.
+    #[must_use]
+    pub fn with_tokens(self) -> Self {
+        self.totals.lock().tokens = Some(TokenCounts::default());
+        self
     }
 
     /// Enables latency metrics. Only the first call has an effect.
@@ -208,6 +228,14 @@ impl ModelStats {
         batch.compute_output.add(timings.compute_output_ns);
     }
 
+    /// Records the positions of an executed batch, if they are counted.
+    pub fn tokens(&self, batch: TokenCounts) {
+        if let Some(tokens) = &mut self.totals.lock().tokens {
+            tokens.own += batch.own;
+            tokens.padding += batch.padding;
+        }
+    }
+
     /// Returns the counters of a stage; `None` for a version with one stage, whose totals suffice.
     pub fn stage(&self, stage: u16) -> Option<&StageStats> {
         self.stages.get(usize::from(stage))
@@ -253,7 +281,7 @@ impl ModelStats {
 
     /// Returns all counters as of one instant, except `pending`, which is read separately.
     pub fn reading(&self) -> VersionReading {
-        let Totals { stats, failures, request_duration, queue_duration } = self.totals.lock().clone();
+        let Totals { stats, failures, request_duration, queue_duration, tokens } = self.totals.lock().clone();
         let pending = self.pending();
         VersionReading {
             stats,
@@ -261,6 +289,7 @@ impl ModelStats {
             failures,
             request_duration,
             queue_duration,
+            tokens,
             stages: self.stages.iter().map(StageStats::reading).collect(),
             meta: *self.meta.lock(),
             load_ns: self.load_ns.get().copied(),
