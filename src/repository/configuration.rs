@@ -13,6 +13,8 @@ use super::{
 pub(super) const PBTXT: &str = "config.pbtxt";
 /// This server's form.
 pub(super) const YAML: &str = "model.yaml";
+/// What Hugging Face describes a model in.
+const DESCRIPTION: &str = "config.json";
 /// What some editors put in front of UTF-8 text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 /// Directory of named configurations.
@@ -32,10 +34,18 @@ pub(super) fn text_of(bytes: Vec<u8>) -> String {
 pub(super) fn misplaced(directory: &Path) -> Option<String> {
     let places = [Path::new("onnx").join(ONNX_FILENAME), PathBuf::from(ONNX_FILENAME)];
     let Some(found) = places.into_iter().find(|place| directory.join(place).is_file()) else {
-        let is_text_model = directory.join(TOKENIZER).is_file();
-        return is_text_model
-            .then(|| format!("; found '{TOKENIZER}', expected a program in 'onnx/{ONNX_FILENAME}' as well"));
+        let described = [TOKENIZER, DESCRIPTION].into_iter().find(|name| directory.join(name).is_file())?;
+        return Some(format!(
+            "; found '{described}', as Hugging Face lays models out: expected a program in 'onnx/{ONNX_FILENAME}', \
+             such as `optimum-cli export onnx` writes"
+        ));
     };
+    if directory.join(DESCRIPTION).is_file() && !directory.join(TOKENIZER).is_file() {
+        let found = found.display();
+        return Some(format!(
+            "; found '{found}' and '{DESCRIPTION}', as Hugging Face lays models out: expected '{TOKENIZER}' as well"
+        ));
+    }
     let (found, expected) = (found.display(), Path::new("1").join(ONNX_FILENAME));
     Some(format!(
         "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its \

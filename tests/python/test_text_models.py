@@ -166,6 +166,8 @@ def test_the_options_of_a_request(texts_client, reference, tokenizer):
         texts_client.infer("plain", [tensor("TEXT", broken)])
     with refused("INVALID_ARGUMENT", "at most 1048576 bytes"):
         texts_client.infer("plain", [strings("TEXT", ["x" * (2 << 20)])])
+    with refused("INVALID_ARGUMENT", "at most 1048576 tokens", "1048577"):
+        texts_client.infer("plain", [tensor("TOKENS", np.full((1, (1 << 20) + 1), 101))])
     with refused("INVALID_ARGUMENT", "TEXT or TOKENS"):
         texts_client.infer("plain", [strings("PAIR", ["alone"])])
     with refused("INVALID_ARGUMENT", "dimensions from 1 to 384"):
@@ -324,9 +326,18 @@ def test_a_directory_that_cannot_be_followed_is_refused_with_the_file(start, lai
     ):
         shutil.copytree(source, tmp_path / name)
         (tmp_path / name / change_file).write_text(text)
+    for name, missing in (("no-program", "onnx/model.onnx"), ("vocabulary", "tokenizer.json")):
+        shutil.copytree(source, tmp_path / name)
+        (tmp_path / name / missing).unlink()
+        (tmp_path / name / "model.yaml").write_text("max_batch_size: 4\n")
+    shutil.copytree(source, tmp_path / "one-by-one")
+    (tmp_path / "one-by-one" / "model.yaml").write_text("max_batch_size: 0\ntext: {}\n")
     server = start(tmp_path, until="settled")
     with triton.InferenceServerClient(server.grpc) as client:
         reasons = {entry.name: entry.reason for entry in client.get_model_repository_index().models}
     assert "tokenizer.json: not a tokenizer" in reasons["no-tokenizer"]
+    assert "expected a program in 'onnx/model.onnx'" in reasons["no-program"]
+    assert "expected 'tokenizer.json' as well" in reasons["vocabulary"]
+    assert "max_batch_size" in reasons["one-by-one"] and "expected 1 or more" in reasons["one-by-one"]
     assert "modules.json: the module 'sentence_transformers.models.Dense'" in reasons["dense"]
     assert "config.json: " in reasons["config"]

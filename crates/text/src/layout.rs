@@ -197,7 +197,7 @@ fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
 
 fn pooling(file: Files<'_>, name: &str) -> Result<Option<Pooling>, LayoutFault> {
     let Some(bytes) = file(name).map_err(LayoutFault::File)? else { return Ok(None) };
-    let config: PoolingConfig = parse(name, &bytes)?;
+    let config: PoolingConfig = object(name, &bytes)?;
     if config.include_prompt == Some(false) {
         let fault = "include_prompt: prompts that are left out of the pooling are not supported".to_owned();
         return Err(LayoutFault::Content { file: name.to_owned(), fault });
@@ -240,8 +240,17 @@ fn labels(by_number: Option<&BTreeMap<String, String>>) -> Result<Vec<String>, L
 fn read<T: DeserializeOwned + Default>(file: Files<'_>, name: &str) -> Result<T, LayoutFault> {
     match file(name).map_err(LayoutFault::File)? {
         None => Ok(T::default()),
-        Some(bytes) => parse(name, &bytes),
+        Some(bytes) => object(name, &bytes),
     }
+}
+
+/// As [`parse`], of an object: a list would be read as the values of its keys in order.
+fn object<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, LayoutFault> {
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        let fault = "expected a JSON object".to_owned();
+        return Err(LayoutFault::Content { file: name.to_owned(), fault });
+    }
+    parse(name, bytes)
 }
 
 fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, LayoutFault> {
@@ -300,6 +309,10 @@ mod tests {
         let without = r#"{"pooling_mode_mean_tokens": true, "include_prompt": false}"#;
         assert!(layout(&[("1_Pooling/config.json", without)]).is_err());
         assert!(layout(&[("config.json", r#"{"architectures": null, "id2label": null}"#)]).is_ok(), "null is nothing");
+        for file in ["config.json", "tokenizer_config.json", "1_Pooling/config.json"] {
+            let fault = layout(&[(file, "[]")]).expect_err("a list is no object").to_string();
+            assert_eq!(fault, format!("{file}: expected a JSON object"));
+        }
         let prompt = ("config_sentence_transformers.json", r#"{"default_prompt_name": "q"}"#);
         assert!(layout(&[prompt]).is_err());
     }

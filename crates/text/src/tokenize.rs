@@ -7,7 +7,7 @@ use paternoster_model::{DataType, TensorSpec, text};
 use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value};
 
 use super::{
-    TextTokenizer, TokenizerFault, Tokens,
+    TextTokenizer, TokenizerFault, TokenizerOptions, Tokens,
     tensors::{integers, row_of_integers, string},
 };
 
@@ -113,9 +113,13 @@ impl Tokenize {
 
     /// Checks tokens that came with the request.
     fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
-        let most = self.tokenizer.options().max_tokens;
+        let TokenizerOptions { max_tokens: most, max_bytes, .. } = *self.tokenizer.options();
         if ids.is_empty() {
             return Err("expected at least one token".to_owned());
+        }
+        // A text of that many tokens would be too long, whether or not it may lose some.
+        if ids.len() > max_bytes {
+            return Err(format!("expected at most {max_bytes} tokens in {}, but found {}", text::TOKENS, ids.len()));
         }
         if ids.len() > most && !may_truncate {
             return Err(format!("expected at most {most} tokens, but found {}", ids.len()));

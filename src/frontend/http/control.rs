@@ -17,6 +17,7 @@ use super::{
     Problem,
     api::Api,
     body::{self, Limit},
+    object::Object,
     path::{ModelPath, PathNames},
 };
 use crate::{
@@ -189,7 +190,7 @@ pub(super) async fn cuda_status(State(api): State<Api>, names: PathNames) -> Res
 
 #[derive(Deserialize)]
 struct RegisterCudaBody {
-    raw_handle: RawHandle,
+    raw_handle: Object<RawHandle>,
     device_id: i64,
     byte_size: u64,
 }
@@ -206,7 +207,8 @@ pub(super) async fn cuda_register(
     names: PathNames,
     request: Request,
 ) -> Result<StatusCode, Problem> {
-    let RegisterCudaBody { raw_handle, device_id, byte_size } = parse(&small(&api, request).await?.bytes)?;
+    let RegisterCudaBody { raw_handle: Object(raw_handle), device_id, byte_size } =
+        parse(&small(&api, request).await?.bytes)?;
     let raw_handle = STANDARD
         .decode(&raw_handle.b64)
         .map_err(|error| Problem::invalid(format!("'b64' of 'raw_handle' is no base64: {error}")))?;

@@ -24,6 +24,7 @@ mod head;
 mod host;
 mod infer;
 mod listener;
+mod object;
 mod openapi;
 mod overview;
 mod page;

@@ -79,6 +79,10 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     };
     // Each request of a model of cells unfolds by itself, as a batch of one.
     let batch_size = model.max_batch_size.map(|size| size.0);
+    if batch_size == Some(0) && model.text.is_some() {
+        let message = "a model that takes texts has a batch axis: expected 1 or more, but found 0";
+        return Err(origin.error("max_batch_size", message));
+    }
     config.max_batch_size = batch_size.unwrap_or(i32::from(matches!(model.cells, Some(Cells::Types(_)))));
     let mut own = OwnSettings {
         engine: model.engine,
