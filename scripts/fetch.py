@@ -504,6 +504,20 @@ def node():
     return debian_program("node", "nodejs")
 
 
+def javascript_clients():
+    """Installs the pinned clients of npm that tests run; returns the folder, from which programs find them."""
+    folder, pinned = CACHE / "javascript", ROOT / "tests" / "javascript"
+    note = (pinned / "package-lock.json").read_text()
+    if not made_from(folder, note):
+        npm = debian_program("npm", "npm")
+        say("clients of npm (npm ci)")
+        with replacing(folder, note) as fresh:
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(pinned / name, fresh / name)
+            run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=fresh)
+    return folder
+
+
 def go_program(pin):
     """Builds a program with Go, if Go is installed; returns a link to it."""
     program = CACHE / "bin" / f"{pin.name}-{pin.version}"

@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import shutil
+import subprocess
 import urllib.error
 import urllib.request
 
@@ -16,6 +17,7 @@ import openai
 import pytest
 import tritonclient.grpc as triton
 from clients import change, metric, on_page, refused, scrape, statistics, tensor
+from conftest import ROOT, fetched
 from minilm_reference import embed
 from onnx_bytes import constant, model, node, port
 from repository_on_disk import write_model
@@ -194,6 +196,27 @@ def test_the_clients_of_openai(texts_server, reference):
             client.embeddings.create(model="minilm", input="x")
         with pytest.raises(openai.BadRequestError, match="at most 2048 texts"):
             client.embeddings.create(model="plain", input=["x"] * 2049)
+
+
+def test_the_javascript_client_of_openai(texts_server, reference, tokenizer, tmp_path):
+    javascript, installed = fetched(fetch.node), fetched(fetch.javascript_clients)
+    # Packages are looked for from where the program is.
+    (tmp_path / "node_modules").symlink_to(installed / "node_modules")
+    program = shutil.copy(ROOT / "tests" / "javascript" / "embeddings.mjs", tmp_path)
+    texts = ["a cat on a mat", "", "rates rose"]
+    words = [javascript, program, f"http://{texts_server.http}/v1", json.dumps(texts)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    np.testing.assert_allclose(answer["float"], reference(texts), rtol=0, atol=TOLERANCE)
+    floats = np.array(answer["float"], np.float32)
+    np.testing.assert_array_equal(np.array(answer["unpacked"], np.float32), floats)
+    packed = [np.frombuffer(base64.b64decode(one), "<f4") for one in answer["base64"]]
+    np.testing.assert_array_equal(packed, floats)
+    tokens = sum(len(tokenizer.encode(text).ids) for text in texts)
+    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert answer["refusal"] == {"name": "NotFoundError", "status": 404, "code": "model_not_found"}
+    assert {"plain", "reranker"} <= set(answer["models"])
 
 
 def test_many_texts_come_back_in_order(texts_server, reference):
