@@ -12,11 +12,14 @@ connection for each request in flight. The others are called in this process, wi
   pads them to the longest, and runs them, with ONNX Runtime's default options.
 
 Sides alternate within each round. Before anything is measured, the vectors of all sides are compared for every text.
+Last, small requests are sent to `identity` and to a pipeline of three steps that each run it, which shows what the steps
+of a pipeline cost.
 """
 
 import argparse
 import base64
 import json
+import os
 import queue
 import random
 import selectors
@@ -32,7 +35,7 @@ from pathlib import Path
 import fetch
 import numpy as np
 import onnxruntime
-from comparing import called, machine_facts, ratios, rounded, show_servers, write_table
+from comparing import called, machine_facts, ratios, rounded, show_servers, shown, titled, write_table
 from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
 from plots import write_bars
@@ -216,6 +219,42 @@ def measured(name, in_flight, side, number, taken, seconds):
     return rounded({"case": name, "in_flight": in_flight, "server": side, "round": number} | figures)
 
 
+CHAIN = """max_batch_size: 64
+inputs: [{ name: INPUT0, dtype: FP32, dims: [16] }]
+outputs: [{ name: OUTPUT0, dtype: FP32, dims: [16] }]
+pipeline:
+  - model: { name: identity, inputs: { INPUT0: INPUT0 }, outputs: { OUTPUT0: first } }
+  - model: { name: identity, inputs: { INPUT0: first }, outputs: { OUTPUT0: second } }
+  - model: { name: identity, inputs: { INPUT0: second }, outputs: { OUTPUT0: OUTPUT0 } }
+"""
+
+
+def cpu_seconds(pid):
+    """Returns the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare_steps(server, given):
+    """Prints the latency and the server's processor time of requests to one model and to a pipeline of three steps."""
+    found = {}
+    for _ in range(given.rounds):
+        for model in ("identity", "chain"):
+            for in_flight in IN_FLIGHT:
+                words = ["--url", server.grpc, "--model", model, "--concurrency", in_flight, "--rounds", 1, "--samples", 16]
+                before = cpu_seconds(server.pid)
+                report = called(given.binary, "bench", *words, "--seconds", given.seconds, "--warm-up-seconds", 0, "--json")
+                (measured,) = report["loads"][0]["policies"][0]["rounds"]
+                cpu_us = (cpu_seconds(server.pid) - before) / measured["requests"] * 1e6
+                found.setdefault((model, in_flight), []).append((measured["p50_ms"] * 1e3, cpu_us))
+    titled("in flight", "p50, one model", "p50, three steps", "server CPU, one model", "server CPU, three steps", "ratio")
+    for in_flight in IN_FLIGHT:
+        (one, one_us), (three, three_us) = (
+            [statistics.median(column) for column in zip(*found[model, in_flight])] for model in ("identity", "chain")
+        )
+        shown(in_flight, *(f"{us:.0f} µs" for us in (one, three, one_us, three_us)), f"{three_us / one_us:.2f}")
+
+
 def draw(path, rows, names):
     groups = list(dict.fromkeys((row["case"], row["in_flight"]) for row in rows))
     beside = ratios(rows, names[0])
@@ -247,7 +286,9 @@ def main():
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         scratch = Path(scratch)
         models = scratch / "models"
-        called(given.binary, "models", "--out", models, "--only", "minilm,sentences", "--minilm", fetch.minilm())
+        called(given.binary, "models", "--out", models, "--only", "minilm,sentences,identity", "--minilm", fetch.minilm())
+        (models / "chain").mkdir()
+        (models / "chain" / "model.yaml").write_text(CHAIN)
         plain = Plain(tokenizer, models / "minilm" / "1" / "model.onnx")
         fastembed = Fastembed(local_files(models, scratch / "fastembed"))
         # A separate directory: profiles of earlier measurements must not change how the model is served.
@@ -276,6 +317,7 @@ def main():
                         rows.append(measured(name, in_flight, side, number, taken, time.perf_counter() - start))
             write_table(given.csv, rows)
         show_servers(rows, list(sides))
+        compare_steps(server, given)
         draw(given.svg, rows, list(sides))
 
 

@@ -15,8 +15,9 @@ use ort::session::builder::SessionBuilder;
 use super::session::refused;
 use crate::EngineError;
 
-/// Threads that all sessions together may have of their own. Sessions beyond that share those of the process.
-const MAX_THREADS: usize = 1024;
+/// Threads that all sessions together may have of their own. Sessions beyond that share those of the process, since
+/// containers often may have no more than a thousand.
+const MAX_THREADS: usize = 256;
 /// How ONNX Runtime's settings of a session name the end of waiting awake with the last run in progress.
 const SLEEP_BETWEEN_RUNS: &str = "session.force_spinning_stop";
 
