@@ -50,8 +50,8 @@ use crate::{engine::onnxruntime, repository};
 pub use auto::AutoArgs;
 pub use cuda::{CudaArgs, DeviceChoice};
 pub use flags::{
-    BackendSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LifeArgs,
-    LogArgs, MetricsSetting, RepositoryArgs, ServeArgs, TraceArgs,
+    BackendSetting, CacheSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad,
+    LifeArgs, LogArgs, MetricsSetting, RepositoryArgs, ServeArgs, TraceArgs,
 };
 pub use limits::LimitArgs;
 pub use recording::{RecordArgs, UnwritableTimeline};

@@ -21,6 +21,7 @@ use crate::{
         http::HttpConfig,
     },
     observe::{LogOptions, memory_bytes},
+    pipeline::ResponseCache,
     repository::{self, Isolation, IsolationScope},
 };
 
@@ -52,6 +53,7 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -
         load_threads: models.load_threads as usize,
         sent_model_bytes: Arc::clone(&budgets.sent_model_bytes),
         request_bytes: Arc::clone(&budgets.bytes),
+        response_cache: args.cache_bytes().map(|bytes| Arc::new(ResponseCache::new(bytes))),
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Ignored {
 }
 
 pub(super) const BACKENDS: &str = "there are no loadable backends";
-const CACHE: &str = "there is no response cache";
+const CACHES: &str = "there are no loadable caches";
 const CARD_MEMORY: &str = "each model reserves its own memory of a card";
 const HEADERS: &str = "headers are not forwarded to models";
 const OTHER_FRONTS: &str = "there is no such endpoint";
@@ -28,8 +28,7 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
     Ignored { name: "backend-directory", why: BACKENDS },
     Ignored { name: "buffer-manager-thread-count", why: THREADS },
-    Ignored { name: "cache-config", why: CACHE },
-    Ignored { name: "cache-directory", why: CACHE },
+    Ignored { name: "cache-directory", why: CACHES },
     Ignored { name: "cuda-memory-pool-byte-size", why: CARD_MEMORY },
     Ignored { name: "cuda-virtual-address-size", why: CARD_MEMORY },
     Ignored { name: "enable-peer-access", why: "cards do not read each other's memory" },
@@ -52,7 +51,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "rate-limit", why: RATES },
     Ignored { name: "rate-limit-resource", why: RATES },
     Ignored { name: "repoagent-directory", why: "there are no repository agents" },
-    Ignored { name: "response-cache-byte-size", why: CACHE },
     Ignored { name: "reuse-grpc-port", why: PORTS },
     Ignored { name: "reuse-http-port", why: PORTS },
     Ignored { name: "sagemaker-port", why: OTHER_FRONTS },

@@ -40,7 +40,7 @@ use super::{
 use crate::{
     budget::{Budget, SharedReservation},
     observe::{CardMemory, RepositoryStats},
-    pipeline::Servable,
+    pipeline::{Cached, Servable},
 };
 
 /// Time for a load that was ended early to return. If it does not, its result is dropped when it does.
@@ -471,6 +471,14 @@ impl Control {
         }
     }
 
+    /// Puts the cache in front of a version, if its configuration asks for that and there is one.
+    fn with_cache(&self, plan: &Plan, servable: Servable) -> Servable {
+        match self.options.response_cache.as_ref().filter(|_| plan.has_cache()) {
+            Some(cache) => Servable::Cached(Arc::new(Cached::new(servable, Arc::clone(cache)))),
+            None => servable,
+        }
+    }
+
     fn warn(&self, name: &str, plan: &Plan) {
         let mut warned = self.warned.lock();
         for hint in &plan.hints {
@@ -496,7 +504,8 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
         let planned = plan.pipeline(version, control.pipeline_options(), why_unserved)?;
         let PlannedPipeline { pipeline, config } = planned;
         pipeline.stats().loaded_in(began.elapsed());
-        let version = ModelVersion::new(Servable::Pipeline(pipeline), config, attempt.kept());
+        let servable = control.with_cache(plan, Servable::Pipeline(pipeline));
+        let version = ModelVersion::new(servable, config, attempt.kept());
         return Ok(Loaded { version: Arc::new(version), unprofiled: None });
     }
     let request = plan.request(version, loader, attempt)?;
@@ -520,6 +529,6 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
             (Servable::Pipeline(Arc::new(pipeline)), Arc::new(config))
         }
     };
-    let version = ModelVersion::new(servable, config, attempt.kept());
+    let version = ModelVersion::new(control.with_cache(plan, servable), config, attempt.kept());
     Ok(Loaded { version: Arc::new(version), unprofiled })
 }

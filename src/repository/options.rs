@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use crate::budget::Budget;
+use crate::{budget::Budget, pipeline::ResponseCache};
 
 /// What the command line configures of the repository.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Options {
     /// Bytes that requests may take, which those between the steps of pipelines are a part of
     /// (`--max-pending-bytes`).
     pub request_bytes: Arc<Budget>,
+    /// Keeps the responses of models that ask for it; `None` keeps none (`--cache-config`).
+    pub response_cache: Option<Arc<ResponseCache>>,
 }
 
 impl Options {
@@ -57,6 +59,7 @@ impl Options {
             load_threads: 1,
             sent_model_bytes: Budget::of(usize::MAX),
             request_bytes: Budget::of(usize::MAX),
+            response_cache: None,
         }
     }
 }

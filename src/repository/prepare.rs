@@ -57,17 +57,20 @@ pub(super) struct Completion {
     pub(super) config_name: Option<String>,
     /// Whether the server has CUDA cards.
     pub(super) has_cards: bool,
+    /// Whether the server has a response cache.
+    pub(super) has_cache: bool,
 }
 
 impl Completion {
     /// Takes the settings from the command line.
     pub(super) fn of(options: &Options) -> Self {
-        let Options { auto_complete, default_max_batch_size, config_name, has_cards, .. } = options;
+        let Options { auto_complete, default_max_batch_size, config_name, has_cards, response_cache, .. } = options;
         Self {
             auto_complete: *auto_complete,
             default_max_batch_size: *default_max_batch_size,
             config_name: config_name.clone(),
             has_cards: *has_cards,
+            has_cache: response_cache.is_some(),
         }
     }
 }
@@ -146,7 +149,10 @@ impl Plan {
             let message = "a load request cannot name a library of operators, which would run in the server";
             return Err(origin.error(OPERATORS, message).to_string());
         }
-        let hints = check::hints(&settings.config);
+        let mut hints = check::hints(&settings.config);
+        if check::has_cache(&settings.config) && !completion.has_cache {
+            hints.push(check::Hint::without_cache());
+        }
         let models = pipeline::models(&settings);
         if pipeline::is_pipeline(&settings) {
             // Completion adds instances, which a pipeline may not have.
@@ -239,9 +245,15 @@ impl Plan {
         })?;
         let mut config = settings.shown();
         if pipeline.spec().decoupled {
+            check::no_cache(&settings.config, "a decoupled model", origin).map_err(refusal)?;
             config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: true });
         }
         Ok(PlannedPipeline { pipeline: Arc::new(pipeline), config: Arc::new(config) })
+    }
+
+    /// Whether its responses are to be cached.
+    pub(super) fn has_cache(&self) -> bool {
+        check::has_cache(&self.settings.config)
     }
 
     /// Whether it is a pipeline of other models.

@@ -73,6 +73,7 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
     };
     let completion = prepare::Completion {
         has_cards: false,
+        has_cache: false,
         auto_complete: true,
         default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
         config_name: None,

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     budget::{Budget, Reservation},
     observe::RepositoryStats,
+    pipeline::ResponseCache,
 };
 
 /// Most loads and unloads of clients that are queued or in progress.
@@ -143,6 +144,11 @@ impl Repository {
     /// Returns the statistics of polls and scans.
     pub fn stats(&self) -> Arc<RepositoryStats> {
         self.control.stats.clone()
+    }
+
+    /// Returns the cache of responses, if there is one.
+    pub fn response_cache(&self) -> Option<&Arc<ResponseCache>> {
+        self.control.options.response_cache.as_ref()
     }
 
     /// Returns the ready versions of a model, ascending; none for an unknown model.

@@ -109,13 +109,13 @@ pub struct Response {
 impl Response {
     /// Returns the bytes it takes to keep the response: its elements, their descriptions and the owners of their
     /// memory.
-    pub(super) fn kept_bytes(&self) -> usize {
+    pub fn kept_bytes(&self) -> usize {
         let outputs = self.outputs.iter().map(|output| size_of::<OutputTensor>() + OWNER_BYTES + output.data.len());
         size_of::<Self>() + outputs.sum::<usize>()
     }
 
     /// Copies its outputs, so that it no longer keeps the memory of their batch.
-    pub(super) fn detach(&mut self) {
+    pub fn detach(&mut self) {
         self.outputs.iter_mut().for_each(OutputTensor::detach);
     }
 }

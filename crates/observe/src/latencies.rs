@@ -21,6 +21,12 @@ const LONGEST_US: u64 = 3_600_000_000;
 /// Decimal digits that are kept of a latency: quantiles are within 1 % of an observed value.
 const DIGITS: u8 = 2;
 
+/// Places among the summaries.
+const REQUEST: usize = 0;
+const QUEUE: usize = 1;
+const CACHE_HIT: usize = 5;
+const CACHE_MISS: usize = 6;
+
 /// Default bounds of the time to the first response, in milliseconds.
 const FIRST_RESPONSE_BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2_000.0, 5_000.0];
 
@@ -50,8 +56,8 @@ impl Default for LatencyMetrics {
 pub struct VersionLatencies {
     counters: bool,
     quantiles: Vec<f64>,
-    /// In the order of [`RequestTimings`]; `None` unless exported.
-    summaries: Option<Mutex<[Summary; 5]>>,
+    /// In the order of [`RequestTimings`], then those of hits and of misses of the cache; `None` unless exported.
+    summaries: Option<Mutex<[Summary; 7]>>,
     /// In milliseconds; `None` unless exported.
     first_response: Option<Mutex<Histogram<f64>>>,
 }
@@ -72,7 +78,7 @@ pub struct SummaryReading {
 pub struct LatencyReading {
     /// Whether the counters of durations are exported.
     pub counters: bool,
-    /// In the order of [`RequestTimings`]; empty unless exported.
+    /// In the order of [`RequestTimings`], then those of hits and of misses of the cache; empty unless exported.
     pub summaries: Vec<SummaryReading>,
     /// In milliseconds; `None` unless exported.
     pub first_response: Option<Histogram<f64>>,
@@ -99,12 +105,27 @@ impl VersionLatencies {
 
     /// Records an answered request.
     pub(super) fn success(&self, now: Instant, timings: &RequestTimings) {
-        let Some(summaries) = &self.summaries else { return };
         let RequestTimings { total_ns, queue_ns, compute } = *timings;
         let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = compute;
         let observed = [total_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns];
-        for (summary, ns) in summaries.lock().iter_mut().zip(observed) {
-            summary.observe(now, ns / 1_000);
+        self.observe(now, observed.into_iter().enumerate());
+    }
+
+    /// Records a request that the cache answered.
+    pub(super) fn cache_hit(&self, now: Instant, total_ns: u64, looked_up_ns: u64) {
+        self.observe(now, [(REQUEST, total_ns), (QUEUE, 0), (CACHE_HIT, looked_up_ns)]);
+    }
+
+    /// Records that a request was not in the cache.
+    pub(super) fn cache_miss(&self, now: Instant, ns: u64) {
+        self.observe(now, [(CACHE_MISS, ns)]);
+    }
+
+    fn observe(&self, now: Instant, observed: impl IntoIterator<Item = (usize, u64)>) {
+        let Some(summaries) = &self.summaries else { return };
+        let mut summaries = summaries.lock();
+        for (place, ns) in observed {
+            summaries[place].observe(now, ns / 1_000);
         }
     }
 

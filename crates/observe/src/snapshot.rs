@@ -25,7 +25,7 @@ impl Tally {
 pub struct StatsSnapshot {
     /// End of the last execution in milliseconds since the Unix epoch; 0 if there was none.
     pub last_inference: u64,
-    /// Rows of all answered requests.
+    /// Rows of all answered requests that ran.
     pub inference_count: u64,
     /// Executions of a batch.
     pub execution_count: u64,
@@ -41,11 +41,11 @@ pub struct StatsSnapshot {
 /// Durations of requests, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InferenceStats {
-    /// Answered requests, from admission to the reply.
+    /// Answered requests, from admission to the reply; those that the cache answered too.
     pub success: Tally,
     /// Failed requests, from admission to the error.
     pub fail: Tally,
-    /// Waiting time of answered requests.
+    /// Waiting time of answered requests; none for those that the cache answered.
     pub queue: Tally,
     /// Time for gathering inputs of answered requests.
     pub compute_input: Tally,
@@ -53,9 +53,9 @@ pub struct InferenceStats {
     pub compute_infer: Tally,
     /// Time for splitting outputs of answered requests.
     pub compute_output: Tally,
-    /// Always zero: there is no response cache.
+    /// Time for finding the responses of requests that the cache answered.
     pub cache_hit: Tally,
-    /// Always zero: there is no response cache.
+    /// Time for looking for the responses of other requests, and for keeping them.
     pub cache_miss: Tally,
 }
 

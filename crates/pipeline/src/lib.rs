@@ -2,7 +2,8 @@
 //!
 //! [`Graph`] says which tensors each step reads and gives. [`Pipeline`] binds the steps to their models and runs
 //! requests: `run` starts a step when its inputs are complete, and `value` is what passes between steps, as one tensor
-//! for all rows or as one for each row. [`Servable`] is what a front end submits requests to: a model or a pipeline.
+//! for all rows or as one for each row. [`Servable`] is what a front end submits requests to: a model or a pipeline, or
+//! either behind the responses that `cache` keeps.
 //!
 //! Protocols, configuration files, and what built-in steps compute must not live here.
 #![deny(unsafe_code)]
@@ -10,6 +11,7 @@
 
 mod binding;
 mod built_in;
+mod cache;
 mod condition;
 mod expected;
 mod graph;
@@ -21,6 +23,7 @@ mod value;
 
 pub use binding::BindingFault;
 pub use built_in::{BuiltIn, BuiltInFault, Effort, InputRows, Stop};
+pub use cache::{Cached, ResponseCache};
 pub use condition::{Condition, Test};
 pub use graph::{Graph, GraphFault, Port, Runs, Step};
 pub use pipeline::{Models, Pipeline, PipelineFault, PipelineOptions};

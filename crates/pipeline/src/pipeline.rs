@@ -155,7 +155,7 @@ impl Pipeline {
                         |model: &str, reason| PipelineFault::Model { step: number, model: model.to_owned(), reason };
                     let servable = options.models.resolve(model, *version);
                     let servable = servable.map_err(|reason| no_model(model, reason))?;
-                    if let Servable::Pipeline(inner) = &servable {
+                    if let Some(inner) = servable.pipeline() {
                         depth = depth.max(inner.depth + 1);
                         if depth > MAX_DEPTH {
                             let reason = format!("pipelines are nested more than {MAX_DEPTH} deep");
@@ -254,11 +254,33 @@ impl Pipeline {
             };
             let fault = match resolved {
                 Err(reason) => reason,
-                Ok(Servable::Pipeline(inner)) => format!("{}: {}", step.runs, inner.fault_within(seen)?),
-                Ok(servable) => format!("{}: {}", step.runs, servable.fault()?),
+                Ok(servable) => {
+                    let fault = match servable.pipeline() {
+                        Some(inner) => inner.fault_within(seen),
+                        None => servable.fault(),
+                    };
+                    format!("{}: {}", step.runs, fault?)
+                }
             };
             Some(format!("step {number}: {fault}"))
         })
+    }
+
+    /// Collects the specifications of the versions that its steps would run now, and those of the steps of these.
+    /// `None` if one of them is not served.
+    pub(crate) fn specs_within(&self, found: &mut Vec<Arc<ModelSpec>>) -> Option<()> {
+        for step in &self.graph.steps {
+            let Runs::Served { model, version } = &step.runs else { continue };
+            let servable = self.options.models.resolve(model, *version).ok()?;
+            if found.iter().any(|known| Arc::ptr_eq(known, servable.spec())) {
+                continue;
+            }
+            found.push(Arc::clone(servable.spec()));
+            if let Some(inner) = servable.pipeline() {
+                inner.specs_within(found)?;
+            }
+        }
+        Some(())
     }
 
     /// Submits a request that has exactly one response. Dropping the future cancels all steps.

@@ -1,4 +1,4 @@
-//! What a front end submits requests to: a model or a pipeline.
+//! What a front end submits requests to: a model or a pipeline, with or without a cache in front.
 
 use std::{
     future::poll_fn,
@@ -13,7 +13,11 @@ use paternoster_executor::{
 use paternoster_model::ModelSpec;
 use paternoster_observe::ModelStats;
 
-use super::{Pipeline, stream::PipelineStream};
+use super::{
+    Pipeline,
+    cache::{Cached, CachedResponse},
+    stream::PipelineStream,
+};
 
 pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Result<Response, InferError>> + Send>>;
 
@@ -24,6 +28,8 @@ pub enum Servable {
     Model(Arc<ModelHandle>),
     /// Its steps do.
     Pipeline(Arc<Pipeline>),
+    /// One of these, whose responses are cached.
+    Cached(Arc<Cached>),
 }
 
 /// A version that may have been unloaded.
@@ -56,6 +62,7 @@ impl Servable {
         match self {
             Self::Model(handle) => handle.spec(),
             Self::Pipeline(pipeline) => pipeline.spec(),
+            Self::Cached(cached) => cached.inner().spec(),
         }
     }
 
@@ -64,6 +71,7 @@ impl Servable {
         match self {
             Self::Model(handle) => handle.stats(),
             Self::Pipeline(pipeline) => pipeline.stats(),
+            Self::Cached(cached) => cached.inner().stats(),
         }
     }
 
@@ -72,6 +80,7 @@ impl Servable {
         match self {
             Self::Model(handle) => handle.policy(),
             Self::Pipeline(pipeline) => pipeline.own().map_or("pipeline", Self::policy),
+            Self::Cached(cached) => cached.inner().policy(),
         }
     }
 
@@ -80,6 +89,7 @@ impl Servable {
         match self {
             Self::Model(handle) => handle.fault(),
             Self::Pipeline(pipeline) => pipeline.fault(),
+            Self::Cached(cached) => cached.inner().fault(),
         }
     }
 
@@ -94,6 +104,7 @@ impl Servable {
         match self {
             Self::Model(handle) => handle.card_ports(),
             Self::Pipeline(_) => &NONE,
+            Self::Cached(cached) => cached.inner().card_ports(),
         }
     }
 
@@ -102,6 +113,7 @@ impl Servable {
         match self {
             Self::Model(handle) => WeakServable::Model(Arc::downgrade(handle)),
             Self::Pipeline(pipeline) => WeakServable::Pipeline(Arc::downgrade(pipeline)),
+            Self::Cached(cached) => cached.inner().downgrade(),
         }
     }
 
@@ -110,23 +122,36 @@ impl Servable {
         match self {
             Self::Model(handle) => Some(handle),
             Self::Pipeline(_) => None,
+            Self::Cached(cached) => cached.inner().model(),
+        }
+    }
+
+    /// Returns the pipeline, if it is one.
+    pub(crate) fn pipeline(&self) -> Option<&Arc<Pipeline>> {
+        match self {
+            Self::Model(_) => None,
+            Self::Pipeline(pipeline) => Some(pipeline),
+            Self::Cached(cached) => cached.inner().pipeline(),
         }
     }
 
     /// Submits a request that has exactly one response. Dropping the answer cancels the request.
     pub fn submit(&self, request: InferRequest) -> PendingResponse {
-        match self {
-            Self::Model(handle) => PendingResponse::Model(handle.submit(request)),
-            Self::Pipeline(pipeline) => PendingResponse::Pipeline(pipeline.submit(request)),
-        }
+        self.submit_one(request, None)
     }
 
     /// Submits a request that has exactly one response, which counts in the backlog while it waits to be taken. The
     /// response of a pipeline never waits: its last step runs as it is taken.
     pub fn submit_counted(&self, request: InferRequest, backlog: &Arc<Backlog>) -> PendingResponse {
-        match self {
-            Self::Model(handle) => PendingResponse::Model(handle.submit_counted(request, backlog)),
-            Self::Pipeline(pipeline) => PendingResponse::Pipeline(pipeline.submit(request)),
+        self.submit_one(request, Some(backlog))
+    }
+
+    pub(crate) fn submit_one(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
+        match (self, backlog) {
+            (Self::Model(handle), None) => PendingResponse::Model(handle.submit(request)),
+            (Self::Model(handle), Some(backlog)) => PendingResponse::Model(handle.submit_counted(request, backlog)),
+            (Self::Pipeline(pipeline), _) => PendingResponse::Boxed(pipeline.submit(request)),
+            (Self::Cached(cached), backlog) => cached.submit(request, backlog),
         }
     }
 
@@ -135,6 +160,7 @@ impl Servable {
         match self {
             Self::Model(handle) => Responses::Model(handle.submit_stream(request, backlog)),
             Self::Pipeline(pipeline) => Responses::Pipeline(pipeline.submit_stream(request, backlog)),
+            Self::Cached(cached) => cached.inner().submit_stream(request, backlog),
         }
     }
 }
@@ -143,8 +169,10 @@ impl Servable {
 pub enum PendingResponse {
     /// Of a model.
     Model(ResponseFuture),
-    /// Of a pipeline.
-    Pipeline(Future),
+    /// Of a pipeline, or of a request that takes long to be looked up in the cache.
+    Boxed(Future),
+    /// From the cache, or of a request whose response goes there.
+    Cached(Box<CachedResponse>),
 }
 
 impl std::future::Future for PendingResponse {
@@ -153,7 +181,8 @@ impl std::future::Future for PendingResponse {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
             Self::Model(response) => Pin::new(response).poll(context),
-            Self::Pipeline(response) => response.as_mut().poll(context),
+            Self::Boxed(response) => response.as_mut().poll(context),
+            Self::Cached(response) => response.poll(context),
         }
     }
 }

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 pub use self::{
     grpc::{Compression, GrpcArgs},
     http::HttpArgs,
-    settings::{BackendSetting, MetricsSetting},
+    settings::{BackendSetting, CacheSetting, MetricsSetting},
     tracing::TraceArgs,
 };
 use super::{
@@ -152,6 +152,15 @@ pub struct RepositoryArgs {
     /// effect
     #[arg(long = "backend-config", value_name = "[BACKEND,]SETTING=VALUE")]
     pub backend_config: Vec<BackendSetting>,
+
+    /// Keep responses of models whose configuration has response_cache in this many bytes of memory, and give them
+    /// again to equal requests. 'local' is the only cache. By default no responses are kept
+    #[arg(long = "cache-config", value_name = "local,size=BYTES")]
+    pub cache_config: Option<CacheSetting>,
+
+    /// Older form of --cache-config=local,size=BYTES; 0 means no cache
+    #[arg(long = "response-cache-byte-size", value_name = "BYTES", hide = true, conflicts_with = "cache_config")]
+    pub response_cache_byte_size: Option<u64>,
 
     /// Use configs/NAME.pbtxt in a model's directory as its configuration, if that file exists
     #[arg(long = "model-config-name", value_name = "NAME", value_parser = config_name)]
@@ -334,6 +343,13 @@ impl ServeArgs {
     /// Returns the largest batch of models that can batch and do not configure it.
     pub fn default_max_batch_size(&self) -> i32 {
         settings::default_max_batch_size(&self.repository.backend_config)
+    }
+
+    /// Returns the size of the response cache in bytes, if there is one.
+    pub fn cache_bytes(&self) -> Option<u64> {
+        let models = &self.repository;
+        let older = models.response_cache_byte_size.filter(|&bytes| bytes > 0);
+        models.cache_config.map(|CacheSetting(bytes)| bytes).or(older)
     }
 
     /// Returns which latencies the metrics include.

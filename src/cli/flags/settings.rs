@@ -1,4 +1,4 @@
-//! Flags of tritonserver whose values are settings: `--backend-config` and `--metrics-config`.
+//! Flags of tritonserver whose values are settings: `--backend-config`, `--cache-config` and `--metrics-config`.
 
 use std::str::FromStr;
 
@@ -51,6 +51,32 @@ pub(super) fn default_max_batch_size(settings: &[BackendSetting]) -> i32 {
         })
     };
     last(true).or_else(|| last(false)).unwrap_or(DEFAULT_MAX_BATCH_SIZE)
+}
+
+/// A value of `--cache-config`: the size of the cache `local` in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSetting(pub u64);
+
+/// The only cache.
+const LOCAL_CACHE: &str = "local";
+
+/// Largest cache in bytes.
+const MAX_CACHE_BYTES: u64 = 1 << 62;
+
+impl FromStr for CacheSetting {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Self, String> {
+        let (cache, setting) = given.split_once(',').unwrap_or((given, ""));
+        if cache != LOCAL_CACHE {
+            return Err(format!("the cache '{cache}' is not supported; expected {LOCAL_CACHE},size=BYTES"));
+        }
+        let Some(("size", size)) = setting.split_once('=') else {
+            return Err(format!("expected {LOCAL_CACHE},size=BYTES"));
+        };
+        let bytes = size.parse().ok().filter(|bytes| (1..=MAX_CACHE_BYTES).contains(bytes));
+        bytes.map(Self).ok_or_else(|| format!("size: expected a number of bytes of at least 1, got '{size}'"))
+    }
 }
 
 /// A value of `--metrics-config`.
@@ -138,6 +164,23 @@ mod tests {
         }
         for given in ["default-max-batch-size=-1", "default-max-batch-size=many", "default-max-batch-size=2147483648"] {
             assert!(size(&[given]).is_err_and(|reason| reason.contains("from 0 to")), "{given}");
+        }
+    }
+
+    #[test]
+    fn the_local_cache_has_a_size_and_others_are_refused_by_name() {
+        let size = |given: &str| given.parse::<CacheSetting>();
+        assert_eq!(size("local,size=1048576"), Ok(CacheSetting(1 << 20)));
+        for given in ["redis,host=redis,port=6379", "redis", "", "size=1"] {
+            let name = given.split(',').next().expect("a first part");
+            let reason = size(given).expect_err("there is only one cache");
+            assert!(reason.contains(&format!("'{name}'")) && reason.contains("local,size=BYTES"), "{given}: {reason}");
+        }
+        for given in ["local", "local,", "local,size", "local,bytes=1", "local,size=1,entries=2"] {
+            assert!(size(given).is_err_and(|reason| reason.contains("expected")), "{given}");
+        }
+        for given in ["local,size=0", "local,size=-1", "local,size=1MB", "local,size=9223372036854775808"] {
+            assert!(size(given).is_err_and(|reason| reason.starts_with("size: ")), "{given}");
         }
     }
 

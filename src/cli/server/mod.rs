@@ -150,6 +150,13 @@ impl Server {
             };
             let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
             let metrics = metrics.with_repository(repository.stats())?.with_traces(tracer.stats())?;
+            let metrics = match repository.response_cache().cloned() {
+                Some(cache) => {
+                    let limit_bytes = cache.limit_bytes();
+                    metrics.with_response_cache(move || cache.bytes(), limit_bytes)?
+                }
+                None => metrics,
+            };
             let metrics = metrics.with_machine(MachineMetrics {
                 cpu: args.http.allow_cpu_metrics,
                 cards: args.http.allow_gpu_metrics.then(|| watched_cards(&pool)).flatten(),

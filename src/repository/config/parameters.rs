@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Keys of `model.yaml` that `ModelConfig` has fields for, or other parameters, with those.
-const ELSEWHERE: [(&str, &str); 17] = [
+const ELSEWHERE: [(&str, &str); 18] = [
     ("name", "the field 'name'"),
     ("backend", "the field 'backend'"),
     ("program", "the field 'default_model_filename'"),
@@ -25,6 +25,7 @@ const ELSEWHERE: [(&str, &str); 17] = [
     ("inputs", "the field 'input', with parameters 'pad.<input>' and 'axes.<input>'"),
     ("outputs", "the field 'output', with parameters 'axes.<output>'"),
     ("decoupled", "the field 'model_transaction_policy'"),
+    ("response_cache", "the field 'response_cache'"),
     ("instance.devices", "the field 'instance_group'"),
     ("instance.count", "the field 'instance_group'"),
     ("sequence_batching", "the field 'sequence_batching', with parameters 'batching.sequences.<key>'"),

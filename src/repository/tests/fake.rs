@@ -216,6 +216,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         load_threads: 4,
         sent_model_bytes: Budget::of(SENT_MODEL_BYTES),
         request_bytes: Budget::of(usize::MAX),
+        response_cache: None,
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct PerVersion {
 impl PerVersion {
     /// Whether it sums durations. Such families are omitted if the counters of latencies are disabled.
     pub(super) fn is_latency(&self) -> bool {
-        self.family.name.ends_with("_duration_us")
+        self.family.name.contains("_duration_")
     }
 }
 
@@ -119,6 +119,26 @@ pub(super) const TOKENS: [PerTokens; 2] = [
         ),
         value: |read| read.padding,
     },
+];
+
+/// The families of one number per version whose responses are cached.
+pub(super) const PER_CACHED: [PerVersion; 4] = [
+    version_counter("nv_cache_num_hits_per_model", "Requests that the response cache answered", |read| {
+        read.stats.inference_stats.cache_hit.count
+    }),
+    version_counter("nv_cache_num_misses_per_model", "Requests that were not in the response cache", |read| {
+        read.stats.inference_stats.cache_miss.count
+    }),
+    version_counter(
+        "nv_cache_hit_duration_per_model",
+        "Time finding responses in the cache, summed, in microseconds",
+        |read| read.stats.inference_stats.cache_hit.ns / NS_PER_US,
+    ),
+    version_counter(
+        "nv_cache_miss_duration_per_model",
+        "Time looking for responses that were not in the cache, and keeping them there, summed, in microseconds",
+        |read| read.stats.inference_stats.cache_miss.ns / NS_PER_US,
+    ),
 ];
 
 /// A family of one number per version of several stages (labels model, version).
@@ -228,14 +248,19 @@ pub(super) const PER_TRACER: [PerTracer; 3] = [
     },
 ];
 
-/// Optional summaries of latencies, in the order of [`RequestTimings`](super::super::RequestTimings).
-pub(super) const SUMMARIES: [Family; 5] = [
+/// Optional summaries of latencies, in the order of [`LatencyReading`](super::super::LatencyReading).
+pub(super) const SUMMARIES: [Family; 7] = [
     summary("nv_inference_request_summary_us", "Time from admission to the answer, in microseconds"),
     summary("nv_inference_queue_summary_us", "Time that requests waited, in microseconds"),
     summary("nv_inference_compute_input_summary_us", "Time gathering inputs, in microseconds"),
     summary("nv_inference_compute_infer_summary_us", "Time running the model, in microseconds"),
     summary("nv_inference_compute_output_summary_us", "Time taking outputs, in microseconds"),
+    summary("nv_cache_hit_summary_us", "Time finding a response in the cache, in microseconds"),
+    summary("nv_cache_miss_summary_us", "Time looking for a response in the cache and keeping it, in microseconds"),
 ];
+
+/// The first of the summaries that only versions whose responses are cached have.
+pub(super) const FIRST_CACHE_SUMMARY: usize = 5;
 
 /// Name of the histogram of first responses, under which models configure their own bounds.
 pub const FIRST_RESPONSE_HISTOGRAM: &str = "nv_inference_first_response_histogram_ms";
@@ -393,6 +418,10 @@ pub(super) const PORTS: [Port; 3] = [
 
 pub(super) const REJECTION_TIME: Family =
     histogram("paternoster_rejection_seconds", "Time from admission to the rejection of rejected requests");
+
+pub(super) const CACHE_BYTES: Family = gauge("paternoster_response_cache_bytes", "Bytes that the response cache takes");
+pub(super) const CACHE_LIMIT: Family =
+    gauge("paternoster_response_cache_bytes_limit", "Most bytes that the response cache may take");
 
 pub(super) const FAILED_SCANS: Family = counter(
     "paternoster_repository_failed_scans_total",

@@ -24,9 +24,10 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, PER_BUDGET,
-        PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
-        REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES, TOKENS, seconds,
+        BATCH_ROWS, CACHE_BYTES, CACHE_LIMIT, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_CACHE_SUMMARY, FIRST_RESPONSE,
+        Family, LOAD_DURATION, META, PER_BUDGET, PER_CACHED, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION,
+        PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
+        TOKENS, seconds,
     },
     machine::MachineCollector,
     samples::{distribution, family_of, label, labels, number, quantiles, single},
@@ -82,6 +83,23 @@ impl Metrics {
         Ok(self)
     }
 
+    /// Adds the bytes that the response cache takes, and those that it may take.
+    ///
+    /// # Errors
+    /// If they have been added already.
+    pub fn with_response_cache(
+        self,
+        bytes: impl Fn() -> u64 + Send + Sync + 'static,
+        limit_bytes: u64,
+    ) -> Result<Self, prometheus::Error> {
+        let descs = [CACHE_BYTES, CACHE_LIMIT].map(|Family { name, help, .. }| {
+            Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())
+        });
+        let descs = descs.into_iter().collect::<Result<_, _>>()?;
+        self.registry.register(Box::new(CacheCollector { bytes: Box::new(bytes), limit_bytes, descs }))?;
+        Ok(self)
+    }
+
     /// Adds the counters of tracing.
     ///
     /// # Errors
@@ -131,7 +149,8 @@ impl fmt::Debug for ServerCollector {
 
 impl ServerCollector {
     fn new(loaded: LoadedVersions, pool: Arc<PoolStats>, budgets: Budgets) -> Result<Self, prometheus::Error> {
-        let per_version = PER_VERSION.iter().map(|one| &one.family).chain(META.iter().map(|one| &one.family));
+        let per_version = PER_VERSION.iter().chain(&PER_CACHED).map(|one| &one.family);
+        let per_version = per_version.chain(META.iter().map(|one| &one.family));
         let per_version = per_version.chain(TOKENS.iter().map(|one| &one.family));
         let per_version = per_version.chain([&LOAD_DURATION]).map(|family| (family, &["model", "version"][..]));
         let per_stage = PER_STAGE.iter().map(|one| &one.family).chain([&STAGE_BATCH_SIZE]);
@@ -166,9 +185,12 @@ impl ServerCollector {
             .collect();
 
         let mut families = Vec::new();
-        for one in &PER_VERSION {
+        let of_all = PER_VERSION.iter().map(|one| (one, false));
+        for (one, is_of_cached) in of_all.chain(PER_CACHED.iter().map(|one| (one, true))) {
             let kind = one.family.kind;
-            let shown = read.iter().filter(|(_, read)| read.latencies.counters || !one.is_latency());
+            let shown = read.iter().filter(|(_, read)| {
+                (read.latencies.counters || !one.is_latency()) && (read.is_cached || !is_of_cached)
+            });
             let samples = shown.map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
             families.push(family_of(&one.family, samples.collect()));
         }
@@ -191,6 +213,9 @@ impl ServerCollector {
         families.push(family_of(&CARD_MEMORY, card_memory.collect()));
         for (at, family) in SUMMARIES.iter().enumerate() {
             let of_family = |(labels, read): &(Vec<LabelPair>, VersionReading)| {
+                if at >= FIRST_CACHE_SUMMARY && !read.is_cached {
+                    return None;
+                }
                 read.latencies.summaries.get(at).map(|read| quantiles(labels, read))
             };
             families.push(family_of(family, read.iter().filter_map(of_family).collect()));
@@ -272,6 +297,23 @@ impl Collector for RepositoryCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         vec![single(&FAILED_SCANS, self.stats.failed_scans.load(Ordering::Relaxed) as f64)]
+    }
+}
+
+/// Reads the size of the response cache when metrics are collected.
+struct CacheCollector {
+    bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+    limit_bytes: u64,
+    descs: Vec<Desc>,
+}
+
+impl Collector for CacheCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        vec![single(&CACHE_BYTES, (self.bytes)() as f64), single(&CACHE_LIMIT, self.limit_bytes as f64)]
     }
 }
 

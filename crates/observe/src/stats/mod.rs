@@ -42,6 +42,8 @@ pub struct ModelStats {
     /// Duration of the load; unset until it has ended.
     load_ns: OnceLock<u64>,
     card_memory: Mutex<Vec<CardMemory>>,
+    /// Set for a version whose responses are cached.
+    is_cached: OnceLock<()>,
 }
 
 /// What a version has reserved of a card's memory.
@@ -98,6 +100,8 @@ pub struct VersionReading {
     pub load_ns: Option<u64>,
     /// What it has reserved on each of its cards.
     pub card_memory: Vec<CardMemory>,
+    /// Whether its responses are cached.
+    pub is_cached: bool,
 }
 
 impl Default for ModelStats {
@@ -133,6 +137,7 @@ impl ModelStats {
             latencies: OnceLock::new(),
             load_ns: OnceLock::new(),
             card_memory: Mutex::default(),
+            is_cached: OnceLock::new(),
         }
     }
 
@@ -146,6 +151,11 @@ impl ModelStats {
     /// Enables latency metrics. Only the first call has an effect.
     pub fn keep_latencies(&self, latencies: VersionLatencies) {
         let _ = self.latencies.set(latencies);
+    }
+
+    /// Marks a version whose responses are cached: it has metrics of the cache.
+    pub fn keep_cache_counts(&self) {
+        let _ = self.is_cached.set(());
     }
 
     /// Records the duration of the load. Only the first call has an effect.
@@ -197,6 +207,33 @@ impl ModelStats {
         requests.compute_input.add(compute.compute_input_ns);
         requests.compute_infer.add(compute.compute_infer_ns);
         requests.compute_output.add(compute.compute_output_ns);
+    }
+
+    /// Records a request that the cache answered after `total_ns`, of which finding the response took `looked_up_ns`.
+    /// As in Triton, its rows do not count: they were not computed.
+    pub fn cache_hit(&self, total_ns: u64, looked_up_ns: u64) {
+        if let Some(latencies) = self.latencies.get() {
+            latencies.cache_hit(Instant::now(), total_ns, looked_up_ns);
+        }
+        let mut totals = self.totals.lock();
+        totals.request_duration.record(total_ns);
+        totals.queue_duration.record(0);
+        let requests = &mut totals.stats.inference_stats;
+        requests.success.add(total_ns);
+        requests.queue.add(0);
+        requests.cache_hit.add(looked_up_ns);
+    }
+
+    /// Records that an answered request was not in the cache, and now is: that took `ns`. As in Triton, its total time
+    /// grows by that.
+    pub fn cache_miss(&self, ns: u64) {
+        if let Some(latencies) = self.latencies.get() {
+            latencies.cache_miss(Instant::now(), ns);
+        }
+        let mut totals = self.totals.lock();
+        let requests = &mut totals.stats.inference_stats;
+        requests.success.ns += ns;
+        requests.cache_miss.add(ns);
     }
 
     /// Records a request that failed after `total_ns`.
@@ -294,6 +331,7 @@ impl ModelStats {
             meta: *self.meta.lock(),
             load_ns: self.load_ns.get().copied(),
             card_memory: self.card_memory(),
+            is_cached: self.is_cached.get().is_some(),
             latencies: self.latencies.get().map(|latencies| latencies.reading(Instant::now())).unwrap_or_default(),
         }
     }

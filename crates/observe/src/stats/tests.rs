@@ -29,6 +29,25 @@ fn requests_count_once_rows_count_all_and_executions_by_size() {
 }
 
 #[test]
+fn a_hit_is_a_success_that_computed_nothing_and_a_miss_adds_its_time() {
+    let stats = ModelStats::new(4);
+    stats.execution(2, &EXECUTION);
+    stats.success(2, &REQUEST);
+    stats.cache_miss(7);
+    let missed = stats.snapshot();
+    stats.cache_hit(30, 10);
+
+    let read = stats.snapshot();
+    assert_eq!((read.inference_count, read.execution_count), (2, 1));
+    assert_eq!(missed.inference_stats.success, Tally { count: 1, ns: 107 });
+    assert_eq!(read.inference_stats.success, Tally { count: 2, ns: 137 });
+    assert_eq!(read.inference_stats.queue, Tally { count: 2, ns: 20 });
+    assert_eq!(read.inference_stats.compute_infer, Tally { count: 1, ns: 50 });
+    assert_eq!(read.inference_stats.cache_hit, Tally { count: 1, ns: 10 });
+    assert_eq!(read.inference_stats.cache_miss, Tally { count: 1, ns: 7 });
+}
+
+#[test]
 fn one_execution_of_several_requests_counts_once() {
     let stats = ModelStats::new(8);
     stats.execution(3, &EXECUTION);

@@ -70,6 +70,13 @@ pub struct Hint {
     pub text: String,
 }
 
+impl Hint {
+    /// Of a model that asks for a response cache on a server that has none.
+    pub fn without_cache() -> Self {
+        Self { key: "response_cache".to_owned(), text: "the server has no cache (--cache-config)".to_owned() }
+    }
+}
+
 /// Checks that the server supports everything that a configuration asks for. Call it before completion.
 ///
 /// # Errors
@@ -123,8 +130,9 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
     for (applies, what) in
         [(model_config::sequence_batching(config).is_some(), "sequence_batching"), (decoupled, "a decoupled model")]
     {
-        let message = format!("a response cache does not go with {what}");
-        origin.refuse_if(has_cache(config) && applies, "response_cache", message)?;
+        if applies {
+            no_cache(config, what, origin)?;
+        }
     }
     Ok(())
 }
@@ -137,6 +145,14 @@ fn instead_of(backend: &str) -> &'static str {
         }
         _ => "export the model to ONNX (docs/moving-from-triton.md)",
     }
+}
+
+/// Refuses a response cache in a model whose responses cannot be cached.
+///
+/// # Errors
+/// If the configuration asks for one.
+pub fn no_cache(config: &pb::ModelConfig, what: &str, origin: &Origin) -> Result<(), ConfigError> {
+    origin.refuse_if(has_cache(config), "response_cache", format!("a response cache does not go with {what}"))
 }
 
 /// Refuses metric controls that lack a part, as Triton does.
@@ -157,7 +173,8 @@ fn metrics(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError>
     Ok(())
 }
 
-fn has_cache(config: &pb::ModelConfig) -> bool {
+/// Whether a configuration asks for a response cache.
+pub fn has_cache(config: &pb::ModelConfig) -> bool {
     config.response_cache.as_ref().is_some_and(|cache| cache.enable)
 }
 
@@ -175,9 +192,6 @@ pub fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
     let mut families = metrics.filter_map(|control| control.metric_identifier.as_ref());
     if families.any(|metric| metric.family != FIRST_RESPONSE_HISTOGRAM) {
         found.push(hint("model_metrics", "only the histogram of first responses takes buckets"));
-    }
-    if has_cache(config) {
-        found.push(hint("response_cache", "responses are not cached"));
     }
     for (number, group) in config.instance_group.iter().enumerate() {
         let path = format!("instance_group[{number}]");

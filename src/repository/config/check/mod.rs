@@ -12,7 +12,7 @@ mod tensors;
 use super::{ConfigError, Origin, settings::Settings};
 use crate::onnx::Signature;
 
-pub use features::{Hint, hints, supported};
+pub use features::{Hint, has_cache, hints, no_cache, supported};
 
 /// Checks that a completed configuration contradicts neither itself nor the graph, if there is one.
 ///

@@ -139,7 +139,6 @@ fn hints_are_listed_and_nothing_else() {
         "instance_group[0].rate_limiter",
         "instance_group[0].host_policy",
         "optimization.graph",
-        "response_cache",
         "parameters[intra_op_thread_count]",
     ];
     assert_eq!(keys, expected);

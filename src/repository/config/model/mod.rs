@@ -53,6 +53,8 @@ pub struct Model {
     pub instance: Option<Instance>,
     /// Whether a request may have any number of responses.
     pub decoupled: Option<bool>,
+    /// Whether responses are kept and given again to equal requests, if the server has a cache (`--cache-config`).
+    pub response_cache: Option<bool>,
     /// Where the model is cut: `auto`, a number of stages, or the tensors to cut at.
     pub stages: Option<Stages>,
     /// Exits: where rows leave before the last stage.

@@ -75,6 +75,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         default_model_filename: model.program.unwrap_or_default(),
         version_policy: model.version_policy.map(versions),
         model_transaction_policy: model.decoupled.map(|decoupled| pb::ModelTransactionPolicy { decoupled }),
+        response_cache: model.response_cache.map(|enable| pb::ModelResponseCache { enable }),
         ..Default::default()
     };
     // Each request of a model of cells unfolds by itself, as a batch of one.
