@@ -114,6 +114,9 @@ fn linked() -> &'static Path {
 
 /// Builds the library as this program was built. Cargo decides whether there is anything to do, so an outdated library
 /// is never used. `cargo test` has released its lock on the target folder by the time tests run.
+///
+/// It is built in the workspace, whose `cargo test` has compiled it. In this crate alone, its dependencies would have
+/// other features, and most of them would be compiled once more.
 fn built() -> PathBuf {
     let program = env::current_exe().expect("the test's own program");
     let profile = program.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
@@ -135,7 +138,7 @@ fn built() -> PathBuf {
         .args(["build", "--example", "fake_cuda", "--profile", name, "--target-dir"])
         .arg(target)
         .arg("--manifest-path")
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "the stand-in does not build:\n{}", String::from_utf8_lossy(&output.stderr));
