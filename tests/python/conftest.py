@@ -100,7 +100,8 @@ def stand_in(tmp_path_factory):
         (folder / name).symlink_to(examples / "libfake_cuda.so")
     return {
         "LD_LIBRARY_PATH": str(folder),
-        "FAKE_CUDA_CACHE": str(examples / "fake_cuda_kernels"),
+        # Kernels that tests in Rust have compiled are not compiled again.
+        "FAKE_CUDA_CACHE": str(examples / "fake_cuda_links" / "kernels"),
         "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=65536",
         "XDG_CACHE_HOME": str(folder),
     }
