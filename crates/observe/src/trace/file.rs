@@ -49,6 +49,8 @@ pub(super) struct TraceFiles {
     /// Bytes waiting to be written.
     waiting: Arc<AtomicUsize>,
     stats: Arc<TraceStats>,
+    /// How long a flush waits for room in the queue, and then for the writer.
+    patience: Duration,
 }
 
 impl TraceFiles {
@@ -63,7 +65,7 @@ impl TraceFiles {
         let (counted, written) = (Arc::clone(&stats), Arc::clone(&waiting));
         let thread = Builder::new().name("paternoster-traces".to_owned());
         thread.spawn(move || writer.run(&received, &written, &counted))?;
-        Ok(Self { orders, waiting, stats })
+        Ok(Self { orders, waiting, stats, patience: LAST_WRITES })
     }
 
     /// Queues a trace; drops it if too many are waiting.
@@ -79,11 +81,11 @@ impl TraceFiles {
         }
     }
 
-    /// Returns once all previous traces are written or have failed, or after [`LAST_WRITES`] if the disk hangs.
+    /// Returns once all previous traces are written or have failed, or gives up if the disk hangs.
     pub(super) fn flush(&self) {
         let (done, is_done) = bounded(1);
-        if self.orders.send_timeout(Order::Flush(done), LAST_WRITES).is_ok() {
-            let _ = is_done.recv_timeout(LAST_WRITES);
+        if self.orders.send_timeout(Order::Flush(done), self.patience).is_ok() {
+            let _ = is_done.recv_timeout(self.patience);
         }
     }
 }
@@ -327,6 +329,22 @@ mod tests {
             let read: Vec<serde_json::Value> = serde_json::from_str(&disk.text()).expect("it is JSON");
             assert_eq!(read.len(), written + 1, "what comes later takes the place of what was lost");
         }
+    }
+
+    /// If a flush waited for such a disk, this test would not end.
+    #[test]
+    fn a_disk_that_hangs_is_given_up() {
+        let (orders, received) = bounded(1);
+        let (waiting, stats) = (Arc::default(), Arc::new(TraceStats::default()));
+        let files = TraceFiles { orders, waiting, stats: Arc::clone(&stats), patience: Duration::from_millis(1) };
+        files.flush();
+        assert!(matches!(received.try_recv(), Ok(Order::Flush(_))), "there was room to ask, and no answer");
+        files.write(b"{}".to_vec(), 0);
+        files.flush();
+        drop(files);
+        assert!(matches!(received.try_recv(), Ok(Order::Write { .. })), "the queue was full");
+        assert!(received.recv().is_err(), "nothing follows it");
+        assert_eq!(stats.dropped_traces(), 0, "what waits is not counted as lost");
     }
 
     #[test]
