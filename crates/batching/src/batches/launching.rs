@@ -64,6 +64,7 @@ impl Batches {
             self.release_leases(context.now);
         }
         let rows = self.board(context, sub_queue, selection);
+        debug_assert!(!rows.is_empty(), "the policy forms a batch of no requests");
         let boarded: u32 = rows.iter().map(|span| span.rows.count).sum();
         let version = &mut *context.version;
         if boarded < version.max_rows && version.others_wait(sub_queue) {

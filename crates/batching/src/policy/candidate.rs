@@ -136,6 +136,9 @@ impl Gainers {
             entry.iter(view.ledger).next()
         };
         let first = &view.ledger[first?];
+        // Requests whose queue timeout has passed wait in the order of their timeouts, and here in that of arrival. The
+        // batch must have room for the one that is first here.
+        let first = &view.ledger[by_length.of(sub_queue, &first.lengths).next()?.4];
         let mut sides = [ByLength::shorter, ByLength::longer].map(|next| Side::new(next, &first.lengths));
         if sides.iter().all(|side| side.peek(by_length, sub_queue).is_none()) {
             return None;

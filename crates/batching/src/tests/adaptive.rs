@@ -4,7 +4,7 @@ use super::{
     pool::{DynamicBatching, arrival, window},
     timeline::{Timeline, UNIT, rows_of, staged},
 };
-use crate::{AdaptiveKnobs, Arrival, Knobs, Ns, Policy, Task};
+use crate::{AdaptiveKnobs, Arrival, Knobs, Ns, Policy, QueueKnobs, QueueingKnobs, Task, TimeoutAction};
 
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000 * MS;
@@ -127,4 +127,25 @@ fn at_a_steady_rate_a_batch_runs_about_as_long_as_the_next_is_collected() {
     assert_eq!(sizes_between(&server, SECOND, 2 * SECOND), [3, 4]);
     let latest = server.latencies()[250..].iter().copied().max();
     assert_eq!(latest, Some(27 * MS), "it comes as three have just gone, for 13 ms, and goes among four");
+}
+
+/// Requests of the same lengths whose queue timeouts have passed wait in the order of these, not in that of arrival.
+#[test]
+fn of_requests_whose_timeouts_have_passed_one_boards_whose_rows_are_more_than_preferred() {
+    let delay =
+        QueueKnobs { timeout_action: TimeoutAction::Delay, allow_timeout_override: true, ..QueueKnobs::default() };
+    let queueing = QueueingKnobs { default_queue: delay, ..QueueingKnobs::default() };
+    let policy = Policy::Adaptive(AdaptiveKnobs::default());
+    let known = [1, 2, 3, 4].map(|rows| (rows, MS * Ns::from(rows)));
+    // One row meets it, two do not.
+    let objective_ns = Some(3 * MS / 2);
+    let knobs = Knobs { queueing, objective_ns, ..staged(policy, 1, 4, &known) };
+    let mut server = Timeline::new([knobs], |task| MS * Ns::from(rows_of(task)));
+    for (req, rows, length, board_by) in [(1, 3, 8, 50), (2, 1, 8, 40), (3, 2, 16, 60)] {
+        let (lengths, board_by) = ([length].into_iter().collect(), Some(board_by * SECOND));
+        server.sends(req * 10 * SECOND, Arrival { rows, lengths, board_by, ..arrival(req) });
+    }
+    server.lane_up(100 * SECOND, 0);
+    server.run_out();
+    assert_eq!(server.sizes(), [3, 1, 2]);
 }
