@@ -32,6 +32,15 @@ impl ExpectedTimes {
         known.store(next, Ordering::Relaxed);
     }
 
+    /// Lowers all times, after a request was rejected because of them: the steps behind the rejection teach nothing, and
+    /// would reject all further requests if a single run had once been slow.
+    pub(crate) fn doubt(&self) {
+        for known in &self.0 {
+            let lower = known.load(Ordering::Relaxed) / (AVERAGED + 1) * AVERAGED;
+            known.store(lower, Ordering::Relaxed);
+        }
+    }
+
     /// Returns by step: the time of the longest path of steps behind it.
     pub(crate) fn after(&self, graph: &Graph, order: &[usize]) -> Vec<Duration> {
         let mut after = vec![Duration::ZERO; self.0.len()];

@@ -37,7 +37,7 @@ pub(crate) fn once(
 ) -> impl Future<Output = Result<Response, InferError>> + Send {
     let (mut run, state) = Run::begin(pipeline, request, Sink::Once(None));
     async move {
-        let outcome = run.drive(state).await;
+        let outcome = run.finish(state).await;
         let Run { sink, observed, .. } = run;
         let response = match (outcome, sink) {
             (Err(error), _) => Err(error),
@@ -62,7 +62,7 @@ pub(crate) fn many(
 ) -> impl Future<Output = Result<(), InferError>> + Send {
     let (mut run, state) = Run::begin(pipeline, request, Sink::Many(sender, backlog));
     async move {
-        let outcome = run.drive(state).await;
+        let outcome = run.finish(state).await;
         run.observed.ended(end_of(outcome.as_ref().err()));
         outcome
     }
@@ -190,6 +190,14 @@ impl Run {
         let run =
             Self { pipeline, rows, priority, queue_timeout, deadline, needed_after, sequence, room, observed, sink };
         (run, state)
+    }
+
+    async fn finish(&mut self, state: State) -> Result<(), InferError> {
+        let outcome = self.drive(state).await;
+        if outcome == Err(InferError::Late) {
+            self.pipeline.expected.doubt();
+        }
+        outcome
     }
 
     /// Runs what is left of a request. A decoupled step runs once all others that can have run; what follows it runs

@@ -130,6 +130,19 @@ async fn a_first_step_that_rejects_late_requests_counts_what_the_second_needs() 
 }
 
 #[tokio::test]
+async fn one_slow_run_does_not_reject_requests_for_ever() {
+    let pipeline = pipeline(rejecting(), Echo(None));
+    pipeline.submit(request(None)).await.expect("the first step's time is known then");
+    pipeline.expected.learn(1, 100 * HOUR_NS);
+    let mut rejected = 0;
+    while pipeline.submit(request(Some(Instant::now() + FOREVER))).await.err() == Some(InferError::Late) {
+        rejected += 1;
+        assert!(rejected < 100, "what it expects of the second step stays");
+    }
+    assert!(rejected > 0);
+}
+
+#[tokio::test]
 async fn what_later_steps_need_never_ends_a_request_early() {
     let (open, gate) = mpsc::channel();
     let pipeline = pipeline(Knobs::default(), Echo(Some(Mutex::new(gate))));
