@@ -70,11 +70,11 @@ def test_beside_a_peer_every_server_answers_what_the_peer_does(compare, peer, tm
         assert f"\n{fact}" in printed, fact
     named = told.split("'")[1]
     rows = table(files[0])
-    check(rows, {"identity": [named, "as it comes"], "lstm, closed-22": [named, "as it comes", "inputs ahead"]})
+    check(rows, {"identity": [named, "as it comes"], "lstm, closed-22": [named, "as it comes", "as exported", "inputs ahead"]})
     assert {row["machine"] for row in rows} != {""}
     assert f"| requests | in flight | {named}: requests/s" in printed and f"| as it comes / {BARE} |" in printed and f"| {BESIDE} / {BARE} |" in printed and "no peer" not in printed
     drawn = files[1].read_text()
-    for word in ("identity", "closed-22", "1 in flight", "4 in flight", "as it comes", "inputs ahead", named, "1.00", "0"):
+    for word in ("identity", "closed-22", "1 in flight", "4 in flight", "as it comes", "as exported", "inputs ahead", named, "1.00", "0"):
         assert f">{word}<" in drawn, word
 
 

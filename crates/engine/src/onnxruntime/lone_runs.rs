@@ -9,15 +9,20 @@ use parking_lot::Mutex;
 /// Runs of a size before the calling thread is tried.
 const FIRST_TRY: u32 = 16;
 /// While the calling thread is preferred, one of this many runs tries all threads.
-const RETRY: u32 = 64;
+const RETRY: u32 = 32;
 /// All threads count as slowed by other work when they take this many times as long as they did.
 const SLOWED: f32 = 1.5;
+/// The calling thread is preferred where it takes at most this share of the time of all threads.
+const FASTER: f32 = 0.85;
 /// Runs whose shortest time is the first estimate: the first of them also warm up caches and allocate memory.
 const FIRST: u32 = 3;
 /// Weight of a further run in the estimate.
 const WEIGHT: f32 = 0.25;
-/// Sizes are told apart by powers of two, up to this one.
-const SIZES: usize = 40;
+/// Share of the estimate by which a run changes it at most, so that no single slow run turns a preference.
+const STEP: f32 = 0.1;
+/// Sizes are told apart by quarters of powers of two, up to this power.
+const QUARTERS: usize = 4;
+const POWERS: usize = 40;
 
 /// Which threads a run takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +34,7 @@ pub(super) enum Threads {
 
 /// The times of runs that were alone, by the size of their inputs.
 #[derive(Debug)]
-pub(super) struct LoneRuns([Mutex<Size>; SIZES]);
+pub(super) struct LoneRuns(Box<[Mutex<Size>]>);
 
 /// What is known of runs of about one size.
 #[derive(Debug, Default)]
@@ -51,7 +56,7 @@ struct Estimate {
 
 impl Default for LoneRuns {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| Mutex::default()))
+        Self((0..POWERS * QUARTERS).map(|_| Mutex::default()).collect())
     }
 }
 
@@ -70,7 +75,11 @@ impl LoneRuns {
     }
 
     fn of(&self, bytes: usize) -> &Mutex<Size> {
-        &self.0[(usize::BITS - bytes.leading_zeros()).min(SIZES as u32 - 1) as usize]
+        let bytes = bytes.max(1);
+        let power = bytes.ilog2() as usize;
+        // The two bits behind the highest one.
+        let quarter = ((bytes as u128 * QUARTERS as u128) >> power) as usize % QUARTERS;
+        &self.0[(power * QUARTERS + quarter).min(self.0.len() - 1)]
     }
 }
 
@@ -82,8 +91,8 @@ impl Size {
         let threads = match self.one.known() {
             _ if !one_is_ready => Threads::All,
             None if self.runs >= FIRST_TRY || is_slowed => Threads::One,
-            Some(one) if one < all && self.runs < RETRY => Threads::One,
-            Some(one) if one < all => {
+            Some(one) if one < FASTER * all && self.runs < RETRY => Threads::One,
+            Some(one) if one < FASTER * all => {
                 self.runs = 0;
                 Threads::All
             }
@@ -113,7 +122,7 @@ impl Estimate {
         self.ns = match self.runs {
             0 => ns,
             1..FIRST => self.ns.min(ns),
-            _ => self.ns + WEIGHT * (ns - self.ns),
+            _ => self.ns + (WEIGHT * (ns - self.ns)).clamp(-STEP * self.ns, STEP * self.ns),
         };
         self.runs = self.runs.saturating_add(1);
     }
@@ -147,11 +156,21 @@ mod tests {
         let runs = LoneRuns::default();
         run(&runs, 100, false, (20, 30));
         assert!(!runs.choose(BYTES, false).1);
-        run(&runs, 10, false, (100, 30));
+        run(&runs, 30, false, (100, 30));
         assert_eq!(runs.choose(BYTES, false), (Threads::All, true), "it is worth preparing");
-        assert!(run(&runs, 640, true, (100, 30)) >= 620);
-        run(&runs, 10 * RETRY as usize, true, (20, 30));
+        assert!(run(&runs, 640, true, (100, 30)) >= 610);
+        run(&runs, 30 * RETRY as usize, true, (20, 30));
         assert_eq!(run(&runs, 1000, true, (20, 30)), 0, "the cores are free again");
+    }
+
+    #[test]
+    fn a_few_slow_runs_turn_no_preference() {
+        let runs = LoneRuns::default();
+        run(&runs, 100, true, (20, 30));
+        for _ in 0..50 {
+            assert_eq!(run(&runs, 2, true, (900, 30)), 0);
+            assert_eq!(run(&runs, 20, true, (20, 30)), 0);
+        }
     }
 
     #[test]
@@ -159,7 +178,8 @@ mod tests {
         let runs = LoneRuns::default();
         run(&runs, 100, true, (30, 20));
         assert_eq!(runs.choose(BYTES, true).0, Threads::One);
-        for bytes in [0, 1, 50, 200, usize::MAX] {
+        assert_eq!(runs.choose(BYTES + 1, true).0, Threads::One, "about as large");
+        for bytes in [0, 1, 50, BYTES * 4 / 5, BYTES * 5 / 4, 200, usize::MAX] {
             assert_eq!(runs.choose(bytes, true).0, Threads::All, "{bytes}");
         }
     }
