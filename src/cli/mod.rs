@@ -11,6 +11,8 @@ mod completions;
 mod cuda;
 mod flags;
 mod hooks;
+#[cfg(feature = "text")]
+mod import;
 pub mod inspect;
 mod limits;
 pub mod model_args;
@@ -73,6 +75,9 @@ enum Command {
     Profile(profile::ProfileArgs),
     /// Show where a model would be cut into stages
     Slice(slice::SliceArgs),
+    /// Write a model directory from one of Hugging Face or sentence-transformers
+    #[cfg(feature = "text")]
+    Import(import::ImportArgs),
     /// Show what a model's operators become on a CUDA card
     Inspect(inspect::InspectArgs),
     /// Open one model that the server sends on standard input
@@ -92,6 +97,8 @@ pub fn main() -> ExitCode {
         Ok(Command::Serve(args)) => serve::run(*args),
         Ok(Command::Profile(args)) => exit_code(profile::run(&args)),
         Ok(Command::Slice(args)) => exit_code(slice::run(&args)),
+        #[cfg(feature = "text")]
+        Ok(Command::Import(args)) => exit_code(import::run(&args)),
         Ok(Command::Inspect(args)) => exit_code(inspect::run(&args)),
         Ok(Command::Tool(tool)) => tool.run(),
         Ok(Command::OpenAlone) => repository::open_alone(),

@@ -4,7 +4,8 @@
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
 //! `polling` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
-//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. The [`Loader`] compiles and
+//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. `importing` writes a model
+//! directory. The [`Loader`] compiles and
 //! starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool. This module must not know
 //! the wire protocol or how requests are batched.
 
@@ -22,6 +23,8 @@ mod dependencies;
 mod directory;
 mod error;
 mod gates;
+#[cfg(feature = "text")]
+mod importing;
 mod isolation;
 mod loader;
 mod mapped;
@@ -56,6 +59,8 @@ pub use config::policies::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use error::{ControlError, ResolveError, StartError};
+#[cfg(feature = "text")]
+pub use importing::{Imported, import};
 pub use isolation::{Isolation, IsolationScope, open_alone};
 pub use loader::{CellProgram, EngineKind, HeldProgram, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};

@@ -1,6 +1,8 @@
 //! Models that take texts: their tokenizer, and the steps around their program.
 
 use std::{
+    cell::RefCell,
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -11,10 +13,11 @@ use super::{
         model::{PipelineStep, PoolStep, PoolingName, Side, Text, TextTask, TokenizeStep},
         model_config::datatype_to_pb,
         pb,
-        values::{NonEmptyText, stays_inside},
+        values::{NonEmptyText, PartName, stays_inside},
     },
 };
 use crate::{
+    batching::knob::Whole,
     executor::ModelHandle,
     model::{DataType, ModelSpec, TensorSpec, text},
     pipeline::{BuiltIn, Graph, Pipeline, PipelineOptions, Port, Runs, Servable, Step},
@@ -28,7 +31,7 @@ use crate::{
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Where exports put the program of a model that has no version directories.
-const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
+pub(super) const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 
 /// Most tokens of a text in a pipeline that does not say so.
 const DEFAULT_MAX_TOKENS: usize = 512;
@@ -58,6 +61,17 @@ pub(super) struct TextModel {
     layout: Layout,
     tokenizer: Arc<TextTokenizer>,
     output: Option<String>,
+    /// The files that were read, by their paths from the model's directory.
+    files: Vec<String>,
+}
+
+/// What a model of texts needs of its program.
+struct Fitted {
+    /// The inputs that the tokenizer gives.
+    inputs: Vec<Port>,
+    /// The output that the task needs.
+    states: TensorSpec,
+    tokenize: Arc<Tokenize>,
 }
 
 impl TextModel {
@@ -66,9 +80,14 @@ impl TextModel {
     /// # Errors
     /// Names the file that is missing or cannot be followed.
     pub(super) fn read(directory: &Path, section: &Text) -> Result<Self, String> {
+        let files = RefCell::default();
         let file = |name: &str| {
             let path = directory.join(name);
-            path.is_file().then(|| read_up_to(&path, MAX_DESCRIPTION_BYTES)).transpose()
+            if !path.is_file() {
+                return Ok(None);
+            }
+            Vec::push(&mut files.borrow_mut(), name.to_owned());
+            read_up_to(&path, MAX_DESCRIPTION_BYTES).map(Some)
         };
         let mut layout = hugging_face(&file).map_err(|fault| fault.to_string())?;
         override_layout(&mut layout, section)?;
@@ -80,7 +99,19 @@ impl TextModel {
         };
         let tokenizer = tokenizer(directory, section.tokenizer.as_ref(), options)?;
         let output = section.output.as_ref().map(|name| name.0.clone());
-        Ok(Self { layout, tokenizer, output })
+        let mut files = files.into_inner();
+        files.push(section.tokenizer.as_ref().map_or(TOKENIZER, |name| &name.0).to_owned());
+        Ok(Self { layout, tokenizer, output, files })
+    }
+
+    /// Returns what the files and the configuration say.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Returns the files that were read, by their paths from the model's directory.
+    pub(super) fn files(&self) -> &[String] {
+        &self.files
     }
 
     /// Returns the token that texts are padded with.
@@ -115,20 +146,17 @@ impl TextModel {
         options: PipelineOptions,
     ) -> Result<(Pipeline, pb::ModelConfig), String> {
         let inner = Arc::clone(handle.spec());
-        if !inner.has_batch_axis() {
-            return Err("a model that takes texts needs a batch axis, and max_batch_size is 0".to_owned());
-        }
-        let states = self.states_of(&inner)?;
-        let tokenize = self.tokenize(&inner)?;
+        let Fitted { inputs: ports, states, tokenize } = self.fit(&inner)?;
         let mut steps = vec![
             step(Runs::BuiltIn(tokenize.clone()), same(tokenize.inputs()), same(tokenize.outputs())),
-            step(Runs::Own(Servable::Model(handle)), ports_of(&inner)?, vec![port(&states.name, STATES)]),
+            step(Runs::Own(Servable::Model(handle)), ports, vec![port(&states.name, STATES)]),
         ];
         let mut inputs = tokenize.inputs().to_vec();
         let count = find(tokenize.outputs(), text::TOKEN_COUNT);
         let mut outputs = match &self.layout.task {
             Task::Embed { pooling, normalize } => {
-                let pool = pool(&states, *pooling, *normalize)?;
+                let pooling = pooling_over(&states, *pooling);
+                let pool = Pool::new(PoolOptions { pooling, normalize: *normalize, datatype: states.datatype });
                 let mut from = same(pool.inputs());
                 from.iter_mut().filter(|port| port.port == STATES).for_each(|port| {
                     STATES.clone_into(&mut port.tensor);
@@ -139,12 +167,6 @@ impl TextModel {
                 outputs
             }
             Task::Classify { labels } | Task::ClassifyTokens { labels } => {
-                let is_by_token = matches!(self.layout.task, Task::ClassifyTokens { .. });
-                if states.dims.len() != 1 + usize::from(is_by_token) {
-                    let (name, dims) = (&states.name, &states.dims[..]);
-                    let wanted = if is_by_token { "classes of each token" } else { "classes of a text" };
-                    return Err(format!("expected {wanted} in output '{name}', but its dims are {dims:?}"));
-                }
                 if let Some(port) = steps[1].outputs.first_mut() {
                     text::LOGITS.clone_into(&mut port.tensor);
                 }
@@ -178,6 +200,67 @@ impl TextModel {
         Ok((pipeline, config))
     }
 
+    /// Finds what the task needs in a program.
+    ///
+    /// # Errors
+    /// If the program has no output for the task, or an input that a tokenizer does not give.
+    fn fit(&self, inner: &ModelSpec) -> Result<Fitted, String> {
+        if !inner.has_batch_axis() {
+            return Err("a model that takes texts needs a batch axis, and max_batch_size is 0".to_owned());
+        }
+        let states = self.states_of(inner)?;
+        let (name, dims) = (&states.name, &states.dims[..]);
+        match &self.layout.task {
+            Task::Embed { .. } if !matches!(dims, [_] | [_, _]) => {
+                return Err(format!(
+                    "expected the states of tokens or a vector in output '{name}', but its dims are {dims:?}"
+                ));
+            }
+            Task::Embed { .. } if !is_float(states.datatype) => {
+                return Err(format!("expected floats in output '{name}', but found {}", states.datatype));
+            }
+            Task::Classify { .. } if dims.len() != 1 => {
+                return Err(format!("expected classes of a text in output '{name}', but its dims are {dims:?}"));
+            }
+            Task::ClassifyTokens { .. } if dims.len() != 2 => {
+                return Err(format!("expected classes of each token in output '{name}', but its dims are {dims:?}"));
+            }
+            _ => {}
+        }
+        Ok(Fitted { inputs: ports_of(inner)?, tokenize: self.tokenize(inner)?, states })
+    }
+
+    /// Returns the section of the configuration that says the same as the files, for a program.
+    ///
+    /// # Errors
+    /// As [`Self::around`].
+    pub(super) fn section(&self, inner: &ModelSpec) -> Result<Text, String> {
+        let Layout { task, max_tokens, truncate, prompts, default_prompt, .. } = &self.layout;
+        let states = self.fit(inner)?.states;
+        let (task, pooling, normalize) = match task {
+            Task::Embed { pooling, normalize } => {
+                (TextTask::Embed, Some(name_of(pooling_over(&states, *pooling))), Some(*normalize))
+            }
+            Task::Classify { .. } => (TextTask::Classify, None, None),
+            Task::ClassifyTokens { .. } => (TextTask::ClassifyTokens, None, None),
+        };
+        let named = |name: &String| PartName::try_from(name.clone()).ok();
+        let of_prompts = prompts.iter().map(|(name, prompt)| Some((named(name)?, prompt.clone())));
+        // Names that the configuration cannot have stay in the file that has them.
+        let of_prompts: Option<BTreeMap<PartName, String>> = of_prompts.collect();
+        Ok(Text {
+            task: Some(task),
+            output: NonEmptyText::try_from(states.name).ok(),
+            max_tokens: u32::try_from(*max_tokens).ok().map(Whole),
+            truncate: Some(if *truncate == Truncate::Left { Side::Left } else { Side::Right }),
+            pooling,
+            normalize,
+            default_prompt: default_prompt.as_ref().filter(|_| of_prompts.is_some()).and_then(named),
+            prompts: of_prompts.filter(|prompts| !prompts.is_empty()),
+            ..Text::default()
+        })
+    }
+
     fn tokenize(&self, inner: &ModelSpec) -> Result<Arc<Tokenize>, String> {
         let ids = inner.inputs.iter().find(|spec| tensor_of(&spec.name) == Some(output::IDS));
         let ids = ids.ok_or_else(|| "the program has no input 'input_ids'".to_owned())?;
@@ -195,14 +278,23 @@ impl TextModel {
             Task::Embed { .. } => &["sentence_embedding", "last_hidden_state", "token_embeddings"],
             Task::Classify { .. } | Task::ClassifyTokens { .. } => &[text::LOGITS],
         };
+        let names: Vec<String> = inner.outputs.iter().map(|spec| format!("'{}'", spec.name)).collect();
         let named = match &self.output {
             Some(name) => inner.outputs.iter().find(|spec| spec.name == *name),
             None => {
-                let usual = usual.iter().find_map(|name| inner.outputs.iter().find(|spec| spec.name == *name));
-                usual.or(inner.outputs.first())
+                let found = usual.iter().find_map(|name| inner.outputs.iter().find(|spec| spec.name == *name));
+                if let (None, Some(architecture)) = (found, &self.layout.other_architecture) {
+                    return Err(format!(
+                        "the architecture '{architecture}' in config.json is neither for vectors nor for classes, and \
+                         the program has no output '{}'; its outputs are {}; if it is for either, name its task and \
+                         its output in the section text of model.yaml",
+                        usual.join("' or '"),
+                        names.join(", ")
+                    ));
+                }
+                found.or(inner.outputs.first())
             }
         };
-        let names: Vec<String> = inner.outputs.iter().map(|spec| format!("'{}'", spec.name)).collect();
         let missing = || {
             let wanted = self.output.as_deref().unwrap_or("states");
             format!("the program has no output '{wanted}'; its outputs are {}", names.join(", "))
@@ -283,6 +375,9 @@ fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
         Some(TextTask::ClassifyTokens) => layout.task = Task::ClassifyTokens { labels },
         None => {}
     }
+    if section.task.is_some() {
+        layout.other_architecture = None;
+    }
     match &mut layout.task {
         Task::Embed { pooling, normalize } => {
             *pooling = section.pooling.map_or(*pooling, pooling_of);
@@ -332,6 +427,18 @@ fn pooling_of(name: PoolingName) -> Pooling {
     }
 }
 
+fn name_of(pooling: Pooling) -> PoolingName {
+    match pooling {
+        Pooling::Mean => PoolingName::Mean,
+        Pooling::Cls => PoolingName::Cls,
+        Pooling::Last => PoolingName::Last,
+        Pooling::WeightedMean => PoolingName::WeightedMean,
+        Pooling::Max => PoolingName::Max,
+        Pooling::MeanSqrtLen => PoolingName::MeanSqrtLen,
+        Pooling::Done => PoolingName::Done,
+    }
+}
+
 /// Returns the tokenizer's output for an input of a program, by the names that exports give them.
 fn tensor_of(input: &str) -> Option<&'static str> {
     match input {
@@ -365,21 +472,9 @@ fn ports_of(inner: &ModelSpec) -> Result<Vec<Port>, String> {
     Ok(ports)
 }
 
-fn pool(states: &TensorSpec, pooling: Pooling, normalize: bool) -> Result<Pool, String> {
-    let pooling = match states.dims[..] {
-        [_] => Pooling::Done,
-        [_, _] => pooling,
-        _ => {
-            let (name, dims) = (&states.name, &states.dims[..]);
-            return Err(format!(
-                "expected the states of tokens or a vector in output '{name}', but its dims are {dims:?}"
-            ));
-        }
-    };
-    if !is_float(states.datatype) {
-        return Err(format!("expected floats in output '{}', but found {}", states.name, states.datatype));
-    }
-    Ok(Pool::new(PoolOptions { pooling, normalize, datatype: states.datatype }))
+/// Returns how an output becomes a vector: states of tokens are pooled, and a vector is one already.
+fn pooling_over(states: &TensorSpec, pooling: Pooling) -> Pooling {
+    if states.dims.len() == 1 { Pooling::Done } else { pooling }
 }
 
 fn is_float(datatype: DataType) -> bool {

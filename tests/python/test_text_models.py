@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 from clients import change, metric, on_page, refused, scrape, statistics, tensor
 from conftest import ROOT, fetched
 from minilm_reference import embed
-from onnx_bytes import constant, model, node, port
+from onnx_bytes import constant, external, model, node, port
 from repository_on_disk import write_model
 from tokenizers import Tokenizer
 
@@ -364,3 +364,109 @@ def test_a_directory_that_cannot_be_followed_is_refused_with_the_file(start, lai
     assert "max_batch_size" in reasons["one-by-one"] and "expected 1 or more" in reasons["one-by-one"]
     assert "modules.json: the module 'sentence_transformers.models.Dense'" in reasons["dense"]
     assert "config.json: " in reasons["config"]
+
+
+def imported(program, source, repository, *more):
+    """Runs `paternoster import`. Returns its exit status, and what it printed."""
+    command = [program, "import", source, "--model-repository", repository, *more]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_an_imported_model_answers_as_its_directory_does(start, program, laid_out, tmp_path, texts_client):
+    source = tmp_path / "downloaded" / "encoder"
+    shutil.copytree(laid_out / "plain", source)
+    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": "passage"}
+    (source / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    status, printed = imported(program, source, tmp_path / "models")
+    assert status == 0, printed
+    target = tmp_path / "models" / "encoder"
+    written = (target / "model.yaml").read_text()
+    assert written in printed, "what is printed is what is written"
+    assert "kind: embedding" in printed and "padded axes: tokens" in printed
+    for line in ("task: embed", "output: sentence_embedding", "pooling: done", "max_tokens: 256", "truncate: right",
+                 "normalize: true", "passage: 'passage: '", "default_prompt: passage", "max_batch_size: 32"):  # fmt: skip
+        assert line in written, (line, written)
+    assert {path.name for path in (target / "1").iterdir()} == {"model.onnx"}
+    # The directory as it is, beside what was made of it.
+    source.rename(tmp_path / "models" / "as-it-is")
+    server = start(tmp_path / "models")
+    texts = ODD + random_texts(20)
+    with triton.InferenceServerClient(server.grpc) as client:
+        answers = [client.infer(name, [strings("TEXT", texts)]) for name in ("encoder", "as-it-is")]
+        query = [strings("TEXT", ["a cat"]), strings("PROMPT", ["query"])]
+        queries = [client.infer(name, query).as_numpy("embedding") for name in ("encoder", "as-it-is")]
+        configs = [client.get_model_config(name, as_json=True)["config"] for name in ("encoder", "as-it-is")]
+    np.testing.assert_allclose(answers[0].as_numpy("embedding"), answers[1].as_numpy("embedding"), rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal(answers[0].as_numpy("tokens"), answers[1].as_numpy("tokens"))
+    np.testing.assert_allclose(*queries, rtol=0, atol=TOLERANCE)
+    assert configs[0]["input"] == configs[1]["input"] and configs[0]["output"] == configs[1]["output"]
+
+
+def test_import_takes_the_weights_that_the_graph_names_and_the_labels(start, program, tmp_path):
+    scores = [port("logits", "FP32", ("batch", "tokens", 2))]
+    ids, mask = port("input_ids", "INT64", ("batch", "tokens")), port("attention_mask", "INT64", ("batch", "tokens"))
+    nodes = [
+        node("Add", ["input_ids", "attention_mask"], ["more"]),
+        node("Unsqueeze", ["more", "last"], ["one"]),
+        node("Cast", ["one"], ["real"], to=1),
+        node("Mul", ["real", "factors"], ["logits"]),
+    ]
+    factors = external("factors", (2,), "weights/factors.bin")
+    source = tmp_path / "tagger"
+    (source / "onnx" / "weights").mkdir(parents=True)
+    (source / "onnx" / "model.onnx").write_bytes(model(nodes, [ids, mask], scores, [constant("last", [2]), factors]))
+    # A cache of downloads has links to files outside of the directory.
+    (tmp_path / "blob").write_bytes(np.array([2, 3], "<f4").tobytes())
+    (source / "onnx" / "weights" / "factors.bin").symlink_to(tmp_path / "blob")
+    (source / "onnx" / "weights" / "other.bin").write_bytes(b"of another graph")
+    shutil.copy(fetch.minilm() / "tokenizer.json", source)
+    labels = {"0": "inside", "1": "outside"}
+    (source / "config.json").write_text(json.dumps({"architectures": ["BertForTokenClassification"], "id2label": labels}))
+    status, printed = imported(program, source, tmp_path / "models", "--name", "renamed")
+    assert status == 0, printed
+    assert "kind: classifier of tokens" in printed and "files of weights: weights/factors.bin" in printed
+    target = tmp_path / "models" / "renamed"
+    assert [path.name for path in (target / "1" / "weights").iterdir()] == ["factors.bin"]
+    server = start(tmp_path / "models")
+    with triton.InferenceServerClient(server.grpc) as client:
+        logits = client.infer("renamed", [strings("TEXT", ["a cat"])]).as_numpy("logits")
+    assert (logits[0, :, 1] / logits[0, :, 0]).tolist() == [1.5] * logits.shape[1]
+
+
+def test_import_refuses_by_name_and_leaves_nothing(program, laid_out, tmp_path):
+    def changed(name, change_file, text):
+        folder = tmp_path / name
+        shutil.copytree(laid_out / "plain", folder)
+        if text is None:
+            (folder / change_file).unlink()
+        else:
+            (folder / change_file).write_text(text)
+        return folder
+
+    models = tmp_path / "models"
+    (models / "taken").mkdir(parents=True)
+    cases = [
+        (tmp_path / "nowhere", "there is no directory"),
+        (changed("no-graph", "onnx/model.onnx", None), "has no graph: expected 'onnx/model.onnx' or 'model.onnx'"),
+        (changed("no-tokenizer", "tokenizer.json", None), "has no 'tokenizer.json'"),
+        (changed("broken", "onnx/model.onnx", "no graph"), "onnx/model.onnx"),
+        (changed("ready", "model.yaml", "text: {}\n"), "has 'model.yaml', so it is a model directory already"),
+        (laid_out / "minilm", "so it is a model directory already"),
+        (changed("taken", "notes.txt", ""), "models/taken' exists already"),
+    ]
+    other = changed("other", "config.json", '{"architectures": ["BertForMaskedLM"]}')
+    ids, mask = port("input_ids", "INT64", ("batch", "tokens")), port("attention_mask", "INT64", ("batch", "tokens"))
+    words = [node("Add", ["input_ids", "attention_mask"], ["more"]), node("Unsqueeze", ["more", "last"], ["one"]),
+             node("Cast", ["one"], ["logits"], to=1)]  # fmt: skip
+    graph = model(words, [ids, mask], [port("logits", "FP32", ("batch", "tokens", 1))], [constant("last", [2])])
+    (other / "onnx" / "model.onnx").unlink()
+    (other / "onnx" / "model.onnx").write_bytes(graph)
+    cases.append((other, "the architecture 'BertForMaskedLM' in config.json is neither for vectors nor for classes"))
+    for source, reason in cases:
+        status, printed = imported(program, source, models)
+        assert status == 1 and printed.startswith("error: ") and reason in printed, (source.name, printed)
+        assert [path.name for path in models.iterdir()] == ["taken"], source.name
+        assert list((models / "taken").iterdir()) == []
+    status, printed = imported(program, laid_out / "plain", models, "--name", "../outside")
+    assert status == 1 and "cannot be the name of a model" in printed

@@ -20,6 +20,8 @@ const MOST_TOKENS: f64 = 1e6;
 pub struct Layout {
     /// What it does with a text.
     pub task: Task,
+    /// The architecture, if it is named for another task than those of [`Task`]: then `task` is a guess.
+    pub other_architecture: Option<String>,
     /// Most tokens of a text, those that the tokenizer adds included.
     pub max_tokens: usize,
     /// Which end longer texts lose.
@@ -131,12 +133,15 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
     let tokenizer: TokenizerConfig = read(file, "tokenizer_config.json")?;
     let sentence: SentenceConfig = read(file, "sentence_bert_config.json")?;
     let prompts: PromptConfig = read(file, "config_sentence_transformers.json")?;
-    let is_for = |what: &str| config.architectures.iter().flatten().any(|name| name.ends_with(what));
+    let architectures = config.architectures.iter().flatten();
+    let is_for = |what: &str| architectures.clone().any(|name| name.ends_with(what));
+    let mut other_architecture = None;
     let task = if is_for("ForSequenceClassification") {
         Task::Classify { labels: labels(config.id2label.as_ref())? }
     } else if is_for("ForTokenClassification") {
         Task::ClassifyTokens { labels: labels(config.id2label.as_ref())? }
     } else {
+        other_architecture = architectures.clone().find(|name| name.contains("For")).cloned();
         embed(file)?
     };
     let pad_token = config.pad_token_id.unwrap_or(0);
@@ -160,7 +165,7 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
         let fault = format!("there is no prompt '{missing}'");
         return Err(LayoutFault::Content { file: "config_sentence_transformers.json".to_owned(), fault });
     }
-    Ok(Layout { task, max_tokens, truncate, pad_token, prompts, default_prompt })
+    Ok(Layout { task, other_architecture, max_tokens, truncate, pad_token, prompts, default_prompt })
 }
 
 /// Reads the modules of sentence-transformers. Without them, the states are averaged, as that library does.
@@ -281,6 +286,9 @@ mod tests {
         let read = read.expect("a layout");
         assert_eq!(read.task, Task::Embed { pooling: Pooling::Cls, normalize: true });
         assert_eq!((read.max_tokens, read.default_prompt.as_deref()), (256, Some("query")));
+        assert_eq!(read.other_architecture, None);
+        let other = layout(&[("config.json", r#"{"architectures": ["BertForMaskedLM"]}"#)]).expect("a layout");
+        assert_eq!(other.other_architecture.as_deref(), Some("BertForMaskedLM"), "its kind is a guess");
     }
 
     #[test]

@@ -7,16 +7,25 @@ use std::{
     path::{Component, Path},
 };
 
+/// Checks that a location is a path below the model's directory, without '..'.
+///
+/// # Errors
+/// The reason, without the name of the file.
+pub(super) fn check(location: &str) -> Result<(), String> {
+    let inside = Path::new(location).components().all(|part| matches!(part, Component::Normal(_)));
+    if location.is_empty() || !inside {
+        return Err("expected a path relative to the model, without '..'".to_owned());
+    }
+    Ok(())
+}
+
 /// Opens a regular file for reading. `location` is relative to `directory`; after resolving links, the file must lie
 /// below `within`.
 ///
 /// # Errors
 /// The reason, without the name of the file.
 pub(super) fn open(directory: &Path, within: &Path, location: &str) -> Result<File, String> {
-    let inside = Path::new(location).components().all(|part| matches!(part, Component::Normal(_)));
-    if location.is_empty() || !inside {
-        return Err("expected a path relative to the model, without '..'".to_owned());
-    }
+    check(location)?;
     let text = |fault: io::Error| fault.to_string();
     let within = within.canonicalize().map_err(text)?;
     let resolve = || directory.join(location).canonicalize().map_err(text);

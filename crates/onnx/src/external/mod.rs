@@ -10,7 +10,7 @@ mod entry;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io,
     os::unix::fs::FileExt,
@@ -194,6 +194,34 @@ pub(super) fn gather(model: &mut Model, files: &ExternalFiles) -> Result<Gathere
     Ok(Gathered { is_unchanged: gathering.sources.is_empty(), weights: gathering.weights })
 }
 
+/// Returns a location without the parts that name the same directory again.
+fn normalized(location: &str) -> String {
+    let plain: PathBuf = Path::new(location).components().filter(|part| *part != Component::CurDir).collect();
+    plain.to_string_lossy().into_owned()
+}
+
+impl Model {
+    /// Returns the files of the model's external data, by their paths from the directory of its own file.
+    ///
+    /// # Errors
+    /// If an entry is incomplete or its path leaves that directory. The message names the tensor.
+    pub fn external_files(mut self) -> Result<BTreeSet<String>, String> {
+        let mut files = BTreeSet::new();
+        tensors::visit_mut(&mut self.0, &mut |_, tensor| {
+            if !is_external(tensor) {
+                return Ok::<_, String>(());
+            }
+            let location = normalized(&Entry::of(tensor)?.location);
+            let name = tensor.name();
+            confined::check(&location)
+                .map_err(|reason| format!("tensor '{name}': cannot use the file '{location}': {reason}"))?;
+            files.insert(location);
+            Ok(())
+        })?;
+        Ok(files)
+    }
+}
+
 struct Gathering<'a> {
     files: &'a ExternalFiles,
     /// Opened files by normalized location.
@@ -268,8 +296,7 @@ impl Gathering<'_> {
 
     /// Returns the file at a location. Opens it only once, even if the location is written in different ways.
     fn source(&mut self, location: &str) -> Result<Source, String> {
-        let plain: PathBuf = Path::new(location).components().filter(|part| *part != Component::CurDir).collect();
-        let plain = plain.to_string_lossy().into_owned();
+        let plain = normalized(location);
         if let Some(source) = self.sources.get(&plain) {
             return Ok(source.clone());
         }

@@ -244,3 +244,14 @@ fn a_model_without_external_data_keeps_its_bytes() {
     let sealed = SealedModel::new("m", bytes.clone(), &ExternalFiles::None).expect("it needs no file");
     assert_eq!(sealed.to_bytes().as_ptr(), bytes.as_ptr(), "nothing is encoded again");
 }
+
+#[test]
+fn the_files_of_a_model_are_those_that_its_tensors_name() {
+    let weights = ["w.bin", "./w.bin", "more/w.bin"].map(|place| external("w", &[4], &[("location", place)]));
+    let files = with_weights(&weights).external_files().expect("all are beside the model");
+    assert_eq!(files.into_iter().collect::<Vec<_>>(), ["more/w.bin", "w.bin"]);
+    assert!(zoo::identity().expect("it is sound").external_files().expect("it has none").is_empty());
+    let outside = with_weights(&[external("w", &[4], &[("location", "../secret")])]);
+    let reason = outside.external_files().expect_err("it is refused");
+    assert!(reason.starts_with("tensor 'w': cannot use the file '../secret': expected a path relative"), "{reason}");
+}
