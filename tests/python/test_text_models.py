@@ -256,6 +256,49 @@ def test_the_routes_of_text_embeddings_inference(texts_server, reference):
     assert status == 422 and "inputs" in refusal["error"]
 
 
+def test_tokenize_and_decode_as_text_embeddings_inference_has_them(texts_server, tokenizer):
+    texts = ["unbelievable cats, é 😀", "", "rates rose"]
+    for name in ("plain", "sentences"):
+        status, answer = post(texts_server, "/tokenize", {"model": name, "inputs": texts})
+        assert status == 200
+        for text, tokens in zip(texts, answer):
+            encoding = tokenizer.encode(text)
+            assert [token["id"] for token in tokens] == encoding.ids
+            assert [token["special"] for token in tokens] == [mask == 1 for mask in encoding.special_tokens_mask]
+            for token, place, label in zip(tokens, encoding.offsets, encoding.tokens):
+                if token["special"]:
+                    assert (token["text"], token["start"], token["stop"]) == (label, None, None)
+                else:
+                    assert (token["start"], token["stop"]) == place and token["text"] == text[slice(*place)]
+    status, (plain,) = post(texts_server, "/tokenize", {"model": "plain", "inputs": texts[2], "add_special_tokens": False})
+    assert status == 200 and [token["text"] for token in plain] == ["rates", "rose"]
+    # None is cut off, as for embeddings.
+    status, (long,) = post(texts_server, "/tokenize", {"model": "plain", "inputs": "word " * 1000})
+    assert status == 200 and len(long) == 1002
+
+    ids = tokenizer.encode("a cat on a mat").ids
+    status, decoded = post(texts_server, "/decode", {"model": "plain", "ids": ids})
+    assert status == 200 and decoded == ["a cat on a mat"]
+    status, decoded = post(texts_server, "/decode", {"model": "plain", "ids": [ids, ids[:2]], "skip_special_tokens": False})
+    assert status == 200 and decoded == [tokenizer.decode(ids, skip_special_tokens=False), "[CLS] a"]
+
+    for path, body, reason in (
+        ("/tokenize", {"model": "plain", "inputs": []}, "expected at least one text"),
+        ("/tokenize", {"model": "plain", "inputs": ["x"] * 2049}, "at most 2048 texts"),
+        ("/tokenize", {"model": "plain", "inputs": "x" * (2 << 20)}, "at most 1048576 bytes"),
+        ("/tokenize", {"model": "plain", "inputs": "x", "prompt_name": "query"}, "no prompt 'query'"),
+        ("/tokenize", {"model": "minilm", "inputs": "x"}, "does not take texts"),
+        ("/tokenize", {"model": "plain", "inputs": 5}, "expected inputs to be a string or a list of strings"),
+        ("/decode", {"model": "plain", "ids": ids * 100_000}, "at most 1048576 bytes"),
+        ("/decode", {"model": "plain", "ids": [ids * 20_000] * 20}, "at most 1048576 bytes"),
+        ("/decode", {"model": "plain", "ids": "a"}, "expected ids to be a list of tokens"),
+    ):
+        status, refusal = post(texts_server, path, body)
+        assert status == 422 and refusal["error_type"] == "Validation", (path, status, refusal)
+        assert reason in refusal["error"], refusal
+    assert on_page(scrape(texts_server), "paternoster_pending_bytes") == 0
+
+
 def test_the_clients_of_cohere(texts_server):
     documents = ["a dog", "a kitten", "rates rose"]
     client = cohere.ClientV2(api_key="none", base_url=f"http://{texts_server.http}")

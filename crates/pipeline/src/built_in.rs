@@ -1,6 +1,7 @@
 //! Steps that the server computes itself.
 
 use std::{
+    any::Any,
     fmt,
     sync::{
         Arc,
@@ -16,7 +17,7 @@ use super::Value;
 
 /// A step that is no model: it computes its outputs on a worker thread, or at once where that takes well below a
 /// millisecond.
-pub trait BuiltIn: fmt::Debug + Send + Sync {
+pub trait BuiltIn: Any + fmt::Debug + Send + Sync {
     /// Returns its kind, as configurations name it.
     fn kind(&self) -> &'static str;
 

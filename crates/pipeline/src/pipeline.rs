@@ -9,7 +9,7 @@ use paternoster_observe::{ModelStats, budget::Budget};
 use tokio::sync::Semaphore;
 
 use super::{
-    BindingFault, Graph, Runs, Servable,
+    BindingFault, BuiltIn, Graph, Runs, Servable,
     binding::{Binding, TensorKind, bind},
     expected::ExpectedTimes,
     graph::MAX_DEPTH,
@@ -232,6 +232,14 @@ impl Pipeline {
         self.graph.steps.iter().find_map(|step| match &step.runs {
             Runs::Own(servable) => Some(servable),
             Runs::Served { .. } | Runs::BuiltIn(_) => None,
+        })
+    }
+
+    /// Returns the steps that the server computes itself, in the order of the configuration.
+    pub fn built_in(&self) -> impl Iterator<Item = &Arc<dyn BuiltIn>> {
+        self.graph.steps.iter().filter_map(|step| match &step.runs {
+            Runs::BuiltIn(step) => Some(step),
+            Runs::Served { .. } | Runs::Own(_) => None,
         })
     }
 

@@ -127,7 +127,7 @@ impl Servable {
     }
 
     /// Returns the pipeline, if it is one.
-    pub(crate) fn pipeline(&self) -> Option<&Arc<Pipeline>> {
+    pub fn pipeline(&self) -> Option<&Arc<Pipeline>> {
         match self {
             Self::Model(_) => None,
             Self::Pipeline(pipeline) => Some(pipeline),

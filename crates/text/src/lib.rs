@@ -19,7 +19,7 @@ pub use pool::{Pool, PoolOptions, STATES};
 pub use pooling::{Pooling, cut, normalize};
 pub use tokenize::{Tokenize, TokenizeOptions, output};
 pub use tokenizer::{
-    DEFAULT_MAX_BYTES, MAX_TOKENIZER_BYTES, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
+    DEFAULT_MAX_BYTES, MAX_TOKENIZER_BYTES, Piece, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
 };
 
 /// The example of the README compiles and runs.

@@ -90,25 +90,34 @@ impl Tokenize {
         let given = row.text.ok_or_else(|| invalid(format!("expected {} or {}", text::TEXT, text::TOKENS)))?;
         let mut first = read(text::TEXT, given)?;
         let pair = row.pair.map(|pair| read(text::PAIR, pair)).transpose()?;
-        let prompt = match row.prompt {
-            None => self.options.default_prompt.clone(),
-            Some(prompt) => Some(read(text::PROMPT, prompt)?).filter(|name| !name.is_empty()),
-        };
-        let mut prompt_bytes = 0;
-        if let Some(name) = prompt {
-            let prompt = self.options.prompts.get(&name).ok_or_else(|| {
-                let known: Vec<String> = self.options.prompts.keys().map(|name| format!("'{name}'")).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                invalid(format!("the model has no prompt '{name}'; its prompts are {known}"))
-            })?;
-            first.insert_str(0, prompt);
-            prompt_bytes = prompt.len();
-        }
+        let named = row.prompt.map(|prompt| read(text::PROMPT, prompt)).transpose()?;
+        let prompt = self.prompt(named.as_deref()).map_err(invalid)?;
+        first.insert_str(0, prompt);
         match self.tokenizer.encode(&first, pair.as_deref(), row.may_truncate) {
-            Ok(tokens) => Ok(tokens.behind(prompt_bytes)),
+            Ok(tokens) => Ok(tokens.behind(prompt.len())),
             Err(fault @ TokenizerFault::Failed(_)) => Err(BuiltInFault::Failed(fault.to_string())),
             Err(fault) => Err(invalid(fault.to_string())),
         }
+    }
+
+    /// Returns the prompt that is put in front of texts: the default one without a name, and none by an empty name.
+    ///
+    /// # Errors
+    /// If there is no prompt of this name.
+    pub fn prompt(&self, name: Option<&str>) -> Result<&str, String> {
+        let Some(name) = name.or(self.options.default_prompt.as_deref()).filter(|name| !name.is_empty()) else {
+            return Ok("");
+        };
+        self.options.prompts.get(name).map(String::as_str).ok_or_else(|| {
+            let known: Vec<String> = self.options.prompts.keys().map(|name| format!("'{name}'")).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            format!("the model has no prompt '{name}'; its prompts are {known}")
+        })
+    }
+
+    /// Returns the tokenizer.
+    pub fn tokenizer(&self) -> &Arc<TextTokenizer> {
+        &self.tokenizer
     }
 
     /// Checks tokens that came with the request.

@@ -67,6 +67,17 @@ impl Tokens {
     }
 }
 
+/// A token as people read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its number in the vocabulary.
+    pub id: u32,
+    /// The part of the text; the token's name, if the tokenizer added it.
+    pub text: String,
+    /// Where it begins and ends in the text, in characters; `None` if the tokenizer added it.
+    pub place: Option<(usize, usize)>,
+}
+
 /// Why there are no tokens.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TokenizerFault {
@@ -135,18 +146,58 @@ impl TextTokenizer {
     /// # Errors
     /// If the text is too long, or the tokenizer fails.
     pub fn encode(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
-        let bytes = text.len() + pair.map_or(0, str::len);
-        if bytes > self.options.max_bytes {
-            return Err(TokenizerFault::TooLong { most: self.options.max_bytes, bytes });
-        }
-        let encoded = catch_unwind(AssertUnwindSafe(|| self.encoding(text, pair, may_truncate)));
-        let encoding = encoded.unwrap_or_else(|_| Err(TokenizerFault::Failed("it panicked".to_owned())))?;
+        self.check_bytes(text.len() + pair.map_or(0, str::len))?;
+        let encoding = guarded(|| Ok(self.encoding(text, pair, may_truncate)))??;
         let (mut offsets, mut is_of_first) = (Vec::new(), Vec::new());
         if self.options.offsets {
             offsets = encoding.get_offsets().to_vec();
             is_of_first = encoding.get_sequence_ids().into_iter().map(|text| text == Some(0)).collect();
         }
         Ok(Tokens { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec(), offsets, is_of_first })
+    }
+
+    /// Returns all tokens of a text, however many there are, with their places. `adds` says whether the tokenizer adds
+    /// its own.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn pieces(&self, text: &str, adds: bool) -> Result<Vec<Piece>, TokenizerFault> {
+        self.check_bytes(text.len())?;
+        let encoding = guarded(|| self.tokenizer.encode_char_offsets(text, adds))?;
+        let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+        let part = |start: usize, stop: usize| text.get(*bounds.get(start)?..*bounds.get(stop)?);
+        let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
+        let places = encoding.get_offsets().iter().zip(encoding.get_special_tokens_mask());
+        let pieces = tokens.zip(places).map(|((&id, token), (&(start, stop), &is_added))| {
+            let place = (is_added == 0).then_some((start, stop));
+            let text = if place.is_some() { part(start, stop).unwrap_or_default() } else { token };
+            Piece { id, text: text.to_owned(), place }
+        });
+        Ok(pieces.collect())
+    }
+
+    /// Returns the text of tokens. Numbers that are not in the vocabulary are left out, and, with `skips_added`, so are
+    /// the tokens that the tokenizer adds.
+    ///
+    /// # Errors
+    /// If the text would be too long, or the tokenizer fails.
+    pub fn decode(&self, ids: &[u32], skips_added: bool) -> Result<String, TokenizerFault> {
+        guarded(|| {
+            let bytes_of = |id: &u32| self.tokenizer.id_to_token(*id).map_or(1, |token| token.len());
+            let mut bytes = 0;
+            for id in ids {
+                bytes += bytes_of(id);
+                if let Err(fault) = self.check_bytes(bytes) {
+                    return Ok(Err(fault));
+                }
+            }
+            self.tokenizer.decode(ids, skips_added).map(Ok)
+        })?
+    }
+
+    fn check_bytes(&self, bytes: usize) -> Result<(), TokenizerFault> {
+        let most = self.options.max_bytes;
+        if bytes > most { Err(TokenizerFault::TooLong { most, bytes }) } else { Ok(()) }
     }
 
     fn encoding(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
@@ -183,5 +234,13 @@ impl TextTokenizer {
             second.as_mut().map(Encoding::take_overflowing);
         }
         self.tokenizer.post_process(first, second, true).map_err(failed)
+    }
+}
+
+/// Calls the library, which may panic on tokenizers that its own writer never makes.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TokenizerFault> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(done) => done.map_err(|fault| TokenizerFault::Failed(fault.to_string())),
+        Err(_) => Err(TokenizerFault::Failed("it panicked".to_owned())),
     }
 }

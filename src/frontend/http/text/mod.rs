@@ -1,13 +1,16 @@
 //! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
 //! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
-//! `run` submits texts to a model; the other modules have one interface each: its requests, its answers and its errors.
-//! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
+//! `run` submits texts to a model, and `tokenize` asks its tokenizer alone; the other modules have one interface each:
+//! its requests, its answers and its errors. Which models an interface can use shows in the names of their tensors.
+//! Tokenizers and batching must not live here.
 
 mod openai;
 mod rerank;
 mod run;
 mod tei;
+#[cfg(feature = "text")]
+mod tokenize;
 
 use axum::routing::{MethodRouter, get, post};
 
@@ -18,7 +21,12 @@ use crate::frontend::Protocol;
 pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
     use Protocol::{Inference, Metadata};
     let route = |path: &str, group, methods| (path.to_owned(), group, methods);
-    vec![
+    #[cfg(feature = "text")]
+    let of_tokenizers =
+        [route("/tokenize", Inference, post(tokenize::tokenize)), route("/decode", Inference, post(tokenize::decode))];
+    #[cfg(not(feature = "text"))]
+    let of_tokenizers = [];
+    let mut table = vec![
         route("/v1/embeddings", Inference, post(openai::embeddings)),
         route("/v1/models", Metadata, get(openai::models)),
         route("/v1/models/{model}", Metadata, get(openai::model)),
@@ -28,5 +36,7 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
         route("/rerank", Inference, post(tei::rerank)),
         route("/predict", Inference, post(tei::predict)),
         route("/info", Metadata, get(tei::info)),
-    ]
+    ];
+    table.extend(of_tokenizers);
+    table
 }

@@ -42,6 +42,8 @@ pub(super) enum Wanted {
     Vectors,
     /// Numbers for the classes of each text.
     Classes,
+    /// The tokens of each text.
+    Tokens,
 }
 
 impl Wanted {
@@ -49,6 +51,7 @@ impl Wanted {
         match self {
             Self::Vectors => text::EMBEDDING,
             Self::Classes => text::LOGITS,
+            Self::Tokens => text::TOKEN_COUNT,
         }
     }
 
@@ -110,6 +113,13 @@ pub(super) struct Received<T> {
     _place: Reservation,
     /// Of the body, of what parsing built, and of what is built from that.
     bytes: Reservation,
+}
+
+impl<T> Received<T> {
+    /// Reserves what is built from the request.
+    pub(super) async fn reserve(&mut self, bytes: usize) -> Result<(), Fault> {
+        Ok(body::grow(&mut self.bytes, bytes).await?)
+    }
 }
 
 /// Reads the JSON of a request, within the server's budgets.
@@ -197,15 +207,10 @@ pub(super) async fn run<T>(
     wanted: Wanted,
     (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<Row>, Fault> {
-    if items.is_empty() {
-        return Err(Fault::Request("expected at least one text".to_owned()));
-    }
-    if items.len() > MOST_TEXTS {
-        return Err(Fault::Request(format!("expected at most {MOST_TEXTS} texts, but found {}", items.len())));
-    }
+    check_count(items.len())?;
     let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
     let built = items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add);
-    body::grow(&mut received.bytes, built).await?;
+    received.reserve(built).await?;
     let (count, of_version) = (items.len(), Arc::clone(version));
     let build = move || requests(of_version.spec(), &items, &treatment);
     let requests = if built <= MOST_BUILT_HERE_BYTES {
@@ -220,6 +225,15 @@ pub(super) async fn run<T>(
         rows.extend(rows_of(version.spec(), wanted, response)?);
     }
     Ok(rows)
+}
+
+/// Checks the number of texts of a request.
+pub(super) fn check_count(count: usize) -> Result<(), Fault> {
+    match count {
+        0 => Err(Fault::Request("expected at least one text".to_owned())),
+        1..=MOST_TEXTS => Ok(()),
+        _ => Err(Fault::Request(format!("expected at most {MOST_TEXTS} texts, but found {count}"))),
+    }
 }
 
 /// Builds the requests of all items.

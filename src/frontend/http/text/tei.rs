@@ -100,7 +100,7 @@ impl IntoResponse for TeiError {
     }
 }
 
-fn or_error(answer: Result<Response, Fault>) -> Response {
+pub(super) fn or_error(answer: Result<Response, Fault>) -> Response {
     answer.unwrap_or_else(|fault| TeiError(fault).into_response())
 }
 
