@@ -308,14 +308,16 @@ impl Pipeline {
     /// Returns the binding of a step to a specification, which is another one once its model is reloaded.
     ///
     /// # Errors
-    /// If the step does not fit it.
-    pub(crate) fn binding(&self, step: usize, spec: &Arc<ModelSpec>) -> Result<Arc<Binding>, BindingFault> {
+    /// If the step does not fit it, with the reason.
+    pub(crate) fn binding(&self, step: usize, spec: &Arc<ModelSpec>) -> Result<Arc<Binding>, String> {
         let known = self.bindings[step].load_full();
         if Arc::ptr_eq(&known.spec, spec) {
             return Ok(known);
         }
         let mut kinds: Vec<Option<TensorKind>> = self.kinds.iter().cloned().map(Some).collect();
-        let bound = Arc::new(bind(&self.graph.steps[step], spec, &self.graph.tensors, &mut kinds)?);
+        let bound = bind(&self.graph.steps[step], spec, &self.graph.tensors, &mut kinds)
+            .map_err(|fault| format!("it does not fit any more: {fault}"))?;
+        let bound = Arc::new(bound);
         self.bindings[step].store(Arc::clone(&bound));
         Ok(bound)
     }

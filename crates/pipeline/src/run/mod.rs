@@ -242,7 +242,8 @@ impl Run {
         }
         // Models may be reloaded as pipelines after this one was checked.
         if self.observed.depth() >= MAX_DEPTH {
-            return Err(InferError::Unavailable(format!("pipelines are nested more than {MAX_DEPTH} deep")));
+            let text = format!("pipelines are nested more than {MAX_DEPTH} deep");
+            return Err(located(&self.pipeline, step, InferError::Unavailable(text)));
         }
         let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
         let (servable, binding) = self.bound(step)?;
@@ -285,18 +286,15 @@ impl Run {
 
     /// Returns the version that a step runs, and how it is bound to it; no version for a built-in step.
     fn bound(&self, step: usize) -> Result<(Option<Servable>, Arc<Binding>), InferError> {
-        let graph_step = &self.pipeline.graph.steps[step];
-        let servable = match &graph_step.runs {
+        let unavailable = |reason: String| located(&self.pipeline, step, InferError::Unavailable(reason));
+        let servable = match &self.pipeline.graph.steps[step].runs {
             Runs::BuiltIn(_) => return Ok((None, self.pipeline.known_binding(step))),
             Runs::Own(servable) => servable.clone(),
             Runs::Served { model, version } => {
-                let resolved = self.pipeline.options.models.resolve(model, *version);
-                resolved.map_err(|reason| InferError::Unavailable(format!("step {step}: {reason}")))?
+                self.pipeline.options.models.resolve(model, *version).map_err(unavailable)?
             }
         };
-        let binding = self.pipeline.binding(step, servable.spec()).map_err(|fault| {
-            InferError::Unavailable(format!("step {step} does not fit {} any more: {fault}", graph_step.runs))
-        })?;
+        let binding = self.pipeline.binding(step, servable.spec()).map_err(unavailable)?;
         Ok((Some(servable), binding))
     }
 
@@ -344,7 +342,8 @@ impl Run {
     /// Runs a decoupled step, and what follows it for each of its responses.
     async fn stream(&mut self, step: usize, state: State) -> Result<(), InferError> {
         let Sink::Many(_, backlog) = &self.sink else {
-            return Err(InferError::Engine("a decoupled step in a pipeline that is not".to_owned()));
+            let text = "a decoupled step in a pipeline that is not".to_owned();
+            return Err(located(&self.pipeline, step, InferError::Engine(text)));
         };
         let backlog = Arc::clone(backlog);
         let pipeline = Arc::clone(&self.pipeline);
@@ -426,7 +425,8 @@ fn chosen(binding: &Binding, response: Response) -> Vec<Value> {
     binding.outputs.iter().map(value).collect()
 }
 
-/// Says in which step of which pipeline a request failed, if that is not the only model.
+/// Says in which step of which pipeline a request failed, if that is not the only model. Errors with a text of their
+/// own, as of queues and deadlines, keep it: clients know them by it.
 fn located(pipeline: &Pipeline, step: usize, error: InferError) -> InferError {
     let graph_step = &pipeline.graph.steps[step];
     if pipeline.shares_stats {
@@ -437,6 +437,7 @@ fn located(pipeline: &Pipeline, step: usize, error: InferError) -> InferError {
     match error {
         InferError::Engine(text) => InferError::Engine(within(text)),
         InferError::Invalid(text) => InferError::Invalid(within(text)),
+        InferError::Unavailable(text) => InferError::Unavailable(within(text)),
         error => error,
     }
 }

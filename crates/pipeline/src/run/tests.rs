@@ -1,4 +1,5 @@
-//! What the policy of a step learns of the time that the steps behind it need.
+//! What the policy of a step learns of the time that the steps behind it need, and what clients learn of a step that
+//! cannot run.
 
 use std::{sync::mpsc, thread};
 
@@ -35,12 +36,22 @@ impl Program for Echo {
     }
 }
 
-struct Served(Vec<Servable>);
+struct Served(Mutex<Vec<Servable>>);
 
 impl Models for Served {
     fn resolve(&self, model: &str, _version: Option<i64>) -> Result<Servable, String> {
-        let found = self.0.iter().find(|servable| servable.spec().name == model);
+        let models = self.0.lock().expect("no panic");
+        let found = models.iter().find(|servable| servable.spec().name == model);
         found.cloned().ok_or_else(|| format!("'{model}' is not served"))
+    }
+}
+
+impl Served {
+    /// Serves a model instead of the one that has its name; that alone if there is no new one.
+    fn replace(&self, name: &str, new: Option<Servable>) {
+        let mut models = self.0.lock().expect("no panic");
+        models.retain(|servable| servable.spec().name != name);
+        models.extend(new);
     }
 }
 
@@ -57,26 +68,45 @@ fn spec(name: &str, input: &str, output: &str) -> ModelSpec {
     }
 }
 
-/// A pipeline of the models `first` and `second`.
-fn pipeline(first: Knobs, program: Echo) -> Arc<Pipeline> {
-    let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
-    let serve = |name, knobs, program| {
-        let handle = pool.bring_up(spec(name, "x", "y"), knobs, Arc::new(program)).expect("the CPU has room");
-        Servable::Model(Arc::new(handle))
-    };
-    let models = vec![serve("first", first, program), serve("second", Knobs::default(), Echo(None))];
+fn pool() -> Arc<Pool> {
+    Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start")
+}
+
+fn serve(pool: &Arc<Pool>, spec: ModelSpec, knobs: Knobs, program: Echo) -> Servable {
+    let handle = pool.bring_up(spec, knobs, Arc::new(program)).expect("the CPU has room");
+    Servable::Model(Arc::new(handle))
+}
+
+/// The models `first` and `second`.
+fn two_models(pool: &Arc<Pool>, first: Knobs, program: Echo) -> Arc<Served> {
+    let first = serve(pool, spec("first", "x", "y"), first, program);
+    let second = serve(pool, spec("second", "x", "y"), Knobs::default(), Echo(None));
+    Arc::new(Served(Mutex::new(vec![first, second])))
+}
+
+/// A pipeline of these models, one after the other.
+fn chain(name: &str, steps: &[&str], models: &Arc<Served>) -> Arc<Pipeline> {
     let workers = Arc::new(Semaphore::new(1));
-    let (models, room) = (Arc::new(Served(models)), Budget::of_bytes(1 << 20));
+    let (models, room) = (Arc::clone(models), Budget::of_bytes(1 << 20));
     let options = PipelineOptions { models, room, long_workers: Arc::clone(&workers), workers };
-    let step = |model: &str, input: &str, output: &str| Step {
-        runs: Runs::Served { model: model.to_owned(), version: None },
-        inputs: vec![Port { port: "x".to_owned(), tensor: input.to_owned() }],
-        outputs: vec![Port { port: "y".to_owned(), tensor: output.to_owned() }],
+    let last = steps.len() - 1;
+    let tensor = |number: usize| if number == 0 { "x".to_owned() } else { format!("between {number}") };
+    let step = |(number, model): (usize, &&str)| Step {
+        runs: Runs::Served { model: (*model).to_owned(), version: None },
+        inputs: vec![Port { port: "x".to_owned(), tensor: tensor(number) }],
+        outputs: vec![Port {
+            port: "y".to_owned(),
+            tensor: if number == last { "y".to_owned() } else { tensor(number + 1) },
+        }],
         when: None,
     };
-    let steps = vec![step("first", "IN", "between"), step("second", "between", "OUT")];
-    let graph = Graph::new(&["IN"], &["OUT"], steps).expect("a graph");
-    Arc::new(Pipeline::new(spec("chain", "IN", "OUT"), graph, options).expect("it fits its models"))
+    let graph = Graph::new(&["x"], &["y"], steps.iter().enumerate().map(step).collect()).expect("a graph");
+    Arc::new(Pipeline::new(spec(name, "x", "y"), graph, options).expect("it fits its models"))
+}
+
+/// A pipeline of the models `first` and `second`.
+fn pipeline(first: Knobs, program: Echo) -> Arc<Pipeline> {
+    chain("chain", &["first", "second"], &two_models(&pool(), first, program))
 }
 
 fn request(deadline: Option<Instant>) -> InferRequest {
@@ -157,4 +187,33 @@ async fn what_later_steps_need_never_ends_a_request_early() {
     });
     answer.await.expect("no panic").expect("it ends in time");
     opened.join().expect("no panic");
+}
+
+/// A pipeline within another, a model of which is then served with other tensors, or not at all.
+async fn assert_unavailable(second: Option<ModelSpec>, why: &str) {
+    let pool = pool();
+    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let inner = chain("chain", &["first", "second"], &models);
+    models.replace("chain", Some(Servable::Pipeline(Arc::clone(&inner))));
+    let outer = chain("outer", &["first", "chain"], &models);
+    outer.submit(request(None)).await.expect("both run");
+
+    models.replace("second", second.map(|spec| serve(&pool, spec, Knobs::default(), Echo(None))));
+    let text = format!("in pipeline 'chain', step 1 (model 'second'): {why}");
+    assert_eq!(inner.submit(request(None)).await.err(), Some(InferError::Unavailable(text.clone())));
+    let text = format!("in pipeline 'outer', step 1 (model 'chain'): {text}");
+    assert_eq!(outer.submit(request(None)).await.err(), Some(InferError::Unavailable(text)));
+}
+
+#[tokio::test]
+async fn a_step_whose_model_is_gone_is_named_with_all_pipelines_that_it_is_in() {
+    assert_unavailable(None, "'second' is not served").await;
+}
+
+#[tokio::test]
+async fn a_step_that_does_not_fit_its_model_any_more_is_named_with_all_pipelines_that_it_is_in() {
+    let wider = ModelSpec { inputs: vec![TensorSpec::new("x", DataType::Fp32, &[2])], ..spec("second", "x", "y") };
+    let why = "it does not fit any more: its input 'x' and the tensor 'between 1' differ: expected \
+               shape [-1,2], but it has [-1,1]";
+    assert_unavailable(Some(wider), why).await;
 }
