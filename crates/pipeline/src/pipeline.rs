@@ -263,10 +263,10 @@ impl Pipeline {
             let fault = match resolved {
                 Err(reason) => reason,
                 Ok(servable) => {
-                    let fault = match servable.pipeline() {
+                    let fault = self.binding(number, servable.spec()).err().or_else(|| match servable.pipeline() {
                         Some(inner) => inner.fault_within(seen),
                         None => servable.fault(),
-                    };
+                    });
                     format!("{}: {}", step.runs, fault?)
                 }
             };

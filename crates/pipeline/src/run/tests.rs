@@ -217,3 +217,26 @@ async fn a_step_that_does_not_fit_its_model_any_more_is_named_with_all_pipelines
                shape [-1,2], but it has [-1,1]";
     assert_unavailable(Some(wider), why).await;
 }
+
+#[tokio::test]
+async fn a_pipeline_with_a_step_that_does_not_fit_its_model_any_more_is_not_ready() {
+    let pool = pool();
+    let models = two_models(&pool, Knobs::default(), Echo(None));
+    let inner = chain("chain", &["first", "second"], &models);
+    models.replace("chain", Some(Servable::Pipeline(Arc::clone(&inner))));
+    let outer = chain("outer", &["first", "chain"], &models);
+    assert_eq!((inner.fault(), outer.fault()), (None, None));
+
+    let outputs = vec![TensorSpec::new("z", DataType::Fp32, &[1])];
+    let renamed = ModelSpec { outputs, ..spec("second", "x", "y") };
+    models.replace("second", Some(serve(&pool, renamed, Knobs::default(), Echo(None))));
+    let fault = "step 1: model 'second': it does not fit any more: it has no output 'y'; its outputs \
+                 are 'z'";
+    assert_eq!(inner.fault().as_deref(), Some(fault));
+    assert_eq!(outer.fault(), Some(format!("step 1: model 'chain': {fault}")));
+
+    // Served as before, it fits again.
+    models.replace("second", Some(serve(&pool, spec("second", "x", "y"), Knobs::default(), Echo(None))));
+    assert_eq!((inner.fault(), outer.fault()), (None, None));
+    outer.submit(request(None)).await.expect("both run");
+}
