@@ -65,6 +65,13 @@ pub struct StepOf {
     pub depth: usize,
 }
 
+impl StepOf {
+    /// Whether a request counts by itself, which may be a step.
+    pub(crate) fn counts(step_of: Option<&Self>) -> bool {
+        step_of.is_none_or(|step_of| step_of.is_served)
+    }
+}
+
 impl ObservedRequest {
     /// Records an admitted request of `rows` rows. `req` is never reused.
     pub fn arrived(
@@ -135,12 +142,16 @@ impl ObservedRequest {
         if step == 0 {
             self.answered(version, now_ns);
         }
-        version.stats.response(step, &self.timings.compute);
+        if StepOf::counts(self.step_of.as_ref()) {
+            version.stats.response(step, &self.timings.compute);
+        }
     }
 
     /// Records the first response of a request, or its only one.
     pub fn answered(&self, version: &ObservedVersion, now_ns: u64) {
-        version.stats.first_response(now_ns.saturating_sub(self.arrived_ns));
+        if StepOf::counts(self.step_of.as_ref()) {
+            version.stats.first_response(now_ns.saturating_sub(self.arrived_ns));
+        }
     }
 
     /// Records that the scheduler has finished it. Its client is answered later.
@@ -163,11 +174,11 @@ impl ObservedRequest {
         if end.is_rejection() {
             version.pool.rejected(timings.total_ns);
         }
-        if let Some(StepOf { timings: steps, is_served, .. }) = step_of {
+        if let Some(StepOf { timings: steps, .. }) = &step_of {
             steps.add(&timings);
-            if !is_served {
-                return;
-            }
+        }
+        if !StepOf::counts(step_of.as_ref()) {
+            return;
         }
         match end.failure() {
             None => version.stats.success(rows, &timings),
@@ -179,7 +190,12 @@ impl ObservedRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ExecutionTimings, FailureCounts, snapshot::Tally, timeline::Record};
+    use crate::{
+        ExecutionTimings, FailureCounts, ObservedSteps,
+        latencies::{LatencyMetrics, VersionLatencies},
+        snapshot::Tally,
+        timeline::Record,
+    };
 
     fn version() -> ObservedVersion {
         ObservedVersion {
@@ -246,6 +262,48 @@ mod tests {
             Record::Ended { at_ns: 4, req: 8, how: RequestEnd::Expired },
         ];
         assert_eq!(recorded(&version), expected);
+    }
+
+    /// Returns the numbers of first responses, of successes and of failures.
+    fn counted(version: &ObservedVersion) -> (u64, u64, u64) {
+        let read = version.stats.reading();
+        let first_responses = read.latencies.first_response.expect("it is asked for").count();
+        (first_responses, read.stats.inference_stats.success.count, read.stats.inference_stats.fail.count)
+    }
+
+    #[test]
+    fn a_step_counts_for_the_version_that_clients_know_once() {
+        for (is_served, end, expected_outer, expected_inner) in [
+            (false, RequestEnd::Completed, (1, 1, 0), (0, 0, 0)),
+            (true, RequestEnd::Completed, (1, 1, 0), (3, 3, 0)),
+            (false, RequestEnd::Failed, (1, 0, 1), (0, 0, 0)),
+            (true, RequestEnd::Failed, (1, 0, 1), (3, 0, 3)),
+        ] {
+            let (outer, inner) = (version(), version());
+            for version in [&outer, &inner] {
+                let shown = LatencyMetrics { histograms: true, ..LatencyMetrics::default() };
+                version.stats.keep_latencies(VersionLatencies::new(&shown, None));
+            }
+            let mut whole = ObservedSteps::begin(&outer.stats, 2, None);
+            // Its rows run apart.
+            let mut rows = ObservedSteps::begin(&inner.stats, 2, Some(whole.step(is_served)));
+            let row = ObservedRequest::arrived(&inner, 0, 1, 1, None, Some(rows.step(false)));
+            row.answered(&inner, 0);
+            row.ended(&inner, 0, end);
+            rows.responded(false);
+            rows.ended(end);
+            let once = ObservedRequest::arrived(&inner, 0, 2, 1, None, Some(whole.step(is_served)));
+            once.answered(&inner, 0);
+            once.ended(&inner, 0, end);
+            let streamed = ObservedRequest::arrived(&inner, 0, 3, 1, None, Some(whole.step(is_served)));
+            streamed.responded(&inner, 0, 0);
+            streamed.responded(&inner, 0, 1);
+            streamed.ended(&inner, 0, end);
+            whole.responded(false);
+            whole.ended(end);
+            assert_eq!(counted(&outer), expected_outer, "{is_served}, {end:?}");
+            assert_eq!(counted(&inner), expected_inner, "{is_served}, {end:?}");
+        }
     }
 
     #[test]

@@ -94,6 +94,9 @@ impl ObservedSteps {
 
     /// Records a response. `is_stream`: there may be several.
     pub fn responded(&mut self, is_stream: bool) {
+        if !StepOf::counts(self.step_of.as_ref()) {
+            return;
+        }
         let total_ns = self.elapsed_ns();
         if self.responses == 0 {
             self.stats.first_response(total_ns);
@@ -120,8 +123,11 @@ impl ObservedSteps {
         if let Some(trace) = &self.trace {
             trace.ended(0, total_ns, end);
         }
+        let counts = StepOf::counts(self.step_of.as_ref());
         if let Some(reason) = end.failure() {
-            self.stats.failure(reason, total_ns);
+            if counts {
+                self.stats.failure(reason, total_ns);
+            }
             return;
         }
         let timings = self.timings.within(total_ns);
@@ -131,7 +137,9 @@ impl ObservedSteps {
         if self.counts_executions {
             self.stats.execution(self.rows, &timings.compute);
         }
-        self.stats.success(self.rows, &timings);
+        if counts {
+            self.stats.success(self.rows, &timings);
+        }
     }
 }
 

@@ -299,7 +299,7 @@ impl ModelStats {
         response.success.add(timings.compute_infer_ns + timings.compute_output_ns);
     }
 
-    /// Records the first response of a decoupled request, `ns` after its admission.
+    /// Records the first response of a request, `ns` after its admission.
     pub fn first_response(&self, ns: u64) {
         if let Some(latencies) = self.latencies.get() {
             latencies.first_response(ns);
