@@ -1,5 +1,34 @@
 //! Runs blocking work off the threads of the runtime.
 
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+/// Runs work that reads the files of models, on a limited number of threads. The work never waits for other models.
+#[derive(Clone, Debug)]
+pub(super) struct Readers(Arc<Semaphore>);
+
+impl Readers {
+    /// Creates readers of at most `threads` threads; 0 counts as 1.
+    pub(super) fn new(threads: usize) -> Self {
+        Self(Arc::new(Semaphore::new(threads.max(1))))
+    }
+
+    /// Runs work once a thread is free. The thread counts until the work has returned, even if nobody waits for it.
+    ///
+    /// # Errors
+    /// As [`blocking`].
+    pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+        let permit = self.0.clone().acquire_owned().await.map_err(|fault| fault.to_string())?;
+        blocking(move || {
+            let done = work();
+            drop(permit);
+            done
+        })
+        .await
+    }
+}
+
 /// Runs blocking work on a thread of tokio's blocking pool.
 ///
 /// # Errors

@@ -200,7 +200,7 @@ impl Control {
             let configurations = configuration::configurations(&directory, config_name.as_deref());
             directory::holds_model(&directory, &configurations).unwrap_or(true)
         };
-        blocking(check).await.unwrap_or(true)
+        self.places.readers().run(check).await.unwrap_or(true)
     }
 
     /// Returns the attempt of a load at a client's request, which an unload ends from now on.
@@ -285,7 +285,7 @@ impl Control {
     /// Returns the fingerprint of a model's directory; `None` if it cannot be read.
     async fn fingerprint(&self, directory: Option<&Path>) -> Option<Fingerprint> {
         let directory = directory?.to_owned();
-        blocking(move || Fingerprint::of(&directory)).await.ok()?.ok()
+        self.places.readers().run(move || Fingerprint::of(&directory)).await.ok()?.ok()
     }
 
     /// Returns the configuration from an earlier load request, unless the directory has changed since.
@@ -309,7 +309,8 @@ impl Control {
             Plan::read(&model, place, overrides, config, completion)
         };
         let stray = || "it holds no model: no configuration, and no version with a file 'model.<something>'".to_owned();
-        let planned = blocking(read).await.and_then(|plan| plan);
+        let planned = attempt.unless_stopped(self.places.readers().run(read)).await;
+        let planned = planned.and_then(|read| read).and_then(|plan| plan);
         let plan = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
             Ok(plan) => Arc::new(plan),
             Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     Options, StartError,
-    blocking::blocking,
+    blocking::{Readers, blocking},
     changes::PollResult,
     directory::Fingerprint,
     scan::{self, Found, Listing, Scan},
@@ -28,6 +28,7 @@ pub(super) struct Places {
     directories: Vec<PathBuf>,
     stores: Vec<Mirror>,
     cache: Option<Arc<Cache>>,
+    readers: Readers,
 }
 
 impl Places {
@@ -42,8 +43,9 @@ impl Places {
         }
         let (remote, directories): (Vec<PathBuf>, Vec<PathBuf>) =
             options.repositories.iter().cloned().partition(|root| is_remote(root));
+        let readers = Readers::new(options.load_threads);
         if remote.is_empty() {
-            return Ok(Self { directories, stores: Vec::new(), cache: None });
+            return Ok(Self { directories, stores: Vec::new(), cache: None, readers });
         }
         let cache = Cache::open(options.cache_directory.as_deref(), options.cache_max_bytes);
         let cache = Arc::new(cache.map_err(StartError::Cache)?);
@@ -60,7 +62,7 @@ impl Places {
             let store = Mirror::open(location, &credentials, &cache, requests.clone());
             stores.push(store.map_err(|fault| StartError::Store { location: text, reason: fault.to_string() })?);
         }
-        Ok(Self { directories, stores, cache: Some(cache) })
+        Ok(Self { directories, stores, cache: Some(cache), readers })
     }
 
     /// Lists the models of all repositories: directories first, then stores, each in the order of the command line. A
@@ -72,6 +74,11 @@ impl Places {
         let mut scan = self.scan_directories().await?;
         scan.extend(self.scan_stores().await);
         Ok(scan)
+    }
+
+    /// Returns the threads that read the files of models.
+    pub(super) fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// Returns whether there are repositories in stores.
@@ -139,7 +146,7 @@ impl Places {
             return Ok(None);
         }
         let (directories, model) = (self.directories.clone(), name.to_owned());
-        let mut found = blocking(move || scan::find_all(&directories, &model)).await??;
+        let mut found = self.readers.run(move || scan::find_all(&directories, &model)).await??;
         let in_stores = self.stores.iter().map(async |store| {
             let has = store.has(name).await;
             let has = has.map_err(|fault| format!("cannot read {}: {fault}", store.root().display()))?;

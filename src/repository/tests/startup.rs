@@ -1,6 +1,12 @@
 //! What a repository returns while the startup models are being loaded.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use super::fake::{Directory, FakeLoader, GARBAGE, explicit, index, options, states, until};
 use crate::repository::{ControlError, ControlMode, Options, Overrides, Repository, ResolveError, Startup};
@@ -101,4 +107,24 @@ async fn with_nothing_to_load_a_start_is_over_at_once() {
     assert!(!repository.ready());
     startup.load().await.unwrap();
     assert!(repository.ready());
+}
+
+#[test]
+fn the_threads_of_a_start_do_not_grow_with_the_models() {
+    const MODELS: usize = 200;
+    let directory = Directory::new();
+    for model in 0..MODELS {
+        directory.model(&format!("m{model}"));
+    }
+    let threads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&threads);
+    let count = move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(count).build().unwrap();
+    let options = Options { load_threads: 1, ..options(&[&directory], ControlMode::None) };
+    let repository = runtime.block_on(Repository::start(options, Arc::new(FakeLoader::default()))).unwrap();
+    assert_eq!(repository.loaded().len(), MODELS);
+    let threads = threads.load(Ordering::Relaxed);
+    assert!(threads <= MODELS / 10, "one reader and one loader at a time, but {threads} threads were started");
 }
