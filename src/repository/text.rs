@@ -390,7 +390,13 @@ fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
         }
     }
     if let Some(tokens) = section.max_tokens {
-        layout.max_tokens = tokens.0 as usize;
+        let tokens = tokens.0 as usize;
+        if let Some(positions) = layout.positions.filter(|&positions| tokens > positions) {
+            return Err(format!(
+                "text.max_tokens: expected at most {positions}, for which the model has positions, but found {tokens}"
+            ));
+        }
+        layout.max_tokens = tokens;
     }
     if let Some(side) = section.truncate {
         layout.truncate = truncate_of(side);

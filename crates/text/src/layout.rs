@@ -24,6 +24,8 @@ pub struct Layout {
     pub other_architecture: Option<String>,
     /// Most tokens of a text, those that the tokenizer adds included.
     pub max_tokens: usize,
+    /// Most tokens that the model has positions for, if the files say so.
+    pub positions: Option<usize>,
     /// Which end longer texts lose.
     pub truncate: Truncate,
     /// The token that texts are padded with.
@@ -165,7 +167,7 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
         let fault = format!("there is no prompt '{missing}'");
         return Err(LayoutFault::Content { file: "config_sentence_transformers.json".to_owned(), fault });
     }
-    Ok(Layout { task, other_architecture, max_tokens, truncate, pad_token, prompts, default_prompt })
+    Ok(Layout { task, other_architecture, max_tokens, positions, truncate, pad_token, prompts, default_prompt })
 }
 
 /// Reads the modules of sentence-transformers. Without them, the states are averaged, as that library does.

@@ -52,6 +52,20 @@ async fn missing_pieces_are_named() {
 }
 
 #[tokio::test]
+async fn texts_have_no_more_tokens_than_the_model_has_positions() {
+    let model = ("m/1/model.onnx", "good");
+    let roberta = r#"{"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": 514}"#;
+    for config in [r#"{"max_position_embeddings": 512}"#, roberta] {
+        let of = async |yaml| reason(&[model, ("m/config.json", config), ("m/model.yaml", yaml)]).await;
+        let refusal = of("text: { max_tokens: 513 }").await;
+        let expected = "text.max_tokens: expected at most 512, for which the model has positions, but found 513";
+        assert!(refusal.contains(expected), "{refusal}");
+        let refusal = of("text: { max_tokens: 512 }").await;
+        assert!(refusal.contains("there is no tokenizer"), "the limit is fine, the next file is missing: {refusal}");
+    }
+}
+
+#[tokio::test]
 async fn without_completion_a_configuration_must_be_whole() {
     let directory = Directory::new();
     directory.model("bare").model("partial").write("partial/config.pbtxt", "max_batch_size: 4").model("whole");
