@@ -1,5 +1,7 @@
 //! Embeddings and models as OpenAI's clients ask for them.
 
+use std::fmt;
+
 use axum::{
     Json,
     extract::{Path, Request, State},
@@ -7,7 +9,10 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, Unexpected, Visitor},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -42,11 +47,35 @@ impl Default for Input {
     }
 }
 
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
     Float,
     Base64,
+}
+
+/// Derived, it would also be read from an object with its name as the only key.
+impl<'de> Deserialize<'de> for Encoding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(EncodingVisitor)
+    }
+}
+
+struct EncodingVisitor;
+
+impl Visitor<'_> for EncodingVisitor {
+    type Value = Encoding;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("encoding_format to be \"float\" or \"base64\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Encoding, E> {
+        match text {
+            "float" => Ok(Encoding::Float),
+            "base64" => Ok(Encoding::Base64),
+            _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -165,4 +194,20 @@ fn text_models(api: &Api) -> Vec<String> {
 
 fn described(name: &str) -> Value {
     json!({ "id": name, "object": "model", "created": 0, "owned_by": "paternoster" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoding_is_one_of_two_names_and_nothing_else() {
+        let read = |json: &str| serde_json::from_str::<Encoding>(json).map_err(|fault| fault.to_string());
+        assert_eq!(read("\"float\""), Ok(Encoding::Float));
+        assert_eq!(read("\"base64\""), Ok(Encoding::Base64));
+        for wrong in [r#"{"base64": null}"#, "1", "\"Float\"", "[\"float\"]"] {
+            let fault = read(wrong).expect_err(wrong);
+            assert!(fault.contains(r#"expected encoding_format to be "float" or "base64""#), "{fault}");
+        }
+    }
 }

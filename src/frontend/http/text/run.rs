@@ -279,7 +279,8 @@ fn request(spec: &ModelSpec, items: &[Item], treatment: &Treatment) -> Result<In
         set(text::TRUNCATE, repeated(&[u8::from(truncate)]))?;
     }
     if let Some(dimensions) = treatment.dimensions {
-        set(text::DIMENSIONS, repeated(&i32::try_from(dimensions).unwrap_or(i32::MAX).to_le_bytes()))?;
+        let wide = |_| Fault::Request(format!("expected dimensions up to {}, but found {dimensions}", i32::MAX));
+        set(text::DIMENSIONS, repeated(&i32::try_from(dimensions).map_err(wide)?.to_le_bytes()))?;
     }
     if let Some(normalize) = treatment.normalize {
         set(text::NORMALIZE, repeated(&[u8::from(normalize)]))?;
@@ -428,6 +429,22 @@ pub(super) fn little_endian(values: &[f32]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{DataType, TensorSpec};
+
+    #[test]
+    fn dimensions_that_no_vector_has_are_refused_as_they_came() {
+        let inputs = [(text::TEXT, DataType::Bytes), (text::DIMENSIONS, DataType::Int32)];
+        let inputs = inputs.map(|(name, datatype)| TensorSpec::new(name, datatype, &[1])).to_vec();
+        let (name, outputs, symbols) = ("m".to_owned(), Vec::new(), Vec::new());
+        let spec = ModelSpec { name, version: 1, max_batch_size: 1, inputs, outputs, symbols, decoupled: false };
+        let of = |dimensions| {
+            let treatment = Treatment { dimensions: Some(dimensions), ..Treatment::default() };
+            request(&spec, &[Item::Text("a".to_owned())], &treatment).map_err(|fault| fault.message().to_owned())
+        };
+        assert!(of(i32::MAX as u32).is_ok());
+        let refusal = "expected dimensions up to 2147483647, but found 2147483648".to_owned();
+        assert_eq!(of(1 << 31).err(), Some(refusal));
+    }
 
     #[test]
     fn scores_add_up_to_one_and_a_single_class_has_a_probability() {
