@@ -32,8 +32,8 @@ impl ExpectedTimes {
         known.store(next, Ordering::Relaxed);
     }
 
-    /// Lowers all times, after a request was rejected because of them: the steps behind the rejection teach nothing, and
-    /// would reject all further requests if a single run had once been slow.
+    /// Lowers all times, after a request was rejected because of them: it taught nothing of the steps behind, and a
+    /// single slow run would reject all further requests.
     pub(crate) fn doubt(&self) {
         for known in &self.0 {
             let lower = known.load(Ordering::Relaxed) / (AVERAGED + 1) * AVERAGED;

@@ -40,7 +40,7 @@ struct Served(Mutex<Vec<Servable>>);
 
 impl Models for Served {
     fn resolve(&self, model: &str, _version: Option<i64>) -> Result<Servable, String> {
-        let models = self.0.lock().expect("no panic");
+        let models = self.0.lock();
         let found = models.iter().find(|servable| servable.spec().name == model);
         found.cloned().ok_or_else(|| format!("'{model}' is not served"))
     }
@@ -49,7 +49,7 @@ impl Models for Served {
 impl Served {
     /// Serves a model instead of the one that has its name; that alone if there is no new one.
     fn replace(&self, name: &str, new: Option<Servable>) {
-        let mut models = self.0.lock().expect("no panic");
+        let mut models = self.0.lock();
         models.retain(|servable| servable.spec().name != name);
         models.extend(new);
     }
