@@ -43,6 +43,7 @@ pub(super) enum Wanted {
     /// Numbers for the classes of each text.
     Classes,
     /// The tokens of each text.
+    #[cfg(feature = "text")]
     Tokens,
 }
 
@@ -51,6 +52,7 @@ impl Wanted {
         match self {
             Self::Vectors => text::EMBEDDING,
             Self::Classes => text::LOGITS,
+            #[cfg(feature = "text")]
             Self::Tokens => text::TOKEN_COUNT,
         }
     }
