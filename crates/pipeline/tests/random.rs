@@ -423,17 +423,18 @@ async fn random_pipelines_answer_as_their_rows_would_alone() {
     }
     assert!(large > 0, "some requests are larger than a batch");
     assert_eq!(ends.values().sum::<u64>(), count * REQUESTS as u64);
-    for at in 0..4 {
-        for (manner, end) in [
-            (Manner::Waits, "answered"),
-            (Manner::Waits, "failed"),
-            (Manner::Leaves(0), "left"),
-            (Manner::Leaves(3), "left"),
-            (Manner::Expires, "expired"),
-            (Manner::IsRefused, "refused"),
-        ] {
-            assert!(ends.contains_key(&(manner, at, end)), "{manner:?} in step {at}: none {end}, but {ends:?}");
-        }
+    for (at, end) in (0..4).flat_map(|at| [(at, "answered"), (at, "failed")]) {
+        assert!(ends.contains_key(&(Manner::Waits, at, end)), "step {at}: none {end}, but {ends:?}");
+    }
+    // When a request is over before its client leaves depends on other threads, so not every step sees each of these.
+    for (manner, end) in [
+        (Manner::Leaves(0), "left"),
+        (Manner::Leaves(3), "left"),
+        (Manner::Expires, "expired"),
+        (Manner::IsRefused, "refused"),
+    ] {
+        let found = ends.keys().any(|&(found, _, ended)| (found, ended) == (manner, end));
+        assert!(found, "{manner:?}: none {end}, but {ends:?}");
     }
     assert!(ends.keys().any(|(manner, ..)| *manner == Manner::Reloads), "models are replaced");
     let pending: Vec<u64> = models.models.load().values().map(|it| it.stats().pending()).collect();
