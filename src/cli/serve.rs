@@ -1,7 +1,8 @@
 //! `paternoster serve`: a process that serves until a signal stops it.
 
-use std::{io, process::ExitCode, sync::Arc};
+use std::{io, num::NonZero, process::ExitCode, sync::Arc, thread};
 
+use parking_lot::Mutex;
 use tokio::{
     runtime,
     signal::unix::{Signal, SignalKind, signal},
@@ -45,6 +46,12 @@ enum ServeError {
 /// Exit code after a panic of the scheduler: EX_SOFTWARE of sysexits.h.
 pub(super) const EXIT_FAULT: u8 = 70;
 
+/// Bytes of the stack of a thread of the runtime, by default.
+const STACK_BYTES: usize = 2 << 20;
+
+/// Threads for blocking work without which nothing can be loaded.
+const BLOCKING_THREADS: usize = 1;
+
 /// Runs the server until a signal or a failure of the scheduler ends it.
 ///
 /// The exit code is 0 if everything in flight ended in time, or if the signal came before the ports were open; 1 if the
@@ -85,12 +92,29 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         args.auto.apply(loader)
     });
     let pool = pool.map_err(ServeError::Devices)?;
+    let workers = thread::available_parallelism().map_or(1, NonZero::get);
+    check_threads(workers + BLOCKING_THREADS, STACK_BYTES).map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
     let ended = runtime.block_on(until_ended(args, log, pool));
     // A model that is still being compiled must not delay the exit.
     runtime.shutdown_background();
     ended
+}
+
+/// Checks that threads can be started: the runtime panics if its own cannot, and never ends.
+fn check_threads(threads: usize, stack_bytes: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        // All exist at the same time, since none ends before the gate opens.
+        let closed = gate.lock();
+        let started = (0..threads).try_for_each(|_| {
+            let thread = thread::Builder::new().stack_size(stack_bytes);
+            thread.spawn_scoped(scope, || drop(gate.lock())).map(drop)
+        });
+        drop(closed);
+        started
+    })
 }
 
 async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
@@ -204,5 +228,17 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_cannot_be_started_are_an_error() {
+        assert!(check_threads(3, STACK_BYTES).is_ok());
+        let fault = check_threads(3, 1 << 50).map_err(|fault| ServeError::Threads(fault).to_string());
+        assert!(fault.as_ref().is_err_and(|text| text.starts_with("cannot start threads: ")), "{fault:?}");
     }
 }
