@@ -100,22 +100,26 @@ impl CompiledGraph {
         } = context;
         let (weights, operators) = (Arc::new(weights), model.operators());
         let mut builder = builder(environment, has_arena)?;
-        // A small graph's operators are not worth other threads, and one with a provider leaves most to a card.
-        let is_large = graph.len() + weights.bytes() > SMALL_MODEL_BYTES;
-        let own_threads = if is_large && provider.is_none() { own_threads.reserve(threads) } else { None };
-        if own_threads.is_some() {
-            builder = awake_within_runs(builder, threads)?;
-        }
+        let bytes = graph.len() + weights.bytes();
+        // Lone runs may take the calling thread on any machine, but only the graph of a file can be compiled for it
+        // when that turns out to be faster.
+        let may_run_on_one = runs_on_one_thread(lanes, threads) || threads > 1 && model.file().is_some();
         // Runs on a card leave the cores to others.
-        let (running, may_share) = match provider {
+        let (running, may_run_on_one) = match provider {
             Some(provider) => {
                 provider.append(&mut builder)?;
                 (Arc::default(), false)
             }
-            None => (Arc::clone(running), runs_on_one_thread(lanes, threads)),
+            None => (Arc::clone(running), may_run_on_one && bytes <= MAX_COPIED_BYTES),
         };
+        // A small graph's operators are not worth other threads, and threads that stay awake must be avoidable.
+        let has_own_threads = may_run_on_one && bytes > SMALL_MODEL_BYTES;
+        let own_threads = if has_own_threads { own_threads.reserve(threads) } else { None };
+        if own_threads.is_some() {
+            builder = awake_within_runs(builder, threads)?;
+        }
         let session = commit(builder, graph, &weights, operators)?;
-        let single = if !may_share || graph.len() + weights.bytes() > MAX_COPIED_BYTES {
+        let single = if !may_run_on_one {
             None
         } else if let Some(file) = model.file() {
             let (environment, file, operators) = (environment.clone(), file.clone(), operators.to_vec());

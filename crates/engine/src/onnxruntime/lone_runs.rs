@@ -85,7 +85,7 @@ impl LoneRuns {
 
 impl Size {
     fn choose(&mut self, one_is_ready: bool) -> (Threads, bool) {
-        self.runs += 1;
+        self.runs = self.runs.saturating_add(1);
         let Some(all) = self.all.known() else { return (Threads::All, false) };
         let is_slowed = self.least_ns.is_some_and(|least| all > SLOWED * least);
         let threads = match self.one.known() {
@@ -182,6 +182,14 @@ mod tests {
         for bytes in [0, 1, 50, BYTES * 4 / 5, BYTES * 5 / 4, 200, usize::MAX] {
             assert_eq!(runs.choose(bytes, true).0, Threads::All, "{bytes}");
         }
+    }
+
+    #[test]
+    fn any_number_of_runs_can_be_counted() {
+        let runs = LoneRuns::default();
+        run(&runs, 100, true, (20, 30));
+        runs.of(BYTES).lock().runs = u32::MAX;
+        assert_eq!(run(&runs, 10, true, (20, 30)), 0);
     }
 
     #[test]
