@@ -373,6 +373,36 @@ def test_places_of_tokens_are_those_in_the_text_of_the_client(start, tmp_path, t
     assert cut == ["", "", "", "hello", "wörld", ""], "the prompt is none of the client's"
 
 
+def test_which_end_is_cut_is_the_models_choice_and_others_are_refused(start, laid_out, tmp_path, tokenizer):
+    for name, text in (("right", "text: {}\n"), ("left", "text: { truncate: left, max_tokens: 16 }\n")):
+        shutil.copytree(laid_out / "plain", tmp_path / name)
+        (tmp_path / name / "model.yaml").write_text(text)
+    server = start(tmp_path)
+    long = " ".join(["cat"] * 40 + ["rates rose"])
+    ids = tokenizer.encode(long).ids
+    _, (by_text,) = post(server, "/embed", {"model": "left", "inputs": long, "truncation_direction": "Left"})
+    # The tokenizer adds the first token and the last.
+    _, (by_tokens,) = post(server, "/embed", {"model": "left", "inputs": [ids[0], *ids[-15:]]})
+    np.testing.assert_allclose(by_text, by_tokens, rtol=0, atol=TOLERANCE)
+    _, (of_all_tokens,) = post(server, "/embed", {"model": "left", "inputs": ids})
+    _, (of_the_last,) = post(server, "/embed", {"model": "left", "inputs": ids[-16:]})
+    assert of_all_tokens == of_the_last
+    for own, other in (("right", "Left"), ("left", "Right")):
+        assert post(server, "/embed", {"model": own, "inputs": "a", "truncation_direction": own})[0] == 200
+        status, told = post(server, "/embed", {"model": own, "inputs": "a", "truncation_direction": other})
+        assert status == 422 and other in told["error"] and "text.truncate" in told["error"], told
+    for wrong in ("up", {"Left": None}, ["Left"], 1):
+        status, told = post(server, "/embed", {"model": "left", "inputs": "a", "truncation_direction": wrong})
+        assert status == 422, told
+
+
+def test_a_limit_of_tokens_below_the_models_is_refused(texts_server):
+    asked = {"model": "reranker", "query": "a cat", "documents": ["a dog", "a kitten"]}
+    assert post(texts_server, "/v2/rerank", {**asked, "max_tokens_per_doc": 4096})[0] == 200
+    status, told = post(texts_server, "/v2/rerank", {**asked, "max_tokens_per_doc": 2})
+    assert status == 400 and "max_tokens_per_doc" in told["message"], told
+
+
 def test_what_a_route_builds_is_reserved_before(start, laid_out):
     server = start(laid_out, "--max-pending-bytes=100000000", "--model-control-mode=explicit", "--load-model=reranker")
     asked = {"query": "x" * 1_000_000, "documents": ["a"] * 2048}

@@ -7,7 +7,7 @@ use paternoster_model::{DataType, TensorSpec, text};
 use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value};
 
 use super::{
-    TextTokenizer, TokenizerFault, TokenizerOptions, Tokens,
+    TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
     tensors::{integers, row_of_integers, string},
 };
 
@@ -122,7 +122,7 @@ impl Tokenize {
 
     /// Checks tokens that came with the request.
     fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
-        let TokenizerOptions { max_tokens: most, max_bytes, .. } = *self.tokenizer.options();
+        let TokenizerOptions { max_tokens: most, max_bytes, truncate, .. } = *self.tokenizer.options();
         if ids.is_empty() {
             return Err("expected at least one token".to_owned());
         }
@@ -133,7 +133,11 @@ impl Tokenize {
         if ids.len() > most && !may_truncate {
             return Err(format!("expected at most {most} tokens, but found {}", ids.len()));
         }
-        let ids = &ids[..ids.len().min(most)];
+        let most = ids.len().min(most);
+        let ids = match truncate {
+            Truncate::Right => &ids[..most],
+            Truncate::Left => &ids[ids.len() - most..],
+        };
         let read = ids.iter().map(|&id| u32::try_from(id).ok().filter(|&id| i32::try_from(id).is_ok()));
         let ids: Option<Vec<u32>> = read.collect();
         let ids = ids.ok_or_else(|| "expected ids of tokens from 0 to 2147483647".to_owned())?;

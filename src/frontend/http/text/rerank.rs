@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
-    run::{Fault, Received, Treatment, Wanted, rank, receive, resolve, send},
+    run::{Fault, Received, Treatment, Wanted, cuts, rank, receive, resolve, send},
 };
-use crate::frontend::span;
+use crate::{frontend::span, repository::ModelVersion};
 
 #[derive(Deserialize)]
 struct RerankRequest {
@@ -22,6 +22,7 @@ struct RerankRequest {
     documents: Vec<Document>,
     top_n: Option<usize>,
     return_documents: Option<bool>,
+    max_tokens_per_doc: Option<u64>,
 }
 
 /// A document: its text, or an object that has it.
@@ -49,9 +50,23 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
     }
 }
 
+/// Refuses a limit below that of the model, which is the one that documents are cut at.
+fn check_most_tokens(version: &ModelVersion, asked: Option<u64>) -> Result<(), Fault> {
+    let (Some(asked), Some(cuts)) = (asked, cuts(version)) else { return Ok(()) };
+    if asked >= cuts.max_tokens as u64 {
+        return Ok(());
+    }
+    let (model, most) = (&version.spec().name, cuts.max_tokens);
+    Err(Fault::Request(format!(
+        "expected max_tokens_per_doc to be at least {most}, at which model '{model}' cuts query and document together, \
+         but found {asked}"
+    )))
+}
+
 async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<RerankRequest> = receive(api, request).await?;
-    let RerankRequest { model, query, documents, top_n, return_documents } = &mut received.request;
+    let RerankRequest { model, query, documents, top_n, return_documents, max_tokens_per_doc } = &mut received.request;
+    let most = *max_tokens_per_doc;
     let (model, query, top_n) = (model.take(), std::mem::take(query), *top_n);
     let texts = std::mem::take(documents).into_iter().map(|document| match document {
         Document::Text(text) | Document::Object { text } => text,
@@ -59,6 +74,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let texts: Vec<String> = texts.collect();
     let returned = return_documents.unwrap_or(false).then(|| texts.clone());
     let version = resolve(api, model.as_deref(), Wanted::Classes)?;
+    check_most_tokens(&version, most)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let ranking = rank(api, &mut received, &version, (&query, texts), (Treatment::default(), false));
     let (mut ranked, tokens) = ranking.await?;

@@ -35,6 +35,28 @@ const BUILT_FOR_EACH_BYTE: usize = 16;
 /// Answers of at least this many numbers are written by a worker.
 const LARGE_ANSWER_ELEMENTS: usize = 4 << 10;
 
+/// How a model cuts texts of too many tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cuts {
+    /// Whether they lose their start; otherwise their end.
+    pub(super) left: bool,
+    /// Most tokens that stay.
+    pub(super) max_tokens: usize,
+}
+
+/// Returns how a model cuts texts; `None` if it has no tokenizer in this server.
+#[cfg(feature = "text")]
+pub(super) fn cuts(version: &ModelVersion) -> Option<Cuts> {
+    let options = super::tokenize::options(version)?;
+    Some(Cuts { left: options.truncate == crate::text::Truncate::Left, max_tokens: options.max_tokens })
+}
+
+/// Without the feature `text` there are no tokenizers.
+#[cfg(not(feature = "text"))]
+pub(super) fn cuts(_: &ModelVersion) -> Option<Cuts> {
+    None
+}
+
 /// What a model must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {

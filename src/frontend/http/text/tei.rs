@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
-    run::{self, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
+    run::{self, Cuts, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
 };
-use crate::{frontend::span, model::text};
+use crate::{frontend::span, model::text, repository::ModelVersion};
 
 #[derive(Deserialize)]
 struct EmbedRequest {
@@ -22,6 +22,7 @@ struct EmbedRequest {
     inputs: Inputs,
     normalize: Option<bool>,
     truncate: Option<bool>,
+    truncation_direction: Option<Direction>,
     prompt_name: Option<String>,
     dimensions: Option<u32>,
 }
@@ -48,6 +49,7 @@ struct RerankRequest {
     query: String,
     texts: Vec<String>,
     truncate: Option<bool>,
+    truncation_direction: Option<Direction>,
     raw_scores: Option<bool>,
     return_text: Option<bool>,
 }
@@ -57,6 +59,7 @@ struct PredictRequest {
     model: Option<String>,
     inputs: PredictInputs,
     truncate: Option<bool>,
+    truncation_direction: Option<Direction>,
     raw_scores: Option<bool>,
 }
 
@@ -85,6 +88,40 @@ struct Prediction {
     label: String,
 }
 
+/// The end that a text of too many tokens loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) enum Direction {
+    Left,
+    Right,
+}
+
+impl TryFrom<String> for Direction {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match &*name {
+            "Left" | "left" => Ok(Self::Left),
+            "Right" | "right" => Ok(Self::Right),
+            _ => Err(format!("expected truncation_direction to be Left or Right, but found '{name}'")),
+        }
+    }
+}
+
+/// Refuses an end that a model does not cut: its configuration chooses the end for all requests.
+fn check_direction(version: &ModelVersion, asked: Option<Direction>) -> Result<(), Fault> {
+    let (Some(asked), Some(Cuts { left, .. })) = (asked, run::cuts(version)) else { return Ok(()) };
+    let own = if left { Direction::Left } else { Direction::Right };
+    if asked == own {
+        return Ok(());
+    }
+    let model = &version.spec().name;
+    Err(Fault::Request(format!(
+        "expected truncation_direction to be {own:?}, as the configuration of model '{model}' says (text.truncate), but \
+         found {asked:?}"
+    )))
+}
+
 /// An error as the clients of text-embeddings-inference read it.
 struct TeiError(Fault);
 
@@ -111,8 +148,10 @@ pub(super) async fn embed(State(api): State<Api>, request: Request) -> Response 
 
 async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<EmbedRequest> = receive(api, request).await?;
-    let EmbedRequest { model, inputs, normalize, truncate, prompt_name, dimensions } = &mut received.request;
+    let EmbedRequest { model, inputs, normalize, truncate, truncation_direction, prompt_name, dimensions } =
+        &mut received.request;
     let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
+    check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let items = match std::mem::take(inputs) {
         Inputs::One(text) => vec![Item::Text(text)],
@@ -139,8 +178,10 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
 
 async fn reranked(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<RerankRequest> = receive(api, request).await?;
-    let RerankRequest { model, query, texts, truncate, raw_scores, return_text } = &mut received.request;
+    let RerankRequest { model, query, texts, truncate, truncation_direction, raw_scores, return_text } =
+        &mut received.request;
     let version = resolve(api, model.as_deref(), Wanted::Classes)?;
+    check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let (query, asked) = (std::mem::take(query), std::mem::take(texts));
     let texts = return_text.unwrap_or(false).then(|| asked.clone());
@@ -164,8 +205,9 @@ pub(super) async fn predict(State(api): State<Api>, request: Request) -> Respons
 
 async fn predicted(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<PredictRequest> = receive(api, request).await?;
-    let PredictRequest { model, inputs, truncate, raw_scores } = &mut received.request;
+    let PredictRequest { model, inputs, truncate, truncation_direction, raw_scores } = &mut received.request;
     let version = resolve(api, model.as_deref(), Wanted::Classes)?;
+    check_direction(&version, *truncation_direction)?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");
     let item = |mut texts: Vec<String>| match (texts.pop(), texts.pop(), texts.len()) {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     frontend::span,
     repository::ModelVersion,
-    text::{Piece, TextTokenizer, Tokenize, TokenizerFault},
+    text::{Piece, TextTokenizer, Tokenize, TokenizerFault, TokenizerOptions},
 };
 
 /// Bytes that are built for each byte of text, at most one token each: while the library works, and for the answer.
@@ -155,6 +155,11 @@ fn decode_all(tokenizer: &TextTokenizer, lists: &[Vec<u32>], skips: bool) -> Res
         if bytes > most { Err(TokenizerFault::TooLong { most, bytes }.into()) } else { Ok(text) }
     };
     lists.iter().map(decode).collect()
+}
+
+/// Returns how the tokenizer of a version cuts texts; `None` without one.
+pub(super) fn options(version: &ModelVersion) -> Option<TokenizerOptions> {
+    with_tokenizer(version, |step| Ok(*step.tokenizer().options())).ok()
 }
 
 /// Calls `use_it` with the step that tokenizes the texts of a version.
