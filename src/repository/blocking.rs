@@ -14,7 +14,8 @@ impl Readers {
         Self(Arc::new(Semaphore::new(threads.max(1))))
     }
 
-    /// Runs work once a thread is free. The thread counts until the work has returned, even if nobody waits for it.
+    /// Runs work, after a wait if all threads are taken. A thread is taken until the work returns, even if the caller
+    /// has stopped waiting for it.
     ///
     /// # Errors
     /// As [`blocking`].

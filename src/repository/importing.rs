@@ -14,7 +14,7 @@ use serde_yaml::Value;
 
 use super::{
     LoadAttempt, LoadRequest, Loader, Overrides,
-    config::{complete, model::Text, settings::ONNX_FILENAME},
+    config::{model::Text, settings::ONNX_FILENAME},
     configuration::{self, YAML},
     directory, prepare, scan,
     stores::is_remote,
@@ -185,13 +185,7 @@ fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
 
 /// Reads a model directory as a server does.
 fn read_as_served(directory: &Path, name: &str, loader: &dyn Loader) -> Result<(Arc<TextModel>, LoadRequest), String> {
-    let completion = prepare::Completion {
-        has_cards: false,
-        has_cache: false,
-        auto_complete: true,
-        default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
-        config_name: None,
-    };
+    let completion = prepare::Completion::without_server();
     let plan = prepare::Plan::read(name, Some(directory.to_owned()), Overrides::default(), None, completion)?;
     let request = plan.request(VERSION, loader, &LoadAttempt::of_repository())?;
     let text = plan.text.ok_or_else(|| format!("model '{name}' takes no texts"))?;

@@ -62,6 +62,17 @@ pub(super) struct Completion {
 }
 
 impl Completion {
+    /// The defaults of the command line, on the CPU.
+    pub(super) fn without_server() -> Self {
+        Self {
+            auto_complete: true,
+            default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
+            config_name: None,
+            has_cards: false,
+            has_cache: false,
+        }
+    }
+
     /// Takes the settings from the command line.
     pub(super) fn of(options: &Options) -> Self {
         let Options { auto_complete, default_max_batch_size, config_name, has_cards, response_cache, .. } = options;

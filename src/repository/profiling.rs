@@ -12,8 +12,8 @@ use std::{
 use tracing::info_span;
 
 use super::{
-    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, config::complete,
-    prepare, scan, stores::is_remote, warmup,
+    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, prepare, scan,
+    stores::is_remote, warmup,
 };
 use crate::{
     batching::Ns,
@@ -71,13 +71,7 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
         let known = if known.is_empty() { "no models".to_owned() } else { known.join(", ") };
         return Err(format!("there is no model '{name}' in '{}'; it has {known}", repository.display()));
     };
-    let completion = prepare::Completion {
-        has_cards: false,
-        has_cache: false,
-        auto_complete: true,
-        default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
-        config_name: None,
-    };
+    let completion = prepare::Completion::without_server();
     let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, completion)?;
     let latest = plan.versions.last().copied().ok_or_else(|| format!("model '{name}' has no versions"))?;
     plan.request(latest, loader, &LoadAttempt::of_repository())

@@ -1,4 +1,7 @@
-//! Models that take texts: their tokenizer, and the steps around their program.
+//! Models that take texts: their tokenizer, and the steps around their program. `section` is what their configuration
+//! says of that.
+
+mod section;
 
 use std::{
     cell::RefCell,
@@ -7,10 +10,11 @@ use std::{
     sync::Arc,
 };
 
+use self::section::{name_of, override_layout, pooling_of, truncate_of};
 use super::{
     bounded_file::read_up_to,
     config::{
-        model::{PipelineStep, PoolStep, PoolingName, Side, Text, TextTask, TokenizeStep},
+        model::{PipelineStep, PoolStep, Side, Text, TextTask, TokenizeStep},
         model_config::datatype_to_pb,
         pb,
         values::{NonEmptyText, PartName, stays_inside},
@@ -360,89 +364,6 @@ fn tokenizer(
     let json = read_up_to(&path, MAX_TOKENIZER_BYTES).map_err(|fault| format!("there is no tokenizer: {fault}"))?;
     let tokenizer = TextTokenizer::read(&json, options).map_err(|fault| format!("{}: {fault}", path.display()))?;
     Ok(Arc::new(tokenizer))
-}
-
-/// Puts what the configuration says in place of what the files say.
-fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
-    let (mut labels, mut given) = (Vec::new(), (Pooling::Mean, false));
-    match &layout.task {
-        Task::Embed { pooling, normalize } => given = (*pooling, *normalize),
-        Task::Classify { labels: known } | Task::ClassifyTokens { labels: known } => labels.clone_from(known),
-    }
-    match section.task {
-        Some(TextTask::Embed) => layout.task = Task::Embed { pooling: given.0, normalize: given.1 },
-        Some(TextTask::Classify) => layout.task = Task::Classify { labels },
-        Some(TextTask::ClassifyTokens) => layout.task = Task::ClassifyTokens { labels },
-        None => {}
-    }
-    if section.task.is_some() {
-        layout.other_architecture = None;
-    }
-    match &mut layout.task {
-        Task::Embed { pooling, normalize } => {
-            *pooling = section.pooling.map_or(*pooling, pooling_of);
-            *normalize = section.normalize.unwrap_or(*normalize);
-        }
-        Task::Classify { .. } | Task::ClassifyTokens { .. } => {
-            if section.pooling.is_some() || section.normalize.is_some() {
-                return Err("text: pooling and normalize go with the task embed".to_owned());
-            }
-        }
-    }
-    if let Some(tokens) = section.max_tokens {
-        let tokens = tokens.0 as usize;
-        if let Some(positions) = layout.positions.filter(|&positions| tokens > positions) {
-            return Err(format!(
-                "text.max_tokens: expected at most {positions}, for which the model has positions, but found {tokens}"
-            ));
-        }
-        layout.max_tokens = tokens;
-    }
-    if let Some(side) = section.truncate {
-        layout.truncate = truncate_of(side);
-    }
-    if let Some(prompts) = &section.prompts {
-        layout.prompts = prompts.iter().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
-        layout.default_prompt = None;
-    }
-    if let Some(name) = &section.default_prompt {
-        if !layout.prompts.contains_key(&name.0) {
-            return Err(format!("text.default_prompt: there is no prompt '{}'", name.0));
-        }
-        layout.default_prompt = Some(name.0.clone());
-    }
-    Ok(())
-}
-
-fn truncate_of(side: Side) -> Truncate {
-    match side {
-        Side::Left => Truncate::Left,
-        Side::Right => Truncate::Right,
-    }
-}
-
-fn pooling_of(name: PoolingName) -> Pooling {
-    match name {
-        PoolingName::Mean => Pooling::Mean,
-        PoolingName::Cls => Pooling::Cls,
-        PoolingName::Last => Pooling::Last,
-        PoolingName::WeightedMean => Pooling::WeightedMean,
-        PoolingName::Max => Pooling::Max,
-        PoolingName::MeanSqrtLen => Pooling::MeanSqrtLen,
-        PoolingName::Done => Pooling::Done,
-    }
-}
-
-fn name_of(pooling: Pooling) -> PoolingName {
-    match pooling {
-        Pooling::Mean => PoolingName::Mean,
-        Pooling::Cls => PoolingName::Cls,
-        Pooling::Last => PoolingName::Last,
-        Pooling::WeightedMean => PoolingName::WeightedMean,
-        Pooling::Max => PoolingName::Max,
-        Pooling::MeanSqrtLen => PoolingName::MeanSqrtLen,
-        Pooling::Done => PoolingName::Done,
-    }
 }
 
 /// Returns the tokenizer's output for an input of a program, by the names that exports give them.

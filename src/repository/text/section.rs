@@ -1,0 +1,89 @@
+//! The section `text` of a configuration, and the names in it.
+
+use crate::{
+    repository::config::model::{PoolingName, Side, Text, TextTask},
+    text::{Layout, Pooling, Task, Truncate},
+};
+
+/// Puts what the configuration says in place of what the files say.
+pub(super) fn override_layout(layout: &mut Layout, section: &Text) -> Result<(), String> {
+    let (mut labels, mut given) = (Vec::new(), (Pooling::Mean, false));
+    match &layout.task {
+        Task::Embed { pooling, normalize } => given = (*pooling, *normalize),
+        Task::Classify { labels: known } | Task::ClassifyTokens { labels: known } => labels.clone_from(known),
+    }
+    match section.task {
+        Some(TextTask::Embed) => layout.task = Task::Embed { pooling: given.0, normalize: given.1 },
+        Some(TextTask::Classify) => layout.task = Task::Classify { labels },
+        Some(TextTask::ClassifyTokens) => layout.task = Task::ClassifyTokens { labels },
+        None => {}
+    }
+    if section.task.is_some() {
+        layout.other_architecture = None;
+    }
+    match &mut layout.task {
+        Task::Embed { pooling, normalize } => {
+            *pooling = section.pooling.map_or(*pooling, pooling_of);
+            *normalize = section.normalize.unwrap_or(*normalize);
+        }
+        Task::Classify { .. } | Task::ClassifyTokens { .. } => {
+            if section.pooling.is_some() || section.normalize.is_some() {
+                return Err("text: pooling and normalize go with the task embed".to_owned());
+            }
+        }
+    }
+    if let Some(tokens) = section.max_tokens {
+        let tokens = tokens.0 as usize;
+        if let Some(positions) = layout.positions.filter(|&positions| tokens > positions) {
+            return Err(format!(
+                "text.max_tokens: expected at most {positions}, for which the model has positions, but found {tokens}"
+            ));
+        }
+        layout.max_tokens = tokens;
+    }
+    if let Some(side) = section.truncate {
+        layout.truncate = truncate_of(side);
+    }
+    if let Some(prompts) = &section.prompts {
+        layout.prompts = prompts.iter().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
+        layout.default_prompt = None;
+    }
+    if let Some(name) = &section.default_prompt {
+        if !layout.prompts.contains_key(&name.0) {
+            return Err(format!("text.default_prompt: there is no prompt '{}'", name.0));
+        }
+        layout.default_prompt = Some(name.0.clone());
+    }
+    Ok(())
+}
+
+pub(super) fn truncate_of(side: Side) -> Truncate {
+    match side {
+        Side::Left => Truncate::Left,
+        Side::Right => Truncate::Right,
+    }
+}
+
+pub(super) fn pooling_of(name: PoolingName) -> Pooling {
+    match name {
+        PoolingName::Mean => Pooling::Mean,
+        PoolingName::Cls => Pooling::Cls,
+        PoolingName::Last => Pooling::Last,
+        PoolingName::WeightedMean => Pooling::WeightedMean,
+        PoolingName::Max => Pooling::Max,
+        PoolingName::MeanSqrtLen => Pooling::MeanSqrtLen,
+        PoolingName::Done => Pooling::Done,
+    }
+}
+
+pub(super) fn name_of(pooling: Pooling) -> PoolingName {
+    match pooling {
+        Pooling::Mean => PoolingName::Mean,
+        Pooling::Cls => PoolingName::Cls,
+        Pooling::Last => PoolingName::Last,
+        Pooling::WeightedMean => PoolingName::WeightedMean,
+        Pooling::Max => PoolingName::Max,
+        Pooling::MeanSqrtLen => PoolingName::MeanSqrtLen,
+        Pooling::Done => PoolingName::Done,
+    }
+}
