@@ -30,6 +30,7 @@ use super::{
     dependencies::Dependencies,
     directory::{self, Fingerprint},
     gates::Gates,
+    loader::version_latencies,
     places::Places,
     prepare::{Completion, Plan, PlannedPipeline},
     scan::{self, Found},
@@ -504,6 +505,7 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
         let why_unserved = |model: &str| control.table.lock().why_unserved(model);
         let planned = plan.pipeline(version, control.pipeline_options(), why_unserved)?;
         let PlannedPipeline { pipeline, config } = planned;
+        pipeline.stats().keep_latencies(version_latencies(&loader.latencies(), &config));
         pipeline.stats().loaded_in(began.elapsed());
         let servable = control.with_cache(plan, Servable::Pipeline(pipeline));
         let version = ModelVersion::new(servable, config, attempt.kept());

@@ -14,7 +14,10 @@ use super::{
     LoadAttempt,
     config::{
         lengths::PreparedLengths,
-        pb,
+        pb::{
+            self,
+            model_metrics::{MetricControl, metric_control::MetricOptions},
+        },
         policies::Automatic,
         stages::{StageCuts, StageRequest},
         unfold::UnfoldRequest,
@@ -27,11 +30,17 @@ use crate::{
     engine::{OnnxEngine, Precision, Program},
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
+    observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
     onnx::{ExternalFiles, SealedModel, Signature},
 };
 
 /// Compiles versions and starts them in the pool. Loader threads call it concurrently; its methods may block.
 pub trait Loader: Send + Sync {
+    /// Returns the latencies to record of each version for the metrics.
+    fn latencies(&self) -> LatencyMetrics {
+        LatencyMetrics::default()
+    }
+
     /// Compiles a version, runs its warm-up requests, and starts it in the pool. Returns early if the attempt is
     /// stopped.
     ///
@@ -221,4 +230,20 @@ pub struct WarmupSample {
     pub rows: u32,
     /// Memory that is reserved for the inputs, if a client sent the sample.
     pub memory: Arc<[Reservation]>,
+}
+
+/// Returns the latencies to record of a version.
+pub(super) fn version_latencies(shown: &LatencyMetrics, config: &pb::ModelConfig) -> VersionLatencies {
+    VersionLatencies::new(shown, first_response_bounds(config))
+}
+
+/// Returns the histogram bounds that `model_metrics` sets for the time to first response; the last ones win.
+fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
+    let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control).rev();
+    let named = |control: &&MetricControl| {
+        control.metric_identifier.as_ref().is_some_and(|metric| metric.family == FIRST_RESPONSE_HISTOGRAM)
+    };
+    controls.filter(named).find_map(|control| match control.metric_options.as_ref()? {
+        MetricOptions::HistogramOptions(options) => Some(options.buckets.as_slice()),
+    })
 }

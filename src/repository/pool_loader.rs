@@ -10,11 +10,8 @@ use tracing::warn;
 use super::{
     CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, StageCuts, StageRequest,
     TrialLimits, WarmupSample, cells,
-    config::pb::{
-        self,
-        model_config::SchedulingChoice,
-        model_metrics::{MetricControl, metric_control::MetricOptions},
-    },
+    config::pb::model_config::SchedulingChoice,
+    loader::version_latencies,
     opened,
     opening::Opener,
     plans::{self, Compiled},
@@ -24,7 +21,7 @@ use crate::{
     engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram},
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::{ModelSpec, TensorSpec},
-    observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
+    observe::LatencyMetrics,
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
 };
@@ -184,8 +181,7 @@ impl PoolLoader {
             knobs.queueing.hold_until_waiting = self.hold_until_waiting;
             knobs.queueing.hold_until_backlog = self.hold_until_backlog;
         }
-        let bounds_ms = first_response_bounds(&config);
-        let latencies = VersionLatencies::new(&self.latencies, bounds_ms);
+        let latencies = version_latencies(&self.latencies, &config);
         let handle = self.pool.bring_up_on(spec, knobs, programs, task_time_limit, &placement)?;
         handle.stats().keep_latencies(latencies);
         opener.settle();
@@ -238,17 +234,6 @@ impl PoolLoader {
             }
         }
     }
-}
-
-/// Returns the histogram bounds that `model_metrics` sets for the time to first response; the last ones win.
-fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
-    let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control).rev();
-    let named = |control: &&MetricControl| {
-        control.metric_identifier.as_ref().is_some_and(|metric| metric.family == FIRST_RESPONSE_HISTOGRAM)
-    };
-    controls.filter(named).find_map(|control| match control.metric_options.as_ref()? {
-        MetricOptions::HistogramOptions(options) => Some(options.buckets.as_slice()),
-    })
 }
 
 /// Returns an input of the specification that has a default in the graph, if any.
@@ -310,6 +295,10 @@ fn stages(
 }
 
 impl Loader for PoolLoader {
+    fn latencies(&self) -> LatencyMetrics {
+        self.latencies.clone()
+    }
+
     fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         if let Some(opened) = self.by_cells(&request, attempt) {
             match self.bring_up(opened, attempt) {

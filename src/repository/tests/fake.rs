@@ -21,6 +21,7 @@ use crate::{
     engine::{Batch, EngineError, Execution, Program},
     executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, ModelSpec},
+    observe::LatencyMetrics,
     onnx::{Port, PortDim, Signature},
     repository::{
         ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository,
@@ -129,6 +130,10 @@ impl FakeLoader {
 }
 
 impl Loader for FakeLoader {
+    fn latencies(&self) -> LatencyMetrics {
+        LatencyMetrics { counters: false, histograms: true, ..LatencyMetrics::default() }
+    }
+
     fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         let key = format!("{} {}", request.spec.name, request.spec.version);
         {

@@ -221,3 +221,18 @@ async fn a_program_may_be_a_directory() {
     assert!(repository.ready(), "{:?}", repository.index(false).await);
     assert!(loader.requests.lock()[0].program.ends_with("m/1/model.onnx/model.onnx"));
 }
+
+#[tokio::test]
+async fn the_latencies_of_a_pipeline_are_recorded_as_those_of_models() {
+    let directory = Directory::new();
+    let text = "max_batch_size: 8
+inputs:  [{ name: IN,  dtype: FP32, dims: [16] }]
+outputs: [{ name: OUT, dtype: FP32, dims: [16] }]
+pipeline:
+  - model: { name: m, inputs: { INPUT0: IN }, outputs: { OUTPUT0: OUT } }
+";
+    directory.model("m").write("pipeline/model.yaml", text);
+    let (repository, _) = start(&directory, ControlMode::None).await;
+    let latencies = repository.resolve("pipeline", "").unwrap().servable().stats().reading().latencies;
+    assert!(!latencies.counters && latencies.first_response.is_some(), "{latencies:?}");
+}
