@@ -8,8 +8,9 @@
 //! - the batch is closed to newcomers, and
 //! - the stage behind the boundary can take another lease; the last stage always can.
 //!
-//! The paper's own rule, by which each executor legitimates a pair for its predecessor, deadlocks in three ways
-//! (`docs/policies.md`). The four states of a buffer and those of an executor follow from the leases.
+//! The paper's rule, by which each executor legitimates a pair for its predecessor, deadlocks
+//! (`docs/decisions/0025-leases-of-buffers.md`). The four states of a buffer and those of an
+//! executor follow from the leases.
 //!
 //! *Uses* record which tasks in flight read or write which rows of a buffer. They determine which tasks a new task must
 //! not overtake on the device.
