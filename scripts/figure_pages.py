@@ -5,8 +5,7 @@ from figure_tables import change, lower_means, of, one, peak, percent, rows_of, 
 #: The policies in the tables; the plots and benches/tables have more delays.
 LAZY = ("Serial", *(f"GraphB({ms})" for ms in (0, 5, 95)), "LazyB", "equation 2", "Oracle")
 NPU_MODELS = ("resnet", "gnmt", "transformer")
-OBJECTIVES = (20, 40, 60, 80, 100)
-OBJECTIVES_SHOWN = (20, 60, 100)
+OBJECTIVES = (20, 60, 100)
 DVA_MODELS = ("bert-base", "bert-large", "unet", "linknet", "vgg19", "resnet152")
 DVA_POLICIES = ("ZeroBatch", "DelayBatch", "DVABatch")
 DVA_BAND = ("DVABatch", "DVABatch, 50 us", "DVABatch, 290 us")
@@ -51,39 +50,7 @@ def figure_15_lazy():
     found = [["missed at 20 / 60 / 100 ms, in %", *NPU_MODELS]]
     for policy in LAZY:
         missed = lambda model, ms: percent(one(rows, "missed", run=model, policy=policy, objective_ms=ms))
-        found.append([policy, *(" / ".join(missed(model, ms) for ms in OBJECTIVES_SHOWN) for model in NPU_MODELS)])
-    return found
-
-
-@table("lazybatching-16")
-def figure_16():
-    rows = rows_of("lazybatching-16")
-    models = ("vggnet", "mobilenet", "las", "bert-base")
-    found = [["mean ms", *(cell for model in models for cell in (f"{model}: 16/s", "1000/s", "missed"))]]
-    for policy in ("Serial", "GraphB(0)", "GraphB(95)", "LazyB", "Oracle"):
-        cells = []
-        for model in models:
-            figure = lambda column, rate, ms: one(rows, column, run=model, policy=policy, rate=rate, objective_ms=ms)
-            cells += [of(figure("mean_ms", rate, 100)) for rate in (16, 1000)]
-            missed = [figure("missed", 1000, ms) for ms in OBJECTIVES]
-            cells.append(percent(sum(missed) / len(missed)) + " %")
-        found.append([policy, *cells])
-    return found
-
-
-@table("lazybatching-17")
-def figure_17_lazy():
-    rows = rows_of("lazybatching-17")
-    asked = [(model, 400) for model in NPU_MODELS] + [("transformer", 100)]
-    head = [f"{model}{', 100 ms' if ms == 100 else ''}: 0.1" for model, ms in asked]
-    found = [["mean in ms, missed at 400 ms in %", *(cell for title in head for cell in (title, "0.5", "0.9"))]]
-    for policy in LAZY:
-        cells = []
-        for model, ms in asked:
-            for load in (0.1, 0.5, 0.9):
-                figure = lambda column: one(rows, column, run=model, policy=policy, objective_ms=ms, load=load)
-                cells.append(f"{of(figure('mean_ms'))}, {percent(figure('missed'))}")
-        found.append([policy, *cells])
+        found.append([policy, *(" / ".join(missed(model, ms) for ms in OBJECTIVES) for model in NPU_MODELS)])
     return found
 
 
@@ -152,16 +119,6 @@ def figure_17_cells():
     return found
 
 
-@table("lazybatching-cells-missed")
-def missed_by_cells():
-    rows = rows_of("lazybatching-cells-missed")
-    found = [["missed at 20 / 60 / 100 ms, in %", *CELL_MODELS]]
-    for policy in CELL_POLICIES:
-        missed = lambda model, ms: percent(one(rows, "missed", run=model, policy=policy, objective_ms=ms))
-        found.append([policy, *(" / ".join(missed(model, ms) for ms in OBJECTIVES_SHOWN) for model in CELL_MODELS)])
-    return found
-
-
 # ## DVABatch
 
 
@@ -194,20 +151,6 @@ def boundaries_and_lanes():
                 changes = (change(mean(policy), mean("ZeroBatch")).removesuffix(" %") for policy in DVA_BAND)
                 cells.append(" / ".join(changes))
         found.append([model, *cells])
-    return found
-
-
-@table("dvabatch-14-bucketed")
-def bucketed():
-    rows = rows_of("dvabatch-14")
-    found = [["mean / p99 in ms", *(f"{model}: {load}" for model in DVA_MODELS[:2] for load in ("1/4", "3/5", "9/10"))]]
-    for policy in ("ZeroBatch", *DVA_BUCKETED, "DVABatch"):
-        cells = []
-        for model in DVA_MODELS[:2]:
-            for load in (0.25, 0.6, 0.9):
-                figure = lambda column: of(one(rows, column, run=model, policy=policy, load=load))
-                cells.append(f"{figure('mean_ms')} / {figure('p99_ms')}")
-        found.append([policy, *cells])
     return found
 
 
@@ -264,20 +207,6 @@ def figure_19():
     found = [["mean in ms at 9/10 of the peak, two lanes", *pairs]]
     for model in ("bert-base", "linknet", "resnet152"):
         found.append([model, *(of(one(rows, "mean_ms", run=f"{model}, 2 lanes", policy=count)) for count in pairs)])
-    return found
-
-
-@table("dvabatch-20")
-def figure_20():
-    means, peaks = rows_of("dvabatch-20"), rows_of("dvabatch-20-peaks")
-    cuts = [f"{count} stages" for count in (1, 2, 4, 8, 12)]
-    found = [["peak, mean", *cuts]]
-    for model in ("bert-base", "linknet", "resnet152"):
-        for us in (5, 290):
-            run = f"{model}, {us} us"
-            figure = lambda rows, column, count: of(one(rows, column, run=run, policy=count))
-            both = (f"{figure(peaks, 'rate', cut)}, {figure(means, 'mean_ms', cut)}" for cut in cuts)
-            found.append([f"{model}, {us} µs", *both])
     return found
 
 
