@@ -49,8 +49,8 @@ def spans(values):
 
 @table("headlines")
 def headlines():
-    found = [["paper", "claim", "where", "theirs", "ours", "reached", "why they differ", "command"]]
+    found = [["paper", "claim", "where", "theirs", "ours", "reached", "why they differ", "drawn by"]]
     for each in sorted(HEADLINES, key=lambda each: PAPERS.index(each.paper)):
-        command = f"`{each.command}`" if each.command else "–"
+        command = f"`{each.command.removeprefix('make figures ONLY=')}`" if each.command else "–"
         found.append([each.paper, each.claim, each.where, each.theirs, *each.ours(), each.why, command])
     return found
