@@ -7,26 +7,11 @@ LAZY = ("Serial", *(f"GraphB({ms})" for ms in (0, 5, 95)), "LazyB", "equation 2"
 NPU_MODELS = ("resnet", "gnmt", "transformer")
 OBJECTIVES = (20, 60, 100)
 DVA_MODELS = ("bert-base", "bert-large", "unet", "linknet", "vgg19", "resnet152")
-DVA_POLICIES = ("ZeroBatch", "DelayBatch", "DVABatch")
 DVA_BAND = ("DVABatch", "DVABatch, 50 us", "DVABatch, 290 us")
 DVA_BUCKETED = ("buckets of 16", "buckets of 32", "grouped")
 
 
 # ## LazyBatching
-
-
-@table("lazybatching-12")
-def figure_12():
-    rows = rows_of("lazybatching-12")
-    rates = (16, 256, 1000)
-    found = [["mean ms", *(cell for model in NPU_MODELS for cell in (f"{model}: 16/s", "256/s", "1000/s", "p99"))]]
-    for policy in LAZY:
-        cells = []
-        for model in NPU_MODELS:
-            cells += [of(one(rows, "mean_ms", run=model, policy=policy, rate=rate)) for rate in rates]
-            cells.append(of(one(rows, "p99_ms", run=model, policy=policy, rate=1000)))
-        found.append([policy, *cells])
-    return found
 
 
 @table("lazybatching-12-gain")
@@ -54,19 +39,8 @@ def figure_15_lazy():
     return found
 
 
-@table("lazybatching-co-located")
-def co_located():
-    rows = [row for row in rows_of("lazybatching-co-located") if row["model"] == "all"]
-    rates = (16, 64, 256, 400, 500)
-    found = [["mean in ms over all models", *(f"{rate}/s" for rate in rates), "completed at 500/s"]]
-    for policy in LAZY:
-        means = [of(one(rows, "mean_ms", policy=policy, rate=rate)) for rate in rates]
-        found.append([policy, *means, f"{of(one(rows, 'throughput', policy=policy, rate=500))}/s"])
-    return found
-
-
 CELL_MODELS = ("gnmt", "transformer", "las")
-CELL_POLICIES = ("Serial", *(f"GraphB({ms})" for ms in (0, 5, 95)), "GraphB(0), grouped", "LazyB", "cellular")
+CELL_POLICIES = ("Serial", *(f"GraphB({ms})" for ms in (0, 5, 95)), "GraphB(0), grouped", "LazyB")
 
 
 @table("lazybatching-cells")
@@ -103,38 +77,7 @@ def gains_of_cells():
     return found
 
 
-@table("lazybatching-17-cells")
-def figure_17_cells():
-    rows = rows_of("lazybatching-17-cells")
-    models, rates = CELL_MODELS[:2], (4, 64, 256, 512)
-    head = [f"{model}: {rate}/s" for model in models for rate in rates]
-    found = [["mean in ms, missed at 100 ms in %", *head]]
-    for policy in CELL_POLICIES:
-        cells = []
-        for model in models:
-            for rate in rates:
-                figure = lambda column: one(rows, column, run=model, policy=policy, rate=rate, objective_ms=100)
-                cells.append(f"{of(figure('mean_ms'))}, {percent(figure('missed'))}")
-        found.append([policy, *cells])
-    return found
-
-
 # ## DVABatch
-
-
-@table("dvabatch-14")
-def figure_14():
-    rows = rows_of("dvabatch-14")
-    titles = (cell for load in ("1/4", "3/5", "9/10") for cell in (f"mean at {load}", "p99"))
-    found = [[f"{' / '.join(DVA_POLICIES)}, ms", *titles]]
-    for model in DVA_MODELS:
-        cells = []
-        for load in (0.25, 0.6, 0.9):
-            for column in ("mean_ms", "p99_ms"):
-                figure = lambda policy: of(one(rows, column, run=model, policy=policy, load=load))
-                cells.append(" / ".join(map(figure, DVA_POLICIES)))
-        found.append([model, *cells])
-    return found
 
 
 @table("dvabatch-14-band")
@@ -200,16 +143,6 @@ def figure_18():
     return found
 
 
-@table("dvabatch-19")
-def figure_19():
-    rows = rows_of("dvabatch-19")
-    pairs = [f"{count} pairs" for count in (1, 2, 3, 4)]
-    found = [["mean in ms at 9/10 of the peak, two lanes", *pairs]]
-    for model in ("bert-base", "linknet", "resnet152"):
-        found.append([model, *(of(one(rows, "mean_ms", run=f"{model}, 2 lanes", policy=count)) for count in pairs)])
-    return found
-
-
 # ## Adaptive batching
 
 
@@ -228,19 +161,14 @@ def adaptive_2():
 # ## BatchMaker
 
 
-def over_rates(figure, named, rates, column="p90_ms", more=()):
-    """Returns a line for each run and policy: a figure at each rate, others in brackets, and the maximum completed a
-    second."""
+def over_rates(figure, named, rates):
+    """Returns a line for each run and policy: the p90 at each rate, and the maximum completed a second."""
     rows = rows_of(figure)
     found = []
     for title, run, policy in named:
         of_line = [row for row in rows if row["run"] == run and row["policy"] == policy]
-        cells = []
-        for rate in rates:
-            figures = [of(one(of_line, name, rate=rate)) for name in (column, *more)]
-            cells.append(f"{figures[0]} ({' / '.join(figures[1:])})" if more else figures[0])
         most = max(float(row["throughput"]) for row in of_line)
-        found.append([title, *cells, of(most)])
+        found.append([title, *(of(one(of_line, "p90_ms", rate=rate)) for rate in rates), of(most)])
     return found
 
 
@@ -253,35 +181,7 @@ def figure_7():
     at_most = [f"at most {rows} rows" for rows in (512, 64)]
     named = [(f"{policy}, {run}", run, policy) for run in at_most for policy in ("BatchMaker", "Padding(10)")]
     rates = (500, 2000, 8000, 10_000, 16_000, 20_000, 24_000)
-    head = ["p90 (p50 / p99), ms", *rate_titles(rates), "peak, requests/s"]
-    return [head, *over_rates("batchmaker-7", named, rates, more=("p50_ms", "p99_ms"))]
-
-
-@table("batchmaker-8")
-def figure_8():
-    rates = (500, 2000, 8000, 12_000, 16_000)
-    named = [(f"Padding({width})", "bucket widths", f"Padding({width})") for width in (1, 5, 10, 20, 40)]
-    return [["p90 in ms", *rate_titles(rates), "peak, requests/s"], *over_rates("batchmaker-8", named, rates)]
-
-
-@table("batchmaker-9")
-def figure_9():
-    rows = rows_of("batchmaker-9")
-    columns = [f"{part}_{quantile}_ms" for part in ("queued", "computing") for quantile in ("p50", "p90", "p99")]
-    found = [["ms at 5,000/s", "queued: p50", "p90", "p99", "computing: p50", "p90", "p99"]]
-    for policy in ("BatchMaker", "Padding(10)"):
-        found.append([policy, *(of(one(rows, column, policy=policy)) for column in columns)])
-    return found
-
-
-@table("batchmaker-11")
-def figure_11():
-    rates = (1000, 8000, 16_000, 20_000, 24_000)
-    found = [["p90 in ms", *rate_titles(rates), "peak, requests/s"]]
-    for workload in ("fixed-24", "wmt15-50", "wmt15-100"):
-        named = [(f"`{workload}`: {policy}", workload, policy) for policy in ("BatchMaker", "Padding(10)")]
-        found += over_rates("batchmaker-11", named, rates)
-    return found
+    return [["p90 in ms", *rate_titles(rates), "peak, requests/s"], *over_rates("batchmaker-7", named, rates)]
 
 
 @table("batchmaker-13")
