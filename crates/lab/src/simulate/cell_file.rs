@@ -3,7 +3,7 @@
 use paternoster_batching::CellId;
 use serde::Deserialize;
 
-use super::cells::{CellGraph, Segment, cell_knobs};
+use super::cells::{CellGraph, Segment, any_steps, cell_knobs};
 
 /// A cell type.
 #[derive(Deserialize)]
@@ -14,6 +14,16 @@ pub(super) struct CellEntry {
     min_followup: Option<u32>,
     #[serde(default = "highest")]
     priority: u32,
+    chunk: Option<ChunkEntry>,
+}
+
+/// That a task of the cell may run several steps of each row.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChunkEntry {
+    /// Whether rows with different numbers of steps share a task.
+    #[serde(default)]
+    lengths: bool,
 }
 
 fn highest() -> u32 {
@@ -62,6 +72,7 @@ pub(super) fn graph(cells: Vec<CellEntry>, segments: &[SegmentEntry], known: &[u
         if cell.priority == 0 {
             return wrong("a priority from 1".to_owned(), cell.priority);
         }
+        own.chunks = cell.chunk.as_ref().map(|chunk| any_steps(chunk.lengths));
         knobs.push(own);
     }
     if segments.is_empty() {
@@ -83,7 +94,14 @@ pub(super) fn graph(cells: Vec<CellEntry>, segments: &[SegmentEntry], known: &[u
             SegmentEntry::Tree { leaf, inner } => Segment::Tree { leaf: find(leaf)?, inner: find(inner)? },
         })
     };
-    let segments = segments.iter().map(read).collect::<Result<_, Wrong>>()?;
+    let segments: Vec<Segment> = segments.iter().map(read).collect::<Result<_, Wrong>>()?;
+    let chunked = |cell: &CellId| knobs[usize::from(cell.0)].chunks.is_some();
+    if let Some(cell) = segments.iter().flat_map(Segment::of_single_steps).find(chunked) {
+        return expected(
+            "chunk only for a cell of chains",
+            format!("it in the cell '{}'", cells[usize::from(cell.0)].name),
+        );
+    }
     Ok(CellGraph { cells: knobs, segments, boundary_ns: 0 })
 }
 
@@ -115,6 +133,12 @@ mod tests {
         let sizes: Vec<_> = graph.cells.iter().map(|cell| (cell.max_rows, cell.min_followup, cell.priority)).collect();
         assert_eq!(sizes, [(16, 4, 2), (8, 3, 1)]);
         assert_eq!(graph.segments, [Segment::Chain(CellId(0)), Segment::Decode(CellId(1))]);
+        let chunks = |entry: &str| {
+            let text = SEQ2SEQ.replace(r#""encoder", "#, &format!(r#""encoder", "chunk": {entry}, "#));
+            read(&text).expect("it is a model of cells").cells[0].chunks
+        };
+        assert_eq!(chunks("{}"), Some(any_steps(false)));
+        assert_eq!(chunks(r#"{ "lengths": true }"#), Some(any_steps(true)));
         let tree =
             SEQ2SEQ.replace(r#"{ "decode": "decoder" }"#, r#"{ "tree": { "leaf": "decoder", "inner": "encoder" } }"#);
         let tree = read(&tree).expect("it is a model of cells");
@@ -140,6 +164,11 @@ mod tests {
                 r#""min_followup": 3"#,
                 r#""min_followup": 9"#,
                 "min_followup from 1 to 8, but found 9 in the cell 'decoder'",
+            ),
+            (
+                r#""max_rows": 8"#,
+                r#""chunk": {}, "max_rows": 8"#,
+                "chunk only for a cell of chains, but found it in the cell 'decoder'",
             ),
             (r#""priority": 2"#, r#""priority": 0"#, "a priority from 1, but found 0 in the cell 'encoder'"),
             (r#""name": "encoder""#, r#""name": "decoder""#, "another name for each cell, but found 'decoder' twice"),

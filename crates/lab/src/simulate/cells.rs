@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{CellId, CellKnobs, CostPoint, CostTable, Ns, SegmentKnobs};
+use paternoster_batching::{CellId, CellKnobs, ChunkKnobs, CostPoint, CostTable, Ns, SegmentKnobs, Task};
 use paternoster_model::unfold::Unfolded;
 
 use super::{load::Offered, surface::Surface};
@@ -13,6 +13,8 @@ use crate::workload::tree;
 const EXTRA_STEPS: u32 = 50;
 /// Largest length in the table of padded graphs. Times are linear in length, so two lengths suffice.
 const LONGEST: u64 = 4096;
+/// Numbers of steps in the table of tasks that run several. Their times are linear in steps.
+const STEPS: [u64; 2] = [1, 64];
 
 /// The cells of a model, and the segments that its requests unfold into.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,19 @@ pub enum Segment {
         /// Cell of the other nodes.
         inner: CellId,
     },
+}
+
+impl Segment {
+    /// Returns the cells whose tasks run one step of a row.
+    pub(super) fn of_single_steps(&self) -> impl Iterator<Item = CellId> {
+        match *self {
+            Self::Chain(_) => [None, None],
+            Self::Stage(cell) | Self::Decode(cell) => [Some(cell), None],
+            Self::Tree { leaf, inner } => [Some(leaf), Some(inner)],
+        }
+        .into_iter()
+        .flatten()
+    }
 }
 
 impl CellGraph {
@@ -105,17 +120,43 @@ impl CellGraph {
                 // Only `cellular` runs trees; for other policies a tree counts as a chain.
                 Segment::Tree { inner, .. } => (inner, length.max(1)),
             };
-            steps as f64 * surfaces[usize::from(cell.0)].ns(rows, 1)
+            self.steps_ns(surfaces, cell, rows, steps)
         };
         self.boundary_ns as f64 + self.segments.iter().map(segment_ns).sum::<f64>()
     }
 
-    /// Returns the times of tasks that each run one cell.
+    /// Returns the time of a task, which runs as many steps as that of its rows with the most.
+    pub(super) fn task_ns(&self, surfaces: &[Surface], task: &Task) -> f64 {
+        let steps = task.rows.iter().map(|row| row.count).max().unwrap_or(1);
+        self.boundary_ns as f64 + self.steps_ns(surfaces, task.cell, task.bucket.rows, u64::from(steps))
+    }
+
+    /// Returns the time of consecutive steps of a cell. A cell of one step at a time is as fast whatever their number;
+    /// one of several takes what its table says for so many, if that has numbers of steps.
+    fn steps_ns(&self, surfaces: &[Surface], cell: CellId, rows: u32, steps: u64) -> f64 {
+        let surface = &surfaces[usize::from(cell.0)];
+        match self.cells[usize::from(cell.0)].chunks {
+            Some(_) if surface.has_lengths() => surface.ns(rows, steps),
+            _ => steps as f64 * surface.ns(rows, 1),
+        }
+    }
+
+    /// Returns the times of tasks of one cell: of a single step, or of several where the cell runs several.
     pub(super) fn task_latencies(&self, latencies: &CostTable) -> CostTable {
-        let mut latencies = latencies.clone();
-        let points = latencies.stages.iter_mut().flatten();
-        points.for_each(|point| point.took_ns = point.took_ns.saturating_add(self.boundary_ns));
-        latencies
+        let stages = self.cells.iter().zip(&latencies.stages).map(|(cell, points)| {
+            let has_steps = points.iter().any(|point| point.length > 1);
+            let steps: &[u64] = if cell.chunks.is_some() && !has_steps { &STEPS } else { &STEPS[..1] };
+            let of_point = |point: &CostPoint| {
+                let CostPoint { rows, length, took_ns } = *point;
+                steps.iter().map(move |&steps| CostPoint {
+                    rows,
+                    length: length.max(1) * steps,
+                    took_ns: took_ns.saturating_mul(steps).saturating_add(self.boundary_ns),
+                })
+            };
+            points.iter().flat_map(of_point).collect()
+        });
+        CostTable { stages: stages.collect() }
     }
 
     /// Returns the times of padded graphs, as far as they can be predicted: with outputs as long as inputs.
@@ -144,6 +185,11 @@ pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
         buckets: Box::default(),
         chunks: None,
     }
+}
+
+/// How tasks run several steps of each row, where memory allows any number of them.
+pub(super) fn any_steps(is_padded: bool) -> ChunkKnobs {
+    ChunkKnobs { is_padded, most_row_steps: u32::MAX }
 }
 
 /// Returns the number of steps that a request's decoder runs.

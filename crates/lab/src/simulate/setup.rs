@@ -87,7 +87,7 @@ impl Served {
         let one_ns = || surfaces[usize::from(task.cell.0)].ns(rows, length);
         match &self.table.cells {
             None => one_ns(),
-            Some(cells) if self.is_cellular() => one_ns() + cells.boundary_ns as f64,
+            Some(cells) if self.is_cellular() => cells.task_ns(surfaces, task),
             Some(cells) => {
                 let longest = task.rows.iter().map(|span| decoded(span.req)).max().unwrap_or(1);
                 cells.padded_ns(surfaces, rows, length, u64::from(longest))

@@ -25,6 +25,11 @@ impl Surface {
         Self { columns }
     }
 
+    /// Whether the table has times at lengths other than 1.
+    pub(super) fn has_lengths(&self) -> bool {
+        self.columns.iter().any(|(length, _)| *length > 1.0)
+    }
+
     /// Returns the nanoseconds of a batch of `rows` rows, padded to `length`.
     pub(super) fn ns(&self, rows: u32, length: u64) -> f64 {
         let (rows, length) = (f64::from(rows), length.max(1) as f64);

@@ -13,7 +13,7 @@
 use paternoster_batching::{CellId, CostPoint};
 
 use super::{
-    cells::Segment,
+    cells::{Segment, any_steps},
     roofline::{Layer, Roofline},
     table::{DeviceTable, ModelTable},
 };
@@ -32,7 +32,7 @@ const WORDS: u64 = 30_000;
 const LSTM: [(u32, u64); 7] =
     [(1, 185), (64, 185), (128, 295), (256, 470), (512, 784), (1024, 2 * 784), (2048, 4 * 784)];
 
-/// Returns the card with `lstm`, `seq2seq` and `tree-lstm`.
+/// Returns the card with `lstm`, `lstm-chunks`, whose tasks may run several steps, `seq2seq` and `tree-lstm`.
 pub(super) fn v100() -> DeviceTable {
     let lstm: Vec<CostPoint> =
         LSTM.map(|(rows, us)| CostPoint { rows, length: 1, took_ns: us * 1000 }).into_iter().collect();
@@ -43,8 +43,12 @@ pub(super) fn v100() -> DeviceTable {
         |(step, projected): (&CostPoint, &CostPoint)| CostPoint { took_ns: step.took_ns + projected.took_ns, ..*step };
     let decoder = lstm.iter().zip(&projection).map(add).collect();
     let (leaf, inner) = (product(HIDDEN, 3 * HIDDEN), product(2 * HIDDEN, 5 * HIDDEN));
+    let of_steps = |name| ModelTable::of_cells(name, vec![lstm.clone()], &[512], vec![Segment::Chain(CellId(0))]);
+    let mut chunks = of_steps("lstm-chunks");
+    chunks.cells.iter_mut().flat_map(|graph| &mut graph.cells).for_each(|cell| cell.chunks = Some(any_steps(true)));
     let models = vec![
-        ModelTable::of_cells("lstm", vec![lstm.clone()], &[512], vec![Segment::Chain(CellId(0))]),
+        of_steps("lstm"),
+        chunks,
         ModelTable::of_cells(
             "seq2seq",
             vec![lstm, decoder],

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use paternoster_batching::{CellId, CellularKnobs};
+use paternoster_batching::{CellId, CellularKnobs, ChunkKnobs};
 
 use super::*;
 use crate::{
-    simulate::cells::cell_knobs,
+    simulate::cells::{any_steps, cell_knobs},
     workload::{Trees, tree},
 };
 
@@ -69,6 +69,24 @@ fn requests_join_and_leave_at_every_step_or_wait_for_the_longest_of_their_batch(
     let arrived: Ns = requests().map(|offered| offered.at).sum();
     assert_eq!(total_ns(&cellular(lstm()), requests()), ends.iter().sum::<Ns>() - arrived);
     assert_eq!(total_ns(&under(lstm(), window()), requests()), 100 + 4 * 600 + 4 * 1300 - arrived);
+}
+
+#[test]
+fn a_lone_request_runs_its_steps_in_one_task_where_the_cell_runs_several() {
+    let with = |chunks: Option<ChunkKnobs>, change: fn(&mut ModelTable)| {
+        let mut table = lstm();
+        let graph = table.cells.as_mut().expect("it has cells");
+        graph.boundary_ns = 10;
+        graph.cells[0].chunks = chunks;
+        change(&mut table);
+        total_ns(&cellular(table), sentences([(0, 5)]))
+    };
+    assert_eq!(with(None, |_| {}), 5 * (100 + 10));
+    assert_eq!(with(Some(any_steps(true)), |_| {}), 5 * 100 + 10);
+    let measured = |table: &mut ModelTable| {
+        table.latencies.stages[0].push(CostPoint { rows: 1, length: 9, took_ns: 500 });
+    };
+    assert_eq!(with(Some(any_steps(true)), measured), 100 + (500 - 100) / 2 + 10, "the table has numbers of steps");
 }
 
 #[test]
