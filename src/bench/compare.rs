@@ -1,6 +1,6 @@
 //! Compares several policies under the same loads within one run, in alternating order.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     bench::{
@@ -110,6 +110,7 @@ pub async fn measure(
 
 /// Measures the throughput in a closed loop with `concurrency` requests in flight.
 pub async fn peak(target: &Target, work: &Arc<Work>, concurrency: usize, timing: Timing) -> Figures {
+    let timing = Timing { interval: Duration::ZERO, ..timing };
     load::run(target, work, &Load::Closed { concurrency }, timing, 0).await
 }
 

@@ -18,13 +18,14 @@ use crate::{
 };
 
 /// Arrival process of requests, or of sequences of requests. Each request of a sequence is sent when the one before it
-/// is answered.
+/// is answered, and not before its turn by [`Timing::interval`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Load {
     /// Open loop: requests are sent at the times of an arrival process, whether or not earlier ones are answered.
     /// Latency counts from the scheduled time, so that a late sender does not hide queueing (coordinated omission).
     Open(Arrivals),
-    /// Closed loop: each client sends its next request when the previous one is answered. Latency counts from sending.
+    /// Closed loop: each client sends its next request when the previous one is answered. Latency counts from sending,
+    /// or from the request's turn in its sequence if the previous answer came later than that.
     Closed {
         /// Number of clients, and so of requests in flight.
         concurrency: usize,
@@ -58,9 +59,25 @@ pub struct Timing {
     pub patience: Duration,
     /// Whether to keep the latency of each request.
     pub keeps_each: bool,
+    /// Time between the requests of a sequence, as of a live stream. Zero: each follows the answer before it.
+    pub interval: Duration,
 }
 
 impl Timing {
+    /// Waits until the request of a sequence with this number is due, if the sequence began at `first`. Returns the
+    /// time from which its latency counts.
+    async fn turn(&self, first: Instant, step: usize) -> Instant {
+        let due = first + self.interval * u32::try_from(step).unwrap_or(u32::MAX);
+        if self.interval.is_zero() || due > Instant::now() {
+            if !self.interval.is_zero() {
+                tokio::time::sleep_until(due.into()).await;
+            }
+            // The timer of the runtime is exact to a millisecond, which is not the server's.
+            return Instant::now();
+        }
+        due
+    }
+
     /// Returns the initial time that is not counted, of recorded or of other arrivals.
     fn uncounted(&self, recorded: bool) -> Duration {
         if recorded { Duration::ZERO } else { self.warm_up }
@@ -236,7 +253,8 @@ pub(super) async fn open(
     let begin = start + warm_up;
     let tally = Tally::new(begin, timing);
     let times = arrivals.times(seed).take_while(move |at| *at < until_ns);
-    let pacer = Pacer { target: target.clone(), work: Arc::clone(work), tally: Arc::clone(&tally), start, begin };
+    let (target, work) = (target.clone(), Arc::clone(work));
+    let pacer = Pacer { target, work, tally: Arc::clone(&tally), timing, start, begin };
     let runtime = Handle::current();
     // Uses a blocking thread, because it sleeps until the exact times, which a runtime's timer rounds to milliseconds.
     let paced = tokio::task::spawn_blocking(move || pacer.send(times, &runtime)).await;
@@ -257,6 +275,7 @@ struct Pacer {
     target: Target,
     work: Arc<Work>,
     tally: Arc<Tally>,
+    timing: Timing,
     start: Instant,
     begin: Instant,
 }
@@ -277,13 +296,15 @@ impl Pacer {
             };
             let (target, work, tally) = (self.target.clone(), Arc::clone(&self.work), Arc::clone(&self.tally));
             let mut since = (due >= self.begin).then_some(due);
+            let timing = self.timing;
             in_flight.spawn_on(
                 async move {
                     let mut pending = first;
                     for step in 0..work.per_arrival() {
                         let number = work.number(arrival, step);
                         if step > 0 {
-                            since = since.map(|_| Instant::now());
+                            let turn = timing.turn(due, step).await;
+                            since = since.map(|_| turn);
                             pending = work.send(&target, id, number);
                         }
                         let answer = pending.as_mut().await;
@@ -315,12 +336,14 @@ pub(super) async fn closed(
     let tally = Tally::new(begin, timing);
     let next = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
-    for _ in 0..concurrency {
+    for client in 0..concurrency {
         let (target, work, tally, next) = (target.clone(), Arc::clone(work), Arc::clone(&tally), Arc::clone(&next));
         clients.spawn(async move {
             let (mut arrival, mut id, mut step) = (0, 0, 0);
+            // Streams do not begin together, so that their requests come evenly.
+            let mut first = start + timing.interval.mul_f64(client as f64 / concurrency as f64);
             loop {
-                let sent = Instant::now();
+                let sent = timing.turn(first, step).await;
                 if sent >= end {
                     return;
                 }
@@ -329,6 +352,9 @@ pub(super) async fn closed(
                 }
                 let number = work.number(arrival, step);
                 step = (step + 1) % work.per_arrival();
+                if step == 0 {
+                    first += timing.interval * u32::try_from(work.per_arrival()).unwrap_or(u32::MAX);
+                }
                 let answer = tokio::time::timeout(timing.patience, work.send(&target, id, number)).await;
                 let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {:?}", timing.patience)));
                 let answered = Instant::now();

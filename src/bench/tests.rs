@@ -117,6 +117,7 @@ fn timing(warm_up_ms: u64, measured_ms: Option<u64>) -> Timing {
         measured: measured_ms.map(Duration::from_millis),
         patience: PATIENCE,
         keeps_each: true,
+        interval: Duration::ZERO,
     }
 }
 

@@ -5,6 +5,7 @@ import json
 import queue
 import random
 import shutil
+import subprocess
 import threading
 
 import cells_reference
@@ -272,6 +273,20 @@ def test_bench_drives_sequences_and_checks_their_sums(program, server, repositor
     (policy,) = point["policies"]
     assert policy["total"]["requests"] > 5, policy
     assert policy["total"]["wrong"] == policy["total"]["failed"] == 0, policy
+
+
+def test_bench_sends_the_requests_of_a_live_stream_at_their_times(program, server):
+    flags = ("--sequence-length", "3", "--samples", "6", "--seconds", "1", "--warm-up-seconds", "0", "--rounds", "1", "--json")
+    paced = ("--concurrency", "4", "--sequence-interval-ms", "250")
+    made = json.loads(output([program, "bench", "--url", server.grpc, "--model", "total", *paced, *flags]))
+    total = made["loads"][0]["policies"][0]["total"]
+    assert total["wrong"] == total["failed"] == 0, total
+    # Each of four clients has a turn at most every 250 ms.
+    assert 0 < total["requests"] <= 4 * 5, total
+    refused = subprocess.run(
+        [program, "bench", "--url", server.grpc, "--model", "total", "--sequence-interval-ms", "0"], capture_output=True, text=True
+    )
+    assert refused.returncode == 2 and "expected a number above 0" in refused.stderr, refused.stderr
 
 
 def test_requests_of_a_stream_are_answered_in_order(server):

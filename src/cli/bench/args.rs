@@ -103,6 +103,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 10, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub sequence_length: u32,
+    /// Time between the requests of a sequence, as of a live stream; by default, each follows the answer before it.
+    /// Latencies count from a request's turn, also where the answer before it comes later
+    #[arg(long, value_name = "MS", value_parser = positive, help_heading = "Requests")]
+    pub sequence_interval_ms: Option<f64>,
     /// Rows of each request
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -244,6 +248,7 @@ impl BenchArgs {
             measured: seconds.map(Duration::from_secs_f64),
             patience: Duration::from_secs(120),
             keeps_each: self.requests_csv.is_some(),
+            interval: Duration::from_secs_f64(self.sequence_interval_ms.unwrap_or(0.0) / 1e3),
         }
     }
 }

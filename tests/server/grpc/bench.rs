@@ -20,6 +20,7 @@ const TIMING: Timing = Timing {
     measured: Some(Duration::from_millis(300)),
     patience: Duration::from_secs(60),
     keeps_each: false,
+    interval: Duration::ZERO,
 };
 
 fn recipe() -> Recipe {
