@@ -184,6 +184,14 @@ def figure_7():
     return [["p90 in ms", *rate_titles(rates), "peak, requests/s"], *over_rates("batchmaker-7", named, rates)]
 
 
+@table("batchmaker-chunks")
+def chunks():
+    rates = (500, 2000, 8000, 16_000, 20_000, 24_000)
+    policies = ("BatchMaker", "single steps", "chunks", "Padding(10)")
+    named = [(policy, "lstm-chunks", policy) for policy in policies]
+    return [["p90 in ms", *rate_titles(rates), "peak, requests/s"], *over_rates("batchmaker-chunks", named, rates)]
+
+
 @table("batchmaker-13")
 def figure_13():
     rates = (500, 2000, 3500, 4000)

@@ -268,6 +268,8 @@ DRAWN = options(requests=100_000, seeds=2)
 #: Algorithm 1 of the paper. **cellular** is what the server does by default.
 PAPER = "cellular: { mode: paper }"
 CELLULAR = f"BatchMaker={PAPER}"
+#: A bound that no task of several steps keeps.
+SINGLE_STEPS = "single steps"
 #: Trees: as in section 4.4, where inner nodes wait for all leaves; by default; and as TensorFlow Fold and DyNet merge
 #: requests.
 MERGED = "Merging=cellular: { mode: paper, merge_requests: 64, frontier: false }"
@@ -294,6 +296,14 @@ def batchmaker():
             lstm + over(rates) + options(max_batch=largest) + policies(CELLULAR, padding(10)),
             {"p90": f"fig-7-{largest}", "throughput": f"fig-7-{largest}-throughput"},
         )
+    figures["batchmaker-chunks", "lstm-chunks"] = Run(
+        V100
+        + options(model="lstm-chunks")
+        + DRAWN
+        + over(rates)
+        + policies(CELLULAR, f"{SINGLE_STEPS}=cellular: {{ max_chunk_ms: 0.001 }}", "chunks=cellular", padding(10)),
+        {"mean": "chunks-mean", "p90": "chunks-p90"},
+    )
     figures["batchmaker-8", "bucket widths"] = Run(
         lstm + over(rates) + policies(*(padding(width) for width in (1, 5, 10, 20, 40))), {"p90": "fig-8"}
     )
