@@ -305,3 +305,41 @@ unfold:
       max_steps: "len(source) + 20"
       emit: { tokens: all(next_token) }
 "#;
+
+/// A streaming encoder.
+pub(super) const CONFORMER: &str = r"# A streaming Conformer. A request has the next chunks of 320 ms of its sequence: 32 frames of 10 ms, of 80 filters.
+# The server keeps what the encoder has to know of the past; the batch of keys and values is their axis 1.
+max_batch_size: 0
+inputs:
+  - name: frames
+    dtype: FP32
+    dims: [-1, 32, 80]
+outputs:
+  - name: log_probs
+    dtype: FP32
+    dims: [-1, 8, 500]
+cells:
+  chunk:
+    program: chunk.onnx
+    batch_axes: {
+      keys_0: 1, keys_0_next: 1, values_0: 1, values_0_next: 1, keys_1: 1, keys_1_next: 1, values_1: 1,
+      values_1_next: 1, keys_2: 1, keys_2_next: 1, values_2: 1, values_2_next: 1, keys_3: 1, keys_3_next: 1,
+      values_3: 1, values_3_next: 1, keys_4: 1, keys_4_next: 1, values_4: 1, values_4_next: 1, keys_5: 1,
+      keys_5_next: 1, values_5: 1, values_5_next: 1
+    }
+unfold:
+  - chain:
+      cell: chunk
+      over: frames
+      as: x
+      keep: {
+        past: past_next, keys_0: keys_0_next, values_0: values_0_next, convolved_0: convolved_0_next,
+        keys_1: keys_1_next, values_1: values_1_next, convolved_1: convolved_1_next, keys_2: keys_2_next,
+        values_2: values_2_next, convolved_2: convolved_2_next, keys_3: keys_3_next, values_3: values_3_next,
+        convolved_3: convolved_3_next, keys_4: keys_4_next, values_4: values_4_next,
+        convolved_4: convolved_4_next, keys_5: keys_5_next, values_5: values_5_next,
+        convolved_5: convolved_5_next
+      }
+      emit: { log_probs: all(log_probs) }
+sequence_batching: { max_candidate_sequences: 1024, max_sequence_idle_us: 60000000 }
+";

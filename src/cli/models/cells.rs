@@ -4,7 +4,7 @@ use super::{
     cell_configs as configs,
     recipe::{Cell, Config, Program, Recipe},
 };
-use crate::onnx::zoo::cells::{deepspeech2, gnmt, las, lstm, seq2seq, transformer, tree_lstm};
+use crate::onnx::zoo::cells::{conformer, deepspeech2, gnmt, las, lstm, seq2seq, transformer, tree_lstm};
 
 const LSTM: &[Cell] = &[Cell { name: "step", make: lstm::step }];
 const LSTM_PROJECTED: &[Cell] =
@@ -25,6 +25,7 @@ const DEEPSPEECH2: &[Cell] = &[
     Cell { name: "backward", make: deepspeech2::backward },
     Cell { name: "dense", make: deepspeech2::dense },
 ];
+const CONFORMER: &[Cell] = &[Cell { name: "chunk", make: conformer::chunk }];
 const LAS: &[Cell] = &[
     Cell { name: "listener", make: las::listener },
     Cell { name: "upper", make: las::upper },
@@ -63,6 +64,12 @@ pub(super) fn recipes() -> Vec<Recipe> {
             "convolutions and recurrent layers over frames FP32 [-1, 80]",
             Config::Yaml(configs::DEEPSPEECH2),
             DEEPSPEECH2,
+        ),
+        recipe(
+            "conformer",
+            "streaming speech: frames FP32 [-1, 32, 80], chunks of 320 ms of a sequence",
+            Config::Yaml(configs::CONFORMER),
+            CONFORMER,
         ),
         recipe("las", "speech with attention, frames FP32 [-1, 40]", Config::Yaml(configs::LAS), LAS),
         recipe(

@@ -173,3 +173,17 @@ fn widths_scale_states_and_vocabularies() {
     let projected = 256 * 2_000 + 2_000;
     assert_eq!(weights(made(seq2seq::decoder)) - weights(made(seq2seq::encoder)), projected);
 }
+
+#[test]
+fn the_states_of_a_stream_have_their_batch_where_encoders_have_it() {
+    let Signature { inputs, outputs, .. } = signature(conformer::chunk);
+    assert_eq!((inputs.len(), outputs.len()), (2 + 3 * 6, 2 + 3 * 6));
+    let batch = |ports: &[Port], name: &str| {
+        let port = ports.iter().find(|port| port.name == name).unwrap_or_else(|| panic!("there is a {name}"));
+        port.dims.as_ref().and_then(|dims| dims.iter().position(|dim| *dim == PortDim::from("batch")))
+    };
+    for (name, axis) in [("past", 0), ("keys_0", 1), ("values_5", 1), ("convolved_3", 0)] {
+        assert_eq!(batch(&inputs, name), Some(axis), "{name}");
+        assert_eq!(batch(&outputs, &format!("{name}_next")), Some(axis), "{name}");
+    }
+}
