@@ -120,10 +120,10 @@ def python(environment, arguments):
         # The threads of NumPy's products would spin on the cores of the servers that are tested.
         "OPENBLAS_NUM_THREADS": "1",
     }
-    # A file's tests stay in one process, because they may share a server. One process more than cores, because tests
-    # wait for servers and clients. The longest files begin first, as conftest.py orders them; pytest-xdist would begin
+    # A file's tests stay in one process, because they may share a server. More processes than cores, because tests wait
+    # for servers and clients. The longest files begin first, as conftest.py orders them; pytest-xdist would begin
     # with those of most tests.
-    processes = min(len(os.sched_getaffinity(0)) + 1, 4)
+    processes = min(2 * len(os.sched_getaffinity(0)), 4)
     beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
     command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
     command += arguments or ["tests/python"]
