@@ -107,7 +107,7 @@ impl ModelHandle {
         let Some(rows) = unfolds.then(|| rows::apart(&self.spec, &request)).flatten() else {
             return ResponseFuture(Parts::Whole(self.submit_row(request, backlog)));
         };
-        let observed = ObservedSteps::begin(self.stats(), request.rows, request.step_of);
+        let observed = ObservedSteps::begin(self.stats(), request.rows, request.step_of).missed(request.missed_ns);
         let rows = rows.into_iter().map(|row| {
             let row = InferRequest { step_of: Some(observed.step(false)), ..row };
             self.submit_row(row, backlog.clone())

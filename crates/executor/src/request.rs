@@ -35,6 +35,8 @@ pub struct InferRequest {
     pub trace: Option<Arc<RequestTrace>>,
     /// The request that it is a step of, if it is.
     pub step_of: Option<StepOf>,
+    /// How long the response cache was searched, which did not have its response; `None` if it was not searched.
+    pub missed_ns: Option<u64>,
     /// Tensors in memory of a card, which the version reads and writes there ([`CardPorts`]).
     pub on_card: Option<Box<CardTensors>>,
 }
@@ -53,6 +55,7 @@ impl InferRequest {
             sequence: None,
             trace: None,
             step_of: None,
+            missed_ns: None,
             on_card: None,
         }
     }

@@ -51,6 +51,8 @@ pub struct ObservedRequest {
     trace: Option<Arc<RequestTrace>>,
     /// Where its times count too, if it is a step of another request.
     step_of: Option<StepOf>,
+    /// How long the response cache was searched, which did not have its response.
+    missed_ns: Option<u64>,
 }
 
 /// The request that a request is a step of.
@@ -97,7 +99,15 @@ impl ObservedRequest {
             finished_ns: None,
             trace,
             step_of,
+            missed_ns: None,
         }
+    }
+
+    /// Counts it as a miss of the response cache once it is answered. `missed_ns` is how long the cache was searched;
+    /// `None` if it was not.
+    #[must_use]
+    pub fn missed(self, missed_ns: Option<u64>) -> Self {
+        Self { missed_ns, ..self }
     }
 
     /// Records that it leaves its device before it has run, for another one.
@@ -162,7 +172,7 @@ impl ObservedRequest {
     /// Records how it ended, as its client is about to be answered. Releases its trace, so that the reply's sender is
     /// the one who ends the trace.
     pub fn ended(self, version: &ObservedVersion, now_ns: u64, end: RequestEnd) {
-        let Self { req, rows, arrived_ns, is_queued, mut timings, finished_ns, trace, step_of, .. } = self;
+        let Self { req, rows, arrived_ns, is_queued, mut timings, finished_ns, trace, step_of, missed_ns, .. } = self;
         version.timeline.ended(finished_ns.unwrap_or(now_ns), req, end);
         if let Some(trace) = trace {
             trace.ended(arrived_ns, now_ns, end);
@@ -181,7 +191,7 @@ impl ObservedRequest {
             return;
         }
         match end.failure() {
-            None => version.stats.success(rows, &timings),
+            None => version.stats.answered(rows, &timings, missed_ns),
             Some(reason) => version.stats.failure(reason, timings.total_ns),
         }
     }

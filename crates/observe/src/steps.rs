@@ -27,6 +27,8 @@ pub struct ObservedSteps {
     /// The request that it is itself a step of.
     step_of: Option<StepOf>,
     trace: Option<Arc<RequestTrace>>,
+    /// How long the response cache was searched, which did not have its response.
+    missed_ns: Option<u64>,
     responses: u32,
     has_ended: bool,
 }
@@ -42,9 +44,19 @@ impl ObservedSteps {
             timings: Arc::default(),
             step_of,
             trace: None,
+            missed_ns: None,
             responses: 0,
             has_ended: false,
         }
+    }
+
+    /// Counts it as a miss of the response cache once it is answered; see [`ObservedRequest::missed`].
+    ///
+    /// [`ObservedRequest::missed`]: super::ObservedRequest::missed
+    #[must_use]
+    pub fn missed(mut self, missed_ns: Option<u64>) -> Self {
+        self.missed_ns = missed_ns;
+        self
     }
 
     /// Counts the request as an execution too, since its steps count for other versions alone.
@@ -138,7 +150,7 @@ impl ObservedSteps {
             self.stats.execution(self.rows, &timings.compute);
         }
         if counts {
-            self.stats.success(self.rows, &timings);
+            self.stats.answered(self.rows, &timings, self.missed_ns);
         }
     }
 }

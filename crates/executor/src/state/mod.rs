@@ -169,7 +169,8 @@ impl State {
             }
         };
         let observed =
-            ObservedRequest::arrived(&handle.observed, now, req.0, request.rows, request.trace, request.step_of);
+            ObservedRequest::arrived(&handle.observed, now, req.0, request.rows, request.trace, request.step_of)
+                .missed(request.missed_ns);
         self.requests.insert(Record {
             req,
             handle: Arc::clone(handle),

@@ -191,6 +191,12 @@ impl ModelStats {
 
     /// Records an answered request of `rows` rows.
     pub fn success(&self, rows: u32, timings: &RequestTimings) {
+        self.answered(rows, timings, None);
+    }
+
+    /// Records an answered request of `rows` rows. If the cache was searched and did not have its response,
+    /// `missed_ns` is how long: it counts as a miss at the same instant. As in Triton, its total time grows by that.
+    pub fn answered(&self, rows: u32, timings: &RequestTimings, missed_ns: Option<u64>) {
         let RequestTimings { total_ns, queue_ns, compute } = *timings;
         debug_assert!(queue_ns + compute.total_ns() <= total_ns, "parts exceed the whole: {timings:?}");
         if let Some(latencies) = self.latencies.get() {
@@ -207,6 +213,10 @@ impl ModelStats {
         requests.compute_input.add(compute.compute_input_ns);
         requests.compute_infer.add(compute.compute_infer_ns);
         requests.compute_output.add(compute.compute_output_ns);
+        if let Some(missed_ns) = missed_ns {
+            requests.success.ns += missed_ns;
+            requests.cache_miss.add(missed_ns);
+        }
     }
 
     /// Records a request that the cache answered after `total_ns`, of which finding the response took `looked_up_ns`.
@@ -224,16 +234,16 @@ impl ModelStats {
         requests.cache_hit.add(looked_up_ns);
     }
 
-    /// Records that an answered request was not in the cache, and now is: that took `ns`. As in Triton, its total time
-    /// grows by that.
-    pub fn cache_miss(&self, ns: u64) {
+    /// Records that the response to a request that counted as a miss was kept, which took `kept_ns` after `missed_ns`
+    /// of looking for it.
+    pub fn cache_kept(&self, missed_ns: u64, kept_ns: u64) {
         if let Some(latencies) = self.latencies.get() {
-            latencies.cache_miss(Instant::now(), ns);
+            latencies.cache_miss(Instant::now(), missed_ns + kept_ns);
         }
         let mut totals = self.totals.lock();
         let requests = &mut totals.stats.inference_stats;
-        requests.success.ns += ns;
-        requests.cache_miss.add(ns);
+        requests.success.ns += kept_ns;
+        requests.cache_miss.ns += kept_ns;
     }
 
     /// Records a request that failed after `total_ns`.

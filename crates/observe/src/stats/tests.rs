@@ -32,8 +32,8 @@ fn requests_count_once_rows_count_all_and_executions_by_size() {
 fn a_hit_is_a_success_that_computed_nothing_and_a_miss_adds_its_time() {
     let stats = ModelStats::new(4);
     stats.execution(2, &EXECUTION);
-    stats.success(2, &REQUEST);
-    stats.cache_miss(7);
+    stats.answered(2, &REQUEST, Some(4));
+    stats.cache_kept(4, 3);
     let missed = stats.snapshot();
     stats.cache_hit(30, 10);
 

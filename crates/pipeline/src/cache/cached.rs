@@ -52,8 +52,15 @@ impl Cached {
     }
 
     pub(crate) fn submit(self: &Arc<Self>, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
-        let Some(load) = self.load_of(&request) else { return self.inner.submit_one(request, backlog) };
+        if request.sequence.is_some() || request.on_card.is_some() || self.inner.spec().decoupled {
+            return self.inner.submit_one(request, backlog);
+        }
         let began = Instant::now();
+        let Some(load) = self.load() else {
+            // There is no key. A step may yet find its model, so the request counts as one that was looked up.
+            let missed_ns = Some(nanoseconds_since(began));
+            return self.inner.submit_one(InferRequest { missed_ns, ..request }, backlog);
+        };
         if request.inputs.iter().flatten().map(|input| input.data.len()).sum::<usize>() <= MOST_HASHED_HERE_BYTES {
             let key = Key::of(load, &request);
             return self.look_up(key, began, request, backlog);
@@ -68,14 +75,10 @@ impl Cached {
         }))
     }
 
-    /// Returns the number of the load that a request's key begins with; `None` if the request goes past the cache.
-    fn load_of(&self, request: &InferRequest) -> Option<u64> {
-        if request.sequence.is_some() || request.on_card.is_some() || self.inner.spec().decoupled {
-            return None;
-        }
+    /// Returns the number of the load that keys begin with; `None` while the model of a step is not served.
+    fn load(&self) -> Option<u64> {
         let mut within = Vec::new();
         if let Some(pipeline) = self.inner.pipeline() {
-            // A step without a version: the pipeline says why.
             pipeline.specs_within(&mut within)?;
         }
         let mut load = self.load.lock();
@@ -103,6 +106,7 @@ impl Cached {
                 LookedUp::Hit(Some((response, waiting)))
             }
             None => {
+                let request = InferRequest { missed_ns: Some(looked_up_ns), ..request };
                 let response = self.inner.submit_one(request, backlog);
                 LookedUp::Miss { response, cached: Arc::clone(self), key, looked_up_ns }
             }
@@ -133,7 +137,7 @@ impl CachedResponse {
                 if let Ok(response) = &answer {
                     let began = Instant::now();
                     cached.cache.insert(*key, response);
-                    cached.inner.stats().cache_miss(*looked_up_ns + nanoseconds_since(began));
+                    cached.inner.stats().cache_kept(*looked_up_ns, nanoseconds_since(began));
                 }
                 Poll::Ready(answer)
             }

@@ -174,8 +174,9 @@ impl State {
 impl Run {
     fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
         let InferRequest { rows, inputs, priority, queue_timeout, deadline, needed_after, sequence, .. } = request;
-        let InferRequest { trace, step_of, .. } = request;
-        let observed = ObservedSteps::begin(&pipeline.stats, rows, step_of).traced(trace, &pipeline.step_names);
+        let InferRequest { trace, step_of, missed_ns, .. } = request;
+        let observed = ObservedSteps::begin(&pipeline.stats, rows, step_of).missed(missed_ns);
+        let observed = observed.traced(trace, &pipeline.step_names);
         let observed = if pipeline.shares_stats { observed } else { observed.counted_as_execution() };
         let room = Reservation::none(&pipeline.options.room);
         let state = State::new(&pipeline, inputs);

@@ -1,6 +1,8 @@
 //! What the policy of a step learns of the time that the steps behind it need, and what clients learn of a step that
 //! cannot run.
 
+mod cached;
+
 use std::{sync::mpsc, thread};
 
 use bytes::Bytes;
@@ -84,11 +86,14 @@ fn two_models(pool: &Arc<Pool>, first: Knobs, program: Echo) -> Arc<Served> {
     Arc::new(Served(Mutex::new(vec![first, second])))
 }
 
-/// A pipeline of these models, one after the other.
-fn chain(name: &str, steps: &[&str], models: &Arc<Served>) -> Arc<Pipeline> {
+fn options(models: &Arc<impl Models + 'static>) -> PipelineOptions {
     let workers = Arc::new(Semaphore::new(1));
     let (models, room) = (Arc::clone(models), Budget::of_bytes(1 << 20));
-    let options = PipelineOptions { models, room, long_workers: Arc::clone(&workers), workers };
+    PipelineOptions { models, room, long_workers: Arc::clone(&workers), workers }
+}
+
+/// A pipeline of these models, one after the other.
+fn chain(name: &str, steps: &[&str], models: &Arc<impl Models + 'static>) -> Arc<Pipeline> {
     let last = steps.len() - 1;
     let tensor = |number: usize| if number == 0 { "x".to_owned() } else { format!("between {number}") };
     let step = |(number, model): (usize, &&str)| Step {
@@ -101,7 +106,7 @@ fn chain(name: &str, steps: &[&str], models: &Arc<Served>) -> Arc<Pipeline> {
         when: None,
     };
     let graph = Graph::new(&["x"], &["y"], steps.iter().enumerate().map(step).collect()).expect("a graph");
-    Arc::new(Pipeline::new(spec(name, "x", "y"), graph, options).expect("it fits its models"))
+    Arc::new(Pipeline::new(spec(name, "x", "y"), graph, options(models)).expect("it fits its models"))
 }
 
 /// A pipeline of the models `first` and `second`.
