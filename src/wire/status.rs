@@ -38,7 +38,7 @@ impl RequestError {
 
     /// Converts the end of an admitted request that has no (further) response.
     pub fn from_infer(error: &InferError, id: &str) -> Self {
-        let kind = match error {
+        let kind = match error.cause() {
             InferError::QueueFull
             | InferError::QueueTimeout
             | InferError::Late
@@ -49,9 +49,9 @@ impl RequestError {
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
             InferError::Unread(_) | InferError::NoState(_) | InferError::NoRoom(_) => Kind::ResourceExhausted,
-            InferError::Engine(_) | InferError::SchedulerFailed => Kind::Internal,
+            InferError::Engine(_) | InferError::SchedulerFailed | InferError::InStep { .. } => Kind::Internal,
         };
-        let names_request = matches!(error, InferError::QueueFull | InferError::Late);
+        let names_request = matches!(error.cause(), InferError::QueueFull | InferError::Late);
         Self::about(kind, names_request, id.to_owned(), error)
     }
 
@@ -128,6 +128,20 @@ mod tests {
         assert_eq!(code(InferError::ShuttingDown), Code::Unavailable);
         assert_eq!(code(InferError::DeviceLost), Code::Unavailable);
         assert_eq!(code(InferError::SchedulerFailed), Code::Internal);
+    }
+
+    #[test]
+    fn an_error_of_a_step_has_the_code_of_its_cause_and_says_where_it_was() {
+        let within = |place: &str, error| InferError::InStep { place: place.to_owned(), error: Box::new(error) };
+        let full = within(
+            "in pipeline 'outer', step 0 (model 'p')",
+            within("in pipeline 'p', step 1 (model 'm')", InferError::QueueFull),
+        );
+        let error = RequestError::from_infer(&full, "q3");
+        assert_eq!(error.kind(), Kind::Unavailable);
+        let place = "in pipeline 'outer', step 0 (model 'p'): in pipeline 'p', step 1 (model 'm')";
+        assert_eq!(error.message(), format!("[request id: q3] {place}: Exceeds maximum queue size"));
+        assert_eq!((full.end(), full.is_refusal()), (InferError::QueueFull.end(), true));
     }
 
     #[test]

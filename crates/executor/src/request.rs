@@ -191,12 +191,29 @@ pub enum InferError {
     /// Its client leaves too many replies unread.
     #[error(transparent)]
     Unread(#[from] Unread),
+    /// A step of a pipeline ended so.
+    #[error("{place}: {error}")]
+    InStep {
+        /// Names the pipeline and the step.
+        place: String,
+        /// How the step ended.
+        error: Box<Self>,
+    },
 }
 
 impl InferError {
+    /// Returns the error itself, without the steps of pipelines that it happened in.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::InStep { error, .. } => error.cause(),
+            error => error,
+        }
+    }
+
     /// Returns how a request ends that gets this error.
     pub fn end(&self) -> RequestEnd {
         match self {
+            Self::InStep { error, .. } => error.end(),
             Self::Engine(_) => RequestEnd::Failed,
             Self::QueueFull | Self::QueueTimeout | Self::Late | Self::NoMemory => RequestEnd::Rejected,
             Self::Invalid(_) => RequestEnd::Invalid,
@@ -210,6 +227,7 @@ impl InferError {
     /// Whether the request was rejected on arrival, before it waited or ran.
     pub fn is_refusal(&self) -> bool {
         match self {
+            Self::InStep { error, .. } => error.is_refusal(),
             Self::QueueFull | Self::NoMemory | Self::Invalid(_) | Self::ShuttingDown => true,
             Self::QueueTimeout
             | Self::Late

@@ -328,16 +328,19 @@ async fn ask(pipeline: &Arc<Pipeline>, plans: &[Plan], client: &Client, inputs: 
             }
             "answered"
         }
-        Err(InferError::Expired) if matches!(client.manner, Manner::IsLate | Manner::Expires) => "expired",
-        Err(InferError::Unavailable(text)) if client.manner == Manner::IsRefused => {
-            assert!(text.contains("is not served"), "{text}");
-            "refused"
-        }
-        Err(InferError::Engine(text)) if is_poisoned => {
-            assert!(text.contains("poisoned") && text.contains("in pipeline 'pipeline', step"), "{text}");
-            "failed"
-        }
-        Err(error) => panic!("{:?}: {error}", client.manner),
+        Err(error) => match error.cause() {
+            InferError::Expired if matches!(client.manner, Manner::IsLate | Manner::Expires) => "expired",
+            InferError::Unavailable(text) if client.manner == Manner::IsRefused => {
+                assert!(text.contains("is not served"), "{text}");
+                "refused"
+            }
+            InferError::Engine(_) if is_poisoned => {
+                let text = error.to_string();
+                assert!(text.contains("poisoned") && text.contains("in pipeline 'pipeline', step"), "{text}");
+                "failed"
+            }
+            _ => panic!("{:?}: {error}", client.manner),
+        },
     }
 }
 

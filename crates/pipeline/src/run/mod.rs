@@ -195,7 +195,7 @@ impl Run {
 
     async fn finish(&mut self, state: State) -> Result<(), InferError> {
         let outcome = self.drive(state).await;
-        if outcome == Err(InferError::Late) {
+        if outcome.as_ref().is_err_and(|error| *error.cause() == InferError::Late) {
             self.pipeline.expected.doubt();
         }
         outcome
@@ -299,9 +299,13 @@ impl Run {
         Ok((Some(servable), binding))
     }
 
-    fn fault(&self, step: usize, tensor: TensorIx, fault: &ValueFault) -> InferError {
-        let name = &self.pipeline.graph.tensors[tensor];
-        located(&self.pipeline, step, InferError::Invalid(format!("tensor '{name}': {fault}")))
+    /// Reserves room for what a step gave.
+    fn grow(&mut self, step: usize, bytes: usize) -> Result<(), InferError> {
+        self.room.grow_now(bytes).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))
+    }
+
+    fn fault(&self, step: usize, tensor: TensorIx, fault: ValueFault) -> InferError {
+        located(&self.pipeline, step, invalid(&format!("tensor '{}'", self.pipeline.graph.tensors[tensor]), fault))
     }
 
     /// Puts the outputs of a step's requests together, and reserves room for them.
@@ -324,7 +328,7 @@ impl Run {
         let read = |&(_, (_, tensor)): &(&Value, &(String, TensorIx))| !self.pipeline.graph.readers[*tensor].is_empty();
         let passed = outputs.iter().zip(&self.pipeline.graph.steps[step].outputs).filter(read);
         let bytes = passed.map(|(value, _)| value.bytes()).sum();
-        self.room.grow_now(bytes).map_err(InferError::NoRoom)?;
+        self.grow(step, bytes)?;
         Ok(outputs)
     }
 
@@ -335,7 +339,7 @@ impl Run {
             let parts: Vec<Option<InputTensor>> = results.iter().map(|result| joint(&result[number])).collect();
             let joined = join(&parts, &binding.spec.outputs[output], &mut self.room);
             let tensor = self.pipeline.graph.steps[step].outputs[number].1;
-            outputs.push(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, &fault))?));
+            outputs.push(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?));
         }
         Ok(outputs)
     }
@@ -362,7 +366,7 @@ impl Run {
         while let Some(response) = responses.next().await {
             let response = response.map_err(|error| located(&pipeline, step, error))?;
             let outputs = chosen(&binding, response);
-            self.room.grow_now(outputs.iter().map(Value::bytes).sum()).map_err(InferError::NoRoom)?;
+            self.grow(step, outputs.iter().map(Value::bytes).sum())?;
             let mut next = state.clone();
             next.give(&pipeline, step, Some(outputs));
             self.drive(next).await?;
@@ -383,10 +387,8 @@ impl Run {
                 Some(Value::Rows(rows)) => join(rows, spec, &mut self.room),
                 None => join(&vec![None; rows], spec, &mut self.room),
             };
-            let InputTensor { shape, data } = joined.map_err(|fault| match fault {
-                ValueFault::NoRoom(fault) => InferError::NoRoom(fault),
-                fault => InferError::Invalid(format!("output '{}': {fault}", spec.name)),
-            })?;
+            let InputTensor { shape, data } =
+                joined.map_err(|fault| invalid(&format!("output '{}'", spec.name), fault))?;
             outputs.push(OutputTensor { shape, data });
         }
         let response = Response { outputs };
@@ -426,19 +428,28 @@ fn chosen(binding: &Binding, response: Response) -> Vec<Value> {
     binding.outputs.iter().map(value).collect()
 }
 
-/// Says in which step of which pipeline a request failed, if that is not the only model. Errors with a text of their
-/// own, as of queues and deadlines, keep it: clients know them by it.
+/// Returns the error of a request that has a tensor whose rows cannot be cut or joined.
+fn invalid(tensor: &str, fault: ValueFault) -> InferError {
+    match fault {
+        ValueFault::NoRoom(full) => InferError::NoRoom(full),
+        fault => InferError::Invalid(format!("{tensor}: {fault}")),
+    }
+}
+
+/// Says in which step of which pipeline a request failed, if that is not the only model. What ends the request wherever
+/// it is keeps its text: clients know it by that.
 fn located(pipeline: &Pipeline, step: usize, error: InferError) -> InferError {
-    let graph_step = &pipeline.graph.steps[step];
-    if pipeline.shares_stats {
+    let is_of_step = !matches!(
+        error,
+        InferError::Expired
+            | InferError::Cancelled
+            | InferError::Unread(_)
+            | InferError::ShuttingDown
+            | InferError::SchedulerFailed
+    );
+    if pipeline.shares_stats || !is_of_step {
         return error;
     }
-    let within =
-        |text: String| format!("in pipeline '{}', step {step} ({}): {text}", pipeline.spec.name, graph_step.runs);
-    match error {
-        InferError::Engine(text) => InferError::Engine(within(text)),
-        InferError::Invalid(text) => InferError::Invalid(within(text)),
-        InferError::Unavailable(text) => InferError::Unavailable(within(text)),
-        error => error,
-    }
+    let place = format!("in pipeline '{}', step {step} ({})", pipeline.spec.name, pipeline.graph.steps[step].runs);
+    InferError::InStep { place, error: Box::new(error) }
 }

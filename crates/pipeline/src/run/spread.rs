@@ -25,7 +25,7 @@ impl Run {
         let Some((tensor, condition)) = &self.pipeline.graph.steps[step].when else { return Ok(None) };
         let Some(value) = &state.tensors[*tensor].value else { return Ok(Some(vec![false; self.rows])) };
         let datatype = self.pipeline.kinds[*tensor].datatype;
-        let rows = value.by_row(datatype, self.rows).map_err(|fault| self.fault(step, *tensor, &fault))?;
+        let rows = value.by_row(datatype, self.rows).map_err(|fault| self.fault(step, *tensor, fault))?;
         let mask: Vec<bool> =
             rows.iter().map(|row| row.as_ref().is_some_and(|row| condition.test.holds(row, datatype))).collect();
         Ok(if mask.iter().all(|&holds| holds) { None } else { Some(mask) })

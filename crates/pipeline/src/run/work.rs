@@ -35,7 +35,7 @@ impl Run {
         // Kept until the work has ended, which may be after the request.
         let mut room = Reservation::none(&self.pipeline.options.room);
         let built = built_in.built_bytes(&inputs);
-        room.grow_now(built).map_err(InferError::NoRoom)?;
+        room.grow_now(built).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))?;
         let (built_in, pipeline, rows) = (Arc::clone(built_in), Arc::clone(&self.pipeline), self.rows);
         let fail = move |fault: BuiltInFault| match fault {
             BuiltInFault::Invalid(text) => located(&pipeline, step, InferError::Invalid(text)),
@@ -63,10 +63,10 @@ impl Run {
             Effort::Usual => Arc::clone(&options.workers),
             Effort::Long => Arc::clone(&options.long_workers),
         };
-        let deadline = self.deadline;
+        let (deadline, pipeline) = (self.deadline, Arc::clone(&self.pipeline));
         in_flight.push(Box::pin(async move {
             let _leaving = leaving;
-            let result = on_worker(places, deadline, work).await;
+            let result = on_worker(places, deadline, work).await.map_err(|error| located(&pipeline, step, error));
             Done { step, part: 0, result: result.and_then(|outputs| outputs) }
         }));
         Ok(vec![None])

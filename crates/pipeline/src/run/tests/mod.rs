@@ -2,6 +2,7 @@
 //! cannot run.
 
 mod cached;
+mod rejected;
 
 use std::{sync::mpsc, thread};
 
@@ -158,7 +159,10 @@ async fn a_first_step_that_rejects_late_requests_counts_what_the_second_needs() 
     let deadline = || Some(Instant::now() + FOREVER);
     pipeline.submit(request(deadline())).await.expect("there is time for both");
     pipeline.expected.learn(1, 100 * HOUR_NS);
-    assert_eq!(pipeline.submit(request(deadline())).await.err(), Some(InferError::Late));
+    let late = pipeline.submit(request(deadline())).await.expect_err("there is no time for both");
+    assert_eq!(late.cause(), &InferError::Late);
+    let text = "in pipeline 'chain', step 0 (model 'first'): Request cannot meet the latency objective any more";
+    assert_eq!(late.to_string(), text);
     pipeline.submit(request(None)).await.expect("without a deadline nothing is late");
 }
 
@@ -168,7 +172,8 @@ async fn one_slow_run_does_not_reject_requests_for_ever() {
     pipeline.submit(request(None)).await.expect("the first step's time is known then");
     pipeline.expected.learn(1, 100 * HOUR_NS);
     let mut rejected = 0;
-    while pipeline.submit(request(Some(Instant::now() + FOREVER))).await.err() == Some(InferError::Late) {
+    while let Err(error) = pipeline.submit(request(Some(Instant::now() + FOREVER))).await {
+        assert_eq!(error.cause(), &InferError::Late);
         rejected += 1;
         assert!(rejected < 100, "what it expects of the second step stays");
     }
@@ -205,9 +210,11 @@ async fn assert_unavailable(second: Option<ModelSpec>, why: &str) {
 
     models.replace("second", second.map(|spec| serve(&pool, spec, Knobs::default(), Echo(None))));
     let text = format!("in pipeline 'chain', step 1 (model 'second'): {why}");
-    assert_eq!(inner.submit(request(None)).await.err(), Some(InferError::Unavailable(text.clone())));
+    let refused = inner.submit(request(None)).await.expect_err("its second step has no model");
+    assert_eq!((refused.cause(), refused.to_string()), (&InferError::Unavailable(why.to_owned()), text.clone()));
     let text = format!("in pipeline 'outer', step 1 (model 'chain'): {text}");
-    assert_eq!(outer.submit(request(None)).await.err(), Some(InferError::Unavailable(text)));
+    let refused = outer.submit(request(None)).await.expect_err("its second step has none, either");
+    assert_eq!((refused.cause(), refused.to_string()), (&InferError::Unavailable(why.to_owned()), text));
 }
 
 #[tokio::test]

@@ -1,0 +1,122 @@
+//! Requests that a step ends without running them, or that break it: the error names the pipeline and the step.
+
+use paternoster_batching::{QueueKnobs, QueueingKnobs, WindowKnobs};
+
+use super::*;
+use crate::{BuiltIn, BuiltInFault, Effort, Stop};
+
+/// A pipeline whose first model is at a gate, and a request that is there.
+struct Gated {
+    pipeline: Arc<Pipeline>,
+    first: Servable,
+    /// Dropped, it lets all runs pass.
+    _open: mpsc::Sender<()>,
+}
+
+impl Gated {
+    async fn on(default_queue: QueueKnobs) -> Self {
+        let (open, gate) = mpsc::channel();
+        let queueing = QueueingKnobs { default_queue, ..QueueingKnobs::default() };
+        let knobs = Knobs { queueing, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
+        let pool = pool();
+        let models = two_models(&pool, knobs, Echo(Some(Mutex::new(gate))));
+        let first = models.resolve("first", None).expect("it is served");
+        let gated = Self { pipeline: chain("chain", &["first", "second"], &models), first, _open: open };
+        gated.send();
+        while pool.stats().snapshot().tasks_running == 0 {
+            tokio::task::yield_now().await;
+        }
+        gated
+    }
+
+    /// Sends a request that nobody waits for.
+    fn send(&self) {
+        let answer = self.pipeline.submit(request(None));
+        tokio::spawn(answer);
+    }
+}
+
+const PLACE: &str = "in pipeline 'chain', step 0 (model 'first')";
+
+#[tokio::test]
+async fn a_full_queue() {
+    let gated = Gated::on(QueueKnobs { max_queue_size: 1, ..QueueKnobs::default() }).await;
+    gated.send();
+    while gated.first.stats().pending() != 1 {
+        tokio::task::yield_now().await;
+    }
+    let refused = gated.pipeline.submit(request(None)).await.expect_err("one waits already");
+    assert_eq!(refused.cause(), &InferError::QueueFull);
+    assert_eq!(refused.to_string(), format!("{PLACE}: Exceeds maximum queue size"));
+}
+
+#[tokio::test]
+async fn a_queue_timeout() {
+    let queue = QueueKnobs { default_timeout_ns: HOUR_NS, allow_timeout_override: true, ..QueueKnobs::default() };
+    let gated = Gated::on(queue).await;
+    let impatient = InferRequest { queue_timeout: Some(Duration::from_millis(1)), ..request(None) };
+    let refused = gated.pipeline.submit(impatient).await.expect_err("the lane is at the gate");
+    assert_eq!(refused.cause(), &InferError::QueueTimeout);
+    assert_eq!(refused.to_string(), format!("{PLACE}: Request timeout expired"));
+}
+
+/// A built-in step that needs this much room, and then panics.
+#[derive(Debug)]
+struct Broken {
+    needs_bytes: usize,
+    inputs: [TensorSpec; 1],
+    outputs: [TensorSpec; 1],
+}
+
+impl BuiltIn for Broken {
+    fn kind(&self) -> &'static str {
+        "broken"
+    }
+
+    fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
+    }
+
+    fn effort(&self, _inputs: &[Option<Value>]) -> Effort {
+        Effort::Usual
+    }
+
+    fn built_bytes(&self, _inputs: &[Option<Value>]) -> usize {
+        self.needs_bytes
+    }
+
+    fn run(&self, _inputs: &[Option<Value>], _rows: usize, _stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
+        panic!("out of order")
+    }
+}
+
+async fn refused_by_a_broken_step(needs_bytes: usize) -> InferError {
+    let tensor = |name| [TensorSpec::new(name, DataType::Fp32, &[1])];
+    let step = Broken { needs_bytes, inputs: tensor("x"), outputs: tensor("y") };
+    let port = |name: &str| vec![Port { port: name.to_owned(), tensor: name.to_owned() }];
+    let step = Step { runs: Runs::BuiltIn(Arc::new(step)), inputs: port("x"), outputs: port("y"), when: None };
+    let graph = Graph::new(&["x"], &["y"], vec![step]).expect("a graph");
+    let options = options(&Arc::new(Served(Mutex::default())));
+    let pipeline = Arc::new(Pipeline::new(spec("broken one", "x", "y"), graph, options).expect("it fits"));
+    pipeline.submit(request(None)).await.expect_err("it cannot run")
+}
+
+#[tokio::test]
+async fn a_built_in_step_that_panics() {
+    let failed = refused_by_a_broken_step(0).await;
+    assert!(matches!(failed.cause(), InferError::Engine(_)), "{failed:?}");
+    let text = failed.to_string();
+    assert!(text.starts_with("in pipeline 'broken one', step 0 (broken): a built-in step failed: "), "{text}");
+}
+
+#[tokio::test]
+async fn a_built_in_step_without_room() {
+    let refused = refused_by_a_broken_step(1 << 30).await;
+    assert!(matches!(refused.cause(), InferError::NoRoom(_)), "{refused:?}");
+    let text = refused.to_string();
+    assert!(text.starts_with("in pipeline 'broken one', step 0 (broken): no memory for what passes"), "{text}");
+}
