@@ -54,6 +54,9 @@ pub enum BindingFault {
     /// A required input is not mapped.
     #[error("its input '{0}' is required, and the step does not map it")]
     Unmapped(String),
+    /// It has any number of responses, and the pipeline has one.
+    #[error("it is decoupled, and the pipeline was loaded when it was not")]
+    Decoupled,
     /// The tensor has another datatype or shape.
     #[error("its {what} '{port}' and the tensor '{tensor}' differ: {difference}")]
     Mismatch {

@@ -46,15 +46,18 @@ impl fmt::Debug for PipelineOptions {
     }
 }
 
+/// How the steps are bound, by step.
+type Bindings = Vec<Arc<Binding>>;
+
 /// A pipeline that takes requests.
 #[derive(Debug)]
 pub struct Pipeline {
     pub(crate) spec: Arc<ModelSpec>,
     pub(crate) stats: Arc<ModelStats>,
     pub(crate) graph: Graph,
-    /// By step, for the version that was seen last: a model may be reloaded with another specification.
-    bindings: Vec<ArcSwap<Binding>>,
-    /// By tensor.
+    /// To the versions that were seen last: a model may be reloaded with another specification.
+    bindings: ArcSwap<Bindings>,
+    /// By tensor. Their datatypes never change, whatever is reloaded.
     pub(crate) kinds: Vec<TensorKind>,
     /// By step: the number of tensors that it waits for.
     pub(crate) waits_for: Vec<usize>,
@@ -65,8 +68,6 @@ pub struct Pipeline {
     /// By step, for traces.
     pub(crate) step_names: Arc<[String]>,
     pub(crate) options: PipelineOptions,
-    /// The number of pipelines within each other, itself included, when it was loaded.
-    depth: usize,
     /// Whether its statistics are those of a version that belongs to it, which counts its executions itself.
     pub(crate) shares_stats: bool,
 }
@@ -122,79 +123,90 @@ impl PipelineFault {
     }
 }
 
+/// Binds all steps of a graph to these specifications, one for each step. Also returns what is known of the tensors.
+/// `order` has each step after those that it reads from.
+fn bind_all(
+    spec: &ModelSpec,
+    graph: &Graph,
+    order: &[usize],
+    specs: &[Arc<ModelSpec>],
+) -> Result<(Bindings, Vec<TensorKind>), PipelineFault> {
+    let batched = spec.has_batch_axis();
+    let mut kinds: Vec<Option<TensorKind>> = vec![None; graph.tensors.len()];
+    for (kind, input) in kinds.iter_mut().zip(&spec.inputs) {
+        *kind = Some(TensorKind::of(input, batched));
+    }
+    let mut bindings: Vec<Option<Arc<Binding>>> = vec![None; graph.steps.len()];
+    for &number in order {
+        let step = &graph.steps[number];
+        if matches!(step.runs, Runs::BuiltIn(_)) && !batched {
+            let reason = format!("{} needs a batch axis, and max_batch_size is 0", step.runs);
+            return Err(PipelineFault::Condition { step: number, reason });
+        }
+        let fault = |fault| PipelineFault::Binding { step: number, runs: step.runs.to_string(), fault };
+        if specs[number].decoupled && !spec.decoupled {
+            return Err(fault(BindingFault::Decoupled));
+        }
+        bindings[number] = Some(Arc::new(bind(step, &specs[number], &graph.tensors, &mut kinds).map_err(fault)?));
+        if let Some((tensor, condition)) = &step.when {
+            let fits = kinds[*tensor].as_ref().is_some_and(|kind| condition.test.fits(kind.datatype));
+            let reason = match (batched, fits) {
+                (false, _) => "a condition needs a batch axis, and max_batch_size is 0".to_owned(),
+                (_, false) => format!("the condition compares strings with numbers in '{}'", condition.tensor),
+                (true, true) => continue,
+            };
+            return Err(PipelineFault::Condition { step: number, reason });
+        }
+    }
+    for (output, &tensor) in spec.outputs.iter().zip(&graph.outputs) {
+        let wanted = TensorKind::of(output, batched);
+        if let Some(difference) = kinds[tensor].as_ref().and_then(|kind| wanted.mismatch(kind)) {
+            return Err(PipelineFault::Output { output: output.name.clone(), difference });
+        }
+    }
+    // Every tensor is an input or given by a step of the order, and each step is in the order.
+    Ok((bindings.into_iter().flatten().collect(), kinds.into_iter().flatten().collect()))
+}
+
 impl Pipeline {
     /// Binds the steps of a graph to the models that are served now. The pipeline is decoupled if one of its steps is.
     ///
     /// # Errors
     /// If a model is not served, or does not fit its step.
     pub fn new(mut spec: ModelSpec, graph: Graph, options: PipelineOptions) -> Result<Self, PipelineFault> {
-        let batched = spec.has_batch_axis();
-        let mut kinds: Vec<Option<TensorKind>> = vec![None; graph.tensors.len()];
-        for (kind, input) in kinds.iter_mut().zip(&spec.inputs) {
-            *kind = Some(TensorKind::of(input, batched));
-        }
-        let mut bindings: Vec<Option<Binding>> = graph.steps.iter().map(|_| None).collect();
-        let (mut own_stats, mut depth) = (None, 1);
-        let order = graph.order();
-        for &number in &order {
-            let step = &graph.steps[number];
-            let model_spec = match &step.runs {
-                Runs::BuiltIn(built_in) => {
-                    if !batched {
-                        let reason = format!("{} needs a batch axis, and max_batch_size is 0", step.runs);
-                        return Err(PipelineFault::Condition { step: number, reason });
-                    }
-                    Arc::new(spec_of(built_in.as_ref()))
-                }
+        let (mut own_stats, mut depth) = (None, 0);
+        let mut specs = Vec::with_capacity(graph.steps.len());
+        for (number, step) in graph.steps.iter().enumerate() {
+            specs.push(match &step.runs {
+                Runs::BuiltIn(built_in) => Arc::new(spec_of(built_in.as_ref())),
                 Runs::Own(servable) => {
                     own_stats = Some(Arc::clone(servable.stats()));
                     Arc::clone(servable.spec())
                 }
                 Runs::Served { model, version } => {
-                    let no_model =
-                        |model: &str, reason| PipelineFault::Model { step: number, model: model.to_owned(), reason };
-                    let servable = options.models.resolve(model, *version);
-                    let servable = servable.map_err(|reason| no_model(model, reason))?;
+                    let no_model = |reason| PipelineFault::Model { step: number, model: model.clone(), reason };
+                    let servable = options.models.resolve(model, *version).map_err(no_model)?;
                     if let Some(inner) = servable.pipeline() {
-                        depth = depth.max(inner.depth + 1);
-                        if depth > MAX_DEPTH {
-                            let reason = format!("pipelines are nested more than {MAX_DEPTH} deep");
-                            return Err(no_model(model, reason));
-                        }
+                        depth = depth.max(inner.depth(&mut Vec::new()));
+                    }
+                    if depth >= MAX_DEPTH {
+                        return Err(no_model(too_deep()));
                     }
                     Arc::clone(servable.spec())
                 }
-            };
-            spec.decoupled |= model_spec.decoupled;
-            let bound = bind(step, &model_spec, &graph.tensors, &mut kinds)
-                .map_err(|fault| PipelineFault::Binding { step: number, runs: step.runs.to_string(), fault })?;
-            bindings[number] = Some(bound);
-            if let Some((tensor, condition)) = &step.when {
-                let fits = kinds[*tensor].as_ref().is_some_and(|kind| condition.test.fits(kind.datatype));
-                let reason = match (batched, fits) {
-                    (false, _) => "a condition needs a batch axis, and max_batch_size is 0".to_owned(),
-                    (_, false) => format!("the condition compares strings with numbers in '{}'", condition.tensor),
-                    (true, true) => continue,
-                };
-                return Err(PipelineFault::Condition { step: number, reason });
-            }
+            });
         }
-        for (output, &tensor) in spec.outputs.iter().zip(&graph.outputs) {
-            let wanted = TensorKind::of(output, batched);
-            if let Some(difference) = kinds[tensor].as_ref().and_then(|kind| wanted.mismatch(kind)) {
-                return Err(PipelineFault::Output { output: output.name.clone(), difference });
-            }
-        }
+        spec.decoupled |= specs.iter().any(|step| step.decoupled);
+        let order = graph.order();
+        let (bindings, kinds) = bind_all(&spec, &graph, &order, &specs)?;
         let step_names = graph.steps.iter().map(|step| step.runs.name().to_owned()).collect();
         let waits_for = (0..graph.steps.len()).map(|step| graph.reads(step)).collect();
-        // Every tensor is an input or given by a step of the order, and each step is in the order.
-        let (kinds, bindings) = (kinds.into_iter().flatten().collect(), bindings.into_iter().flatten());
         let (stats, shares_stats) = match own_stats {
             Some(stats) => (stats, true),
             None => (Arc::new(ModelStats::new(spec.max_batch_size)), false),
         };
         Ok(Self {
-            bindings: bindings.map(ArcSwap::from_pointee).collect(),
+            bindings: ArcSwap::from_pointee(bindings),
             spec: Arc::new(spec),
             stats,
             expected: ExpectedTimes::new(graph.steps.len()),
@@ -204,7 +216,6 @@ impl Pipeline {
             waits_for,
             step_names,
             options,
-            depth,
             shares_stats,
         })
     }
@@ -245,33 +256,70 @@ impl Pipeline {
 
     /// Returns why it cannot answer requests now; `None` if it can.
     pub fn fault(&self) -> Option<String> {
+        if self.depth(&mut Vec::new()) > MAX_DEPTH {
+            return Some(too_deep());
+        }
         self.fault_within(&mut Vec::new())
     }
 
     /// As [`Self::fault`], within pipelines that need this one. `seen` has those that were looked at before, each once.
-    pub(crate) fn fault_within(&self, seen: &mut Vec<*const Self>) -> Option<String> {
+    fn fault_within(&self, seen: &mut Vec<*const Self>) -> Option<String> {
         if seen.contains(&std::ptr::from_ref(self)) {
             return None;
         }
         seen.push(self);
-        self.graph.steps.iter().enumerate().find_map(|(number, step)| {
-            let resolved = match &step.runs {
-                Runs::BuiltIn(_) => return None,
-                Runs::Own(servable) => return servable.fault(),
-                Runs::Served { model, version } => self.options.models.resolve(model, *version),
+        let mut specs = self.known_specs();
+        for (number, step) in self.graph.steps.iter().enumerate() {
+            let (fault, place) = match &step.runs {
+                Runs::BuiltIn(_) => continue,
+                Runs::Own(servable) => (servable.fault(), String::new()),
+                Runs::Served { model, version } => match self.options.models.resolve(model, *version) {
+                    Err(reason) => (Some(reason), String::new()),
+                    Ok(servable) => {
+                        specs[number] = Arc::clone(servable.spec());
+                        let fault = match servable.pipeline() {
+                            Some(inner) => inner.fault_within(seen),
+                            None => servable.fault(),
+                        };
+                        (fault, format!("{}: ", step.runs))
+                    }
+                },
             };
-            let fault = match resolved {
-                Err(reason) => reason,
-                Ok(servable) => {
-                    let fault = self.binding(number, servable.spec()).err().or_else(|| match servable.pipeline() {
-                        Some(inner) => inner.fault_within(seen),
-                        None => servable.fault(),
-                    });
-                    format!("{}: {}", step.runs, fault?)
-                }
-            };
-            Some(format!("step {number}: {fault}"))
+            if let Some(fault) = fault {
+                let is_own = matches!(step.runs, Runs::Own(_));
+                return Some(if is_own { fault } else { format!("step {number}: {place}{fault}") });
+            }
+        }
+        let bound = self.bindings.load();
+        if specs.iter().zip(bound.iter()).all(|(now, known)| Arc::ptr_eq(now, &known.spec)) {
+            return None;
+        }
+        let fault = self.bind(&specs).err()?;
+        Some(match &fault {
+            PipelineFault::Binding { step, runs, fault } => format!("step {step}: {runs}: {NO_LONGER}: {fault}"),
+            fault => format!("{NO_LONGER}: {fault}"),
         })
+    }
+
+    /// Returns the number of pipelines within each other now, itself included; more than [`MAX_DEPTH`] if one of them
+    /// is within itself. `seen` has those that were looked at before; without their depth, they are being looked at.
+    fn depth(&self, seen: &mut Vec<(*const Self, Option<usize>)>) -> usize {
+        let this = std::ptr::from_ref(self);
+        if let Some((_, depth)) = seen.iter().find(|(known, _)| *known == this) {
+            return depth.unwrap_or(MAX_DEPTH);
+        }
+        let place = seen.len();
+        seen.push((this, None));
+        let mut depth = 1;
+        for (model, version) in self.models() {
+            if let Ok(servable) = self.options.models.resolve(model, version)
+                && let Some(inner) = servable.pipeline()
+            {
+                depth = depth.max(1 + inner.depth(seen));
+            }
+        }
+        seen[place].1 = Some(depth);
+        depth
     }
 
     /// Collects the specifications of the versions that its steps would run now, and those of the steps of these.
@@ -305,27 +353,68 @@ impl Pipeline {
         PipelineStream::new(|sender| run::many(Arc::clone(self), request, Arc::clone(backlog), sender))
     }
 
-    /// Returns the binding of a step to a specification, which is another one once its model is reloaded.
+    /// Returns the binding of a step to a specification, which is another one once its model is reloaded: then the
+    /// whole pipeline must fit the models that are served now.
     ///
     /// # Errors
-    /// If the step does not fit it, with the reason.
+    /// If it does not, with the reason.
     pub(crate) fn binding(&self, step: usize, spec: &Arc<ModelSpec>) -> Result<Arc<Binding>, String> {
-        let known = self.bindings[step].load_full();
+        let known = self.known_binding(step);
         if Arc::ptr_eq(&known.spec, spec) {
             return Ok(known);
         }
-        let mut kinds: Vec<Option<TensorKind>> = self.kinds.iter().cloned().map(Some).collect();
-        let bound = bind(&self.graph.steps[step], spec, &self.graph.tensors, &mut kinds)
-            .map_err(|fault| format!("it does not fit any more: {fault}"))?;
-        let bound = Arc::new(bound);
-        self.bindings[step].store(Arc::clone(&bound));
+        let mut specs = self.known_specs();
+        for (number, other) in self.graph.steps.iter().enumerate() {
+            if let Runs::Served { model, version } = &other.runs
+                && let Ok(servable) = self.options.models.resolve(model, *version)
+            {
+                specs[number] = Arc::clone(servable.spec());
+            }
+        }
+        specs[step] = Arc::clone(spec);
+        let bindings = self.bind(&specs).map_err(|fault| match fault {
+            PipelineFault::Binding { step: at, fault, .. } if at == step => format!("{NO_LONGER}: {fault}"),
+            fault => format!("the pipeline does not fit its models any more: {fault}"),
+        })?;
+        let bound = Arc::clone(&bindings[step]);
+        self.bindings.store(Arc::new(bindings));
         Ok(bound)
     }
 
-    /// Returns the binding of a built-in step.
-    pub(crate) fn known_binding(&self, step: usize) -> Arc<Binding> {
-        self.bindings[step].load_full()
+    /// Binds all steps to these specifications, as when it was loaded. Tensors keep their datatypes: requests on their
+    /// way have some of them.
+    fn bind(&self, specs: &[Arc<ModelSpec>]) -> Result<Bindings, PipelineFault> {
+        let (bindings, kinds) = bind_all(&self.spec, &self.graph, &self.order, specs)?;
+        for (number, step) in self.graph.steps.iter().enumerate() {
+            for (port, tensor) in &step.outputs {
+                let (known, now) = (self.kinds[*tensor].datatype, kinds[*tensor].datatype);
+                if known != now {
+                    let difference = format!("expected datatype {known}, but it has {now}");
+                    let (what, port, tensor) = ("output", port.clone(), self.graph.tensors[*tensor].clone());
+                    let fault = BindingFault::Mismatch { what, port, tensor, difference };
+                    return Err(PipelineFault::Binding { step: number, runs: step.runs.to_string(), fault });
+                }
+            }
+        }
+        Ok(bindings)
     }
+
+    /// Returns the specifications that the steps are bound to.
+    fn known_specs(&self) -> Vec<Arc<ModelSpec>> {
+        self.bindings.load().iter().map(|binding| Arc::clone(&binding.spec)).collect()
+    }
+
+    /// Returns how a step was bound last.
+    pub(crate) fn known_binding(&self, step: usize) -> Arc<Binding> {
+        Arc::clone(&self.bindings.load()[step])
+    }
+}
+
+/// What is said of a step that fitted its model when the pipeline was loaded.
+const NO_LONGER: &str = "it does not fit any more";
+
+fn too_deep() -> String {
+    format!("pipelines are nested more than {MAX_DEPTH} deep")
 }
 
 /// Returns the specification of a built-in step, which takes any number of rows.

@@ -167,7 +167,9 @@ impl Models for Served {
     fn resolve(&self, model: &str, _version: Option<i64>) -> Result<Servable, String> {
         // There is none where a pipeline is created.
         let here = CLIENT.try_with(|client| {
-            let is_here = client.started.fetch_add(1, Ordering::Relaxed) == client.at;
+            let number = client.started.fetch_add(1, Ordering::Relaxed);
+            // All models are looked up where another request has replaced one, so a refusal must last.
+            let is_here = number == client.at || (number > client.at && client.manner == Manner::IsRefused);
             is_here.then(|| (client.manner, client.deadline))
         });
         match here {

@@ -3,6 +3,7 @@
 
 mod cached;
 mod rejected;
+mod reloaded;
 
 use std::{sync::mpsc, thread};
 
