@@ -4,6 +4,7 @@ of other servers."""
 import base64
 import functools
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -349,6 +350,76 @@ def token_classifier():
         node("Cast", ["both"], ["logits"], to=1),
     ]
     return model(nodes, [ids, mask], [port("logits", "FP32", ("batch", "tokens", 2))], [constant("last", [2])])
+
+
+def token_states(vector=False):
+    """The states of a token: its number, that plus one, and nothing. With `vector`, one of the text, too."""
+    ids, mask = port("input_ids", "INT64", ("batch", "tokens")), port("attention_mask", "INT64", ("batch", "tokens"))
+    nodes = [
+        node("Add", ["input_ids", "attention_mask"], ["more"]),
+        node("Unsqueeze", ["input_ids", "last"], ["one"]),
+        node("Unsqueeze", ["more", "last"], ["other"]),
+        node("Sub", ["one", "one"], ["nothing"]),
+        node("Concat", ["one", "other", "nothing"], ["all"], axis=2),
+        node("Cast", ["all"], ["token_embeddings"], to=1),
+        *([node("ReduceMax", ["token_embeddings"], ["sentence_embedding"], axes=[1], keepdims=0)] if vector else []),
+    ]
+    outputs = [port("token_embeddings", "FP32", ("batch", "tokens", 3))]
+    outputs += [port("sentence_embedding", "FP32", ("batch", 3))] if vector else []
+    return model(nodes, [ids, mask], outputs, [constant("last", [2])])
+
+
+OWN_PIPELINE = """max_batch_size: 8
+inputs: [{ name: TEXT, dtype: BYTES, dims: [1] }]
+outputs: [{ name: embedding, dtype: FP32, dims: [-1] }]
+pipeline:
+  - tokenize: { inputs: { TEXT: TEXT }, outputs: { ids: ids, mask: mask } }
+  - model: { name: states, inputs: { input_ids: ids, attention_mask: mask }, outputs: { token_embeddings: hidden } }
+  - pool: { pooling: max, inputs: { states: hidden }, outputs: { embedding: embedding } }
+"""
+
+
+def test_vectors_of_all_tokens_as_text_embeddings_inference_gives_them(start, tmp_path, laid_out, tokenizer):
+    for name, vector in (("pooled", False), ("both", True), ("states", False)):
+        write_model(tmp_path, name, token_states(vector))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "model.yaml").write_text(OWN_PIPELINE)
+    for name in ("pooled", "both"):
+        (tmp_path / name / "model.yaml").write_text("text: { normalize: true }\n")
+    for name in ("pooled", "both", "own"):
+        shutil.copy(fetch.minilm() / "tokenizer.json", tmp_path / name)
+    shutil.copytree(laid_out / "plain", tmp_path / "plain", copy_function=os.link)
+    server = start(tmp_path)
+    texts = ["a", "", *random_texts(150), "rates rose while trains left"]
+    expected = [[[one, one + 1, 0] for one in tokenizer.encode(text).ids] for text in texts]
+    for name in ("pooled", "both", "own"):
+        status, found = post(server, "/embed_all", {"model": name, "inputs": texts})
+        assert (status, found) == (200, expected), name
+        assert post(server, "/embed_all", {"model": name, "inputs": texts[2]}) == (200, expected[2:3])
+    counted = metric(server, "nv_inference_request_success", model="pooled")
+    assert counted == len(texts) + 1, "one request for each text"
+    cut = post(server, "/embed_all", {"model": "pooled", "inputs": "word " * 600, "truncate": False})
+    assert cut[0] == 422 and "at most 512 tokens" in cut[1]["error"]
+
+    status, refusal = post(server, "/embed_all", {"model": "plain", "inputs": "a"})
+    assert (status, refusal["error_type"]) == (422, "Validation")
+    assert refusal["error"] == "the model 'plain' gives vectors of texts, and none of their tokens"
+    status, refusal = post(server, "/embed_all", {"model": "states", "inputs": "a"})
+    assert status == 422 and "does not take texts" in refusal["error"]
+    assert post(server, "/embed_all", {"model": "nowhere", "inputs": "a"})[0] == 404
+    assert metric(server, "paternoster_pending_bytes") == 0
+
+
+def test_an_answer_of_all_tokens_is_reserved_as_it_grows(start, tmp_path):
+    write_model(tmp_path, "pooled", token_states())
+    (tmp_path / "pooled" / "model.yaml").write_text("text: {}\n")
+    shutil.copy(fetch.minilm() / "tokenizer.json", tmp_path / "pooled")
+    server = start(tmp_path, "--max-pending-bytes=4194304")
+    text = "word " * 500
+    assert post(server, "/embed_all", {"inputs": text})[0] == 200
+    status, refusal = post(server, "/embed_all", {"inputs": [text] * 140})
+    assert (status, refusal["error_type"]) == (429, "Overloaded"), refusal
+    assert metric(server, "paternoster_pending_bytes") == 0
 
 
 def test_places_of_tokens_are_those_in_the_text_of_the_client(start, tmp_path, tokenizer):

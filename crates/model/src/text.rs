@@ -18,6 +18,8 @@ pub const NORMALIZE: &str = "NORMALIZE";
 
 /// The vector of a text: FP32.
 pub const EMBEDDING: &str = "embedding";
+/// The vectors of a text's tokens, if a vector of the text is made by the program: a tensor between the steps.
+pub const TOKEN_EMBEDDINGS: &str = "token_embeddings";
 /// One number for each class of a text: FP32.
 pub const LOGITS: &str = "logits";
 /// The number of tokens of a text: INT32, one element for each row.

@@ -11,7 +11,7 @@ pub(crate) const MAX_STEPS: usize = 256;
 pub(crate) const MAX_DEPTH: usize = 8;
 
 /// A tensor of the pipeline, by number.
-pub(crate) type TensorIx = usize;
+pub type TensorIx = usize;
 
 /// The steps of a pipeline, and how tensors pass between them.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 use paternoster_executor::InferRequest;
-use paternoster_model::{ModelSpec, SymbolId};
+use paternoster_model::{DataType, ModelSpec, SymbolId};
 use paternoster_observe::{ModelStats, budget::Budget};
 use tokio::sync::Semaphore;
 
@@ -12,7 +12,7 @@ use super::{
     BindingFault, BuiltIn, Graph, Runs, Servable,
     binding::{Binding, TensorKind, bind},
     expected::ExpectedTimes,
-    graph::MAX_DEPTH,
+    graph::{MAX_DEPTH, TensorIx},
     run,
     servable::Future,
     stream::PipelineStream,
@@ -341,7 +341,28 @@ impl Pipeline {
 
     /// Submits a request that has exactly one response. Dropping the future cancels all steps.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> Future {
-        Box::pin(run::once(Arc::clone(self), request))
+        Box::pin(run::once(Arc::clone(self), request, None))
+    }
+
+    /// Returns a tensor that a step gives, and its datatype.
+    pub fn tensor(&self, name: &str) -> Option<(TensorIx, DataType)> {
+        let number = self.graph.tensors.iter().position(|tensor| tensor == name)?;
+        (self.graph.producers[number] > 0).then(|| (number, self.kinds[number].datatype))
+    }
+
+    /// Submits a request whose response is one tensor that a step gives, in place of the outputs.
+    pub fn submit_for(self: &Arc<Self>, tensor: TensorIx, request: InferRequest) -> Future {
+        Box::pin(run::once(Arc::clone(self), request, Some(tensor)))
+    }
+
+    /// Returns the name of the tensor that an input of a built-in step receives, of the first step that fits.
+    pub fn input_of(&self, fits: impl Fn(&dyn BuiltIn) -> bool, port: &str) -> Option<&str> {
+        let step = self.graph.steps.iter().find(|step| match &step.runs {
+            Runs::BuiltIn(step) => fits(&**step),
+            Runs::Served { .. } | Runs::Own(_) => false,
+        })?;
+        let (_, tensor) = step.inputs.iter().find(|(name, _)| name == port)?;
+        Some(&self.graph.tensors[*tensor])
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels all steps.

@@ -62,6 +62,12 @@ impl Value {
     }
 }
 
+/// Returns the only string of a row.
+pub fn only_string(row: &InputTensor) -> Option<&[u8]> {
+    let (length, text) = row.data.split_first_chunk::<LENGTH_BYTES>()?;
+    (text.len() == u32::from_le_bytes(*length) as usize).then_some(text)
+}
+
 /// Cuts a tensor into parts of these numbers of rows. The parts share its memory.
 pub(crate) fn split(tensor: &InputTensor, datatype: DataType, parts: &[usize]) -> Result<Vec<InputTensor>, ValueFault> {
     let rows: usize = parts.iter().sum();

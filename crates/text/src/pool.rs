@@ -47,6 +47,11 @@ impl Pool {
         let outputs = vec![TensorSpec::new(text::EMBEDDING, DataType::Fp32, &[-1])];
         Self { options, inputs, outputs }
     }
+
+    /// Returns how vectors are made.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
 }
 
 impl BuiltIn for Pool {

@@ -5,14 +5,8 @@ use half::{bf16, f16};
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims};
 
-/// Returns the only string of a row.
-pub(crate) fn string(row: &InputTensor) -> Option<&[u8]> {
-    let (length, text) = row.data.split_first_chunk::<4>()?;
-    (text.len() == u32::from_le_bytes(*length) as usize).then_some(text)
-}
-
-/// Returns the elements of a tensor of floats.
-pub(crate) fn floats(data: &[u8], datatype: DataType) -> Vec<f32> {
+/// Returns the elements of a tensor of floats; none of a tensor of other elements.
+pub fn floats(data: &[u8], datatype: DataType) -> Vec<f32> {
     match datatype {
         DataType::Fp32 => data.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect(),
         DataType::Fp16 => data.as_chunks().0.iter().map(|chunk| f16::from_le_bytes(*chunk).to_f32()).collect(),

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value, only_string};
 
 use super::{
     TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
-    tensors::{integers, row_of_integers, string},
+    tensors::{integers, row_of_integers},
 };
 
 /// Texts of at most this many bytes together take well below a millisecond.
@@ -82,7 +82,7 @@ impl Tokenize {
             return self.given(&integers(&given.data, DataType::Int64), row.may_truncate).map_err(invalid);
         }
         let read = |name: &str, tensor: &InputTensor| {
-            let bytes = string(tensor).ok_or_else(|| invalid(format!("{name} has no string")))?;
+            let bytes = only_string(tensor).ok_or_else(|| invalid(format!("{name} has no string")))?;
             let utf8 = std::str::from_utf8(bytes);
             utf8.map(str::to_owned)
                 .map_err(|fault| invalid(format!("expected UTF-8 in {name}, but byte {} is not", fault.valid_up_to())))
@@ -191,7 +191,7 @@ impl BuiltIn for Tokenize {
             stop.check()?;
             let row = Row {
                 text: given.get(0, number),
-                pair: given.get(1, number).filter(|pair| string(pair).is_some_and(|text| !text.is_empty())),
+                pair: given.get(1, number).filter(|pair| only_string(pair).is_some_and(|text| !text.is_empty())),
                 tokens: given.get(2, number),
                 prompt: given.get(3, number),
                 may_truncate: given.get(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),

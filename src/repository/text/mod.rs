@@ -37,6 +37,9 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 /// Where exports put the program of a model that has no version directories.
 pub(super) const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 
+/// What exports call the states of tokens.
+const TOKEN_STATES: [&str; 2] = ["last_hidden_state", "token_embeddings"];
+
 /// Most tokens of a text in a pipeline that does not say so.
 const DEFAULT_MAX_TOKENS: usize = 512;
 
@@ -155,6 +158,13 @@ impl TextModel {
             step(Runs::BuiltIn(tokenize.clone()), same(tokenize.inputs()), same(tokenize.outputs())),
             step(Runs::Own(Servable::Model(handle)), ports, vec![port(&states.name, STATES)]),
         ];
+        // Beside a vector of the whole text, for clients that ask for those of its tokens.
+        let of_tokens = |spec: &&TensorSpec| TOKEN_STATES.contains(&&*spec.name) && spec.dims.len() == 2;
+        if states.dims.len() == 1
+            && let Some(spec) = inner.outputs.iter().find(of_tokens)
+        {
+            steps[1].outputs.push(port(&spec.name, text::TOKEN_EMBEDDINGS));
+        }
         let mut inputs = tokenize.inputs().to_vec();
         let count = find(tokenize.outputs(), text::TOKEN_COUNT);
         let mut outputs = match &self.layout.task {
@@ -279,7 +289,7 @@ impl TextModel {
     /// Returns the output of the program that the task needs.
     fn states_of(&self, inner: &ModelSpec) -> Result<TensorSpec, String> {
         let usual: &[&str] = match self.layout.task {
-            Task::Embed { .. } => &["sentence_embedding", "last_hidden_state", "token_embeddings"],
+            Task::Embed { .. } => &["sentence_embedding", TOKEN_STATES[0], TOKEN_STATES[1]],
             Task::Classify { .. } | Task::ClassifyTokens { .. } => &[text::LOGITS],
         };
         let names: Vec<String> = inner.outputs.iter().map(|spec| format!("'{}'", spec.name)).collect();

@@ -18,24 +18,31 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
-use paternoster_model::InSequence;
+use paternoster_model::{InSequence, TensorSpec};
 use paternoster_observe::{ObservedSteps, RequestEnd, StepTimings, budget::Reservation};
 use tokio::sync::mpsc;
 
 use self::spread::Parts;
 use super::{
     Pipeline, Runs, Servable, Value, ValueFault,
-    binding::Binding,
+    binding::{Binding, TensorKind},
     graph::{MAX_DEPTH, TensorIx},
     value::join,
 };
 
-/// Runs a request that has one response. It counts from now on, even if the future is never polled.
+/// Runs a request that has one response: the outputs, or one tensor in their place. It counts from now on, even if the
+/// future is never polled.
 pub(crate) fn once(
     pipeline: Arc<Pipeline>,
     request: InferRequest,
+    only: Option<TensorIx>,
 ) -> impl Future<Output = Result<Response, InferError>> + Send {
     let (mut run, state) = Run::begin(pipeline, request, Sink::Once(None));
+    run.only = only.map(|tensor| {
+        let TensorKind { datatype, dims } = &run.pipeline.kinds[tensor];
+        let dims = dims.get(1..).unwrap_or_default();
+        (TensorSpec::new(&run.pipeline.graph.tensors[tensor], *datatype, dims), tensor)
+    });
     async move {
         let outcome = run.finish(state).await;
         let Run { sink, observed, .. } = run;
@@ -87,6 +94,8 @@ struct Run {
     room: Reservation,
     observed: ObservedSteps,
     sink: Sink,
+    /// What is sent in place of the outputs.
+    only: Option<(TensorSpec, TensorIx)>,
 }
 
 /// How far a request is.
@@ -188,8 +197,20 @@ impl Run {
             }
         };
         let rows = rows as usize;
-        let run =
-            Self { pipeline, rows, priority, queue_timeout, deadline, needed_after, sequence, room, observed, sink };
+        let only = None;
+        let run = Self {
+            pipeline,
+            rows,
+            priority,
+            queue_timeout,
+            deadline,
+            needed_after,
+            sequence,
+            room,
+            observed,
+            sink,
+            only,
+        };
         (run, state)
     }
 
@@ -380,7 +401,12 @@ impl Run {
     async fn respond(&mut self, state: &State) -> Result<(), InferError> {
         let pipeline = Arc::clone(&self.pipeline);
         let mut outputs = Vec::with_capacity(pipeline.graph.outputs.len());
-        for (spec, &tensor) in pipeline.spec.outputs.iter().zip(&pipeline.graph.outputs) {
+        let only = self.only.take();
+        let wanted: Vec<(&TensorSpec, TensorIx)> = match &only {
+            Some((spec, tensor)) => vec![(spec, *tensor)],
+            None => pipeline.spec.outputs.iter().zip(pipeline.graph.outputs.iter().copied()).collect(),
+        };
+        for (spec, tensor) in wanted {
             let rows = if pipeline.spec.has_batch_axis() { self.rows } else { 1 };
             let joined = match &state.tensors[tensor].value {
                 Some(Value::Joint(tensor)) => Ok(tensor.clone()),

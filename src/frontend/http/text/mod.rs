@@ -5,6 +5,8 @@
 //! its requests, its answers and its errors. Which models an interface can use shows in the names of their tensors.
 //! Tokenizers and batching must not live here.
 
+#[cfg(feature = "text")]
+mod embed_all;
 mod openai;
 mod rerank;
 mod run;
@@ -22,8 +24,11 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
     use Protocol::{Inference, Metadata};
     let route = |path: &str, group, methods| (path.to_owned(), group, methods);
     #[cfg(feature = "text")]
-    let of_tokenizers =
-        [route("/tokenize", Inference, post(tokenize::tokenize)), route("/decode", Inference, post(tokenize::decode))];
+    let of_tokenizers = [
+        route("/tokenize", Inference, post(tokenize::tokenize)),
+        route("/decode", Inference, post(tokenize::decode)),
+        route("/embed_all", Inference, post(embed_all::embed_all)),
+    ];
     #[cfg(not(feature = "text"))]
     let of_tokenizers = [];
     let mut table = vec![

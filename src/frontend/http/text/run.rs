@@ -231,17 +231,8 @@ pub(super) async fn run<T>(
     wanted: Wanted,
     (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<Row>, Fault> {
-    check_count(items.len())?;
-    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
-    let built = items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add);
-    received.reserve(built).await?;
-    let (count, of_version) = (items.len(), Arc::clone(version));
-    let build = move || requests(of_version.spec(), &items, &treatment);
-    let requests = if built <= MOST_BUILT_HERE_BYTES {
-        build()?
-    } else {
-        api.workers.run(built, build).await.map_err(Problem::from)??
-    };
+    let (count, most_rows) = (items.len(), version.spec().max_batch_size as usize);
+    let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
     let answers = requests.into_iter().map(|request| version.servable().submit(request));
     let responses = try_join_all(answers).instrument(received.span.clone()).await?;
     let mut rows = Vec::with_capacity(count);
@@ -249,6 +240,23 @@ pub(super) async fn run<T>(
         rows.extend(rows_of(version.spec(), wanted, response)?);
     }
     Ok(rows)
+}
+
+/// Builds the requests of all items, each of at most so many.
+pub(super) async fn requests<T>(
+    api: &Api,
+    received: &mut Received<T>,
+    version: &Arc<ModelVersion>,
+    most_rows: usize,
+    (items, treatment): (Vec<Item>, Treatment),
+) -> Result<Vec<InferRequest>, Fault> {
+    check_count(items.len())?;
+    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
+    let built = items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add);
+    received.reserve(built).await?;
+    let version = Arc::clone(version);
+    let build = move || by_rows(version.spec(), &items, &treatment, most_rows.max(1));
+    if built <= MOST_BUILT_HERE_BYTES { build() } else { api.workers.run(built, build).await.map_err(Problem::from)? }
 }
 
 /// Checks the number of texts of a request.
@@ -260,9 +268,12 @@ pub(super) fn check_count(count: usize) -> Result<(), Fault> {
     }
 }
 
-/// Builds the requests of all items.
-fn requests(spec: &ModelSpec, items: &[Item], treatment: &Treatment) -> Result<Vec<InferRequest>, Fault> {
-    let most_rows = (spec.max_batch_size as usize).max(1);
+fn by_rows(
+    spec: &ModelSpec,
+    items: &[Item],
+    treatment: &Treatment,
+    most_rows: usize,
+) -> Result<Vec<InferRequest>, Fault> {
     // Tokens of different numbers make no common tensor.
     let are_alike = |one: &Item, other: &Item| std::mem::discriminant(one) == std::mem::discriminant(other);
     let alike = items.chunk_by(|one, other| are_alike(one, other) && !matches!(one, Item::Tokens(_)));
@@ -368,10 +379,7 @@ fn rows_of(spec: &ModelSpec, wanted: Wanted, response: Response) -> Result<Vec<R
     };
     let width = shape.last().map_or(0, |&width| width.max(0) as usize);
     let values: Vec<f32> = data.as_chunks().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect();
-    if values.iter().any(|value| !value.is_finite()) {
-        let text = format!("the model '{}' gave numbers that are not finite", spec.name);
-        return Err(Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text));
-    }
+    check_finite(spec, &values)?;
     let counts: Vec<u64> = output(text::TOKEN_COUNT).map_or_else(Vec::new, |counts| {
         counts.data.as_chunks().0.iter().map(|chunk| u64::from(u32::from_le_bytes(*chunk))).collect()
     });
@@ -379,6 +387,15 @@ fn rows_of(spec: &ModelSpec, wanted: Wanted, response: Response) -> Result<Vec<R
     Ok(rows
         .map(|(row, values)| Row { values: values.to_vec(), tokens: counts.get(row).copied().unwrap_or(0) })
         .collect())
+}
+
+/// Checks that JSON can express all numbers of a model's answer.
+pub(super) fn check_finite(spec: &ModelSpec, values: &[f32]) -> Result<(), Fault> {
+    if values.iter().all(|value| value.is_finite()) {
+        return Ok(());
+    }
+    let text = format!("the model '{}' gave numbers that are not finite", spec.name);
+    Err(Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text))
 }
 
 /// Sends an answer of JSON, written by a worker if it is large.

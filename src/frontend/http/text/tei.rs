@@ -29,11 +29,22 @@ struct EmbedRequest {
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected inputs to be a string, a list of strings, or lists of tokens")]
-enum Inputs {
+pub(super) enum Inputs {
     One(String),
     Many(Vec<String>),
     Tokens(Vec<i64>),
     ManyTokens(Vec<Vec<i64>>),
+}
+
+impl Inputs {
+    pub(super) fn into_items(self) -> Vec<Item> {
+        match self {
+            Self::One(text) => vec![Item::Text(text)],
+            Self::Many(texts) => texts.into_iter().map(Item::Text).collect(),
+            Self::Tokens(tokens) => vec![Item::Tokens(tokens)],
+            Self::ManyTokens(all) => all.into_iter().map(Item::Tokens).collect(),
+        }
+    }
 }
 
 impl Default for Inputs {
@@ -109,7 +120,7 @@ impl TryFrom<String> for Direction {
 }
 
 /// Refuses an end that a model does not cut: its configuration chooses the end for all requests.
-fn check_direction(version: &ModelVersion, asked: Option<Direction>) -> Result<(), Fault> {
+pub(super) fn check_direction(version: &ModelVersion, asked: Option<Direction>) -> Result<(), Fault> {
     let (Some(asked), Some(Cuts { left, .. })) = (asked, run::cuts(version)) else { return Ok(()) };
     let own = if left { Direction::Left } else { Direction::Right };
     if asked == own {
@@ -153,12 +164,7 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let items = match std::mem::take(inputs) {
-        Inputs::One(text) => vec![Item::Text(text)],
-        Inputs::Many(texts) => texts.into_iter().map(Item::Text).collect(),
-        Inputs::Tokens(tokens) => vec![Item::Tokens(tokens)],
-        Inputs::ManyTokens(all) => all.into_iter().map(Item::Tokens).collect(),
-    };
+    let items = std::mem::take(inputs).into_items();
     let treatment = Treatment {
         prompt: prompt_name.take(),
         truncate: *truncate,

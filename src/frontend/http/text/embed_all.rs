@@ -1,0 +1,100 @@
+//! `POST /embed_all` of text-embeddings-inference: the vectors of all tokens of a text, which other routes pool.
+
+use std::{any::Any, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
+use futures_util::{StreamExt, stream};
+use http::StatusCode;
+use serde::Deserialize;
+use tracing::Instrument;
+
+use super::{
+    super::api::Api,
+    run::{Fault, Received, Treatment, Wanted, check_finite, receive, requests, resolve, send},
+    tei::{Direction, Inputs, check_direction, or_error},
+};
+use crate::{
+    executor::OutputTensor,
+    frontend::span,
+    model::{DataType, text},
+    pipeline::{BuiltIn, Pipeline, TensorIx},
+    repository::ModelVersion,
+    text::{Pool, Pooling, STATES, floats},
+};
+
+/// Texts that run at a time. The answer takes far more memory than that of `/embed`, and is reserved as it grows.
+const MOST_AT_A_TIME: usize = 64;
+
+/// Bytes of JSON for each number, and those of the number itself.
+const NUMBER_BYTES: usize = 16 + size_of::<f32>();
+
+#[derive(Deserialize)]
+struct EmbedAllRequest {
+    model: Option<String>,
+    inputs: Inputs,
+    truncate: Option<bool>,
+    truncation_direction: Option<Direction>,
+    prompt_name: Option<String>,
+}
+
+/// Answers with a list of vectors for each text.
+pub(super) async fn embed_all(State(api): State<Api>, request: Request) -> Response {
+    or_error(embedded(&api, request).await)
+}
+
+async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
+    let mut received: Received<EmbedAllRequest> = receive(api, request).await?;
+    let EmbedAllRequest { model, inputs, truncate, truncation_direction, prompt_name } = &mut received.request;
+    let version = resolve(api, model.as_deref(), Wanted::Vectors)?;
+    check_direction(&version, *truncation_direction)?;
+    span::asked(&received.span, &version.spec().name, "", "");
+    let items = std::mem::take(inputs).into_items();
+    let treatment = Treatment { prompt: prompt_name.take(), truncate: *truncate, ..Treatment::default() };
+    let (pipeline, tensor, datatype) = with_tokens(&version)?;
+    // One text each: rows of different lengths would be padded.
+    let requests = requests(api, &mut received, &version, 1, (items, treatment)).await?;
+    let answers = requests.into_iter().map(|request| pipeline.submit_for(tensor, request));
+    let mut answers = stream::iter(answers).buffered(MOST_AT_A_TIME);
+    let span = received.span.clone();
+    let mut texts = Vec::new();
+    while let Some(answer) = answers.next().instrument(span.clone()).await {
+        let vectors = vectors_of(&version, &answer?.outputs, datatype)?;
+        received.reserve(vectors.iter().map(Vec::len).sum::<usize>() * NUMBER_BYTES).await?;
+        texts.push(vectors);
+    }
+    let elements = texts.iter().flatten().map(Vec::len).sum();
+    send(api, &received.parts, elements, move || texts).await
+}
+
+/// Returns the pipeline of a model, and the tensor in it that has the vectors of tokens: what it pools, or what its
+/// program gives beside the vector of the text.
+fn with_tokens(version: &ModelVersion) -> Result<(&Arc<Pipeline>, TensorIx, DataType), Fault> {
+    let name = &version.spec().name;
+    let missing = || Fault::Request(format!("the model '{name}' gives vectors of texts, and none of their tokens"));
+    let pipeline = version.servable().pipeline().ok_or_else(missing)?;
+    let pools = |step: &dyn BuiltIn| {
+        let step: &dyn Any = step;
+        step.downcast_ref::<Pool>().is_some_and(|pool| pool.options().pooling != Pooling::Done)
+    };
+    let tensor = pipeline.input_of(pools, STATES).unwrap_or(text::TOKEN_EMBEDDINGS);
+    let (tensor, datatype) = pipeline.tensor(tensor).ok_or_else(missing)?;
+    Ok((pipeline, tensor, datatype))
+}
+
+/// Takes the only output of one text apart.
+fn vectors_of(version: &ModelVersion, outputs: &[OutputTensor], datatype: DataType) -> Result<Vec<Vec<f32>>, Fault> {
+    let spec = version.spec();
+    let wrong = || {
+        let text = format!("expected a vector for each token from the model '{}'", spec.name);
+        Fault::Server(StatusCode::INTERNAL_SERVER_ERROR, text)
+    };
+    let [OutputTensor { shape, data }] = outputs else { return Err(wrong()) };
+    let [1, _, width] = shape[..] else { return Err(wrong()) };
+    let width = usize::try_from(width).ok().filter(|&width| width > 0).ok_or_else(wrong)?;
+    let values = floats(data, datatype);
+    check_finite(spec, &values)?;
+    Ok(values.chunks_exact(width).map(<[f32]>::to_vec).collect())
+}
