@@ -2,7 +2,7 @@
 and tokenizer: the table and the plot of docs/benchmarks/text.md.
 
     make compare-text
-    .cache/text-peers/bin/python scripts/compare_text.py [--rounds 5] [--seconds 4] [--only glue-short,mixed]
+    .cache/text-peers/bin/python scripts/compare_text.py [--rounds 5] [--seconds 4] [--only glue-short,mixed] [--quick]
 
 All sides get texts. The server gets them over HTTP, at /v1/embeddings, one text a request, from one thread with a
 connection for each request in flight. The others are called in this process, without a network:
@@ -45,6 +45,9 @@ from tokenizers import Tokenizer
 #: Tokens of a text: exp(normal(mu, sigma)), at least and at most. The first two are those of `paternoster bench`.
 LENGTHS = {"glue-short": (2.4, 0.6, 3, 128), "glue-pair": (4.0, 0.5, 12, 250), "mixed": (3.4, 0.9, 3, 250)}
 IN_FLIGHT = (1, 8, 32)
+QUICK_IN_FLIGHT = (1, 4)
+#: Of which a round has at least as many requests, however short it is.
+LEAST_REQUESTS = 2
 #: Tokens that the model was trained for, the special ones among them; texts are cut there on all sides.
 MAX_TOKENS = 256
 BATCH = 32
@@ -111,7 +114,7 @@ def in_threads(embed, texts, in_flight, seconds):
 
     def client(number):
         place = number
-        while (start := time.perf_counter()) < end:
+        while (start := time.perf_counter()) < end or len(taken) < LEAST_REQUESTS:
             embed(texts[place % len(texts)])
             taken.append(time.perf_counter() - start)
             place += in_flight
@@ -179,7 +182,7 @@ def over_http(address, texts, in_flight, seconds):
                     continue
                 now = time.perf_counter()
                 taken.append(now - connection.start)
-                if now < end:
+                if now < end or len(taken) < LEAST_REQUESTS:
                     connection.send(requests[place % len(requests)])
                     place += 1
                 else:
@@ -240,7 +243,7 @@ def compare_steps(server, given):
     found = {}
     for _ in range(given.rounds):
         for model in ("identity", "chain"):
-            for in_flight in IN_FLIGHT:
+            for in_flight in given.in_flight:
                 words = ["--url", server.grpc, "--model", model, "--concurrency", in_flight, "--rounds", 1, "--samples", 16]
                 before = cpu_seconds(server.pid)
                 report = called(given.binary, "bench", *words, "--seconds", given.seconds, "--warm-up-seconds", 0, "--json")
@@ -248,7 +251,7 @@ def compare_steps(server, given):
                 cpu_us = (cpu_seconds(server.pid) - before) / measured["requests"] * 1e6
                 found.setdefault((model, in_flight), []).append((measured["p50_ms"] * 1e3, cpu_us))
     titled("in flight", "p50, one model", "p50, three steps", "server CPU, one model", "server CPU, three steps", "ratio")
-    for in_flight in IN_FLIGHT:
+    for in_flight in given.in_flight:
         (one, one_us), (three, three_us) = (
             [statistics.median(column) for column in zip(*found[model, in_flight])] for model in ("identity", "chain")
         )
@@ -272,10 +275,14 @@ def main():
     parser.add_argument("--warm-up", type=float, default=1, help="seconds before that, which are not counted")
     parser.add_argument("--texts", type=int, default=256, help="different texts of each kind")
     parser.add_argument("--only", default=",".join(LENGTHS), help="kinds of texts, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="few texts and short rounds, for tests")
     parser.add_argument("--csv", type=Path, default=TABLE)
     parser.add_argument("--svg", type=Path, default=PLOT)
     parser.add_argument("--binary", default=binary(), help="the server's binary")
     given = parser.parse_args()
+    given.in_flight = IN_FLIGHT
+    if given.quick:
+        given.rounds, given.seconds, given.warm_up, given.texts, given.in_flight = 2, 0.2, 0, 6, QUICK_IN_FLIGHT
     unknown = set(given.only.split(",")) - set(LENGTHS)
     if unknown:
         sys.exit(f"there is no kind of texts '{min(unknown)}'; the kinds are: {', '.join(LENGTHS)}")
@@ -308,7 +315,7 @@ def main():
         }
         rows = []
         for name, chosen in texts.items():
-            for in_flight in IN_FLIGHT:
+            for in_flight in given.in_flight:
                 for number in range(1, given.rounds + 1):
                     for side, run in list(sides.items())[:: 1 if number % 2 else -1]:
                         run(chosen, in_flight, given.warm_up)
