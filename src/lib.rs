@@ -34,6 +34,9 @@ pub use paternoster_device as device;
 pub use paternoster_engine as engine;
 #[doc(no_inline)]
 pub use paternoster_executor as executor;
+#[cfg(feature = "image")]
+#[doc(no_inline)]
+pub use paternoster_image as image;
 #[cfg(feature = "tools")]
 #[doc(no_inline)]
 pub use paternoster_lab::{report, simulate, workload};

@@ -23,6 +23,11 @@ mod dependencies;
 mod directory;
 mod error;
 mod gates;
+#[cfg(feature = "image")]
+mod image;
+#[cfg(not(feature = "image"))]
+#[path = "without_image.rs"]
+mod image;
 #[cfg(feature = "text")]
 mod importing;
 mod isolation;

@@ -28,7 +28,7 @@ use super::{
         yaml,
     },
     configuration::{self, PBTXT, YAML},
-    directory,
+    directory, image,
     text::{self, TextModel},
     warmup,
 };
@@ -241,9 +241,10 @@ impl Plan {
         check::pipeline(settings, origin).map_err(refusal)?;
         let labels = self.labels(&settings.config)?;
         let spec = convert::spec(settings, version, &labels, origin).map_err(refusal)?;
-        let built_in = |step: &PipelineStep| match &self.directory {
-            Some(directory) => text::built_in(directory, step),
-            None => Err("a model without a directory has no tokenizer".to_owned()),
+        let built_in = |step: &PipelineStep| match (step, &self.directory) {
+            (PipelineStep::Image(step), _) => image::built_in(step),
+            (_, Some(directory)) => text::built_in(directory, step),
+            (_, None) => Err("a model without a directory has no tokenizer".to_owned()),
         };
         let graph = pipeline::read(settings, origin, &built_in).map_err(refusal)?;
         let pipeline = Pipeline::new(spec, graph, options).map_err(|fault| {

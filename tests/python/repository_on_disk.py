@@ -23,3 +23,16 @@ def write_model(repository, name, graph, text=None, version=1):
     if text is not None:
         (folder.parent / "config.pbtxt").write_text(text)
     return folder.parent
+
+
+def write_pipeline(repository, name, inputs, outputs, steps, max_batch_size=8):
+    """Writes a pipeline as model.yaml. `inputs` and `outputs` map names to (datatype, dims without the batch); each step
+    is a line of YAML."""
+    lines = [f"max_batch_size: {max_batch_size}"]
+    for kind, ports in (("inputs", inputs), ("outputs", outputs)):
+        described = (f"{{ name: {port}, dtype: {datatype}, dims: {list(dims)} }}" for port, (datatype, dims) in ports.items())
+        lines.append(f"{kind}: [{', '.join(described)}]")
+    folder = Path(repository) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.yaml").write_text("\n".join([*lines, "pipeline:", *(f"  - {step}" for step in steps)]) + "\n")
+    return folder

@@ -87,6 +87,11 @@ impl Stop {
         Self { deadline, is_dropped: Arc::default() }
     }
 
+    /// Returns a value that never stops a step.
+    pub fn never() -> Self {
+        Self::new(None)
+    }
+
     /// Returns a value whose drop stops the step.
     pub(crate) fn when_dropped(&self) -> StopOnDrop {
         StopOnDrop(Arc::clone(&self.is_dropped))

@@ -78,6 +78,10 @@ fn desk() -> Result<Model, onnx::Error> {
     zoo::classifier("desk", 4)
 }
 
+fn glance() -> Result<Model, onnx::Error> {
+    Ok(zoo::mobilenet(zoo::Width::QUARTER)?)
+}
+
 fn examples() -> Vec<Recipe> {
     use Config::{Bare, Pbtxt, Yaml};
     let minilm = Recipe {
@@ -91,6 +95,10 @@ fn examples() -> Vec<Recipe> {
     let reranker = Recipe {
         tokenizer: true,
         ..Recipe::graph("reranker", "scores pairs of texts, with random weights", Yaml(configs::RERANKER), reranker)
+    };
+    let photos = Recipe {
+        tokenizer: false,
+        ..Recipe::pipeline("photos", "scores of a photo's classes: decoded and resized, glance", configs::PHOTOS)
     };
     let images = Pbtxt(configs::NETWORK);
     let mut recipes = vec![
@@ -106,6 +114,8 @@ fn examples() -> Vec<Recipe> {
         Recipe::graph("urgency", "a number from 0 to 1 for an embedding, with random weights", Bare, urgency),
         Recipe::graph("desk", "scores of four classes for an embedding, with random weights", Bare, desk),
         reranker,
+        photos,
+        Recipe::graph("glance", "MobileNetV2 at a quarter of its width, with random weights", images, glance),
         Recipe::network("mobilenet", "MobileNetV2, image [3, 224, 224]", images, |width| Ok(zoo::mobilenet(width)?)),
         Recipe::network("resnet50", "ResNet-50, image [3, 224, 224]", images, |width| Ok(zoo::resnet50(width)?)),
         Recipe::network("vgg19", "VGG19, image [3, 224, 224]", images, |width| Ok(zoo::vgg19(width)?)),

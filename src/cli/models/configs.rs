@@ -120,6 +120,24 @@ pipeline:
       when: { tensor: urgency, at_least: 0.5 }
 ";
 
+/// Photos in, scores of classes out, by the model `glance`. The numbers are those of networks trained on ImageNet.
+pub(super) const PHOTOS: &str = r"# Scores of a photo's classes. IMAGE has a file in JPEG, PNG or WebP.
+max_batch_size: 32
+inputs:
+  - { name: IMAGE, dtype: BYTES, dims: [1] }
+outputs:
+  - { name: logits, dtype: FP32, dims: [1000] }
+pipeline:
+  - image:
+      resize: { shortest_edge: 256 }
+      crop: { height: 224, width: 224 }
+      mean: [0.485, 0.456, 0.406]
+      std: [0.229, 0.224, 0.225]
+      inputs: { IMAGE: IMAGE }
+      outputs: { pixels: pixels }
+  - model: { name: glance, inputs: { image: pixels }, outputs: { logits: logits } }
+";
+
 /// A cross-encoder: pairs of texts.
 pub(super) const RERANKER: &str = r"# Scores of pairs of texts, by /v1/rerank, /rerank or /predict.
 text:

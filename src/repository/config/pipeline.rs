@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     ConfigError, Origin,
-    model::{ModelStep, PipelineStep, PoolStep, Scalar, TokenizeStep, When},
+    model::{ModelStep, PipelineStep, Scalar, When},
     pb::{self, model_config::SchedulingChoice, model_ensembling},
     settings::Settings,
 };
@@ -37,7 +37,7 @@ pub fn is_pipeline(settings: &Settings) -> bool {
 pub fn models(settings: &Settings) -> Vec<String> {
     let own = settings.own.pipeline.iter().filter_map(|step| match step {
         PipelineStep::Model(step) => Some(step.name.0.clone()),
-        PipelineStep::Tokenize(_) | PipelineStep::Pool(_) => None,
+        _ => None,
     });
     let steps = ensemble(&settings.config).into_iter().flat_map(|ensemble| &ensemble.step);
     let mut names: Vec<String> = own.chain(steps.map(|step| step.model_name.clone())).collect();
@@ -57,7 +57,7 @@ pub fn as_ensemble(steps: &[PipelineStep]) -> Option<pb::ModelEnsembling> {
             output_map: ModelStep::names(outputs),
             ..Default::default()
         }),
-        PipelineStep::Model(_) | PipelineStep::Tokenize(_) | PipelineStep::Pool(_) => None,
+        _ => None,
     };
     let step = steps.iter().map(step).collect::<Option<_>>()?;
     Some(pb::ModelEnsembling { step, ..Default::default() })
@@ -136,20 +136,18 @@ pub fn at_step(settings: &Settings, step: Option<usize>, message: &str, origin: 
 
 fn own_step(number: usize, step: &PipelineStep, origin: &Origin, built_ins: BuiltIns<'_>) -> Result<Step, ConfigError> {
     let path = format!("{STEPS}[{number}].{}", step.kind());
-    let built_in = || built_ins(step).map(Runs::BuiltIn).map_err(|fault| origin.error(&path, fault));
-    let (runs, inputs, outputs, when) = match step {
-        PipelineStep::Model(ModelStep { name, version, inputs, outputs, when }) => {
-            let version = version.map(|version| version.0);
-            (Runs::Served { model: name.0.clone(), version }, inputs, outputs, when)
+    let runs = match step {
+        PipelineStep::Model(ModelStep { name, version, .. }) => {
+            Runs::Served { model: name.0.clone(), version: version.map(|version| version.0) }
         }
-        PipelineStep::Tokenize(TokenizeStep { inputs, outputs, when, .. }) => (built_in()?, inputs, outputs, when),
-        PipelineStep::Pool(PoolStep { inputs, outputs, when, .. }) => (built_in()?, inputs, outputs, when),
+        built_in => built_ins(built_in).map(Runs::BuiltIn).map_err(|fault| origin.error(&path, fault))?,
     };
+    let (inputs, outputs, when) = step.ports();
     Ok(Step {
         runs,
         inputs: ports(ModelStep::names(inputs)),
         outputs: ports(ModelStep::names(outputs)),
-        when: when.as_ref().map(|when| condition(when, &path, origin)).transpose()?,
+        when: when.map(|when| condition(when, &path, origin)).transpose()?,
     })
 }
 

@@ -323,7 +323,7 @@ impl TextModel {
 /// Names the file that is missing or cannot be used.
 pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn BuiltIn>, String> {
     match step {
-        PipelineStep::Model(step) => Err(format!("'{}' is a model", step.name.0)),
+        PipelineStep::Model(_) | PipelineStep::Image(_) => Err(format!("'{}' is no step for texts", step.kind())),
         PipelineStep::Pool(PoolStep { pooling, normalize, dtype, .. }) => {
             let datatype = dtype.map_or(DataType::Fp32, |dtype| dtype.0.0);
             if !is_float(datatype) {

@@ -5,6 +5,7 @@
 //! them to `ModelConfig`.
 
 mod batching;
+mod image;
 mod pipeline;
 mod segments;
 mod text;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::{batching::*, pipeline::*, segments::*, text::*};
+pub use self::{batching::*, image::*, pipeline::*, segments::*, text::*};
 use super::values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
     batching::{

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PoolingName, Side};
+use super::{ImageStep, PoolingName, Side};
 use crate::{
     batching::knob::{Finite, Whole},
     repository::config::values::{DataTypeName, Entries, NonEmptyText, Parsed, PartName, serialize_untagged},
@@ -21,6 +21,8 @@ pub enum PipelineStep {
     Tokenize(TokenizeStep),
     /// The states of tokens to one vector.
     Pool(PoolStep),
+    /// Images to the input of a model.
+    Image(ImageStep),
 }
 
 /// A step that turns texts into tokens. Each row has its own number of tokens, and models get each row by itself.
@@ -120,6 +122,17 @@ impl PipelineStep {
             Self::Model(_) => "model",
             Self::Tokenize(_) => "tokenize",
             Self::Pool(_) => "pool",
+            Self::Image(_) => "image",
+        }
+    }
+
+    /// Returns its inputs, its outputs and its condition.
+    pub fn ports(&self) -> (&Entries<NonEmptyText>, &Entries<NonEmptyText>, Option<&When>) {
+        match self {
+            Self::Model(ModelStep { inputs, outputs, when, .. })
+            | Self::Tokenize(TokenizeStep { inputs, outputs, when, .. })
+            | Self::Pool(PoolStep { inputs, outputs, when, .. })
+            | Self::Image(ImageStep { inputs, outputs, when, .. }) => (inputs, outputs, when.as_ref()),
         }
     }
 }

@@ -1,0 +1,14 @@
+//! The built-in step `image`, in a server that was built without the feature `image`: it is refused.
+
+use std::sync::Arc;
+
+use super::config::model::ImageStep;
+use crate::pipeline::BuiltIn;
+
+/// Refuses the step.
+///
+/// # Errors
+/// Always.
+pub(super) fn built_in(_step: &ImageStep) -> Result<Arc<dyn BuiltIn>, String> {
+    Err("the server was built without the feature 'image'".to_owned())
+}
