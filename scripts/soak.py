@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/soak.py [--minutes 60] [--clients 12] [--seed 1]
 
-Clients send plain and batched requests, cells, sequences, streams, requests to an ensemble, and texts, and misbehave: wrong shapes, tokens and names,
+Clients send plain and batched requests, cells, sequences, streams, requests to an ensemble, texts and images, and misbehave: wrong shapes, tokens and names,
 cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are reloaded and
 unloaded meanwhile. At the end the server's counters are compared with the clients' records, for each model; nothing may
 be pending, and as many files must be open as at the start. Resident memory is printed with its slope over the second
@@ -13,11 +13,13 @@ import argparse
 import os
 import queue
 import random
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -32,7 +34,7 @@ import tritonclient.grpc as triton  # noqa: E402
 from clients import eventually, on_page, rows, scrape, statistics, tensor  # noqa: E402
 from ensembles import Ensemble, ensemble_text, step  # noqa: E402
 from onnx_bytes import scale  # noqa: E402
-from repository_on_disk import config, write_model  # noqa: E402
+from repository_on_disk import config, write_model, write_pipeline  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
 SET = ("identity", "scale", "addsub", "padded", "lookup", "total", "repeat", "variable")
@@ -42,7 +44,9 @@ ENSEMBLE, FACTORS = "sixfold", {"double": 2, "triple": 3}
 #: A model that takes pairs of texts.
 TEXTS = "reranker"
 WORDS = "the cat sat on a mat while rates rose and trains left for the sea under clouds of antiquity".split()
-COUNTED = (*SET, *CELLS, ENSEMBLE, TEXTS)
+#: A pipeline of one step, which decodes images and cuts out their centre.
+IMAGES, CENTRE = "pictures", 8
+COUNTED = (*SET, *CELLS, ENSEMBLE, TEXTS, IMAGES)
 #: Models that are reloaded or unloaded during the run. Their counters start again with each version that is loaded.
 RELOADED, UNLOADED = "scale", "variable"
 #: Statuses of requests that were rejected before they were counted.
@@ -100,7 +104,7 @@ class Client:
 
     def run(self):
         acts = [
-            (8, self.plain), (8, self.batched), (6, self.cells), (6, self.ensemble), (2, self.texts), (4, self.sequence), (3, self.stream), (3, self.wrong),
+            (8, self.plain), (8, self.batched), (6, self.cells), (6, self.ensemble), (2, self.texts), (3, self.images), (4, self.sequence), (3, self.stream), (3, self.wrong),
             (3, self.cancelled), (3, self.late), (1, self.slow_reader), (3, self.reloaded), (1, self.reconnect),
         ]  # fmt: skip
         weights, calls = zip(*acts)
@@ -154,6 +158,12 @@ class Client:
         pairs = self.rng.choices(self.samples[TEXTS], k=self.rng.randint(1, 3))
         answer = self.infer(TEXTS, texts_of(pairs))
         self.right(answer, np.concatenate([score for *_, score in pairs]), "logits")
+
+    def images(self):
+        """Sends images of different sizes, each a row."""
+        sent = [picture(self.rng) for _ in range(self.rng.randint(1, 4))]
+        answer = self.infer(IMAGES, images_of(sent))
+        self.right(answer, np.stack([centre for _, centre in sent])[:, np.newaxis], "pixels")
 
     def sequence(self):
         """Runs a sequence that sums some requests. One in four is left open, and its slot is reclaimed."""
@@ -221,13 +231,15 @@ class Client:
             self.infer(model, [tensor(name, array[np.newaxis]) for name, array in bad.items()], ("INTERNAL", *REFUSED))
 
     def cancelled(self):
-        model = self.rng.choice(("addsub", ENSEMBLE, TEXTS, *CELLS))
+        model = self.rng.choice(("addsub", ENSEMBLE, TEXTS, IMAGES, *CELLS))
         if model == "addsub":
             inputs = [tensor("INPUT0", rows(2)), tensor("INPUT1", rows(2))]
         elif model == ENSEMBLE:
             inputs = [tensor("IN", rows(8))]
         elif model == TEXTS:
             inputs = texts_of(self.samples[TEXTS][:2])
+        elif model == IMAGES:
+            inputs = images_of([picture(self.rng, 1024)])
         else:
             inputs = [tensor(name, array[np.newaxis]) for name, array in self.rng.choice(self.samples[model])[0].items()]
         ended = queue.Queue()
@@ -269,6 +281,22 @@ def texts_of(pairs):
     return [
         tensor(name, np.array([[text.encode()] for text in texts], object)) for name, texts in zip(("TEXT", "PAIR"), columns)
     ]
+
+
+def picture(rng, most=64):
+    """Returns a PNG of random shades of gray, and its centre."""
+    height, width = (rng.randrange(CENTRE, most, 2) for _ in range(2))
+    pixels = np.frombuffer(rng.randbytes(height * width), np.uint8).reshape(height, width)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
+    parts = [struct.pack(">I", len(part)) + kind + part + struct.pack(">I", zlib.crc32(kind + part)) for kind, part in chunks]
+    top, left = (height - CENTRE) // 2, (width - CENTRE) // 2
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts), pixels[top : top + CENTRE, left : left + CENTRE]
+
+
+def images_of(pictures):
+    return [tensor("IMAGE", np.array([[data] for data, _ in pictures], object))]
 
 
 def scored(server, rng, count=20):
@@ -394,6 +422,9 @@ def main():
             subprocess.run([str(part) for part in command], check=True, capture_output=True)
         forget_soon(repository / SEQUENCES / "config.pbtxt")
         write_ensemble(repository)
+        cut = f"image: {{ dtype: UINT8, color: GRAY, crop: {{ height: {CENTRE}, width: {CENTRE} }}"
+        cut += ", inputs: { IMAGE: IMAGE }, outputs: { pixels: pixels } }"
+        write_pipeline(repository, IMAGES, {"IMAGE": ("BYTES", [1])}, {"pixels": ("UINT8", [1, CENTRE, CENTRE])}, [cut])
         rng = np.random.default_rng(given.seed)
         samples = {model: answered(cells_reference.load(repository / model), rng) for model in CELLS}
         flags = ("--model-control-mode=explicit", "--load-model=*")
