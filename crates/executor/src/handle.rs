@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
 };
@@ -49,6 +49,8 @@ pub struct ModelHandle {
     pub(super) longest: LengthLimits,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
+    /// Number of its sequences that are not over.
+    pub(super) open_sequences: Arc<AtomicUsize>,
     /// Name of the policy that batches its requests.
     pub(super) policy: &'static str,
     /// Which tensors may stay on cards.
@@ -59,6 +61,11 @@ impl ModelHandle {
     /// Returns whether its requests belong to sequences.
     pub fn has_sequences(&self) -> bool {
         self.has_sequences
+    }
+
+    /// Returns how many of its sequences keep state for further requests.
+    pub fn open_sequences(&self) -> usize {
+        self.open_sequences.load(Ordering::Relaxed)
     }
 
     /// Returns the name of the policy that batches its requests.

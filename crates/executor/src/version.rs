@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -32,6 +32,8 @@ pub(super) struct ServedVersion {
     pub(super) limit_ns: Option<Ns>,
     /// Bytes of host memory that the state of sequences may take.
     sequence_state: Arc<Budget>,
+    /// Number of sequences that are not over, on all devices.
+    pub(super) open_sequences: Arc<AtomicUsize>,
 }
 
 impl ServedVersion {
@@ -47,7 +49,8 @@ impl ServedVersion {
         let hangs = Arc::new(HungTasks::new(programs.count(), task_time_limit));
         let limit_ns = Ns::try_from(task_time_limit.as_nanos()).ok().filter(|&limit_ns| limit_ns > 0);
         let sequence_state = Arc::clone(sequence_state);
-        Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns, sequence_state })
+        let open_sequences = Arc::default();
+        Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns, sequence_state, open_sequences })
     }
 }
 
@@ -82,14 +85,19 @@ impl VersionState {
 
     /// Returns the state of a sequence; empty before its first request.
     pub(super) fn sequence(&mut self, sequence: SequenceNo) -> Arc<SequenceState> {
-        let budget = &self.loaded.sequence_state;
-        let state = self.sequences.entry(sequence).or_insert_with(|| Arc::new(SequenceState::new(sequence, budget)));
+        let ServedVersion { sequence_state, open_sequences, .. } = &*self.loaded;
+        let state = self.sequences.entry(sequence).or_insert_with(|| {
+            open_sequences.fetch_add(1, Ordering::Relaxed);
+            Arc::new(SequenceState::new(sequence, sequence_state))
+        });
         Arc::clone(state)
     }
 
     /// Removes a sequence that is over. Returns its state, which requests in flight may still hold.
     pub(super) fn sequence_over(&mut self, sequence: SequenceNo) -> Option<Arc<SequenceState>> {
-        self.sequences.remove(&sequence)
+        let over = self.sequences.remove(&sequence)?;
+        self.loaded.open_sequences.fetch_sub(1, Ordering::Relaxed);
+        Some(over)
     }
 
     /// Counts a request that left, and returns whether none is left.

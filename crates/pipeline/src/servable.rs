@@ -117,6 +117,24 @@ impl Servable {
         }
     }
 
+    /// Returns whether a request, or something else besides this reference, holds it.
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Model(handle) => Arc::strong_count(handle) > 1,
+            Self::Pipeline(pipeline) => Arc::strong_count(pipeline) > 1,
+            Self::Cached(cached) => Arc::strong_count(cached) > 1 || cached.inner().is_shared(),
+        }
+    }
+
+    /// Returns how many of its sequences keep state for further requests.
+    pub fn open_sequences(&self) -> usize {
+        match self {
+            Self::Model(handle) => handle.open_sequences(),
+            Self::Pipeline(pipeline) => pipeline.own().map_or(0, Self::open_sequences),
+            Self::Cached(cached) => cached.inner().open_sequences(),
+        }
+    }
+
     /// Returns the executor's handle of a model.
     pub fn model(&self) -> Option<&Arc<ModelHandle>> {
         match self {

@@ -203,6 +203,7 @@ impl Pool {
         let loaded =
             ServedVersion::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit, &self.sequence_state);
         let (hangs, limit_ns) = (Arc::clone(&loaded.hangs), loaded.limit_ns);
+        let open_sequences = Arc::clone(&loaded.open_sequences);
         let cells = loaded.programs.cells().cloned();
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
@@ -247,6 +248,7 @@ impl Pool {
             indices,
             longest,
             has_sequences,
+            open_sequences,
             policy,
             card_ports,
         })
