@@ -22,7 +22,7 @@ use crate::{
     },
     observe::{LogOptions, memory_bytes},
     pipeline::ResponseCache,
-    repository::{self, Isolation, IsolationScope},
+    repository::{self, Isolation, IsolationScope, ResidencyOptions},
 };
 
 /// Returns the settings of the log.
@@ -34,10 +34,12 @@ pub(super) fn log(args: &LogArgs) -> LogOptions {
 /// Returns the settings of the repository.
 pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -> repository::Options {
     let models = &args.repository;
+    let (startup, period) = (models.load_models.clone(), Duration::from_secs(u64::from(models.poll_secs)));
     let mode = match models.control_mode {
         ControlMode::None => repository::ControlMode::None,
-        ControlMode::Poll => repository::ControlMode::Poll { period: Duration::from_secs(u64::from(models.poll_secs)) },
-        ControlMode::Explicit => repository::ControlMode::Explicit { startup: models.load_models.clone() },
+        ControlMode::Poll => repository::ControlMode::Poll { period },
+        ControlMode::Explicit => repository::ControlMode::Explicit { startup },
+        ControlMode::OnDemand => repository::ControlMode::OnDemand { startup, period },
     };
     repository::Options {
         repositories: models.directories.iter().map(PathBuf::from).collect(),
@@ -54,6 +56,19 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -
         sent_model_bytes: Arc::clone(&budgets.sent_model_bytes),
         request_bytes: Arc::clone(&budgets.bytes),
         response_cache: args.cache_bytes().map(|bytes| Arc::new(ResponseCache::new(bytes))),
+        residency: residency(models),
+    }
+}
+
+/// Returns what bounds the models that are loaded.
+fn residency(models: &RepositoryArgs) -> ResidencyOptions {
+    // Four fifths of the memory.
+    let default = || memory_bytes().map(|bytes| bytes / 5 * 4).filter(|_| models.control_mode == ControlMode::OnDemand);
+    let idle_secs = models.idle_unload_secs;
+    ResidencyOptions {
+        memory_budget: models.memory_budget_bytes.or_else(default).map(|bytes| bytes.try_into().unwrap_or(usize::MAX)),
+        load_timeout: Duration::from_secs(u64::from(models.load_timeout_secs)),
+        idle_unload: (idle_secs > 0).then(|| Duration::from_secs(u64::from(idle_secs))),
     }
 }
 
@@ -208,6 +223,25 @@ mod tests {
             mode(&["--model-control-mode=explicit", "--load-model=a"]),
             repository::ControlMode::Explicit { startup: vec!["a".to_owned()] }
         );
+        assert_eq!(
+            mode(&["--model-control-mode=on-demand", "--load-model=a", "--repository-poll-secs=3"]),
+            repository::ControlMode::OnDemand { startup: vec!["a".to_owned()], period }
+        );
+    }
+
+    #[test]
+    fn the_memory_of_models_is_limited_by_a_flag_and_on_demand_by_the_machine() {
+        let residency = |flags: &[&str]| repository(&serve(flags), false, &Budgets::default()).residency;
+        assert_eq!(residency(&[]).memory_budget, None);
+        assert_eq!(residency(&["--memory-budget-bytes=5"]).memory_budget, Some(5));
+        let on_demand = residency(&["--model-control-mode=on-demand"]);
+        let memory = memory_bytes().expect("a machine with memory");
+        assert_eq!(on_demand.memory_budget, Some((memory / 5 * 4) as usize));
+        assert_eq!((on_demand.load_timeout, on_demand.idle_unload), (Duration::from_secs(60), None));
+        let flags = ["--model-control-mode=on-demand", "--load-timeout=5", "--idle-unload-seconds=7"];
+        let given = residency(&flags);
+        assert_eq!(given.load_timeout, Duration::from_secs(5));
+        assert_eq!(given.idle_unload, Some(Duration::from_secs(7)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{RecvTimeoutError, channel},
     },
     thread,
@@ -40,6 +41,8 @@ pub struct LoadAttempt {
     /// Budget of what clients send. `None` if everything comes from the repository, which the operator fills.
     budget: Option<Arc<Budget>>,
     kept: Arc<KeptMemory>,
+    /// Bytes that its programs keep, as measured in separate processes.
+    measured_bytes: AtomicUsize,
 }
 
 /// Memory that the versions of a load keep reserved, until the last of them is dropped.
@@ -59,7 +62,8 @@ impl LoadAttempt {
 
     fn new(budget: Option<Arc<Budget>>) -> Self {
         let (stopped, reason, trials_began) = (CancellationToken::new(), OnceLock::new(), OnceLock::new());
-        Self { stopped, runs: StopSignal::default(), reason, trials_began, budget, kept: Arc::default() }
+        let (kept, measured_bytes) = (Arc::default(), AtomicUsize::new(0));
+        Self { stopped, runs: StopSignal::default(), reason, trials_began, budget, kept, measured_bytes }
     }
 
     /// Ends the load early. The first reason is the one that is reported.
@@ -160,6 +164,16 @@ impl LoadAttempt {
     /// Keeps reserved what the versions of this load hold as long as they live.
     pub(super) fn keep(&self, reservations: Vec<Reservation>) {
         self.kept.0.lock().extend(reservations);
+    }
+
+    /// Adds what a program keeps, as measured in a separate process.
+    pub(super) fn add_measured(&self, bytes: usize) {
+        self.measured_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns what the programs keep; `None` if it was not measured.
+    pub(super) fn measured(&self) -> Option<usize> {
+        Some(self.measured_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
     /// Returns what is kept.

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tracing::{
     field::{Empty, display},
@@ -31,12 +31,14 @@ use super::{
     directory::{self, Fingerprint},
     gates::Gates,
     loader::version_latencies,
+    memory_budget::estimated_bytes,
+    on_demand::OnDemand,
     places::Places,
     prepare::{Completion, Plan, PlannedPipeline},
     scan::{self, Found},
     serving::Serving,
     stores::LetGo,
-    table::{Retired, Table},
+    table::{Footprint, Measured, Retired, Table},
 };
 use crate::{
     budget::{Budget, SharedReservation},
@@ -78,6 +80,11 @@ pub(super) struct Control {
     pub(super) long_workers: Arc<Semaphore>,
     /// Serializes profiles that are measured in the background.
     pub(super) profiling: Arc<tokio::sync::Mutex<()>>,
+    /// Loads that requests began.
+    pub(super) on_demand: OnDemand,
+    /// Memory of models; `None`: no limit.
+    pub(super) memory: Option<Arc<Budget>>,
+    pub(super) opened_at: Instant,
 }
 
 /// A configuration from a load request. It applies to later loads until an unload, unless the directory changes: the
@@ -99,6 +106,15 @@ pub(super) enum Demand {
     Poll,
     /// A client asked for it, or its profile advises other settings. Readiness does not depend on the load.
     Client,
+    /// A request needs it, if it is not loaded. Readiness does not depend on the load.
+    Request,
+}
+
+impl Demand {
+    /// Returns whether readiness waits for what is loaded.
+    fn concerns_readiness(self) -> bool {
+        !matches!(self, Self::Client | Self::Request)
+    }
 }
 
 /// What is to be loaded.
@@ -215,12 +231,13 @@ impl Control {
         attempt
     }
 
-    /// Loads a model at a client's request.
+    /// Loads a model at the request of a client, with what the client sent of it.
     pub(super) async fn load(
         self: &Arc<Self>,
         name: &str,
         overrides: Overrides,
         attempt: &Arc<LoadAttempt>,
+        demand: Demand,
     ) -> Result<(), ControlError> {
         let unknown = || ControlError::UnknownModel { name: name.to_owned() };
         if !scan::is_model_name(name) {
@@ -249,6 +266,9 @@ impl Control {
         if self.table.lock().is_closed() {
             return Err(ControlError::ShuttingDown);
         }
+        if demand == Demand::Request && self.table.lock().serves(name) {
+            return Ok(());
+        }
         let directory = match directory {
             None => None,
             Some(directory) => match attempt.unless_stopped(self.fetch(&directory)).await.map_err(stopped)? {
@@ -260,7 +280,7 @@ impl Control {
         // A load with files is complete by itself, so a configuration kept from an earlier request no longer applies.
         if overrides.versions().is_some() {
             let held = overrides.held.clone();
-            let source = Source { directory, overrides, config, demand: Demand::Client, is_stray: false };
+            let source = Source { directory, overrides, config, demand, is_stray: false };
             self.load_source(name, source, attempt).await?;
             // Files that the loaded programs still refer to are a part of what the version keeps.
             held.iter().for_each(SharedReservation::release);
@@ -270,8 +290,7 @@ impl Control {
         // Taken before the load: a change during the load then counts as a change after it.
         let fingerprint = self.fingerprint(directory.as_deref()).await;
         let config = config.or_else(|| self.kept(name, fingerprint.as_ref()));
-        let (config_used, demand) = (config.clone(), Demand::Client);
-        let source = Source { directory, overrides, config: config_used, demand, is_stray: false };
+        let source = Source { directory, overrides, config: config.clone(), demand, is_stray: false };
         self.load_source(name, source, attempt).await?;
         match (config, fingerprint) {
             (Some(config), Some(fingerprint)) => {
@@ -302,32 +321,44 @@ impl Control {
         source: Source,
         attempt: &Arc<LoadAttempt>,
     ) -> Result<(), ControlError> {
-        let (directory, asked) = (source.only_directory(), source.is_asked_for());
+        let (directory, asked, is_sent) =
+            (source.only_directory(), source.is_asked_for(), source.overrides.versions().is_some());
         let (control, model) = (self.clone(), name.to_owned());
         let Source { directory: place, overrides, config, demand, is_stray } = source;
         let read = move || {
             let completion = Completion::of(&control.options);
-            Plan::read(&model, place, overrides, config, completion)
+            let plan = Plan::read(&model, place, overrides, config, completion)?;
+            Ok((estimated_bytes(&plan), plan))
         };
         let stray = || "it holds no model: no configuration, and no version with a file 'model.<something>'".to_owned();
         let planned = attempt.unless_stopped(self.places.readers().run(read)).await;
         let planned = planned.and_then(|read| read).and_then(|plan| plan);
-        let plan = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
-            Ok(plan) => Arc::new(plan),
+        let (estimated, plan) = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
+            Ok((estimated, plan)) => (estimated, Arc::new(plan)),
             Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),
         };
         self.warn(name, &plan);
         let settled = match self.dependencies.begin(name, &plan.models) {
             Ok(()) => self.settle(&plan.models, demand, attempt).await,
-            Err(cycle) => Err(cycle),
+            Err(cycle) => Err(cycle.into()),
         };
-        if let Err(reason) = settled {
-            self.dependencies.end(name, false);
-            return self.refuse(name, reason, asked);
-        }
-        let versions = plan.versions.clone();
+        let bytes = self.table.lock().measured(name, estimated).unwrap_or(estimated);
+        let reserved = match settled {
+            Ok(()) => self.reserve(bytes, attempt).await,
+            Err(fault) => Err(fault),
+        };
+        let mut memory = match reserved {
+            Ok(memory) => memory,
+            Err(fault) => {
+                self.dependencies.end(name, false);
+                self.table.lock().refuse(name, fault.reason(), asked);
+                self.publish();
+                return Err(fault.into_control(name));
+            }
+        };
+        let (versions, began) = (plan.versions.clone(), self.now());
         self.change(|table| {
-            table.begin(name, &versions, demand != Demand::Client);
+            table.begin(name, &versions, demand.concerns_readiness());
             Retired::new()
         })
         .await;
@@ -357,8 +388,28 @@ impl Control {
         let failures: Vec<String> = failures.collect();
         self.dependencies.end(name, failures.is_empty());
         let closed = self.table.lock().is_closed();
+        let measured = Measured { estimated_bytes: estimated, bytes: attempt.measured() };
+        let footprint = memory.as_mut().filter(|_| failures.is_empty()).map(|memory| {
+            let bytes = measured.bytes.unwrap_or(bytes);
+            memory.shrink_to(bytes);
+            memory.grow_anyway(bytes - memory.amount());
+            let (loaded_at, is_pinned) = (self.now(), plan.is_pinned() || self.is_named(name));
+            Footprint { bytes, loaded_at, load_took: loaded_at - began, is_pinned, is_sent }
+        });
+        if footprint.is_some() {
+            // Given back with the last of the versions; at once if the load failed.
+            attempt.keep(memory.into_iter().collect());
+        }
         // The table drops the results of a load that finishes after shutdown.
-        self.change(|table| table.finish(name, results.into_iter().collect(), &plan.available)).await;
+        self.change(|table| {
+            let retired = table.finish(name, results.into_iter().collect(), &plan.available);
+            if let Some(footprint) = footprint {
+                table.settle(name, footprint, measured);
+            }
+            retired
+        })
+        .await;
+        self.return_to_budget().await;
         match (closed, failures.as_slice()) {
             (true, _) => Err(ControlError::ShuttingDown),
             (false, []) => {
@@ -385,7 +436,9 @@ impl Control {
         }
         let _turn = gate.turn.lock().await;
         self.kept.lock().remove(name);
+        self.dependencies.remove(name);
         self.change(|table| table.unload(name)).await;
+        self.on_demand.forget_lack_of_memory();
         self.places.touch(name).await;
         tracing::info!(model = name, "model unloaded");
     }
@@ -424,7 +477,7 @@ impl Control {
     }
 
     /// Changes the table, publishes it, and drops retired versions on a thread that may block.
-    async fn change(&self, change: impl FnOnce(&mut Table) -> Retired) {
+    pub(super) async fn change(&self, change: impl FnOnce(&mut Table) -> Retired) {
         let retired = change(&mut self.table.lock());
         self.publish();
         if !retired.is_empty() {
@@ -434,7 +487,7 @@ impl Control {
         }
     }
 
-    fn publish(&self) {
+    pub(super) fn publish(&self) {
         // Built and stored under the lock, so that the newer of two concurrent changes is published last.
         let table = self.table.lock();
         let old = self.serving.swap(Arc::new(table.serving()));

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::{
     ControlMode, LoadAttempt,
     control::{Control, Demand},
+    on_demand::LoadFault,
     scan::Found,
 };
 use crate::pipeline::{Models, PipelineOptions, Servable};
@@ -68,6 +69,20 @@ impl Dependencies {
         models
     }
 
+    /// Returns the pipelines that are served or being loaded, by the models that they need.
+    pub(super) fn by_model(&self) -> HashMap<String, Vec<String>> {
+        let mut pipelines: HashMap<String, Vec<String>> = HashMap::new();
+        for (pipeline, models) in self.0.lock().all() {
+            for model in models {
+                let of_model = pipelines.entry(model.clone()).or_default();
+                if !of_model.contains(pipeline) {
+                    of_model.push(pipeline.clone());
+                }
+            }
+        }
+        pipelines
+    }
+
     /// Returns the pipelines whose last load failed and that need a model.
     pub(super) fn failed_for(&self, model: &str) -> Vec<String> {
         let known = self.0.lock();
@@ -114,6 +129,22 @@ impl Control {
         }
     }
 
+    /// Unloads the pipelines that need a model, directly or through others, the outermost first.
+    pub(super) async fn unload_pipelines_of(self: &Arc<Self>, model: &str) {
+        let by_model = self.dependencies.by_model();
+        let (mut found, mut next) = (Vec::new(), vec![model.to_owned()]);
+        while let Some(name) = next.pop() {
+            for pipeline in by_model.get(&name).into_iter().flatten() {
+                found.retain(|known| known != pipeline);
+                found.push(pipeline.clone());
+                next.push(pipeline.clone());
+            }
+        }
+        for pipeline in found.iter().rev() {
+            self.unload(pipeline).await;
+        }
+    }
+
     /// Waits until loads of a pipeline's models that are in progress or due have ended. Where clients and the command
     /// line decide what is loaded, those that are not loaded are now, as in Triton.
     pub(super) async fn settle(
@@ -121,11 +152,18 @@ impl Control {
         models: &[String],
         demand: Demand,
         attempt: &Arc<LoadAttempt>,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadFault> {
         let mut changes = self.changes.subscribe();
         for model in models {
-            let is_due = matches!(demand, Demand::Named | Demand::Client);
-            if is_due && !self.table.lock().needs(model) {
+            let is_due = matches!(demand, Demand::Named | Demand::Client | Demand::Request);
+            if is_due && self.options.mode.is_on_demand() {
+                // Shared with requests for the model, and bounded as their loads are.
+                match attempt.unless_stopped(self.load_on_demand(model)).await? {
+                    Err((fault, _)) if fault.is_memory() => return Err(fault.within(model)),
+                    // The pipeline says why a model of its steps is not served.
+                    Ok(_) | Err(_) => {}
+                }
+            } else if is_due && !self.table.lock().needs(model) {
                 let found = self.places.find(model).await?;
                 // A task of its own, because the model may be a pipeline itself, and chains may be long.
                 let load = tokio::spawn(self.load_boxed(model.clone(), found, demand));
@@ -152,8 +190,13 @@ impl Control {
 
     /// Tries the pipelines again that could not be loaded without this model.
     pub(super) fn load_dependents(self: &Arc<Self>, model: &str) {
-        if matches!(self.options.mode, ControlMode::Explicit { .. }) {
-            return;
+        match self.options.mode {
+            ControlMode::Explicit { .. } => return,
+            ControlMode::OnDemand { .. } => {
+                self.dependencies.failed_for(model).iter().for_each(|name| self.on_demand.forget_failure(name));
+                return;
+            }
+            ControlMode::None | ControlMode::Poll { .. } => {}
         }
         for name in self.dependencies.failed_for(model) {
             let control = Arc::clone(self);
@@ -256,5 +299,17 @@ mod tests {
         assert_eq!(known.remove("a"), ["x"], "what is served, not what failed");
         assert!(known.remove("a").is_empty());
         assert_eq!(known.remove("b"), ["y"]);
+    }
+
+    #[test]
+    fn pipelines_that_are_served_or_loading_need_their_models() {
+        let known = Dependencies::default();
+        load(&known, "a", &["x"]);
+        known.begin("b", &models(&["x", "y"])).expect("no cycle");
+        let mut needs = known.by_model();
+        needs.values_mut().for_each(|pipelines| pipelines.sort_unstable());
+        assert_eq!((&needs["x"], &needs["y"]), (&models(&["a", "b"]), &models(&["b"])));
+        known.end("b", false);
+        assert_eq!(known.by_model(), HashMap::from([("x".to_owned(), models(&["a"]))]));
     }
 }

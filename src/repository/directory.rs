@@ -108,6 +108,12 @@ impl Fingerprint {
         Ok(Self::Files(marks))
     }
 
+    /// Returns the bytes of the files of a directory that are counted.
+    pub(super) fn bytes_of(&self, is_counted: impl Fn(&Path) -> bool) -> u64 {
+        let Self::Files(files) = self else { return 0 };
+        files.iter().filter(|(file, _)| is_counted(file)).map(|(_, mark)| mark.bytes).sum()
+    }
+
     /// Returns the fingerprint of a model in a store, from its objects.
     pub(super) fn of_objects(objects: Vec<Object>) -> Self {
         Self::Objects(objects)

@@ -1,6 +1,6 @@
 //! Why the repository cannot start, resolve a version or load a model.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 /// Why a repository cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +51,46 @@ pub enum ResolveError {
         /// The model.
         name: String,
     },
+    /// The model is not loaded, and a request for it loads it. UNAVAILABLE for what does not wait for that.
+    #[error("model '{name}' is not loaded: a request for it loads it")]
+    NotLoaded {
+        /// The model.
+        name: String,
+    },
+    /// The load that the request waited for failed, or one failed shortly before. UNAVAILABLE.
+    #[error("model '{name}' could not be loaded: {reason}; it is tried again {}", after(*.retry))]
+    NotLoadable {
+        /// The model.
+        name: String,
+        /// Each failed version with its reason.
+        reason: String,
+        /// Time until a request loads it again.
+        retry: Duration,
+    },
+    /// There is no memory for the model. RESOURCE_EXHAUSTED.
+    #[error("model '{name}' could not be loaded: {reason}")]
+    NoMemory {
+        /// The model.
+        name: String,
+        /// What it takes, and what holds the memory.
+        reason: String,
+    },
+    /// The model was not loaded in time. UNAVAILABLE.
+    #[error("model '{name}' was not loaded within {limit:?} (--load-timeout-secs)")]
+    NotInTime {
+        /// The model.
+        name: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// Too many requests wait for models. UNAVAILABLE.
+    #[error("model '{name}' is not loaded, and {limit} requests wait for models already, the limit")]
+    TooManyWaiting {
+        /// The model.
+        name: String,
+        /// The limit.
+        limit: usize,
+    },
     /// The model failed to load or was unloaded. NOT_FOUND.
     #[error("Request for unknown model: '{name}' has no available versions")]
     NoAvailableVersion {
@@ -84,6 +124,10 @@ pub enum ResolveError {
     },
 }
 
+fn after(retry: Duration) -> String {
+    if retry.is_zero() { "at the next request".to_owned() } else { format!("after {retry:.1?}") }
+}
+
 /// Why a load or unload was rejected or failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ControlError {
@@ -91,7 +135,7 @@ pub enum ControlError {
     /// and its tests look for them.
     #[error(
         "explicit model load / unload is not allowed if polling is enabled or models are not controlled: expected \
-         --model-control-mode=explicit"
+         --model-control-mode=explicit or on-demand"
     )]
     NotExplicit,
     /// The server is starting. UNAVAILABLE, with Triton's wording.
@@ -112,6 +156,14 @@ pub enum ControlError {
         /// The model.
         name: String,
         /// Why it was ended.
+        reason: String,
+    },
+    /// There is no memory for the model. RESOURCE_EXHAUSTED.
+    #[error("load failed for model '{name}': {reason}")]
+    NoMemory {
+        /// The model.
+        name: String,
+        /// What it takes, and what holds the memory.
         reason: String,
     },
     /// No repository has a model of that name. INTERNAL.

@@ -4,10 +4,11 @@
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
 //! `polling` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
-//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. `importing` writes a model
-//! directory. The [`Loader`] compiles and
-//! starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool. This module must not know
-//! the wire protocol or how requests are batched.
+//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. Where requests load models,
+//! `on_demand` begins the loads that they wait for; `memory_budget` makes room, as the rule in `residency` decides.
+//! `importing` writes a model directory. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
+//! implementation that knows the engines and the pool. This module must not know the wire protocol or how requests are
+//! batched.
 
 mod attempt;
 mod background;
@@ -33,6 +34,8 @@ mod importing;
 mod isolation;
 mod loader;
 mod mapped;
+mod memory_budget;
+mod on_demand;
 mod opened;
 mod opening;
 mod options;
@@ -45,6 +48,7 @@ mod prepare;
 mod profiling;
 #[allow(clippy::module_inception)]
 mod repository;
+mod residency;
 mod scan;
 mod serving;
 mod staging;
@@ -68,7 +72,7 @@ pub use error::{ControlError, ResolveError, StartError};
 pub use importing::{Imported, import};
 pub use isolation::{Isolation, IsolationScope, open_alone};
 pub use loader::{CellProgram, EngineKind, HeldProgram, LoadRequest, Loader, WarmupSample};
-pub use options::{ControlMode, Options};
+pub use options::{ControlMode, Options, ResidencyOptions};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
 pub use profiling::{STAGE_COUNTS, Trials, joining_pays, read_model};

@@ -58,7 +58,9 @@ impl<'a> Opener<'a> {
             // Both engines compile a graph for one run and for several at once; the first result stays while the second
             // is made.
             trying.hold(took.peak_bytes.saturating_add(took.kept_bytes))?;
-            self.reserved.borrow_mut().extend(trying.memory.map(|memory| (memory, took.kept_bytes.saturating_mul(2))));
+            let kept_bytes = took.kept_bytes.saturating_mul(2);
+            self.attempt.add_measured(kept_bytes);
+            self.reserved.borrow_mut().extend(trying.memory.map(|memory| (memory, kept_bytes)));
         } else if is_sent {
             let bytes = graph.len().saturating_add(sent_beside(&program.external)).saturating_mul(2);
             let memory = self.attempt.reserve(bytes)?;

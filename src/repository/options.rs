@@ -39,6 +39,26 @@ pub struct Options {
     pub request_bytes: Arc<Budget>,
     /// Keeps the responses of models that ask for it; `None` keeps none (`--cache-config`).
     pub response_cache: Option<Arc<ResponseCache>>,
+    /// What bounds the models that are loaded.
+    pub residency: ResidencyOptions,
+}
+
+/// What bounds the models that are loaded, and the loads that requests begin.
+#[derive(Clone, Debug)]
+pub struct ResidencyOptions {
+    /// Bytes that models may take; `None`: no limit (`--memory-budget-bytes`).
+    pub memory_budget: Option<usize>,
+    /// Longest time that a request waits for its model, and that the load takes (`--load-timeout-secs`).
+    pub load_timeout: Duration,
+    /// Time without requests after which a model that was loaded on demand is unloaded; `None`: never
+    /// (`--idle-unload-secs`).
+    pub idle_unload: Option<Duration>,
+}
+
+impl Default for ResidencyOptions {
+    fn default() -> Self {
+        Self { memory_budget: None, load_timeout: Duration::from_secs(60), idle_unload: None }
+    }
 }
 
 impl Options {
@@ -60,6 +80,7 @@ impl Options {
             sent_model_bytes: Budget::of(usize::MAX),
             request_bytes: Budget::of(usize::MAX),
             response_cache: None,
+            residency: ResidencyOptions::default(),
         }
     }
 }
@@ -69,9 +90,22 @@ impl ControlMode {
     pub(super) fn names_models(&self) -> bool {
         matches!(self, Self::Explicit { startup } if !startup.iter().any(|name| name == "*"))
     }
+
+    /// Returns the models that the command line names.
+    pub(super) fn startup(&self) -> &[String] {
+        match self {
+            Self::Explicit { startup } | Self::OnDemand { startup, .. } => startup,
+            Self::None | Self::Poll { .. } => &[],
+        }
+    }
+
+    /// Returns whether requests load models.
+    pub(super) fn is_on_demand(&self) -> bool {
+        matches!(self, Self::OnDemand { .. })
+    }
 }
 
-/// Triton's `--model-control-mode`.
+/// Triton's `--model-control-mode`, and loading on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlMode {
     /// Every model is loaded at startup, and nothing afterwards.
@@ -85,5 +119,12 @@ pub enum ControlMode {
     Explicit {
         /// Models to load at startup; `*` for all.
         startup: Vec<String>,
+    },
+    /// Requests load models, which are unloaded again to make room. Clients may load and unload too.
+    OnDemand {
+        /// Models to load at startup and to keep loaded; `*` for all.
+        startup: Vec<String>,
+        /// Time between two polls of the repositories.
+        period: Duration,
     },
 }

@@ -55,17 +55,32 @@ async fn act(control: &Arc<Control>, detector: &mut ChangeDetector, changes: Cha
         tracing::info!(directory = %directory.display(), "directory is readable again");
     }
     control.stats.failed_scans.fetch_add(changes.failed as u64, Ordering::Relaxed);
+    let is_on_demand = control.options.mode.is_on_demand();
+    if is_on_demand && !changes.load.is_empty() {
+        control.offer(changes.load.keys().map(String::as_str));
+    }
     let mut tasks = JoinSet::new();
     for (name, found) in changes.load {
+        // What stays loaded was loaded at the start.
+        if is_on_demand && demand == Demand::Start {
+            continue;
+        }
         let control = control.clone();
         tasks.spawn(async move {
-            let was_there = control.load_found(&name, Some(found), demand).await;
+            let was_there = if is_on_demand {
+                control.directory_changed(&name, found).await
+            } else {
+                control.load_found(&name, Some(found), demand).await
+            };
             (!was_there).then_some(name)
         });
     }
     for name in changes.unload {
         let control = control.clone();
         tasks.spawn(async move {
+            if is_on_demand {
+                control.withdraw(&name);
+            }
             control.unload(&name).await;
             control.places.forget(&name).await;
             None

@@ -28,7 +28,8 @@ use super::{
         yaml,
     },
     configuration::{self, PBTXT, YAML},
-    directory, image,
+    directory::{self, Fingerprint},
+    image,
     text::{self, TextModel},
     warmup,
 };
@@ -261,6 +262,32 @@ impl Plan {
             config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: true });
         }
         Ok(PlannedPipeline { pipeline: Arc::new(pipeline), config: Arc::new(config) })
+    }
+
+    /// Whether it stays loaded where requests load models.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.settings.own.pin == Some(true)
+    }
+
+    /// Returns the bytes of the files that its versions are loaded from, as far as they can be read; what a load
+    /// request carries counts too.
+    pub(super) fn files_bytes(&self) -> usize {
+        let sent = self.overrides.files.values().map(Bytes::len).sum::<usize>();
+        let read = self.directory.as_deref().map(Fingerprint::of);
+        let Some(Ok(files)) = read else { return sent };
+        let program =
+            self.laid_out.as_deref().and_then(|program| program.strip_prefix(self.directory.as_deref()?).ok());
+        // Weights beside a program have its name with an ending.
+        let is_of_program = |file: &Path| {
+            program.is_some_and(|program| file.to_string_lossy().starts_with(&*program.to_string_lossy()))
+        };
+        let is_of_version = |file: &Path| {
+            let first = file.components().next().and_then(|first| first.as_os_str().to_str());
+            first.and_then(directory::version_number).is_some_and(|version| self.versions.contains(&version))
+        };
+        let is_beside = |file: &Path| file.parent() == Some(Path::new(""));
+        let on_disk = files.bytes_of(|file| is_of_version(file) || is_of_program(file) || is_beside(file));
+        sent.saturating_add(usize::try_from(on_disk).unwrap_or(usize::MAX))
     }
 
     /// Whether its responses are to be cached.

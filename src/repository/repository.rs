@@ -16,16 +16,24 @@ use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
     task::AbortHandle,
+    time::Instant,
 };
 
 use super::{
     ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
-    StartError, control::Control, dependencies::Dependencies, gates::Gates, places::Places, scan, serving::Serving,
+    StartError,
+    control::{Control, Demand},
+    dependencies::Dependencies,
+    gates::Gates,
+    on_demand::OnDemand,
+    places::Places,
+    scan,
+    serving::Serving,
     startup::Startup,
 };
 use crate::{
     budget::{Budget, Reservation},
-    observe::RepositoryStats,
+    observe::{RepositoryStats, ResidencyReading},
     pipeline::ResponseCache,
 };
 
@@ -66,6 +74,9 @@ impl Repository {
     pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
         let places = Places::open(&options)?;
         let scanned = places.scan_directories().await.unwrap_or_default();
+        let memory = options.residency.memory_budget;
+        // What is loaded on demand is counted without a limit too, since that is how idle models are found.
+        let memory = memory.or(options.mode.is_on_demand().then_some(usize::MAX));
         let control = Arc::new(Control {
             loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
             loads_of_clients: Arc::new(Semaphore::new(options.load_threads.saturating_sub(1).max(1))),
@@ -85,6 +96,9 @@ impl Repository {
             workers: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
             long_workers: Arc::new(Semaphore::new(1)),
             profiling: Arc::default(),
+            on_demand: OnDemand::default(),
+            memory: memory.map(Budget::of),
+            opened_at: Instant::now(),
         });
         Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
     }
@@ -95,9 +109,44 @@ impl Repository {
     /// Reads an immutable snapshot: takes no lock and allocates nothing.
     ///
     /// # Errors
-    /// Fails if there is no such model or version, or the version is not an integer above 0.
+    /// Fails if there is no such model or version, if it is not loaded, or if the version is not an integer above 0.
     pub fn resolve(&self, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+        let serving = self.control.serving.load();
+        let (served, version) = serving.find(name, version)?;
+        if served.is_on_demand {
+            served.usage.hit(self.control.now());
+        }
+        Ok(Arc::clone(version))
+    }
+
+    /// As [`Self::resolve`], but a model that is to be loaded by requests is loaded first. Dropping the future ends the
+    /// wait, not the load.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`], and if the model cannot be loaded in time, or too many requests wait.
+    pub async fn resolve_or_load(&self, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+        match self.resolve(name, version) {
+            Err(ResolveError::NotLoaded { .. }) => self.control.demand(name, version).await,
+            resolved => resolved,
+        }
+    }
+
+    /// As [`Self::resolve`], for what is no request for the model: it does not count as one.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn look_up(&self, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
         self.control.serving.load().resolve(name, version).cloned()
+    }
+
+    /// Returns whether requests load models.
+    pub fn is_on_demand(&self) -> bool {
+        self.control.options.mode.is_on_demand()
+    }
+
+    /// Returns what loads on demand have done, and the memory of models.
+    pub fn residency(&self) -> ResidencyReading {
+        self.control.residency()
     }
 
     /// Returns whether a version (empty for the latest) serves. False for unknown or failed models, and for a version
@@ -129,6 +178,10 @@ impl Repository {
     /// Returns all models with the states of their versions, by name and version. Unless only ready versions are
     /// wanted, lists the repositories to include models that were never loaded.
     pub async fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
+        if self.is_on_demand() {
+            // Polls keep the list.
+            return self.control.table.lock().index(ready_only, &BTreeSet::new(), false);
+        }
         let scanned = if ready_only { Ok(Vec::new()) } else { self.control.places.scan().await };
         let was_scanned = scanned.is_ok();
         let scan = scanned.unwrap_or_default();
@@ -166,11 +219,13 @@ impl Repository {
     /// Checks that clients may load and unload.
     ///
     /// # Errors
-    /// Fails in any mode but explicit, and during startup.
+    /// Fails unless the mode is explicit or on demand, and during startup.
     pub fn control_allowed(&self) -> Result<(), ControlError> {
         match self.control.options.mode {
-            ControlMode::Explicit { .. } if self.control.table.lock().is_starting() => Err(ControlError::NotReady),
-            ControlMode::Explicit { .. } => Ok(()),
+            ControlMode::Explicit { .. } | ControlMode::OnDemand { .. } => {
+                let is_starting = self.control.table.lock().is_starting();
+                if is_starting { Err(ControlError::NotReady) } else { Ok(()) }
+            }
             ControlMode::None | ControlMode::Poll { .. } => Err(ControlError::NotExplicit),
         }
     }
@@ -191,7 +246,7 @@ impl Repository {
         // A task, so that a load that is ended early still records what became of it.
         let task = tokio::spawn(async move {
             let _place = place;
-            control.load(&model, overrides, &attempt).await
+            control.load(&model, overrides, &attempt, Demand::Client).await
         });
         task.await.map_err(|_| ControlError::ShuttingDown)?
     }
@@ -203,7 +258,8 @@ impl Repository {
 
     /// Unloads a model, and ends its loads. Requests in flight finish on the version they started on. Unloading an
     /// unknown or unloaded model is not an error. With `dependents`, the models of a pipeline's steps are unloaded too,
-    /// but for those that another pipeline needs.
+    /// but for those that another pipeline needs. Where requests load models, the pipelines that need the model are
+    /// unloaded first: the next request for one loads both.
     ///
     /// # Errors
     /// Fails as [`Self::control_allowed`], and if too many loads and unloads wait.
@@ -213,10 +269,12 @@ impl Repository {
         let (control, model) = (self.control.clone(), name.to_owned());
         let task = tokio::spawn(async move {
             let _place = place;
+            if control.options.mode.is_on_demand() {
+                control.unload_pipelines_of(&model).await;
+            }
             if dependents {
                 control.unload_with_models(&model).await;
             } else {
-                control.dependencies.remove(&model);
                 control.unload(&model).await;
             }
         });

@@ -1,6 +1,13 @@
 //! What serves at this moment: an immutable snapshot that requests read without a lock. Every change replaces it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{ModelVersion, ResolveError};
 
@@ -12,6 +19,31 @@ pub(super) struct Serving {
     pub(super) is_listing: bool,
 }
 
+/// When requests for a model arrived. Kept while the model is unloaded.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    last_ns: AtomicU64,
+    hits: AtomicU64,
+}
+
+impl Usage {
+    /// Records a request that found the model loaded.
+    pub(super) fn hit(&self, now: Duration) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        self.last_ns.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns when the last request arrived.
+    pub(super) fn last(&self) -> Duration {
+        Duration::from_nanos(self.last_ns.load(Ordering::Relaxed))
+    }
+
+    /// Returns how many requests found the model loaded.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+}
+
 /// The versions of one model.
 #[derive(Debug, Default)]
 pub(super) struct Served {
@@ -21,13 +53,21 @@ pub(super) struct Served {
     pub(super) unready: Vec<i64>,
     /// Whether the model is still being loaded at startup, when its versions may be unknown.
     pub(super) is_loading: bool,
+    /// Whether a request loads it.
+    pub(super) is_on_demand: bool,
+    pub(super) usage: Arc<Usage>,
 }
 
 impl Serving {
     /// Returns the version that a request names; an empty string selects the latest.
     pub(super) fn resolve(&self, name: &str, version: &str) -> Result<&Arc<ModelVersion>, ResolveError> {
+        self.find(name, version).map(|(_, version)| version)
+    }
+
+    /// As [`Self::resolve`], with the model that has the version.
+    pub(super) fn find(&self, name: &str, version: &str) -> Result<(&Served, &Arc<ModelVersion>), ResolveError> {
         let wanted = parse_version(version)?;
-        let Some(Served { ready, unready, is_loading }) = self.models.get(name) else {
+        let Some(served) = self.models.get(name) else {
             let name = name.to_owned();
             return Err(if self.is_listing {
                 ResolveError::Loading { name }
@@ -35,15 +75,20 @@ impl Serving {
                 ResolveError::UnknownModel { name }
             });
         };
+        let Served { ready, unready, is_loading, is_on_demand, .. } = served;
+        if ready.is_empty() && *is_on_demand {
+            return Err(ResolveError::NotLoaded { name: name.to_owned() });
+        }
         let Some(wanted) = wanted else {
-            return ready.last().ok_or_else(|| match is_loading {
+            let latest = ready.last().map(|version| (served, version));
+            return latest.ok_or_else(|| match is_loading {
                 true => ResolveError::Loading { name: name.to_owned() },
                 false => ResolveError::NoAvailableVersion { name: name.to_owned() },
             });
         };
         let are_versions_known = !(*is_loading && ready.is_empty() && unready.is_empty());
         let found = ready.iter().find(|version| version.spec().version == wanted);
-        found.ok_or_else(|| {
+        found.map(|version| (served, version)).ok_or_else(|| {
             let name = name.to_owned();
             match unready.contains(&wanted) {
                 true => ResolveError::UnreadyVersion { name, version: wanted },

@@ -3,12 +3,15 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
+
+use futures_util::future::join_all;
 
 use super::{
     ControlMode, Repository, StartError,
     changes::ChangeDetector,
-    polling,
+    memory_budget, polling,
     scan::{self, Found, Listing, Scan},
 };
 
@@ -30,7 +33,11 @@ impl Startup {
         startup.take_in(scanned)?;
         let control = &startup.repository.control;
         let is_listing = control.places.has_stores() && !control.options.mode.names_models();
-        control.begin_start(startup.names(&startup.found()), is_listing);
+        let found = startup.found();
+        control.begin_start(startup.names(&found), is_listing);
+        if control.options.mode.is_on_demand() {
+            control.offer(found.keys().map(String::as_str));
+        }
         Ok(startup)
     }
 
@@ -61,16 +68,41 @@ impl Startup {
                 let named = control.options.mode.names_models().then_some(startup);
                 control.load_all(named, found).await;
             }
-            ControlMode::Poll { period } => {
-                let mut detector = ChangeDetector::default();
-                polling::first_poll(control, &mut detector).await;
-                let task = tokio::spawn(polling::run(Arc::downgrade(control), detector, period));
-                // Cannot be set already: only this method sets it, and it consumes the only `Startup`.
-                let _ = repository.poller.set(task.abort_handle());
+            ControlMode::Poll { period } => self.poll(period).await,
+            ControlMode::OnDemand { period, .. } => {
+                let names = self.stay_loaded(&found).await;
+                control.begin_start(names.iter().map(String::as_str), false);
+                control.offer(found.keys().map(String::as_str));
+                control.load_all(Some(names), found).await;
+                self.poll(period).await;
+                if let Some(idle) = control.options.residency.idle_unload {
+                    tokio::spawn(memory_budget::unload_idle(Arc::downgrade(control), idle));
+                }
             }
         }
         control.end_start();
         Ok(())
+    }
+
+    /// Polls once, then periodically.
+    async fn poll(&self, period: Duration) {
+        let control = &self.repository.control;
+        let mut detector = ChangeDetector::default();
+        polling::first_poll(control, &mut detector).await;
+        let task = tokio::spawn(polling::run(Arc::downgrade(control), detector, period));
+        // Cannot be set already: only `load` sets it, and it consumes the only `Startup`.
+        let _ = self.repository.poller.set(task.abort_handle());
+    }
+
+    /// Returns the models that stay loaded where requests load the others.
+    async fn stay_loaded(&self, found: &BTreeMap<String, Found>) -> Vec<String> {
+        let control = &self.repository.control;
+        let named = control.options.mode.startup().iter().filter(|name| *name != "*").cloned();
+        let pinned = join_all(found.iter().map(async |(name, found)| {
+            let stays = control.is_named(name) || control.is_pinned(found).await;
+            stays.then(|| name.clone())
+        }));
+        named.chain(pinned.await.into_iter().flatten()).collect()
     }
 
     /// Takes in what a scan found. A repository that cannot be read ends the start, unless the options allow it.
@@ -108,6 +140,10 @@ impl Startup {
         match &self.repository.control.options.mode {
             ControlMode::Explicit { startup } if self.repository.control.options.mode.names_models() => {
                 startup.iter().map(String::as_str).collect()
+            }
+            // Which others stay loaded is known once their configurations are read.
+            ControlMode::OnDemand { startup, .. } => {
+                startup.iter().map(String::as_str).filter(|name| *name != "*").collect()
             }
             _ => found.keys().map(String::as_str).collect(),
         }

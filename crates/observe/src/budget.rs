@@ -245,6 +245,16 @@ impl Reservation {
         Err(self.budget.exhausted(more))
     }
 
+    /// Takes `more` even where that exceeds the capacity, for what exists already.
+    pub fn grow_anyway(&mut self, more: usize) {
+        let mut budget = Some(&self.budget);
+        while let Some(one) = budget {
+            one.used.fetch_add(more, Ordering::SeqCst);
+            budget = one.whole.as_ref();
+        }
+        self.amount += more;
+    }
+
     /// Takes `more`, and waits for room for as long as `patience`.
     ///
     /// # Errors
@@ -385,6 +395,17 @@ mod tests {
         assert!(held(&shares[3], SMALL_BYTES).is_some(), "for small ones");
         assert_eq!(whole.largest(), 14 * LARGE);
         assert_eq!(shares[0].largest(), 4 * LARGE);
+    }
+
+    #[test]
+    fn what_exists_already_is_counted_beyond_the_capacity_and_keeps_others_out() {
+        let whole = Budget::of_bytes(8);
+        let mut first = held(&Budget::share_of(&whole), 1).expect("there is room");
+        first.grow_anyway(9);
+        assert_eq!((first.amount(), whole.used()), (10, 10));
+        assert!(held(&whole, 1).is_none());
+        drop(first);
+        assert_eq!(whole.used(), 0);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! [`ObservedRequest`] is the record of one request: each event of its life is reported there, and goes to statistics,
 //! timeline and trace. [`RequestEnd`] says how it ended, in the words of all three. [`ModelStats`] counts the requests
-//! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's disk accesses.
+//! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's
+//! disk accesses and loads on demand.
 //! [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records requests and tasks one by one,
 //! [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at run time.
 //! [`budget`] limits what all clients hold together. This crate makes no decisions, and does not know the wire, the
@@ -42,7 +43,7 @@ pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging,
 pub use machine::{machine, memory_bytes, open_files_limit};
 pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
-pub use repository::RepositoryStats;
+pub use repository::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats};
 pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};

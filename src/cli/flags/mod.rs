@@ -33,6 +33,9 @@ Examples:
   # Load and unload models on request
   paternoster serve --model-repository /models --model-control-mode explicit --load-model resnet50
 
+  # Load models when requests need them, and unload those that were not used for an hour
+  paternoster serve --model-repository /models --model-control-mode on-demand --idle-unload-secs 3600
+
   # Keep the arguments of a Triton deployment
   paternoster tritonserver --model-store=/models --log-verbose=1 --strict-readiness=false
 
@@ -42,6 +45,9 @@ warning.";
 
 /// Most lanes or threads that can be set.
 const MOST_THREADS: i64 = 1024;
+
+/// Most bytes that can be set.
+const MOST_BYTES: u64 = 1 << 62;
 
 /// Arguments of `paternoster serve`.
 #[derive(Clone, Debug, Args)]
@@ -95,6 +101,8 @@ pub enum ControlMode {
     Poll,
     /// Load the models of --load-model, and load and unload at clients' requests
     Explicit,
+    /// As explicit, and load a model when a request needs it; models that are not used are unloaded again
+    OnDemand,
 }
 
 /// Which models are opened in a separate process first.
@@ -133,14 +141,31 @@ pub struct RepositoryArgs {
     #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlMode::None)]
     pub control_mode: ControlMode,
 
-    /// Seconds between two polls of the repositories in mode poll
+    /// Seconds between two polls of the repositories in the modes poll and on-demand
     #[arg(long = "repository-poll-secs", value_name = "SECONDS", default_value_t = 15)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub poll_secs: u32,
 
-    /// Model to load at startup in mode explicit; may be given several times; '*' alone means all
+    /// Model to load at startup in the modes explicit and on-demand; may be given several times; '*' alone means all.
+    /// In mode on-demand it is not unloaded again
     #[arg(long = "load-model", value_name = "NAME")]
     pub load_models: Vec<String>,
+
+    /// Limit on the bytes that models take, as estimated from their files or, with --isolate-model-load=all, as
+    /// measured. In mode on-demand, models that are not used are unloaded for others, and the default is 80 % of the
+    /// memory; in other modes a load without room is rejected, and there is no limit by default
+    #[arg(long = "memory-budget-bytes", value_name = "BYTES")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=MOST_BYTES))]
+    pub memory_budget_bytes: Option<u64>,
+
+    /// Seconds that a request waits for its model in mode on-demand, and in which the model must be loaded
+    #[arg(long = "load-timeout-secs", alias = "load-timeout", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub load_timeout_secs: u32,
+
+    /// Seconds without requests after which a model is unloaded in mode on-demand; 0 means never
+    #[arg(long = "idle-unload-secs", alias = "idle-unload-seconds", value_name = "SECONDS", default_value_t = 0)]
+    pub idle_unload_secs: u32,
 
     /// Do not complete configurations from the models; every model then needs a complete one
     #[arg(long = "disable-auto-complete-config", value_name = "BOOL", value_parser = boolean)]
@@ -396,8 +421,12 @@ impl ServeArgs {
     /// Returns the first one found, with its flags.
     pub fn check(&self) -> Result<(), Conflict> {
         let models = &self.repository;
-        if !models.load_models.is_empty() && models.control_mode != ControlMode::Explicit {
-            return Err(Conflict("--load-model needs --model-control-mode=explicit".to_owned()));
+        let is_on_demand = models.control_mode == ControlMode::OnDemand;
+        if !models.load_models.is_empty() && models.control_mode != ControlMode::Explicit && !is_on_demand {
+            return Err(Conflict("--load-model needs --model-control-mode=explicit or on-demand".to_owned()));
+        }
+        if models.idle_unload_secs > 0 && !is_on_demand {
+            return Err(Conflict("--idle-unload-secs needs --model-control-mode=on-demand".to_owned()));
         }
         if models.load_models.len() > 1 && models.load_models.iter().any(|name| name == "*") {
             return Err(Conflict("--load-model=* cannot stand beside another --load-model".to_owned()));
@@ -475,6 +504,7 @@ impl fmt::Display for ControlMode {
             Self::None => "none",
             Self::Poll => "poll",
             Self::Explicit => "explicit",
+            Self::OnDemand => "on-demand",
         };
         formatter.write_str(name)
     }

@@ -149,7 +149,11 @@ impl Server {
                 loaded_versions(&loaded)
             };
             let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
-            let metrics = metrics.with_repository(repository.stats())?.with_traces(tracer.stats())?;
+            let residency = {
+                let repository = Arc::clone(repository);
+                move || repository.residency()
+            };
+            let metrics = metrics.with_repository(repository.stats(), residency)?.with_traces(tracer.stats())?;
             let metrics = match repository.response_cache().cloned() {
                 Some(cache) => {
                     let limit_bytes = cache.limit_bytes();

@@ -189,7 +189,7 @@ fn a_wrong_value_is_refused_with_what_was_expected() {
         (&["--grpc-address=1.2.3.400"], "expected an IP address such as 0.0.0.0, 127.0.0.1 or [::1], the name of a"),
         (&["--http-address=unix:"], "the name of a host, or unix:/path/of/a/socket"),
         (&["--metrics-address=127.0.0.1:8002"], "expected an IP address"),
-        (&["--model-control-mode=manual"], "[possible values: none, poll, explicit]"),
+        (&["--model-control-mode=manual"], "[possible values: none, poll, explicit, on-demand]"),
         (&["--grpc-infer-response-compression-level=max"], "[possible values: none, low, medium, high]"),
         (&["--log-verbose=much"], "expected a level of 0 or more"),
         (&["--log-format=xml"], "expected default, ISO8601 or json, got 'xml'"),
@@ -220,8 +220,9 @@ fn an_unknown_flag_suggests_the_nearest() {
 
 #[test]
 fn combinations_that_cannot_work_name_their_flags() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["--timeline-events=9"], "--timeline-file <FILE>"),
+        (&["--idle-unload-secs=5"], "--idle-unload-secs needs --model-control-mode=on-demand"),
         (&["--load-model=a"], "--load-model needs --model-control-mode=explicit"),
         (
             &["--model-control-mode=explicit", "--load-model=*", "--load-model=a"],

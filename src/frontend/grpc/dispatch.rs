@@ -273,8 +273,10 @@ impl Dispatch {
             Method::ServerReady => unary(call, async |request| Ok(methods::server_ready(services, request))).await,
             Method::ModelReady => unary(call, async |request| methods::model_ready(services, request)).await,
             Method::ServerMetadata => unary(call, async |request| Ok(methods::metadata(services, request))).await,
-            Method::ModelMetadata => unary(call, async |request| methods::model_metadata(services, request)).await,
-            Method::ModelConfig => unary(call, async |request| methods::model_config(services, request)).await,
+            Method::ModelMetadata => {
+                unary(call, async |request| methods::model_metadata(services, request).await).await
+            }
+            Method::ModelConfig => unary(call, async |request| methods::model_config(services, request).await).await,
             Method::ModelStatistics => {
                 unary(call, async |request| methods::model_statistics(services, request).await).await
             }

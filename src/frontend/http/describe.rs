@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Problem, api::Api, path::ModelPath};
 use crate::{
-    frontend::methods::{self, unresolved},
+    frontend::methods,
     observe::StatsSnapshot,
     wire::pb::{
         ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
@@ -50,7 +50,7 @@ pub(super) async fn server_metadata(State(api): State<Api>) -> Json<Value> {
 pub(super) async fn model_metadata(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
     let asked = ModelMetadataRequest { name: path.model, version: path.version };
     let ModelMetadataResponse { name, versions, platform, inputs, outputs } =
-        methods::model_metadata(&api.services, asked)?;
+        methods::model_metadata(&api.services, asked).await?;
     let tensors = |tensors: &[TensorMetadata]| -> Vec<Value> {
         let written = tensors.iter().map(
             |TensorMetadata { name, datatype, shape }| json!({ "name": name, "datatype": datatype, "shape": shape }),
@@ -67,7 +67,8 @@ pub(super) async fn model_metadata(State(api): State<Api>, path: ModelPath) -> R
 }
 
 pub(super) async fn model_config(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
-    let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+    let version = api.services.repository.resolve_or_load(&path.model, &path.version).await;
+    let version = version.map_err(|error| Problem::from(&error))?;
     api.config_json.write(version.config()).map(Json)
 }
 

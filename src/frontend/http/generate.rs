@@ -25,7 +25,6 @@ use crate::{
     executor::{self, Backlog, InferError},
     frontend::{
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
-        methods::unresolved,
         services::ConnectionHolds,
         span,
         trace::{Received, begin, responded},
@@ -158,7 +157,8 @@ async fn submit(
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
     let place = pending_place(api)?;
-    let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+    let version = api.services.repository.resolve_or_load(&path.model, &path.version).await;
+    let version = version.map_err(|error| Problem::from(&error))?;
 
     let length = message.bytes.len();
     let built = json::generate_built_bytes(length);

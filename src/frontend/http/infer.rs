@@ -21,7 +21,6 @@ use crate::{
         intake::{
             Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
         },
-        methods::unresolved,
         span,
         trace::{Received, begin, responded},
     },
@@ -140,7 +139,7 @@ async fn take_in(
     json_bytes: Option<usize>,
 ) -> Result<(Admitted, Forms), Problem> {
     let place = pending_place(api)?;
-    let version = resolve(&api.services, &path)?;
+    let version = resolve(&api.services, &path).await?;
     if json_bytes == Some(0) {
         let copied = if version.spec().inputs.iter().any(|input| input.datatype.size_bytes().is_none()) {
             size_of::<u32>() + message.bytes.len()
@@ -201,9 +200,10 @@ async fn apart(
     api.workers.run(length.max(built), build).await?
 }
 
-/// Returns the version that a path names, if it can be called here.
-fn resolve(services: &Services, path: &ModelPath) -> Result<Arc<ModelVersion>, Problem> {
-    let version = services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+/// Returns the version that a path names, if it can be called here. Waits for its model where requests load models.
+async fn resolve(services: &Services, path: &ModelPath) -> Result<Arc<ModelVersion>, Problem> {
+    let version = services.repository.resolve_or_load(&path.model, &path.version).await;
+    let version = version.map_err(|error| Problem::from(&error))?;
     if version.spec().decoupled {
         let text = format!(
             "HTTP end point doesn't support models with decoupled transaction policy: model '{}' needs generate_stream \

@@ -10,7 +10,8 @@ use tonic::{Code, Status};
 use tracing::Span;
 
 use crate::{
-    frontend::span,
+    frontend::{methods::unresolved, span},
+    repository::ResolveError,
     wire::{Kind, RequestError},
 };
 
@@ -74,6 +75,16 @@ impl From<Status> for Problem {
 impl From<RequestError> for Problem {
     fn from(error: RequestError) -> Self {
         Self::new(status_of(Kind::code(error.kind())), error.message())
+    }
+}
+
+impl From<&ResolveError> for Problem {
+    fn from(error: &ResolveError) -> Self {
+        match error {
+            // The status of RESOURCE_EXHAUSTED would blame the request's size.
+            ResolveError::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+            _ => unresolved(error).into(),
+        }
     }
 }
 

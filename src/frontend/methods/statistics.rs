@@ -59,13 +59,13 @@ pub(in crate::frontend) fn versions(
     version: &str,
 ) -> Result<Vec<Arc<ModelVersion>>, Status> {
     if !name.is_empty() && !version.is_empty() {
-        let found = services.repository.resolve(name, version).map_err(|error| unavailable(name, &error))?;
+        let found = services.repository.look_up(name, version).map_err(|error| unavailable(name, &error))?;
         return Ok(vec![found]);
     }
     let mut loaded = services.repository.loaded();
     loaded.retain(|loaded| name.is_empty() || loaded.spec().name == name);
     if loaded.is_empty() && !name.is_empty() {
-        let error = services.repository.resolve(name, "").err();
+        let error = services.repository.look_up(name, "").err();
         return Err(error.map_or_else(|| unknown_model(name), |error| unavailable(name, &error)));
     }
     Ok(loaded)
@@ -73,13 +73,20 @@ pub(in crate::frontend) fn versions(
 
 fn unavailable(name: &str, error: &ResolveError) -> Status {
     match error {
-        ResolveError::UnknownModel { .. } | ResolveError::NoAvailableVersion { .. } => unknown_model(name),
+        ResolveError::UnknownModel { .. }
+        | ResolveError::NoAvailableVersion { .. }
+        | ResolveError::NotLoaded { .. } => unknown_model(name),
         ResolveError::UnknownVersion { version, .. } | ResolveError::UnreadyVersion { version, .. } => {
             Status::invalid_argument(format!(
                 "requested model version is not available for model '{name}', got version {version}"
             ))
         }
-        ResolveError::Loading { .. } | ResolveError::BadVersion { .. } => unresolved(error).into(),
+        ResolveError::Loading { .. }
+        | ResolveError::BadVersion { .. }
+        | ResolveError::NotLoadable { .. }
+        | ResolveError::NoMemory { .. }
+        | ResolveError::NotInTime { .. }
+        | ResolveError::TooManyWaiting { .. } => unresolved(error).into(),
     }
 }
 

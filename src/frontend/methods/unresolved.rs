@@ -11,7 +11,13 @@ pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
         ResolveError::UnknownModel { .. }
         | ResolveError::NoAvailableVersion { .. }
         | ResolveError::UnknownVersion { .. } => Kind::NotFound,
-        ResolveError::Loading { .. } | ResolveError::UnreadyVersion { .. } => Kind::Unavailable,
+        ResolveError::Loading { .. }
+        | ResolveError::UnreadyVersion { .. }
+        | ResolveError::NotLoaded { .. }
+        | ResolveError::NotLoadable { .. }
+        | ResolveError::NotInTime { .. }
+        | ResolveError::TooManyWaiting { .. } => Kind::Unavailable,
+        ResolveError::NoMemory { .. } => Kind::ResourceExhausted,
         ResolveError::BadVersion { .. } => Kind::InvalidArgument,
     };
     RequestError::new(kind, error.to_string())
@@ -25,6 +31,7 @@ pub(super) fn uncontrolled(error: &ControlError) -> RequestError {
         | ControlError::ShuttingDown
         | ControlError::TooManyPending { .. }
         | ControlError::Stopped { .. } => Kind::Unavailable,
+        ControlError::NoMemory { .. } => Kind::ResourceExhausted,
         ControlError::UnknownModel { .. }
         | ControlError::BadConfig { .. }
         | ControlError::FilesWithoutConfig { .. }

@@ -41,8 +41,8 @@ const ELSEWHERE: [(&str, &str); 18] = [
 pub fn is_ours(key: &str) -> bool {
     match key.split_once('.') {
         _ if key.starts_with("stages") || key.starts_with("exits") || key.starts_with(STRUCTURED) => true,
-        Some((section, _)) => section != "engine" && OWN_KEYS.contains(&section),
-        None => ["engine", "cells", "unfold"].contains(&key),
+        Some((section, _)) => !["engine", "pin"].contains(&section) && OWN_KEYS.contains(&section),
+        None => ["engine", "pin", "cells", "unfold"].contains(&key),
     }
 }
 
@@ -294,6 +294,7 @@ pub(super) mod tests {
             ("owner", "me"),
             ("pad.x", "tokens=0"),
             ("paternoster", r#"{"stages":["auto","08"],"unfold":[{"stage":{"cell":"c"}}]}"#),
+            ("pin", "true"),
         ];
         let settings = folded(&parameters).expect("each is sound");
         assert_eq!(settings.config.parameters.keys().collect::<Vec<_>>(), ["owner"], "the others are ours");

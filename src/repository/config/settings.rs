@@ -103,6 +103,8 @@ pub struct OwnSettings {
     pub axes: BTreeMap<String, Parsed<Axes>>,
     /// The engine that runs the model on the CPU.
     pub engine: Option<Parsed<OnnxEngine>>,
+    /// Whether the model stays loaded where requests load models.
+    pub pin: Option<bool>,
     /// How the model runs on its devices.
     pub instance: OwnInstance,
     /// How requests share batches.

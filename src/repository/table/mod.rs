@@ -1,4 +1,7 @@
-//! The states of all models and versions, and their transitions. Pure: no disk, no threads.
+//! The states of all models and versions, and their transitions. Pure: no disk, no threads. `residents` has what loaded
+//! models take, and which of them may leave.
+
+mod residents;
 
 use std::{
     borrow::Cow,
@@ -6,9 +9,10 @@ use std::{
     sync::Arc,
 };
 
+pub(super) use self::residents::{Footprint, Measured};
 use super::{
     ModelVersion,
-    serving::{Served, Serving},
+    serving::{Served, Serving, Usage},
 };
 use crate::pipeline::WeakServable;
 
@@ -18,6 +22,9 @@ const MAX_UNLOADED_VERSIONS: usize = 1000;
 /// Number of models above which those with nothing loaded or failed are forgotten.
 const MAX_MODELS: usize = 10_000;
 
+/// State of a version, or of a whole model, that a request loads.
+const ON_DEMAND: &str = "ON_DEMAND";
+
 /// One row of the repository index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
@@ -25,7 +32,7 @@ pub struct IndexEntry {
     pub name: String,
     /// The version; empty for a model without any version tried.
     pub version: String,
-    /// `READY`, `UNAVAILABLE`, `LOADING` or `UNLOADING`; empty for a model that was never loaded.
+    /// `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING` or `ON_DEMAND`; empty for a model that was never loaded.
     pub state: &'static str,
     /// Why it is unavailable, or why its last reload failed; empty otherwise.
     pub reason: String,
@@ -51,6 +58,13 @@ struct Model {
     versions: BTreeMap<i64, State>,
     /// Why none of its versions could be tried.
     fault: Option<String>,
+    /// Whether a request loads it.
+    is_on_demand: bool,
+    usage: Arc<Usage>,
+    /// What its ready versions take, where that is counted.
+    footprint: Option<Footprint>,
+    /// What it took when it was measured last, by the estimate that it had then: other files have another.
+    measured: Option<Measured>,
 }
 
 #[derive(Debug)]
@@ -209,7 +223,7 @@ impl Table {
     pub(super) fn unload(&mut self, name: &str) -> Retired {
         let mut retired = Retired::new();
         if let Some(model) = self.models.get_mut(name) {
-            (model.wanted, model.expected, model.fault) = (false, false, None);
+            (model.wanted, model.expected, model.fault, model.footprint) = (false, false, None, None);
             for state in model.versions.values_mut() {
                 state.retire(&mut retired);
             }
@@ -244,6 +258,25 @@ impl Table {
         !self.closed && self.models.get(name).is_some_and(Model::is_loading)
     }
 
+    /// Returns whether a version of this model serves.
+    pub(super) fn serves(&self, name: &str) -> bool {
+        self.models.get(name).is_some_and(Model::serves)
+    }
+
+    /// Lets requests load these models from now on.
+    pub(super) fn offer<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
+        for name in names {
+            self.models.entry(name.to_owned()).or_default().is_on_demand = true;
+        }
+    }
+
+    /// Forgets that requests load a model, because it has no directory any more.
+    pub(super) fn withdraw(&mut self, name: &str) {
+        if let Some(model) = self.models.get_mut(name) {
+            model.is_on_demand = false;
+        }
+    }
+
     /// Returns whether startup is over and the table is not closed.
     pub(super) fn is_open(&self) -> bool {
         !self.starting && !self.closed
@@ -257,7 +290,8 @@ impl Table {
     pub(super) fn serving(&self) -> Serving {
         let models = self.models.iter().map(|(name, model)| {
             let is_loading = self.starting && model.is_loading();
-            let mut served = Served { is_loading, ..Served::default() };
+            let (is_on_demand, usage) = (model.is_on_demand, Arc::clone(&model.usage));
+            let mut served = Served { is_loading, is_on_demand, usage, ..Served::default() };
             for (number, state) in &model.versions {
                 match state {
                     State::Ready { version, .. } => served.ready.push(version.clone()),
@@ -298,14 +332,17 @@ impl Table {
             } else if model.expected {
                 entries.push(entry(String::new(), "LOADING", ""));
             } else if model.versions.is_empty() {
-                entries.push(entry(String::new(), "", ""));
+                entries.push(entry(String::new(), if model.is_on_demand { ON_DEMAND } else { "" }, ""));
             }
             let shown = model.versions.iter().filter(|(_, state)| match state {
                 State::Unloaded { gone, .. } => !state.is_idle() || !gone && model.fault.is_none(),
                 _ => true,
             });
             for (version, state) in shown {
-                let (state, reason) = state.describe();
+                let (state, reason) = match state.describe() {
+                    _ if model.is_on_demand && state.is_idle() => (ON_DEMAND, Cow::default()),
+                    described => described,
+                };
                 entries.push(entry(version.to_string(), state, &reason));
             }
         }
@@ -336,7 +373,7 @@ impl Model {
     /// Returns whether readiness does not depend on it, and nothing of it is loaded or may soon be.
     fn is_dispensable(&self) -> bool {
         let is_over = |state: &State| matches!(state, State::Failed { .. }) || state.is_idle();
-        !self.wanted && !self.expected && self.versions.values().all(is_over)
+        !self.wanted && !self.expected && !self.is_on_demand && self.versions.values().all(is_over)
     }
 
     /// Limits the number of unloaded versions that are remembered.

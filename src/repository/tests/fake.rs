@@ -24,7 +24,7 @@ use crate::{
     observe::LatencyMetrics,
     onnx::{Port, PortDim, Signature},
     repository::{
-        ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository,
+        ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository, ResidencyOptions,
         changes::ChangeDetector, config::complete, polling,
     },
 };
@@ -222,6 +222,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         sent_model_bytes: Budget::of(SENT_MODEL_BYTES),
         request_bytes: Budget::of(usize::MAX),
         response_cache: None,
+        residency: ResidencyOptions::default(),
     }
 }
 

@@ -4,6 +4,7 @@ mod background;
 mod control;
 mod fake;
 mod modes;
+mod on_demand;
 mod preparing;
 mod scans;
 mod startup;

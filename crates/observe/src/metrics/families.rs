@@ -23,11 +23,11 @@ pub(super) struct Family {
     pub kind: MetricType,
 }
 
-const fn counter(name: &'static str, help: &'static str) -> Family {
+pub(super) const fn counter(name: &'static str, help: &'static str) -> Family {
     Family { name, help, kind: MetricType::COUNTER }
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> Family {
+pub(super) const fn gauge(name: &'static str, help: &'static str) -> Family {
     Family { name, help, kind: MetricType::GAUGE }
 }
 

@@ -6,6 +6,7 @@
 
 mod families;
 mod machine;
+mod residency;
 mod samples;
 
 pub use families::FIRST_RESPONSE_HISTOGRAM;
@@ -30,10 +31,12 @@ use self::{
         TOKENS, seconds,
     },
     machine::MachineCollector,
+    residency::ResidencyCollector,
     samples::{distribution, family_of, label, labels, number, quantiles, single},
 };
 use super::{
-    ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading, histogram::Histogram, trace::TraceStats,
+    ModelStats, PoolStats, RepositoryStats, ResidencyReading, StageReading, VersionReading, histogram::Histogram,
+    trace::TraceStats,
 };
 use crate::budget::Budgets;
 
@@ -72,11 +75,16 @@ impl Metrics {
         Ok(Self { registry })
     }
 
-    /// Adds the counters of a model repository.
+    /// Adds the counters of a model repository, and what `residency` returns at each scrape.
     ///
     /// # Errors
     /// If they have been added already.
-    pub fn with_repository(self, stats: Arc<RepositoryStats>) -> Result<Self, prometheus::Error> {
+    pub fn with_repository(
+        self,
+        stats: Arc<RepositoryStats>,
+        residency: impl Fn() -> ResidencyReading + Send + Sync + 'static,
+    ) -> Result<Self, prometheus::Error> {
+        self.registry.register(Box::new(ResidencyCollector::new(Arc::clone(&stats), Box::new(residency))?))?;
         let Family { name, help, .. } = FAILED_SCANS;
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())?;
         self.registry.register(Box::new(RepositoryCollector { stats, desc }))?;

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 
 use super::{
     super::{
-        CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, RequestTimings, TokenCounts,
-        VersionLatencies,
+        CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, ModelMemory, RequestTimings,
+        TokenCounts, VersionLatencies,
     },
     *,
 };
@@ -269,8 +269,45 @@ fn without_a_model_the_machine_and_the_pool_still_report() {
 fn failed_scans_of_the_repository_are_counted() {
     let stats = Arc::new(RepositoryStats::default());
     stats.failed_scans.fetch_add(2, Ordering::Relaxed);
-    let metrics = metrics_of(Vec::new()).with_repository(stats).expect("names are unique");
-    assert_has(&metrics.render().expect("renders"), "paternoster_repository_failed_scans_total 2");
+    let metrics = metrics_of(Vec::new()).with_repository(stats, ResidencyReading::default).expect("names are unique");
+    let text = metrics.render().expect("renders");
+    assert_has(&text, "paternoster_repository_failed_scans_total 2");
+    assert_eq!(families(&text, "paternoster_on_demand"), Vec::<String>::new(), "requests load nothing");
+    assert_eq!(families(&text, "paternoster_model"), Vec::<String>::new(), "there is no budget");
+}
+
+#[test]
+fn loads_on_demand_and_the_memory_of_models_are_shown() {
+    let stats = Arc::new(RepositoryStats::default());
+    stats.residency.misses.fetch_add(3, Ordering::Relaxed);
+    stats.residency.unloaded_for_room.fetch_add(4, Ordering::Relaxed);
+    stats.residency.refused_time.fetch_add(5, Ordering::Relaxed);
+    let model = |name: &str, measured_bytes| ModelMemory { name: name.to_owned(), estimated_bytes: 6, measured_bytes };
+    let reading = ResidencyReading {
+        is_on_demand: true,
+        memory: Some((7, 8)),
+        waiting: 9,
+        hits: 10,
+        models: vec![model("a", None), model("b", Some(11))],
+    };
+    let metrics = metrics_of(Vec::new()).with_repository(stats, move || reading.clone()).expect("names are unique");
+    let text = metrics.render().expect("renders");
+    for line in [
+        "paternoster_on_demand_hits_total 10",
+        "paternoster_on_demand_misses_total 3",
+        "paternoster_on_demand_loads_total 0",
+        "paternoster_on_demand_waiting_requests 9",
+        "paternoster_on_demand_unloaded_total{reason=\"memory\"} 4",
+        "paternoster_on_demand_unloaded_total{reason=\"idle\"} 0",
+        "paternoster_on_demand_refused_total{reason=\"timeout\"} 5",
+        "paternoster_models_memory_bytes 7",
+        "paternoster_models_memory_bytes_limit 8",
+        "paternoster_model_memory_estimated_bytes{model=\"a\"} 6",
+        "paternoster_model_memory_measured_bytes{model=\"b\"} 11",
+    ] {
+        assert_has(&text, line);
+    }
+    assert!(!text.contains("measured_bytes{model=\"a\"}"), "it was not measured");
 }
 
 #[test]

@@ -14,7 +14,6 @@ use crate::{
         Services,
         grpc::framing::{Deadline, MessageReader, Writer, before},
         intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
-        methods::unresolved,
         trace::{Received, begin, responded},
     },
     observe::trace::{RequestTrace, TraceHead, Transport},
@@ -67,15 +66,11 @@ fn encode_reply(version: &ModelVersion, plan: &ReplyPlan, response: Response, wr
     writer.encode(&encode::encode(version.spec(), plan, response)?)
 }
 
-fn admit(services: &Services, request: pb::ModelInferRequest) -> Result<(Arc<ModelVersion>, Decoded), RequestError> {
-    let version =
-        services.repository.resolve(&request.model_name, &request.model_version).map_err(|error| unresolved(&error))?;
+fn admit(services: &Services, version: &ModelVersion, request: pb::ModelInferRequest) -> Result<Decoded, RequestError> {
     if version.spec().decoupled {
         return Err(decoupled(&version.spec().name));
     }
-    let decoded =
-        decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())?;
-    Ok((version, decoded))
+    decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())
 }
 
 fn decoupled(model: &str) -> RequestError {

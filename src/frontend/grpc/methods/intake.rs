@@ -17,9 +17,10 @@ use crate::{
             Admitted, LONGEST_HERE_BYTES, MOST_BUILT_HERE_BYTES, Message, ROOM_PATIENCE, UNCOUNTED_BYTES, Workers,
             no_room,
         },
+        methods::unresolved,
         span,
     },
-    repository::ModelVersion,
+    repository::{ModelVersion, ResolveError},
     wire::{
         Decoded, Kind, RequestError,
         decode::{
@@ -33,8 +34,17 @@ use crate::{
 /// Maximum number of steps for measuring a message on the I/O thread.
 const STEPS_HERE: usize = 16 << 10;
 
-/// Resolves the version of a request and checks the request against it.
-pub(super) type Admit = fn(&Services, pb::ModelInferRequest) -> Result<(Arc<ModelVersion>, Decoded), RequestError>;
+/// Checks a request against the version that serves it.
+pub(super) type Admit = fn(&Services, &ModelVersion, pb::ModelInferRequest) -> Result<Decoded, RequestError>;
+
+/// A request whose model is to be loaded for it. It is parsed again then: a parsed request takes more memory.
+struct Unloaded {
+    model: String,
+    version: String,
+    id: String,
+    message: Message,
+    place: Reservation,
+}
 
 /// An admitted request or the reason for its rejection. The outer error ends the call: nothing can be read after it.
 pub(super) type Outcome = Result<Result<Admitted, RequestError>, Status>;
@@ -44,11 +54,11 @@ pub(super) type Outcome = Result<Result<Admitted, RequestError>, Status>;
 pub(super) enum Intake {
     /// A small request, already decoded.
     Done(Outcome),
-    /// A large request, which the workers decode.
+    /// A large request, which the workers decode, or one whose model is being loaded.
     Apart(Apart),
 }
 
-/// Future of a large request.
+/// Future of such a request.
 pub(super) type Apart = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Takes in a message, and records in the span what the request asks for.
@@ -70,7 +80,13 @@ pub(super) fn take_in(
             Ok(Some(built))
                 if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) =>
             {
-                return Intake::Done(decode(services, message, place, admit, span));
+                return match decode(services, message, place, admit, span) {
+                    Ok(outcome) => Intake::Done(outcome),
+                    Err(unloaded) => {
+                        let (services, workers, span) = (Arc::clone(services), Arc::clone(workers), span.clone());
+                        Intake::Apart(Box::pin(decode_when_loaded(services, workers, unloaded, admit, span)))
+                    }
+                };
             }
             Ok(_) => {}
         }
@@ -97,7 +113,36 @@ async fn apart(
     if let Err(error) = message.held.grow_within(built, ROOM_PATIENCE).await {
         return Ok(Err(RequestError::new(Kind::ResourceExhausted, no_room(&error).message())));
     }
-    workers.run(bytes.max(built), move || decode(&services, message, place, admit, &span)).await?
+    let decoded = {
+        let (services, span) = (Arc::clone(&services), span.clone());
+        workers.run(bytes.max(built), move || decode(&services, message, place, admit, &span)).await?
+    };
+    match decoded {
+        Ok(outcome) => outcome,
+        Err(unloaded) => decode_when_loaded(services, workers, unloaded, admit, span).await,
+    }
+}
+
+/// Decodes a request once its model is loaded.
+async fn decode_when_loaded(
+    services: Arc<Services>,
+    workers: Arc<Workers>,
+    unloaded: Box<Unloaded>,
+    admit: Admit,
+    span: Span,
+) -> Outcome {
+    let Unloaded { model, version, id, message, place } = *unloaded;
+    let version = match services.repository.resolve_or_load(&model, &version).await {
+        Ok(version) => version,
+        Err(error) => return Ok(Err(unresolved(&error).with_id(id))),
+    };
+    let message_bytes = message.bytes.len();
+    let work = move || {
+        let Message { bytes, held } = message;
+        let request = decode::parse(bytes).map_err(|error| unparsable(&error))?;
+        Ok(admitted(&services, version, request, (place, held, message_bytes), admit, &span))
+    };
+    workers.run(message_bytes, work).await?
 }
 
 /// Converts the reason for not decoding a message: a rejected request, or bytes after which nothing can be read.
@@ -108,15 +153,47 @@ fn refuse(error: SizeError) -> Outcome {
     }
 }
 
-fn decode(services: &Services, message: Message, place: Reservation, admit: Admit, span: &Span) -> Outcome {
+/// Decodes a message.
+///
+/// # Errors
+/// Gives the message back if the model is to be loaded for it.
+fn decode(
+    services: &Services,
+    message: Message,
+    place: Reservation,
+    admit: Admit,
+    span: &Span,
+) -> Result<Outcome, Box<Unloaded>> {
     let Message { bytes, held } = message;
     let message_bytes = bytes.len();
-    let request = decode::parse(bytes).map_err(|error| unparsable(&error))?;
+    let kept = services.repository.is_on_demand().then(|| bytes.clone());
+    let request = match decode::parse(bytes) {
+        Ok(request) => request,
+        Err(error) => return Ok(Err(unparsable(&error))),
+    };
     span::asked(span, &request.model_name, &request.model_version, &request.id);
-    let admitted = admit(services, request).map(|(version, decoded)| {
-        let admitted = Admitted::new(version, decoded, place, held, message_bytes);
-        span::admitted(span, &admitted);
-        admitted
-    });
+    let version = services.repository.resolve(&request.model_name, &request.model_version);
+    match (version, kept) {
+        (Ok(version), _) => Ok(Ok(admitted(services, version, request, (place, held, message_bytes), admit, span))),
+        (Err(ResolveError::NotLoaded { .. }), Some(bytes)) => {
+            let (model, version, id) = (request.model_name, request.model_version, request.id);
+            Err(Box::new(Unloaded { model, version, id, message: Message { bytes, held }, place }))
+        }
+        (Err(error), _) => Ok(Ok(Err(unresolved(&error).with_id(request.id)))),
+    }
+}
+
+/// Checks a request against its version. `held` is the reservation of the message and of what decoding built.
+fn admitted(
+    services: &Services,
+    version: Arc<ModelVersion>,
+    request: pb::ModelInferRequest,
+    (place, held, message_bytes): (Reservation, Reservation, usize),
+    admit: Admit,
+    span: &Span,
+) -> Result<Admitted, RequestError> {
+    let decoded = admit(services, &version, request)?;
+    let admitted = Admitted::new(version, decoded, place, held, message_bytes);
+    span::admitted(span, &admitted);
     Ok(admitted)
 }

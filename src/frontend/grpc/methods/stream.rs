@@ -30,7 +30,6 @@ use crate::{
             framing::{Deadline, MessageReader, Writer, closing_status, expired},
         },
         intake::{Admitted, Held},
-        methods::unresolved,
         span,
         trace::{Received, begin},
         unsent::counted,
@@ -85,8 +84,8 @@ pub(in crate::frontend::grpc) struct InferStream {
     /// Whether the last response was of an ordinary model. The other kind is polled first then.
     ordinary_last: bool,
     in_flight_bytes: usize,
-    /// A large request that workers decode. No request is read after it until it is decoded, so that requests keep
-    /// their order.
+    /// A large request that workers decode, or one whose model is being loaded. No request is read after it until it is
+    /// decoded, so that requests keep their order.
     decoding: Option<(Apart, Read)>,
     /// The client's span that all requests belong to.
     parent: Option<Parent>,
@@ -344,13 +343,8 @@ impl Stream for InferStream {
 
 fn admit(
     services: &Services,
+    version: &ModelVersion,
     request: pb::ModelInferRequest,
-) -> Result<(Arc<ModelVersion>, decode::Decoded), RequestError> {
-    let version = match services.repository.resolve(&request.model_name, &request.model_version) {
-        Ok(version) => version,
-        Err(error) => return Err(unresolved(&error).with_id(request.id)),
-    };
-    let decoded =
-        decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())?;
-    Ok((version, decoded))
+) -> Result<decode::Decoded, RequestError> {
+    decode::decode_for(request, version.spec(), &services.shared_memory, version.servable().card_ports())
 }

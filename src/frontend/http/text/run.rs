@@ -19,7 +19,7 @@ use super::super::{
 use crate::{
     budget::Reservation,
     executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
-    frontend::{intake::MOST_BUILT_HERE_BYTES, methods::unresolved, span},
+    frontend::{intake::MOST_BUILT_HERE_BYTES, span},
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
     repository::ModelVersion,
@@ -175,8 +175,8 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     Ok(Received { request, parts, span, _place: place, bytes: message.held })
 }
 
-/// Returns the model of a request: that of its name, or the only one that can answer it.
-pub(super) fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Result<Arc<ModelVersion>, Fault> {
+/// Returns the model of a request: that of its name, or the only loaded one that can answer it.
+pub(super) async fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Result<Arc<ModelVersion>, Fault> {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         let mut able = api.services.repository.loaded();
         able.retain(|version| wanted.is_given_by(version.spec()));
@@ -191,8 +191,8 @@ pub(super) fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Result<A
             ))),
         };
     };
-    let version = api.services.repository.resolve(name, "");
-    let version = version.map_err(|error| Fault::Model(unresolved(&error).message().to_owned()))?;
+    let version = api.services.repository.resolve_or_load(name, "").await;
+    let version = version.map_err(|error| Problem::from(&error))?;
     if wanted.is_given_by(version.spec()) {
         return Ok(version);
     }

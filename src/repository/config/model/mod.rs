@@ -56,6 +56,9 @@ pub struct Model {
     pub decoupled: Option<bool>,
     /// Whether responses are kept and given again to equal requests, if the server has a cache (`--cache-config`).
     pub response_cache: Option<bool>,
+    /// Whether the model is loaded at the start and never unloaded to make room or because it is idle, where requests
+    /// load models (`--model-control-mode=on-demand`).
+    pub pin: Option<bool>,
     /// Where the model is cut: `auto`, a number of stages, or the tensors to cut at.
     pub stages: Option<Stages>,
     /// Exits: where rows leave before the last stage.

@@ -87,6 +87,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     config.max_batch_size = batch_size.unwrap_or(i32::from(matches!(model.cells, Some(Cells::Types(_)))));
     let mut own = OwnSettings {
         engine: model.engine,
+        pin: model.pin,
         stages: model.stages,
         exits: model.exits,
         cells: model.cells.map(Into::into).unwrap_or_default(),
@@ -111,7 +112,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     }
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, instance, \
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, pin, instance, \
                            batching, stages, exits, cells, unfold, pipeline or text";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }

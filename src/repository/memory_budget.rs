@@ -1,0 +1,167 @@
+//! The memory of models within their budget: what a load will take, room for it, and models that leave because they
+//! have no requests. [`super::residency`] decides who leaves.
+
+use std::{
+    sync::{Arc, Weak, atomic::AtomicU64},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    LoadAttempt,
+    control::Control,
+    on_demand::LoadFault,
+    prepare::Plan,
+    residency::{Holders, Resident, Room, room},
+    table::Retired,
+};
+use crate::{budget::Reservation, observe::ResidencyStats};
+
+/// Bytes of a version apart from its files: session, buffers, threads' shares.
+const VERSION_BYTES: usize = 1 << 20;
+
+/// Bytes of a pipeline apart from its files.
+const PIPELINE_BYTES: usize = 64 << 10;
+
+/// The memory of a version's weights by the size of its files: an engine of the CPU compiles a graph for one run and
+/// for several at once.
+const COPIES: usize = 2;
+
+/// Shortest and longest time between two looks at whether a model may leave.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// Most and least time between two looks for idle models.
+const IDLE_LOOKS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Estimates what the versions of a model take, from their files.
+pub(super) fn estimated_bytes(plan: &Plan) -> usize {
+    let each = if plan.is_pipeline() { PIPELINE_BYTES } else { VERSION_BYTES };
+    plan.files_bytes().saturating_mul(COPIES).saturating_add(each.saturating_mul(plan.versions.len()))
+}
+
+impl Control {
+    /// Returns the time that the repository has been open.
+    pub(super) fn now(&self) -> Duration {
+        self.opened_at.elapsed()
+    }
+
+    /// Reserves memory for a load. Where requests load models, unloads others for it, and waits for half of the time
+    /// that a load may take until enough of them may leave.
+    ///
+    /// Returns `None` if the memory of models is not limited.
+    ///
+    /// # Errors
+    /// Fails if there is no room, with what holds the memory, or if the load is stopped.
+    pub(super) async fn reserve(
+        self: &Arc<Self>,
+        bytes: usize,
+        attempt: &LoadAttempt,
+    ) -> Result<Option<Reservation>, LoadFault> {
+        let Some(memory) = &self.memory else { return Ok(None) };
+        let mut reservation = Reservation::none(memory);
+        let patience = self.options.residency.load_timeout / 2;
+        let (began, mut look) = (Instant::now(), FIRST_LOOK);
+        loop {
+            if reservation.try_grow(bytes) {
+                return Ok(Some(reservation));
+            }
+            let (residents, now) = (self.residents(), self.now());
+            let is_on_demand = self.options.mode.is_on_demand();
+            let next_look = match room(memory.capacity(), memory.used(), bytes, &residents, now) {
+                Room::Free => continue,
+                Room::Unload(names) if is_on_demand => {
+                    if self.unload_all(&names, &self.stats.residency.unloaded_for_room).await {
+                        continue;
+                    }
+                    // Each has a request again.
+                    Some(look)
+                }
+                Room::Wait { until } if is_on_demand => {
+                    Some(until.map_or(look, |until| until.saturating_sub(now).min(look)))
+                }
+                Room::Unload(_) | Room::Wait { .. } | Room::Never => None,
+            };
+            let Some(next_look) = next_look.filter(|_| began.elapsed() < patience) else {
+                memory.count_refusal();
+                let (used, capacity) = (memory.used(), memory.capacity());
+                let reason = format!(
+                    "no memory: it takes {bytes} bytes, but {used} of {capacity} are used (--memory-budget-bytes), {}",
+                    Holders { residents: &residents, now, is_on_demand }
+                );
+                return Err(LoadFault::of_memory(reason));
+            };
+            attempt.unless_stopped(sleep(next_look)).await?;
+            look = (look * 2).min(LONGEST_LOOK);
+        }
+    }
+
+    /// Unloads models while more than the budget is used, as after a load that took more than its estimate.
+    pub(super) async fn return_to_budget(self: &Arc<Self>) {
+        let Some(memory) = self.memory.as_ref().filter(|_| self.options.mode.is_on_demand()) else { return };
+        if memory.used() <= memory.capacity() {
+            return;
+        }
+        if let Room::Unload(names) = room(memory.capacity(), memory.used(), 0, &self.residents(), self.now()) {
+            self.unload_all(&names, &self.stats.residency.unloaded_for_room).await;
+        }
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        let pipelines = self.dependencies.by_model();
+        self.table.lock().residents(&pipelines)
+    }
+
+    /// Unloads models that may leave. Returns whether one did.
+    async fn unload_all(self: &Arc<Self>, names: &[String], counter: &AtomicU64) -> bool {
+        let mut has_left = false;
+        for name in names {
+            if self.let_leave(name).await {
+                ResidencyStats::count(counter);
+                has_left = true;
+            }
+        }
+        has_left
+    }
+
+    /// Unloads a model, unless a request arrived meanwhile or it is being loaded.
+    async fn let_leave(self: &Arc<Self>, name: &str) -> bool {
+        let gate = self.gates.of(name);
+        // Waiting for the turn could deadlock: its holder may itself be waiting for room.
+        let Ok(_turn) = gate.turn.try_lock() else { return false };
+        let mut leaving = None;
+        self.change(|table| {
+            // Under the table's lock: a pipeline that needs the model and is loaded from now on finds it unloaded.
+            let pipelines = self.dependencies.by_model();
+            leaving = table.resident(name, &pipelines);
+            let may_leave = |resident: &Resident| resident.hold.is_none() && resident.needed_by.is_empty();
+            if leaving.as_ref().is_some_and(may_leave) {
+                self.dependencies.remove(name);
+                table.unload(name)
+            } else {
+                leaving = None;
+                Retired::new()
+            }
+        })
+        .await;
+        let Some(Resident { bytes, last_used, .. }) = leaving else { return false };
+        self.places.touch(name).await;
+        let unused_ms = self.now().saturating_sub(last_used).as_millis() as u64;
+        tracing::info!(model = name, bytes, unused_ms, "model unloaded; the next request loads it again");
+        true
+    }
+}
+
+/// Unloads models without requests for `idle`, until the repository is dropped.
+pub(super) async fn unload_idle(control: Weak<Control>, idle: Duration) {
+    let (shortest, longest) = IDLE_LOOKS;
+    loop {
+        sleep((idle / 4).clamp(shortest, longest)).await;
+        let Some(control) = control.upgrade() else { return };
+        let now = control.now();
+        let idle = control.residents().into_iter().filter(|resident| resident.is_idle(idle, now));
+        let names: Vec<String> = idle.map(|resident| resident.name).collect();
+        control.unload_all(&names, &control.stats.residency.unloaded_idle).await;
+    }
+}

@@ -1,0 +1,120 @@
+//! What loaded models take, and why some of them may not leave.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use super::{Model, State, Table};
+use crate::{
+    observe::ModelMemory,
+    repository::residency::{Hold, Resident},
+};
+
+/// References to a ready version that the repository itself has: in the table, and in the snapshot that serves.
+const OWN_REFERENCES: usize = 2;
+
+/// What the ready versions of a model take, and what is known of their load.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::repository) struct Footprint {
+    pub(in crate::repository) bytes: usize,
+    pub(in crate::repository) loaded_at: Duration,
+    pub(in crate::repository) load_took: Duration,
+    /// Whether it stays loaded.
+    pub(in crate::repository) is_pinned: bool,
+    /// Whether a client sent its files.
+    pub(in crate::repository) is_sent: bool,
+}
+
+/// The memory of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::repository) struct Measured {
+    /// Bytes as estimated from its files.
+    pub(in crate::repository) estimated_bytes: usize,
+    /// Bytes as measured when it was loaded.
+    pub(in crate::repository) bytes: Option<usize>,
+}
+
+impl Table {
+    /// Records what a model that has just been loaded takes.
+    pub(in crate::repository) fn settle(&mut self, name: &str, footprint: Footprint, measured: Measured) {
+        if let Some(model) = self.models.get_mut(name).filter(|model| model.serves()) {
+            model.footprint = Some(footprint);
+            model.measured = Some(measured);
+        }
+    }
+
+    /// Returns the bytes that a model took when it was measured, if its files still have the estimate of then.
+    pub(in crate::repository) fn measured(&self, name: &str, estimated_bytes: usize) -> Option<usize> {
+        let measured = self.models.get(name)?.measured?;
+        measured.bytes.filter(|_| measured.estimated_bytes == estimated_bytes)
+    }
+
+    /// Returns the memory of each loaded model.
+    pub(in crate::repository) fn memory(&self) -> Vec<ModelMemory> {
+        let loaded = self.models.iter().filter(|(_, model)| model.footprint.is_some());
+        let memory = loaded.filter_map(|(name, model)| {
+            let Measured { estimated_bytes, bytes: measured_bytes } = model.measured?;
+            Some(ModelMemory { name: name.clone(), estimated_bytes, measured_bytes })
+        });
+        memory.collect()
+    }
+
+    /// Returns how many requests found their model loaded.
+    pub(in crate::repository) fn hits(&self) -> u64 {
+        self.models.values().map(|model| model.usage.hits()).sum()
+    }
+
+    /// Returns the loaded models whose memory is counted. `pipelines` has those that need each model.
+    pub(in crate::repository) fn residents(&self, pipelines: &HashMap<String, Vec<String>>) -> Vec<Resident> {
+        let residents = self.models.iter().filter_map(|(name, model)| model.resident(name, pipelines));
+        residents.collect()
+    }
+
+    /// As [`Self::residents`], for one model.
+    pub(in crate::repository) fn resident(
+        &self,
+        name: &str,
+        pipelines: &HashMap<String, Vec<String>>,
+    ) -> Option<Resident> {
+        self.models.get(name)?.resident(name, pipelines)
+    }
+}
+
+impl Model {
+    fn resident(&self, name: &str, pipelines: &HashMap<String, Vec<String>>) -> Option<Resident> {
+        let footprint = self.footprint?;
+        let Footprint { bytes, loaded_at, load_took, .. } = footprint;
+        Some(Resident {
+            name: name.to_owned(),
+            bytes,
+            loaded_at,
+            load_took,
+            last_used: self.usage.last().max(loaded_at),
+            hold: self.hold(footprint),
+            needed_by: pipelines.get(name).cloned().unwrap_or_default(),
+        })
+    }
+
+    /// Returns why it may not be unloaded without a client's request.
+    fn hold(&self, footprint: Footprint) -> Option<Hold> {
+        if footprint.is_pinned {
+            return Some(Hold::Pinned);
+        }
+        if footprint.is_sent {
+            return Some(Hold::Sent);
+        }
+        let mut open_sequences = 0;
+        for state in self.versions.values() {
+            match state {
+                State::Loading => return Some(Hold::Busy),
+                State::Ready { version, .. } => {
+                    // Requests hold the version, and the steps of pipelines what serves it.
+                    if Arc::strong_count(version) > OWN_REFERENCES || version.servable().is_shared() {
+                        return Some(Hold::Busy);
+                    }
+                    open_sequences += version.servable().open_sequences();
+                }
+                State::Failed { .. } | State::Unloaded { .. } => {}
+            }
+        }
+        (open_sequences > 0).then_some(Hold::Sequences(open_sequences))
+    }
+}

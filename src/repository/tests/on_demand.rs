@@ -1,0 +1,500 @@
+//! Models that requests load, and what makes room for them.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    task::JoinHandle,
+    time::{advance, pause, resume},
+};
+
+use super::fake::{Directory, FakeLoader, GARBAGE, explicit, index, load, options, start_with, states, until};
+use crate::{
+    observe::ResidencyReading,
+    repository::{
+        ControlError, ControlMode, ModelVersion, Options, Overrides, Repository, ResidencyOptions, ResolveError,
+        changes::ChangeDetector, on_demand::MAX_WAITING, polling,
+    },
+};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Bytes that hold one model of the fake loader, but not two.
+const ONE_MODEL: usize = (1 << 20) + 4096;
+/// The same of a pipeline.
+const ONE_PIPELINE: usize = 128 << 10;
+
+fn on_demand(startup: &[&str]) -> ControlMode {
+    ControlMode::OnDemand { startup: startup.iter().map(|&name| name.to_owned()).collect(), period: LONG }
+}
+
+async fn start(directory: &Directory, change: impl FnOnce(&mut Options)) -> (Arc<Repository>, Arc<FakeLoader>) {
+    start_with(directory, |options| {
+        options.mode = on_demand(&[]);
+        change(options);
+    })
+    .await
+}
+
+/// Starts with a budget for this many models, and loads that wait for at most two seconds.
+async fn start_within(directory: &Directory, models: usize) -> (Arc<Repository>, Arc<FakeLoader>) {
+    let residency = ResidencyOptions {
+        memory_budget: Some(models * ONE_MODEL),
+        load_timeout: Duration::from_secs(2),
+        ..ResidencyOptions::default()
+    };
+    start(directory, |options| options.residency = residency).await
+}
+
+async fn request(repository: &Repository, name: &str) -> Result<(), ResolveError> {
+    repository.resolve_or_load(name, "").await.map(drop)
+}
+
+fn waits(repository: &Arc<Repository>, name: &str) -> JoinHandle<Result<Arc<ModelVersion>, ResolveError>> {
+    let (repository, name) = (Arc::clone(repository), name.to_owned());
+    tokio::spawn(async move { repository.resolve_or_load(&name, "").await })
+}
+
+/// Waits until this many requests wait for models.
+async fn until_waiting(repository: &Repository, count: usize) {
+    while repository.residency().waiting != count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets a minute pass, after which every model has stayed long enough and every load may be tried again.
+async fn let_all_have_stayed() {
+    pause();
+    advance(Duration::from_secs(61)).await;
+    resume();
+}
+
+fn ready(repository: &Repository) -> Vec<String> {
+    repository.loaded().iter().map(|version| version.spec().name.clone()).collect()
+}
+
+fn row(name: &str, version: &str, state: &str, reason: &str) -> [String; 4] {
+    [name, version, state, reason].map(str::to_owned)
+}
+
+fn text(error: ResolveError) -> String {
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_request_loads_its_model_and_probes_do_not() {
+    let directory = Directory::new();
+    directory.model("a").model("b").write("c/1/model.onnx", GARBAGE);
+    let (repository, loader) = start(&directory, |_| {}).await;
+    assert!(repository.ready(), "nothing stays loaded");
+    let known = ["a", "b", "c"].map(|name| row(name, "", "ON_DEMAND", ""));
+    assert_eq!(index(&repository).await, known);
+    assert_eq!(repository.is_ready("a", ""), Ok(false));
+    assert_eq!(repository.look_up("a", "").unwrap_err(), ResolveError::NotLoaded { name: "a".to_owned() });
+    assert!(loader.requests.lock().is_empty(), "nothing of this loads a model");
+
+    let version = repository.resolve_or_load("a", "").await.unwrap();
+    assert_eq!(version.spec().version, 1);
+    assert_eq!(index(&repository).await[..2], [row("a", "1", "READY", ""), known[1].clone()]);
+    assert_eq!(repository.is_ready("a", ""), Ok(true));
+    let of_other_versions = repository.resolve_or_load("b", "7").await.unwrap_err();
+    assert_eq!(of_other_versions, ResolveError::UnknownVersion { name: "b".to_owned(), version: 7 });
+    assert_eq!(loader.loads_of("b"), [1]);
+    request(&repository, "a").await.unwrap();
+    let ResidencyReading { hits, .. } = repository.residency();
+    assert_eq!((hits, loader.loads_of("a").len()), (1, 1));
+    assert!(repository.ready());
+}
+
+#[tokio::test]
+async fn invented_names_are_not_found_and_never_looked_for_on_disk() {
+    let directory = Directory::new();
+    directory.model("a");
+    let (repository, loader) = start(&directory, |_| {}).await;
+    directory.model("new");
+    for name in ["new", "../a", "", "a/1"] {
+        let unknown = ResolveError::UnknownModel { name: name.to_owned() };
+        assert_eq!(request(&repository, name).await, Err(unknown));
+    }
+    let bad = repository.resolve_or_load("a", "x").await.unwrap_err();
+    assert_eq!(bad, ResolveError::BadVersion { given: "x".to_owned() });
+    assert!(loader.requests.lock().is_empty());
+    assert_eq!(index(&repository).await, [row("a", "", "ON_DEMAND", "")]);
+}
+
+#[tokio::test]
+async fn requests_for_one_model_share_one_load_and_one_that_leaves_does_not_end_it() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, |_| {}).await;
+    loader.hold("m");
+    let requests: Vec<_> = (0..20).map(|_| waits(&repository, "m")).collect();
+    until_waiting(&repository, 20).await;
+    until(&repository, |repository| states(repository)[0][2] == "LOADING").await;
+    assert_eq!(repository.is_ready("m", ""), Ok(false));
+    requests[..19].iter().for_each(JoinHandle::abort);
+    until_waiting(&repository, 1).await;
+    loader.release("m");
+    let last = requests.into_iter().next_back().expect("twenty");
+    assert_eq!(last.await.unwrap().unwrap().spec().name, "m");
+    assert_eq!(loader.loads_of("m"), [1]);
+    assert_eq!(repository.residency().waiting, 0);
+
+    loader.hold("m");
+    repository.unload("m", false).await.unwrap();
+    let only = waits(&repository, "m");
+    until_waiting(&repository, 1).await;
+    only.abort();
+    until_waiting(&repository, 0).await;
+    loader.release("m");
+    until(&repository, |repository| repository.is_ready("m", "") == Ok(true)).await;
+}
+
+#[tokio::test]
+async fn a_load_that_fails_gives_every_request_its_reason_and_the_next_load_waits_longer_each_time() {
+    let directory = Directory::new();
+    directory.write("m/1/model.onnx", GARBAGE);
+    let (repository, _) = start(&directory, |_| {}).await;
+    let stats = repository.stats();
+    let loads = || stats.residency.loads.load(std::sync::atomic::Ordering::Relaxed);
+    let requests: Vec<_> = (0..3).map(|_| waits(&repository, "m")).collect();
+    let mut faults = Vec::new();
+    for request in requests {
+        faults.push(request.await.unwrap().unwrap_err());
+    }
+    let seconds_to_retry = |fault: &ResolveError| match fault {
+        ResolveError::NotLoadable { retry, .. } => retry.as_secs_f64(),
+        other => panic!("{other}"),
+    };
+    for fault in &faults {
+        let text = fault.to_string();
+        assert!(text.starts_with("model 'm' could not be loaded: version 1") && text.contains("protobuf"), "{text}");
+        assert!((0.5..=1.0).contains(&seconds_to_retry(fault)), "{text}");
+    }
+    pause();
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        let failures = loads();
+        let fault = request(&repository, "m").await.unwrap_err();
+        assert_eq!(loads(), failures, "at once, without a load");
+        assert!(seconds_to_retry(&fault) <= f64::from(seconds), "{fault}");
+        advance(Duration::from_secs_f64(seconds_to_retry(&fault)) + Duration::from_millis(1)).await;
+        let fault = request(&repository, "m").await.unwrap_err();
+        assert_eq!(loads(), failures + 1);
+        let next = f64::from((seconds * 2).min(60));
+        assert!((next - 0.5..=next).contains(&seconds_to_retry(&fault)), "{seconds}: {fault}");
+    }
+    assert_eq!(index(&repository).await[0][2], "UNAVAILABLE");
+    assert!(repository.ready(), "readiness does not depend on it");
+    resume();
+}
+
+#[tokio::test]
+async fn a_change_of_the_directory_ends_the_wait_after_a_failure_and_reloads_what_is_loaded() {
+    let directory = Directory::new();
+    directory.write("m/1/model.onnx", GARBAGE).model("old").model("other");
+    let (repository, loader) = start(&directory, |_| {}).await;
+    let mut detector = ChangeDetector::default();
+    polling::first_poll(&repository.control, &mut detector).await;
+    request(&repository, "m").await.unwrap_err();
+    request(&repository, "old").await.unwrap();
+    directory.model("m").model("new").write("old/2/model.onnx", "good").write("other/2/model.onnx", "good");
+    for _ in 0..2 {
+        polling::poll_again(&repository.control, &mut detector).await;
+    }
+    request(&repository, "m").await.unwrap();
+    assert_eq!(repository.ready_versions("old"), [2], "it is loaded again");
+    assert!(loader.loads_of("other").is_empty(), "it is not loaded because it changed");
+    request(&repository, "new").await.unwrap();
+
+    fs::remove_dir_all(directory.path().join("old")).unwrap();
+    fs::remove_dir_all(directory.path().join("other")).unwrap();
+    for _ in 0..2 {
+        polling::poll_again(&repository.control, &mut detector).await;
+    }
+    for name in ["old", "other"] {
+        let gone = request(&repository, name).await.unwrap_err();
+        let is_gone = matches!(gone, ResolveError::NoAvailableVersion { .. } | ResolveError::UnknownModel { .. });
+        assert!(is_gone, "{gone}");
+    }
+}
+
+#[tokio::test]
+async fn a_load_that_hangs_is_ended_and_its_requests_do_not_wait_longer() {
+    let directory = Directory::new();
+    directory.model("m");
+    let limit = Duration::from_millis(50);
+    let residency = ResidencyOptions { load_timeout: limit, ..ResidencyOptions::default() };
+    let (repository, loader) = start(&directory, |options| options.residency = residency).await;
+    loader.hold("m");
+    let fault = request(&repository, "m").await.unwrap_err();
+    assert_eq!(fault, ResolveError::NotInTime { name: "m".to_owned(), limit });
+    assert_eq!(text(fault), "model 'm' was not loaded within 50ms (--load-timeout-secs)");
+    until(&repository, |repository| states(repository)[0][2] == "UNAVAILABLE").await;
+    let reason = "it has not loaded within 50ms (--load-timeout-secs)";
+    assert!(states(&repository)[0][3].contains(reason), "{:?}", states(&repository));
+    let fault = loop {
+        match request(&repository, "m").await.unwrap_err() {
+            ResolveError::NotInTime { .. } => {}
+            fault => break text(fault),
+        }
+    };
+    assert!(fault.contains(reason), "{fault}");
+}
+
+#[tokio::test]
+async fn no_more_requests_wait_than_may() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, |_| {}).await;
+    loader.hold("m");
+    let requests: Vec<_> = (0..MAX_WAITING).map(|_| waits(&repository, "m")).collect();
+    until_waiting(&repository, MAX_WAITING).await;
+    let refused = request(&repository, "m").await.unwrap_err();
+    assert_eq!(text(refused), "model 'm' is not loaded, and 1024 requests wait for models already, the limit");
+    loader.release("m");
+    for request in requests {
+        request.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_least_recently_used_model_leaves_for_another() {
+    let directory = Directory::new();
+    directory.model("a").model("b").model("c");
+    let (repository, loader) = start_within(&directory, 2).await;
+    for name in ["a", "b", "a"] {
+        request(&repository, name).await.unwrap();
+    }
+    let_all_have_stayed().await;
+    request(&repository, "c").await.unwrap();
+    assert_eq!(ready(&repository), ["a", "c"]);
+    let shown = index(&repository).await;
+    assert_eq!(shown[1], row("b", "1", "ON_DEMAND", ""));
+    let ResidencyReading { memory, models, .. } = repository.residency();
+    let estimates: usize = models.iter().map(|model| model.estimated_bytes).sum();
+    assert_eq!(memory, Some((estimates, 2 * ONE_MODEL)));
+    let_all_have_stayed().await;
+    request(&repository, "b").await.unwrap();
+    assert_eq!((ready(&repository), loader.loads_of("b").len()), (vec!["b".to_owned(), "c".to_owned()], 2));
+}
+
+#[tokio::test]
+async fn two_models_that_evict_each_other_are_both_served() {
+    let directory = Directory::new();
+    directory.model("a").model("b");
+    let (repository, _) = start_within(&directory, 1).await;
+    for _ in 0..5 {
+        for name in ["a", "b"] {
+            request(&repository, name).await.unwrap();
+            assert_eq!(ready(&repository), [name]);
+        }
+    }
+    assert_eq!(tokio::join!(request(&repository, "a"), request(&repository, "b")), (Ok(()), Ok(())), "at once");
+}
+
+#[tokio::test]
+async fn a_budget_below_one_model_is_refused_with_the_flag() {
+    let directory = Directory::new();
+    directory.model("m");
+    let residency = ResidencyOptions { memory_budget: Some(1000), ..ResidencyOptions::default() };
+    let (repository, loader) = start(&directory, |options| options.residency = residency).await;
+    let refused = request(&repository, "m").await.unwrap_err();
+    assert!(matches!(refused, ResolveError::NoMemory { .. }), "{refused:?}");
+    let refused = text(refused);
+    let expected = "model 'm' could not be loaded: no memory: it takes 1048584 bytes, but 0 of 1000 are used \
+                    (--memory-budget-bytes), ";
+    assert!(refused.starts_with(expected), "{refused}");
+    assert!(loader.requests.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_model_with_requests_stays_until_they_end() {
+    let directory = Directory::new();
+    directory.model("a").model("b");
+    let (repository, _) = start_within(&directory, 1).await;
+    let in_flight = repository.resolve_or_load("a", "").await.unwrap();
+    let waiting = waits(&repository, "b");
+    until_waiting(&repository, 1).await;
+    drop(in_flight);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(ready(&repository), ["b"], "it left once its request had ended");
+
+    let in_flight = repository.resolve_or_load("b", "").await.unwrap().servable().clone();
+    let refused = text(request(&repository, "a").await.unwrap_err());
+    assert!(refused.ends_with("held by 'b' (1048584 bytes, busy)"), "{refused}");
+    assert_eq!(repository.is_ready("b", ""), Ok(true));
+    drop(in_flight);
+}
+
+#[tokio::test]
+async fn pinned_models_are_loaded_at_the_start_and_never_leave() {
+    let directory = Directory::new();
+    directory.model("by_yaml").write("by_yaml/model.yaml", "pin: true");
+    directory.model("by_pbtxt");
+    directory.write("by_pbtxt/config.pbtxt", "parameters { key: \"pin\" value { string_value: \"true\" } }");
+    directory.model("by_flag").model("other").model("broken");
+    directory.write("broken/model.yaml", "pin: true").write("broken/1/model.onnx", GARBAGE);
+    let (repository, _) = start(&directory, |options| {
+        options.mode = on_demand(&["by_flag"]);
+        options.residency.memory_budget = Some(3 * ONE_MODEL);
+    })
+    .await;
+    let pinned = ["by_flag", "by_pbtxt", "by_yaml"];
+    assert_eq!(ready(&repository), pinned);
+    assert!(!repository.ready(), "one that should be loaded is not");
+    let refused = text(request(&repository, "other").await.unwrap_err());
+    assert!(refused.contains("'by_yaml' (") && refused.matches("pinned").count() == 3, "{refused}");
+    assert_eq!(ready(&repository), pinned);
+    repository.unload("by_flag", false).await.unwrap();
+    request(&repository, "other").await.unwrap();
+    repository.unload("broken", false).await.unwrap();
+    assert!(repository.ready());
+}
+
+/// A pipeline of models a and b, and another model.
+fn with_pipeline() -> Directory {
+    let directory = Directory::new();
+    let step = |model: &str, from: &str, to: &str| {
+        format!("- model: {{ name: {model}, inputs: {{ INPUT0: {from} }}, outputs: {{ OUTPUT0: {to} }} }}\n")
+    };
+    let tensor = "{ name: X, dtype: FP32, dims: [16] }";
+    let text = format!(
+        "max_batch_size: 4\ninputs: [{tensor}]\noutputs: [{}]\npipeline:\n{}{}",
+        tensor.replace('X', "Y"),
+        step("a", "X", "H"),
+        step("b", "H", "Y")
+    );
+    directory.model("a").model("b").model("other").write("p/model.yaml", &text);
+    directory
+}
+
+#[tokio::test]
+async fn a_pipeline_is_loaded_with_its_models_and_they_leave_together() {
+    let directory = with_pipeline();
+    let (repository, loader) = start_within(&directory, 3).await;
+    let in_flight = repository.resolve_or_load("p", "").await.unwrap();
+    assert_eq!(ready(&repository), ["a", "b", "p"]);
+    request(&repository, "a").await.unwrap();
+    assert_eq!(loader.loads_of("a"), [1], "the load of the pipeline");
+    drop(in_flight);
+
+    let residency = ResidencyOptions {
+        memory_budget: Some(2 * ONE_MODEL + ONE_PIPELINE),
+        load_timeout: Duration::from_secs(2),
+        ..ResidencyOptions::default()
+    };
+    let (repository, _) = start(&directory, |options| options.residency = residency).await;
+    let in_flight = repository.resolve_or_load("p", "").await.unwrap();
+    let refused = text(request(&repository, "other").await.unwrap_err());
+    assert!(refused.contains("needed by 'p'") && refused.contains("'p' (") && refused.contains("busy"), "{refused}");
+    assert_eq!(ready(&repository), ["a", "b", "p"]);
+    drop(in_flight);
+    let_all_have_stayed().await;
+    request(&repository, "other").await.unwrap();
+    assert_eq!(ready(&repository), ["b", "other"], "the pipeline leaves, and as many of its models as it takes");
+}
+
+#[tokio::test]
+async fn a_client_that_unloads_a_model_unloads_its_pipelines() {
+    let directory = with_pipeline();
+    let (repository, _) = start(&directory, |_| {}).await;
+    request(&repository, "p").await.unwrap();
+    repository.unload("b", false).await.unwrap();
+    assert_eq!(ready(&repository), ["a"]);
+    request(&repository, "p").await.unwrap();
+    assert_eq!(ready(&repository), ["a", "b", "p"]);
+    repository.unload("p", true).await.unwrap();
+    assert_eq!(ready(&repository), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn models_without_requests_are_unloaded_after_a_while() {
+    let directory = Directory::new();
+    directory.model("idle").model("used").model("pinned").write("pinned/model.yaml", "pin: true");
+    let residency = ResidencyOptions { idle_unload: Some(Duration::from_millis(20)), ..ResidencyOptions::default() };
+    let (repository, _) = start(&directory, |options| options.residency = residency).await;
+    let in_flight = repository.resolve_or_load("used", "").await.unwrap();
+    request(&repository, "idle").await.unwrap();
+    until(&repository, |repository| ready(repository) == ["pinned", "used"]).await;
+    drop(in_flight);
+    until(&repository, |repository| ready(repository) == ["pinned"]).await;
+    request(&repository, "idle").await.unwrap();
+}
+
+#[tokio::test]
+async fn clients_may_load_and_unload_and_what_they_sent_stays() {
+    let directory = Directory::new();
+    directory.model("a").model("b").model("c");
+    let (repository, loader) = start_within(&directory, 2).await;
+    load(&repository, "a").await.unwrap();
+    let sent = Overrides {
+        config_json: Some("{}".to_owned()),
+        files: [("1/model.onnx".to_owned(), Bytes::from_static(b"sent"))].into(),
+        held: None,
+    };
+    repository.load("b", sent).await.unwrap();
+    request(&repository, "c").await.unwrap();
+    assert_eq!(ready(&repository), ["b", "c"], "the server could not load it again as it was sent");
+    repository.unload("b", false).await.unwrap();
+    request(&repository, "b").await.unwrap();
+    assert_eq!(loader.loads_of("b").len(), 2, "as the directory has it");
+}
+
+#[tokio::test]
+async fn a_configuration_that_a_client_sent_outlives_an_eviction() {
+    let directory = Directory::new();
+    directory.model("a").model("b");
+    let (repository, _) = start_within(&directory, 1).await;
+    let config_json = Some("{\"max_batch_size\": 7}".to_owned());
+    repository.load("a", Overrides { config_json, ..Overrides::default() }).await.unwrap();
+    request(&repository, "b").await.unwrap();
+    let version = repository.resolve_or_load("a", "").await.unwrap();
+    assert_eq!(version.spec().max_batch_size, 7);
+}
+
+#[tokio::test]
+async fn a_repository_that_vanishes_leaves_what_is_loaded() {
+    let directory = Directory::new();
+    directory.model("models/a").model("models/b");
+    let [models, away] = ["models", "away"].map(|name| directory.path().join(name));
+    let (repository, _) = start(&directory, |options| options.repositories = vec![models.clone()]).await;
+    let mut detector = ChangeDetector::default();
+    polling::first_poll(&repository.control, &mut detector).await;
+    request(&repository, "a").await.unwrap();
+    fs::rename(&models, &away).unwrap();
+    for _ in 0..3 {
+        polling::poll_again(&repository.control, &mut detector).await;
+    }
+    request(&repository, "a").await.unwrap();
+    let fault = text(request(&repository, "b").await.unwrap_err());
+    assert!(fault.starts_with("model 'b' could not be loaded: cannot read"), "{fault}");
+    fs::rename(&away, &models).unwrap();
+    let_all_have_stayed().await;
+    request(&repository, "b").await.unwrap();
+}
+
+#[tokio::test]
+async fn in_other_modes_a_load_without_room_is_refused() {
+    let directory = Directory::new();
+    directory.model("a").model("b").model("c");
+    let (repository, _) = start_with(&directory, |options| {
+        options.mode = explicit();
+        options.residency.memory_budget = Some(2 * ONE_MODEL);
+    })
+    .await;
+    load(&repository, "a").await.unwrap();
+    load(&repository, "b").await.unwrap();
+    let refused = repository.load("c", Overrides::default()).await.unwrap_err();
+    assert!(matches!(refused, ControlError::NoMemory { .. }), "{refused:?}");
+    let refused = refused.to_string();
+    assert!(refused.ends_with("held by 'a' (1048584 bytes, loaded), 'b' (1048584 bytes, loaded)"), "{refused}");
+    assert_eq!(ready(&repository), ["a", "b"]);
+    repository.unload("a", false).await.unwrap();
+    load(&repository, "c").await.unwrap();
+
+    let all = Options { mode: ControlMode::None, ..options(&[&directory], explicit()) };
+    let residency = ResidencyOptions { memory_budget: Some(2 * ONE_MODEL), ..ResidencyOptions::default() };
+    let repository = Repository::start(Options { residency, ..all }, Arc::new(FakeLoader::default())).await.unwrap();
+    assert_eq!(repository.loaded().len(), 2, "the third has its reason in the index");
+    assert!(index(&repository).await.iter().any(|entry| entry[3].starts_with("no memory: ")));
+}
