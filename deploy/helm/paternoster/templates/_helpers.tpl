@@ -67,7 +67,7 @@ timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
 - --model-repository={{ .Values.modelRepository.mountPath }}
 {{- end }}
 - --model-control-mode={{ $server.modelControlMode }}
-{{- if eq $server.modelControlMode "poll" }}
+{{- if has $server.modelControlMode (list "poll" "on-demand") }}
 - --repository-poll-secs={{ $server.repositoryPollSecs | int64 }}
 {{- end }}
 {{- range $server.loadModels }}

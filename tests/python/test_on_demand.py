@@ -1,0 +1,207 @@
+"""Models that requests load (`--model-control-mode=on-demand`), in a real server: hundreds of models within a budget for
+a few, and what clients and operators see of it."""
+
+import bisect
+import itertools
+import queue
+import random
+import shutil
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tritonclient.grpc as triton
+from clients import ROW, eventually, metric, on_page, refused, scrape, tensor
+from onnx_bytes import scale
+from repository_on_disk import write_model
+from tritonclient.utils import InferenceServerException
+
+MODELS, ROOM, CLIENTS, REQUESTS = 300, 40, 16, 2400
+#: Bytes that one of these models is estimated to take, and a little more.
+ONE = (1 << 20) + 4096
+MODE = "--model-control-mode=on-demand"
+
+
+def name(number):
+    return f"scale{number:03}"
+
+
+def write_scales(folder, count):
+    """Writes models that multiply by their number plus 1."""
+    for number in range(count):
+        write_model(folder, name(number), scale(number + 1))
+    return folder
+
+
+def ask(client, number):
+    answer = client.infer(name(number), [tensor("INPUT0", ROW.reshape(1, 16))]).as_numpy("OUTPUT0")
+    assert np.array_equal(answer, ROW.reshape(1, 16) * (number + 1)), f"{name(number)} answered {answer}"
+
+
+def zipf(count, seed):
+    """Draws models whose popularity follows Zipf's law with exponent 1."""
+    sums = list(itertools.accumulate(1 / rank for rank in range(1, MODELS + 1)))
+    draw = random.Random(seed)
+    return [bisect.bisect(sums, draw.random() * sums[-1]) for _ in range(count)]
+
+
+def simulated_loads(trace):
+    """Returns how many loads the least recently used rule needs for these requests, one after the other."""
+    loaded, loads = OrderedDict(), 0
+    for model in trace:
+        if model in loaded:
+            loaded.move_to_end(model)
+            continue
+        loads += 1
+        loaded[model] = True
+        if len(loaded) > ROOM:
+            loaded.popitem(last=False)
+    return loads
+
+
+def states(client):
+    return {model.name: model.state for model in client.get_model_repository_index().models}
+
+
+def test_300_models_share_the_memory_of_40(start, tmp_path):
+    budget = ROOM * ONE
+    server = start(write_scales(tmp_path, MODELS), MODE, f"--memory-budget-bytes={budget}")
+    trace = zipf(REQUESTS, seed=46)
+    with triton.InferenceServerClient(server.grpc) as client:
+        assert set(states(client).values()) == {"ON_DEMAND"}
+
+    lock, remaining, order = threading.Lock(), iter(trace), []
+    used, over = [], threading.Event()
+
+    def watch():
+        while not over.is_set():
+            used.append(metric(server, "paternoster_models_memory_bytes"))
+
+    def send(_):
+        with triton.InferenceServerClient(server.grpc) as client:
+            while True:
+                with lock:
+                    model = next(remaining, None)
+                    if model is None:
+                        return
+                    order.append(model)
+                ask(client, model)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            # Raises what a client raises: an answer that was lost or wrong.
+            list(clients.map(send, range(CLIENTS)))
+    finally:
+        over.set()
+        watching.join()
+
+    page = scrape(server)
+    assert max(used) <= budget + ONE, f"{max(used)} of {budget} bytes were used"
+    assert max(used) > budget - ONE, "the budget was used up"
+    hits, misses = (on_page(page, f"paternoster_on_demand_{what}_total") for what in ("hits", "misses"))
+    assert hits + misses == len(order) == REQUESTS
+    for reason in ("failed", "memory", "timeout", "waiting"):
+        assert on_page(page, "paternoster_on_demand_refused_total", reason=reason) == 0, reason
+    loads = on_page(page, "paternoster_on_demand_loads_total")
+    rate, expected = 1 - loads / REQUESTS, 1 - simulated_loads(order) / REQUESTS
+    assert abs(rate - expected) < 0.05, f"{rate:.3f} of the requests began no load, expected {expected:.3f}"
+    unloaded = on_page(page, "paternoster_on_demand_unloaded_total", reason="memory")
+    assert loads - unloaded == sum(line.startswith("paternoster_model_memory_estimated_bytes{") for line in page.splitlines())
+    assert loads - unloaded <= ROOM
+
+
+def test_what_clients_see_before_and_after_the_first_request(start, tmp_path):
+    server = start(write_scales(tmp_path, 6), MODE)
+    with triton.InferenceServerClient(server.grpc) as client:
+        assert client.is_server_ready()
+        assert not client.is_model_ready(name(0)), "a probe does not load it"
+        with refused("INVALID_ARGUMENT", f"requested model '{name(0)}' is not available"):
+            client.get_inference_statistics(name(0))
+        assert states(client) == {name(number): "ON_DEMAND" for number in range(6)}
+        assert metric(server, "paternoster_on_demand_misses_total") == 0
+
+        assert client.get_model_metadata(name(0)).inputs[0].name == "INPUT0"
+        assert client.get_model_config(name(1)).config.max_batch_size > 0
+        ask(client, 2)
+        status, body = server.get(f"/v2/models/{name(3)}")
+        assert status == 200 and b"INPUT0" in body
+        status, body = server.get(f"/v2/models/{name(3)}/ready")
+        assert status == 200
+        status, body = server.get(f"/v2/models/{name(5)}/ready")
+        assert status == 400
+        answers = queue.Queue()
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer(name(4), [tensor("INPUT0", ROW.reshape(1, 16))])
+        assert np.array_equal(answers.get(timeout=60).as_numpy("OUTPUT0"), ROW.reshape(1, 16) * 5)
+        client.stop_stream()
+        assert states(client) == {name(number): "READY" if number < 5 else "ON_DEMAND" for number in range(6)}
+        with refused("NOT_FOUND", "'invented' is not found"):
+            client.infer("invented", [tensor("INPUT0", ROW.reshape(1, 16))])
+
+        client.unload_model(name(2))
+        assert states(client)[name(2)] == "ON_DEMAND"
+        client.load_model(name(2))
+        assert states(client)[name(2)] == "READY"
+    log = server.log.read_text()
+    assert f'model loaded on demand model="{name(0)}"' in log
+
+
+def test_a_model_that_cannot_be_loaded_says_why(start, tmp_path):
+    write_model(tmp_path, "broken", b"garbage")
+    (write_model(tmp_path, "large", scale(2)) / "weights.bin").write_bytes(bytes(4 * ONE))
+    write_scales(tmp_path, 1)
+    server = start(tmp_path, MODE, f"--memory-budget-bytes={2 * ONE}")
+    inputs = [tensor("INPUT0", ROW.reshape(1, 16))]
+    with triton.InferenceServerClient(server.grpc) as client:
+        for _ in range(3):
+            with refused("UNAVAILABLE", "model 'broken' could not be loaded: version 1", "it is tried again after"):
+                client.infer("broken", inputs)
+        with refused("RESOURCE_EXHAUSTED", "model 'large' could not be loaded: no memory", "--memory-budget-bytes"):
+            client.infer("large", inputs)
+        ask(client, 0)
+        assert client.is_server_ready()
+    assert metric(server, "paternoster_on_demand_refused_total", reason="memory") == 1
+    assert metric(server, "paternoster_on_demand_failed_loads_total") >= 2
+
+
+def test_a_model_with_an_open_sequence_stays(start, made_models, tmp_path):
+    made = made_models("tests", "--only", "total")
+    shutil.copytree(made / "total", tmp_path / "total")
+    write_scales(tmp_path, 1)
+    server = start(tmp_path, MODE, f"--memory-budget-bytes={3 * ONE // 2}", "--load-timeout-secs=2")
+
+    def add(client, value, **place):
+        answer = client.infer("total", [tensor("INPUT0", np.array([[value]], np.int64))], sequence_id=7, **place)
+        return int(answer.as_numpy("OUTPUT0").item())
+
+    with triton.InferenceServerClient(server.grpc) as client:
+        assert add(client, 3, sequence_start=True) == 3
+        with refused("RESOURCE_EXHAUSTED", "'total' (", "open sequences: 1"):
+            ask(client, 0)
+        assert add(client, 4) == 7, "its state is still there"
+        assert add(client, 5, sequence_end=True) == 12
+        eventually("its memory is free for another", lambda: answers(client))
+        assert states(client)["total"] == "ON_DEMAND"
+
+
+def answers(client):
+    """Asks the first model; returns whether it answered, rather than that there is no memory for it."""
+    try:
+        ask(client, 0)
+    except InferenceServerException as error:
+        assert "no memory" in error.message(), error
+        return False
+    return True
+
+
+def test_idle_models_are_unloaded_and_loaded_again(start, tmp_path):
+    write_scales(tmp_path, 1)
+    server = start(tmp_path, MODE, "--idle-unload-secs=1")
+    with triton.InferenceServerClient(server.grpc) as client:
+        ask(client, 0)
+        eventually("it is unloaded", lambda: states(client)[name(0)] == "ON_DEMAND")
+        ask(client, 0)
+    assert metric(server, "paternoster_on_demand_unloaded_total", reason="idle") >= 1
