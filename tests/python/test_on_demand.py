@@ -197,6 +197,20 @@ def answers(client):
     return True
 
 
+def test_what_a_separate_process_measured_counts_from_then_on(start, tmp_path):
+    server = start(write_scales(tmp_path, 2), MODE, "--isolate-model-load=all")
+    with triton.InferenceServerClient(server.grpc) as client:
+        for _ in range(2):
+            ask(client, 0)
+            page = scrape(server)
+            measured = on_page(page, "paternoster_model_memory_measured_bytes", model=name(0))
+            estimated = on_page(page, "paternoster_model_memory_estimated_bytes", model=name(0))
+            assert 0 < measured != estimated
+            assert on_page(page, "paternoster_models_memory_bytes") == measured
+            client.unload_model(name(0))
+            eventually("its memory is given back", lambda: metric(server, "paternoster_models_memory_bytes") == 0)
+
+
 def test_idle_models_are_unloaded_and_loaded_again(start, tmp_path):
     write_scales(tmp_path, 1)
     server = start(tmp_path, MODE, "--idle-unload-secs=1")
