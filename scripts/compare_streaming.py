@@ -60,7 +60,7 @@ def write(program, folder, quarter):
     called(program, *words, cells)
     called(program, *words, alone)
     config = alone / MODEL / "model.yaml"
-    config.write_text(config.read_text().replace("program: chunk.onnx", "program: chunk.onnx\n    batch_sizes: [1]"))
+    config.write_text(config.read_text().replace("program: chunk.onnx,", "program: chunk.onnx, batch_sizes: [1],"))
     (other / MODEL / "1").mkdir(parents=True)
     (other / MODEL / "1" / "model.onnx").write_bytes((cells / MODEL / "1" / "chunk.onnx").read_bytes())
     (other / MODEL / "config.pbtxt").write_text(oldest(QUARTER if quarter else HIDDEN))

@@ -319,14 +319,11 @@ outputs:
     dtype: FP32
     dims: [-1, 8, 500]
 cells:
-  chunk:
-    program: chunk.onnx
-    batch_axes: {
+  chunk: { program: chunk.onnx, batch_axes: {
       keys_0: 1, keys_0_next: 1, values_0: 1, values_0_next: 1, keys_1: 1, keys_1_next: 1, values_1: 1,
       values_1_next: 1, keys_2: 1, keys_2_next: 1, values_2: 1, values_2_next: 1, keys_3: 1, keys_3_next: 1,
       values_3: 1, values_3_next: 1, keys_4: 1, keys_4_next: 1, values_4: 1, values_4_next: 1, keys_5: 1,
-      keys_5_next: 1, values_5: 1, values_5_next: 1
-    }
+      keys_5_next: 1, values_5: 1, values_5_next: 1 } }
 unfold:
   - chain:
       cell: chunk

@@ -86,7 +86,7 @@ fn names_within_a_set_are_unique() {
 fn models_of_cells_have_a_file_for_each_and_name_them_all() {
     let of_cells = |recipe: &Recipe| matches!(recipe.program, Program::Cells(_));
     let recipes: Vec<Recipe> = Set::Examples.recipes().into_iter().filter(of_cells).collect();
-    assert_eq!(recipes.len(), 10);
+    assert_eq!(recipes.len(), 11);
     for recipe in recipes {
         let (name, text) = recipe.config.file(Width::FULL).expect("nothing completes it from a graph");
         assert_eq!(name, "model.yaml");
