@@ -185,7 +185,7 @@ fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u6
 pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     let request = &context.ledger[request_ix];
     let (level, board_by, deadline) = (request.level, request.board_by, request.deadline);
-    if let RequestState::Queued { sub_queue, timed_out: false } = request.state
+    if let RequestState::Queued { .. } = request.state
         && board_by <= context.now
         // The deadline wins a tie: an expired request must not be counted as rejected or delayed.
         && board_by < deadline
@@ -196,8 +196,7 @@ pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: 
         }
         context.version.totals.delayed += 1;
         context.ledger[request_ix].board_by = NEVER;
-        context.version.pending.delay(context.ledger, request_ix, sub_queue);
-        context.version.touched(context.ledger, sub_queue);
+        context.postpone(request_ix);
     }
     if deadline <= context.now {
         work.end(context, request_ix, End::Expired);

@@ -77,6 +77,11 @@ impl Request {
         objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns))
     }
 
+    /// Whether it waits behind the others of its level.
+    pub(super) fn is_behind(&self) -> bool {
+        matches!(self.state, RequestState::Queued { timed_out: true, .. })
+    }
+
     /// Extends a padded shape so that it holds this request's lengths.
     pub(super) fn lengthen(&self, class: &mut ShapeClass) {
         let lengths = &mut class.0;
@@ -92,7 +97,8 @@ impl Request {
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestState {
-    /// Waits in a sub-queue, behind the others of its level if its queue timeout has passed.
+    /// Waits in a sub-queue, behind the others of its level if its queue timeout has passed, or if the policy has
+    /// postponed it.
     Queued { sub_queue: SubQueueIx, timed_out: bool },
     /// Has boarded: its rows are in batches, or its nodes in cells.
     Aboard,

@@ -324,6 +324,13 @@ impl StepContext<'_> {
         self.version.pending.retire(sub_queue);
     }
 
+    /// Puts a fresh request behind the others of its level. Its queue timeout and deadline still count.
+    pub(super) fn postpone(&mut self, request_ix: RequestIx) {
+        let RequestState::Queued { sub_queue, timed_out: false } = self.ledger[request_ix].state else { return };
+        self.version.pending.delay(self.ledger, request_ix, sub_queue);
+        self.version.touched(self.ledger, sub_queue);
+    }
+
     /// Applies a change of sequences: timers, ended sequences, requests whose turn has come, and orphaned requests.
     pub(super) fn apply(&mut self, change: Change) {
         let (group, model) = (self.version.ix, self.version.model);

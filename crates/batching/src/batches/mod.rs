@@ -59,7 +59,11 @@ impl Batches {
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
         let max_rows = knobs.max_rows();
         Self {
-            policy: knobs.policy.start(BatchLimits { max_rows, mergeable: knobs.mergeable }),
+            policy: knobs.policy.start(BatchLimits {
+                max_rows,
+                mergeable: knobs.mergeable,
+                is_ordered: knobs.queueing.preserve_ordering,
+            }),
             table: BatchTable::new(pipeline.stages(), max_rows),
             pipeline,
             paused: BTreeMap::new(),
@@ -101,6 +105,10 @@ impl Batches {
                 // do.
                 Decision::Refuse(request_ix) => {
                     self.end(context, request_ix, End::Rejected(Rejection::Late));
+                    continue;
+                }
+                Decision::Postpone(request_ix) => {
+                    context.postpone(request_ix);
                     continue;
                 }
                 Decision::Wait(due) => return Answer::NotBefore(due),

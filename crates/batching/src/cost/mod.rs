@@ -210,6 +210,15 @@ impl Costs {
         sizes.map(|size| self.throughput(size, class)).try_fold(0.0_f64, |best, rate| Some(best.max(rate?)))
     }
 
+    /// Returns the smallest known size of at most `max_rows` rows whose throughput is at least this share of the best,
+    /// `None` if times are unknown. Beyond it, larger batches hardly save time.
+    pub(super) fn efficient_rows(&self, max_rows: u32, class: &ShapeClass, share: f64) -> Option<u32> {
+        let sizes = || self.known_rows(CellId(0)).into_iter().filter(|&size| size < max_rows).chain([max_rows]);
+        let rate = |size: u32| Some(f64::from(size) / self.run_ns(size, class)?);
+        let best = sizes().map(rate).try_fold(0.0_f64, |best, rate| Some(best.max(rate?)))?;
+        sizes().find(|&size| rate(size).is_some_and(|rate| rate >= share * best))
+    }
+
     /// Returns the line `T = a + c·B`, in nanoseconds, through the known batch sizes by least squares (adaptive
     /// batching, section III.A). With one known size the line passes through the origin; with none, returns `None`.
     pub(super) fn regression(&self, class: &ShapeClass) -> Option<(f64, f64)> {

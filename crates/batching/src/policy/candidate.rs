@@ -46,8 +46,25 @@ struct Gainers {
 impl<'a> CandidateBatch<'a> {
     /// Returns the candidates of a sub-queue, at most `room` rows where their lengths matter.
     pub(super) fn of(view: &View<'a>, sub_queue: SubQueueIx, entry: &'a SubQueue, room: u32) -> Self {
+        let first = if view.pending.by_length.as_ref().is_some_and(ByLength::follows_targets) {
+            view.pending.by_target(sub_queue).next()
+        } else {
+            entry.iter(view.ledger).next()
+        };
+        Self::with(view, sub_queue, entry, first, room)
+    }
+
+    /// Returns the candidates that board with a request of a sub-queue.
+    pub(super) fn with(
+        view: &View<'a>,
+        sub_queue: SubQueueIx,
+        entry: &'a SubQueue,
+        first: Option<RequestIx>,
+        room: u32,
+    ) -> Self {
         let by_length = view.pending.by_length.as_ref();
-        let gainers = by_length.and_then(|by_length| Gainers::choose(view, by_length, sub_queue, entry, room));
+        let gainers =
+            by_length.and_then(|by_length| Gainers::choose(view, by_length, sub_queue, (entry, first?), room));
         Self { entry, gainers }
     }
 
@@ -127,15 +144,10 @@ impl Gainers {
         view: &View<'_>,
         by_length: &ByLength,
         sub_queue: SubQueueIx,
-        entry: &SubQueue,
+        (entry, first): (&SubQueue, RequestIx),
         room: u32,
     ) -> Option<Self> {
-        let first = if by_length.follows_targets() {
-            view.pending.by_target(sub_queue).next()
-        } else {
-            entry.iter(view.ledger).next()
-        };
-        let first = &view.ledger[first?];
+        let first = &view.ledger[first];
         // Requests whose queue timeout has passed wait in the order of their timeouts, and here in that of arrival. The
         // batch must have room for the one that is first here.
         let first = &view.ledger[by_length.of(sub_queue, &first.lengths).next()?.4];
@@ -266,12 +278,14 @@ impl OfLengths {
 /// before the device is idle again. Run times of the model's latest runs stand for those to come.
 fn rows_behind(view: &View<'_>, rows: u32) -> f64 {
     let queued = view.pending.rows.saturating_sub(u64::from(rows)) as f64;
-    let Some(row_ns) = view.costs.lately_per_row() else { return queued };
-    let lanes = f64::from(view.lanes.max(1));
-    let rate = view.pending.rate.at(view.now);
-    let load = (rate * row_ns / lanes).min(MOST_LOAD);
-    let work_ns = (queued + f64::from(rows)) * row_ns / lanes;
-    queued + rate * work_ns / (1.0 - load)
+    let Some((row_ns, load)) = view.costs.lately_per_row().zip(load(view)) else { return queued };
+    let work_ns = (queued + f64::from(rows)) * row_ns / f64::from(view.lanes.max(1));
+    queued + view.pending.rate.at(view.now) * work_ns / (1.0 - load.min(MOST_LOAD))
+}
+
+/// Returns the share of the lanes' time that the arriving rows need, if they take as long as the latest ones.
+pub(super) fn load(view: &View<'_>) -> Option<f64> {
+    Some(view.pending.rate.at(view.now) * view.costs.lately_per_row()? / f64::from(view.lanes.max(1)))
 }
 
 /// Returns the shape that holds both.

@@ -35,6 +35,8 @@ pub(crate) enum Decision {
     Split { part: PartIx, before: SmallVec<[usize; 8]> },
     /// Reject a request that can no longer meet its target. Then the policy decides again.
     Refuse(RequestIx),
+    /// Put a request that can no longer meet its target behind the others of its level. Then the policy decides again.
+    Postpone(RequestIx),
     /// Launch nothing before this time unless something changes.
     Wait(Ns),
     /// Launch nothing.
@@ -192,6 +194,8 @@ pub(crate) struct BatchLimits {
     pub(crate) max_rows: u32,
     /// Whether requests may share a batch.
     pub(crate) mergeable: bool,
+    /// Whether replies leave in the order of arrival.
+    pub(crate) is_ordered: bool,
 }
 
 /// A policy's requirements on its version's queue and costs.

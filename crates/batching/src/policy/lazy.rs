@@ -82,12 +82,7 @@ impl FromSettings for LazyKnobs {
 
     fn read(settings: &LazySettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
         let default = Self::default();
-        let reject_late = settings.reject_late.unwrap_or(default.reject_late);
-        if reject_late && !model.has_objective {
-            let message = "late are requests that miss the objective, but there is none: give \
-                           'batching.latency_objective_ms', or remove this";
-            return Err(KnobRefusal::new("lazy.reject_late", message));
-        }
+        let reject_late = rejects_late("lazy.reject_late", settings.reject_late, model)?;
         Ok(Self {
             predictor: settings.predictor.unwrap_or(default.predictor),
             max_depth: settings.max_depth.map_or(default.max_depth, |depth| depth.0),
@@ -95,6 +90,17 @@ impl FromSettings for LazyKnobs {
             reject_late,
         })
     }
+}
+
+/// Reads the knob `key`: whether requests that can no longer meet the objective are rejected. Default: no.
+pub(super) fn rejects_late(key: &str, given: Option<bool>, model: ModelTraits) -> Result<bool, KnobRefusal> {
+    let rejects = given.unwrap_or(false);
+    if rejects && !model.has_objective {
+        let message = "late are requests that miss the objective, but there is none: give \
+                       'batching.latency_objective_ms', or remove this";
+        return Err(KnobRefusal::new(key, message));
+    }
+    Ok(rejects)
 }
 
 impl PolicyKnobs for LazyKnobs {
@@ -128,7 +134,7 @@ impl BatchPolicy for Lazy {
     }
 
     fn change(&mut self, view: &View<'_>) -> Option<Decision> {
-        self.hopeless(view).map(Decision::Refuse).or_else(|| self.push(view))
+        self.knobs.reject_late.then(|| late(view)).flatten().map(Decision::Refuse).or_else(|| self.push(view))
     }
 
     fn board(&mut self, view: &View<'_>) -> Decision {
@@ -139,18 +145,6 @@ impl BatchPolicy for Lazy {
 }
 
 impl Lazy {
-    /// Returns the request that would board next, if it can no longer meet its target and late requests are rejected.
-    fn hopeless(&self, view: &View<'_>) -> Option<RequestIx> {
-        if !self.knobs.reject_late {
-            return None;
-        }
-        let (sub_queue, _) = view.pending.in_order().next()?;
-        let first = view.pending.by_target(sub_queue).next()?;
-        let class = ShapeClass(view.ledger[first].lengths.clone());
-        let needs_ns = view.costs.whole(view.ledger[first].rows, &class, Quantile::Mean)?;
-        view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
-    }
-
     /// Selects the requests of a new batch: as many as keep every one of them in time, or all, if that makes fewer
     /// requests late than leaving the rest to the next batch. Keeping batches small for the sake of a few requests
     /// would in the end make all of them late.
@@ -258,8 +252,17 @@ impl Lazy {
     }
 }
 
+/// Returns the request that would board next, if it can no longer meet its target.
+pub(super) fn late(view: &View<'_>) -> Option<RequestIx> {
+    let (sub_queue, _) = view.pending.in_order().next()?;
+    let first = view.pending.by_target(sub_queue).next()?;
+    let class = ShapeClass(view.ledger[first].lengths.clone());
+    let needs_ns = view.costs.whole(view.ledger[first].rows, &class, Quantile::Mean)?;
+    view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
+}
+
 /// Returns how many of these requests together have at most `room` rows.
-fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
+pub(super) fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
     first_within(request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows), room)
 }
 

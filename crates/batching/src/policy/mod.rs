@@ -5,6 +5,7 @@
 mod adaptive;
 mod candidate;
 mod contract;
+mod deferred;
 mod diversity;
 pub(super) mod filling;
 mod forecast;
@@ -17,7 +18,7 @@ mod window;
 
 pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use self::serial::Serial;
-pub use self::{adaptive::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
+pub use self::{adaptive::*, deferred::*, diversity::*, lazy::*, monitor::AdaptiveKnobs, slack::Predictor, window::*};
 use super::CellularKnobs;
 
 /// The table of policies over batches. Calls a macro with a line for each: what it does, which the JSON schema says of
@@ -34,6 +35,8 @@ macro_rules! with_policies {
             lazy "lazy": Lazy(LazyKnobs),
             /// Batches are stretched, split, and grouped by length (DVABatch).
             diversity "diversity": Diversity(DiversityKnobs),
+            /// Batches start as late as the objective allows, on as few lanes as possible (Symphony).
+            deferred "deferred": Deferred(DeferredKnobs),
         }
     };
 }

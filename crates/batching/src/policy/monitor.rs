@@ -20,7 +20,7 @@ const PATIENCE: f64 = 1.5;
 const TOLERATED: f64 = 1.1;
 
 /// If no size sustains the rate, choose the smallest size whose throughput is at least this share of the best.
-const NEARLY_BEST: f64 = 0.95;
+pub(super) const NEARLY_BEST: f64 = 0.95;
 
 /// Parameters of BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
 #[derive(Clone, Debug, PartialEq)]

@@ -157,6 +157,12 @@ impl SlackPredictor<'_> {
         completion.is_some_and(|ns| slack_alone(time, now, ns) >= 0)
     }
 
+    /// Returns the time for which a new batch of this many rows is certain to run, by the quantile of pushes; `None` if
+    /// a stage's time is unknown.
+    pub(crate) fn new_batch_ns(&self, next: CellId, rows: u32) -> Option<Ns> {
+        self.run(&[], Some((next, rows)), self.quantile())
+    }
+
     /// Returns when the stack is done, with `pushed` (stage and rows) on top, if any. The top catches up with the entry
     /// below, merges with it at that entry's stage, and goes on with it. All rows complete together, since by then
     /// every entry has merged into the bottom one.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::ids::SubQueueIx;
 
-/// Rank of a sub-queue in its version: by the level of its first request, then whether that request's queue timeout has
-/// passed, then arrival order.
+/// Rank of a sub-queue in its version: by the level of its first request, then whether that request waits behind the
+/// others of its level, then arrival order.
 pub(crate) type Rank = (u64, bool, u64);
 
 /// Sub-queues that are not empty, by the rank of their first requests.

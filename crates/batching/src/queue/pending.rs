@@ -77,8 +77,8 @@ impl BatchKey {
 #[derive(Debug, Default)]
 pub(crate) struct Level {
     pub(crate) fresh: List<IN_QUEUE>,
-    /// Requests past their queue timeout under `DELAY`. They go behind the fresh requests of their level and before the
-    /// next level.
+    /// Requests past their queue timeout under `DELAY`, and those that the policy has postponed. They go behind the
+    /// fresh requests of their level and before the next level.
     pub(crate) timed_out: List<IN_QUEUE>,
 }
 
@@ -99,6 +99,11 @@ impl SubQueue {
     /// Returns its requests in boarding order.
     pub(crate) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
         self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.timed_out.iter(ledger)))
+    }
+
+    /// Returns those of its best level that wait behind the others.
+    pub(crate) fn behind<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
+        self.levels.iter().take(1).flat_map(|(_, level)| level.timed_out.iter(ledger))
     }
 
     pub(crate) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
@@ -333,7 +338,7 @@ impl Pending {
         }
     }
 
-    /// Moves a fresh request behind the others of its level (`DELAY`).
+    /// Moves a fresh request behind the others of its level (`DELAY`, or because the policy says so).
     pub(crate) fn delay(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
         let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
         level.fresh.remove(ledger, request_ix);

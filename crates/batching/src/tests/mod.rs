@@ -15,6 +15,7 @@ mod chunks;
 mod cost;
 mod deadlocks;
 mod decoders;
+mod deferred;
 mod diversity;
 mod driver;
 mod endings;

@@ -9,9 +9,9 @@ use super::{
     pool::arrival,
 };
 use crate::{
-    Action, AdaptiveKnobs, Arrival, CellId, Counters, DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs,
-    LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor, ReqId,
-    RowOutcome, StageKnobs, Task, WindowKnobs,
+    Action, AdaptiveKnobs, Arrival, CellId, Counters, DeferredKnobs, DiversityKnobs, Event, InputDiversity, Knobs,
+    LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind,
+    Predictor, ReqId, RowOutcome, StageKnobs, Task, WindowKnobs,
 };
 
 const RUNS: u32 = 600;
@@ -61,11 +61,14 @@ fn policy() -> impl Strategy<Value = Policy> {
     let lazy = (predictor, any::<bool>()).prop_map(|(predictor, reject_late)| {
         Policy::Lazy(LazyKnobs { predictor, reject_late, ..LazyKnobs::default() })
     });
+    let deferred = (any::<bool>(), any::<bool>(), proptest::option::of(0..40u64))
+        .prop_map(|(eager, reject_late, margin_ns)| Policy::Deferred(DeferredKnobs { margin_ns, eager, reject_late }));
     prop_oneof![
         1 => Just(Policy::Serial),
         1 => (0..40u64).prop_map(|max_queue_delay_ns| Policy::Window(WindowKnobs { max_queue_delay_ns, ..Default::default() })),
         1 => any::<bool>().prop_map(|paper| Policy::Adaptive(AdaptiveKnobs { paper, average_ns: 50, max_queue_delay_ns: 60, ..Default::default() })),
         3 => lazy,
+        3 => deferred,
         6 => diversity,
         2 => proptest::sample::select(PolicyKind::over_batches().collect::<Vec<_>>()),
     ]

@@ -1,6 +1,9 @@
 use super::*;
 use crate::{
-    batching::{AdaptiveKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
+    batching::{
+        AdaptiveKnobs, DeferredKnobs, DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, PartOrder,
+        Predictor,
+    },
     repository::config::{complete, pbtxt, stages, yaml},
 };
 
@@ -57,6 +60,19 @@ fn padded_axes_make_no_difference_to_auto_and_window() {
     assert_eq!(named("auto", &[PAD, ("batching.bucket_width", "8")]), Ok(Policy::Window(window.clone())));
     assert_eq!(policy("dynamic_batching { }", &[PAD]), Ok(Policy::Window(window)));
     assert_eq!(policy("", &[PAD]), Ok(Policy::Serial), "Triton's meaning stays");
+}
+
+#[test]
+fn each_knob_of_deferred_is_read_in_its_unit() {
+    let margin = ("batching.deferred.margin_ms", "0.5");
+    let knobs = [margin, ("batching.deferred.eager", "true"), ("batching.latency_objective_ms", "5")];
+    let late = ("batching.deferred.reject_late", "true");
+    let read = named("deferred", &[&knobs[..], &[late]].concat());
+    let expected = DeferredKnobs { margin_ns: Some(500_000), eager: true, reject_late: true };
+    assert_eq!(read, Ok(Policy::Deferred(expected)));
+    assert_eq!(named("deferred", &[]), Ok(Policy::Deferred(DeferredKnobs::default())), "deadlines may be given");
+    let refusal = refusal("deferred", &[late]);
+    assert!(refusal.ends_with("give 'batching.latency_objective_ms', or remove this"), "{refusal}");
 }
 
 #[test]
@@ -135,7 +151,7 @@ fn a_model_of_cells_is_cellular() {
     let found = refusal("lazy", &[&CELL[..], &[("batching.cellular.mode", "paper")]].concat());
     let expected = "algorithm 1 of BatchMaker knows no slack: remove this, or choose the policy 'cellular'";
     assert!(found.contains("batching.cellular.mode") && found.ends_with(expected), "{found}");
-    for other in ["serial", "window", "adaptive", "diversity"] {
+    for other in ["serial", "window", "adaptive", "diversity", "deferred"] {
         let expected = format!("the policy '{other}' does not go with cells: expected auto, cellular or lazy");
         assert!(refusal(other, &CELL).ends_with(&expected), "{other}");
     }

@@ -1,0 +1,268 @@
+//! The policy `deferred` (deferred batch scheduling, as in Symphony, in one server): a batch starts once it is
+//! efficient, or as late as its requests' targets allow, and a lane stays idle as long as another is enough. Where not
+//! every request can be in time, those that cannot wait behind those that can.
+
+use std::ops::Range;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View,
+    candidate::{CandidateBatch, load},
+    lazy::{all_within, late, rejects_late},
+    monitor::NEARLY_BEST,
+    slack::{Predictor, SlackPredictor},
+};
+use crate::{
+    Ns, ShapeClass,
+    ids::{RequestIx, SubQueueIx},
+    knob::{FromSettings, KnobRefusal, Milliseconds, ModelTraits},
+    ledger::NEVER,
+    queue::SubQueue,
+};
+
+/// The margin, as a part of the time from a request's arrival to its target.
+const MARGIN: Ns = 10;
+
+/// Share of the lanes' time that requests may need for batches to wait.
+const MOST_LOAD: f64 = 0.5;
+
+/// A late request waits behind others until it has waited this many times longer than its target allowed.
+const PATIENCE: Ns = 8;
+
+/// The largest batch is the smallest whose throughput is at least this share of the best; a larger one would only make
+/// others wait.
+const BEST: f64 = 0.99;
+
+/// Knobs of `deferred`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeferredSettings {
+    /// Time between the predicted end of a batch and the earliest target of its requests, in milliseconds. Default: a
+    /// tenth of the time from a request's arrival to its target.
+    pub margin_ms: Option<Milliseconds>,
+    /// Whether batches start as soon as a lane is idle, so that nothing is deferred but late requests. Default:
+    /// `false`.
+    pub eager: Option<bool>,
+    /// Whether late requests are rejected.
+    pub reject_late: Option<bool>,
+}
+
+/// Parameters of deferred batch scheduling.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeferredKnobs {
+    /// Time between the predicted end of a batch and the earliest target of its requests. `None`: a tenth of the time
+    /// from a request's arrival to its target.
+    pub margin_ns: Option<Ns>,
+    /// Start batches as soon as a lane is idle; only late requests wait.
+    pub eager: bool,
+    /// Reject requests that can no longer meet the objective instead of serving them late.
+    pub reject_late: bool,
+}
+
+impl FromSettings for DeferredKnobs {
+    type Settings = DeferredSettings;
+
+    fn read(settings: &DeferredSettings, model: ModelTraits) -> Result<Self, KnobRefusal> {
+        Ok(Self {
+            margin_ns: settings.margin_ms.map(Milliseconds::ns),
+            eager: settings.eager.unwrap_or(false),
+            reject_late: rejects_late("deferred.reject_late", settings.reject_late, model)?,
+        })
+    }
+}
+
+impl PolicyKnobs for DeferredKnobs {
+    fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
+        Box::new(Deferred { knobs: self.clone(), is_ordered: limits.is_ordered, served_late: false })
+    }
+
+    fn requirements(&self) -> Requirements {
+        Requirements { targets: true, ..Requirements::default() }
+    }
+}
+
+/// The policy with its state for one version.
+#[derive(Debug)]
+struct Deferred {
+    knobs: DeferredKnobs,
+    /// Whether replies leave in the order of arrival, so that a late request would delay all behind it.
+    is_ordered: bool,
+    /// Whether the latest batch was of late requests although others waited.
+    served_late: bool,
+}
+
+impl BatchPolicy for Deferred {
+    fn change(&mut self, view: &View<'_>) -> Option<Decision> {
+        let late = late(view)?;
+        match self.knobs.reject_late {
+            true => Some(Decision::Refuse(late)),
+            false if self.is_ordered || view.ledger[late].is_behind() => None,
+            false => Some(Decision::Postpone(late)),
+        }
+    }
+
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let mut due = NEVER;
+        for (sub_queue, entry) in view.pending.in_order() {
+            let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
+            let class = candidates.class(view);
+            let mut fresh = candidates.by_target(view, sub_queue);
+            fresh.retain(|&request_ix| !view.ledger[request_ix].is_behind());
+            let late = Late::of(view, entry);
+            let serves_late = fresh.is_empty() || late.is_due && !self.served_late;
+            let request_ixs = if serves_late {
+                late.batch(view, sub_queue, entry)
+            } else {
+                let batch = Batch { view, class: &class };
+                let all = all_within(view, &fresh, view.max_rows);
+                let in_time = batch.best_in_time(&fresh[..all]).unwrap_or(0..all);
+                let start = self.latest_start(&batch, &fresh[..all], late.rows).filter(|&start| start > view.now);
+                let waits = self.may_wait(view) && in_time == (0..all) && !batch.is_complete(&fresh[..all]);
+                if let Some(start) = start.filter(|_| waits) {
+                    due = due.min(start);
+                    continue;
+                }
+                fresh[in_time].to_vec()
+            };
+            self.served_late = serves_late;
+            return Decision::New { sub_queue, selection: Selection::Named(request_ixs), accepts_newcomers: true };
+        }
+        if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
+    }
+}
+
+impl Deferred {
+    /// Whether batches may wait at all. Where requests need more than half of the lanes' time, those that arrive while
+    /// a late batch runs would find no other lane.
+    fn may_wait(&self, view: &View<'_>) -> bool {
+        !self.knobs.eager && load(view).is_none_or(|load| load <= MOST_LOAD)
+    }
+
+    /// Returns the latest time at which a batch of these requests may start so that all are in time, by a margin, even
+    /// with one more row (later, none could join) and behind what else waits in time. A request must also start before
+    /// its queue timeout. `None` without any target, or if times are unknown.
+    fn latest_start(&self, batch: &Batch<'_>, request_ixs: &[RequestIx], late_rows: u32) -> Option<Ns> {
+        let view = batch.view;
+        let before = |until: Ns, arrived: Ns| {
+            let margin_ns = self.knobs.margin_ns.unwrap_or(until.saturating_sub(arrived) / MARGIN);
+            until.saturating_sub(margin_ns)
+        };
+        let requests = || request_ixs.iter().map(|&ix| (view.target(ix), &view.ledger[ix]));
+        let targets = requests().filter_map(|(target, request)| Some(before(target?, request.arrived)));
+        let latest = targets.min()?.saturating_sub(batch.with_one_more_ns(request_ixs)?);
+        let others = view.pending.rows.saturating_sub(u64::from(batch.rows(request_ixs)) + u64::from(late_rows));
+        let others_ns = others as f64 * view.costs.lately_per_row()? / f64::from(view.lanes);
+        let timeouts = requests().filter(|(_, request)| request.board_by != NEVER);
+        let timeouts = timeouts.map(|(_, request)| before(request.board_by, request.arrived));
+        timeouts.chain([latest.saturating_sub(others_ns as Ns)]).min()
+    }
+}
+
+/// Batches of requests in the order of their targets, padded to one shape.
+struct Batch<'a> {
+    view: &'a View<'a>,
+    class: &'a ShapeClass,
+}
+
+impl Batch<'_> {
+    fn rows(&self, request_ixs: &[RequestIx]) -> u32 {
+        request_ixs.iter().map(|&request_ix| self.view.ledger[request_ix].rows).sum()
+    }
+
+    /// Returns how long a batch of this many rows takes, by the slack predictor's quantile.
+    fn takes_ns(&self, rows: u32) -> Option<Ns> {
+        let View { costs, pipeline, .. } = *self.view;
+        SlackPredictor { costs, class: self.class, predictor: Predictor::Table }.new_batch_ns(pipeline.entry(), rows)
+    }
+
+    /// Returns how long a batch of these requests takes if one more row joins.
+    fn with_one_more_ns(&self, request_ixs: &[RequestIx]) -> Option<Ns> {
+        self.takes_ns(self.rows(request_ixs).saturating_add(1).min(self.view.max_rows))
+    }
+
+    /// Returns those of these requests that should run now: as many as are in time together, up to the best size. The
+    /// requests with the earliest targets are left behind if others can then form a larger batch that serves more of
+    /// them in the same time; those with the latest targets, because they have time. `None` if times are unknown.
+    fn best_in_time(&self, request_ixs: &[RequestIx]) -> Option<Range<usize>> {
+        let View { now, ledger, .. } = *self.view;
+        let left_ns = |at: usize| self.view.target(request_ixs[at]).map_or(NEVER, |target| target.saturating_sub(now));
+        let most = best_size(self.view, self.class);
+        let (mut end, mut rows, mut best): (usize, u32, Option<(f64, Range<usize>)>) = (0, 0, None);
+        for start in 0..request_ixs.len() {
+            // The later its target, the more can run with the first request.
+            while end < request_ixs.len() {
+                let grown = rows + ledger[request_ixs[end]].rows;
+                if end > start && (grown > most || self.takes_ns(grown)? > left_ns(start)) {
+                    break;
+                }
+                (end, rows) = (end + 1, grown);
+            }
+            let rate = f64::from(rows) / self.takes_ns(rows)?.max(1) as f64;
+            if best.as_ref().is_none_or(|(best, _)| rate * NEARLY_BEST > *best) {
+                best = Some((rate, start..end));
+            }
+            if end == request_ixs.len() {
+                break;
+            }
+            rows -= ledger[request_ixs[start]].rows;
+        }
+        best.map(|(_, range)| range)
+    }
+
+    /// Whether a batch need not wait for more: it is efficient, or with one more row it would take more than half of
+    /// the time from arrival to target. The other half is for requests that arrive while it runs. It does wait while
+    /// another lane runs a batch, after which there may still be time.
+    fn is_complete(&self, request_ixs: &[RequestIx]) -> bool {
+        let view = self.view;
+        let mut steps = view.table.batches.iter().flat_map(|(_, batch)| batch.steps());
+        if view.lane_is_idle && steps.any(|step| !step.is_queued()) {
+            return false;
+        }
+        let allowed = |&ix: &RequestIx| Some(view.target(ix)?.saturating_sub(view.ledger[ix].arrived));
+        let half_ns = request_ixs.iter().filter_map(allowed).min().map(|allowed_ns| allowed_ns / 2);
+        let efficient = view.costs.efficient_rows(view.max_rows, self.class, NEARLY_BEST);
+        efficient.is_some_and(|efficient| self.rows(request_ixs) >= efficient)
+            || self.with_one_more_ns(request_ixs) > half_ns
+    }
+}
+
+/// The requests of a sub-queue's best level that wait behind the others: at most as many as the largest batch holds.
+struct Late {
+    request_ixs: Vec<RequestIx>,
+    rows: u32,
+    /// Whether they need not wait any longer: they fill a largest batch, which saves time, or have waited too long.
+    is_due: bool,
+}
+
+impl Late {
+    fn of(view: &View<'_>, entry: &SubQueue) -> Self {
+        let mut request_ixs: Vec<RequestIx> = entry.behind(view.ledger).take(view.max_rows as usize).collect();
+        let rows = |request_ixs: &[RequestIx]| request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
+        let are_many: bool = rows(&request_ixs) >= view.max_rows;
+        request_ixs.truncate(all_within(view, &request_ixs, view.max_rows));
+        let is_due = request_ixs.first().is_some_and(|&first| {
+            let request = &view.ledger[first];
+            let allowed_ns = view.target(first).map_or(0, |target| target.saturating_sub(request.arrived));
+            let has_waited = view.now >= request.arrived.saturating_add(allowed_ns.saturating_mul(PATIENCE));
+            has_waited || are_many && best_size(view, &ShapeClass(request.lengths.clone())) > 1
+        });
+        Self { rows: rows(&request_ixs), request_ixs, is_due }
+    }
+
+    /// Returns those that share a batch of the best size with the one that has waited longest.
+    fn batch(self, view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue) -> Vec<RequestIx> {
+        let Self { mut request_ixs, .. } = self;
+        let first = request_ixs.first().copied();
+        let class = CandidateBatch::with(view, sub_queue, entry, first, view.max_rows).class(view);
+        let fits = |ix: &RequestIx| view.ledger[*ix].lengths.iter().zip(&class.0).all(|(own, most)| own <= most);
+        request_ixs.retain(fits);
+        request_ixs.truncate(all_within(view, &request_ixs, best_size(view, &class)).max(1));
+        request_ixs
+    }
+}
+
+fn best_size(view: &View<'_>, class: &ShapeClass) -> u32 {
+    view.costs.efficient_rows(view.max_rows, class, BEST).unwrap_or(view.max_rows)
+}
