@@ -134,12 +134,14 @@ impl PoolLoader {
         }
         let choice = choose(&profile, request.fixed_stages())?;
         let mut advised = request.clone();
+        // With an objective, `auto` goes by slack rather than by what the profile chooses for mean latency.
+        let chooses_policy = request.automatic.policy && request.knobs.objective_ns.is_none();
         // Stages pay only if requests may join at their boundaries, which not every policy allows.
         let joins = request.knobs.policy.lets_join();
-        if request.automatic.stages && choice.stages > 1 && (request.automatic.policy || joins) {
+        if request.automatic.stages && choice.stages > 1 && (chooses_policy || joins) {
             advised.stages.cuts = StageCuts::Parts(choice.stages);
         }
-        if request.automatic.policy {
+        if chooses_policy {
             advised.knobs.policy = choice.policy.knobs();
         }
         if advised.knobs.latencies.is_none() {
@@ -147,8 +149,8 @@ impl PoolLoader {
         }
         tracing::info!(
             model = name,
-            stages = choice.stages,
-            policy = choice.policy.describe(),
+            stages = advised.stages.count(),
+            policy = if chooses_policy { choice.policy.describe() } else { advised.knobs.policy.name().to_owned() },
             reasons = choice.reasons.join("; "),
             "profile applied"
         );

@@ -5,7 +5,7 @@ use serde_yaml::{Mapping, Value};
 use super::MOST_US;
 use crate::{
     batching::{Knobs, Policy, PolicyKind, Predictor},
-    repository::config::{convert, model::PolicyName, policy_text::PolicyText, yaml},
+    repository::config::{complete, convert, model::PolicyName, policy_text::PolicyText, yaml},
     simulate::ModelTable,
 };
 
@@ -115,8 +115,9 @@ impl Asked {
         if (2..=256).contains(&stages) {
             written.push_str(&format!("stages: {stages}\n"));
         }
-        let (settings, origin) =
+        let (mut settings, origin) =
             yaml::parse("policy", written.as_bytes()).map_err(|fault| refused(&fault.key, &fault.message))?;
+        complete::scheduler(&mut settings);
         let converted = convert::model(&settings, 1, &Default::default(), &origin);
         let (_, mut knobs, _) = converted.map_err(|fault| refused(&fault.key, &fault.message))?;
         if let (true, Policy::Lazy(lazy)) = (self.is_oracle, &mut knobs.policy) {
@@ -173,10 +174,19 @@ mod tests {
     }
 
     #[test]
+    fn auto_is_what_the_server_makes_of_it() {
+        let of = |around| read("auto", around).expect("it is valid").policy;
+        assert!(matches!(of(ALONE), Policy::Window(_)), "{:?}", of(ALONE));
+        let with_objective = of(Circumstances { objective_ms: Some(5.0), ..ALONE });
+        assert!(matches!(&with_objective, Policy::Deferred(knobs) if knobs.eager), "{with_objective:?}");
+    }
+
+    #[test]
     fn a_policy_is_a_name_a_name_with_knobs_or_a_section() {
         let of = |text| read(text, ALONE).expect("it is a policy");
-        assert_eq!(of("window").policy, Policy::Window(WindowKnobs::default()));
-        let delayed = WindowKnobs { max_queue_delay_ns: 5_000_000, ..WindowKnobs::default() };
+        let window = WindowKnobs { preferred_batch_sizes: vec![64], max_queue_delay_ns: 0 };
+        assert_eq!(of("window").policy, Policy::Window(window.clone()));
+        let delayed = WindowKnobs { max_queue_delay_ns: 5_000_000, ..window };
         assert_eq!(of("window: { max_queue_delay_us: 5000 }").policy, Policy::Window(delayed));
         let bucketed = of("policy: window, queueing: { bucket_width: 40 }, latency_objective_ms: 20");
         assert_eq!((bucketed.queueing.bucket_width, bucketed.objective_ns), (Some(40), Some(20_000_000)));

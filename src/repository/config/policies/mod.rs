@@ -12,7 +12,7 @@ use super::{
     unfold,
 };
 use crate::batching::{
-    CellularKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
+    CellularKnobs, DeferredKnobs, LazyCellKnobs, LazyKnobs, Policy, PolicyKind, SequenceKnobs, WindowKnobs,
     knob::{FromSettings, KnobRefusal, Milliseconds, Mode, ModelTraits, from_us},
 };
 
@@ -65,9 +65,7 @@ pub fn read(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Resu
         (None | Some(PolicyName::Auto | PolicyName::Of(PolicyKind::Window)), _) if config.max_batch_size == 0 => {
             Ok(Policy::Serial)
         }
-        (Some(PolicyName::Auto), Some(batching)) => {
-            Ok(Policy::Window(WindowKnobs { max_queue_delay_ns: 0, ..window(batching) }))
-        }
+        (Some(PolicyName::Auto), Some(batching)) => Ok(reader.automatic(batching)),
         (None | Some(PolicyName::Of(PolicyKind::Window)), batching) => {
             Ok(batching.map_or(Policy::Serial, |batching| Policy::Window(window(batching))))
         }
@@ -88,6 +86,17 @@ fn window(batching: &pb::ModelDynamicBatching) -> WindowKnobs {
 }
 
 impl Reader<'_> {
+    /// Returns the policy of `auto` without a profile: a window without delay or, with an objective, `deferred` without
+    /// waits, which serves late requests after others. Preferred sizes, if any are given, need the window.
+    fn automatic(self, batching: &pb::ModelDynamicBatching) -> Policy {
+        let window = WindowKnobs { max_queue_delay_ns: 0, ..window(batching) };
+        let largest = u32::try_from(self.settings.config.max_batch_size).unwrap_or(0);
+        if self.traits().has_objective && window.preferred_batch_sizes.iter().all(|&size| size == largest) {
+            return Policy::Deferred(DeferredKnobs { eager: true, ..DeferredKnobs::default() });
+        }
+        Policy::Window(window)
+    }
+
     /// Rejects knobs that only the policy `window` has.
     fn without_window(self, kind: PolicyKind, batching: Option<&pb::ModelDynamicBatching>) -> Result<(), ConfigError> {
         let policy = kind.name();

@@ -63,6 +63,20 @@ fn padded_axes_make_no_difference_to_auto_and_window() {
 }
 
 #[test]
+fn auto_goes_by_slack_where_there_is_an_objective() {
+    let objective = ("batching.latency_objective_ms", "5");
+    let eager = DeferredKnobs { eager: true, ..DeferredKnobs::default() };
+    assert_eq!(named("auto", &[objective]), Ok(Policy::Deferred(eager.clone())));
+    let auto = [("batching.policy", "auto"), objective];
+    assert_eq!(policy("dynamic_batching { max_queue_delay_microseconds: 9 }", &auto), Ok(Policy::Deferred(eager)));
+    let preferred = WindowKnobs { preferred_batch_sizes: vec![4], max_queue_delay_ns: 0 };
+    assert_eq!(policy("dynamic_batching { preferred_batch_size: 4 }", &auto), Ok(Policy::Window(preferred)));
+    let window = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };
+    assert_eq!(policy("dynamic_batching { }", &[objective]), Ok(Policy::Window(window)), "Triton's meaning stays");
+    assert_eq!(policy_of(0, "dynamic_batching { }", &auto), Ok(Policy::Serial));
+}
+
+#[test]
 fn each_knob_of_deferred_is_read_in_its_unit() {
     let margin = ("batching.deferred.margin_ms", "0.5");
     let knobs = [margin, ("batching.deferred.eager", "true"), ("batching.latency_objective_ms", "5")];
