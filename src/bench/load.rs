@@ -344,7 +344,8 @@ pub(super) async fn closed(
             let mut first = start + timing.interval.mul_f64(client as f64 / concurrency as f64);
             loop {
                 let sent = timing.turn(first, step).await;
-                if sent >= end {
+                // A turn that is long past is not counted any more either.
+                if sent >= end || Instant::now() >= end {
                     return;
                 }
                 if step == 0 {

@@ -31,7 +31,7 @@ use super::{
     directory::{self, Fingerprint},
     gates::Gates,
     loader::version_latencies,
-    memory_budget::estimated_bytes,
+    memory_budget::{self, estimated_bytes},
     on_demand::OnDemand,
     places::Places,
     prepare::{Completion, Plan, PlannedPipeline},
@@ -74,6 +74,10 @@ pub(super) struct Control {
     pub(super) warned: Mutex<BTreeSet<(String, String)>>,
     /// What pipelines need.
     pub(super) dependencies: Dependencies,
+    /// The loads that wait for memory.
+    pub(super) memory_queue: memory_budget::Queue,
+    /// Held by the pipeline whose models are being loaded for it, where requests load models.
+    pub(super) assembling: Arc<tokio::sync::Mutex<()>>,
     /// Limits the worker threads for built-in steps of pipelines.
     pub(super) workers: Arc<Semaphore>,
     /// The same for those that take long.
@@ -168,8 +172,8 @@ impl Control {
         while loads.join_next().await.is_some() {}
     }
 
-    /// Loads what a scan or poll found under a name. Returns false if the model could not be fetched, since a
-    /// store may fail to deliver what it listed.
+    /// Loads what a scan or poll found under a name. Returns false if the next poll is to try it again: if it could not
+    /// be fetched, since a store may fail to deliver what it listed, or if there was no memory for it.
     pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
         let (gate, attempt) = (self.gates.of(name), LoadAttempt::of_repository());
         gate.register(&attempt);
@@ -178,7 +182,7 @@ impl Control {
             Some(Found::At(directory)) => self.fetch(&directory).await.map(Found::At).map(Some),
             found => Ok(found),
         };
-        let is_fetched = fetched.is_ok();
+        let mut is_there = fetched.is_ok();
         let outcome = match fetched {
             Err(reason) => self.refuse(name, reason, demand != Demand::Poll),
             Ok(Some(Found::At(directory))) => {
@@ -195,8 +199,9 @@ impl Control {
         };
         if let Err(fault) = outcome {
             tracing::error!(model = name, %fault, "load failed; the model is not served as its repository has it");
+            is_there &= !fault.is_memory();
         }
-        is_fetched
+        is_there
     }
 
     /// Returns the local directory of a model. Fetching it may remove copies of models that are not loaded.
@@ -338,13 +343,19 @@ impl Control {
             Err(reason) => return self.refuse(name, self.places.by_location(name, reason), asked),
         };
         self.warn(name, &plan);
+        let assembling = if plan.is_pipeline() && self.options.mode.is_on_demand() {
+            attempt.unless_stopped(self.assemble(name)).await
+        } else {
+            Ok(None)
+        };
+        let _assembling = assembling.map_err(|reason| ControlError::Stopped { name: name.to_owned(), reason })?;
         let settled = match self.dependencies.begin(name, &plan.models) {
             Ok(()) => self.settle(&plan.models, demand, attempt).await,
             Err(cycle) => Err(cycle.into()),
         };
         let bytes = self.table.lock().measured(name, estimated).unwrap_or(estimated);
         let reserved = match settled {
-            Ok(()) => self.reserve(bytes, attempt).await,
+            Ok(()) => self.reserve(name, bytes, attempt).await,
             Err(fault) => Err(fault),
         };
         let mut memory = match reserved {
@@ -414,6 +425,7 @@ impl Control {
             (true, _) => Err(ControlError::ShuttingDown),
             (false, []) => {
                 tracing::info!(model = name, versions = ?plan.versions, "model loaded");
+                self.on_demand.forget_failure(name);
                 self.load_dependents(name);
                 for (version, request) in unprofiled {
                     if let Some(directory) = &directory {

@@ -5,9 +5,11 @@ use std::{
     collections::{BTreeSet, HashMap},
     pin::Pin,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
+use tokio::{sync::OwnedMutexGuard, time::timeout};
 
 use super::{
     ControlMode, LoadAttempt,
@@ -16,6 +18,9 @@ use super::{
     scan::Found,
 };
 use crate::pipeline::{Models, PipelineOptions, Servable};
+
+/// Time between two looks at whether a pipeline that waits for its turn is needed by the one whose turn it is.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The models that pipelines need, by the pipeline's name.
 #[derive(Debug, Default)]
@@ -142,6 +147,21 @@ impl Control {
         }
         for pipeline in found.iter().rev() {
             self.unload(pipeline).await;
+        }
+    }
+
+    /// Waits until no other pipeline has its models loaded for it: two that each hold a part of the memory would wait
+    /// for each other. A pipeline that others need belongs to their turn.
+    pub(super) async fn assemble(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
+        loop {
+            if self.dependencies.by_model().contains_key(name) {
+                return None;
+            }
+            // A pipeline whose turn it is may turn out to need this one.
+            let turn = Arc::clone(&self.assembling).lock_owned();
+            if let Ok(turn) = timeout(LOOK, turn).await {
+                return Some(turn);
+            }
         }
     }
 

@@ -215,3 +215,10 @@ pub enum ControlError {
         reason: String,
     },
 }
+
+impl ControlError {
+    /// Returns whether there was no memory for the model.
+    pub(super) fn is_memory(&self) -> bool {
+        matches!(self, Self::NoMemory { .. })
+    }
+}

@@ -2,10 +2,12 @@
 //! have no requests. [`super::residency`] decides who leaves.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -41,14 +43,62 @@ pub(super) fn estimated_bytes(plan: &Plan) -> usize {
     plan.files_bytes().saturating_mul(COPIES).saturating_add(each.saturating_mul(plan.versions.len()))
 }
 
+/// The loads that wait for room, in the order in which they came. One that could have room soon goes before those that
+/// came later, which might otherwise take each piece of memory that is given back.
+#[derive(Debug, Default)]
+pub(super) struct Queue(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    /// Those that could have room soon.
+    hopeful: BTreeSet<u64>,
+}
+
+/// The place of a load in the queue, until it is dropped.
+struct Place<'a> {
+    queue: &'a Queue,
+    number: u64,
+}
+
+impl Queue {
+    fn enter(&self) -> Place<'_> {
+        let mut waiting = self.0.lock();
+        waiting.next += 1;
+        Place { queue: self, number: waiting.next }
+    }
+}
+
+impl Place<'_> {
+    fn is_behind(&self) -> bool {
+        self.queue.0.lock().hopeful.first().is_some_and(|&first| first < self.number)
+    }
+
+    fn hopes(&self, is_hopeful: bool) {
+        let mut waiting = self.queue.0.lock();
+        if is_hopeful {
+            waiting.hopeful.insert(self.number);
+        } else {
+            waiting.hopeful.remove(&self.number);
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.hopes(false);
+    }
+}
+
 impl Control {
     /// Returns the time that the repository has been open.
     pub(super) fn now(&self) -> Duration {
         self.opened_at.elapsed()
     }
 
-    /// Reserves memory for a load. Where requests load models, unloads others for it, and waits for half of the time
-    /// that a load may take until enough of them may leave.
+    /// Reserves memory for the load of a model. Where requests load models, unloads others for it, and waits for half
+    /// of the time that a load may take until enough of them may leave. If the model is loaded already and others do
+    /// not leave room for both, what is loaded leaves first.
     ///
     /// Returns `None` if the memory of models is not limited.
     ///
@@ -56,27 +106,40 @@ impl Control {
     /// Fails if there is no room, with what holds the memory, or if the load is stopped.
     pub(super) async fn reserve(
         self: &Arc<Self>,
+        name: &str,
         bytes: usize,
         attempt: &LoadAttempt,
     ) -> Result<Option<Reservation>, LoadFault> {
         let Some(memory) = &self.memory else { return Ok(None) };
         let mut reservation = Reservation::none(memory);
+        let is_on_demand = self.options.mode.is_on_demand();
         let patience = self.options.residency.load_timeout / 2;
-        let (began, mut look) = (Instant::now(), FIRST_LOOK);
+        let (began, mut look, place) = (Instant::now(), FIRST_LOOK, self.memory_queue.enter());
         loop {
-            if reservation.try_grow(bytes) {
+            let is_behind = place.is_behind();
+            if !is_behind && reservation.try_grow(bytes) {
                 return Ok(Some(reservation));
             }
             let (residents, now) = (self.residents(), self.now());
-            let is_on_demand = self.options.mode.is_on_demand();
-            let next_look = match room(memory.capacity(), memory.used(), bytes, &residents, now) {
+            let others: Vec<Resident> = residents.iter().filter(|resident| resident.name != name).cloned().collect();
+            let is_loaded = others.len() < residents.len();
+            let room = room(memory.capacity(), memory.used(), bytes, &others, now);
+            place.hopes(is_on_demand && matches!(room, Room::Unload(_) | Room::Wait { until: Some(_) }));
+            let next_look = match room {
+                Room::Free if is_behind => Some(look),
                 Room::Free => continue,
+                Room::Unload(_) if is_on_demand && is_behind => Some(look),
                 Room::Unload(names) if is_on_demand => {
                     if self.unload_all(&names, &self.stats.residency.unloaded_for_room).await {
                         continue;
                     }
                     // Each has a request again.
                     Some(look)
+                }
+                Room::Wait { .. } if is_on_demand && is_loaded => {
+                    tracing::info!(model = name, "unloaded before it is loaded again, for want of memory for both");
+                    self.change(|table| table.unload(name)).await;
+                    continue;
                 }
                 Room::Wait { until } if is_on_demand => {
                     Some(until.map_or(look, |until| until.saturating_sub(now).min(look)))
@@ -86,10 +149,13 @@ impl Control {
             let Some(next_look) = next_look.filter(|_| began.elapsed() < patience) else {
                 memory.count_refusal();
                 let (used, capacity) = (memory.used(), memory.capacity());
-                let reason = format!(
-                    "no memory: it takes {bytes} bytes, but {used} of {capacity} are used (--memory-budget-bytes), {}",
-                    Holders { residents: &residents, now, is_on_demand }
-                );
+                let holders = Holders { residents: &residents, now, is_on_demand };
+                let reason = if bytes > capacity {
+                    format!("no memory: it takes {bytes} bytes, more than --memory-budget-bytes ({capacity})")
+                } else {
+                    let used = format!("{used} of {capacity} are used (--memory-budget-bytes)");
+                    format!("no memory: it takes {bytes} bytes, but {used}, {holders}")
+                };
                 return Err(LoadFault::of_memory(reason));
             };
             attempt.unless_stopped(sleep(next_look)).await?;
@@ -163,5 +229,26 @@ pub(super) async fn unload_idle(control: Weak<Control>, idle: Duration) {
         let idle = control.residents().into_iter().filter(|resident| resident.is_idle(idle, now));
         let names: Vec<String> = idle.map(|resident| resident.name).collect();
         control.unload_all(&names, &control.stats.residency.unloaded_idle).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_that_could_have_room_soon_goes_before_later_ones() {
+        let queue = Queue::default();
+        let (first, second) = (queue.enter(), queue.enter());
+        assert!(!second.is_behind(), "the first may have room now");
+        first.hopes(true);
+        assert!(second.is_behind() && !first.is_behind());
+        second.hopes(true);
+        assert!(!first.is_behind(), "it came first");
+        first.hopes(false);
+        assert!(!second.is_behind(), "the first waits for requests of others, which may take long");
+        first.hopes(true);
+        drop(first);
+        assert!(!second.is_behind() && queue.enter().is_behind());
     }
 }

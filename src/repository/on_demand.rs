@@ -5,7 +5,10 @@ use std::{
     collections::HashMap,
     future::Future,
     pin::Pin,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,6 +34,9 @@ pub(super) const MAX_WAITING: usize = 1024;
 /// Time between a load that failed and the next one. Each further failure doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
+/// Why loads end with the server.
+const SHUTTING_DOWN: &str = "the server is shutting down";
+
 /// Longest such time.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
@@ -40,6 +46,8 @@ pub(super) struct OnDemand {
     loads: Mutex<HashMap<String, SharedLoad>>,
     /// Limits the requests that wait.
     waiting: Arc<Budget>,
+    /// Whether no load may begin any more.
+    is_closed: AtomicBool,
 }
 
 /// The load of one model, as its requests share it.
@@ -60,11 +68,13 @@ pub(super) struct LoadFault {
     reason: String,
     /// Whether there was no memory for the model, rather than anything wrong with it.
     is_memory: bool,
+    /// Whether the model was unloaded meanwhile: nothing is wrong with it, and the next request loads it.
+    is_unload: bool,
 }
 
 impl Default for OnDemand {
     fn default() -> Self {
-        Self { loads: Mutex::default(), waiting: Budget::of(MAX_WAITING) }
+        Self { loads: Mutex::default(), waiting: Budget::of(MAX_WAITING), is_closed: AtomicBool::new(false) }
     }
 }
 
@@ -87,7 +97,9 @@ impl OnDemand {
     fn ended(&self, name: &str, outcome: &Outcome) {
         let mut loads = self.loads.lock();
         let Some(SharedLoad::Running { backoff, .. }) = loads.remove(name) else { return };
-        if let Err(fault) = outcome {
+        if let Err(fault) = outcome
+            && !fault.is_unload
+        {
             let (fault, retry_at) = (fault.clone(), Instant::now() + backoff);
             loads.insert(name.to_owned(), SharedLoad::Failed { fault, retry_at, backoff });
         }
@@ -96,14 +108,14 @@ impl OnDemand {
 
 impl From<String> for LoadFault {
     fn from(reason: String) -> Self {
-        Self { reason, is_memory: false }
+        Self { reason, is_memory: false, is_unload: false }
     }
 }
 
 impl LoadFault {
     /// There is no memory for the model.
     pub(super) fn of_memory(reason: String) -> Self {
-        Self { reason, is_memory: true }
+        Self { reason, is_memory: true, is_unload: false }
     }
 
     pub(super) fn reason(&self) -> &str {
@@ -206,6 +218,9 @@ impl Control {
     /// Returns where the outcome of a model's load appears; begins the load if none is in progress.
     fn shared_load(self: &Arc<Self>, name: &str) -> Result<watch::Receiver<Option<Outcome>>, (LoadFault, Duration)> {
         let mut loads = self.on_demand.loads.lock();
+        if self.on_demand.is_closed.load(Ordering::Relaxed) {
+            return Err((SHUTTING_DOWN.to_owned().into(), Duration::ZERO));
+        }
         let backoff = match loads.get(name) {
             Some(SharedLoad::Running { outcome, .. }) => return Ok(outcome.clone()),
             Some(SharedLoad::Failed { fault, retry_at, backoff }) => {
@@ -254,9 +269,11 @@ impl Control {
         let (began, limit) = (Instant::now(), self.options.residency.load_timeout);
         let attempt = self.attempt(name, &Overrides::default());
         let mut load = std::pin::pin!(self.load(name, Overrides::default(), &attempt, Demand::Request));
+        let mut is_late = false;
         let ended = match timeout(limit, &mut load).await {
             Ok(ended) => ended,
             Err(_) => {
+                is_late = true;
                 attempt.stop(format!("it has not loaded within {limit:?} (--load-timeout-secs)"));
                 load.await
             }
@@ -267,8 +284,13 @@ impl Control {
                 Ok(loaded())
             }
             Err(error) => {
+                let is_unload = !is_late && attempt.check().is_err();
+                let fault = LoadFault { is_unload, ..LoadFault::of(&error) };
+                if is_unload {
+                    tracing::info!(model = name, fault = %error, "a load on demand was ended");
+                    return Err(fault);
+                }
                 ResidencyStats::count(&stats.failed_loads);
-                let fault = LoadFault::of(&error);
                 if fault.is_memory {
                     tracing::warn!(model = name, fault = %error, "no memory for a load on demand");
                 } else {
@@ -279,6 +301,17 @@ impl Control {
         }
     }
 
+    /// Ends the loads that requests wait for, and begins no others: these requests are answered before the server ends.
+    pub(super) fn end_loads_on_demand(&self) {
+        if self.options.mode.is_on_demand() {
+            // Under the lock under which loads begin, so that none begins between the two.
+            let loads = self.on_demand.loads.lock();
+            self.on_demand.is_closed.store(true, Ordering::Relaxed);
+            drop(loads);
+            self.gates.stop_all(SHUTTING_DOWN);
+        }
+    }
+
     /// Lets requests load these models.
     pub(super) fn offer<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         self.table.lock().offer(names);
@@ -286,9 +319,11 @@ impl Control {
     }
 
     /// Follows a change of a model's directory: loads it again if it is loaded, or if its configuration says that it is
-    /// to be. Otherwise the next request loads it, even if its last load failed.
+    /// to be. Otherwise the next request loads it, even if its last load failed. Returns false if the next poll is to
+    /// try it again.
     pub(super) async fn directory_changed(self: &Arc<Self>, name: &str, found: Found) -> bool {
         self.on_demand.forget_failure(name);
+        self.dependencies.failed_for(name).iter().for_each(|pipeline| self.on_demand.forget_failure(pipeline));
         if self.is_pinned(&found).await {
             return self.load_found(name, Some(found), Demand::Poll).await;
         }
@@ -296,15 +331,19 @@ impl Control {
             let attempt = self.attempt(name, &Overrides::default());
             if let Err(fault) = self.load(name, Overrides::default(), &attempt, Demand::Client).await {
                 tracing::error!(model = name, %fault, "load failed; the model is not served as its repository has it");
+                return !fault.is_memory();
             }
         }
         true
     }
 
-    /// Forgets a model whose directory is gone.
-    pub(super) fn withdraw(&self, name: &str) {
+    /// Unloads a model whose directory is gone, with the pipelines that need it, and forgets it.
+    pub(super) async fn withdraw(self: &Arc<Self>, name: &str) {
         self.on_demand.forget_failure(name);
         self.table.lock().withdraw(name);
+        self.unload_pipelines_of(name).await;
+        self.unload(name).await;
+        self.table.lock().forget(name);
         self.publish();
     }
 

@@ -79,9 +79,10 @@ async fn act(control: &Arc<Control>, detector: &mut ChangeDetector, changes: Cha
         let control = control.clone();
         tasks.spawn(async move {
             if is_on_demand {
-                control.withdraw(&name);
+                control.withdraw(&name).await;
+            } else {
+                control.unload(&name).await;
             }
-            control.unload(&name).await;
             control.places.forget(&name).await;
             None
         });

@@ -25,6 +25,7 @@ use super::{
     control::{Control, Demand},
     dependencies::Dependencies,
     gates::Gates,
+    memory_budget,
     on_demand::OnDemand,
     places::Places,
     scan,
@@ -93,6 +94,8 @@ impl Repository {
             stats: Arc::default(),
             warned: Mutex::default(),
             dependencies: Dependencies::default(),
+            memory_queue: memory_budget::Queue::default(),
+            assembling: Arc::default(),
             workers: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
             long_workers: Arc::new(Semaphore::new(1)),
             profiling: Arc::default(),
@@ -286,6 +289,12 @@ impl Repository {
     /// unloaded version is not counted either; the index determines it when it is read.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.control.changes.subscribe()
+    }
+
+    /// Answers the requests that wait for their models to be loaded, because the server is about to end. Models that
+    /// are loaded serve on.
+    pub fn end_loads_on_demand(&self) {
+        self.control.end_loads_on_demand();
     }
 
     /// Stops polling, unloads all versions, and removes the temporary copies of models from object stores. The results

@@ -287,6 +287,12 @@ def test_bench_sends_the_requests_of_a_live_stream_at_their_times(program, serve
         [program, "bench", "--url", server.grpc, "--model", "total", "--sequence-interval-ms", "0"], capture_output=True, text=True
     )
     assert refused.returncode == 2 and "expected a number above 0" in refused.stderr, refused.stderr
+    # Most turns are past before the run ends: it ends all the same.
+    late = ("--concurrency", "2", "--sequence-interval-ms", "0.001")
+    output([program, "bench", "--url", server.grpc, "--model", "total", *late, *flags], timeout=60)
+    alone = [program, "bench", "--url", server.grpc, "--model", "identity", "--sequence-interval-ms", "10", *flags]
+    refused = subprocess.run(alone, capture_output=True, text=True)
+    assert refused.returncode == 1 and "'identity' has none" in refused.stderr, refused.stderr
 
 
 def test_requests_of_a_stream_are_answered_in_order(server):

@@ -62,6 +62,8 @@ pub enum BenchError {
     Timeline(#[from] UnwritableTimeline),
     #[error("cannot {what}: {source}")]
     Io { what: String, source: io::Error },
+    #[error("--sequence-interval-ms is for models with sequences, and '{model}' has none")]
+    NoSequences { model: String },
     #[error("the peak could not be measured: {reason}")]
     NoPeak { reason: String },
     #[error("{wrong} wrong answers and {failed} failed requests; the first: {first}")]
@@ -248,6 +250,9 @@ impl<'a> Bench<'a> {
     }
 
     async fn work(&self, target: &Target) -> Result<Arc<Work>, BenchError> {
+        if self.args.sequence_interval_ms.is_some() && !target.ports().sequences {
+            return Err(BenchError::NoSequences { model: self.args.model.clone() });
+        }
         let recipe = Recipe {
             rows: self.args.rows,
             sizes: self.sizes.clone(),

@@ -270,6 +270,7 @@ impl Server {
     async fn end(self, drain_delay: Duration, timeout: Duration) -> Ending {
         self.readiness.begin_drain();
         sleep(drain_delay).await;
+        self.repository.end_loads_on_demand();
         let grpc = async {
             match self.grpc {
                 Some(grpc) => grpc.shutdown(Duration::ZERO, timeout).await,

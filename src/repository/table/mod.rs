@@ -277,6 +277,13 @@ impl Table {
         }
     }
 
+    /// Forgets a model that is unloaded, unless requests still hold it.
+    pub(super) fn forget(&mut self, name: &str) {
+        if self.models.get(name).is_some_and(Model::is_dispensable) {
+            self.models.remove(name);
+        }
+    }
+
     /// Returns whether startup is over and the table is not closed.
     pub(super) fn is_open(&self) -> bool {
         !self.starting && !self.closed

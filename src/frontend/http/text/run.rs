@@ -22,7 +22,7 @@ use crate::{
     frontend::{intake::MOST_BUILT_HERE_BYTES, span},
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
-    repository::ModelVersion,
+    repository::{ModelVersion, ResolveError},
     wire::{Kind, RequestError},
 };
 
@@ -192,7 +192,11 @@ pub(super) async fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Re
         };
     };
     let version = api.services.repository.resolve_or_load(name, "").await;
-    let version = version.map_err(|error| Problem::from(&error))?;
+    let version = version.map_err(|error| match error {
+        // Nothing that a client should repeat soon.
+        ResolveError::NotLoadable { .. } => Fault::Server(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        error => Problem::from(&error).into(),
+    })?;
     if wanted.is_given_by(version.spec()) {
         return Ok(version);
     }
