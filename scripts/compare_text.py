@@ -282,7 +282,7 @@ def main():
     given = parser.parse_args()
     given.in_flight = IN_FLIGHT
     if given.quick:
-        given.rounds, given.seconds, given.warm_up, given.texts, given.in_flight = 2, 0.2, 0, 6, QUICK_IN_FLIGHT
+        given.rounds, given.seconds, given.warm_up, given.texts, given.in_flight = 2, 0.5, 0, 6, QUICK_IN_FLIGHT
     unknown = set(given.only.split(",")) - set(LENGTHS)
     if unknown:
         sys.exit(f"there is no kind of texts '{min(unknown)}'; the kinds are: {', '.join(LENGTHS)}")

@@ -346,6 +346,11 @@ pub(super) async fn closed(
                 let sent = timing.turn(first, step).await;
                 // A turn that is long past is not counted any more either.
                 if sent >= end || Instant::now() >= end {
+                    if step > 0 {
+                        // Ends the sequence, which would hold a slot of the server until it is idle for long.
+                        let last = work.number(arrival, work.per_arrival() - 1);
+                        drop(tokio::time::timeout(timing.patience, work.send(&target, id, last)).await);
+                    }
                     return;
                 }
                 if step == 0 {

@@ -275,7 +275,7 @@ def test_bench_drives_sequences_and_checks_their_sums(program, server, repositor
     assert policy["total"]["wrong"] == policy["total"]["failed"] == 0, policy
 
 
-def test_bench_sends_the_requests_of_a_live_stream_at_their_times(program, server):
+def test_bench_sends_the_requests_of_a_live_stream_at_their_times(program, server, session_server):
     flags = ("--sequence-length", "3", "--samples", "6", "--seconds", "1", "--warm-up-seconds", "0", "--rounds", "1", "--json")
     paced = ("--concurrency", "4", "--sequence-interval-ms", "250")
     made = json.loads(output([program, "bench", "--url", server.grpc, "--model", "total", *paced, *flags]))
@@ -290,7 +290,7 @@ def test_bench_sends_the_requests_of_a_live_stream_at_their_times(program, serve
     # Most turns are past before the run ends: it ends all the same.
     late = ("--concurrency", "2", "--sequence-interval-ms", "0.001")
     output([program, "bench", "--url", server.grpc, "--model", "total", *late, *flags], timeout=60)
-    alone = [program, "bench", "--url", server.grpc, "--model", "identity", "--sequence-interval-ms", "10", *flags]
+    alone = [program, "bench", "--url", session_server.grpc, "--model", "identity", "--sequence-interval-ms", "10", *flags]
     refused = subprocess.run(alone, capture_output=True, text=True)
     assert refused.returncode == 1 and "'identity' has none" in refused.stderr, refused.stderr
 
