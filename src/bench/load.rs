@@ -67,15 +67,16 @@ impl Timing {
     /// Waits until the request of a sequence with this number is due, if the sequence began at `first`. Returns the
     /// time from which its latency counts.
     async fn turn(&self, first: Instant, step: usize) -> Instant {
-        let due = first + self.interval * u32::try_from(step).unwrap_or(u32::MAX);
-        if self.interval.is_zero() || due > Instant::now() {
-            if !self.interval.is_zero() {
-                tokio::time::sleep_until(due.into()).await;
-            }
-            // The timer of the runtime is exact to a millisecond, which is not the server's.
+        if self.interval.is_zero() {
             return Instant::now();
         }
-        due
+        let due = first + self.interval * u32::try_from(step).unwrap_or(u32::MAX);
+        if due <= Instant::now() {
+            return due;
+        }
+        tokio::time::sleep_until(due.into()).await;
+        // The timer of the runtime is exact to a millisecond, which is not the server's.
+        Instant::now()
     }
 
     /// Returns the initial time that is not counted, of recorded or of other arrivals.

@@ -8,7 +8,8 @@ use std::{
 use super::{
     LoadAttempt, LoadRequest, ModelVersion,
     blocking::blocking,
-    control::{Control, Demand, Source},
+    control::Control,
+    loading::{Demand, Source},
 };
 
 impl Control {

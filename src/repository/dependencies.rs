@@ -9,14 +9,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::OwnedMutexGuard, time::timeout};
-
-use super::{
-    ControlMode, LoadAttempt,
-    control::{Control, Demand},
-    on_demand::LoadFault,
-    scan::Found,
+use tokio::{
+    sync::OwnedMutexGuard,
+    time::{sleep, timeout},
 };
+
+use super::{ControlMode, LoadAttempt, control::Control, loading::Demand, on_demand::LoadFault, scan::Found};
 use crate::pipeline::{Models, PipelineOptions, Servable};
 
 /// Time between two looks at whether a pipeline that waits for its turn is needed by the one whose turn it is.
@@ -151,17 +149,19 @@ impl Control {
     }
 
     /// Waits until no other pipeline has its models loaded for it: two that each hold a part of the memory would wait
-    /// for each other. A pipeline that others need belongs to their turn.
+    /// for each other. A pipeline that others need belongs to their turn. A turn that takes long, as with a model that
+    /// hangs, is waited for no longer than a quarter of the time that a load may take.
     pub(super) async fn assemble(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
-        loop {
-            if self.dependencies.by_model().contains_key(name) {
-                return None;
+        let limit = self.options.residency.load_timeout / 4;
+        let needed = async {
+            while !self.dependencies.by_model().contains_key(name) {
+                sleep(LOOK).await;
             }
-            // A pipeline whose turn it is may turn out to need this one.
-            let turn = Arc::clone(&self.assembling).lock_owned();
-            if let Ok(turn) = timeout(LOOK, turn).await {
-                return Some(turn);
-            }
+        };
+        tokio::select! {
+            turn = timeout(limit, Arc::clone(&self.assembling).lock_owned()) => turn.ok(),
+            // The pipeline whose turn it is may turn out to need this one.
+            () = needed => None,
         }
     }
 

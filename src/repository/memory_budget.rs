@@ -138,7 +138,7 @@ impl Control {
                 }
                 Room::Wait { .. } if is_on_demand && is_loaded => {
                     tracing::info!(model = name, "unloaded before it is loaded again, for want of memory for both");
-                    self.change(|table| table.unload(name)).await;
+                    self.change(|table| table.make_way(name)).await;
                     continue;
                 }
                 Room::Wait { until } if is_on_demand => {

@@ -2,8 +2,8 @@
 //!
 //! [`config`] turns configuration texts and graph signatures into one checked configuration. `places` lists the
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
-//! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup`, `control` and
-//! `polling` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
+//! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and `polling` have
+//! `loading` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
 //! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. Where requests load models,
 //! `on_demand` begins the loads that they wait for; `memory_budget` makes room, as the rule in `residency` decides.
 //! `importing` writes a model directory. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
@@ -33,6 +33,7 @@ mod image;
 mod importing;
 mod isolation;
 mod loader;
+mod loading;
 mod mapped;
 mod memory_budget;
 mod on_demand;

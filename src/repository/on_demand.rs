@@ -19,9 +19,7 @@ use tokio::{
 };
 
 use super::{
-    ControlError, ModelVersion, Overrides, ResolveError, configuration,
-    control::{Control, Demand},
-    scan::Found,
+    ControlError, ModelVersion, Overrides, ResolveError, configuration, control::Control, loading::Demand, scan::Found,
 };
 use crate::{
     budget::Budget,

@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use super::{
     changes::{ChangeDetector, Changes, PollResult},
-    control::{Control, Demand},
+    control::Control,
+    loading::Demand,
 };
 
 /// Longest time until the next poll after one that saw a change.

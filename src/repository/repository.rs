@@ -21,16 +21,8 @@ use tokio::{
 
 use super::{
     ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
-    StartError,
-    control::{Control, Demand},
-    dependencies::Dependencies,
-    gates::Gates,
-    memory_budget,
-    on_demand::OnDemand,
-    places::Places,
-    scan,
-    serving::Serving,
-    startup::Startup,
+    StartError, control::Control, dependencies::Dependencies, gates::Gates, loading::Demand, memory_budget,
+    on_demand::OnDemand, places::Places, scan, serving::Serving, startup::Startup,
 };
 use crate::{
     budget::{Budget, Reservation},

@@ -66,7 +66,7 @@ pub(super) enum Room {
     Unload(Vec<String>),
     /// Too little may leave now.
     Wait {
-        /// When the next model has stayed long enough; `None` if that depends on requests alone.
+        /// When enough models have stayed long enough, if no requests come; `None` if that depends on requests alone.
         until: Option<Duration>,
     },
     /// There will be no room: the load is larger than what models that stay leave of the budget.
@@ -88,8 +88,11 @@ pub(super) fn room(budget: usize, used: usize, wanted: usize, residents: &[Resid
         Some(leaving) => Room::Unload(leaving.into_iter().map(|resident| resident.name.clone()).collect()),
         None => {
             let young = residents.iter().filter(|resident| resident.hold.is_none());
-            let ends = young.map(Resident::stays_until).filter(|until| *until > now);
-            Room::Wait { until: ends.min() }
+            let mut ends: Vec<Duration> = young.map(Resident::stays_until).filter(|until| *until > now).collect();
+            ends.sort_unstable();
+            // The later, the more may leave.
+            let first = ends.partition_point(|&end| victims(residents, lacking, end).is_none());
+            Room::Wait { until: ends.get(first).copied() }
         }
     }
 }

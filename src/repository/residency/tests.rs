@@ -77,8 +77,12 @@ fn a_model_stays_ten_times_as_long_as_its_load_took_and_a_minute_at_most() {
     let later = |seconds: u32| Room::Wait { until: Some(seconds * SECOND) };
     assert_eq!(decide(1, 1, &loaded(2 * SECOND)), later(110));
     assert_eq!(decide(1, 1, &loaded(3600 * SECOND)), later(150));
-    let both = [loaded(2 * SECOND), loaded(3 * SECOND)].concat();
+    let [second] = loaded(3 * SECOND);
+    let both = [&loaded(2 * SECOND)[..], &[Resident { name: "second".to_owned(), ..second }]].concat();
     assert_eq!(decide(2, 1, &both), later(110), "the first that may leave");
+    assert_eq!(decide(2, 2, &both), later(120), "both must leave");
+    let one_busy = [&loaded(2 * SECOND)[..], &[held("busy", Hold::Busy)]].concat();
+    assert_eq!(decide(2, 2, &one_busy), Room::Wait { until: None }, "time alone is not enough");
 }
 
 #[test]

@@ -232,6 +232,16 @@ impl Table {
         retired
     }
 
+    /// ## Ready => Unloaded, for a load that follows: readiness waits for the model as before
+    pub(super) fn make_way(&mut self, name: &str) -> Retired {
+        let wanted = self.models.get(name).is_some_and(|model| model.wanted);
+        let retired = self.unload(name);
+        if let Some(model) = self.models.get_mut(name) {
+            model.wanted = wanted;
+        }
+        retired
+    }
+
     /// Unloads everything permanently. The results of loads in progress are dropped when they finish.
     pub(super) fn close(&mut self) -> Retired {
         self.closed = true;

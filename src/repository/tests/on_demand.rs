@@ -240,6 +240,9 @@ async fn a_changed_model_is_loaded_again_where_there_is_no_room_for_old_and_new(
         assert_eq!(repository.ready_versions("m"), [2], "{pin}");
         load(&repository, "m").await.unwrap();
         assert_eq!((repository.ready_versions("m"), repository.ready()), (vec![2], true), "{pin}");
+        directory.write("m/3/model.onnx", GARBAGE);
+        load(&repository, "m").await.unwrap_err();
+        assert_eq!(repository.ready(), pin.is_empty(), "readiness waits for what is to stay loaded");
     }
 }
 

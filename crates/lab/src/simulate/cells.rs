@@ -131,8 +131,8 @@ impl CellGraph {
         self.boundary_ns as f64 + self.steps_ns(surfaces, task.cell, task.bucket.rows, u64::from(steps))
     }
 
-    /// Returns the time of consecutive steps of a cell. A cell of one step at a time is as fast whatever their number;
-    /// one of several takes what its table says for so many, if that has numbers of steps.
+    /// Returns the time of consecutive steps of a cell. Where a task runs several and the cell's table has times for
+    /// numbers of steps, these apply; else every step takes as long as the first.
     fn steps_ns(&self, surfaces: &[Surface], cell: CellId, rows: u32, steps: u64) -> f64 {
         let surface = &surfaces[usize::from(cell.0)];
         match self.cells[usize::from(cell.0)].chunks {

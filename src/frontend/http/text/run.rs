@@ -1,6 +1,6 @@
 //! Submits texts to a model and takes its outputs.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use axum::extract::Request;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -23,6 +23,7 @@ use crate::{
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
+    text::{Tokenize, TokenizerOptions},
     wire::{Kind, RequestError},
 };
 
@@ -47,7 +48,7 @@ pub(super) struct Cuts {
 /// Returns how a model cuts texts; `None` if it has no tokenizer in this server.
 #[cfg(feature = "text")]
 pub(super) fn cuts(version: &ModelVersion) -> Option<Cuts> {
-    let options = super::tokenize::options(version)?;
+    let options = tokenizer_options(version)?;
     Some(Cuts { left: options.truncate == crate::text::Truncate::Left, max_tokens: options.max_tokens })
 }
 
@@ -246,7 +247,7 @@ pub(super) async fn run<T>(
     Ok(rows)
 }
 
-/// Builds the requests of all items, each of at most so many.
+/// Builds the requests of all items, each with at most `most_rows` of them.
 pub(super) async fn requests<T>(
     api: &Api,
     received: &mut Received<T>,
@@ -261,6 +262,25 @@ pub(super) async fn requests<T>(
     let version = Arc::clone(version);
     let build = move || by_rows(version.spec(), &items, &treatment, most_rows.max(1));
     if built <= MOST_BUILT_HERE_BYTES { build() } else { api.workers.run(built, build).await.map_err(Problem::from)? }
+}
+
+/// Returns how the tokenizer of a version cuts texts; `None` without one.
+fn tokenizer_options(version: &ModelVersion) -> Option<TokenizerOptions> {
+    with_tokenizer(version, |step| Ok(*step.tokenizer().options())).ok()
+}
+
+/// Calls `use_it` with the step that tokenizes the texts of a version.
+pub(super) fn with_tokenizer<T>(
+    version: &ModelVersion,
+    use_it: impl FnOnce(&Tokenize) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut steps = version.servable().pipeline().into_iter().flat_map(|pipeline| pipeline.built_in());
+    let step = steps.find_map(|step| {
+        let step: &dyn Any = &**step;
+        step.downcast_ref::<Tokenize>()
+    });
+    let name = &version.spec().name;
+    use_it(step.ok_or_else(|| Fault::Request(format!("the model '{name}' has no tokenizer in this server")))?)
 }
 
 /// Checks the number of texts of a request.

@@ -1,6 +1,6 @@
 //! The tokenizers of models, as text-embeddings-inference gives access to them.
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
@@ -11,13 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{Problem, api::Api},
-    run::{Fault, Received, Wanted, check_count, receive, resolve, send},
+    run::{Fault, Received, Wanted, check_count, receive, resolve, send, with_tokenizer},
     tei::or_error,
 };
 use crate::{
     frontend::span,
-    repository::ModelVersion,
-    text::{Piece, TextTokenizer, Tokenize, TokenizerFault, TokenizerOptions},
+    text::{Piece, TextTokenizer, TokenizerFault},
 };
 
 /// Bytes that are built for each byte of text, at most one token each: while the library works, and for the answer.
@@ -155,20 +154,4 @@ fn decode_all(tokenizer: &TextTokenizer, lists: &[Vec<u32>], skips: bool) -> Res
         if bytes > most { Err(TokenizerFault::TooLong { most, bytes }.into()) } else { Ok(text) }
     };
     lists.iter().map(decode).collect()
-}
-
-/// Returns how the tokenizer of a version cuts texts; `None` without one.
-pub(super) fn options(version: &ModelVersion) -> Option<TokenizerOptions> {
-    with_tokenizer(version, |step| Ok(*step.tokenizer().options())).ok()
-}
-
-/// Calls `use_it` with the step that tokenizes the texts of a version.
-fn with_tokenizer<T>(version: &ModelVersion, use_it: impl FnOnce(&Tokenize) -> Result<T, Fault>) -> Result<T, Fault> {
-    let mut steps = version.servable().pipeline().into_iter().flat_map(|pipeline| pipeline.built_in());
-    let step = steps.find_map(|step| {
-        let step: &dyn Any = &**step;
-        step.downcast_ref::<Tokenize>()
-    });
-    let name = &version.spec().name;
-    use_it(step.ok_or_else(|| Fault::Request(format!("the model '{name}' has no tokenizer in this server")))?)
 }

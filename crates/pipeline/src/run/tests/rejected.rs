@@ -29,7 +29,7 @@ impl Gated {
         gated
     }
 
-    /// Sends a request that nobody waits for.
+    /// Sends a request without waiting for its answer.
     fn send(&self) {
         let answer = self.pipeline.submit(request(None));
         tokio::spawn(answer);
