@@ -1,6 +1,8 @@
 //! Submits texts to a model and takes its outputs.
 
-use std::{any::Any, sync::Arc};
+#[cfg(feature = "text")]
+use std::any::Any;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,6 +18,8 @@ use super::super::{
     body::{self, Limit},
     infer::{LONGEST_JSON_HERE_BYTES, pending_place},
 };
+#[cfg(feature = "text")]
+use crate::text::{Tokenize, TokenizerOptions, Truncate};
 use crate::{
     budget::Reservation,
     executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
@@ -23,7 +27,6 @@ use crate::{
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
-    text::{Tokenize, TokenizerOptions},
     wire::{Kind, RequestError},
 };
 
@@ -49,7 +52,7 @@ pub(super) struct Cuts {
 #[cfg(feature = "text")]
 pub(super) fn cuts(version: &ModelVersion) -> Option<Cuts> {
     let options = tokenizer_options(version)?;
-    Some(Cuts { left: options.truncate == crate::text::Truncate::Left, max_tokens: options.max_tokens })
+    Some(Cuts { left: options.truncate == Truncate::Left, max_tokens: options.max_tokens })
 }
 
 /// Without the feature `text` there are no tokenizers.
@@ -265,11 +268,13 @@ pub(super) async fn requests<T>(
 }
 
 /// Returns how the tokenizer of a version cuts texts; `None` without one.
+#[cfg(feature = "text")]
 fn tokenizer_options(version: &ModelVersion) -> Option<TokenizerOptions> {
     with_tokenizer(version, |step| Ok(*step.tokenizer().options())).ok()
 }
 
 /// Calls `use_it` with the step that tokenizes the texts of a version.
+#[cfg(feature = "text")]
 pub(super) fn with_tokenizer<T>(
     version: &ModelVersion,
     use_it: impl FnOnce(&Tokenize) -> Result<T, Fault>,
