@@ -252,7 +252,10 @@ impl Models for ServedModels {
         let Some(control) = self.0.upgrade() else { return Err("the server is shutting down".to_owned()) };
         let version = version.map(|version| version.to_string()).unwrap_or_default();
         let serving = control.serving.load();
-        serving.resolve(model, &version).map(|version| version.servable().clone()).map_err(|error| error.to_string())
+        let (served, found) = serving.find(model, &version).map_err(|error| error.to_string())?;
+        let shared = served.rollout().filter(|_| version.is_empty());
+        let chosen = shared.and_then(|rollout| rollout.largest(&served.ready)).unwrap_or(found);
+        Ok(chosen.servable().clone())
     }
 }
 

@@ -334,6 +334,9 @@ impl Control {
                 results.insert(version, result);
             }
         }
+        if let Some(rollout) = &plan.rollout {
+            rollout.bind(&mut results);
+        }
         let failures = results.iter().filter_map(|(version, result)| {
             result.as_ref().err().map(|reason| format!("version {version} is at UNAVAILABLE state: {reason}"))
         });
@@ -444,7 +447,7 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
         pipeline.stats().keep_latencies(version_latencies(&loader.latencies(), &config));
         pipeline.stats().loaded_in(began.elapsed());
         let servable = control.with_cache(plan, Servable::Pipeline(pipeline));
-        let version = ModelVersion::new(servable, config, attempt.kept());
+        let version = ModelVersion::new(servable, config, plan.rollout.clone(), attempt.kept());
         return Ok(Loaded { version: Arc::new(version), unprofiled: None });
     }
     let request = plan.request(version, loader, attempt)?;
@@ -468,6 +471,6 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
             (Servable::Pipeline(Arc::new(pipeline)), Arc::new(config))
         }
     };
-    let version = ModelVersion::new(control.with_cache(plan, servable), config, attempt.kept());
+    let version = ModelVersion::new(control.with_cache(plan, servable), config, plan.rollout.clone(), attempt.kept());
     Ok(Loaded { version: Arc::new(version), unprofiled })
 }

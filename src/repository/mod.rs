@@ -50,6 +50,7 @@ mod profiling;
 #[allow(clippy::module_inception)]
 mod repository;
 mod residency;
+mod rollout;
 mod scan;
 mod serving;
 mod staging;
@@ -78,6 +79,7 @@ pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
 pub use profiling::{STAGE_COUNTS, Trials, joining_pays, read_model};
 pub use repository::Repository;
+pub use rollout::Caller;
 pub use staging::cut_into_stages;
 pub use startup::Startup;
 pub use table::IndexEntry;

@@ -30,6 +30,7 @@ use super::{
     configuration::{self, PBTXT, YAML},
     directory::{self, Fingerprint},
     image,
+    rollout::Rollout,
     text::{self, TextModel},
     warmup,
 };
@@ -108,6 +109,8 @@ pub(super) struct Plan {
     laid_out: Option<PathBuf>,
     /// How it takes texts, if it does.
     pub(super) text: Option<Arc<TextModel>>,
+    /// How requests are divided among its versions, if the configuration says so.
+    pub(super) rollout: Option<Arc<Rollout>>,
 }
 
 /// A pipeline that is ready to serve, and its complete configuration.
@@ -204,6 +207,7 @@ impl Plan {
                 found => format!("the version policy picks none of the versions {found:?}{place}"),
             });
         }
+        let rollout = Rollout::read(&settings, &versions, &origin).map_err(|fault| fault.to_string())?;
         if overrides.versions().is_some() {
             // Versions that files replace still exist on disk, so the index must not show them as gone.
             let on_disk = directory.as_deref().map(directory::versions);
@@ -223,6 +227,7 @@ impl Plan {
             models,
             laid_out,
             text,
+            rollout: rollout.map(Arc::new),
         })
     }
 

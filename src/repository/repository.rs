@@ -12,6 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use http::HeaderMap;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
@@ -20,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
+    Caller, ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
     StartError, control::Control, dependencies::Dependencies, gates::Gates, loading::Demand, memory_budget,
     on_demand::OnDemand, places::Places, scan, serving::Serving, startup::Startup,
 };
@@ -98,8 +99,58 @@ impl Repository {
         Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
     }
 
-    /// Returns the version that serves a request. `version` is the request's text; an empty one selects the latest
-    /// ready version.
+    /// Returns what may decide which version answers a request with these headers.
+    pub fn caller(&self, headers: &HeaderMap) -> Caller {
+        // Which headers decide about a model that requests load is not known before.
+        let is_needed = self.is_on_demand() || self.control.serving.load().reads_headers;
+        if is_needed { Caller::of(headers) } else { Caller::default() }
+    }
+
+    /// Returns the version that answers a request for inference. `version` is the request's text; where it is empty and
+    /// the model's configuration divides requests among its versions, that and the caller decide, else the latest ready
+    /// version answers.
+    ///
+    /// Reads an immutable snapshot: takes no lock, and allocates nothing unless a header decides.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn route(&self, name: &str, version: &str, caller: &Caller) -> Result<Arc<ModelVersion>, ResolveError> {
+        let serving = self.control.serving.load();
+        let (served, found) = serving.find(name, version)?;
+        if served.is_on_demand {
+            served.usage.hit(self.control.now());
+        }
+        let rollout = served.rollout().filter(|_| version.is_empty());
+        let chosen = rollout.and_then(|rollout| rollout.choose(name, &served.ready, caller));
+        Ok(Arc::clone(chosen.unwrap_or(found)))
+    }
+
+    /// As [`Self::route`], but a model that is to be loaded by requests is loaded first. Dropping the future ends the
+    /// wait, not the load.
+    ///
+    /// # Errors
+    /// As [`Self::resolve_or_load`].
+    pub async fn route_or_load(
+        &self,
+        name: &str,
+        version: &str,
+        caller: &Caller,
+    ) -> Result<Arc<ModelVersion>, ResolveError> {
+        match self.route(name, version, caller) {
+            Err(ResolveError::NotLoaded { .. }) => {
+                let latest = self.control.demand(name, version).await?;
+                // The load has counted as a miss, so this is no hit.
+                let serving = self.control.serving.load();
+                let loaded = serving.models.get(name).filter(|_| version.is_empty());
+                let shared = loaded.and_then(|served| Some((served, served.rollout()?)));
+                let chosen = shared.and_then(|(served, rollout)| rollout.choose(name, &served.ready, caller));
+                Ok(chosen.map_or(latest, Arc::clone))
+            }
+            routed => routed,
+        }
+    }
+
+    /// Returns a version: the latest ready one if the text `version` is empty.
     ///
     /// Reads an immutable snapshot: takes no lock and allocates nothing.
     ///

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{ModelVersion, ResolveError};
+use super::{ModelVersion, ResolveError, rollout::Rollout};
 
 /// Every model that was ever loaded, by name.
 #[derive(Debug, Default)]
@@ -17,6 +17,8 @@ pub(super) struct Serving {
     pub(super) models: HashMap<String, Served>,
     /// Whether other models may be loaded at startup, because stores are still being listed.
     pub(super) is_listing: bool,
+    /// Whether headers decide which version of some model answers.
+    pub(super) reads_headers: bool,
 }
 
 /// When requests for a model arrived. Kept while the model is unloaded.
@@ -56,6 +58,13 @@ pub(super) struct Served {
     /// Whether a request loads it.
     pub(super) is_on_demand: bool,
     pub(super) usage: Arc<Usage>,
+}
+
+impl Served {
+    /// Returns how requests are divided among the versions, as the latest load says.
+    pub(super) fn rollout(&self) -> Option<&Arc<Rollout>> {
+        self.ready.last()?.rollout()
+    }
 }
 
 impl Serving {

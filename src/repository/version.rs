@@ -2,8 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{attempt::KeptMemory, config::pb};
-use crate::{model::ModelSpec, pipeline::Servable};
+use super::{
+    attempt::KeptMemory,
+    config::{pb, pb::model_config::SchedulingChoice},
+    rollout::Rollout,
+};
+use crate::{
+    executor::{Backlog, InferRequest},
+    model::ModelSpec,
+    pipeline::{PendingResponse, Servable},
+};
 
 /// A version that serves. Unloading only drops the repository's reference; requests that hold the version or what
 /// serves it keep it alive.
@@ -11,13 +19,59 @@ use crate::{model::ModelSpec, pipeline::Servable};
 pub struct ModelVersion {
     servable: Servable,
     config: Arc<pb::ModelConfig>,
+    rollout: Option<Arc<Rollout>>,
     _memory: Arc<KeptMemory>,
 }
 
 impl ModelVersion {
     /// `memory` is what the version keeps of the budget for models that clients send.
-    pub(super) fn new(servable: Servable, config: Arc<pb::ModelConfig>, memory: Arc<KeptMemory>) -> Self {
-        Self { servable, config, _memory: memory }
+    pub(super) fn new(
+        servable: Servable,
+        config: Arc<pb::ModelConfig>,
+        rollout: Option<Arc<Rollout>>,
+        memory: Arc<KeptMemory>,
+    ) -> Self {
+        Self { servable, config, rollout, _memory: memory }
+    }
+
+    /// Submits a client's request that has exactly one response. Dropping the answer cancels the request. If another
+    /// version answers for comparison, the request is submitted to that one too.
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn submit(&self, request: InferRequest) -> PendingResponse {
+        self.submit_one(request, None)
+    }
+
+    /// As [`Self::submit`]; the response counts in the backlog while it waits to be taken.
+    pub fn submit_counted(&self, request: InferRequest, backlog: &Arc<Backlog>) -> PendingResponse {
+        self.submit_one(request, Some(backlog))
+    }
+
+    fn submit_one(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
+        match &self.rollout {
+            Some(rollout) => rollout.submit(self, request, backlog),
+            None => self.submit_alone(request, backlog),
+        }
+    }
+
+    pub(super) fn submit_alone(&self, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
+        match backlog {
+            Some(backlog) => self.servable.submit_counted(request, backlog),
+            None => self.servable.submit(request),
+        }
+    }
+
+    /// Returns the priority of the least important requests; 0 where there are no levels.
+    pub(super) fn lowest_priority(&self) -> u64 {
+        match &self.config.scheduling_choice {
+            Some(SchedulingChoice::DynamicBatching(batching)) => batching.priority_levels,
+            _ => 0,
+        }
+    }
+
+    /// Returns how the requests of its model are divided among the versions.
+    pub(super) fn rollout(&self) -> Option<&Arc<Rollout>> {
+        self.rollout.as_ref()
     }
 
     /// Returns the model or pipeline to which requests are submitted.

@@ -47,7 +47,7 @@ pub use repository::{ModelMemory, RepositoryStats, ResidencyReading, ResidencySt
 pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
-pub use stats::{CardMemory, ModelStats, TokenCounts, VersionReading};
+pub use stats::{CardMemory, ModelStats, ShadowResult, TokenCounts, VersionReading};
 pub use steps::ObservedSteps;
 pub use timings::{ExecutionTimings, RequestTimings, StepTimings, TaskRun};
 

@@ -200,10 +200,12 @@ impl Dispatch {
         match method {
             Method::ModelInfer => {
                 let head = self.services.tracer.head(&parts.headers);
+                let caller = self.services.repository.caller(&parts.headers);
                 drop(parts);
                 let span = span::open(Transport::Grpc);
                 let answering = async {
-                    let answer = infer(&self.services, &mut call.reader, call.writer, call.deadline, head, &span).await;
+                    let Call { reader, writer, deadline, .. } = &mut call;
+                    let answer = infer(&self.services, reader, *writer, *deadline, (caller, head), &span).await;
                     let (answer, trace) = match answer {
                         Ok((reply, trace)) => (Ok(reply), trace),
                         Err(status) => (Err(status), None),
@@ -223,7 +225,8 @@ impl Dispatch {
                 let services = Arc::clone(&self.services);
                 let closing = self.closing.clone();
                 let parent = services.tracer.parent(&parts.headers);
-                let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing, parent);
+                let of_call = (services.repository.caller(&parts.headers), parent);
+                let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing, of_call);
                 streaming(writer, Box::pin(stream))
             }
             other => Box::pin(self.manage(other, call)).await,

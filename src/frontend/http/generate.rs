@@ -157,7 +157,8 @@ async fn submit(
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
     let place = pending_place(api)?;
-    let version = api.services.repository.resolve_or_load(&path.model, &path.version).await;
+    let repository = &api.services.repository;
+    let version = repository.route_or_load(&path.model, &path.version, &repository.caller(&parts.headers)).await;
     let version = version.map_err(|error| Problem::from(&error))?;
 
     let length = message.bytes.len();
@@ -178,11 +179,10 @@ async fn submit(
 
 fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, span: Span, backlog: &Arc<Backlog>) -> Responses {
     let Admitted { version, decoded, held } = admitted;
-    let servable = version.servable();
     let source = if version.spec().decoupled {
-        Source::Many(servable.submit_stream(decoded.request, &backlog.stream()))
+        Source::Many(version.servable().submit_stream(decoded.request, &backlog.stream()))
     } else {
-        Source::One(Some(servable.submit(decoded.request)))
+        Source::One(Some(version.submit(decoded.request)))
     };
     Responses { version, plan: decoded.reply, source, trace, span, _held: held }
 }

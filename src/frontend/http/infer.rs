@@ -25,7 +25,7 @@ use crate::{
         trace::{Received, begin, responded},
     },
     observe::trace::Transport,
-    repository::ModelVersion,
+    repository::{Caller, ModelVersion},
     wire::{
         Kind, ReplyPlan, RequestError, decode, encode,
         json::{self, Forms},
@@ -56,12 +56,13 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     let limit = limit(json_bytes, api.max_input_bytes)?;
     let message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
-    let (mut admitted, forms) = take_in(api, path, message, json_bytes).await?;
+    let caller = api.services.repository.caller(&parts.headers);
+    let (mut admitted, forms) = take_in(api, path, &caller, message, json_bytes).await?;
     span::admitted(span, &admitted);
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);
 
     let Admitted { version, decoded, held } = admitted;
-    let answer = version.servable().submit(decoded.request).await;
+    let answer = version.submit(decoded.request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
     }
@@ -135,11 +136,12 @@ fn limit(json_bytes: Option<usize>, most: usize) -> Result<Limit, Problem> {
 async fn take_in(
     api: &Api,
     path: ModelPath,
+    caller: &Caller,
     mut message: Message,
     json_bytes: Option<usize>,
 ) -> Result<(Admitted, Forms), Problem> {
     let place = pending_place(api)?;
-    let version = resolve(&api.services, &path).await?;
+    let version = resolve(&api.services, &path, caller).await?;
     if json_bytes == Some(0) {
         let copied = if version.spec().inputs.iter().any(|input| input.datatype.size_bytes().is_none()) {
             size_of::<u32>() + message.bytes.len()
@@ -200,9 +202,9 @@ async fn apart(
     api.workers.run(length.max(built), build).await?
 }
 
-/// Returns the version that a path names, if it can be called here. Waits for its model where requests load models.
-async fn resolve(services: &Services, path: &ModelPath) -> Result<Arc<ModelVersion>, Problem> {
-    let version = services.repository.resolve_or_load(&path.model, &path.version).await;
+/// Returns the version for a path, if it can be called here. Waits for its model where requests load models.
+async fn resolve(services: &Services, path: &ModelPath, caller: &Caller) -> Result<Arc<ModelVersion>, Problem> {
+    let version = services.repository.route_or_load(&path.model, &path.version, caller).await;
     let version = version.map_err(|error| Problem::from(&error))?;
     if version.spec().decoupled {
         let text = format!(

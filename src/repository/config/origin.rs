@@ -42,8 +42,8 @@ impl fmt::Display for ConfigError {
 }
 
 /// The keys of settings that `ModelConfig` has no fields for. In `model.yaml`, `pad` and `axes` are keys of tensors.
-pub(super) const OWN_KEYS: [&str; 13] = [
-    "pad", "axes", "engine", "pin", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold",
+pub(super) const OWN_KEYS: [&str; 14] = [
+    "pad", "axes", "engine", "pin", "rollout", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold",
     "pipeline", "text",
 ];
 

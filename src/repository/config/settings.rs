@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Cells, Exit, Off, PipelineStep, PolicyName, Segment, Stages, Text},
+    model::{Batching, Cell, Cells, Exit, Off, PipelineStep, PolicyName, Rollout, Segment, Stages, Text},
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
@@ -105,6 +105,8 @@ pub struct OwnSettings {
     pub engine: Option<Parsed<OnnxEngine>>,
     /// Whether the model stays loaded where requests load models.
     pub pin: Option<bool>,
+    /// Which versions answer requests that name none.
+    pub rollout: Option<Rollout>,
     /// How the model runs on its devices.
     pub instance: OwnInstance,
     /// How requests share batches.

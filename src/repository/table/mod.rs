@@ -317,7 +317,10 @@ impl Table {
             }
             (name.clone(), served)
         });
-        Serving { models: models.collect::<HashMap<_, _>>(), is_listing: self.is_listing }
+        let models: HashMap<_, _> = models.collect();
+        let reads_headers =
+            models.values().any(|served| served.rollout().is_some_and(|rollout| rollout.reads_headers()));
+        Serving { models, is_listing: self.is_listing, reads_headers }
     }
 
     /// Returns why the last load of a model failed that is not served.

@@ -6,5 +6,6 @@ mod fake;
 mod modes;
 mod on_demand;
 mod preparing;
+mod rollout;
 mod scans;
 mod startup;

@@ -465,6 +465,11 @@ pub(super) const PER_CARD: [PerCard; 6] = [
 pub(super) const LOAD_DURATION: Family =
     gauge("nv_model_load_duration_secs", "Time that loading the version took, in seconds");
 
+pub(super) const SHADOWED: Family = counter(
+    "paternoster_shadow_requests_total",
+    "Requests that the version was to answer for comparison with the version that answers clients, by result",
+);
+
 pub(super) const CARD_MEMORY: Family =
     gauge("paternoster_model_gpu_memory_bytes", "Memory of a card that the version has reserved, in bytes");
 

@@ -27,7 +27,7 @@ use self::{
     families::{
         BATCH_ROWS, CACHE_BYTES, CACHE_LIMIT, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_CACHE_SUMMARY, FIRST_RESPONSE,
         Family, LOAD_DURATION, META, PER_BUDGET, PER_CACHED, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION,
-        PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
+        PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, SHADOWED, STAGE_BATCH_SIZE, SUMMARIES,
         TOKENS, seconds,
     },
     machine::MachineCollector,
@@ -35,7 +35,7 @@ use self::{
     samples::{distribution, family_of, label, labels, number, quantiles, single},
 };
 use super::{
-    ModelStats, PoolStats, RepositoryStats, ResidencyReading, StageReading, VersionReading, histogram::Histogram,
+    ModelStats, PoolStats, RepositoryStats, ResidencyReading, ShadowResult, StageReading, VersionReading, histogram::Histogram,
     trace::TraceStats,
 };
 use crate::budget::Budgets;
@@ -165,6 +165,7 @@ impl ServerCollector {
         let per_stage = per_stage.map(|family| (family, &["model", "stage", "version"][..]));
         let card_memory = [(&CARD_MEMORY, &["gpu_uuid", "model", "version"][..])];
         let failures = [(&FAILURES, &["model", "reason", "version"][..])];
+        let shadowed = [(&SHADOWED, &["model", "result", "version"][..])];
         let histograms =
             [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS, &FIRST_RESPONSE].into_iter().chain(&SUMMARIES);
         let histograms = histograms.map(|family| (family, &["model", "version"][..]));
@@ -174,7 +175,7 @@ impl ServerCollector {
         let per_budget = per_budget.map(|family| (family, &[][..]));
         let per_port = PER_PORT.iter().map(|one| (&one.family, &["port"][..]));
 
-        let of_versions = per_version.chain(per_stage).chain(card_memory).chain(failures).chain(histograms);
+        let of_versions = per_version.chain(per_stage).chain(card_memory).chain(failures).chain(shadowed).chain(histograms);
         let of_the_server = per_pool.chain(rejections).chain(per_budget).chain(per_port);
         let descs = of_versions.chain(of_the_server).map(|(family, labels): (&Family, &[&str])| {
             let labels = labels.iter().map(|&label| label.to_owned()).collect();
@@ -241,6 +242,16 @@ impl ServerCollector {
             })
         });
         families.push(family_of(&FAILURES, failures.collect()));
+
+        let shadowed = read.iter().flat_map(|(labels, read)| {
+            let counts = read.shadow.into_iter().flatten().zip(ShadowResult::ALL);
+            counts.map(move |(count, result)| {
+                let mut labels = labels.clone();
+                labels.insert(1, label("result", result.name()));
+                number(labels, SHADOWED.kind, count as f64)
+            })
+        });
+        families.push(family_of(&SHADOWED, shadowed.collect()));
 
         let request = read.iter().map(|(labels, read)| distribution(labels, &read.request_duration, seconds));
         families.push(family_of(&REQUEST_DURATION, request.collect()));

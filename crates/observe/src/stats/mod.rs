@@ -3,7 +3,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -44,6 +44,36 @@ pub struct ModelStats {
     card_memory: Mutex<Vec<CardMemory>>,
     /// Set for a version whose responses are cached.
     is_cached: OnceLock<()>,
+    /// Set for a version that answers requests of others for comparison.
+    shadow: OnceLock<[AtomicU64; ShadowResult::ALL.len()]>,
+}
+
+/// What became of a request that a version was to answer for comparison with the version that answers the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowResult {
+    /// The answers are equal, within the tolerance.
+    Equal,
+    /// They are not.
+    Different,
+    /// Only the client's request succeeded.
+    Failed,
+    /// It was not compared: too many were, its tensors are in a card's memory, or the client got no answer.
+    Skipped,
+}
+
+impl ShadowResult {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Equal, Self::Different, Self::Failed, Self::Skipped];
+
+    /// Returns its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+            Self::Different => "different",
+            Self::Failed => "failed",
+            Self::Skipped => "skipped",
+        }
+    }
 }
 
 /// What a version has reserved of a card's memory.
@@ -102,6 +132,8 @@ pub struct VersionReading {
     pub card_memory: Vec<CardMemory>,
     /// Whether its responses are cached.
     pub is_cached: bool,
+    /// Requests answered for comparison, in the order of [`ShadowResult::ALL`]; `None` for other versions.
+    pub shadow: Option<[u64; ShadowResult::ALL.len()]>,
 }
 
 impl Default for ModelStats {
@@ -138,6 +170,7 @@ impl ModelStats {
             load_ns: OnceLock::new(),
             card_memory: Mutex::default(),
             is_cached: OnceLock::new(),
+            shadow: OnceLock::new(),
         }
     }
 
@@ -156,6 +189,18 @@ impl ModelStats {
     /// Marks a version whose responses are cached: it has metrics of the cache.
     pub fn keep_cache_counts(&self) {
         let _ = self.is_cached.set(());
+    }
+
+    /// Marks a version that answers requests of others for comparison.
+    pub fn keep_shadow_counts(&self) {
+        let _ = self.shadow.set(Default::default());
+    }
+
+    /// Counts a request that the version was to answer for comparison, if it is marked.
+    pub fn shadowed(&self, result: ShadowResult) {
+        if let Some(counts) = self.shadow.get() {
+            counts[result as usize].fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Records the duration of the load. Only the first call has an effect.
@@ -342,6 +387,7 @@ impl ModelStats {
             load_ns: self.load_ns.get().copied(),
             card_memory: self.card_memory(),
             is_cached: self.is_cached.get().is_some(),
+            shadow: self.shadow.get().map(|counts| counts.each_ref().map(|count| count.load(Ordering::Relaxed))),
             latencies: self.latencies.get().map(|latencies| latencies.reading(Instant::now())).unwrap_or_default(),
         }
     }

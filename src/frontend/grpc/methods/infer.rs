@@ -17,7 +17,7 @@ use crate::{
         trace::{Received, begin, responded},
     },
     observe::trace::{RequestTrace, TraceHead, Transport},
-    repository::ModelVersion,
+    repository::{Caller, ModelVersion},
     wire::{Decoded, Kind, ReplyPlan, RequestError, decode, encode, pb},
 };
 
@@ -34,19 +34,19 @@ pub(in crate::frontend::grpc) async fn infer(
     reader: &mut MessageReader<Incoming>,
     writer: Writer,
     deadline: Deadline,
-    head: Option<TraceHead>,
+    (caller, head): (Caller, Option<TraceHead>),
     span: &Span,
 ) -> Result<TracedReply, Status> {
     let message = before(deadline, reader.only()).await?;
     let received = Received::now(head);
-    let mut admitted = match take_in(services, reader.workers(), message, admit, span) {
+    let mut admitted = match take_in(services, reader.workers(), message, &caller, admit, span) {
         Intake::Done(outcome) => outcome??,
         Intake::Apart(outcome) => before(deadline, outcome).await??,
     };
     let trace = begin(services, Transport::Grpc, received, &mut admitted);
     let Admitted { version, mut decoded, held } = admitted;
     decoded.request.deadline = deadline;
-    let answer = version.servable().submit(decoded.request).await;
+    let answer = version.submit(decoded.request).await;
     if let Some(trace) = &trace {
         responded(trace, &version, &answer);
     }

@@ -20,7 +20,7 @@ use crate::{
         methods::unresolved,
         span,
     },
-    repository::{ModelVersion, ResolveError},
+    repository::{Caller, ModelVersion, ResolveError},
     wire::{
         Decoded, Kind, RequestError,
         decode::{
@@ -66,6 +66,7 @@ pub(super) fn take_in(
     services: &Arc<Services>,
     workers: &Arc<Workers>,
     mut message: Message,
+    caller: &Caller,
     admit: Admit,
     span: &Span,
 ) -> Intake {
@@ -80,19 +81,21 @@ pub(super) fn take_in(
             Ok(Some(built))
                 if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) =>
             {
-                return match decode(services, message, place, admit, span) {
+                return match decode(services, message, place, caller, admit, span) {
                     Ok(outcome) => Intake::Done(outcome),
                     Err(unloaded) => {
-                        let (services, workers, span) = (Arc::clone(services), Arc::clone(workers), span.clone());
-                        Intake::Apart(Box::pin(decode_when_loaded(services, workers, unloaded, admit, span)))
+                        let (services, workers) = (Arc::clone(services), Arc::clone(workers));
+                        let (caller, span) = (caller.clone(), span.clone());
+                        Intake::Apart(Box::pin(decode_when_loaded(services, workers, unloaded, caller, admit, span)))
                     }
                 };
             }
             Ok(_) => {}
         }
     }
-    let (services, workers, span) = (Arc::clone(services), Arc::clone(workers), span.clone());
-    Intake::Apart(Box::pin(apart(services, workers, message, place, admit, span)))
+    let (services, workers) = (Arc::clone(services), Arc::clone(workers));
+    let (caller, span) = (caller.clone(), span.clone());
+    Intake::Apart(Box::pin(apart(services, workers, message, place, caller, admit, span)))
 }
 
 async fn apart(
@@ -100,6 +103,7 @@ async fn apart(
     workers: Arc<Workers>,
     message: Message,
     place: Reservation,
+    caller: Caller,
     admit: Admit,
     span: Span,
 ) -> Outcome {
@@ -114,12 +118,12 @@ async fn apart(
         return Ok(Err(RequestError::new(Kind::ResourceExhausted, no_room(&error).message())));
     }
     let decoded = {
-        let (services, span) = (Arc::clone(&services), span.clone());
-        workers.run(bytes.max(built), move || decode(&services, message, place, admit, &span)).await?
+        let (services, caller, span) = (Arc::clone(&services), caller.clone(), span.clone());
+        workers.run(bytes.max(built), move || decode(&services, message, place, &caller, admit, &span)).await?
     };
     match decoded {
         Ok(outcome) => outcome,
-        Err(unloaded) => decode_when_loaded(services, workers, unloaded, admit, span).await,
+        Err(unloaded) => decode_when_loaded(services, workers, unloaded, caller, admit, span).await,
     }
 }
 
@@ -128,11 +132,12 @@ async fn decode_when_loaded(
     services: Arc<Services>,
     workers: Arc<Workers>,
     unloaded: Box<Unloaded>,
+    caller: Caller,
     admit: Admit,
     span: Span,
 ) -> Outcome {
     let Unloaded { model, version, id, message, place } = *unloaded;
-    let version = match services.repository.resolve_or_load(&model, &version).await {
+    let version = match services.repository.route_or_load(&model, &version, &caller).await {
         Ok(version) => version,
         Err(error) => return Ok(Err(unresolved(&error).with_id(id))),
     };
@@ -161,6 +166,7 @@ fn decode(
     services: &Services,
     message: Message,
     place: Reservation,
+    caller: &Caller,
     admit: Admit,
     span: &Span,
 ) -> Result<Outcome, Box<Unloaded>> {
@@ -172,7 +178,7 @@ fn decode(
         Err(error) => return Ok(Err(unparsable(&error))),
     };
     span::asked(span, &request.model_name, &request.model_version, &request.id);
-    let version = services.repository.resolve(&request.model_name, &request.model_version);
+    let version = services.repository.route(&request.model_name, &request.model_version, caller);
     match (version, kept) {
         (Ok(version), _) => Ok(Ok(admitted(services, version, request, (place, held, message_bytes), admit, span))),
         (Err(ResolveError::NotLoaded { .. }), Some(bytes)) => {

@@ -36,7 +36,7 @@ use crate::{
     },
     observe::trace::{Parent, RequestTrace, Transport},
     pipeline::PendingResponse,
-    repository::ModelVersion,
+    repository::{Caller, ModelVersion},
     wire::{Kind, ReplyPlan, RequestError, decode, pb, stream},
 };
 
@@ -87,6 +87,8 @@ pub(in crate::frontend::grpc) struct InferStream {
     /// A large request that workers decode, or one whose model is being loaded. No request is read after it until it is
     /// decoded, so that requests keep their order.
     decoding: Option<(Apart, Read)>,
+    /// What may decide which versions answer.
+    caller: Caller,
     /// The client's span that all requests belong to.
     parent: Option<Parent>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -134,7 +136,7 @@ impl InferStream {
         bounds: StreamBounds,
         errors_end_stream: bool,
         closing: CancellationToken,
-        parent: Option<Parent>,
+        (caller, parent): (Caller, Option<Parent>),
     ) -> Self {
         let Call { reader, writer, backlog: of_connection, deadline } = call;
         Self {
@@ -153,6 +155,7 @@ impl InferStream {
             ordinary_last: false,
             in_flight_bytes: 0,
             decoding: None,
+            caller,
             parent,
             closing: Box::pin(closing.cancelled_owned()),
             expiry: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into()))),
@@ -179,7 +182,7 @@ impl InferStream {
                     let bytes = message.bytes.len();
                     let received = Received::now(self.services.tracer.head_of(self.parent));
                     let read = Read { bytes, received, span: span::open(Transport::Grpc) };
-                    match take_in(&self.services, self.reader.workers(), message, admit, &read.span) {
+                    match take_in(&self.services, self.reader.workers(), message, &self.caller, admit, &read.span) {
                         Intake::Done(outcome) => self.start(outcome?, read),
                         Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
                     }
@@ -226,7 +229,7 @@ impl InferStream {
             let (reply, state) = (decoded.reply, DecoupledState::Running);
             self.decoupled.push(Decoupled { version, responses, reply, bytes, state, trace, span, _held: held });
         } else {
-            let response = version.servable().submit_counted(decoded.request, &self.backlog);
+            let response = version.submit_counted(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
             let running = Running { response, version, reply: decoded.reply, bytes, trace, span, _held: held };
             self.turns.push_back(Turn::Running(Box::new(running)));

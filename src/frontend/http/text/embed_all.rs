@@ -48,7 +48,7 @@ pub(super) async fn embed_all(State(api): State<Api>, request: Request) -> Respo
 async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<EmbedAllRequest> = receive(api, request).await?;
     let EmbedAllRequest { model, inputs, truncate, truncation_direction, prompt_name } = &mut received.request;
-    let version = resolve(api, model.as_deref(), Wanted::Vectors).await?;
+    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Vectors).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let items = std::mem::take(inputs).into_items();

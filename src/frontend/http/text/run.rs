@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
-use http::{StatusCode, request::Parts};
+use http::{HeaderMap, StatusCode, request::Parts};
 use serde::de::DeserializeOwned;
 use tracing::{Instrument, Span};
 
@@ -180,22 +180,29 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
 }
 
 /// Returns the model of a request: that of its name, or the only loaded one that can answer it.
-pub(super) async fn resolve(api: &Api, name: Option<&str>, wanted: Wanted) -> Result<Arc<ModelVersion>, Fault> {
+pub(super) async fn resolve(
+    api: &Api,
+    headers: &HeaderMap,
+    name: Option<&str>,
+    wanted: Wanted,
+) -> Result<Arc<ModelVersion>, Fault> {
+    let repository = &api.services.repository;
+    let caller = repository.caller(headers);
     let Some(name) = name.filter(|name| !name.is_empty()) else {
-        let mut able = api.services.repository.loaded();
+        let mut able = repository.loaded();
         able.retain(|version| wanted.is_given_by(version.spec()));
         let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
         names.dedup();
-        return match (&names[..], able.last()) {
-            ([_], Some(latest)) => Ok(Arc::clone(latest)),
-            ([], _) => Err(Fault::Model(format!("no model takes texts and gives '{}'", wanted.output()))),
+        return match names[..] {
+            [name] => repository.route(name, "", &caller).map_err(|error| Problem::from(&error).into()),
+            [] => Err(Fault::Model(format!("no model takes texts and gives '{}'", wanted.output()))),
             _ => Err(Fault::Request(format!(
                 "several models can answer, expected \"model\": one of {}",
                 names.join(", ")
             ))),
         };
     };
-    let version = api.services.repository.resolve_or_load(name, "").await;
+    let version = repository.route_or_load(name, "", &caller).await;
     let version = version.map_err(|error| match error {
         // Nothing that a client should repeat soon.
         ResolveError::NotLoadable { .. } => Fault::Server(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
@@ -241,7 +248,7 @@ pub(super) async fn run<T>(
 ) -> Result<Vec<Row>, Fault> {
     let (count, most_rows) = (items.len(), version.spec().max_batch_size as usize);
     let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
-    let answers = requests.into_iter().map(|request| version.servable().submit(request));
+    let answers = requests.into_iter().map(|request| version.submit(request));
     let responses = try_join_all(answers).instrument(received.span.clone()).await?;
     let mut rows = Vec::with_capacity(count);
     for response in responses {

@@ -161,7 +161,7 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<EmbedRequest> = receive(api, request).await?;
     let EmbedRequest { model, inputs, normalize, truncate, truncation_direction, prompt_name, dimensions } =
         &mut received.request;
-    let version = resolve(api, model.as_deref(), Wanted::Vectors).await?;
+    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Vectors).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let items = std::mem::take(inputs).into_items();
@@ -186,7 +186,7 @@ async fn reranked(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<RerankRequest> = receive(api, request).await?;
     let RerankRequest { model, query, texts, truncate, truncation_direction, raw_scores, return_text } =
         &mut received.request;
-    let version = resolve(api, model.as_deref(), Wanted::Classes).await?;
+    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let (query, asked) = (std::mem::take(query), std::mem::take(texts));
@@ -212,7 +212,7 @@ pub(super) async fn predict(State(api): State<Api>, request: Request) -> Respons
 async fn predicted(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<PredictRequest> = receive(api, request).await?;
     let PredictRequest { model, inputs, truncate, truncation_direction, raw_scores } = &mut received.request;
-    let version = resolve(api, model.as_deref(), Wanted::Classes).await?;
+    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
     check_direction(&version, *truncation_direction)?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");

@@ -7,6 +7,7 @@
 mod batching;
 mod image;
 mod pipeline;
+mod rollout;
 mod segments;
 mod text;
 
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::{batching::*, image::*, pipeline::*, segments::*, text::*};
+pub use self::{batching::*, image::*, pipeline::*, rollout::*, segments::*, text::*};
 use super::values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
     batching::{
@@ -44,6 +45,8 @@ pub struct Model {
     pub max_batch_size: Option<Whole<i32, 0, { i32::MAX as i128 }>>,
     /// Which versions are served: `latest` (default), `all`, `{ latest: <count> }` or `{ specific: [<versions>] }`.
     pub version_policy: Option<Versions>,
+    /// Which versions answer requests that name none.
+    pub rollout: Option<Rollout>,
     /// The inputs. Missing ones, and missing `dtype` or `dims`, are completed from the graph.
     #[serde(default)]
     pub inputs: Vec<Input>,

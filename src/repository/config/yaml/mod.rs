@@ -88,6 +88,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     let mut own = OwnSettings {
         engine: model.engine,
         pin: model.pin,
+        rollout: model.rollout,
         stages: model.stages,
         exits: model.exits,
         cells: model.cells.map(Into::into).unwrap_or_default(),
@@ -112,8 +113,8 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     }
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, pin, instance, \
-                           batching, stages, exits, cells, unfold, pipeline or text";
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, pin, rollout, \
+                           instance, batching, stages, exits, cells, unfold, pipeline or text";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });
