@@ -1,9 +1,10 @@
-//! Flags that limit what all clients together may use, and the budgets derived from them and from the machine.
+//! Flags that limit what clients may use, and the budgets derived from them and from the machine.
 
 use clap::Args;
 
 use crate::{
     budget::{Budget, Budgets, DEFAULT_REQUESTS},
+    frontend::ClientLimit,
     observe,
 };
 
@@ -47,6 +48,12 @@ pub struct LimitArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
     pub sent_model_bytes: u64,
 
+    /// Limit on the calls for inference that one client has in progress; further ones wait before they are read.
+    /// Clients are told apart by address=<n>, certificate=<n> (the subject) or header:<name>=<n> (its value). Without
+    /// this there is no limit
+    #[arg(long = "client-limit", value_name = "KEY=N")]
+    pub client: Option<ClientLimit>,
+
     /// Limit on open gRPC connections; further ones are asked to close (GOAWAY). 0 uses half of the files that this
     /// process may open, at most 16384
     #[arg(long = "grpc-max-connections", value_name = "N", default_value_t = 0)]
@@ -78,6 +85,19 @@ pub(super) fn budgets(args: &LimitArgs) -> Result<Budgets, String> {
         http_connections: Budget::of(http),
         metrics_connections: Budget::of(http),
     })
+}
+
+/// Checks that clients can be told apart. `ports` says of the ports for inference whether they ask for certificates.
+///
+/// # Errors
+/// Fails if certificates tell clients apart and no port asks for them.
+pub(super) fn check_client(args: &LimitArgs, ports: [bool; 2]) -> Result<(), String> {
+    if args.client.as_ref().is_some_and(ClientLimit::needs_certificates) && !ports.contains(&true) {
+        let message = "--client-limit=certificate needs a port that asks for certificates: --grpc-use-ssl-mutual or \
+                       --http-use-ssl-mutual";
+        return Err(message.to_owned());
+    }
+    Ok(())
 }
 
 /// Returns the connections of the gRPC port, and of the HTTP and the metrics port each. A quarter of the files is kept

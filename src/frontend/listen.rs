@@ -221,6 +221,14 @@ impl Drop for SocketFile {
 /// the peer may then never see the message.
 const READ_BYTES: usize = 16 << 10;
 
+/// Returns the address of a connection's peer; `None` for a Unix socket.
+pub(super) fn peer_address(stream: &Stream) -> Option<IpAddr> {
+    match stream {
+        Either::Left(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+        Either::Right(_) => None,
+    }
+}
+
 /// Sends a short message, which must fit into an empty socket buffer, and closes the connection without waiting.
 ///
 /// # Errors

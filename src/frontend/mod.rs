@@ -1,6 +1,7 @@
 //! The front ends that clients reach: gRPC, HTTP, health, reflection, metrics, TLS and shutdown. Independent of
 //! batching and devices.
 
+mod clients;
 pub mod grpc;
 pub mod http;
 mod intake;
@@ -14,6 +15,7 @@ mod tls;
 mod trace;
 mod unsent;
 
+pub use clients::{ClientLimit, Clients, InvalidClientLimit};
 pub use listen::{Endpoint, Host, InvalidHost};
 pub use methods::server_metadata;
 pub use readiness::Readiness;

@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Readiness;
+use http::HeaderMap;
+
+use super::{
+    Clients, Readiness,
+    clients::{Client, Identity},
+};
 use crate::{
     budget::{Budget, Budgets},
     executor::Backlog,
@@ -30,6 +35,8 @@ pub struct Services {
     pub tracer: Arc<Tracer>,
     /// Limits on what all clients together may hold.
     pub budgets: Budgets,
+    /// Limits on what each client has in progress, if there are any.
+    pub clients: Option<Arc<Clients>>,
 }
 
 /// Resources shared by the calls of one connection.
@@ -39,11 +46,18 @@ pub(super) struct ConnectionHolds {
     pub(super) share: Arc<Budget>,
     /// Replies that wait for the client.
     pub(super) backlog: Arc<Backlog>,
+    /// What its calls have in common.
+    pub(super) identity: Identity,
 }
 
 impl Services {
     /// Returns the resources for a new connection.
-    pub(super) fn connection(&self) -> ConnectionHolds {
-        ConnectionHolds { share: Budget::share_of(&self.budgets.bytes), backlog: self.backlog.connection() }
+    pub(super) fn connection(&self, identity: Identity) -> ConnectionHolds {
+        ConnectionHolds { share: Budget::share_of(&self.budgets.bytes), backlog: self.backlog.connection(), identity }
+    }
+
+    /// Returns the client of a call for inference; `None` if clients have no limits.
+    pub(super) fn client(&self, holds: &ConnectionHolds, headers: &HeaderMap) -> Option<Client> {
+        self.clients.as_ref().map(|clients| clients.client(&holds.identity, headers))
     }
 }

@@ -111,7 +111,7 @@ def test_shadows_that_cannot_take_the_requests_are_refused(start, tmp_path):
 def test_steps_of_pipelines_run_the_largest_share(start, tmp_path):
     write_versions(tmp_path, [1, 2, 3], "{ traffic: { 1: 10, 2: 85, 3: 5 } }")
     ports = {"INPUT0": ("FP32", [16])}, {"OUTPUT0": ("FP32", [16])}
-    step = "{ model: scale, inputs: { INPUT0: INPUT0 }, outputs: { OUTPUT0: OUTPUT0 } }"
+    step = "model: { name: scale, inputs: { INPUT0: INPUT0 }, outputs: { OUTPUT0: OUTPUT0 } }"
     write_pipeline(tmp_path, "chain", *ports, [step])
     server = start(tmp_path)
     with triton.InferenceServerClient(server.grpc) as client:

@@ -13,7 +13,7 @@ use super::{ServeArgs, cuda::watched_cards, limits, options, recording::Timeline
 use crate::{
     executor::Pool,
     frontend::{
-        Certificates, Endpoint, Readiness, RestrictionError, Services,
+        Certificates, Clients, Endpoint, Readiness, RestrictionError, Services,
         grpc::{self, GrpcServer},
         http::{HttpServer, HttpStartError, loaded_versions},
     },
@@ -105,6 +105,9 @@ impl Server {
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let budgets = limits::budgets(&args.limits).map_err(StartError::Limits)?;
+        let asks_for_certificates =
+            [&grpc_config.tls, &http_config.tls].map(|tls| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()));
+        limits::check_client(&args.limits, asks_for_certificates).map_err(StartError::Limits)?;
 
         let startup = Repository::open(options::repository(args, pool.has_cards(), &budgets), loader).await?;
         let repository = startup.repository();
@@ -124,6 +127,7 @@ impl Server {
         };
         let tracer = Arc::new(Tracer::start(args.traces.options()).map_err(StartError::Tracing)?);
         server.tracer = Some(Arc::clone(&tracer));
+        let clients = args.limits.client.clone().map(Clients::new);
         let services = Services {
             server_name: args.server_name().to_owned(),
             repository: Arc::clone(repository),
@@ -137,6 +141,7 @@ impl Server {
             log,
             tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),
+            clients: clients.clone(),
         };
         if args.grpc.allow_grpc {
             server.grpc = Some(GrpcServer::start(grpc_config, services.clone()).await?);
@@ -158,6 +163,13 @@ impl Server {
                 Some(cache) => {
                     let limit_bytes = cache.limit_bytes();
                     metrics.with_response_cache(move || cache.bytes(), limit_bytes)?
+                }
+                None => metrics,
+            };
+            let metrics = match clients {
+                Some(clients) => {
+                    let counting = Arc::clone(&clients);
+                    metrics.with_clients(move || clients.present(), move || counting.waits())?
                 }
                 None => metrics,
             };

@@ -23,7 +23,8 @@ use crate::{
     budget::Reservation,
     executor::Backlog,
     frontend::{
-        Protocol, Services, intake::Workers, methods, restricted::Restrictions, services::ConnectionHolds, span,
+        Protocol, Services, clients::Identity, intake::Workers, methods, restricted::Restrictions,
+        services::ConnectionHolds, span,
     },
     observe::trace::{RequestTrace, TRACE_RESPONSE, Transport},
 };
@@ -169,8 +170,8 @@ impl Dispatch {
     }
 
     /// Returns the resources that the calls of a new connection share.
-    pub(super) fn connection(&self) -> ConnectionHolds {
-        self.services.connection()
+    pub(super) fn connection(&self, identity: Identity) -> ConnectionHolds {
+        self.services.connection(identity)
     }
 
     /// Answers one call of a connection. Dropping the future cancels the call.
@@ -181,6 +182,10 @@ impl Dispatch {
         }
         let Some(method) = Method::of(parts.uri.path()) else {
             return Box::pin(self.serve_other(parts, body)).await;
+        };
+        let client = match method {
+            Method::ModelInfer | Method::ModelStreamInfer => self.services.client(&holds, &parts.headers),
+            _ => None,
         };
         let mut call = match self.begin(method, &parts.headers, body, holds) {
             Ok(call) => call,
@@ -204,6 +209,13 @@ impl Dispatch {
                 drop(parts);
                 let span = span::open(Transport::Grpc);
                 let answering = async {
+                    let _place = match &client {
+                        Some(client) => match before(call.deadline, async { Ok(client.place().await) }).await {
+                            Ok(place) => place,
+                            Err(status) => return refused(&status),
+                        },
+                        None => None,
+                    };
                     let Call { reader, writer, deadline, .. } = &mut call;
                     let answer = infer(&self.services, reader, *writer, *deadline, (caller, head), &span).await;
                     let (answer, trace) = match answer {
@@ -225,7 +237,7 @@ impl Dispatch {
                 let services = Arc::clone(&self.services);
                 let closing = self.closing.clone();
                 let parent = services.tracer.parent(&parts.headers);
-                let of_call = (services.repository.caller(&parts.headers), parent);
+                let of_call = (services.repository.caller(&parts.headers), parent, client);
                 let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing, of_call);
                 streaming(writer, Box::pin(stream))
             }
@@ -238,7 +250,7 @@ impl Dispatch {
         method: Method,
         headers: &HeaderMap,
         body: Incoming,
-        ConnectionHolds { share, backlog }: ConnectionHolds,
+        ConnectionHolds { share, backlog, .. }: ConnectionHolds,
     ) -> Result<Call, Status> {
         let protocol = method.protocol();
         self.check(protocol, headers)?;

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use http::Extensions;
+use http::{Extensions, HeaderMap};
 
 use super::{config_json::ConfigJson, overview::Overview, timeline::TimelineRoute};
-use crate::frontend::{Services, intake::Workers, services::ConnectionHolds};
+use crate::frontend::{
+    Services,
+    clients::{ClientPlace, Identity},
+    intake::Workers,
+    services::ConnectionHolds,
+};
 
 /// The state of the HTTP port's routes, shared by all requests.
 #[derive(Clone)]
@@ -22,6 +27,11 @@ pub(super) struct Api {
 impl Api {
     /// Returns what the connection of a request holds.
     pub(super) fn holds(&self, of_request: &Extensions) -> ConnectionHolds {
-        of_request.get().cloned().unwrap_or_else(|| self.services.connection())
+        of_request.get().cloned().unwrap_or_else(|| self.services.connection(Identity::default()))
+    }
+
+    /// Waits for a place of a request's client; `None` if clients have no limits.
+    pub(super) async fn client_place(&self, holds: &ConnectionHolds, headers: &HeaderMap) -> Option<ClientPlace> {
+        self.services.client(holds, headers)?.place().await
     }
 }

@@ -62,6 +62,7 @@ impl Fixture {
             log: Logging::detached(LogOptions::default()).0,
             tracer: Arc::new(Tracer::start(TraceOptions::default()).expect("no thread is needed")),
             budgets,
+            clients: None,
         };
         Self { services, _folder: folder }
     }

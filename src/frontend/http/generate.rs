@@ -24,6 +24,7 @@ use super::{
 use crate::{
     executor::{self, Backlog, InferError},
     frontend::{
+        clients::ClientPlace,
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
         services::ConnectionHolds,
         span,
@@ -113,6 +114,7 @@ struct Responses {
     trace: Option<Arc<RequestTrace>>,
     span: Span,
     _held: Held,
+    _client: Option<ClientPlace>,
 }
 
 enum Source {
@@ -153,6 +155,7 @@ async fn submit(
     let (parts, body) = request.into_parts();
     let head = api.services.tracer.head(&parts.headers);
     let holds = api.holds(&parts.extensions);
+    let client = api.client_place(&holds, &parts.headers).await;
     let limit = Limit::Json(api.max_input_bytes);
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
@@ -174,15 +177,20 @@ async fn submit(
     let (mut admitted, _) = if here { build()? } else { api.workers.run(built, build).await?? };
     span::admitted(span, &admitted);
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);
-    Ok((start(admitted, trace, span.clone(), &holds.backlog), holds))
+    Ok((start((admitted, client), trace, span.clone(), &holds.backlog), holds))
 }
 
-fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, span: Span, backlog: &Arc<Backlog>) -> Responses {
+fn start(
+    (admitted, client): (Admitted, Option<ClientPlace>),
+    trace: Option<Arc<RequestTrace>>,
+    span: Span,
+    backlog: &Arc<Backlog>,
+) -> Responses {
     let Admitted { version, decoded, held } = admitted;
     let source = if version.spec().decoupled {
         Source::Many(version.servable().submit_stream(decoded.request, &backlog.stream()))
     } else {
         Source::One(Some(version.submit(decoded.request)))
     };
-    Responses { version, plan: decoded.reply, source, trace, span, _held: held }
+    Responses { version, plan: decoded.reply, source, trace, span, _held: held, _client: client }
 }

@@ -50,6 +50,7 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     span::asked(span, &path.model, &path.version, "");
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
+    let _client = api.client_place(&holds, &parts.headers).await;
     let head = api.services.tracer.head(&parts.headers);
     let json_bytes = json_length(&parts.headers)?;
     let packing = body::accepted(&parts.headers);

@@ -24,7 +24,8 @@ use crate::{
     budget::{Budget, Reservation},
     frontend::{
         Services,
-        listen::{Listener, Stream, turn_away},
+        clients::Identity,
+        listen::{Listener, Stream, peer_address, turn_away},
         services::ConnectionHolds,
         tls::Certificates,
     },
@@ -78,7 +79,8 @@ impl Acceptor {
                 }
                 Ok((stream, Some(place))) => {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());
-                    let holds = self.services.as_ref().map(|services| services.connection());
+                    let identity = Identity::of_address(peer_address(&stream));
+                    let holds = self.services.as_ref().map(|services| services.connection(identity));
                     let peer = Peer { holds, is_certified: false, names: self.names.clone() };
                     let tls = self.tls.as_ref().map(|certificates| certificates.acceptor());
                     self.connections.spawn(async move {
@@ -126,7 +128,8 @@ async fn serve_secured(stream: Stream, tls: &TlsAcceptor, routes: Router, peer: 
     match closing.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
         Some(Ok(Ok(stream))) => {
             let is_certified = is_certified(&stream);
-            Box::pin(serve(stream, routes, Peer { is_certified, ..peer }, closing)).await;
+            let holds = peer.holds.map(|holds| ConnectionHolds { identity: holds.identity.secured(&stream), ..holds });
+            Box::pin(serve(stream, routes, Peer { is_certified, holds, ..peer }, closing)).await;
         }
         Some(Ok(Err(error))) => debug!(%error, "a TLS handshake over HTTP failed"),
         Some(Err(_)) => debug!("no TLS handshake over HTTP in time"),

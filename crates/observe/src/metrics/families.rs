@@ -423,6 +423,10 @@ pub(super) const CACHE_BYTES: Family = gauge("paternoster_response_cache_bytes",
 pub(super) const CACHE_LIMIT: Family =
     gauge("paternoster_response_cache_bytes_limit", "Most bytes that the response cache may take");
 
+pub(super) const CLIENTS: Family = gauge("paternoster_clients", "Clients with calls for inference in progress");
+pub(super) const CLIENT_WAITS: Family =
+    counter("paternoster_client_waits_total", "Calls for inference that waited because of the limit of their client");
+
 pub(super) const FAILED_SCANS: Family = counter(
     "paternoster_repository_failed_scans_total",
     "Failed scans of a model repository or a model's directory; the served models stayed as they were",

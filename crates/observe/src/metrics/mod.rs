@@ -25,18 +25,18 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CACHE_BYTES, CACHE_LIMIT, CARD_MEMORY, FAILED_SCANS, FAILURES, FIRST_CACHE_SUMMARY, FIRST_RESPONSE,
-        Family, LOAD_DURATION, META, PER_BUDGET, PER_CACHED, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION,
-        PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, SHADOWED, STAGE_BATCH_SIZE, SUMMARIES,
-        TOKENS, seconds,
+        BATCH_ROWS, CACHE_BYTES, CACHE_LIMIT, CARD_MEMORY, CLIENT_WAITS, CLIENTS, FAILED_SCANS, FAILURES,
+        FIRST_CACHE_SUMMARY, FIRST_RESPONSE, Family, LOAD_DURATION, META, PER_BUDGET, PER_CACHED, PER_POOL, PER_PORT,
+        PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME,
+        REQUEST_DURATION, SHADOWED, STAGE_BATCH_SIZE, SUMMARIES, TOKENS, seconds,
     },
     machine::MachineCollector,
     residency::ResidencyCollector,
     samples::{distribution, family_of, label, labels, number, quantiles, single},
 };
 use super::{
-    ModelStats, PoolStats, RepositoryStats, ResidencyReading, ShadowResult, StageReading, VersionReading, histogram::Histogram,
-    trace::TraceStats,
+    ModelStats, PoolStats, RepositoryStats, ResidencyReading, ShadowResult, StageReading, VersionReading,
+    histogram::Histogram, trace::TraceStats,
 };
 use crate::budget::Budgets;
 
@@ -100,11 +100,31 @@ impl Metrics {
         bytes: impl Fn() -> u64 + Send + Sync + 'static,
         limit_bytes: u64,
     ) -> Result<Self, prometheus::Error> {
-        let descs = [CACHE_BYTES, CACHE_LIMIT].map(|Family { name, help, .. }| {
-            Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())
+        let bytes = Number { family: CACHE_BYTES, value: Box::new(move || bytes() as f64) };
+        let limit = Number { family: CACHE_LIMIT, value: Box::new(move || limit_bytes as f64) };
+        self.with_numbers(vec![bytes, limit])
+    }
+
+    /// Adds how many clients have calls in progress, and how many calls have waited for the limit of their client.
+    ///
+    /// # Errors
+    /// If they have been added already.
+    pub fn with_clients(
+        self,
+        present: impl Fn() -> usize + Send + Sync + 'static,
+        waits: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, prometheus::Error> {
+        let present = Number { family: CLIENTS, value: Box::new(move || present() as f64) };
+        let waits = Number { family: CLIENT_WAITS, value: Box::new(move || waits() as f64) };
+        self.with_numbers(vec![present, waits])
+    }
+
+    fn with_numbers(self, numbers: Vec<Number>) -> Result<Self, prometheus::Error> {
+        let descs = numbers.iter().map(|Number { family: Family { name, help, .. }, .. }| {
+            Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), Default::default())
         });
-        let descs = descs.into_iter().collect::<Result<_, _>>()?;
-        self.registry.register(Box::new(CacheCollector { bytes: Box::new(bytes), limit_bytes, descs }))?;
+        let descs = descs.collect::<Result<_, _>>()?;
+        self.registry.register(Box::new(NumberCollector { numbers, descs }))?;
         Ok(self)
     }
 
@@ -175,7 +195,8 @@ impl ServerCollector {
         let per_budget = per_budget.map(|family| (family, &[][..]));
         let per_port = PER_PORT.iter().map(|one| (&one.family, &["port"][..]));
 
-        let of_versions = per_version.chain(per_stage).chain(card_memory).chain(failures).chain(shadowed).chain(histograms);
+        let of_versions =
+            per_version.chain(per_stage).chain(card_memory).chain(failures).chain(shadowed).chain(histograms);
         let of_the_server = per_pool.chain(rejections).chain(per_budget).chain(per_port);
         let descs = of_versions.chain(of_the_server).map(|(family, labels): (&Family, &[&str])| {
             let labels = labels.iter().map(|&label| label.to_owned()).collect();
@@ -319,20 +340,25 @@ impl Collector for RepositoryCollector {
     }
 }
 
-/// Reads the size of the response cache when metrics are collected.
-struct CacheCollector {
-    bytes: Box<dyn Fn() -> u64 + Send + Sync>,
-    limit_bytes: u64,
+/// A family of one number.
+struct Number {
+    family: Family,
+    value: Box<dyn Fn() -> f64 + Send + Sync>,
+}
+
+/// Reads numbers when metrics are collected.
+struct NumberCollector {
+    numbers: Vec<Number>,
     descs: Vec<Desc>,
 }
 
-impl Collector for CacheCollector {
+impl Collector for NumberCollector {
     fn desc(&self) -> Vec<&Desc> {
         self.descs.iter().collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        vec![single(&CACHE_BYTES, (self.bytes)() as f64), single(&CACHE_LIMIT, self.limit_bytes as f64)]
+        self.numbers.iter().map(|number| single(&number.family, (number.value)())).collect()
     }
 }
 

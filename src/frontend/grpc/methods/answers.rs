@@ -11,7 +11,7 @@ use tracing::Span;
 
 use crate::{
     executor::{InferError, Response},
-    frontend::{intake::Held, span, trace::responded},
+    frontend::{clients::ClientPlace, intake::Held, span, trace::responded},
     observe::trace::RequestTrace,
     pipeline::Responses,
     repository::ModelVersion,
@@ -40,7 +40,7 @@ pub(super) struct Decoupled {
     pub(super) state: DecoupledState,
     pub(super) trace: Option<Arc<RequestTrace>>,
     pub(super) span: Span,
-    pub(super) _held: Held,
+    pub(super) _held: (Held, Option<ClientPlace>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

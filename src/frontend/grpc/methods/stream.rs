@@ -25,11 +25,12 @@ use crate::{
     executor::Backlog,
     frontend::{
         Services,
+        clients::{Client, ClientPlace},
         grpc::{
             dispatch::Call,
             framing::{Deadline, MessageReader, Writer, closing_status, expired},
         },
-        intake::{Admitted, Held},
+        intake::{Admitted, Held, Message},
         span,
         trace::{Received, begin},
         unsent::counted,
@@ -87,6 +88,10 @@ pub(in crate::frontend::grpc) struct InferStream {
     /// A large request that workers decode, or one whose model is being loaded. No request is read after it until it is
     /// decoded, so that requests keep their order.
     decoding: Option<(Apart, Read)>,
+    /// Its client, if clients have limits.
+    client: Option<Client>,
+    /// A request that waits for a place of the client. No request is read after it either.
+    waiting: Option<(Waiting, Message, Read)>,
     /// What may decide which versions answer.
     caller: Caller,
     /// The client's span that all requests belong to.
@@ -103,13 +108,16 @@ enum Phase {
     Ended,
 }
 
+/// Waits for a place of a client.
+type Waiting = Pin<Box<dyn Future<Output = Option<ClientPlace>> + Send>>;
+
 /// A request that has been read.
-#[derive(Clone)]
 struct Read {
     bytes: usize,
     /// Start of its trace.
     received: Option<Received>,
     span: Span,
+    client: Option<ClientPlace>,
 }
 
 /// A place in the order of responses.
@@ -125,7 +133,7 @@ struct Running {
     bytes: usize,
     trace: Option<Arc<RequestTrace>>,
     span: Span,
-    _held: Held,
+    _held: (Held, Option<ClientPlace>),
 }
 
 impl InferStream {
@@ -136,7 +144,7 @@ impl InferStream {
         bounds: StreamBounds,
         errors_end_stream: bool,
         closing: CancellationToken,
-        (caller, parent): (Caller, Option<Parent>),
+        (caller, parent, client): (Caller, Option<Parent>, Option<Client>),
     ) -> Self {
         let Call { reader, writer, backlog: of_connection, deadline } = call;
         Self {
@@ -157,6 +165,8 @@ impl InferStream {
             decoding: None,
             caller,
             parent,
+            client,
+            waiting: None,
             closing: Box::pin(closing.cancelled_owned()),
             expiry: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into()))),
         }
@@ -165,11 +175,23 @@ impl InferStream {
     /// Reads and starts requests within the limits.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         loop {
-            if let Some((decoding, read)) = &mut self.decoding {
-                let Poll::Ready(outcome) = decoding.as_mut().poll(context) else { return Ok(()) };
-                let read = read.clone();
-                self.decoding = None;
-                self.start(outcome?, read);
+            if let Some((mut waiting, message, read)) = self.waiting.take() {
+                match waiting.as_mut().poll(context) {
+                    Poll::Ready(client) => self.take_in(message, Read { client, ..read })?,
+                    Poll::Pending => {
+                        self.waiting = Some((waiting, message, read));
+                        return Ok(());
+                    }
+                }
+            }
+            if let Some((mut decoding, read)) = self.decoding.take() {
+                match decoding.as_mut().poll(context) {
+                    Poll::Ready(outcome) => self.start(outcome?, read),
+                    Poll::Pending => {
+                        self.decoding = Some((decoding, read));
+                        return Ok(());
+                    }
+                }
             }
             if self.phase != Phase::Open || !self.has_room() || self.poll_room(context).is_pending() {
                 return Ok(());
@@ -181,14 +203,24 @@ impl InferStream {
                     let message = message?;
                     let bytes = message.bytes.len();
                     let received = Received::now(self.services.tracer.head_of(self.parent));
-                    let read = Read { bytes, received, span: span::open(Transport::Grpc) };
-                    match take_in(&self.services, self.reader.workers(), message, &self.caller, admit, &read.span) {
-                        Intake::Done(outcome) => self.start(outcome?, read),
-                        Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
+                    let read = Read { bytes, received, span: span::open(Transport::Grpc), client: None };
+                    match self.client.clone() {
+                        None => self.take_in(message, read)?,
+                        Some(client) => {
+                            self.waiting = Some((Box::pin(async move { client.place().await }), message, read));
+                        }
                     }
                 }
             }
         }
+    }
+
+    fn take_in(&mut self, message: Message, read: Read) -> Result<(), Status> {
+        match take_in(&self.services, self.reader.workers(), message, &self.caller, admit, &read.span) {
+            Intake::Done(outcome) => self.start(outcome?, read),
+            Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
+        }
+        Ok(())
     }
 
     fn has_room(&self) -> bool {
@@ -212,7 +244,7 @@ impl InferStream {
     }
 
     fn start(&mut self, admitted: Result<Admitted, RequestError>, read: Read) {
-        let Read { bytes, received, span } = read;
+        let Read { bytes, received, span, client } = read;
         let mut admitted = match admitted {
             Ok(admitted) => admitted,
             Err(error) => {
@@ -227,11 +259,21 @@ impl InferStream {
             let responses = version.servable().submit_stream(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
             let (reply, state) = (decoded.reply, DecoupledState::Running);
-            self.decoupled.push(Decoupled { version, responses, reply, bytes, state, trace, span, _held: held });
+            self.decoupled.push(Decoupled {
+                version,
+                responses,
+                reply,
+                bytes,
+                state,
+                trace,
+                span,
+                _held: (held, client),
+            });
         } else {
             let response = version.submit_counted(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
-            let running = Running { response, version, reply: decoded.reply, bytes, trace, span, _held: held };
+            let running =
+                Running { response, version, reply: decoded.reply, bytes, trace, span, _held: (held, client) };
             self.turns.push_back(Turn::Running(Box::new(running)));
         }
     }
@@ -314,7 +356,7 @@ impl InferStream {
                 continue;
             }
             let idle = self.turns.is_empty() && self.decoupled.is_empty();
-            if !idle || self.decoding.is_some() {
+            if !idle || self.decoding.is_some() || self.waiting.is_some() {
                 return Poll::Pending;
             }
             return match self.phase {
@@ -338,6 +380,7 @@ impl Stream for InferStream {
             self.phase = Phase::Ended;
             self.turns.clear();
             self.decoding = None;
+            self.waiting = None;
             self.decoupled.clear();
         }
         Poll::Ready(frame.transpose())

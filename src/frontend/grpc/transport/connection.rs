@@ -26,8 +26,9 @@ use super::{
     preface::Prefaced,
 };
 use crate::frontend::{
+    clients::Identity,
     grpc::{ConnectionLimits, dispatch::Dispatch},
-    listen::{Stream, turn_away},
+    listen::{Stream, peer_address, turn_away},
     tls::Certificates,
 };
 
@@ -93,15 +94,18 @@ impl Host {
     /// Serves a connection until it ends. `spread` in 0..1 selects its age within the variation of a tenth.
     pub(super) async fn serve(&self, stream: Stream, spread: f64) {
         let is_unix = matches!(stream, Stream::Right(_));
+        let identity = Identity::of_address(peer_address(&stream));
         let served = match &self.tls {
             None => match self.shake_hands(Prefaced::expect(Escaped::new(stream, is_unix))).await {
-                Ok(stream) => self.serve_http(stream, spread).await,
+                Ok(stream) => self.serve_http(stream, spread, identity).await,
                 Err(error) => Err(error.into()),
             },
-            Some(certificates) => match self.shake_hands(secure(certificates.acceptor(), stream, is_unix)).await {
-                Ok(stream) => self.serve_http(stream, spread).await,
-                Err(error) => Err(error.into()),
-            },
+            Some(certificates) => {
+                match self.shake_hands(secure(certificates.acceptor(), stream, is_unix, identity)).await {
+                    Ok((stream, identity)) => self.serve_http(stream, spread, identity).await,
+                    Err(error) => Err(error.into()),
+                }
+            }
         };
         if let Err(error) = served {
             debug!(%error, "connection ended");
@@ -124,11 +128,16 @@ impl Host {
         }
     }
 
-    async fn serve_http<S>(&self, stream: S, spread: f64) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+    async fn serve_http<S>(
+        &self,
+        stream: S,
+        spread: f64,
+        identity: Identity,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let holds = self.dispatch.connection();
+        let holds = self.dispatch.connection(identity);
         let service = service_fn(|request| {
             let (dispatch, holds) = (Arc::clone(&self.dispatch), holds.clone());
             async move { Ok::<_, Infallible>(dispatch.serve(request, holds).await) }
@@ -169,8 +178,15 @@ impl Host {
     }
 }
 
-async fn secure(tls: TlsAcceptor, stream: Stream, is_unix: bool) -> io::Result<Prefaced<Escaped<TlsStream<Stream>>>> {
-    Prefaced::expect(Escaped::new(tls.accept(stream).await?, is_unix)).await
+async fn secure(
+    tls: TlsAcceptor,
+    stream: Stream,
+    is_unix: bool,
+    identity: Identity,
+) -> io::Result<(Prefaced<Escaped<TlsStream<Stream>>>, Identity)> {
+    let stream = tls.accept(stream).await?;
+    let identity = identity.secured(&stream);
+    Ok((Prefaced::expect(Escaped::new(stream, is_unix)).await?, identity))
 }
 
 async fn after(duration: Option<Duration>) {

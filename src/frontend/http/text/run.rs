@@ -23,7 +23,7 @@ use crate::text::{Tokenize, TokenizerOptions, Truncate};
 use crate::{
     budget::Reservation,
     executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
-    frontend::{intake::MOST_BUILT_HERE_BYTES, span},
+    frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
@@ -139,6 +139,7 @@ pub(super) struct Received<T> {
     pub(super) parts: Parts,
     pub(super) span: Span,
     _place: Reservation,
+    _client: Option<ClientPlace>,
     /// Of the body, of what parsing built, and of what is built from that.
     bytes: Reservation,
 }
@@ -158,6 +159,7 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     let span = span::open(Transport::Http);
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
+    let client = api.client_place(&holds, &parts.headers).await;
     let limit = Limit::Json(api.max_input_bytes);
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let place = pending_place(api)?;
@@ -176,7 +178,7 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     } else {
         api.workers.run(length, parse).await.map_err(Problem::from)??
     };
-    Ok(Received { request, parts, span, _place: place, bytes: message.held })
+    Ok(Received { request, parts, span, _place: place, _client: client, bytes: message.held })
 }
 
 /// Returns the model of a request: that of its name, or the only loaded one that can answer it.

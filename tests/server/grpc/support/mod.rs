@@ -102,6 +102,7 @@ impl Server {
             log: log(),
             tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),
+            clients: None,
         };
         let mut config = GrpcConfig { endpoint: Host::LOOPBACK.at(0), ..GrpcConfig::default() };
         change(&mut config);
