@@ -27,7 +27,8 @@ CLIENTS = {"minilm": 6, "lstm": 3}
 MEAN_PAUSE_S = 0.2
 MOST_BYTES = 150_000
 BARS = "document.querySelectorAll('#picture rect').length"
-SETTLED_S = 3
+#: Until the lines of the last minute can be seen.
+SETTLED_S = 30
 
 
 def write_models(program, folder):
@@ -61,7 +62,6 @@ def picture(server):
         over = threading.Event()
         while browser.value(BARS) < 100:
             over.wait(0.1)
-        # A rate needs two answers, and the first second of a recording is incomplete.
         over.wait(SETTLED_S)
         return browser.screenshot()
 

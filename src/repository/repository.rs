@@ -240,6 +240,11 @@ impl Repository {
         self.control.table.lock().index(false, &BTreeSet::new(), false)
     }
 
+    /// As [`Self::states`], of one model; empty if it is unknown.
+    pub fn states_of(&self, name: &str) -> Vec<IndexEntry> {
+        self.control.table.lock().index_of(name)
+    }
+
     /// Returns the statistics of polls and scans.
     pub fn stats(&self) -> Arc<RepositoryStats> {
         self.control.stats.clone()
@@ -252,9 +257,13 @@ impl Repository {
 
     /// Returns the ready versions of a model, ascending; none for an unknown model.
     pub fn ready_versions(&self, name: &str) -> Vec<i64> {
+        self.loaded_of(name).iter().map(|version| version.spec().version).collect()
+    }
+
+    /// As [`Self::loaded`], of one model.
+    pub fn loaded_of(&self, name: &str) -> Vec<Arc<ModelVersion>> {
         let serving = self.control.serving.load();
-        let versions = serving.models.get(name).map(|served| served.ready.as_slice()).unwrap_or_default();
-        versions.iter().map(|version| version.spec().version).collect()
+        serving.models.get(name).map(|served| served.ready.clone()).unwrap_or_default()
     }
 
     /// Returns all ready versions, by name and version.

@@ -16,6 +16,8 @@ from server import Server
 
 #: A directory's and therefore a model's name that would run as a script if it were inserted as markup.
 HOSTILE = '<img src=x onerror="window.broken=1">'
+#: A name without places to break it, which must not change the table.
+BROKEN_TOO = "broken-" + "x" * 120
 PORTS = {"INPUT0": ("FP32", [16])}
 WAITS = 'document.querySelector("#status").textContent'
 
@@ -51,6 +53,8 @@ def page_server(program, tmp_path_factory):
     write_model(repository, "identity", identity(), config("identity", PORTS, extra="dynamic_batching { }"))
     write_model(repository, HOSTILE, identity(), config("", PORTS).replace('name: ""\n', ""))
     write_model(repository, "broken", b"no model", config("broken", PORTS))
+    # Its name is in the reason, so that this is a long one.
+    write_model(repository, BROKEN_TOO, b"no model", config("", PORTS).replace('name: ""\n', ""))
     server = Server(repository, "--auto-profile=false", program=program)
     server.start(until="settled")
     yield server
@@ -95,11 +99,24 @@ def opened(browser, server, **window):
     eventually("figures", lambda: browser.value(WAITS).startswith("Live"))
 
 
+#: The columns of the table of models.
+COLUMNS = [
+    "Model", "Version", "State", "Requests/s", "Failures/s", "p50 ms", "p99 ms", "Queue ms", "Compute ms", "In flight",
+    "Waiting", "Rows per batch", "Memory", "Policy",
+]  # fmt: skip
+
+
 def cells(browser):
-    """Returns the rows of the table of models, as the texts of their cells."""
-    texts = "(row) => [...row.children].map((cell) => cell.textContent)"
+    """Returns the rows of the table of models by name: the text of each column."""
+    texts = "(row) => [...row.children].map((cell) => cell.querySelector('span').textContent)"
     rows = browser.value(f"[...document.querySelectorAll('#models tr')].map({texts})")
-    return {row[0]: row for row in rows}
+    return {row[0]: dict(zip(COLUMNS, row)) for row in rows}
+
+
+def choose(browser, control, value):
+    """Sets a control as a user would."""
+    change = f"control.value = {json.dumps(value)}, control.dispatchEvent(new Event('input'))"
+    browser.value(f"((control) => ({change}))(document.querySelector('#{control}'))")
 
 
 def test_models_states_and_load_are_shown_live(browser, page_server, busy):
@@ -108,16 +125,54 @@ def test_models_states_and_load_are_shown_live(browser, page_server, busy):
     assert "not ready" in browser.value("document.querySelector('#readiness').textContent"), "one model is broken"
     assert "Requests in flight" in browser.value("document.querySelector('#load').textContent")
     shown = cells(browser)
-    assert set(shown) == {"identity", "broken", HOSTILE}
-    assert shown["identity"][1:3] == ["1", "READY"]
-    assert shown["broken"][2].startswith("UNAVAILABLE: ")
-    assert shown["identity"][3] == "window"
-    eventually("a rate", lambda: float(cells(browser)["identity"][5] or 0) > 0)
+    assert list(shown) == ["broken", BROKEN_TOO, HOSTILE, "identity"], "those that need attention come first"
+    assert shown["identity"]["Version"] == "1" and shown["identity"]["State"] == "READY"
+    assert shown["broken"]["State"] == "UNAVAILABLE" and shown["broken"]["Requests/s"] == ""
+    assert shown["identity"]["Policy"] == "window"
+    eventually("a rate", lambda: float(cells(browser)["identity"]["Requests/s"] or 0) > 0)
     row = cells(browser)["identity"]
-    p50, p99, queued = (float(text) for text in row[7:10])
-    assert 0 < p50 <= p99 and queued <= p99
-    assert float(row[10]) == 3, "rows per batch"
+    p50, p99, queued, computed = (float(row[column]) for column in ("p50 ms", "p99 ms", "Queue ms", "Compute ms"))
+    assert 0 < p50 <= p99 and queued <= p99 and computed <= p99
+    assert float(row["Rows per batch"]) == 3 and float(row["Failures/s"]) == 0
+    assert "2 of 4 need attention" in browser.value("document.querySelector('#models-summary').textContent")
+    line = "document.querySelector('#models tr:last-child .spark').getAttribute('d')"
+    eventually("a line of the last seconds", lambda: "L" in browser.value(line))
     assert "triton" not in browser.value("document.querySelector('#server').textContent")
+    assert browser.complaints == []
+
+
+def test_models_are_sorted_and_found(browser, page_server):
+    opened(browser, page_server)
+    choose(browser, "sort", "name")
+    assert list(cells(browser)) == sorted(["broken", BROKEN_TOO, HOSTILE, "identity"])
+    choose(browser, "find", "ROKEN-X")
+    assert list(cells(browser)) == [BROKEN_TOO], "names are compared without regard to case"
+    choose(browser, "find", "no such model")
+    assert cells(browser) == {}
+    choose(browser, "find", "")
+    choose(browser, "sort", "attention")
+    assert len(cells(browser)) == 4
+    assert browser.complaints == []
+
+
+def test_a_long_reason_is_cut_until_it_is_opened(browser, page_server):
+    opened(browser, page_server, width=1280)
+    reason = "document.querySelector('#models tr details')"
+    whole = browser.value(f"{reason}.querySelector('summary').textContent")
+    assert "model.onnx" in whole or "protobuf" in whole.lower(), whole
+    heights = "[...document.querySelectorAll('#models tr')].map((row) => row.offsetHeight)"
+    assert max(browser.value(heights)) < 260, "no row takes much room"
+    widths = "[...document.querySelectorAll('#columns th')].map((cell) => cell.offsetWidth)"
+    before = browser.value(widths)
+    browser.value(f"{reason}.open = true")
+    assert browser.value(f"{reason}.querySelector('summary').scrollHeight") > 0
+    marked = "document.querySelector('#models tr').dataset.seen = 'yes'"
+    browser.value(marked)
+    counter = "performance.getEntriesByType('resource').length"
+    asked = browser.value(counter)
+    eventually("further answers", lambda: browser.value(counter) > asked + 1)
+    assert browser.value(f"{reason}.open") and browser.value("document.querySelector('#models tr').dataset.seen") == "yes"
+    assert browser.value(widths) == before, "the columns stay as wide as they were"
     assert browser.complaints == []
 
 
@@ -168,6 +223,7 @@ def test_it_can_be_read_in_narrow_and_wide_windows_by_day_and_night(browser, pag
 def test_it_has_names_and_roles_for_those_who_do_not_see_it(browser, page_server, busy):
     opened(browser, page_server)
     eventually("bars", lambda: browser.value("document.querySelectorAll('#picture rect').length") > 0)
+    eventually("a rate", lambda: float(cells(browser)["identity"]["Requests/s"] or 0) > 0)
     nodes = browser.ask("Accessibility.getFullAXTree")["nodes"]
     named = {}
     for node in nodes:
@@ -175,12 +231,12 @@ def test_it_has_names_and_roles_for_those_who_do_not_see_it(browser, page_server
         named.setdefault(role, []).append(name)
     assert "Paternoster" in named["heading"] and "Models" in named["heading"]
     assert {"Load", "Models", "Batches of the last seconds"} <= set(named["region"])
-    assert named["columnheader"] == [
-        "Model", "Version", "State", "Policy", "Waiting", "Requests/s", "Failures/s", "p50 ms", "p99 ms", "Queue ms",
-        "Rows per batch", "Batch sizes",
-    ]  # fmt: skip
+    assert named["columnheader"] == COLUMNS
+    assert {"Sort by", "Find"} <= {name for names in named.values() for name in names}
+    images = named.get("image", []) + named.get("img", [])
+    assert any(name.startswith("requests per second in the last minute") for name in images)
     assert len(named["status"]) == 1 and "table" in named
-    assert any("tasks on" in name for name in named.get("image", []) + named.get("img", [])), named.keys()
+    assert any("tasks on" in name for name in images), named.keys()
 
 
 def test_it_says_so_when_the_server_does_not_answer(browser, program, tmp_path):

@@ -1,6 +1,6 @@
 //! A histogram over fixed bounds, in the form that Prometheus expects.
 //!
-//! Counts per bound cannot answer for quantiles; the summaries of `latencies` keep HDR histograms for that.
+//! Quantiles of counts per bound are estimates; the summaries of `latencies` keep HDR histograms for exact ones.
 
 use std::{borrow::Cow, ops::AddAssign};
 
@@ -56,6 +56,33 @@ impl Histogram {
     pub fn record_many(&mut self, value: u64, times: u64) {
         self.add(value, times);
         self.sum += value.saturating_mul(times);
+    }
+
+    /// Returns the values recorded since `earlier`, a copy of this histogram at an earlier time.
+    #[must_use]
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        let counts = self.counts.iter().zip(&earlier.counts).map(|(now, then)| now.saturating_sub(*then));
+        Self {
+            bounds: self.bounds.clone(),
+            counts: counts.collect(),
+            count: self.count.saturating_sub(earlier.count),
+            sum: self.sum.saturating_sub(earlier.sum),
+        }
+    }
+
+    /// Estimates the value that a share of the values, from 0 to 1, does not exceed: linearly within a bucket, as
+    /// Prometheus' `histogram_quantile`. Returns the last bound if the value is above it, and `None` without values.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let rank = share * self.count as f64;
+        let (mut low, mut below) = (0, 0);
+        for (bound, up_to) in self.cumulative() {
+            if up_to > below && up_to as f64 >= rank {
+                let within = (rank - below as f64) / (up_to - below) as f64;
+                return Some(low as f64 + (bound - low) as f64 * within);
+            }
+            (low, below) = (bound, up_to);
+        }
+        (self.count > 0).then_some(low as f64)
     }
 }
 
@@ -131,6 +158,21 @@ mod tests {
         assert_eq!(histogram.cumulative().last(), Some((1024, 4)), "5000 is above every bound");
         assert_eq!(histogram.count(), 5, "values above the last bound count in the total");
         assert_eq!(histogram.sum(), 1 + 6 + 4 + 5000);
+    }
+
+    #[test]
+    fn a_quantile_lies_between_the_bounds_of_its_bucket() {
+        let mut histogram = Histogram::of_rows();
+        assert_eq!(histogram.quantile(0.5), None, "there are no values");
+        histogram.record_many(3, 8);
+        histogram.record_many(7, 2);
+        assert_eq!(histogram.quantile(0.5), Some(2.0 + 2.0 * 5.0 / 8.0), "the fifth of the eight up to 4");
+        assert_eq!(histogram.quantile(0.9), Some(4.0 + 4.0 / 2.0), "the first of the two up to 8");
+        let earlier = histogram.clone();
+        histogram.record_many(5000, 3);
+        assert_eq!(histogram.quantile(1.0), Some(1024.0), "above the last bound");
+        let added = histogram.since(&earlier);
+        assert_eq!((added.count(), added.sum(), added.quantile(0.1)), (3, 15_000, Some(1024.0)));
     }
 
     #[test]

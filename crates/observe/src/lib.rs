@@ -4,7 +4,8 @@
 //! timeline and trace. [`RequestEnd`] says how it ended, in the words of all three. [`ModelStats`] counts the requests
 //! of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the repository's
 //! disk accesses and loads on demand.
-//! [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records requests and tasks one by one,
+//! [`Metrics`] renders them as Prometheus text at scrape time, and [`Trends`] keeps the load of the last minute.
+//! [`timeline`] records requests and tasks one by one,
 //! [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at run time.
 //! [`budget`] limits what all clients hold together. This crate makes no decisions, and does not know the wire, the
 //! repository or the executor; the list of loaded versions is passed in as a closure.
@@ -32,6 +33,7 @@ mod steps;
 pub mod timeline;
 mod timings;
 pub mod trace;
+mod trends;
 
 pub use cards::WatchedCards;
 pub use end::{FailureCounts, FailureReason, RequestEnd};
@@ -50,6 +52,7 @@ pub use stages::{MetaCounters, StageReading, StageStats};
 pub use stats::{CardMemory, ModelStats, ShadowResult, TokenCounts, VersionReading};
 pub use steps::ObservedSteps;
 pub use timings::{ExecutionTimings, RequestTimings, StepTimings, TaskRun};
+pub use trends::{LoadSample, MOST_TRENDS, RECENT_SAMPLES, RecentLoad, TREND_SAMPLES, Trends};
 
 /// The example of the README compiles and runs.
 #[cfg(doctest)]

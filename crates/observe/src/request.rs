@@ -84,7 +84,7 @@ impl ObservedRequest {
         trace: Option<Arc<RequestTrace>>,
         step_of: Option<StepOf>,
     ) -> Self {
-        version.stats.admitted();
+        version.stats.admitted(StepOf::counts(step_of.as_ref()));
         version.timeline.arrived(now_ns, req, version.model, rows);
         if let Some(trace) = &trace {
             trace.submitted(version.epoch, version.parts.clone());
@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(version.stats.pending(), 1);
         request.launched(&version);
         request.launched(&version);
-        assert_eq!(version.stats.pending(), 0, "it leaves the queue once");
+        let read = version.stats.reading();
+        assert_eq!((read.pending, read.in_flight), (0, 1), "it leaves the queue once");
         assert_eq!(request.ran(&run(130, 200, 60)), 30);
         assert_eq!(request.ran(&run(150, 210, 60)), 0, "the other part ran in parallel");
         request.resumed(300);
@@ -245,6 +246,7 @@ mod tests {
 
         let read = version.stats.reading();
         assert_eq!((read.pending, read.stats.inference_count, read.failures), (0, 2, FailureCounts::default()));
+        assert_eq!(read.in_flight, 0);
         let requests = read.stats.inference_stats;
         assert_eq!(requests.success, Tally { count: 1, ns: 350 }, "until it was answered");
         assert_eq!((requests.queue.ns, requests.compute_infer.ns), (35, 150));
@@ -309,8 +311,12 @@ mod tests {
             streamed.responded(&inner, 0, 0);
             streamed.responded(&inner, 0, 1);
             streamed.ended(&inner, 0, end);
+            let in_flight = [&outer, &inner].map(|version| version.stats.reading().in_flight);
+            assert_eq!(in_flight, [1, 0], "steps have ended: {is_served}, {end:?}");
             whole.responded(false);
             whole.ended(end);
+            let in_flight = [&outer, &inner].map(|version| version.stats.reading().in_flight);
+            assert_eq!(in_flight, [0, 0], "{is_served}, {end:?}");
             assert_eq!(counted(&outer), expected_outer, "{is_served}, {end:?}");
             assert_eq!(counted(&inner), expected_inner, "{is_served}, {end:?}");
         }

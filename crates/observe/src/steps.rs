@@ -36,6 +36,9 @@ pub struct ObservedSteps {
 impl ObservedSteps {
     /// Records a request of `rows` rows that begins now. `step_of` is the request that it is itself a step of.
     pub fn begin(stats: &Arc<ModelStats>, rows: u32, step_of: Option<StepOf>) -> Self {
+        if StepOf::counts(step_of.as_ref()) {
+            stats.began();
+        }
         Self {
             stats: Arc::clone(stats),
             counts_executions: false,
@@ -127,6 +130,9 @@ impl ObservedSteps {
     /// Counts the request nowhere: it was refused before it was admitted.
     pub fn refused(mut self) {
         self.has_ended = true;
+        if StepOf::counts(self.step_of.as_ref()) {
+            self.stats.refused();
+        }
     }
 
     fn end(&mut self, end: RequestEnd) {

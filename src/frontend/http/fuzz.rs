@@ -27,6 +27,7 @@ static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| RUNTIME.block_on(Fixture::s
 
 static ROUTES: LazyLock<Router> = LazyLock::new(|| {
     let services = Arc::new(FIXTURE.services.clone());
+    let _within = RUNTIME.enter();
     routes::api(services, HttpConfig::default(), Arc::new(Timeline::off())).expect("sound descriptors")
 });
 

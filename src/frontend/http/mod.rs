@@ -5,8 +5,8 @@
 //! that it names this server; `body` reads requests; `routes` maps paths to handlers, which share the state in `api`
 //! and take names from `path`; `answer` sends responses. `infer` and `generate` run models, and `text` those that take
 //! texts; `describe` and `control` call the same methods as gRPC. `page` is the web page, and `overview` the data that
-//! it shows. This module must not convert tensors to JSON (`wire`), resolve model names (`repository`), or count
-//! (`observe`).
+//! it and `paternoster top` show. This module must not convert tensors to JSON (`wire`), resolve model names
+//! (`repository`), or count (`observe`).
 
 mod answer;
 mod api;
@@ -42,6 +42,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 
+pub use self::overview::answer as overview_answer;
 use self::{config_json::ConfigSchemaError, host::Names, problem::Problem};
 use super::{
     Endpoint, RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    extract::{Request, State},
+    extract::{Query, Request, State, rejection::QueryRejection},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
@@ -21,7 +21,7 @@ use super::{
     infer::infer,
     listener::Certified,
     openapi,
-    overview::Overview,
+    overview::{self, Overview},
     page::page,
     shared_answer::SharedAnswer,
     text,
@@ -35,7 +35,7 @@ use crate::{
 /// Content type of Prometheus' text format, as Triton writes it.
 const METRICS_TYPE: &str = "text/plain; charset=utf-8";
 
-/// Builds the routes of the HTTP port.
+/// Builds the routes of the HTTP port. Must be called within a tokio runtime, which then samples the load.
 pub(super) fn api(
     services: Arc<Services>,
     config: HttpConfig,
@@ -44,6 +44,9 @@ pub(super) fn api(
     let restrictions = Restrictions::new(&config.restricted)?;
     let asks_for_certificates = config.tls.is_some_and(|tls| tls.client_ca.is_some());
     let overview = Overview::new(Arc::clone(&services), Arc::clone(&timeline));
+    if config.allow_web {
+        overview.sample();
+    }
     let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
     let (workers, max_input_bytes) = (Workers::new(), config.max_input_bytes);
     let state = Api { services, workers, max_input_bytes, config_json, timeline, overview };
@@ -87,7 +90,10 @@ async fn check(State(restriction): State<Restriction>, request: Request, next: N
 
 /// The web page and its data, which belong to the statistics group.
 pub(super) fn web() -> Vec<(String, Protocol, MethodRouter<Api>)> {
-    let overview = get(|State(api): State<Api>| async move { api.overview.answer().await });
+    let overview = get(|State(api): State<Api>, query: Result<Query<overview::Query>, QueryRejection>| async move {
+        let Query(query) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        api.overview.answer(query).await
+    });
     vec![("/".to_owned(), Protocol::Statistics, get(page)), ("/v2/overview".to_owned(), Protocol::Statistics, overview)]
 }
 

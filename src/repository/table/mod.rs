@@ -1,14 +1,15 @@
-//! The states of all models and versions, and their transitions. Pure: no disk, no threads. `residents` has what loaded
-//! models take, and which of them may leave.
+//! The states of all models and versions, and their transitions. Pure: no disk, no threads. `index` describes them, and
+//! `residents` has what loaded models take, and which of them may leave.
 
+mod index;
 mod residents;
 
 use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
+pub use self::index::IndexEntry;
 pub(super) use self::residents::{Footprint, Measured};
 use super::{
     ModelVersion,
@@ -21,22 +22,6 @@ const MAX_UNLOADED_VERSIONS: usize = 1000;
 
 /// Number of models above which those with nothing loaded or failed are forgotten.
 const MAX_MODELS: usize = 10_000;
-
-/// State of a version, or of a whole model, that a request loads.
-const ON_DEMAND: &str = "ON_DEMAND";
-
-/// One row of the repository index.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IndexEntry {
-    /// The model.
-    pub name: String,
-    /// The version; empty for a model without any version tried.
-    pub version: String,
-    /// `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING` or `ON_DEMAND`; empty for a model that was never loaded.
-    pub state: &'static str,
-    /// Why it is unavailable, or why its last reload failed; empty otherwise.
-    pub reason: String,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -332,56 +317,6 @@ impl Table {
         });
         model.fault.as_ref().or(reason).cloned()
     }
-
-    /// Returns the index by name and version. `on_disk` names models on disk, tried or not. If `all_seen`, a model that
-    /// is not in `on_disk` has no directory, and leaves the index once it is unloaded.
-    pub(super) fn index(&self, ready_only: bool, on_disk: &BTreeSet<String>, all_seen: bool) -> Vec<IndexEntry> {
-        let mut entries = Vec::new();
-        for (name, model) in &self.models {
-            if all_seen && !on_disk.contains(name) && model.is_idle() {
-                continue;
-            }
-            let entry = |version: String, state, reason: &str| IndexEntry {
-                name: name.clone(),
-                version,
-                state,
-                reason: reason.to_owned(),
-            };
-            if let Some(fault) = &model.fault {
-                entries.push(entry(String::new(), "UNAVAILABLE", fault));
-            } else if model.expected {
-                entries.push(entry(String::new(), "LOADING", ""));
-            } else if model.versions.is_empty() {
-                entries.push(entry(String::new(), if model.is_on_demand { ON_DEMAND } else { "" }, ""));
-            }
-            let shown = model.versions.iter().filter(|(_, state)| match state {
-                State::Unloaded { gone, .. } => !state.is_idle() || !gone && model.fault.is_none(),
-                _ => true,
-            });
-            for (version, state) in shown {
-                let (state, reason) = match state.describe() {
-                    _ if model.is_on_demand && state.is_idle() => (ON_DEMAND, Cow::default()),
-                    described => described,
-                };
-                entries.push(entry(version.to_string(), state, &reason));
-            }
-        }
-        if ready_only {
-            entries.retain(|entry| entry.state == "READY");
-            return entries;
-        }
-        let untried = on_disk.iter().filter(|name| !self.models.contains_key(*name));
-        entries.extend(untried.map(|name| IndexEntry {
-            name: name.clone(),
-            version: String::new(),
-            // Once the stores are listed, all models of the start are loaded.
-            state: if self.is_listing { "LOADING" } else { "" },
-            reason: String::new(),
-        }));
-        // A stable sort, so that the versions of a model stay in numeric order.
-        entries.sort_by(|left, right| left.name.cmp(&right.name));
-        entries
-    }
 }
 
 impl Model {
@@ -452,19 +387,6 @@ impl State {
             Self::Ready { version, .. } => version.servable().is_responsive(),
             Self::Failed { spared, .. } => *spared,
             Self::Loading | Self::Unloaded { .. } => true,
-        }
-    }
-
-    fn describe(&self) -> (&'static str, Cow<'_, str>) {
-        match self {
-            Self::Loading => ("LOADING", "".into()),
-            Self::Ready { version, fault } => match version.servable().fault() {
-                None => ("READY", fault.as_deref().unwrap_or_default().into()),
-                Some(hangs) => ("UNAVAILABLE", hangs.into()),
-            },
-            Self::Failed { reason, .. } => ("UNAVAILABLE", reason.into()),
-            Self::Unloaded { .. } if self.is_idle() => ("UNAVAILABLE", "unloaded".into()),
-            Self::Unloaded { .. } => ("UNLOADING", "".into()),
         }
     }
 }

@@ -152,7 +152,7 @@ fn every_series_is_there_at_zero_from_the_start() {
 #[test]
 fn samples_are_the_counters_in_the_units_of_their_names() {
     let loaded = version("slow", 3);
-    loaded.stats.admitted();
+    loaded.stats.admitted(true);
     loaded.stats.execution(4, &ExecutionTimings::default());
     loaded.stats.execution(4, &ExecutionTimings::default());
     loaded.stats.success(4, &TIMINGS);

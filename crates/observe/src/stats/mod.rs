@@ -3,7 +3,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -14,7 +14,7 @@ use super::{
     end::{FailureCounts, FailureReason},
     histogram::Histogram,
     latencies::{LatencyReading, VersionLatencies},
-    snapshot::{BatchStats, ResponseStats, StatsSnapshot},
+    snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally},
     stages::{MetaCounters, StageReading, StageStats},
     timings::{ExecutionTimings, RequestTimings},
 };
@@ -25,6 +25,9 @@ const MOST_STEPS: usize = 1024;
 /// Number of batch sizes for which memory is reserved, so that recording them does not allocate.
 const MOST_RESERVED_SIZES: u32 = 1024;
 
+/// One counted request in [`ModelStats::admitted`], above the bits of the pending ones.
+const COUNTED: u64 = 1 << 32;
+
 /// Counters of one loaded version, which start from zero at a reload. All methods are cheap and can be called from any
 /// thread.
 ///
@@ -32,7 +35,9 @@ const MOST_RESERVED_SIZES: u32 = 1024;
 /// cost less than a dozen atomic ones, and every snapshot is consistent (queue + compute ≤ request time holds in each).
 #[derive(Debug)]
 pub struct ModelStats {
-    pending: AtomicI64,
+    /// The upper half numbers the counted requests that were admitted, and wraps; the lower half is the number of
+    /// pending requests. One word, so that an admission costs one addition.
+    admitted: AtomicU64,
     totals: Mutex<Totals>,
     /// Empty for a version with one stage, whose totals suffice.
     stages: Vec<StageStats>,
@@ -105,6 +110,24 @@ pub struct TokenCounts {
     pub padding: u64,
 }
 
+/// The counters of one version's load at one instant.
+#[derive(Clone, Debug)]
+pub(super) struct LoadCounts {
+    /// Durations of answered requests in nanoseconds.
+    pub(super) durations: Histogram,
+    /// Failed requests.
+    pub(super) failed: u64,
+    /// Failed requests, but for those that their clients ended.
+    pub(super) faults: u64,
+    /// Waiting time of answered requests in nanoseconds.
+    pub(super) queue_ns: u64,
+    /// Answered requests that ran, and the time of their executions.
+    pub(super) computed: Tally,
+    /// Executions of a batch, and their rows.
+    pub(super) executions: u64,
+    pub(super) executed_rows: u64,
+}
+
 /// All counters of one version at one instant, for the metrics endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionReading {
@@ -112,6 +135,8 @@ pub struct VersionReading {
     pub stats: StatsSnapshot,
     /// Admitted requests that are neither launched nor ended.
     pub pending: u64,
+    /// Admitted requests that have not ended, pending ones included.
+    pub in_flight: u64,
     /// Failed requests.
     pub failures: FailureCounts,
     /// Durations of answered requests in nanoseconds.
@@ -162,7 +187,7 @@ impl ModelStats {
         };
         let counted_apart = if stages > 1 { stages } else { 0 };
         Self {
-            pending: AtomicI64::new(0),
+            admitted: AtomicU64::new(0),
             totals: Mutex::new(totals),
             stages: (0..counted_apart).map(|_| StageStats::new(max_batch_rows)).collect(),
             meta: Mutex::default(),
@@ -223,15 +248,27 @@ impl ModelStats {
         self.card_memory.lock().clone()
     }
 
-    /// Records an admitted request (pending until [`Self::left_queue`]).
-    pub fn admitted(&self) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
+    /// Records an admitted request (pending until [`Self::left_queue`]). If it `counts`, its end is recorded as an
+    /// answer or a failure.
+    pub fn admitted(&self, counts: bool) {
+        let counted = if counts { COUNTED } else { 0 };
+        self.admitted.fetch_add(1 + counted, Ordering::Relaxed);
+    }
+
+    /// Records a request that counts and never waits itself, such as a pipeline's.
+    pub(super) fn began(&self) {
+        self.admitted.fetch_add(COUNTED, Ordering::Relaxed);
+    }
+
+    /// Takes back [`Self::began`] for a request that was refused.
+    pub(super) fn refused(&self) {
+        self.admitted.fetch_sub(COUNTED, Ordering::Relaxed);
     }
 
     /// Records that a request left the queue: launched, rejected, expired or cancelled. Must be called once per
     /// admitted request.
     pub fn left_queue(&self) {
-        self.pending.fetch_sub(1, Ordering::Relaxed);
+        self.admitted.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Records an answered request of `rows` rows.
@@ -363,7 +400,24 @@ impl ModelStats {
 
     /// Returns the number of admitted requests that are neither launched nor ended.
     pub fn pending(&self) -> u64 {
-        u64::try_from(self.pending.load(Ordering::Relaxed)).unwrap_or(0)
+        self.admitted.load(Ordering::Relaxed) % COUNTED
+    }
+
+    /// Returns the counters of the load as of one instant.
+    pub(super) fn load_counts(&self) -> LoadCounts {
+        let totals = self.totals.lock();
+        let requests = &totals.stats.inference_stats;
+        let compute_ns = requests.compute_input.ns + requests.compute_infer.ns + requests.compute_output.ns;
+        let batches = &totals.stats.batch_stats;
+        LoadCounts {
+            durations: totals.request_duration.clone(),
+            failed: requests.fail.count,
+            faults: requests.fail.count.saturating_sub(totals.failures.canceled),
+            queue_ns: requests.queue.ns,
+            computed: Tally { count: requests.compute_infer.count, ns: compute_ns },
+            executions: totals.stats.execution_count,
+            executed_rows: batches.iter().map(|batch| batch.batch_size * batch.compute_infer.count).sum(),
+        }
     }
 
     /// Returns the content of ModelStatistics as of one instant.
@@ -371,13 +425,18 @@ impl ModelStats {
         self.totals.lock().stats.clone()
     }
 
-    /// Returns all counters as of one instant, except `pending`, which is read separately.
+    /// Returns all counters as of one instant, except `pending` and `in_flight`, which are read afterwards.
     pub fn reading(&self) -> VersionReading {
         let Totals { stats, failures, request_duration, queue_duration, tokens } = self.totals.lock().clone();
-        let pending = self.pending();
+        let admitted = self.admitted.load(Ordering::Relaxed);
+        let InferenceStats { success, fail, cache_hit, .. } = stats.inference_stats;
+        // What the cache answered was not admitted. The difference is right although both numbers wrap.
+        let ended = (success.count + fail.count).saturating_sub(cache_hit.count) as u32;
+        let in_flight = ((admitted >> 32) as u32).wrapping_sub(ended).cast_signed();
         VersionReading {
             stats,
-            pending,
+            pending: admitted % COUNTED,
+            in_flight: u64::try_from(in_flight).unwrap_or(0),
             failures,
             request_duration,
             queue_duration,

@@ -90,12 +90,25 @@ fn an_expired_request_is_cancelled_and_expired() {
 }
 
 #[test]
-fn pending_is_what_was_admitted_and_has_not_left() {
+fn pending_is_what_was_admitted_and_has_not_left_and_in_flight_what_has_not_ended() {
     let stats = ModelStats::default();
-    stats.admitted();
-    stats.admitted();
+    for counts in [true, true, true, false] {
+        stats.admitted(counts);
+    }
     stats.left_queue();
-    assert_eq!(stats.reading().pending, 1);
+    let read = stats.reading();
+    assert_eq!((read.pending, read.in_flight), (3, 3), "one belongs to another request");
+    stats.success(1, &REQUEST);
+    stats.left_queue();
+    stats.failure(FailureReason::Rejected, 1);
+    stats.cache_hit(30, 10);
+    let read = stats.reading();
+    assert_eq!((read.pending, read.in_flight), (2, 1), "what the cache answered was never admitted");
+    stats.began();
+    stats.began();
+    stats.refused();
+    let read = stats.reading();
+    assert_eq!((read.pending, read.in_flight), (2, 2), "a pipeline's request does not wait itself");
 }
 
 #[test]
@@ -144,7 +157,7 @@ fn every_snapshot_adds_up_while_threads_record() {
             let stats = &stats;
             scope.spawn(move || {
                 for _ in 0..REQUESTS {
-                    stats.admitted();
+                    stats.admitted(true);
                     stats.left_queue();
                     stats.execution(worker, &EXECUTION);
                     stats.success(worker, &REQUEST);

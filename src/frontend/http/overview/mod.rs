@@ -1,9 +1,16 @@
-//! `GET /v2/overview`: models, load and recent batches, for the web page.
+//! `GET /v2/overview`: models, load and recent batches, for the web page and `paternoster top`.
 //!
-//! It is computed at most twice a second however many clients ask, outside the I/O threads, and is of bounded size.
-//! Batches are recorded only while a client asks, and for a few seconds after.
+//! `answer` says what it contains, and `models` which models, in which order. It is computed at most twice a second
+//! however many clients ask, outside the I/O threads, and is of bounded size. The load is sampled every second; batches
+//! are recorded only while a client asks, and for a few seconds after.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+pub mod answer;
+mod models;
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -12,22 +19,32 @@ use axum::{
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use parking_lot::Mutex;
-use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
 
-use super::{Problem, shared_answer::SharedAnswer};
+use self::{
+    answer::{ModelsMemory, OnDemandState, OverviewAnswer, ServerLoad, ServerState, Usage},
+    models::{Sources, models},
+};
+use super::{Problem, loaded_versions, shared_answer::SharedAnswer};
 use crate::{
     budget::Budget,
     frontend::Services,
     observe::{
-        BatchStats, Histogram,
-        timeline::{Bounds, Excerpt, Recording, Timeline},
+        RECENT_SAMPLES, ResidencyReading, Trends,
+        timeline::{Bounds, Excerpt, Picture, Recording, Timeline},
     },
-    repository::{IndexEntry, ModelVersion},
+    repository::{IndexEntry, ModelVersion, Repository},
 };
 
 /// Maximum age of a cached response.
 const FRESH: Duration = Duration::from_millis(500);
+
+/// How often the load is sampled.
+const SAMPLE: Duration = Duration::from_secs(1);
 
 /// How long batches are recorded after the last request.
 pub(super) const WATCH: Duration = Duration::from_secs(5);
@@ -38,14 +55,19 @@ const MOST_EVENTS: usize = 8192;
 /// Limits of the excerpt shown.
 const BOUNDS: Bounds = Bounds { length_ns: 5_000_000_000, rows: 24, spans: 600 };
 
-/// Maximum number of model versions shown.
-const MOST_MODELS: usize = 256;
+/// Maximum length of a reason among those of all models, and alone, in characters.
+const MOST_REASON: usize = 1_000;
+const MOST_REASON_ALONE: usize = 20_000;
 
-/// Maximum number of batch sizes shown per version; the most frequent ones are shown.
-const MOST_SIZES: usize = 32;
-
-/// Maximum length of a reason, in characters.
-const MOST_REASON: usize = 300;
+/// What a client asks for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Query {
+    /// Only the versions of this model, and no batches.
+    model: Option<String>,
+    /// Whether recent batches are wanted; by default they are.
+    timeline: Option<bool>,
+}
 
 /// Computes and caches the response.
 #[derive(Clone)]
@@ -54,7 +76,9 @@ pub(super) struct Overview(Arc<Shared>);
 struct Shared {
     services: Arc<Services>,
     timeline: Arc<Timeline>,
-    last: SharedAnswer,
+    trends: Mutex<Trends>,
+    with_batches: SharedAnswer,
+    without_batches: SharedAnswer,
     watch: Mutex<Watch>,
 }
 
@@ -67,23 +91,58 @@ struct Watch {
 
 impl Overview {
     pub(super) fn new(services: Arc<Services>, timeline: Arc<Timeline>) -> Self {
-        Self(Arc::new(Shared { services, timeline, last: SharedAnswer::default(), watch: Mutex::default() }))
+        Self(Arc::new(Shared {
+            services,
+            timeline,
+            trends: Mutex::default(),
+            with_batches: SharedAnswer::default(),
+            without_batches: SharedAnswer::default(),
+            watch: Mutex::default(),
+        }))
+    }
+
+    /// Samples the load of all models every second from now on, as long as the overview exists.
+    pub(super) fn sample(&self) {
+        let shared = Arc::downgrade(&self.0);
+        tokio::spawn(async move {
+            let mut ticks = interval(SAMPLE);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                let now = ticks.tick().await.into_std();
+                let Some(shared) = shared.upgrade() else { return };
+                let sample = move || {
+                    let loaded = loaded_versions(&shared.services.repository);
+                    shared.trends.lock().sample(now, loaded);
+                };
+                // On a blocking thread: thousands of models take a while.
+                if spawn_blocking(sample).await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 
     /// Returns the current overview.
     ///
     /// # Errors
     /// If it cannot be serialized.
-    pub(super) async fn answer(self) -> Result<Response, Problem> {
-        self.watch();
-        let json = self.json().await?;
+    pub(super) async fn answer(self, query: Query) -> Result<Response, Problem> {
+        let shared = Arc::clone(&self.0);
+        let json = match query {
+            Query { model: Some(name), .. } => {
+                let written = spawn_blocking(move || shared.write_of(&name)).await;
+                Bytes::from(
+                    written.map_err(|error| Problem::internal(&error))?.map_err(|error| Problem::internal(&error))?,
+                )
+            }
+            Query { timeline: Some(false), .. } => self.0.without_batches.get(FRESH, move || shared.write()).await?,
+            Query { .. } => {
+                self.watch();
+                self.0.with_batches.get(FRESH, move || shared.write_with_batches()).await?
+            }
+        };
         let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
         Ok((headers, Body::from(json)).into_response())
-    }
-
-    async fn json(&self) -> Result<Bytes, Problem> {
-        let shared = Arc::clone(&self.0);
-        self.0.last.get(FRESH, move || shared.write()).await
     }
 
     /// Records batches from now on, until no client has asked for [`WATCH`].
@@ -113,138 +172,89 @@ impl Overview {
 }
 
 impl Shared {
+    /// Writes the overview of all models with the recent batches.
+    fn write_with_batches(&self) -> serde_json::Result<Vec<u8>> {
+        let picture = self.timeline.latest(MOST_EVENTS).as_ref().map(Recording::picture).unwrap_or_default();
+        self.write_all(Some(&picture))
+    }
+
+    /// Writes the overview of all models.
     fn write(&self) -> serde_json::Result<Vec<u8>> {
+        self.write_all(None)
+    }
+
+    fn write_all(&self, picture: Option<&Picture>) -> serde_json::Result<Vec<u8>> {
+        let repository = &self.services.repository;
+        let answer = self.overview(repository.states(), &repository.loaded(), MOST_REASON);
+        serde_json::to_vec(&Written { answer, timeline: picture.map(|picture| picture.excerpt(BOUNDS)) })
+    }
+
+    /// Writes the overview of one model.
+    fn write_of(&self, name: &str) -> serde_json::Result<Vec<u8>> {
+        let repository = &self.services.repository;
+        let answer = self.overview(repository.states_of(name), &repository.loaded_of(name), MOST_REASON_ALONE);
+        serde_json::to_vec(&answer)
+    }
+
+    fn overview(&self, states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>], most_reason: usize) -> OverviewAnswer {
         let Services { server_name, repository, readiness, budgets, .. } = &*self.services;
-        let loaded = repository.loaded();
-        let (models, models_left_out) = models(repository.states(), &loaded);
-        let picture = self.timeline.latest(MOST_EVENTS).as_ref().map(Recording::picture);
-        let picture = picture.unwrap_or_default();
-        let written = Written {
-            server: Server {
-                name: server_name,
-                version: env!("CARGO_PKG_VERSION"),
+        let residency = repository.residency();
+        let trends = self.trends.lock();
+        let sources = Sources { loaded, memory: &residency.models, trends: &trends, most_reason };
+        let (models, models_left_out) = models(states, &sources);
+        drop(trends);
+        OverviewAnswer {
+            server: ServerState {
+                name: server_name.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
                 live: readiness.live(),
                 ready: readiness.ready(),
             },
-            load: Load {
-                pending_requests: Used::of(&budgets.requests),
-                pending_bytes: Used::of(&budgets.bytes),
-                grpc_connections: Used::of(&budgets.grpc_connections),
-                http_connections: Used::of(&budgets.http_connections),
+            load: ServerLoad {
+                pending_requests: Usage::of(&budgets.requests),
+                pending_bytes: Usage::of(&budgets.bytes),
+                grpc_connections: Usage::of(&budgets.grpc_connections),
+                http_connections: Usage::of(&budgets.http_connections),
             },
-            duration_bounds_us: Histogram::of_durations().cumulative().map(|(bound_ns, _)| bound_ns / 1_000).collect(),
+            memory: residency.memory.map(|(used_bytes, limit)| ModelsMemory {
+                used_bytes,
+                limit_bytes: (limit < usize::MAX).then_some(limit),
+            }),
+            on_demand: on_demand(repository, &residency),
+            recent_seconds: RECENT_SAMPLES,
             models,
             models_left_out,
-            timeline: picture.excerpt(BOUNDS),
-        };
-        serde_json::to_vec(&written)
+        }
     }
 }
 
-#[derive(Serialize)]
-struct Written<'a> {
-    server: Server<'a>,
-    load: Load,
-    /// Bounds of [`Model::durations`].
-    duration_bounds_us: Vec<u64>,
-    models: Vec<Model>,
-    models_left_out: usize,
-    timeline: Excerpt<'a>,
+fn on_demand(repository: &Repository, residency: &ResidencyReading) -> Option<OnDemandState> {
+    if !residency.is_on_demand {
+        return None;
+    }
+    let counts = &repository.stats().residency;
+    Some(OnDemandState {
+        waiting_requests: residency.waiting,
+        loads: counts.loads.load(Ordering::Relaxed),
+        failed_loads: counts.failed_loads.load(Ordering::Relaxed),
+        unloaded_for_memory: counts.unloaded_for_room.load(Ordering::Relaxed),
+        unloaded_idle: counts.unloaded_idle.load(Ordering::Relaxed),
+    })
 }
 
-#[derive(Serialize)]
-struct Server<'a> {
-    name: &'a str,
-    version: &'a str,
-    live: bool,
-    ready: bool,
-}
-
-#[derive(Serialize)]
-struct Load {
-    pending_requests: Used,
-    pending_bytes: Used,
-    grpc_connections: Used,
-    http_connections: Used,
-}
-
-#[derive(Serialize)]
-struct Used {
-    used: usize,
-    limit: usize,
-}
-
-impl Used {
+impl Usage {
     fn of(budget: &Budget) -> Self {
         Self { used: budget.used(), limit: budget.capacity() }
     }
 }
 
-/// A version, or a model without versions. Counts start when the version was loaded.
-#[derive(Debug, PartialEq, Serialize)]
-struct Model {
-    name: String,
-    version: String,
-    state: &'static str,
-    reason: String,
-    waiting: u64,
-    succeeded: u64,
-    failed: u64,
-    executions: u64,
-    executed_rows: u64,
-    batch_sizes: Vec<Size>,
-    /// The policy that batches its requests; empty if it does not serve.
-    policy: &'static str,
-    /// Number of answered requests that took at most each bound.
-    durations: Vec<u64>,
-    /// Total time that answered requests waited.
-    queue_us: u64,
-}
-
-#[derive(Debug, PartialEq, Serialize)]
-struct Size {
-    rows: u64,
-    executions: u64,
-}
-
-/// Returns the first models, and how many more there are.
-fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>, usize) {
-    let key = |version: &ModelVersion| (version.spec().name.clone(), version.spec().version.to_string());
-    let mut loaded: HashMap<_, _> = loaded.iter().map(|version| (key(version), version)).collect();
-    let left_out = states.len().saturating_sub(MOST_MODELS);
-    let shown = states.into_iter().take(MOST_MODELS).map(|IndexEntry { name, version, state, reason }| {
-        let serving = loaded.remove(&(name.clone(), version.clone()));
-        let counted = serving.map(|serving| serving.servable().stats());
-        let reading = counted.map(|counted| counted.reading());
-        let waiting = counted.map(|counted| counted.pending()).unwrap_or_default();
-        let durations =
-            reading.as_ref().map(|read| read.request_duration.cumulative().map(|(_, count)| count).collect());
-        let stats = reading.map(|read| read.stats).unwrap_or_default();
-        Model {
-            name,
-            version,
-            state,
-            reason: reason.chars().take(MOST_REASON).collect(),
-            waiting,
-            succeeded: stats.inference_stats.success.count,
-            failed: stats.inference_stats.fail.count,
-            executions: stats.execution_count,
-            executed_rows: stats.batch_stats.iter().map(|size| size.batch_size * size.compute_infer.count).sum(),
-            batch_sizes: sizes(stats.batch_stats),
-            policy: serving.map(|serving| serving.servable().policy()).unwrap_or_default(),
-            durations: durations.unwrap_or_default(),
-            queue_us: stats.inference_stats.queue.ns / 1_000,
-        }
-    });
-    (shown.collect(), left_out)
-}
-
-/// Returns the most frequent sizes, ascending.
-fn sizes(mut ran: Vec<BatchStats>) -> Vec<Size> {
-    ran.sort_by_key(|size| std::cmp::Reverse(size.compute_infer.count));
-    ran.truncate(MOST_SIZES);
-    ran.sort_by_key(|size| size.batch_size);
-    ran.iter().map(|size| Size { rows: size.batch_size, executions: size.compute_infer.count }).collect()
+/// The overview, and the recent batches if they are wanted.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    answer: OverviewAnswer,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<Excerpt<'a>>,
 }
 
 #[cfg(test)]

@@ -3,14 +3,21 @@
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use super::{super::fixture::Fixture, *};
+use super::{
+    super::fixture::Fixture,
+    answer::{ModelOverview, OverviewAnswer},
+    *,
+};
 use crate::{
     budget::Budgets,
     observe::{
-        ExecutionTimings, RequestEnd, RequestTimings, Tally,
+        ExecutionTimings, LoadedVersion, ModelStats, RequestEnd, RequestTimings,
         timeline::{TaskLaunch, TaskRows},
     },
 };
+
+/// Less than a sample: requests within it are counted at the next one.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// Creates an overview of the fixture's small models, and the timeline that it reads.
 async fn overview() -> (Fixture, Arc<Timeline>, Overview) {
@@ -21,7 +28,11 @@ async fn overview() -> (Fixture, Arc<Timeline>, Overview) {
 }
 
 async fn asked(overview: &Overview) -> (usize, Value) {
-    let answer = overview.clone().answer().await.expect("an answer");
+    asked_for(overview, Query::default()).await
+}
+
+async fn asked_for(overview: &Overview, query: Query) -> (usize, Value) {
+    let answer = overview.clone().answer(query).await.expect("an answer");
     let body = answer.into_body().collect().await.expect("a body").to_bytes();
     (body.len(), serde_json::from_slice(&body).expect("JSON"))
 }
@@ -35,21 +46,32 @@ fn run(timeline: &Timeline, at_ns: u64, number: u64) {
     timeline.ended(at_ns + 20, number, RequestEnd::Completed);
 }
 
+fn of_model(name: &str) -> Query {
+    Query { model: Some(name.to_owned()), timeline: None }
+}
+
 #[tokio::test(start_paused = true)]
 async fn models_load_and_batches_are_shown() {
     let (fixture, timeline, overview) = overview().await;
     timeline.watch(MOST_EVENTS);
     timeline.model_up(0, "ident", 3);
     run(&timeline, 1_000, 1);
+    overview.sample();
+    tokio::time::sleep(MOMENT).await;
     let version = fixture.services.repository.resolve("ident", "3").expect("it is loaded");
     let stats = version.servable().stats();
-    stats.admitted();
-    stats.success(2, &RequestTimings { total_ns: 3_000_000, queue_ns: 2_000_000, ..RequestTimings::default() });
+    stats.admitted(true);
+    stats.admitted(true);
+    stats.left_queue();
+    let compute = ExecutionTimings { compute_infer_ns: 500_000, ..ExecutionTimings::default() };
+    stats.success(2, &RequestTimings { total_ns: 3_000_000, queue_ns: 2_000_000, compute });
     stats.execution(2, &ExecutionTimings::default());
+    tokio::time::sleep(SAMPLE).await;
 
     let (_, shown) = asked(&overview).await;
     assert_eq!(shown["server"]["ready"], true);
     assert_eq!(shown["load"]["pending_requests"]["limit"], fixture.services.budgets.requests.capacity());
+    assert_eq!((&shown["memory"], &shown["on_demand"]), (&Value::Null, &Value::Null), "it is not counted");
     let models = shown["models"].as_array().expect("a list");
     let names: Vec<(&str, &str)> = models
         .iter()
@@ -57,15 +79,82 @@ async fn models_load_and_batches_are_shown() {
         .collect();
     assert_eq!(names, [("half", "1"), ("ident", "1"), ("ident", "3"), ("repeat", "1"), ("text", "1")]);
     let expected = json!({
-        "name": "ident", "version": "3", "state": "READY", "reason": "", "waiting": 1, "succeeded": 1, "failed": 0,
-        "executions": 1, "executed_rows": 2, "batch_sizes": [{ "rows": 2, "executions": 1 }], "policy": "serial",
-        "durations": [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], "queue_us": 2_000,
+        "name": "ident", "version": "3", "state": "READY", "reason": "", "attention": null, "policy": "serial",
+        "requests_per_second": 1.0, "failures_per_second": 0.0, "p50_ms": 3.75, "p99_ms": 4.975, "queue_ms": 2.0,
+        "compute_ms": 0.5, "mean_batch_rows": 2.0, "batch_sizes": [{ "rows": 2, "executions": 1 }],
+        "in_flight_requests": 1, "pending_requests": 1, "succeeded_requests": 1, "failed_requests": 0,
+        "memory_estimated_bytes": null, "memory_measured_bytes": null, "card_memory_bytes": null,
+        "history": { "requests_per_second": [1.0], "p50_ms": [3.75], "p99_ms": [4.975], "queue_ms": [2.0] },
     });
-    assert_eq!(shown["duration_bounds_us"][6], 5_000, "the first bound above 3 ms");
-    assert_eq!(models[2], expected);
+    assert_eq!(models[2], expected, "3 ms is in the bucket from 2.5 to 5");
+    assert_eq!(models[0]["history"]["requests_per_second"], json!([]), "it had no requests");
     let tracks = shown["timeline"]["tracks"].as_array().expect("a list");
     assert_eq!(tracks[0]["name"], "ident · version 3");
     assert_eq!(tracks[1]["rows"][0]["spans"][0]["kind"], "task");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_model_can_be_asked_for_without_recording_batches() {
+    let (_fixture, timeline, overview) = overview().await;
+    let (_, shown) = asked_for(&overview, of_model("ident")).await;
+    let versions: Vec<&Value> = shown["models"].as_array().expect("a list").iter().map(|one| &one["version"]).collect();
+    assert_eq!(versions, ["1", "3"]);
+    assert_eq!(asked_for(&overview, of_model("unknown")).await.1["models"], json!([]));
+    let (_, all) = asked_for(&overview, Query { model: None, timeline: Some(false) }).await;
+    assert_eq!(all["models"].as_array().map(Vec::len), Some(5));
+    assert!(all.get("timeline").is_none() && shown.get("timeline").is_none());
+    assert!(timeline.recording().is_none(), "nobody asked for batches");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_is_read_back_as_it_was_written() {
+    let (_fixture, _, overview) = overview().await;
+    let (_, shown) = asked(&overview).await;
+    let read: OverviewAnswer = serde_json::from_value(shown).expect("the same types");
+    assert_eq!((read.models.len(), read.recent_seconds), (5, RECENT_SAMPLES));
+}
+
+#[tokio::test(start_paused = true)]
+async fn samples_end_with_the_overview() {
+    let (fixture, _, overview) = overview().await;
+    overview.sample();
+    tokio::time::sleep(SAMPLE * 3).await;
+    let shared = Arc::downgrade(&overview.0);
+    drop(overview);
+    tokio::time::sleep(SAMPLE * 2).await;
+    assert_eq!(shared.strong_count(), 0);
+    drop(fixture);
+}
+
+/// Busy versions, as many as can have a trend, after a minute.
+fn busy_trends() -> (Trends, Vec<IndexEntry>) {
+    let (mut trends, mut now) = (Trends::default(), std::time::Instant::now());
+    let names: Vec<String> = (0..models::MOST_MODELS).map(|number| format!("model-of-usual-length-{number}")).collect();
+    let stats: Vec<Arc<ModelStats>> = names.iter().map(|_| Arc::default()).collect();
+    for second in 0..=62_u64 {
+        let loaded = names.iter().zip(&stats);
+        let loaded = loaded.map(|(name, stats)| LoadedVersion { name: name.clone(), version: 1, stats: stats.clone() });
+        trends.sample(now, loaded.collect());
+        now += SAMPLE;
+        for (number, stats) in (0..).zip(&stats) {
+            let queue_ns = 1_000_000 + 12_347 * (second * 7 + number);
+            stats.success(1, &RequestTimings { total_ns: 3 * queue_ns, queue_ns, ..RequestTimings::default() });
+        }
+    }
+    let state = |name: String| IndexEntry { name, version: "1".to_owned(), state: "READY", reason: String::new() };
+    (trends, names.into_iter().map(state).collect())
+}
+
+#[test]
+fn hundreds_of_busy_models_take_little_more_than_a_megabyte() {
+    let (trends, states) = busy_trends();
+    let sources = Sources { loaded: &[], memory: &[], trends: &trends, most_reason: MOST_REASON };
+    let (models, left_out) = models::models(states, &sources);
+    assert_eq!((models.len(), left_out), (models::MOST_MODELS, 0));
+    let is_busy = |model: &ModelOverview| model.history.requests_per_second.len() == 60;
+    assert!(models.iter().all(is_busy));
+    let bytes = serde_json::to_vec(&models).expect("plain data").len();
+    assert!(bytes < 5 << 18, "{bytes} bytes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,10 +178,10 @@ async fn it_is_made_anew_only_when_it_is_old() {
     let (fixture, _, overview) = overview().await;
     let version = fixture.services.repository.resolve("ident", "1").expect("it is loaded");
     let (_, first) = asked(&overview).await;
-    version.servable().stats().admitted();
+    version.servable().stats().admitted(true);
     assert_eq!(asked(&overview).await.1, first, "however often it is asked for");
     tokio::time::sleep(FRESH).await;
-    assert_eq!(asked(&overview).await.1["models"][1]["waiting"], 1);
+    assert_eq!(asked(&overview).await.1["models"][1]["pending_requests"], 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,30 +194,4 @@ async fn however_much_happened_it_is_small() {
     let rows = shown["timeline"]["tracks"][1]["rows"].as_array().expect("a list");
     assert!(rows[0]["spans"].as_array().is_some_and(|spans| spans.len() > 100), "the latest are there");
     assert!(shown["timeline"]["left_out"].as_u64().is_some_and(|left_out| left_out > 0));
-}
-
-#[test]
-fn models_and_reasons_beyond_the_bounds_are_left_out() {
-    let entry = |number: usize| IndexEntry {
-        name: format!("m{number}"),
-        version: "1".to_owned(),
-        state: "UNAVAILABLE",
-        reason: "ü".repeat(1000),
-    };
-    let (shown, left_out) = models((0..MOST_MODELS + 7).map(entry).collect(), &[]);
-    assert_eq!((shown.len(), left_out), (MOST_MODELS, 7));
-    assert!(shown.iter().all(|model| model.reason == "ü".repeat(MOST_REASON)));
-}
-
-#[test]
-fn the_sizes_that_ran_most_often_are_shown_in_order() {
-    let ran = (1..=100).map(|rows| BatchStats {
-        batch_size: rows,
-        compute_infer: Tally { count: if rows % 3 == 0 { 100 } else { 1 }, ns: 1 },
-        ..BatchStats::default()
-    });
-    let shown = sizes(ran.collect());
-    assert_eq!(shown.len(), MOST_SIZES);
-    assert_eq!(shown[0], Size { rows: 3, executions: 100 });
-    assert!(shown.iter().all(|size| size.rows % 3 == 0) && shown.is_sorted_by_key(|size| size.rows));
 }
