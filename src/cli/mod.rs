@@ -35,6 +35,8 @@ mod table;
 pub mod timeline;
 #[cfg_attr(not(feature = "tools"), path = "without_tools.rs")]
 mod tools;
+#[cfg(feature = "tools")]
+mod top;
 mod tritonserver;
 mod version;
 

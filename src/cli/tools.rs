@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Subcommand};
 
-use super::{Cli, bench, completions, exit_code, models, schema, simulate, timeline};
+use super::{Cli, bench, completions, exit_code, models, schema, simulate, timeline, top};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Tool {
@@ -16,6 +16,8 @@ pub(super) enum Tool {
     Timeline(timeline::TimelineArgs),
     /// Simulate what policies would do on a device, or how many devices a load needs
     Simulate(Box<simulate::SimulateArgs>),
+    /// Show a running server's models in the terminal
+    Top(top::TopArgs),
     /// Print the JSON schema of model.yaml, for editors
     Schema(schema::SchemaArgs),
     /// Print shell completions for subcommands and flags
@@ -29,6 +31,7 @@ impl Tool {
             Self::Bench(args) => exit_code(bench::run(&args)),
             Self::Timeline(args) => exit_code(timeline::run(&args)),
             Self::Simulate(args) => exit_code(simulate::run(&args)),
+            Self::Top(args) => exit_code(top::run(&args)),
             Self::Schema(args) => exit_code(schema::run(&args)),
             Self::Completions(args) => exit_code(completions::run(&args, Cli::command())),
         }

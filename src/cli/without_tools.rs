@@ -15,6 +15,8 @@ pub(super) enum Tool {
     #[command(hide = true)]
     Simulate(Anything),
     #[command(hide = true)]
+    Top(Anything),
+    #[command(hide = true)]
     Schema(Anything),
     #[command(hide = true)]
     Completions(Anything),
@@ -35,6 +37,7 @@ impl Tool {
             Self::Bench(_) => "bench",
             Self::Timeline(_) => "timeline",
             Self::Simulate(_) => "simulate",
+            Self::Top(_) => "top",
             Self::Schema(_) => "schema",
             Self::Completions(_) => "completions",
         };

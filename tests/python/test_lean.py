@@ -31,7 +31,7 @@ def test_it_serves(lean, made_models):
         assert server.complaints() == []
 
 
-@pytest.mark.parametrize("name", ["models", "bench", "simulate", "timeline", "completions"])
+@pytest.mark.parametrize("name", ["models", "bench", "simulate", "timeline", "top", "completions"])
 @pytest.mark.parametrize("words", [[], ["--help"], ["--out", "folder"], ["file", "--svg=x"]])
 def test_a_missing_subcommand_names_the_feature(lean, name, words):
     refused = called(lean, name, *words)
@@ -42,7 +42,7 @@ def test_a_missing_subcommand_names_the_feature(lean, name, words):
 def test_help_lists_what_is_there(lean):
     listed = {line.split()[0] for line in called(lean, "--help").stdout.splitlines() if line.startswith("  ")}
     assert listed >= {"serve", "profile", "slice", "inspect"}
-    assert not listed & {"models", "bench", "simulate", "timeline", "completions"}
+    assert not listed & {"models", "bench", "simulate", "timeline", "top", "completions"}
 
 
 def test_profile_measures_and_draws_nothing(lean, program, made_models, tmp_path):
