@@ -69,14 +69,17 @@ class Page:
 
 @pytest.fixture(scope="module")
 def page(program, made_models, stand_in, tmp_path_factory):
-    """Returns the metrics pages of a server with a model of several stages, and of one with a card: some families exist
-    only with those."""
+    """Returns the metrics pages of a server with a model of several stages, of one whose models requests load, and of one
+    with a card: some families exist only with those."""
     networks = made_models("examples", "--only", "minilm", "--minilm", fetch.minilm())
     staged = {"staged": Served("minilm", "stages: 2\nbatching: { policy: diversity }")}
     repository = open_load.write_repository(tmp_path_factory.mktemp("staged"), networks, staged)
     with serving(repository, "--auto-profile=false", program=program) as server:
         staged_page = scrape(server)
     identity = made_models("tests", "--only", "identity")
+    on_demand = ["--model-control-mode=on-demand", "--memory-budget-bytes=100000000"]
+    with Server(identity, *on_demand, program=program) as server:
+        staged_page += scrape(server)
     with Server(identity, "--device=cuda", program=program, environment=stand_in) as server:
         return Page(staged_page + scrape(server))
 
