@@ -19,7 +19,8 @@ use tokio::{
 };
 
 use super::{
-    ControlError, ModelVersion, Overrides, ResolveError, configuration, control::Control, loading::Demand, scan::Found,
+    ControlError, ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, control::Control,
+    loading::Demand, scan::Found, text,
 };
 use crate::{
     budget::Budget,
@@ -322,7 +323,7 @@ impl Control {
     pub(super) async fn directory_changed(self: &Arc<Self>, name: &str, found: Found) -> bool {
         self.on_demand.forget_failure(name);
         self.dependencies.failed_for(name).iter().for_each(|pipeline| self.on_demand.forget_failure(pipeline));
-        if self.is_pinned(&found).await {
+        if self.is_pinned(name, &found).await {
             return self.load_found(name, Some(found), Demand::Poll).await;
         }
         if self.table.lock().needs(name) {
@@ -345,15 +346,23 @@ impl Control {
         self.publish();
     }
 
-    /// Returns whether the configuration in a model's directory says that it stays loaded. False for a model in a
-    /// store, which would have to be fetched first, and for a configuration that cannot be read: the load says why.
-    pub(super) async fn is_pinned(&self, found: &Found) -> bool {
+    /// Reads what a model's directory says of it before it is loaded, and returns whether it says that the model stays
+    /// loaded. Nothing is known of a model in a store, which would have to be fetched first, and of one whose
+    /// configuration cannot be read: the load says why.
+    pub(super) async fn is_pinned(&self, name: &str, found: &Found) -> bool {
         let Found::At(directory) = found else { return false };
         let (directory, config_name) = (directory.clone(), self.options.config_name.clone());
-        let read = move || configuration::read(&directory, config_name.as_deref());
+        let read = move || {
+            let read = configuration::read(&directory, config_name.as_deref()).ok()?;
+            let settings = read.map(|(settings, _)| settings.own).unwrap_or_default();
+            let tokenizes = settings.pipeline.iter().any(|step| matches!(step, PipelineStep::Tokenize(_)));
+            let takes_texts = settings.text.is_some() || tokenizes || text::laid_out(&directory).is_some();
+            Some((settings.pin == Some(true), takes_texts))
+        };
         let read = self.places.readers().run(read).await;
-        let settings = read.ok().and_then(Result::ok).flatten();
-        settings.is_some_and(|(settings, _)| settings.own.pin == Some(true))
+        let (is_pinned, takes_texts) = read.ok().flatten().unwrap_or_default();
+        self.table.lock().announce(name, takes_texts);
+        is_pinned
     }
 
     /// Returns whether the command line names a model as one that stays loaded.

@@ -271,6 +271,11 @@ impl Repository {
         self.control.serving.load().all()
     }
 
+    /// Returns the models that take texts, as their directories say, and that the next request loads, by name.
+    pub fn loadable_texts(&self) -> Vec<String> {
+        self.control.table.lock().loadable_texts()
+    }
+
     /// Checks that clients may load and unload.
     ///
     /// # Errors

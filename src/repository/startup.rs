@@ -99,7 +99,7 @@ impl Startup {
         let control = &self.repository.control;
         let named = control.options.mode.startup().iter().filter(|name| *name != "*").cloned();
         let pinned = join_all(found.iter().map(async |(name, found)| {
-            let stays = control.is_named(name) || control.is_pinned(found).await;
+            let stays = control.is_pinned(name, found).await || control.is_named(name);
             stays.then(|| name.clone())
         }));
         named.chain(pinned.await.into_iter().flatten()).collect()

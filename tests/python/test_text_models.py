@@ -444,6 +444,19 @@ def test_places_of_tokens_are_those_in_the_text_of_the_client(start, tmp_path, t
     assert cut == ["", "", "", "hello", "wörld", ""], "the prompt is none of the client's"
 
 
+def test_models_that_a_request_would_load_are_listed(start, laid_out, tmp_path):
+    shutil.copytree(laid_out / "plain", tmp_path / "plain")
+    write_model(tmp_path, "classifier", token_classifier())
+    server = start(tmp_path, "--model-control-mode=on-demand")
+    with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0) as client:
+        for _ in range(2):
+            assert [one.id for one in client.models.list()] == ["plain"], "the other takes tokens"
+            assert client.models.retrieve("plain").id == "plain"
+            with pytest.raises(openai.NotFoundError):
+                client.models.retrieve("classifier")
+            assert client.embeddings.create(model="plain", input="x").data
+
+
 def test_which_end_is_cut_is_the_models_choice_and_others_are_refused(start, laid_out, tmp_path, tokenizer):
     for name, text in (("right", "text: {}\n"), ("left", "text: { truncate: left, max_tokens: 16 }\n")):
         shutil.copytree(laid_out / "plain", tmp_path / name)

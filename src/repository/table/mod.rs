@@ -45,6 +45,8 @@ struct Model {
     fault: Option<String>,
     /// Whether a request loads it.
     is_on_demand: bool,
+    /// Whether its directory says that it takes texts.
+    takes_texts: bool,
     usage: Arc<Usage>,
     /// What its ready versions take, where that is counted.
     footprint: Option<Footprint>,
@@ -263,6 +265,21 @@ impl Table {
         for name in names {
             self.models.entry(name.to_owned()).or_default().is_on_demand = true;
         }
+    }
+
+    /// Records whether the directory of a model says that it takes texts.
+    pub(super) fn announce(&mut self, name: &str, takes_texts: bool) {
+        if let Some(model) = self.models.get_mut(name) {
+            model.takes_texts = takes_texts;
+        }
+    }
+
+    /// Returns the models that take texts, as their directories say, and that the next request loads, by name.
+    pub(super) fn loadable_texts(&self) -> Vec<String> {
+        let is_loadable = |model: &Model| model.is_on_demand && model.takes_texts && !model.serves();
+        let loadable =
+            self.models.iter().filter(|(name, model)| is_loadable(model) && self.why_unserved(name).is_none());
+        loadable.map(|(name, _)| name.clone()).collect()
     }
 
     /// Forgets that requests load a model, because it has no directory any more.

@@ -219,6 +219,25 @@ async fn a_change_of_the_directory_ends_the_wait_after_a_failure_and_reloads_wha
     assert_eq!(known, ["m", "new"], "what is gone is forgotten");
 }
 
+#[tokio::test]
+async fn models_that_take_texts_are_known_before_they_are_loaded() {
+    let directory = Directory::new();
+    directory.model("plain").write("laid-out/model.onnx", "good").write("laid-out/tokenizer.json", "{}");
+    directory.model("section").write("section/model.yaml", "text: {}");
+    directory.write("steps/model.yaml", "pipeline: [{ tokenize: { inputs: { TEXT: TEXT }, outputs: { ids: ids } } }]");
+    let (repository, _) = start(&directory, |_| {}).await;
+    assert_eq!(repository.loadable_texts(), ["laid-out", "section", "steps"]);
+    request(&repository, "section").await.expect_err("it has no tokenizer");
+    assert_eq!(repository.loadable_texts(), ["laid-out", "steps"], "it cannot be loaded");
+
+    let mut detector = ChangeDetector::default();
+    polling::first_poll(&repository.control, &mut detector).await;
+    fs::remove_file(directory.path().join("laid-out/tokenizer.json")).unwrap();
+    directory.write("new/onnx/model.onnx", "good").write("new/tokenizer.json", "{}");
+    poll_twice(&repository, &mut detector).await;
+    assert_eq!(repository.loadable_texts(), ["new", "steps"]);
+}
+
 /// Polls until a change of the directories has been acted on.
 async fn poll_twice(repository: &Repository, detector: &mut ChangeDetector) {
     for _ in 0..2 {

@@ -1,6 +1,6 @@
 //! Embeddings and models as OpenAI's clients ask for them.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use axum::{
     Json,
@@ -170,8 +170,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
 
 /// Answers `GET /v1/models`: the models that take texts.
 pub(super) async fn models(State(api): State<Api>) -> Response {
-    let mut names = text_models(&api);
-    names.dedup();
+    let names = text_models(&api);
     let data: Vec<Value> = names.iter().map(|name| described(name)).collect();
     Json(json!({ "object": "list", "data": data })).into_response()
 }
@@ -184,12 +183,14 @@ pub(super) async fn model(State(api): State<Api>, Path(name): Path<String>) -> R
     OpenAiError(Fault::Model(format!("no model that takes texts is called '{name}'"))).into_response()
 }
 
-fn text_models(api: &Api) -> Vec<String> {
-    let loaded = api.services.repository.loaded();
+/// Returns the models that take texts, by name: loaded ones, and those that a request would load.
+fn text_models(api: &Api) -> BTreeSet<String> {
+    let repository = &api.services.repository;
+    let loaded = repository.loaded();
     let able = loaded
         .iter()
         .filter(|version| [Wanted::Vectors, Wanted::Classes].iter().any(|wanted| wanted.is_given_by(version.spec())));
-    able.map(|version| version.spec().name.clone()).collect()
+    able.map(|version| version.spec().name.clone()).chain(repository.loadable_texts()).collect()
 }
 
 fn described(name: &str) -> Value {
