@@ -1,22 +1,29 @@
 //! Detects unreliable profiles: measured in too little time, or while something else used the machine.
 
-use super::{CutTable, Point, Profile};
+use super::{CellTable, Point, Profile};
 
 /// A larger batch that takes less than this fraction of a smaller one's time shows that the speed of the machine
 /// changed. Smaller drops are noise; the core raises those times to that of the smaller batch.
 const FALLS: f64 = 0.75;
 
 impl Profile {
-    /// Returns why the times of the whole model are unreliable, if they are: most sizes ran only once, or times fall as
-    /// batches grow.
+    /// Returns why the times of the whole model, or of its cells, are unreliable, if they are: most sizes ran only
+    /// once, or times fall as batches grow.
     pub fn doubt(&self) -> Option<String> {
-        let whole = self.whole()?;
-        ran_once(whole).or_else(|| whole.stages.iter().find_map(|points| falls(points)))
+        let whole = self.whole().into_iter().flat_map(|whole| &whole.stages);
+        let of_cells = || self.cells.iter().flat_map(|cell| cell.times.stages.iter().map(move |points| (cell, points)));
+        let all: Vec<&[Point]> = whole.chain(of_cells().map(|(_, points)| points)).map(Vec::as_slice).collect();
+        let named = |(cell, points): (&CellTable, &Vec<Point>)| {
+            falls(points).map(|fall| format!("cell '{}': {fall}", cell.name))
+        };
+        ran_once(&all)
+            .or_else(|| self.whole()?.stages.iter().find_map(|points| falls(points)))
+            .or_else(|| of_cells().find_map(named))
     }
 }
 
-fn ran_once(cut: &CutTable) -> Option<String> {
-    let points = cut.stages.iter().flatten();
+fn ran_once(tables: &[&[Point]]) -> Option<String> {
+    let points = tables.iter().copied().flatten();
     let (sizes, once) = points.fold((0, 0), |(sizes, once), point| (sizes + 1, once + usize::from(point.runs <= 1)));
     (2 * once > sizes).then(|| format!("of its {sizes} sizes {once} ran only once"))
 }

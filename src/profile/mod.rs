@@ -4,6 +4,7 @@
 //! Used by `repository`, which compiles the models and runs the trials. Uses the cost tables and policies of
 //! `batching`. Programs, threads and clocks belong to the caller, who passes the times in.
 
+mod cells;
 mod choose;
 mod doubt;
 mod engines;
@@ -13,12 +14,13 @@ mod sizes;
 mod store;
 mod table;
 
+pub use cells::{CellSegment, CellTable, Chunk, cell_costs};
 pub use choose::{BOUNDARY_NS, Choice, ChosenPolicy, choose};
 pub use engines::{EnginePoint, EngineTable, EngineTimes};
 pub use find::{Findings, JOINING_PAYS};
 pub use measure::{Halt, measure};
 pub use sizes::{LENGTHS, Size, row_buckets, sizes};
-pub use store::{Key, Store, StoreError, default_directory, digest};
+pub use store::{Key, Store, StoreError, default_directory, digest, digest_of_all};
 pub use table::{CutTable, Point, Profile};
 
 #[cfg(test)]

@@ -22,13 +22,13 @@ const MAX_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// SHA-256 of the model's file, in hexadecimal digits.
+    /// SHA-256 of the model's file, in hexadecimal digits; for a model of several, of their SHA-256s.
     pub model_sha256: String,
     /// The device, as described by [`crate::observe::machine`].
     pub device: String,
     /// The engine, its version and its number of threads.
     pub engine: String,
-    /// The part of the configuration that affects measurements: batches, padded axes, cuts.
+    /// The part of the configuration that affects measurements: batches, padded axes, cuts, or cells.
     pub configuration: String,
 }
 
@@ -67,6 +67,11 @@ impl Store {
     /// Creates a store in a directory, which is created when the first profile is written.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory }
+    }
+
+    /// Returns whether there are profiles at all.
+    pub fn is_empty(&self) -> bool {
+        fs::read_dir(&self.directory).map_or(true, |mut entries| entries.next().is_none())
     }
 
     /// Returns the path of a profile. Models with other names that run the same file share it.
@@ -134,6 +139,21 @@ fn read(path: &Path, key: &Key) -> Result<Option<Profile>, String> {
         return Err("it lacks times, or has some that cannot be".to_owned());
     }
     Ok(Some(stored.profile))
+}
+
+/// Returns the SHA-256 of the only file in hexadecimal digits, or of several files that of their SHA-256s.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn digest_of_all(paths: &[&Path]) -> io::Result<String> {
+    if let [only] = paths {
+        return digest(only);
+    }
+    let mut hash = Sha256::new();
+    for path in paths {
+        hash.update(digest(path)?);
+    }
+    Ok(hexadecimal(&hash.finalize()))
 }
 
 /// Returns the SHA-256 of a file in hexadecimal digits.

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{CellSegment, CellTable};
 use crate::batching::{CostPoint, CostTable, Ns};
 
 /// Measured latencies of a model on a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Name of the model.
@@ -14,10 +15,16 @@ pub struct Profile {
     pub max_rows: u32,
     /// Number of axes that vary and are padded within a batch.
     pub padded_axes: u32,
-    /// The whole model first, then cuts by ascending number of stages.
+    /// The whole model first, then cuts by ascending number of stages; empty for a model of cells.
     pub cuts: Vec<CutTable>,
     /// The whole model by ascending rows, while every other lane runs batches of the same size; empty if not measured.
     pub side_by_side: Vec<Point>,
+    /// The cells of a model of cells, in their order; empty for other models.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cells: Vec<CellTable>,
+    /// What requests of a model of cells unfold into, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfold: Vec<CellSegment>,
 }
 
 /// Latencies of a model with one cut.
@@ -76,7 +83,11 @@ impl Profile {
         let point = |point: &Point| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
         let stage = |points: &Vec<Point>| !points.is_empty() && points.iter().all(point);
         let cut = |cut: &CutTable| !cut.stages.is_empty() && cut.stages.iter().all(stage) && cut.scatter.is_sorted();
-        self.whole().is_some() && self.cuts.iter().all(cut) && self.side_by_side.iter().all(point)
+        let tables = self.cuts.iter().chain(self.cells.iter().map(|cell| &cell.times));
+        (self.whole().is_some() || !self.cells.is_empty())
+            && tables.into_iter().all(cut)
+            && self.cells.iter().all(CellTable::is_sound)
+            && self.side_by_side.iter().all(point)
     }
 }
 

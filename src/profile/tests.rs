@@ -17,7 +17,25 @@ fn key() -> Key {
 fn profile() -> Profile {
     let point = |rows| Point { rows, length: 0, median_ns: 100 * Ns::from(rows), p99_ns: 900, runs: 20 };
     let cut = CutTable { at: Vec::new(), stages: vec![vec![point(1), point(4)]], scatter: Vec::new() };
-    Profile { model: "m".to_owned(), max_rows: 4, padded_axes: 0, cuts: vec![cut], side_by_side: vec![point(1)] }
+    Profile {
+        model: "m".to_owned(),
+        max_rows: 4,
+        padded_axes: 0,
+        cuts: vec![cut],
+        side_by_side: vec![point(1)],
+        ..Profile::default()
+    }
+}
+
+/// The profile of a model of two cells, of which one runs several steps in a task.
+fn profile_of_cells() -> Profile {
+    let point = |rows, length| Point { rows, length, median_ns: 100 * Ns::from(rows), p99_ns: 7_000, runs: 20 };
+    let times = |points| CutTable { at: Vec::new(), stages: vec![points], scatter: vec![900, 1000, 1300] };
+    let encoder = times(vec![point(1, 1), point(1, 4), point(8, 1), point(8, 4)]);
+    let encoder = CellTable::new("encoder".to_owned(), 2, None, Some(Chunk { lengths: true }), encoder);
+    let decoder = CellTable::new("decoder".to_owned(), 1, Some(64), None, times(vec![point(1, 0), point(8, 0)]));
+    let unfold = vec![CellSegment::Chain("encoder".to_owned()), CellSegment::Decode("decoder".to_owned())];
+    Profile { model: "m".to_owned(), max_rows: 64, cells: vec![encoder, decoder], unfold, ..Profile::default() }
 }
 
 /// Measures a model whose runs take the time that `took_ns` returns, on a clock that only these runs advance.
@@ -152,6 +170,41 @@ fn a_profile_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_profile_of_cells_is_read_as_it_was_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::new(directory.path().to_owned());
+    assert!(store.is_empty());
+    let path = store.write(&key(), &profile_of_cells()).expect("it is written");
+    assert_eq!(store.read(&key()), Some(profile_of_cells()));
+    assert!(!store.is_empty());
+    let text = fs::read_to_string(&path).expect("it is there");
+    assert!(text.contains(r#""unfold":[{"chain":"encoder"},{"decode":"decoder"}]"#), "{text}");
+    for (sound, senseless) in
+        [("\"batch_sizes\":[1]", "\"batch_sizes\":[]"), ("\"length\":0,\"batch", "\"length\":5,\"batch")]
+    {
+        let damaged = text.replacen(sound, senseless, 1);
+        assert_ne!(damaged, text, "{sound}");
+        fs::write(&path, damaged).expect("the file is ours");
+        assert_eq!(store.read(&key()), None, "{senseless}");
+    }
+}
+
+#[test]
+fn a_profile_of_before_there_were_cells_in_it_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::new(directory.path().to_owned());
+    let point = r#"{"rows":1,"length":0,"median_ns":100,"p99_ns":900,"runs":20}"#;
+    let old = format!(
+        r#"{{"format":3,"key":{{"model_sha256":"ab","device":"a processor, 2 cores","engine":"an engine",
+            "configuration":"4 rows"}},"profile":{{"model":"m","max_rows":4,"padded_axes":0,
+            "cuts":[{{"at":[],"stages":[[{point}]],"scatter":[]}}],"side_by_side":[]}}}}"#
+    );
+    fs::write(store.path(&key()), old).expect("the directory is ours");
+    let read = store.read(&key()).expect("its format has not changed");
+    assert_eq!((read.cuts[0].rows(), read.cells.len()), (vec![1], 0));
+}
+
+#[test]
 fn every_part_of_the_key_has_a_profile_of_its_own() {
     let store = Store::new("profiles".into());
     let other = |change: fn(&mut Key)| {
@@ -218,6 +271,13 @@ fn a_profile_of_single_runs_or_of_falling_times_is_not_believed() {
         of(vec![point(1, 100), point(2, 300), point(4, 200)]).as_deref(),
         Some("4 rows of length 32 took 200 µs, less than 2 with 300 µs")
     );
+    let mut cells = profile_of_cells();
+    assert_eq!(cells.doubt(), None);
+    cells.cells[1].times.stages[0][0].median_ns = 7_000;
+    let doubt = cells.doubt();
+    assert_eq!(doubt.as_deref(), Some("cell 'decoder': 8 rows took 1 µs, less than 1 with 7 µs"));
+    cells.cells.iter_mut().flat_map(|cell| &mut cell.times.stages[0]).for_each(|point| point.runs = 1);
+    assert_eq!(cells.doubt().as_deref(), Some("of its 6 sizes 6 ran only once"));
     let longer = Point { length: 64, ..point(2, 50) };
     assert_eq!(of(vec![point(1, 100), longer]), None, "another length is compared with its own");
 }

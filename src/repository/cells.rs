@@ -97,10 +97,9 @@ pub(super) fn compile(
         pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[], stop })
     });
     drop(memory);
-    let is_whole = request.opened.is_empty() && request.cells.iter().all(|cell| cell.file == request.program);
     match tried {
         // Clients may never send such a request: zeros may be no rate, and two samples no speech.
-        Err(reason) if is_whole && opener.attempt().check().is_ok() => {
+        Err(reason) if request.is_one_program() && opener.attempt().check().is_ok() => {
             let model = &request.spec.name;
             warn!(model, reason, "an example request of zeros failed; the model is served all the same");
         }

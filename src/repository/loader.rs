@@ -158,6 +158,16 @@ impl LoadRequest {
         CellProgram { file: program.clone(), bytes, external, operators, engine, precision: *precision }
     }
 
+    /// Whether the only cell is the program of a model that is not made of cells: one whose requests are in sequences.
+    pub(super) fn is_one_program(&self) -> bool {
+        self.opened.is_empty() && self.cells.iter().all(|cell| cell.file == self.program)
+    }
+
+    /// Whether the configuration lists the cells.
+    pub fn has_configured_cells(&self) -> bool {
+        self.unfold.is_some() && self.opened.is_empty() && !self.is_one_program()
+    }
+
     /// Returns the number of stages if the configuration decides it, and `None` if the profile does.
     pub fn fixed_stages(&self) -> Option<u16> {
         let says_one = self.automatic.is_any() && !self.automatic.stages;

@@ -14,6 +14,7 @@ mod attempt;
 mod background;
 mod blocking;
 mod bounded_file;
+mod cell_profiling;
 mod cells;
 mod changes;
 mod comparing;

@@ -8,7 +8,10 @@ use tracing::info;
 
 use super::{
     CellProgram, LoadRequest, StageRequest,
-    config::unfold::{CellRequest, Constant, DEFAULT_MAX_ROWS, SegmentRequest, SourceRequest, UnfoldRequest},
+    config::{
+        policies::Automatic,
+        unfold::{CellRequest, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
+    },
     opening::Opener,
 };
 use crate::{
@@ -81,6 +84,7 @@ fn with_cells(
     request.knobs.max_in_flight = 1;
     request.knobs.stages = u16::try_from(programs.len()).map_or(request.knobs.stages, StageKnobs::chain);
     request.knobs.policy = Policy::Cellular(CellularKnobs::default());
+    request.automatic = Automatic { batch_sizes: request.automatic.is_any(), ..Automatic::default() };
     request.unfold = Some(unfold);
     request.opened = programs;
     request
@@ -103,8 +107,8 @@ fn unfolding(opened: &Opened, spec: &ModelSpec) -> Result<UnfoldRequest, String>
     let cells = opened.segments.iter().enumerate().map(|(number, segment)| CellRequest {
         name: segment.name.clone(),
         program: String::new(),
-        batch_sizes: vec![DEFAULT_MAX_ROWS],
-        min_followup: DEFAULT_MAX_ROWS / 4,
+        batch_sizes: None,
+        min_followup: None,
         priority: u32::try_from(count - number).unwrap_or(u32::MAX),
         tensors: BTreeMap::new(),
     });

@@ -189,7 +189,7 @@ impl PoolLoader {
     }
 
     /// Returns the request that serves the recurrent layers of a model by cells, if it has any that can be opened.
-    fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Option<LoadRequest> {
+    pub(super) fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Option<LoadRequest> {
         // Recurrent layers have no plan for cards.
         if self.pool.has_cards() && request.placement.may_need_cards() {
             return None;
@@ -301,7 +301,8 @@ impl Loader for PoolLoader {
 
     fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
         if let Some(opened) = self.by_cells(&request, attempt) {
-            match self.bring_up(opened, attempt) {
+            let advised = self.by_profile(&opened).unwrap_or(opened);
+            match self.bring_up(advised, attempt) {
                 Ok(handle) => return Ok(handle),
                 Err(reason) => {
                     // A load that was stopped is not tried again.
@@ -326,8 +327,8 @@ impl Loader for PoolLoader {
     }
 
     fn may_profile(&self, request: &LoadRequest) -> bool {
-        let is_whole = request.engine != EngineKind::Repeat && request.unfold.is_none();
-        let has_file = is_whole && request.override_bytes.is_none();
+        let sent = request.override_bytes.is_some() || request.cells.iter().any(|cell| cell.bytes.is_some());
+        let has_file = request.engine != EngineKind::Repeat && !sent;
         has_file && self.profiles.is_some() && self.background.is_some() && request.automatic.is_any()
     }
 

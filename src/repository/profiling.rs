@@ -12,14 +12,15 @@ use std::{
 use tracing::info_span;
 
 use super::{
-    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, prepare, scan,
-    stores::is_remote, warmup,
+    EngineKind, LoadAttempt, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, TrialLimits, UnfoldRequest,
+    prepare, scan, stores::is_remote, warmup,
 };
 use crate::{
     batching::Ns,
-    executor::{StagePrograms, WarmUp},
+    executor::{InputTensor, StagePrograms, WarmUp},
+    model::ModelSpec,
     observe::machine,
-    profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest, measure, sizes},
+    profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest_of_all, measure, sizes},
 };
 
 /// Numbers of stages to measure in addition to the whole model, if the configuration leaves them open.
@@ -86,33 +87,33 @@ impl PoolLoader {
         let EngineKind::Onnx(engine) = request.engine else {
             return Err(format!("model '{}' has no graph to measure", request.spec.name));
         };
-        if request.override_bytes.is_some() {
+        if request.override_bytes.is_some() || request.cells.iter().any(|cell| cell.bytes.is_some()) {
             return Err(format!("model '{}' came with its load request, and has no file", request.spec.name));
         }
+        if let Some(unfold) = &request.unfold {
+            return self.cells_key(request, unfold);
+        }
         let engine = self.engines.describe(engine, request.precision).map_err(|error| error.to_string())?;
-        let unreadable = |error: io::Error| format!("cannot read '{}': {error}", request.program.display());
         let cuts = match &request.stages.cuts {
             StageCuts::Whole => String::new(),
             StageCuts::Parts(count) => format!(", {count} stages"),
             StageCuts::At(tensors) => format!(", cut at {}", tensors.join(", ")),
         };
         let padded = request.spec.symbols.join(", ");
-        let lanes = self.pool.lanes();
-        Ok(Key {
-            model_sha256: digest(&request.program).map_err(unreadable)?,
-            device: machine(),
-            engine,
-            configuration: format!(
-                "batches of {} on {lanes} lanes, padded axes [{padded}]{cuts}",
-                request.spec.max_batch_size
-            ),
-        })
+        let (rows, lanes) = (request.spec.max_batch_size, self.pool.lanes());
+        let configuration = format!("batches of {rows} on {lanes} lanes, padded axes [{padded}]{cuts}");
+        key(&[&request.program], &engine, configuration)
     }
 
-    /// Returns the request as the version's profile advises; `None` if the configuration leaves nothing open or there
-    /// is no profile that can be trusted.
-    pub(super) fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
-        let store = self.profiles.as_ref().filter(|_| request.automatic.is_any() && request.unfold.is_none())?;
+    /// Returns the request that serves a version: by cells if its graph has recurrent layers that can be opened, else
+    /// as it is.
+    pub fn as_served(&self, request: LoadRequest) -> LoadRequest {
+        self.by_cells(&request, &LoadAttempt::of_repository()).unwrap_or(request)
+    }
+
+    /// Returns the profile of a version, if there is one that can be trusted.
+    pub(super) fn trusted_profile(&self, request: &LoadRequest) -> Option<Profile> {
+        let store = self.profiles.as_ref().filter(|store| !store.is_empty())?;
         let name = &request.spec.name;
         let key = match self.profile_key(request) {
             Ok(key) => key,
@@ -132,6 +133,16 @@ impl PoolLoader {
             );
             return None;
         }
+        Some(profile)
+    }
+
+    /// Returns the request as the version's profile advises; `None` if the configuration leaves nothing open or there
+    /// is no profile that can be trusted.
+    pub fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
+        if let Some(unfold) = &request.unfold {
+            return self.cells_by_profile(request, unfold);
+        }
+        let profile = request.automatic.is_any().then(|| self.trusted_profile(request)).flatten()?;
         let choice = choose(&profile, request.fixed_stages())?;
         let mut advised = request.clone();
         // With an objective, `auto` goes by slack rather than by what the profile chooses for mean latency.
@@ -148,7 +159,7 @@ impl PoolLoader {
             advised.knobs.latencies = profile.cut(usize::from(advised.stages.count())).map(|cut| profile.costs(cut));
         }
         tracing::info!(
-            model = name,
+            model = request.spec.name,
             stages = advised.stages.count(),
             policy = if chooses_policy { choice.policy.describe() } else { advised.knobs.policy.name().to_owned() },
             reasons = choice.reasons.join("; "),
@@ -164,6 +175,7 @@ impl PoolLoader {
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<bool, String> {
         let (Some(store), Some(budget)) = (&self.profiles, self.background) else { return Ok(false) };
+        let request = &self.as_served(request.clone());
         let name = &request.spec.name;
         let key = self.profile_key(request)?;
         if !is_wanted() || self.measured.lock().contains(&key) || is_believed(store, &key) {
@@ -187,9 +199,10 @@ impl PoolLoader {
         self.measured.lock().insert(key);
         tracing::info!(model = name, file = %file.display(), "profile stored");
         let advised = self.by_profile(request);
-        Ok(advised.is_some_and(|advised| {
-            (advised.stages, advised.knobs.policy) != (request.stages.clone(), request.knobs.policy.clone())
-        }))
+        let served = |request: &LoadRequest| {
+            (request.stages.clone(), request.knobs.policy.clone(), request.unfold.as_ref().map(UnfoldRequest::batches))
+        };
+        Ok(advised.is_some_and(|advised| served(&advised) != served(request)))
     }
 
     /// Pauses for requests: for as long as the last run took, and while requests are in flight. Both are bounded, since
@@ -204,7 +217,8 @@ impl PoolLoader {
     }
 
     /// Measures a version whole, and in the stages that its configuration sets, or in 2, 4 and 8 stages if it leaves
-    /// them open. Numbers of stages into which the graph cannot be cut are skipped.
+    /// them open. Numbers of stages into which the graph cannot be cut are skipped. Of a model of cells, measures each
+    /// cell.
     ///
     /// Runs on the calling thread, outside the lanes and the statistics.
     ///
@@ -212,11 +226,11 @@ impl PoolLoader {
     /// Returns the reason if the version cannot be compiled or its smallest batch fails, and [`Halt::GivenUp`] if
     /// `before_run` stopped it.
     pub fn measure(&self, request: &LoadRequest, trials: Trials<'_>) -> Result<Profile, Halt> {
-        if request.unfold.is_some() {
-            return Err(Halt::Failed("a model of cells is not measured: its policy is cellular".to_owned()));
-        }
         let spec = &request.spec;
         let _within = info_span!("profile", model = spec.name, version = spec.version).entered();
+        if let Some(unfold) = &request.unfold {
+            return self.measure_cells(request, unfold, trials);
+        }
         let budget = trials.budget;
         let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };
         let all = sizes(spec.max_batch_size, lengths);
@@ -229,7 +243,7 @@ impl PoolLoader {
             max_rows: spec.max_batch_size,
             padded_axes: u32::try_from(spec.symbols.len()).unwrap_or(u32::MAX),
             cuts: vec![whole],
-            side_by_side: Vec::new(),
+            ..Profile::default()
         };
         let lanes = self.pool.lanes();
         if spec.has_batch_axis() && spec.symbols.is_empty() && lanes > 1 {
@@ -294,35 +308,74 @@ impl PoolLoader {
             1 => "whole".to_owned(),
             count => format!("{count} stages"),
         };
+        let inputs = &|size| warmup::random_inputs(spec, size);
+        self.measure_programs(&Subject { request, spec, programs, what, inputs, at_once }, sizes, budget, trials)
+    }
+
+    pub(super) fn measure_programs(
+        &self,
+        subject: &Subject<'_>,
+        sizes: &[Size],
+        budget: Duration,
+        trials: Trials<'_>,
+    ) -> Result<CutTable, Halt> {
+        let Subject { request, spec, programs, what, inputs, at_once } = subject;
         let _within = info_span!("measure", what, sizes = sizes.len()).entered();
         // The budget bounds all runs together.
         let limits = TrialLimits { all: None, ..self.trial_limits(request) };
         let attempt = LoadAttempt::of_repository();
         let began = Instant::now();
-        let mut inputs = None;
+        let mut last = None;
         measure(
             programs.count(),
             sizes,
             budget,
             || began.elapsed(),
             |size| {
-                if !(trials.before_run)(&what, size) {
+                if !(trials.before_run)(what, size) {
                     return Err(Halt::GivenUp);
                 }
                 // Sizes repeat many times, so inputs are built once per size.
-                if inputs.as_ref().is_none_or(|(made_for, _)| *made_for != size) {
-                    inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
+                if last.as_ref().is_none_or(|(made_for, _)| *made_for != size) {
+                    last = Some((size, inputs(size).map_err(Halt::Failed)?));
                 }
-                let made = inputs.as_ref().map_or(&[][..], |(_, made)| made);
+                let made = last.as_ref().map_or(&[][..], |(_, made)| made);
                 let took_ns = attempt.trial(limits, |stop| {
                     let batch = WarmUp { rows: size.rows, inputs: made, program_inputs: &[], stop };
                     let run = || self.pool.warm_up(spec, programs, batch);
-                    if at_once > 1 { side_by_side(at_once, run).map(|ns| vec![ns]) } else { run() }
+                    if *at_once > 1 { side_by_side(*at_once, run).map(|ns| vec![ns]) } else { run() }
                 });
                 took_ns.map_err(Halt::Failed)
             },
         )
     }
+}
+
+/// Builds the inputs of a batch of a size.
+type Inputs<'a> = &'a dyn Fn(Size) -> Result<Vec<Option<InputTensor>>, String>;
+
+/// What is measured.
+pub(super) struct Subject<'a> {
+    /// The version.
+    pub(super) request: &'a LoadRequest,
+    /// What its batches look like.
+    pub(super) spec: &'a ModelSpec,
+    pub(super) programs: &'a StagePrograms,
+    /// Its name for people.
+    pub(super) what: String,
+    pub(super) inputs: Inputs<'a>,
+    /// Number of threads that run it at the same time.
+    pub(super) at_once: u16,
+}
+
+/// Returns the key of a version that runs these files.
+pub(super) fn key(programs: &[&Path], engine: &str, configuration: String) -> Result<Key, String> {
+    let unreadable = |error: io::Error| {
+        let names: Vec<String> = programs.iter().map(|program| format!("'{}'", program.display())).collect();
+        format!("cannot read {}: {error}", names.join(", "))
+    };
+    let model_sha256 = digest_of_all(programs).map_err(unreadable)?;
+    Ok(Key { model_sha256, device: machine(), engine: engine.to_owned(), configuration })
 }
 
 /// Returns whether the store has a trusted profile, so that nothing need be measured.

@@ -47,15 +47,19 @@ impl Progress {
     }
 }
 
-/// Draws T(n) and n / T(n): the whole model at each length, and the model in stages at the middle length.
+/// Draws T(n) and n / T(n): the whole model or each cell at each length, and the model in stages at the middle length.
 fn draw(profile: &Profile, path: &Path) -> Result<(), PlotError> {
     let plot = |y: &str, log_y, of: fn(u32, f64) -> f64| {
-        let series = profile.cuts.iter().flat_map(|cut| {
-            let lengths = shown_lengths(cut);
-            lengths.into_iter().map(move |length| {
-                let at = if length == 0 { String::new() } else { format!(", length {length}") };
+        let cuts = profile.cuts.iter().map(|cut| (title(cut), "length", cut));
+        let cells = profile.cells.iter().map(|cell| {
+            let lengths = if cell.chunk.is_some() { "steps" } else { "length" };
+            (format!("cell '{}'", cell.name), lengths, &cell.times)
+        });
+        let series = cuts.chain(cells).flat_map(|(title, lengths, cut)| {
+            shown_lengths(cut).into_iter().map(move |length| {
+                let at = if length == 0 { String::new() } else { format!(", {lengths} {length}") };
                 let point = |rows| Some((f64::from(rows), of(rows, cut.total_ns(rows, length)? as f64)));
-                (format!("{}{at}", title(cut)), cut.rows().into_iter().filter_map(point).collect())
+                (format!("{title}{at}"), cut.rows().into_iter().filter_map(point).collect())
             })
         });
         let title = format!("{}: {y}", profile.model);

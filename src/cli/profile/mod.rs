@@ -26,21 +26,24 @@ use crate::{
     executor::Pool,
     model::{ModelSpec, TensorSpec},
     profile::{
-        Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose, default_directory,
+        CellTable, Choice, CutTable, Findings, Halt, Key, Point, Profile, Size, Store, StoreError, choose,
+        default_directory,
     },
-    repository::{OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model},
+    repository::{LoadRequest, OPEN_LENGTH, PoolLoader, Trials, joining_pays, read_model},
 };
 
 /// Measure the latency of a model, whole and cut into stages, for batches of every size
 ///
 /// The profile is stored under the hash of the model's file, the processor and the engine's version. Models with
-/// `stages: auto` or `policy: auto` are served by it.
+/// `stages: auto` or `policy: auto` are served by it. Of a model of cells, each cell is measured; cells without
+/// `batch_sizes` are served with those that the profile suggests.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster profile /models/minilm
   paternoster profile --model-repository /models --model minilm
   paternoster profile /models/minilm --budget-s 20 --json > minilm.json
   paternoster profile /models/minilm --svg minilm.svg
+  paternoster profile /models/lstm            (cells, and their batch_sizes)
   paternoster profile /models/minilm --engines
   paternoster profile /models/minilm --profile-directory /var/lib/profiles")]
 pub struct ProfileArgs {
@@ -143,6 +146,7 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
     if args.engines {
         return engines::run(args, &loader, &request, (out, width));
     }
+    let request = loader.as_served(request);
     let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
     let progress = Progress::start();
     let trials = Trials {
@@ -164,7 +168,11 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
         writeln!(out)?;
     } else {
         describe(&profile, &key, out, width)?;
-        describe_open_axes(&request.spec, out)?;
+        if profile.cells.is_empty() {
+            describe_open_axes(&request.spec, out)?;
+        } else {
+            describe_batch_sizes(&profile.cells, &request, out)?;
+        }
         if let (Some(found), Some(choice)) = (findings, choice) {
             describe_choice(&profile, &found, &choice, out)?;
         }
@@ -183,11 +191,39 @@ fn describe(profile: &Profile, key: &Key, out: &mut dyn Write, width: Option<usi
     writeln!(out, "model '{}' on {}", profile.model, key.device)?;
     for cut in &profile.cuts {
         writeln!(out, "\n{}", title(cut))?;
-        writeln!(out, "{}", latencies(&cut.stages, &shown_lengths(cut)).within(width))?;
+        writeln!(out, "{}", latencies("Length", &cut.stages, &shown_lengths(cut)).within(width))?;
+    }
+    for cell in &profile.cells {
+        writeln!(out, "\ncell '{}'", cell.name)?;
+        let lengths = if cell.chunk.is_some() { "Steps" } else { "Length" };
+        writeln!(out, "{}", latencies(lengths, &cell.times.stages, &cell.times.lengths()).within(width))?;
     }
     if !profile.side_by_side.is_empty() {
         writeln!(out, "\nwhole, on every lane at once")?;
-        writeln!(out, "{}", latencies(std::slice::from_ref(&profile.side_by_side), &[0]).within(width))?;
+        writeln!(out, "{}", latencies("Length", std::slice::from_ref(&profile.side_by_side), &[0]).within(width))?;
+    }
+    Ok(())
+}
+
+/// Prints the batch sizes that the times of cells suggest, and how to get them.
+fn describe_batch_sizes(cells: &[CellTable], request: &LoadRequest, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "\nbatch_sizes, of which the last is the smallest within 5 % of the best throughput")?;
+    for cell in cells {
+        let at = match (cell.length, cell.chunk) {
+            (0, _) => String::new(),
+            (steps, Some(_)) => format!(", in tasks of {steps} steps"),
+            (length, None) => format!(", at length {length}"),
+        };
+        let set = cell.max_rows.map_or_else(String::new, |rows| format!("; the configuration sets {rows}"));
+        writeln!(out, "  {}: {:?}{at}{set}", cell.name, cell.batch_sizes)?;
+    }
+    let configured = cells.iter().filter(|cell| cell.max_rows.is_some()).count();
+    if configured < cells.len() {
+        writeln!(out, "a server with this profile uses them where the configuration sets none")?;
+    }
+    if configured > 0 && request.has_configured_cells() {
+        let lines = cells.iter().map(|cell| format!("    {}: {{ batch_sizes: {:?} }}", cell.name, cell.batch_sizes));
+        writeln!(out, "in model.yaml:\n  cells:\n{}", lines.collect::<Vec<_>>().join("\n"))?;
     }
     Ok(())
 }
@@ -232,8 +268,9 @@ fn title(cut: &CutTable) -> String {
     }
 }
 
-fn latencies(stages: &[Vec<Point>], lengths: &[u32]) -> Table {
-    let mut table = Table::new(&["Stage", "Length", "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]).with_keys(3);
+/// Returns a table of times. `named` is what lengths are.
+fn latencies(named: &str, stages: &[Vec<Point>], lengths: &[u32]) -> Table {
+    let mut table = Table::new(&["Stage", named, "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]).with_keys(3);
     for (stage, points) in stages.iter().enumerate() {
         for &length in lengths {
             for point in points.iter().filter(|point| point.length == length) {

@@ -11,7 +11,7 @@ fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
 }
 
 fn profile_of(padded_axes: u32, cuts: Vec<CutTable>) -> Profile {
-    Profile { model: "m".to_owned(), max_rows: 8, padded_axes, cuts, side_by_side: Vec::new() }
+    Profile { model: "m".to_owned(), max_rows: 8, padded_axes, cuts, ..Profile::default() }
 }
 
 /// A row in a batch of eight takes a quarter of the time of a single row.

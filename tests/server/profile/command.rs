@@ -19,7 +19,7 @@ use paternoster_testing::runtime::runtime;
 use crate::profile::rig::{Place, text};
 
 /// Returns the command's output for a model; `None` if ONNX Runtime is not installed.
-fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
+pub(super) fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
     printed_of(place, model, json, 2)
 }
 

@@ -4,6 +4,7 @@
 //! passes.
 
 mod background;
+mod cells;
 mod command;
 mod rig;
 mod serving;

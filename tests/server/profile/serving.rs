@@ -23,7 +23,7 @@ fn profile() -> Profile {
         scatter: Vec::new(),
     };
     let cuts = [1, 2, 4, 8].map(cut).to_vec();
-    Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts, side_by_side: Vec::new() }
+    Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts, ..Profile::default() }
 }
 
 /// Stores the profile as that of the model with its configuration.

@@ -118,6 +118,11 @@ impl CellPrograms {
         given.iter().map(row).collect()
     }
 
+    /// Returns the program of a cell.
+    pub fn program(&self, cell: usize) -> Option<&Arc<dyn Program>> {
+        self.cells.get(cell).map(|cell| &cell.program)
+    }
+
     /// Returns how requests unfold.
     pub fn unfolding(&self) -> &Unfolding {
         &self.unfolding

@@ -9,18 +9,18 @@ use super::cells::{CellGraph, Segment, any_steps, cell_knobs};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CellEntry {
-    name: String,
-    max_rows: Option<u32>,
-    min_followup: Option<u32>,
+    pub(super) name: String,
+    pub(super) max_rows: Option<u32>,
+    pub(super) min_followup: Option<u32>,
     #[serde(default = "highest")]
-    priority: u32,
-    chunk: Option<ChunkEntry>,
+    pub(super) priority: u32,
+    pub(super) chunk: Option<ChunkEntry>,
 }
 
 /// That a task of the cell may run several steps of each row.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ChunkEntry {
+pub(super) struct ChunkEntry {
     /// Whether rows with different numbers of steps share a task.
     #[serde(default)]
     lengths: bool,

@@ -4,9 +4,13 @@ use paternoster_batching::{CostPoint, CostTable, Ns};
 use serde::Deserialize;
 
 use super::{
+    cell_file::{CellEntry, ChunkEntry, SegmentEntry, Wrong, graph},
     file_error::FileError,
     table::{DeviceTable, ModelTable},
 };
+
+/// Number of intervals between the quantiles of a scatter.
+const QUANTILES: usize = 100;
 
 /// The parts of a profile's file that are needed for a table.
 #[derive(Deserialize)]
@@ -26,6 +30,25 @@ struct Profile {
     /// 0 for a model without a batch axis.
     max_rows: u32,
     cuts: Vec<Cut>,
+    #[serde(default)]
+    cells: Vec<Cell>,
+    #[serde(default)]
+    unfold: Vec<SegmentEntry>,
+}
+
+/// A cell of a model of cells.
+#[derive(Deserialize)]
+struct Cell {
+    name: String,
+    priority: u32,
+    /// As configured.
+    max_rows: Option<u32>,
+    chunk: Option<ChunkEntry>,
+    /// The length whose times count, unless lengths are steps.
+    length: u64,
+    /// As suggested.
+    batch_sizes: Vec<u32>,
+    times: Cut,
 }
 
 #[derive(Deserialize)]
@@ -44,42 +67,104 @@ struct Point {
 }
 
 impl ProfileFile {
-    /// Returns a table with one model per cut in the profile: `minilm` is whole, `minilm/4` has four stages.
+    /// Returns a table with one model per cut in the profile: `minilm` is whole, `minilm/4` has four stages. A model of
+    /// cells is one model.
     pub(super) fn table(self) -> Result<DeviceTable, FileError> {
         let Self { key, profile } = self;
-        let refuse = |expected: &str, found: &str| {
-            let (expected, found) = (expected.to_owned(), found.to_owned());
-            Err(FileError::Value { model: profile.model.clone(), expected, found })
-        };
-        let mut models = Vec::with_capacity(profile.cuts.len());
-        for cut in &profile.cuts {
-            let points = || cut.stages.iter().flatten();
-            if cut.stages.is_empty() || cut.stages.iter().any(Vec::is_empty) {
-                return refuse("a latency for each stage", "none");
-            }
-            if points().any(|point| point.rows == 0 || point.median_ns == 0) {
-                return refuse("rows and times from 1", "0");
-            }
+        let Profile { model, max_rows, cuts, cells, unfold } = profile;
+        let refused = |(expected, found)| FileError::Value { model: model.clone(), expected, found };
+        let mut models = Vec::with_capacity(cuts.len() + 1);
+        for cut in &cuts {
+            cut.check().map_err(refused)?;
             let name = match cut.stages.len() {
-                1 => profile.model.clone(),
-                stages => format!("{}/{stages}", profile.model),
+                1 => model.clone(),
+                stages => format!("{model}/{stages}"),
             };
             let stages = cut.stages.iter().map(|points| points.iter().map(Point::cost).collect()).collect();
-            let max_batch_rows = profile.max_rows.max(1);
-            let scatter = cut.scatter.iter().map(|part| f64::from(*part) / 1e3).collect();
+            let (max_batch_rows, latencies) = (max_rows.max(1), CostTable { stages });
             models.push(ModelTable {
                 name,
                 max_batch_rows,
-                latencies: CostTable { stages },
+                latencies,
                 steps: None,
                 cells: None,
-                scatter,
+                scatter: cut.scatter(),
             });
+        }
+        if !cells.is_empty() {
+            models.push(of_cells(model.clone(), cells, &unfold).map_err(refused)?);
         }
         if models.is_empty() {
             return Err(FileError::NoModels);
         }
         Ok(DeviceTable { name: key.device, idle_watts: 0.0, busy_watts: 0.0, models })
+    }
+}
+
+/// Returns a model of cells, with the largest batches that the server runs.
+fn of_cells(name: String, cells: Vec<Cell>, unfold: &[SegmentEntry]) -> Result<ModelTable, Wrong> {
+    let mut stages = Vec::with_capacity(cells.len());
+    let mut scatter = Vec::new();
+    for cell in &cells {
+        cell.times.check()?;
+        stages.push(cell.costs());
+        scatter.extend(cell.times.scatter());
+        if stages.last().is_none_or(Vec::is_empty) {
+            return Err((
+                format!("a latency of the cell '{}' at length {}", cell.name, cell.length),
+                "none".to_owned(),
+            ));
+        }
+    }
+    let known: Vec<u32> =
+        stages.iter().map(|points| points.iter().map(|point| point.rows).max().unwrap_or(1)).collect();
+    let entry = |cell: Cell| {
+        let max_rows = cell.max_rows.or_else(|| cell.batch_sizes.last().copied());
+        CellEntry { name: cell.name, max_rows, min_followup: None, priority: cell.priority, chunk: cell.chunk }
+    };
+    let graph = graph(cells.into_iter().map(entry).collect(), unfold, &known)?;
+    // Batches of padded graphs run in all cells.
+    let max_batch_rows = graph.cells.iter().map(|cell| cell.max_rows).min().unwrap_or(1);
+    let (latencies, scatter) = (CostTable { stages }, quantiles(scatter));
+    Ok(ModelTable { name, max_batch_rows, latencies, steps: None, cells: Some(graph), scatter })
+}
+
+/// Returns as many quantiles of some values as a scatter has; none of none.
+fn quantiles(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    let Some(last) = values.len().checked_sub(1) else { return Vec::new() };
+    (0..=QUANTILES).map(|part| values[last * part / QUANTILES]).collect()
+}
+
+impl Cut {
+    /// Checks that every stage has times.
+    fn check(&self) -> Result<(), Wrong> {
+        let refuse = |expected: &str, found: &str| Err((expected.to_owned(), found.to_owned()));
+        if self.stages.is_empty() || self.stages.iter().any(Vec::is_empty) {
+            return refuse("a latency for each stage", "none");
+        }
+        if self.stages.iter().flatten().any(|point| point.rows == 0 || point.median_ns == 0) {
+            return refuse("rows and times from 1", "0");
+        }
+        Ok(())
+    }
+
+    fn scatter(&self) -> Vec<f64> {
+        self.scatter.iter().map(|part| f64::from(*part) / 1e3).collect()
+    }
+}
+
+impl Cell {
+    /// Returns the times of its tasks: by steps if they run several, else at the length that counts.
+    fn costs(&self) -> Vec<CostPoint> {
+        let points = self.times.stages.iter().flatten().map(Point::cost);
+        match self.chunk {
+            Some(_) => points.collect(),
+            None => {
+                let points = points.filter(|point| point.length == self.length);
+                points.map(|point| CostPoint { length: 0, ..point }).collect()
+            }
+        }
     }
 }
 
@@ -91,7 +176,10 @@ impl Point {
 
 #[cfg(test)]
 mod tests {
+    use paternoster_batching::CellId;
+
     use super::*;
+    use crate::simulate::cells::{Segment, any_steps};
 
     const POINT: &str = r#"{ "rows": 8, "length": 32, "median_ns": 410, "p99_ns": 500, "runs": 9 }"#;
 
@@ -125,5 +213,52 @@ mod tests {
         let zero = POINT.replace("410", "0");
         let found = refusal(&format!(r#"{{ "stages": [[{zero}]] }}"#));
         assert_eq!(found, "model 'minilm': expected rows and times from 1, but found 0");
+    }
+
+    const CELLS: &str = r#""cells": [
+        { "name": "encoder", "priority": 2, "max_rows": null, "chunk": { "lengths": true }, "length": 4,
+          "batch_sizes": [1, 2, 4], "times": { "at": [], "scatter": [900, 1000, 1400], "stages": [[
+            { "rows": 1, "length": 1, "median_ns": 10 }, { "rows": 8, "length": 4, "median_ns": 60 }]] } },
+        { "name": "decoder", "priority": 1, "max_rows": 32, "chunk": null, "length": 64, "batch_sizes": [1, 2],
+          "times": { "at": [], "scatter": [800, 1000, 1100], "stages": [[
+            { "rows": 1, "length": 16, "median_ns": 20 }, { "rows": 1, "length": 64, "median_ns": 30 }]] } }],
+        "unfold": [{ "chain": "encoder" }, { "decode": "decoder" }]"#;
+
+    fn of_cells(cells: &str) -> Result<DeviceTable, FileError> {
+        DeviceTable::from_json(&format!(
+            r#"{{ "key": {{ "device": "two cores" }},
+                 "profile": {{ "model": "seq2seq", "max_rows": 32, "cuts": [], {cells} }} }}"#
+        ))
+    }
+
+    #[test]
+    fn the_cells_of_a_profile_are_one_model_of_the_table() {
+        let table = of_cells(CELLS).expect("it is a profile");
+        let model = table.model("seq2seq").expect("it is there");
+        let graph = model.cells.as_ref().expect("it is a model of cells");
+        let sizes: Vec<_> = graph.cells.iter().map(|cell| (cell.max_rows, cell.priority)).collect();
+        assert_eq!(sizes, [(4, 2), (32, 1)], "as suggested, and as configured");
+        assert_eq!(model.max_batch_rows, 4, "padded graphs have the least of their cells' batches");
+        assert_eq!(graph.cells[0].chunks, Some(any_steps(true)));
+        assert_eq!(graph.segments, [Segment::Chain(CellId(0)), Segment::Decode(CellId(1))]);
+        let point = |rows, length, took_ns| CostPoint { rows, length, took_ns };
+        let by_steps = vec![point(1, 1, 10), point(8, 4, 60)];
+        assert_eq!(model.latencies.stages, [by_steps, vec![point(1, 0, 30)]], "steps, and the length that counts");
+        assert_eq!((model.scatter.len(), model.scatter[0], model.scatter[100]), (101, 0.8, 1.4));
+    }
+
+    #[test]
+    fn cells_without_what_a_simulation_needs_are_refused() {
+        let refusal = |found: &str, wrong: &str| {
+            let text = CELLS.replacen(found, wrong, 1);
+            assert_ne!(text, CELLS, "{found}");
+            of_cells(&text).expect_err("it is no profile").to_string()
+        };
+        let expected = refusal(r#""length": 64, "batch"#, r#""length": 32, "batch"#);
+        assert_eq!(expected, "model 'seq2seq': expected a latency of the cell 'decoder' at length 32, but found none");
+        let expected = refusal(r#"{ "decode": "decoder" }"#, r#"{ "decode": "speller" }"#);
+        assert_eq!(expected, "model 'seq2seq': expected one of the cells encoder, decoder, but found 'speller'");
+        let expected = refusal(r#""median_ns": 20"#, r#""median_ns": 0"#);
+        assert_eq!(expected, "model 'seq2seq': expected rows and times from 1, but found 0");
     }
 }

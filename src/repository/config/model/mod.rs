@@ -253,7 +253,8 @@ pub type Rows = Whole<u32, 1, { 1 << 16 }>;
 pub struct Cell {
     /// File name in the version's directory.
     pub program: NonEmptyText,
-    /// Sizes of its batches in rows, ascending; the last is the largest that runs (Bsizes). Default: `[64]`.
+    /// Sizes of its batches in rows, ascending; the last is the largest that runs (Bsizes). Default: those of its
+    /// profile, or else `[64]`.
     pub batch_sizes: Option<Vec<Rows>>,
     /// Minimum number of rows for another task of the same type; with fewer, another type runs. Only in the mode
     /// `paper` of `cellular`. Default: a quarter of the largest batch.

@@ -235,6 +235,8 @@ pub struct Automatic {
     pub stages: bool,
     /// The policy.
     pub policy: bool,
+    /// The batch sizes of the cells.
+    pub batch_sizes: bool,
 }
 
 impl Automatic {
@@ -242,22 +244,30 @@ impl Automatic {
     ///
     /// If the configuration sets stages or policy to `auto`, the profile also chooses the other one, unless it is
     /// given. In `config.pbtxt` a missing policy counts as given, because it means Triton's dynamic batcher. The
-    /// profile chooses nothing for models that cannot be cut or cannot batch, and for models with cells or sequences.
+    /// profile chooses nothing for models that cannot be cut or cannot batch, and for models with cells or sequences
+    /// only batch sizes.
     pub fn of(settings: &Settings, stages: &StageRequest, origin: &Origin) -> Self {
         let Settings { config, own } = settings;
         let is_auto = |stages: &Stages| *stages == Stages::Word(Auto::Auto);
         let given = own.stages.as_ref();
         let policy = settings.policy() == Some(PolicyName::Auto);
         let is_asked_for = given.is_some_and(is_auto) || policy && !origin.implies_policy;
-        if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() || settings.runs_cells() {
+        if is_asked_for && settings.runs_cells() {
+            return Self {
+                batch_sizes: own.cells.iter().any(|(_, cell)| cell.batch_sizes.is_none()),
+                ..Self::default()
+            };
+        }
+        if !is_asked_for || config.max_batch_size < 1 || settings.is_decoupled() {
             return Self::default();
         }
-        Self { stages: given.is_none_or(is_auto) && stages.cuts == StageCuts::Whole, policy }
+        let stages = given.is_none_or(is_auto) && stages.cuts == StageCuts::Whole;
+        Self { stages, policy, batch_sizes: false }
     }
 
     /// Whether the profile chooses anything.
     pub fn is_any(self) -> bool {
-        self.stages || self.policy
+        self.stages || self.policy || self.batch_sizes
     }
 }
 

@@ -385,7 +385,7 @@ fn knobs_whose_policy_is_not_named_are_refused() {
 fn automatic(text: &str) -> (bool, bool) {
     let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).expect("it is sound");
     let stages = stages::read(&config, &origin).expect("it is sound");
-    let Automatic { stages, policy } = Automatic::of(&config, &stages, &origin);
+    let Automatic { stages, policy, .. } = Automatic::of(&config, &stages, &origin);
     (stages, policy)
 }
 

@@ -165,8 +165,8 @@ pub fn as_cells(
     let cell = CellRequest {
         name: PROGRAM.to_owned(),
         program: config.default_model_filename.clone(),
-        batch_sizes: vec![max_rows],
-        min_followup: (max_rows / 4).max(1),
+        batch_sizes: Some(vec![max_rows]),
+        min_followup: None,
         priority: 1,
         tensors: BTreeMap::new(),
     };

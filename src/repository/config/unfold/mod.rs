@@ -53,7 +53,12 @@ pub struct UnfoldRequest {
 impl UnfoldRequest {
     /// Returns the largest batch of any cell, in rows.
     pub fn max_rows(&self) -> u32 {
-        self.cells.iter().map(CellRequest::max_rows).max().unwrap_or(1)
+        self.batches().into_iter().max().unwrap_or(1)
+    }
+
+    /// Returns the largest batch of each cell, in rows.
+    pub fn batches(&self) -> Vec<u32> {
+        self.cells.iter().map(CellRequest::max_rows).collect()
     }
 }
 
@@ -64,10 +69,11 @@ pub struct CellRequest {
     pub name: String,
     /// File of its program, in the version's directory.
     pub program: String,
-    /// Sizes of its batches in rows, ascending from 1; at least one.
-    pub batch_sizes: Vec<u32>,
-    /// Minimum rows of a follow-up task in a round, at most the largest batch.
-    pub min_followup: u32,
+    /// Sizes of its batches in rows, ascending from 1, at least one; `None`: those that its profile suggests, or else
+    /// up to [`DEFAULT_MAX_ROWS`].
+    pub batch_sizes: Option<Vec<u32>>,
+    /// Minimum rows of a follow-up task in a round; `None`: a quarter of the largest batch.
+    pub min_followup: Option<u32>,
     /// Priority among the cell types; 1 is the highest.
     pub priority: u32,
     /// What the configuration says of the program's tensors, by name. The batch of others is axis 0.
@@ -86,7 +92,13 @@ pub struct CellTensor {
 impl CellRequest {
     /// Returns its largest batch in rows.
     pub fn max_rows(&self) -> u32 {
-        self.batch_sizes.last().copied().unwrap_or(DEFAULT_MAX_ROWS)
+        self.batch_sizes.as_ref().and_then(|sizes| sizes.last().copied()).unwrap_or(DEFAULT_MAX_ROWS)
+    }
+
+    /// Returns the minimum rows of a follow-up task in a round, at most the largest batch.
+    pub fn min_followup(&self) -> u32 {
+        let most = self.max_rows();
+        self.min_followup.unwrap_or(most / 4).clamp(1, most)
     }
 }
 
@@ -202,18 +214,14 @@ fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
         let message = format!("expected the name of a file in the version's directory, but found '{program}'");
         return refuse("program", message);
     }
-    let sizes = batch_sizes.as_ref().map(|sizes| sizes.iter().map(|size| size.0).collect::<Vec<u32>>());
-    let batch_sizes = sizes.unwrap_or_else(|| vec![DEFAULT_MAX_ROWS]);
-    if batch_sizes.is_empty() || !batch_sizes.is_sorted_by(|less, more| less < more) {
-        let found = batch_sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let batch_sizes = batch_sizes.as_ref().map(|sizes| sizes.iter().map(|size| size.0).collect::<Vec<u32>>());
+    if let Some(sizes) = &batch_sizes
+        && (sizes.is_empty() || !sizes.is_sorted_by(|less, more| less < more))
+    {
+        let found = sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         return refuse("batch_sizes", format!("expected ascending sizes from 1 to 65536, but found '{found}'"));
     }
-    let most = batch_sizes.last().copied().unwrap_or(DEFAULT_MAX_ROWS);
-    let min_followup = min_followup.map_or((most / 4).max(1), |least| least.0);
-    if min_followup > most {
-        let message = format!("expected a whole number from 1 to {most}, but found {min_followup}");
-        return refuse("min_followup", message);
-    }
+    let min_followup = min_followup.map(|least| least.0);
     let (name, program) = (name.to_owned(), program.clone());
     let axes = batch_axes.iter().flat_map(|axes| &axes.0);
     let tensors = axes.map(|(NonEmptyText(tensor), axis)| {
@@ -221,6 +229,10 @@ fn cell(name: &str, own: &Cell) -> Result<(CellRequest, Option<u32>), Fault> {
     });
     let tensors = tensors.collect();
     let request = CellRequest { name, program, batch_sizes, min_followup, priority: 1, tensors };
+    if let Some(least) = min_followup.filter(|least| *least > request.max_rows()) {
+        let message = format!("expected a whole number from 1 to {}, but found {least}", request.max_rows());
+        return refuse("min_followup", message);
+    }
     Ok((request, priority.map(|priority| priority.0)))
 }
 

@@ -64,7 +64,7 @@ impl UnfoldRequest {
             inputs: ports.inputs.clone(),
             outputs: ports.outputs.clone(),
             max_rows: cell.max_rows(),
-            min_followup: cell.min_followup,
+            min_followup: cell.min_followup(),
             priority: cell.priority,
         });
         Ok(Unfolding { cells: cells.collect(), segments, outputs })

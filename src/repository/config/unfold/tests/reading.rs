@@ -71,16 +71,16 @@ fn every_key_of_chain_and_decode_is_read() {
         CellRequest {
             name: "encode".to_owned(),
             program: "encoder.onnx".to_owned(),
-            batch_sizes: vec![1, 4, 512],
-            min_followup: 64,
+            batch_sizes: Some(vec![1, 4, 512]),
+            min_followup: Some(64),
             priority: 7,
             tensors: BTreeMap::new(),
         },
         CellRequest {
             name: "decode".to_owned(),
             program: "decoder.onnx".to_owned(),
-            batch_sizes: vec![64],
-            min_followup: 16,
+            batch_sizes: None,
+            min_followup: None,
             priority: 1,
             tensors: BTreeMap::new(),
         },
@@ -159,7 +159,7 @@ fn cells_of_later_segments_go_first_unless_the_configuration_says_otherwise() {
 fn a_small_batch_still_has_a_least_follow_up() {
     let least = |sizes: &str| {
         let cell = format!("{{ program: decoder.onnx, batch_sizes: {sizes} }}");
-        sound(&changed(TRANSLATE, "{ program: decoder.onnx }", &cell)).cells[1].min_followup
+        sound(&changed(TRANSLATE, "{ program: decoder.onnx }", &cell)).cells[1].min_followup()
     };
     assert_eq!([least("[1]"), least("[2, 7]"), least("[256]")], [1, 1, 64]);
 }

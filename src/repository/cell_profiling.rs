@@ -1,0 +1,266 @@
+//! Measures the cells of a version, and serves it with the batch sizes and latencies of its profile.
+//!
+//! A cell is measured as a model of its own, each of whose requests is a single node: what the node reads comes with
+//! the request. Its tasks gather, run and split as those of the version do.
+
+use bytes::Bytes;
+
+use super::{
+    LoadAttempt, LoadRequest, PoolLoader, UnfoldRequest, cells,
+    profiling::{Subject, Trials, key},
+    warmup::{OPEN_LENGTH, random_inputs},
+};
+use crate::{
+    engine::EngineError,
+    executor::{CellPrograms, InputTensor, StagePrograms},
+    model::{
+        ModelSpec, SymbolId, TensorSpec, element_count,
+        unfold::{CellSpec, Emit, Emitted, NodeType, Nodes, Segment, Source, Tensor, Unfolding, Which},
+    },
+    profile::{CellSegment, CellTable, Chunk, Halt, Key, Profile, Size, cell_costs, sizes},
+};
+
+/// Batches are measured up to this size at least, that of BatchMaker's LSTM (section 2.2), to show what larger ones
+/// than configured would gain.
+const MOST_ROWS: u32 = 512;
+
+/// Lengths of axes that vary. More rows of them are measured than of whole models, hence fewer lengths.
+const LENGTHS: [u32; 3] = [16, 64, 256];
+
+/// Steps of tasks that run several.
+const STEPS: [u32; 4] = [1, 4, 16, 64];
+
+/// What the value of an input follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// Nothing: it is random.
+    Random,
+    /// It is the measured length, or number of steps.
+    Length,
+    /// It is the length of an axis that is measured at one length only.
+    OpenLength,
+}
+
+/// A cell as a model.
+struct LoneCell {
+    spec: ModelSpec,
+    programs: StagePrograms,
+    /// By input.
+    values: Vec<Value>,
+    sizes: Vec<Size>,
+}
+
+impl PoolLoader {
+    /// Returns the key of a model of cells. Batch sizes are not in it: a profile stays valid when its suggestions are
+    /// written into the configuration.
+    pub(super) fn cells_key(&self, request: &LoadRequest, unfold: &UnfoldRequest) -> Result<Key, String> {
+        let programs = distinct(request.cells.iter().map(|cell| cell.file.as_path()));
+        let engines = request.cells.iter().map(|cell| self.engines.describe(cell.engine, cell.precision));
+        let engines = engines.collect::<Result<Vec<_>, EngineError>>().map_err(|error| error.to_string())?;
+        let cells = unfold.cells.iter().enumerate().map(|(number, cell)| {
+            let nodes = unfold.segments.iter().find(|segment| segment.cells.contains(&number)).map(|segment| {
+                let over_rows = segment.sources.values().any(|source| matches!(source, Source::Rows(_)));
+                match &segment.nodes {
+                    Nodes::Stage if over_rows => "stage over rows",
+                    Nodes::Stage => "stage",
+                    Nodes::Chain { chunks: true, .. } => "chain of several steps",
+                    Nodes::Chain { chunks: false, .. } => "chain",
+                    Nodes::Decode { .. } => "decode",
+                    Nodes::Tree { .. } => "tree",
+                }
+            });
+            format!("{} ({})", cell.name, nodes.unwrap_or_default())
+        });
+        let cells = cells.collect::<Vec<_>>().join(", ");
+        let (most, lanes) = (unfold.max_rows().max(MOST_ROWS), self.pool.lanes());
+        let configuration = format!("cells {cells} in batches of up to {most} on {lanes} lanes");
+        key(&programs, &distinct(engines).join("; "), configuration)
+    }
+
+    /// Returns the request with the batch sizes of its profile where the configuration sets none, and its latencies;
+    /// `None` if there is no profile that can be trusted, or the version may run on cards.
+    pub(super) fn cells_by_profile(&self, request: &LoadRequest, unfold: &UnfoldRequest) -> Option<LoadRequest> {
+        let is_open = request.knobs.latencies.is_none() || unfold.cells.iter().any(|cell| cell.batch_sizes.is_none());
+        // Profiles are measured on the CPU.
+        if !is_open || (self.pool.has_cards() && request.placement.may_need_cards()) {
+            return None;
+        }
+        let profile = self.trusted_profile(request)?;
+        if !profile.cells.iter().map(|table| &table.name).eq(unfold.cells.iter().map(|cell| &cell.name)) {
+            return None;
+        }
+        let mut sized = unfold.clone();
+        for (cell, table) in sized.cells.iter_mut().zip(&profile.cells) {
+            cell.batch_sizes.get_or_insert_with(|| table.batch_sizes.clone());
+        }
+        let mut advised = request.clone();
+        advised.knobs.max_batch_rows = sized.max_rows();
+        advised.knobs.latencies.get_or_insert_with(|| cell_costs(&profile.cells));
+        let batches = sized.cells.iter().map(|cell| format!("{}: {}", cell.name, cell.max_rows()));
+        tracing::info!(
+            model = request.spec.name,
+            largest_batches = batches.collect::<Vec<_>>().join(", "),
+            "profile applied"
+        );
+        advised.unfold = Some(sized);
+        Some(advised)
+    }
+
+    /// Measures each cell of a version. The cells share the budget equally.
+    ///
+    /// # Errors
+    /// Returns the reason if the version cannot be compiled or the smallest batch of a cell fails, and
+    /// [`Halt::GivenUp`] if `before_run` stopped it.
+    pub(super) fn measure_cells(
+        &self,
+        request: &LoadRequest,
+        unfold: &UnfoldRequest,
+        trials: Trials<'_>,
+    ) -> Result<Profile, Halt> {
+        let attempt = LoadAttempt::of_repository();
+        let mut served = request.clone();
+        let limits = self.trial_limits(request);
+        let programs = cells::compile(&self.pool, &self.opener(&attempt), limits, &mut served, unfold);
+        let programs = programs.map_err(Halt::Failed)?;
+        let cells = programs.cells().ok_or_else(|| Halt::Failed("it has no cells".to_owned()))?;
+        let (knobs, _) = cells.knobs();
+        let budget = trials.budget / u32::try_from(knobs.len()).unwrap_or(u32::MAX).max(1);
+        let mut tables = Vec::with_capacity(knobs.len());
+        for (number, (cell, knobs)) in unfold.cells.iter().zip(&knobs).enumerate() {
+            let configured = cell.batch_sizes.as_ref().and_then(|sizes| sizes.last().copied());
+            // The rows of a program that is not made for cells are those of the configuration.
+            let least = if request.is_one_program() { 1 } else { MOST_ROWS };
+            let most_row_steps = knobs.chunks.map_or(u32::MAX, |chunks| chunks.most_row_steps);
+            let most = (configured.map_or(least, |most| most.max(least)), most_row_steps);
+            let lone = LoneCell::new(request, cells, number, most).map_err(Halt::Failed)?;
+            let subject = Subject {
+                request,
+                spec: &lone.spec,
+                programs: &lone.programs,
+                what: format!("cell '{}'", cell.name),
+                inputs: &|size| lone.inputs(size),
+                at_once: 1,
+            };
+            let times = self.measure_programs(&subject, &lone.sizes, budget, trials)?;
+            let chunk = knobs.chunks.map(|chunks| Chunk { lengths: chunks.is_padded });
+            tables.push(CellTable::new(cell.name.clone(), cell.priority, configured, chunk, times));
+        }
+        let max_rows = tables.iter().filter_map(CellTable::largest_batch).max().unwrap_or(1);
+        let unfold = cells.unfolding().segments.iter().map(|segment| named(segment, cells.unfolding())).collect();
+        let model = request.spec.name.clone();
+        Ok(Profile { model, max_rows, cells: tables, unfold, ..Profile::default() })
+    }
+}
+
+impl LoneCell {
+    /// Makes a model of a cell, with batches of up to `most_rows`, and tasks of up to `most_row_steps` rows times
+    /// steps.
+    fn new(
+        request: &LoadRequest,
+        cells: &CellPrograms,
+        number: usize,
+        (most_rows, most_row_steps): (u32, u32),
+    ) -> Result<Self, String> {
+        let (unfolding, program) = (cells.unfolding(), cells.program(number).ok_or("it has no program")?);
+        let mut nodes =
+            unfolding.segments.iter().flat_map(|segment| segment.types.iter().map(move |own| (segment, own)));
+        let (segment, nodes) = nodes.find(|(_, own)| own.cell == number).ok_or("no segment runs it")?;
+        let (is_chunked, over_rows) = (segment.runs_chunks(), nodes.goes_over_rows());
+        let cell = &unfolding.cells[number];
+        let tensor = |tensor: &TensorSpec, source: Option<&Source>| {
+            let is_by_step = !is_chunked || matches!(source, Some(Source::Step { .. }));
+            let varies = |axis: usize| tensor.dims[axis] < 0 && is_by_step && (axis == 0 || !is_chunked);
+            let mut symbols = (0..tensor.dims.len()).map(|axis| varies(axis).then_some(SymbolId(0))).collect();
+            let mut dims = tensor.dims.clone();
+            if over_rows {
+                dims.insert(0, -1);
+                symbols = std::iter::once(Some(SymbolId(0))).chain(symbols).collect();
+            }
+            TensorSpec { symbols, ..TensorSpec::new(tensor.name.clone(), tensor.datatype, &dims) }
+        };
+        let inputs = cell.inputs.iter().zip(&nodes.inputs).map(|(own, source)| tensor(own, Some(source)));
+        let spec = ModelSpec {
+            name: format!("{}, cell '{}'", request.spec.name, cell.name),
+            version: request.spec.version,
+            max_batch_size: most_rows,
+            inputs: inputs.collect(),
+            outputs: cell.outputs.iter().map(|own| tensor(own, None)).collect(),
+            symbols: vec!["length".to_owned()],
+            decoupled: false,
+        };
+        let values = nodes.inputs.iter().map(|source| match source {
+            Source::Steps => Value::Length,
+            Source::Length(_) | Source::GrownLength if is_chunked => Value::OpenLength,
+            Source::Length(_) | Source::GrownLength => Value::Length,
+            _ => Value::Random,
+        });
+        let has_lengths = spec.inputs.iter().flat_map(|input| &input.symbols).any(Option::is_some);
+        let lengths = match (is_chunked, has_lengths) {
+            (true, _) => &STEPS[..],
+            (false, true) => &LENGTHS,
+            (false, false) => &[],
+        };
+        let mut sizes = sizes(most_rows, lengths);
+        sizes.retain(|size| !is_chunked || size.length == 1 || size.rows.saturating_mul(size.length) <= most_row_steps);
+        let programs = CellPrograms::new(&spec, alone(cell, &spec, over_rows), vec![program.clone()])?;
+        Ok(Self { values: values.collect(), sizes, programs: programs.into(), spec })
+    }
+
+    /// Builds random inputs of a batch, whose lengths are what they say.
+    fn inputs(&self, size: Size) -> Result<Vec<Option<InputTensor>>, String> {
+        let mut inputs = random_inputs(&self.spec, size)?;
+        for ((input, value), spec) in inputs.iter_mut().zip(&self.values).zip(&self.spec.inputs) {
+            let length = match value {
+                Value::Random => continue,
+                Value::Length => i64::from(size.length),
+                Value::OpenLength => OPEN_LENGTH,
+            };
+            if let Some(input) = input {
+                let count = element_count(&input.shape).unwrap_or(0);
+                input.data = Bytes::from(spec.datatype.element(length as f64).repeat(count));
+            }
+        }
+        Ok(inputs)
+    }
+}
+
+/// Returns how a request unfolds into a single node of a cell, which reads the request's inputs and returns all
+/// outputs.
+fn alone(cell: &CellSpec, spec: &ModelSpec, over_rows: bool) -> Unfolding {
+    let source = |input: usize| {
+        let tensor = Tensor::Input(input);
+        if over_rows { Source::Rows(tensor) } else { Source::Whole(tensor) }
+    };
+    let emit = |(output, own): (usize, &TensorSpec)| Emit { name: own.name.clone(), output, which: Which::Last };
+    let segment = Segment {
+        name: cell.name.clone(),
+        types: std::iter::once(NodeType { cell: 0, inputs: (0..cell.inputs.len()).map(source).collect() }).collect(),
+        nodes: Nodes::Stage,
+        emits: cell.outputs.iter().enumerate().map(emit).collect(),
+        streams: false,
+    };
+    let cells = vec![CellSpec { max_rows: spec.max_batch_size, min_followup: 1, ..cell.clone() }];
+    let outputs = (0..cell.outputs.len()).map(|emit| Emitted { segment: 0, emit });
+    Unfolding { cells, segments: vec![segment], outputs: outputs.collect() }
+}
+
+/// Returns a segment with the names of its cells.
+fn named(segment: &Segment, unfolding: &Unfolding) -> CellSegment {
+    let name = |own: &NodeType| unfolding.cells[own.cell].name.clone();
+    match (&segment.types[..], &segment.nodes) {
+        ([leaf, inner], _) => CellSegment::Tree { leaf: name(leaf), inner: name(inner) },
+        (types, Nodes::Stage) => CellSegment::Stage(name(&types[0])),
+        (types, Nodes::Decode { .. }) => CellSegment::Decode(name(&types[0])),
+        (types, _) => CellSegment::Chain(name(&types[0])),
+    }
+}
+
+/// Returns the different ones of some values, in their order.
+fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    values.into_iter().fold(Vec::new(), |mut distinct, value| {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+        distinct
+    })
+}
