@@ -21,6 +21,7 @@ pub mod models;
 mod options;
 mod pool;
 pub mod profile;
+mod ranges;
 mod recording;
 mod report;
 #[cfg(feature = "tools")]

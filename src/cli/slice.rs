@@ -7,11 +7,15 @@ use std::{
 
 use super::{
     model_args::ModelArgs,
+    ranges,
     table::{Table, terminal_width},
 };
-use crate::onnx::{
-    self, SealedModel,
-    cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts, obstacle},
+use crate::{
+    onnx::{
+        self, SealedModel,
+        cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts, obstacle},
+    },
+    profile::{Profile, ProfileFileError},
 };
 
 /// File name of the program in a version directory.
@@ -20,19 +24,24 @@ pub(super) const PROGRAM: &str = "model.onnx";
 /// Show the stages of a model: where it would be cut, each stage's share of the time, and which tensors cross the cuts
 ///
 /// Runs nothing and does not need ONNX Runtime: times are estimated from shapes. `paternoster profile` measures them.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(after_help = "Examples:
   paternoster slice model.onnx --stages 4
   paternoster slice /models/resnet50 --stages 8
   paternoster slice /models/resnet50          (all places where one may cut)
+  paternoster slice /models/linknet --profile linknet.json   (what its operators prefer)
   paternoster slice --model-repository /models --model resnet50")]
 pub struct SliceArgs {
     /// The model.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Number of stages; by default, every possible cut is shown
+    /// Number of stages of equal time; by default, every possible cut is shown
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub stages: Option<u16>,
+    /// Profile of the model, as `paternoster profile` stores or prints it (--json): shows which batch sizes its ranges
+    /// of operators prefer, and where that cuts it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stages", "json"])]
+    pub profile: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -59,6 +68,17 @@ pub enum SliceError {
         path: String,
         /// The reason, and what would work.
         source: CutError,
+    },
+    /// The profile cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileFileError),
+    /// The profile does not show where the model may be cut.
+    #[error("the profile '{path}' {reason}")]
+    Ranges {
+        /// The profile's file.
+        path: String,
+        /// What it lacks.
+        reason: String,
     },
     /// The table could not be printed.
     #[error("cannot print the stages: {0}")]
@@ -89,6 +109,9 @@ fn print(args: &SliceArgs, out: &mut dyn Write, width: Option<usize>) -> Result<
     let path = program(&given).ok_or_else(missing)?;
     let sealed = SealedModel::read(&path)?;
     let model = sealed.model();
+    if let Some(file) = &args.profile {
+        return print_ranges(file, &legal_cuts(model), out, width);
+    }
     let Some(count) = args.stages else {
         let places = legal_cuts(model);
         if places.is_empty() && !args.json {
@@ -114,6 +137,20 @@ fn print(args: &SliceArgs, out: &mut dyn Write, width: Option<usize>) -> Result<
     }
     writeln!(out, "{}", table.within(width))?;
     Ok(writeln!(out, "shares are estimated; dimensions that vary count as {OPEN_LENGTH}")?)
+}
+
+/// Prints the ranges in a profile of a model that can be cut at these places.
+fn print_ranges(file: &Path, places: &[LegalCut], out: &mut dyn Write, width: Option<usize>) -> Result<(), SliceError> {
+    let profile = Profile::read(file)?;
+    let refuse = |reason: String| Err(SliceError::Ranges { path: file.display().to_string(), reason });
+    let mut named = profile.ranges.iter().flat_map(|ranges| &ranges.at);
+    if let Some(tensor) = named.find(|tensor| places.iter().all(|place| place.tensor != **tensor)) {
+        return refuse(format!("is of another model: this one cannot be cut at '{tensor}'"));
+    }
+    if ranges::print(&profile, out, width)? {
+        return Ok(());
+    }
+    refuse("has no ranges of operators: measure without --cut equal-time, where batching gains".to_owned())
 }
 
 /// Length that a varying dimension counts as in sizes.
@@ -205,7 +242,7 @@ mod tests {
 
     fn shown(model: &Path, stages: Option<u16>, json: bool) -> Result<String, String> {
         let mut out = Vec::new();
-        let args = SliceArgs { model: ModelArgs::at(model), stages, json };
+        let args = SliceArgs { model: ModelArgs::at(model), stages, profile: None, json };
         run_with(&args, &mut out).map_err(|error| error.to_string())?;
         Ok(String::from_utf8(out).expect("it is text"))
     }
@@ -254,6 +291,48 @@ mod tests {
         let whole = directory.path().join("2").join(PROGRAM);
         assert_eq!(shown(&whole, None, false), Ok("0 places: no tensor is between two nodes\n".to_owned()));
         assert_eq!(shown(&whole, None, true), Ok("[]\n".to_owned()));
+    }
+
+    #[test]
+    fn the_ranges_of_a_profile_are_shown_with_what_they_prefer() {
+        let directory = directory();
+        let program = directory.path().join("10").join(PROGRAM);
+        let places = legal_cuts(&Model::read(&program).expect("it is a model"));
+        // The first half takes as long for any batch, the second as long for each row.
+        let of = |us_of: &dyn Fn(u64) -> u64| {
+            [1, 2, 4, 8].map(|rows| {
+                let ns = 1000 * us_of(rows);
+                serde_json::json!({ "rows": rows, "length": 0, "median_ns": ns, "p99_ns": ns, "runs": 20 })
+            })
+        };
+        let table = |at: &[&str], stages: &[&dyn Fn(u64) -> u64]| {
+            let stages: Vec<_> = stages.iter().map(|us_of| of(*us_of)).collect();
+            serde_json::json!({ "at": at, "stages": stages, "scatter": [] })
+        };
+        let profile = |tensor: &str, cut: bool| {
+            let mut profile = serde_json::json!({
+                "model": "m", "max_rows": 8, "padded_axes": 0, "side_by_side": [],
+                "cuts": [table(&[], &[&|rows| 990 + 500 * rows])],
+            });
+            if cut {
+                profile["ranges"] = table(&[tensor], &[&|_| 1000, &|rows| 500 * rows]);
+            }
+            let file = directory.path().join("profile.json");
+            fs::write(&file, serde_json::json!({ "key": {}, "profile": profile }).to_string()).expect("a file");
+            let args = SliceArgs { model: ModelArgs::at(&program), profile: Some(file), ..SliceArgs::default() };
+            let mut out = Vec::new();
+            let done = run_with(&args, &mut out).map_err(|error| error.to_string());
+            done.map(|()| String::from_utf8(out).expect("it is text"))
+        };
+        let tensor = &places[places.len() / 2].tensor;
+        let shown = profile(tensor, true).expect("it is of this model");
+        assert!(shown.contains(&format!("| 0     | {tensor} ")) && shown.contains(" ################ |"), "{shown}");
+        assert!(shown.contains("\na boundary adds 10 µs to a batch of 8, measured\n"), "{shown}");
+        assert!(shown.contains(&format!("\ncut at {tensor}: a row is done ")), "{shown}");
+        let refused = profile("elsewhere", true).expect_err("there is no such tensor");
+        assert!(refused.ends_with("is of another model: this one cannot be cut at 'elsewhere'"), "{refused}");
+        let refused = profile(tensor, false).expect_err("it has no ranges");
+        assert!(refused.contains("has no ranges of operators: measure without --cut equal-time"), "{refused}");
     }
 
     #[test]

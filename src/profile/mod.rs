@@ -10,17 +10,19 @@ mod doubt;
 mod engines;
 mod find;
 mod measure;
+mod operators;
 mod sizes;
 mod store;
 mod table;
 
 pub use cells::{CellSegment, CellTable, Chunk, cell_costs};
-pub use choose::{BOUNDARY_NS, Choice, ChosenPolicy, choose};
+pub use choose::{Choice, ChosenPolicy, choose};
 pub use engines::{EnginePoint, EngineTable, EngineTimes};
 pub use find::{Findings, JOINING_PAYS};
 pub use measure::{Halt, measure};
+pub use operators::{BOUNDARY_NS, OperatorCuts, WeighedCut};
 pub use sizes::{LENGTHS, Size, row_buckets, sizes};
-pub use store::{Key, Store, StoreError, default_directory, digest, digest_of_all};
+pub use store::{Key, ProfileFileError, Store, StoreError, default_directory, digest, digest_of_all};
 pub use table::{CutTable, Point, Profile};
 
 #[cfg(test)]

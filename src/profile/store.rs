@@ -117,7 +117,43 @@ impl Store {
     }
 }
 
-fn read(path: &Path, key: &Key) -> Result<Option<Profile>, String> {
+/// A file that is no profile.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the profile '{}': {reason}", path.display())]
+pub struct ProfileFileError {
+    /// Path of the file.
+    path: PathBuf,
+    /// What is wrong.
+    reason: String,
+}
+
+/// The profile alone, as in a stored file and in what `paternoster profile --json` prints.
+#[derive(Deserialize)]
+struct Measured {
+    profile: Profile,
+}
+
+impl Profile {
+    /// Reads the profile in a file, whatever its key: a stored one, or what `paternoster profile --json` prints.
+    ///
+    /// # Errors
+    /// If the file cannot be read or has no such profile.
+    pub fn read(path: &Path) -> Result<Self, ProfileFileError> {
+        let refused = |reason: String| ProfileFileError { path: path.to_owned(), reason };
+        let content = content(path).map_err(refused)?.ok_or_else(|| refused("there is no such file".to_owned()))?;
+        let measured: Measured = serde_json::from_slice(&content).map_err(|error| refused(error.to_string()))?;
+        if measured.profile.is_sound() {
+            return Ok(measured.profile);
+        }
+        Err(refused(UNSOUND.to_owned()))
+    }
+}
+
+/// Why data is no profile.
+const UNSOUND: &str = "it lacks times, or has some that cannot be";
+
+/// Reads a file of a bounded size; `None` if there is none.
+fn content(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let length = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -126,7 +162,11 @@ fn read(path: &Path, key: &Key) -> Result<Option<Profile>, String> {
     if length > MAX_BYTES {
         return Err(format!("it has {length} bytes, expected at most {MAX_BYTES}"));
     }
-    let content = fs::read(path).map_err(|error| error.to_string())?;
+    fs::read(path).map(Some).map_err(|error| error.to_string())
+}
+
+fn read(path: &Path, key: &Key) -> Result<Option<Profile>, String> {
+    let Some(content) = content(path)? else { return Ok(None) };
     let form: Form = serde_json::from_slice(&content).map_err(|error| error.to_string())?;
     if form.format != FORMAT {
         return Err(format!("it has the format {}, expected {FORMAT}", form.format));
@@ -136,7 +176,7 @@ fn read(path: &Path, key: &Key) -> Result<Option<Profile>, String> {
         return Err("it is of another model, device or engine than its name says".to_owned());
     }
     if !stored.profile.is_sound() {
-        return Err("it lacks times, or has some that cannot be".to_owned());
+        return Err(UNSOUND.to_owned());
     }
     Ok(Some(stored.profile))
 }

@@ -19,6 +19,12 @@ pub struct Profile {
     pub cuts: Vec<CutTable>,
     /// The whole model by ascending rows, while every other lane runs batches of the same size; empty if not measured.
     pub side_by_side: Vec<Point>,
+    /// The model in ranges of operators of about equal time, cut at all tensors between them; `None` if not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranges: Option<CutTable>,
+    /// The model cut where the preferred batches of its ranges change, if that was weighed to gain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_operators: Option<CutTable>,
     /// The cells of a model of cells, in their order; empty for other models.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cells: Vec<CellTable>,
@@ -68,6 +74,11 @@ impl Profile {
         self.cuts.iter().find(|cut| cut.stages.len() == stages)
     }
 
+    /// Returns the cut at these tensors.
+    pub fn cut_at(&self, tensors: &[String]) -> Option<&CutTable> {
+        self.cuts.iter().chain(&self.by_operators).find(|cut| cut.at == tensors)
+    }
+
     /// Returns the latencies of a cut as a cost table for the core.
     pub fn costs(&self, cut: &CutTable) -> CostTable {
         let point = |point: &Point| CostPoint {
@@ -83,9 +94,12 @@ impl Profile {
         let point = |point: &Point| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
         let stage = |points: &Vec<Point>| !points.is_empty() && points.iter().all(point);
         let cut = |cut: &CutTable| !cut.stages.is_empty() && cut.stages.iter().all(stage) && cut.scatter.is_sorted();
-        let tables = self.cuts.iter().chain(self.cells.iter().map(|cell| &cell.times));
+        let tables = self.cuts.iter().chain(&self.ranges).chain(&self.by_operators);
+        let mut tables = tables.chain(self.cells.iter().map(|cell| &cell.times));
+        let is_named = |cut: &CutTable| cut.at.len() + 1 == cut.stages.len();
         (self.whole().is_some() || !self.cells.is_empty())
-            && tables.into_iter().all(cut)
+            && tables.all(cut)
+            && self.ranges.iter().chain(&self.by_operators).all(is_named)
             && self.cells.iter().all(CellTable::is_sound)
             && self.side_by_side.iter().all(point)
     }

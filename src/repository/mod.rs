@@ -40,6 +40,7 @@ mod memory_budget;
 mod on_demand;
 mod opened;
 mod opening;
+mod operator_profiling;
 mod options;
 mod overrides;
 mod places;

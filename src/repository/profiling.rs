@@ -50,6 +50,8 @@ pub struct Trials<'a> {
     /// Decides from the latencies of the whole model whether to measure it in stages too, if the configuration leaves
     /// that open.
     pub wants_stages: &'a dyn Fn(&Profile) -> bool,
+    /// Whether ranges of operators are measured too, and the cut where their preferred batches change.
+    pub by_operators: bool,
 }
 
 /// Returns whether batching pays enough, by a profile of the whole model, for stages to be useful.
@@ -150,13 +152,20 @@ impl PoolLoader {
         // Stages pay only if requests may join at their boundaries, which not every policy allows.
         let joins = request.knobs.policy.lets_join();
         if request.automatic.stages && choice.stages > 1 && (chooses_policy || joins) {
-            advised.stages.cuts = StageCuts::Parts(choice.stages);
+            advised.stages.cuts = match &choice.cut_at[..] {
+                [] => StageCuts::Parts(choice.stages),
+                tensors => StageCuts::At(tensors.to_vec()),
+            };
         }
         if chooses_policy {
             advised.knobs.policy = choice.policy.knobs();
         }
         if advised.knobs.latencies.is_none() {
-            advised.knobs.latencies = profile.cut(usize::from(advised.stages.count())).map(|cut| profile.costs(cut));
+            let cut = match &advised.stages.cuts {
+                StageCuts::At(tensors) => profile.cut_at(tensors),
+                StageCuts::Whole | StageCuts::Parts(_) => profile.cut(usize::from(advised.stages.count())),
+            };
+            advised.knobs.latencies = cut.map(|cut| profile.costs(cut));
         }
         tracing::info!(
             model = request.spec.name,
@@ -189,7 +198,7 @@ impl PoolLoader {
             run_begins.set(Some(Instant::now()));
             is_wanted()
         };
-        let trials = Trials { budget, before_run: &before_run, wants_stages: &joining_pays };
+        let trials = Trials { budget, before_run: &before_run, wants_stages: &joining_pays, by_operators: true };
         let profile = match self.measure(request, trials) {
             Ok(profile) => profile,
             Err(Halt::GivenUp) => return Ok(false),
@@ -217,7 +226,8 @@ impl PoolLoader {
     }
 
     /// Measures a version whole, and in the stages that its configuration sets, or in 2, 4 and 8 stages if it leaves
-    /// them open. Numbers of stages into which the graph cannot be cut are skipped. Of a model of cells, measures each
+    /// them open, and cut where the preferred batches of its operators change. Numbers of stages into which the graph
+    /// cannot be cut are skipped. Of a model of cells, measures each
     /// cell.
     ///
     /// Runs on the calling thread, outside the lanes and the statistics.
@@ -266,12 +276,16 @@ impl PoolLoader {
             StageCuts::Whole => Vec::new(),
             asked => vec![asked.clone()],
         };
-        let share = budget.mul_f64((1.0 - WHOLE_SHARE - SIDE_BY_SIDE_SHARE) / cuts.len().max(1) as f64);
+        let by_operators = is_open && !cuts.is_empty() && trials.by_operators;
+        // The ranges and their cut are two more.
+        let count = cuts.len() + if by_operators { 2 } else { 0 };
+        let share = budget.mul_f64((1.0 - WHOLE_SHARE - SIDE_BY_SIDE_SHARE) / count.max(1) as f64);
+        let staged = sizes(spec.max_batch_size, &few);
         for cut in cuts {
             let at = if let StageCuts::At(tensors) = &cut { tensors.clone() } else { Vec::new() };
-            let measured = self.compile_cut(request, cut).and_then(|programs| {
-                self.measure_cut(request, &programs, &sizes(spec.max_batch_size, &few), share, 1, trials)
-            });
+            let measured = self
+                .compile_cut(request, cut)
+                .and_then(|programs| self.measure_cut(request, &programs, &staged, share, 1, trials));
             match measured {
                 Ok(table) => profile.cuts.push(CutTable { at, ..table }),
                 // Not every graph can be cut into that many stages.
@@ -279,10 +293,13 @@ impl PoolLoader {
                 Err(halt) => return Err(halt),
             }
         }
+        if by_operators {
+            self.measure_operators(request, &mut profile, &staged, share, trials)?;
+        }
         Ok(profile)
     }
 
-    fn compile_cut(&self, request: &LoadRequest, cuts: StageCuts) -> Result<StagePrograms, Halt> {
+    pub(super) fn compile_cut(&self, request: &LoadRequest, cuts: StageCuts) -> Result<StagePrograms, Halt> {
         let mut wanted = request.clone();
         // Exits belong to the configured stages and have no meaning in other cuts.
         if cuts != wanted.stages.cuts {
@@ -293,7 +310,7 @@ impl PoolLoader {
     }
 
     /// Measures programs on `at_once` threads at the same time.
-    fn measure_cut(
+    pub(super) fn measure_cut(
         &self,
         request: &LoadRequest,
         programs: &StagePrograms,

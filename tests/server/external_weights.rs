@@ -18,7 +18,7 @@ use paternoster::{
         DeviceArgs,
         model_args::ModelArgs,
         models::{self, ModelsArgs},
-        profile::{self, PlotArgs, ProfileArgs},
+        profile::{self, Cutting, PlotArgs, ProfileArgs},
         slice::{self, SliceArgs},
     },
     engine::onnxruntime::{OnnxProgram, Runtime},
@@ -146,7 +146,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
     let sliced = |repository: &str| {
         let model = twice.repository(repository).join("model");
         let mut out = Vec::new();
-        let args = SliceArgs { model: ModelArgs::at(model), stages: Some(3), json: true };
+        let args = SliceArgs { model: ModelArgs::at(model), stages: Some(3), profile: None, json: true };
         slice::run_with(&args, &mut out).expect("it can be cut");
         String::from_utf8(out).expect("it is text")
     };
@@ -157,6 +157,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
         budget_s: 1,
         profile_directory: Some(twice.repository("profiles")),
         plots: PlotArgs::default(),
+        cut: Cutting::default(),
         engines: false,
         sizes: Vec::new(),
         json: false,

@@ -18,7 +18,7 @@ use self::display::{PlotError, Progress};
 use super::{
     flags::DeviceArgs,
     model_args::ModelArgs,
-    options,
+    options, ranges,
     table::{Table, terminal_width},
 };
 use crate::{
@@ -59,6 +59,10 @@ pub struct ProfileArgs {
     /// Plots to draw.
     #[command(flatten)]
     pub plots: PlotArgs,
+    /// Where a model is cut whose configuration leaves that open: also where its operators prefer other batch sizes, or
+    /// into stages of equal time alone
+    #[arg(long, value_enum, default_value_t = Cutting::Operators)]
+    pub cut: Cutting,
     /// Measure the model with every CPU engine instead and print which is the fastest; nothing is stored
     #[arg(long)]
     pub engines: bool,
@@ -73,6 +77,16 @@ pub struct ProfileArgs {
     /// Settings of the CPU, as for the server.
     #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+/// The cuts that are measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Cutting {
+    /// Stages of equal time, and cuts where the preferred batch sizes of operators change.
+    #[default]
+    Operators,
+    /// Stages of equal time.
+    EqualTime,
 }
 
 /// Why a model was not profiled.
@@ -156,6 +170,7 @@ fn print(args: &ProfileArgs, engines: Engines, out: &mut dyn Write, width: Optio
             true
         },
         wants_stages: &joining_pays,
+        by_operators: args.cut == Cutting::Operators,
     };
     let measured = loader.measure(&request, trials);
     progress.clear();
@@ -193,6 +208,11 @@ fn describe(profile: &Profile, key: &Key, out: &mut dyn Write, width: Option<usi
         writeln!(out, "\n{}", title(cut))?;
         writeln!(out, "{}", latencies("Length", &cut.stages, &shown_lengths(cut)).within(width))?;
     }
+    if let Some(cut) = &profile.by_operators {
+        writeln!(out, "\n{}", title(cut))?;
+        writeln!(out, "{}", latencies("Length", &cut.stages, &shown_lengths(cut)).within(width))?;
+    }
+    ranges::print(profile, out, width)?;
     for cell in &profile.cells {
         writeln!(out, "\ncell '{}'", cell.name)?;
         let lengths = if cell.chunk.is_some() { "Steps" } else { "Length" };
@@ -307,6 +327,7 @@ mod tests {
             budget_s: 1,
             profile_directory: Some("/profiles".into()),
             plots: PlotArgs::default(),
+            cut: Cutting::default(),
             engines: false,
             sizes: Vec::new(),
             json: false,

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{CutTable, Findings, Profile, find, row_buckets};
-use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, OperatorDiversity, Policy};
-
-/// Cost of a stage boundary per request, beyond the times of the stages themselves: a step of the core and the transfer
-/// to the lane.
-pub const BOUNDARY_NS: Ns = 5_000;
+use super::{
+    CutTable, Findings, OperatorCuts, Profile, find,
+    operators::{self, BOUNDARY_NS},
+    row_buckets,
+};
+use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity, Policy};
 
 /// Maximum time of the staged model relative to the whole model, for one row and for a batch of eight. Joining at stage
 /// boundaries shortens the mean by only a few percent, and engines that fuse operators across the cut lose more than
@@ -19,6 +19,8 @@ const CUT_COSTS: f64 = 1.02;
 pub struct Choice {
     /// Number of stages, at least 1.
     pub stages: u16,
+    /// Tensors to cut at; empty: stages of equal time.
+    pub cut_at: Vec<String>,
     /// Batch sizes that were considered: the buckets, for a device that has some.
     pub batch_buckets: Vec<u32>,
     /// How batches are formed.
@@ -70,6 +72,8 @@ impl ChosenPolicy {
 /// `window` with delay 0. The choice is therefore which rules can have an effect, and the number of stages:
 ///
 /// - Policy II: always. With one stage it boards no more rows than the device runs as well in parts.
+/// - Stages: where the preferred batches of operators change, if that was weighed ([`OperatorCuts`]) and measured to
+///   make rows complete earlier; else stages of equal time.
 /// - Policy I: if requests differ in length. Its groups run in parallel, which also resolves load diversity (DVABatch
 ///   section 7.2): one stage, unless running stages with batches of different sizes pays off.
 /// - Otherwise Policy III, if joining pays off. The number of stages minimizes the expected completion time of a
@@ -86,18 +90,22 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
         if found.load_diversity { "gains" } else { "gains little" },
         find::JOINING_PAYS,
     )];
-    let stages = match fixed {
-        Some(stages) => stages,
-        None if !found.load_diversity || found.runs_best_one_by_one() => {
+    let gains = found.load_diversity && !found.runs_best_one_by_one();
+    let by_operators = (fixed.is_none() && gains).then(|| cut_by_operators(profile, &found, &mut reasons)).flatten();
+    let cut_at = by_operators.map_or_else(Vec::new, |cut| cut.at.clone());
+    let stages = match (fixed, by_operators) {
+        (Some(stages), _) => stages,
+        (None, Some(cut)) => u16::try_from(cut.stages.len()).unwrap_or(1),
+        (None, None) if !gains => {
             reasons.push("one stage: boundaries would cost time, and no request would join at them".to_owned());
             1
         }
-        None if found.input_diversity => stages_by_operators(profile, &found, &mut reasons),
-        None => stages_by_wait(profile, &found, &mut reasons),
+        (None, None) if found.input_diversity => stages_by_operators(profile, &found, &mut reasons),
+        (None, None) => stages_by_wait(profile, &found, &mut reasons),
     };
     let policy = policy(&found, stages);
     reasons.extend(why(policy).iter().map(|&reason| reason.to_owned()));
-    Some(Choice { stages, batch_buckets: row_buckets(profile.max_rows), policy, reasons })
+    Some(Choice { stages, cut_at, batch_buckets: row_buckets(profile.max_rows), policy, reasons })
 }
 
 fn policy(found: &Findings, stages: u16) -> ChosenPolicy {
@@ -123,6 +131,24 @@ fn why(policy: ChosenPolicy) -> &'static [&'static str] {
             &["lengths are alike and no request joins a running batch: waiting requests board at once", PARTS]
         }
     }
+}
+
+/// Returns the cut where preferred batches change, if its measured times keep what was weighed.
+fn cut_by_operators<'p>(profile: &'p Profile, found: &Findings, reasons: &mut Vec<String>) -> Option<&'p CutTable> {
+    let (whole, cut) = (profile.whole()?, profile.by_operators.as_ref()?);
+    let weighed = OperatorCuts::of(whole, profile.ranges.as_ref()?, found.length)?;
+    let mean_ns = operators::mean_ns(cut, weighed.rows, found.length)?;
+    let pays = mean_ns <= operators::PAYS * weighed.whole_ns;
+    reasons.push(format!(
+        "{}cut where preferred batches change, at {}: a row of a batch of {} is done after {:.0} µs on average instead of \
+         {:.0}",
+        if pays { "" } else { "not " },
+        cut.at.join(", "),
+        weighed.rows,
+        mean_ns / 1e3,
+        weighed.whole_ns / 1e3,
+    ));
+    pays.then_some(cut)
 }
 
 /// Returns the fewest stages for which batches of different sizes pay off; 1 if there is no such number.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::Point;
+use crate::{batching::Ns, profile::Point};
 
 /// Creates a cut whose stages take these times for 1, 2, 4 and 8 rows, in microseconds.
 fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
@@ -131,6 +131,31 @@ fn sizes_preferred_by_a_hair_make_no_diversity() {
     let found = found.expect("one row was measured");
     assert_eq!(found.preferred_rows[1], [1, 2], "one size is twice the other");
     assert!(!found.operator_diversity, "but both do as well with two rows");
+}
+
+/// A model whose first half takes as long for any batch, and whose second as long for each row, in microseconds. The
+/// measured cut between them takes `extra` longer.
+fn of_halves(extra: Ns) -> Profile {
+    let (flat, by_row) = ([1000; 4], [300, 600, 1200, 2400]);
+    let at = |cut: CutTable| CutTable { at: vec!["middle".to_owned()], ..cut };
+    let mut profile = profile_of(0, vec![cut(0, &[[1300, 1600, 2200, 3400]]), even(2)]);
+    profile.ranges = Some(at(cut(0, &[flat, by_row])));
+    profile.by_operators = Some(at(cut(0, &[flat.map(|us| us + extra), by_row])));
+    profile
+}
+
+#[test]
+fn a_model_is_cut_where_preferred_batches_change_if_that_was_measured_to_gain() {
+    let cut = choose(&of_halves(0), None).expect("it was measured");
+    assert_eq!((cut.stages, cut.cut_at, cut.policy), (2, vec!["middle".to_owned()], LOAD));
+    let expected = "cut where preferred batches change, at middle: a row of a batch of 8 is done after 2355 µs on average \
+                    instead of 3400";
+    assert_eq!(cut.reasons[1], expected);
+    let dear = choose(&of_halves(900), None).expect("it was measured");
+    assert_eq!(dear.cut_at, [""; 0], "{:?}", dear.reasons);
+    assert!(dear.reasons[1].starts_with("not cut where preferred batches change"), "{:?}", dear.reasons);
+    let fixed = choose(&of_halves(0), Some(2)).expect("it was measured");
+    assert_eq!((fixed.stages, fixed.cut_at.len()), (2, 0), "the configuration names equal stages");
 }
 
 #[test]

@@ -155,7 +155,7 @@ async fn cells_run_in_the_batches_of_their_profile() {
         if let Some(sizes) = sizes {
             let request = read_model(&place.repository(), "model", &*loader).expect("it is there");
             let budget = Duration::from_secs(5);
-            let trials = Trials { budget, before_run: &|_, _| true, wants_stages: &|_| true };
+            let trials = Trials { budget, before_run: &|_, _| true, wants_stages: &|_| true, by_operators: false };
             let mut profile = loader.measure(&request, trials).expect("it runs");
             for cell in &mut profile.cells {
                 cell.batch_sizes.clone_from(&sizes);

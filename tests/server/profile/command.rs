@@ -6,7 +6,7 @@ use paternoster::{
     cli::{
         DeviceArgs,
         model_args::ModelArgs,
-        profile::{PlotArgs, ProfileArgs, ProfileError, run_with},
+        profile::{Cutting, PlotArgs, ProfileArgs, ProfileError, run_with},
     },
     model::DataType,
     onnx::{
@@ -30,6 +30,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
         budget_s: 10,
         profile_directory: Some(place.profiles()),
         plots: PlotArgs { svg: Some(plot(place)) },
+        cut: Cutting::default(),
         engines: false,
         sizes: Vec::new(),
         json,

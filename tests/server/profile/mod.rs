@@ -6,6 +6,7 @@
 mod background;
 mod cells;
 mod command;
+mod operators;
 mod rig;
 mod serving;
 mod spans;

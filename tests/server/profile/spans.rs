@@ -59,7 +59,12 @@ fn a_measurement_is_a_span_with_one_for_each_way_that_the_model_is_cut() {
     let request = read_model(&place.repository(), "add_sub", loader.as_ref()).expect("it is there");
 
     let seen = Seen::default();
-    let trials = Trials { budget: Duration::from_millis(50), before_run: &|_, _| true, wants_stages: &|_| true };
+    let trials = Trials {
+        budget: Duration::from_millis(50),
+        before_run: &|_, _| true,
+        wants_stages: &|_| true,
+        by_operators: false,
+    };
     let measured =
         tracing::subscriber::with_default(Registry::default().with(seen.clone()), || loader.measure(&request, trials));
     measured.expect("it runs");

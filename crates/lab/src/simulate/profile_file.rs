@@ -30,6 +30,7 @@ struct Profile {
     /// 0 for a model without a batch axis.
     max_rows: u32,
     cuts: Vec<Cut>,
+    by_operators: Option<Cut>,
     #[serde(default)]
     cells: Vec<Cell>,
     #[serde(default)]
@@ -67,19 +68,20 @@ struct Point {
 }
 
 impl ProfileFile {
-    /// Returns a table with one model per cut in the profile: `minilm` is whole, `minilm/4` has four stages. A model of
-    /// cells is one model.
+    /// Returns a table with one model per cut in the profile: `minilm` is whole, `minilm/4` has four stages, and
+    /// `minilm/operators` is cut where the preferred batches of operators change. A model of cells is one model.
     pub(super) fn table(self) -> Result<DeviceTable, FileError> {
         let Self { key, profile } = self;
-        let Profile { model, max_rows, cuts, cells, unfold } = profile;
+        let Profile { model, max_rows, cuts, by_operators, cells, unfold } = profile;
         let refused = |(expected, found)| FileError::Value { model: model.clone(), expected, found };
         let mut models = Vec::with_capacity(cuts.len() + 1);
-        for cut in &cuts {
+        let named = |cut: &Cut| match cut.stages.len() {
+            1 => model.clone(),
+            stages => format!("{model}/{stages}"),
+        };
+        let all = cuts.iter().map(|cut| (named(cut), cut));
+        for (name, cut) in all.chain(by_operators.iter().map(|cut| (format!("{model}/operators"), cut))) {
             cut.check().map_err(refused)?;
-            let name = match cut.stages.len() {
-                1 => model.clone(),
-                stages => format!("{model}/{stages}"),
-            };
             let stages = cut.stages.iter().map(|points| points.iter().map(Point::cost).collect()).collect();
             let (max_batch_rows, latencies) = (max_rows.max(1), CostTable { stages });
             models.push(ModelTable {
@@ -195,13 +197,17 @@ mod tests {
     fn each_cut_of_a_profile_is_a_model_of_the_table() {
         let whole = format!(r#"{{ "at": [], "stages": [[{POINT}]], "scatter": [900, 1000, 1500] }}"#);
         let halves = format!(r#"{{ "at": [], "stages": [[{POINT}], [{POINT}]] }}"#);
-        let table = of_cuts(&format!("{whole}, {halves}")).expect("it is a profile");
+        let thirds = format!(
+            r#"{halves}], "by_operators": {{ "at": ["a", "b"], "stages": [[{POINT}], [{POINT}], [{POINT}]] }}"#
+        );
+        let table = of_cuts(&format!("{whole}, {thirds}, \"side_by_side\": [")).expect("it is a profile");
         assert_eq!(table.name, "two cores");
         let stages = |name: &str| table.model(name).map(|model| (model.latencies.stages.clone(), model.max_batch_rows));
         let point = CostPoint { rows: 8, length: 32, took_ns: 410 };
         assert_eq!(stages("minilm"), Ok((vec![vec![point]], 16)));
         assert_eq!(table.model("minilm").map(|model| model.scatter.clone()), Ok(vec![0.9, 1.0, 1.5]));
         assert_eq!(stages("minilm/2"), Ok((vec![vec![point], vec![point]], 16)));
+        assert_eq!(stages("minilm/operators"), Ok((vec![vec![point]; 3], 16)));
     }
 
     #[test]

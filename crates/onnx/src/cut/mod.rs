@@ -104,6 +104,23 @@ pub fn obstacle(model: &Model) -> String {
     }
 }
 
+/// Returns the places between at most `count` ranges of about equal time: near each, the one where the fewest bytes
+/// cross.
+pub fn between_ranges(places: &[LegalCut], count: usize) -> Vec<&LegalCut> {
+    let mut chosen: Vec<&LegalCut> = Vec::new();
+    for number in 1..count {
+        let aim = number as f64 / count as f64;
+        // Up to half of a range away, so that no place is near two.
+        let near = places.iter().filter(|place| (place.cost_before - aim).abs() < 0.5 / count as f64);
+        let distance = |place: &LegalCut| (place.cost_before - aim).abs();
+        chosen.extend(near.min_by(|one, other| {
+            let by_bytes = one.crossing_bytes.total_cmp(&other.crossing_bytes);
+            by_bytes.then(distance(one).total_cmp(&distance(other)))
+        }));
+    }
+    chosen
+}
+
 /// Returns the tensors at which a cut is possible, in an order in which several can be combined.
 pub fn legal_cuts(model: &Model) -> Vec<LegalCut> {
     let Some(graph) = &model.0.graph else { return Vec::new() };

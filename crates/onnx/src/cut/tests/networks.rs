@@ -23,6 +23,21 @@ fn legal_cuts_tell_what_crosses_in_order() {
 }
 
 #[test]
+fn ranges_end_near_equal_times_where_the_fewest_bytes_cross() {
+    let place = |tensor: &str, cost_before, crossing_bytes| LegalCut {
+        tensor: tensor.to_owned(),
+        crossing: vec![tensor.to_owned()],
+        crossing_bytes,
+        cost_before,
+    };
+    let places = [place("a", 0.2, 9.0), place("b", 0.3, 4.0), place("c", 0.5, 7.0), place("d", 0.52, 7.0)];
+    let names = |count| between_ranges(&places, count).iter().map(|cut| cut.tensor.as_str()).collect::<Vec<_>>();
+    assert_eq!(names(4), ["b", "c"], "no place is near three quarters");
+    assert_eq!(names(2), ["b"], "of all within a quarter");
+    assert_eq!(names(1), [""; 0]);
+}
+
+#[test]
 fn each_legal_cut_crosses_as_told() {
     let models = [
         zoo::resnet50(Width::QUARTER).expect("sound"),

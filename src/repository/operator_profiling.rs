@@ -1,0 +1,61 @@
+//! Measures ranges of a model's operators, and the model cut where their preferred batches change (DVABatch sections 3
+//! and 7.1).
+
+use std::time::Duration;
+
+use super::{LoadAttempt, LoadRequest, PoolLoader, StageCuts, StageRequest, profiling::Trials};
+use crate::{
+    onnx::cut::{between_ranges, legal_cuts},
+    profile::{CutTable, Halt, OperatorCuts, Profile, Size},
+};
+
+/// Number of ranges, if the graph can be cut between so many: DVABatch's most stages.
+const RANGES: usize = 8;
+
+impl PoolLoader {
+    /// Adds the ranges of a version to its profile, and the cut that they lead to. Each takes up to `budget`. What
+    /// cannot be cut or run is left out.
+    ///
+    /// # Errors
+    /// [`Halt::GivenUp`] if the measurement was stopped; the reason if the program cannot be read.
+    pub(super) fn measure_operators(
+        &self,
+        request: &LoadRequest,
+        profile: &mut Profile,
+        sizes: &[Size],
+        budget: Duration,
+        trials: Trials<'_>,
+    ) -> Result<(), Halt> {
+        let measure = |tensors: Vec<String>| {
+            if tensors.is_empty() {
+                return Ok(None);
+            }
+            let measured = self
+                .compile_cut(request, StageCuts::At(tensors.clone()))
+                .and_then(|programs| self.measure_cut(request, &programs, sizes, budget, 1, trials));
+            match measured {
+                Ok(table) => Ok(Some(CutTable { at: tensors, ..table })),
+                Err(Halt::Failed(reason)) => {
+                    tracing::debug!(reason, "operators are not measured");
+                    Ok(None)
+                }
+                Err(halt) => Err(halt),
+            }
+        };
+        profile.ranges = measure(self.tensors_between_ranges(request).map_err(Halt::Failed)?)?;
+        let weighed = profile
+            .whole()
+            .zip(profile.ranges.as_ref())
+            .and_then(|(whole, ranges)| OperatorCuts::of(whole, ranges, whole.middle_length()?));
+        profile.by_operators = measure(weighed.map(|weighed| weighed.tensors()).unwrap_or_default())?;
+        Ok(())
+    }
+
+    fn tensors_between_ranges(&self, request: &LoadRequest) -> Result<Vec<String>, String> {
+        let attempt = LoadAttempt::of_repository();
+        let program = request.whole_program();
+        let model = self.opener(&attempt).open(&program, program.read()?, &StageRequest::default())?;
+        let places = legal_cuts(model.model());
+        Ok(between_ranges(&places, RANGES).into_iter().map(|place| place.tensor.clone()).collect())
+    }
+}
