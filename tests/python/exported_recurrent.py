@@ -2,8 +2,11 @@
 
 PyTorch slices the initial states of all layers from one tensor of zeros and joins directions by a Transpose and a
 Reshape; Keras's converter does so with other axes, or takes the last states; tf2onnx gives the length of each row and
-splits the directions.
+splits the directions. Cells that are no operator of ONNX are the bodies of a Scan.
 """
+
+import copy
+import itertools
 
 import numpy as np
 import onnx_bytes
@@ -19,11 +22,10 @@ class Export:
 
     def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
-        self.nodes, self.constants, self.count = [], [], 0
+        self.nodes, self.constants, self.count = [], [], itertools.count(1)
 
     def named(self, kind):
-        self.count += 1
-        return f"{kind}{self.count}"
+        return f"{kind}{next(self.count)}"
 
     def const(self, values):
         name = self.named("const")
@@ -55,6 +57,23 @@ class Export:
             operator, steps, *weights, self.weight(count, 2 * gates * HIDDEN), lengths, *states,
             outputs=len(states or " ") + 1, hidden_size=HIDDEN, direction="bidirectional" if both else "forward", **more,
         )[:2]  # fmt: skip
+
+    def zeros(self, rows_of, *dims):
+        """A first state: zeros, as many rows as the graph's input has."""
+        shape = self.add("Concat", self.size(rows_of, 0), self.const(list(dims)), axis=0)
+        return self.add("ConstantOfShape", shape)
+
+    def scan(self, step, states, scanned, **attributes):
+        """Adds a Scan. `step` gets its body, the states and the entries of a step; it returns the next states and the
+        outputs of the step. Returns the last states and all outputs."""
+        body = copy.copy(self)
+        body.nodes = []
+        given = [self.named("given") for _ in (*states, *scanned)]
+        after, outputs = step(body, given[: len(states)], given[len(states) :])
+        results = [body.add("Identity", value) for value in (*after, *outputs)]
+        ports = ([port(name, "FP32", None) for name in names] for names in (given, results))
+        return self.add("Scan", *states, *scanned, outputs=len(results), num_scan_inputs=len(scanned),
+                        body=onnx_bytes.graph(body.nodes, *ports), **attributes)  # fmt: skip
 
     def head(self, value, width):
         product = self.add("MatMul", value, self.weight(width, CLASSES))
@@ -148,6 +167,72 @@ def forced_seq2seq():
     return of.model(of.head(every, HIDDEN), ("batch", "given_time", CLASSES), inputs)
 
 
+def lstm_step(recurrent):
+    """The body of an LSTM whose inputs are multiplied with the weights before it."""
+
+    def step(of, states, entries):
+        hidden, cell = states
+        gates = of.add("Add", entries[0], of.add("MatMul", hidden, recurrent))
+        i, o, f, c = of.add("Split", gates, of.const([HIDDEN] * 4), outputs=4, axis=1)
+        i, o, f = (of.add("Sigmoid", gate) for gate in (i, o, f))
+        cell = of.add("Add", of.add("Mul", f, cell), of.add("Mul", i, of.add("Tanh", c)))
+        hidden = of.add("Mul", o, of.add("Tanh", cell))
+        return (hidden, cell), (hidden,)
+
+    return step
+
+
+def scan_lstm():
+    """An LSTM of both directions, written as two Scans."""
+    of = Export(8)
+    steps, every = of.turned("x", 1, 0, 2), []
+    for direction in (0, 1):
+        gates = of.add("Add", of.add("MatMul", steps, of.weight(FEATURES, 4 * HIDDEN)), of.weight(4 * HIDDEN))
+        states = [of.zeros("x", HIDDEN), of.zeros("x", HIDDEN)]
+        step = lstm_step(of.weight(HIDDEN, 4 * HIDDEN))
+        turned = {"scan_input_directions": [direction], "scan_output_directions": [direction]}
+        every.append(of.scan(step, states, [gates], **turned)[2])
+    joined = of.add("Concat", *every, axis=2)
+    return of.model(of.head(of.turned(joined, 1, 0, 2), 2 * HIDDEN), EVERY)
+
+
+def scan_cell(mixing=False):
+    """A classifier of the last state of a cell. One that mixes takes the mean of the batch from its state."""
+    of = Export(9)
+    weight, recurrent = of.weight(FEATURES, HIDDEN), of.weight(HIDDEN, HIDDEN)
+
+    def step(of, states, entries):
+        total = of.add("Add", of.add("MatMul", entries[0], weight), of.add("MatMul", states[0], recurrent))
+        if mixing:
+            total = of.add("Sub", total, of.add("ReduceMean", states[0], axes=[0]))
+        hidden = of.add("Softsign", total)
+        return (hidden,), (hidden,)
+
+    last, _ = of.scan(step, [of.zeros("x", HIDDEN)], [of.turned("x", 1, 0, 2)])
+    return of.model(of.head(last, HIDDEN), LAST)
+
+
+def scan_batch_first():
+    """A Scan with the batch first, two scanned tensors, and a second state with an axis more, before a GRU."""
+    of = Export(10)
+    weight, learned = of.weight(FEATURES, HIDDEN), of.weight(1, 2, HIDDEN)
+
+    def step(of, states, entries):
+        mean, moments = states
+        value = of.add("MatMul", of.add("Mul", *entries), weight)
+        mean = of.add("Add", of.add("Mul", mean, of.const(0.75)), value)
+        moments = of.add("Tanh", of.add("Add", moments, of.add("Unsqueeze", mean, of.const([1]))))
+        return (mean, moments), (of.add("ReduceMax", moments, axes=[1], keepdims=0),)
+
+    first = of.add("Expand", learned, of.add("Concat", of.size("x", 0), of.const([2, HIDDEN]), axis=0))
+    both = ["x", of.add("Sigmoid", "x")]
+    _, _, every = of.scan(
+        step, [of.zeros("x", HIDDEN), first], both, scan_input_axes=[1, 1], scan_output_axes=[1]
+    )  # fmt: skip
+    y, _ = of.layer("GRU", of.turned(every, 1, 0, 2), HIDDEN)
+    return of.model(of.head(of.turned(of.add("Squeeze", y, of.const([1])), 1, 0, 2), HIDDEN), EVERY)
+
+
 #: By name: the graph, and the segments that the log names.
 MODELS = {
     "torch_gru_stack": (torch_stack("GRU", False, False), "chain1"),
@@ -159,6 +244,9 @@ MODELS = {
     "keras_classifier": (keras_classifier(), "chain1, chain2"),
     "tf2onnx_gru": (tf2onnx_gru(), "chain1"),
     "tf2onnx_bidirectional": (tf2onnx_bidirectional(), "chain1, chain2"),
+    "scan_lstm": (scan_lstm(), "chain1, chain2"),
+    "scan_cell": (scan_cell(), "chain1"),
+    "scan_batch_first": (scan_batch_first(), "chain1"),
     # What an encoder leaves is the input, or the first state, of a decoder that runs as a whole.
     "repeating_seq2seq": (repeating_seq2seq(), "chain1, stage2"),
     "forced_seq2seq": (forced_seq2seq(), "chain1, stage2"),

@@ -8,7 +8,7 @@ import pytest
 import tritonclient.grpc as triton
 from clients import ask_all, tensor
 from conftest import serving
-from exported_recurrent import FEATURES, MODELS, TOKENS
+from exported_recurrent import FEATURES, MODELS, TOKENS, scan_cell
 
 LENGTHS = range(1, 25)
 TOLERANCE = 1e-5
@@ -34,6 +34,8 @@ def server(program, tmp_path_factory):
             (folder / served / "1").mkdir(parents=True)
             (folder / served / "1" / "model.onnx").write_bytes(graph)
         (folder / f"{name}_whole" / "model.yaml").write_text("cells: off\n")
+    (folder / "mixing" / "1").mkdir(parents=True)
+    (folder / "mixing" / "1" / "model.onnx").write_bytes(scan_cell(mixing=True))
     with serving(folder, program=program) as running:
         yield running
 
@@ -57,3 +59,14 @@ def test_the_log_says_what_was_opened(server):
     with triton.InferenceServerClient(server.grpc) as client:
         for name in MODELS:
             assert client.get_model_config(name).config.max_batch_size == 4, "they have no configuration"
+
+
+def test_the_log_says_why_a_graph_stays_whole(server):
+    (line,) = [line for line in server.log.read_text().splitlines() if "recurrent layers are served as a whole" in line]
+    assert 'model="mixing"' in line
+    assert "does not keep the rows of a batch apart: it reduces over the batch" in line
+    rng = np.random.default_rng(5)
+    given = [inputs_of("mixing", rng, length) for length in LENGTHS]
+    for result, error in ask_all(server, "mixing", given)[0].values():
+        assert error is None
+        assert np.isfinite(result.as_numpy("y")).all()

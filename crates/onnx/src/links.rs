@@ -152,7 +152,7 @@ pub(super) fn subgraphs(node: &pb::NodeProto) -> impl Iterator<Item = &pb::Graph
 }
 
 /// Returns names that a sub-graph uses but does not define.
-fn captured(graph: &pb::GraphProto) -> Vec<&str> {
+pub(super) fn captured(graph: &pb::GraphProto) -> Vec<&str> {
     let given = graph.input.iter().map(|input| input.name());
     let weights = graph.initializer.iter().map(|tensor| tensor.name());
     let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));

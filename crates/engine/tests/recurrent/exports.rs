@@ -7,8 +7,8 @@ use paternoster_onnx::{
 };
 
 /// Features of a step, and the length of a state.
-const FEATURES: usize = 5;
-const HIDDEN: usize = 6;
+pub(crate) const FEATURES: usize = 5;
+pub(crate) const HIDDEN: usize = 6;
 
 /// A graph, and its inputs for one request: −1 for the number of steps.
 pub(crate) struct Exported {
@@ -18,7 +18,7 @@ pub(crate) struct Exported {
 }
 
 impl Exported {
-    fn new(name: impl Into<String>, graph: Graph, inputs: &[(&str, DataType, &[i64])]) -> Self {
+    pub(crate) fn new(name: impl Into<String>, graph: Graph, inputs: &[(&str, DataType, &[i64])]) -> Self {
         let inputs = inputs.iter().map(|(name, datatype, dims)| ((*name).to_owned(), *datatype, dims.to_vec()));
         Self { name: name.into(), model: graph.finish().expect("the graph is sound"), inputs: inputs.collect() }
     }
@@ -43,16 +43,16 @@ impl Noise {
     }
 }
 
-fn weight(graph: &mut Graph, noise: &mut Noise, name: &str, dims: &[usize]) -> Value {
+pub(crate) fn weight(graph: &mut Graph, noise: &mut Noise, name: &str, dims: &[usize]) -> Value {
     let values: Vec<f32> = (0..dims.iter().product()).map(|_| noise.real()).collect();
     graph.constant(name, dims, &values)
 }
 
-fn batch_input(graph: &mut Graph) -> Value {
+pub(crate) fn batch_input(graph: &mut Graph) -> Value {
     graph.input("x", DataType::Fp32, &["batch".into(), "time".into(), (FEATURES as i64).into()])
 }
 
-const X: (&str, DataType, &[i64]) = ("x", DataType::Fp32, &[-1, FEATURES as i64]);
+pub(crate) const X: (&str, DataType, &[i64]) = ("x", DataType::Fp32, &[-1, FEATURES as i64]);
 
 /// A recurrent layer.
 #[derive(Clone)]
@@ -69,8 +69,8 @@ pub(crate) struct Layer {
 }
 
 /// What a layer gives: all outputs, then the last states.
-struct Made {
-    every: Value,
+pub(crate) struct Made {
+    pub(crate) every: Value,
     last: Value,
 }
 
@@ -96,11 +96,20 @@ impl Layer {
         Self { clip: true, ..self }
     }
 
+    /// Sets what the names of its weights begin with.
+    pub(crate) fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    pub(crate) fn features(self, features: usize) -> Self {
+        Self { features, ..self }
+    }
+
     fn directions(&self) -> usize {
         if self.direction == "bidirectional" { 2 } else { 1 }
     }
 
-    fn add(&self, graph: &mut Graph, x: &Value, lengths: Option<&Value>, starts: &[Value]) -> Made {
+    pub(crate) fn add(&self, graph: &mut Graph, x: &Value, lengths: Option<&Value>, starts: &[Value]) -> Made {
         let mut noise = Noise::new(self.seed);
         let (gates, states) = match self.op {
             "LSTM" => (4 * HIDDEN, 2),
@@ -142,7 +151,7 @@ impl Layer {
     }
 }
 
-fn transposed(graph: &mut Graph, value: &Value, order: &[i64]) -> Value {
+pub(crate) fn transposed(graph: &mut Graph, value: &Value, order: &[i64]) -> Value {
     graph.op("Transpose", &[value]).attr("perm", order).value()
 }
 
@@ -183,7 +192,7 @@ fn torch(graph: &mut Graph, layer: &Layer) -> (Value, Made) {
     (transposed(graph, &joined, &[1, 0, 2]), made)
 }
 
-fn linear(graph: &mut Graph, x: &Value, name: &str, from: usize, to: usize) -> Value {
+pub(crate) fn linear(graph: &mut Graph, x: &Value, name: &str, from: usize, to: usize) -> Value {
     let mut noise = Noise::new(from as u64 + to as u64);
     let (w, b) = (
         weight(graph, &mut noise, &format!("{name}.w"), &[from, to]),
@@ -193,7 +202,7 @@ fn linear(graph: &mut Graph, x: &Value, name: &str, from: usize, to: usize) -> V
     graph.op("Add", &[&b, &product]).value()
 }
 
-fn named_output(graph: &mut Graph, value: &Value, name: &str, dims: &[PortDim]) {
+pub(crate) fn named_output(graph: &mut Graph, value: &Value, name: &str, dims: &[PortDim]) {
     let output = graph.op("Identity", &[value]).named(name).value();
     graph.output(&output, DataType::Fp32, dims);
 }

@@ -5,6 +5,7 @@
 
 mod exports;
 mod rig;
+mod scans;
 
 use paternoster_model::DataType;
 use paternoster_onnx::{Model, recurrent::open};
@@ -12,6 +13,7 @@ use paternoster_onnx::{Model, recurrent::open};
 use self::{
     exports::{Exported, Layer},
     rig::check,
+    scans::Scan,
 };
 
 #[test]
@@ -113,6 +115,57 @@ fn layers_with_the_batch_first_equal_those_with_the_steps_first() {
         let steps_first = exports::batch_first(direction, false);
         let batch_first = exports::batch_first(direction, true);
         rig::check_against(&batch_first, &steps_first.model);
+    }
+}
+
+#[test]
+fn a_scan_over_either_axis_equals_the_whole() {
+    for axis in [0, 1] {
+        check(&scans::layer(&Scan { axis, ..Scan::PLAIN }), &["chain"]);
+        check(&scans::layer(&Scan { axis, reversed: true, ..Scan::PLAIN }), &["reverse"]);
+        check(&scans::layer(&Scan { axis, learned: true, ..Scan::PLAIN }), &["chain"]);
+    }
+}
+
+#[test]
+fn a_scan_that_gives_its_outputs_in_the_opposite_order_is_followed_by_a_stage() {
+    for axis in [0, 1] {
+        check(&scans::layer(&Scan { axis, turned: true, ..Scan::PLAIN }), &["chain", "stage"]);
+        check(&scans::layer(&Scan { axis, turned: true, reversed: true, learned: true }), &["reverse", "stage"]);
+    }
+}
+
+#[test]
+fn several_states_inputs_and_outputs_of_a_scan_equal_the_whole() {
+    check(&scans::several(false), &["chain"]);
+    check(&scans::several(true), &["chain"]);
+}
+
+#[test]
+fn states_of_other_types_and_with_the_batch_on_another_axis_equal_the_whole() {
+    check(&scans::counts(), &["chain"]);
+}
+
+#[test]
+fn a_scan_between_layers_with_gates_is_a_part_of_their_chain() {
+    check(&scans::between_layers(), &["chain"]);
+}
+
+#[test]
+fn two_directions_of_scans_equal_the_whole() {
+    check(&scans::turned_around(true), &["chain", "reverse"]);
+    check(&scans::turned_around(false), &["chain", "stage", "chain", "stage"]);
+}
+
+#[test]
+fn a_scan_without_states_is_a_part_of_the_chain() {
+    check(&scans::stateless(), &["chain"]);
+}
+
+#[test]
+fn scans_of_older_operator_sets_equal_the_whole() {
+    for opset in [9, 11, 16] {
+        check(&scans::older(opset), &["chain"]);
     }
 }
 

@@ -4,7 +4,7 @@ use paternoster_model::DataType;
 
 use crate::{
     infer::{Facts, elements, size::BATCH},
-    links::{Links, NodeId, TensorId},
+    links::{Links, NodeId, TensorId, subgraphs},
     pb,
 };
 
@@ -61,6 +61,14 @@ pub(crate) fn of_node(graph: &pb::GraphProto, links: &Links<'_>, facts: &Facts, 
             // The layout only determines which of the first two axes is the batch. That axis counts as one row, so the
             // larger of the two is the number of steps.
             length(own, 0).max(length(own, 1)) * weights
+        }
+        // As if each run multiplied once with every element that its body reads beside its operands.
+        "Scan" => {
+            let captured = tensors.reads.iter().filter(|tensor| !tensors.operands.contains(&Some(**tensor)));
+            let captured = captured.map(|&tensor| count(facts, tensor)).sum::<f64>();
+            let elements = |weight: &pb::TensorProto| weight.dims.iter().map(|&length| length as f64).product::<f64>();
+            let inner = subgraphs(node).flat_map(|body| &body.initializer).map(elements).sum::<f64>();
+            OPEN_LENGTH * (captured + inner)
         }
         _ => 0.0,
     };

@@ -113,7 +113,7 @@ impl<'a> Call<'a> {
 }
 
 /// Resolves an axis; negative numbers count from the end.
-pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
+pub(crate) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let length = i64::try_from(rank).ok()?;
     let at = if axis < 0 { axis.checked_add(length)? } else { axis };
     (0..length).contains(&at).then_some(at as usize)

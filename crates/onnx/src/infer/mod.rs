@@ -18,6 +18,7 @@ mod fact;
 mod flow;
 mod meet;
 mod ops;
+mod scan;
 pub(crate) mod size;
 pub(crate) mod steps;
 #[cfg(test)]
@@ -35,8 +36,10 @@ use self::{
     steps::Steps,
 };
 pub(super) use self::{
+    call::axis_of,
     fact::{Fact, Flow, Origin, VALUES_MAX},
-    ops::{is_recurrent, is_repeatable, is_standard},
+    ops::{has_gates, is_repeatable, is_standard},
+    scan::{ScanForm, has_states},
 };
 use super::{
     Model, Port, PortDim,
@@ -166,16 +169,7 @@ impl Facts {
                 found.facts[tensor] = found.input(input, tensor);
             }
         }
-        for weight in &graph.initializer {
-            if let Some(tensor) = links.find(weight.name()) {
-                found.facts[tensor] = Fact::of_tensor(weight);
-            }
-        }
-        for sparse in &graph.sparse_initializer {
-            if let Some(tensor) = sparse.values.as_ref().and_then(|values| links.find(values.name())) {
-                found.facts[tensor] = Fact::opaque(Flow::Constant);
-            }
-        }
+        found.weights(graph, links);
         let declared = graph.value_info.iter().chain(&graph.output).map(|info| (info.name(), info)).collect();
         let standard = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
         let opset = standard.map_or(1, |set| set.version());
@@ -183,6 +177,19 @@ impl Facts {
             found.follow(graph, links, id, opset, &declared);
         }
         found
+    }
+
+    fn weights(&mut self, graph: &pb::GraphProto, links: &Links<'_>) {
+        for weight in &graph.initializer {
+            if let Some(tensor) = links.find(weight.name()) {
+                self.facts[tensor] = Fact::of_tensor(weight);
+            }
+        }
+        for sparse in &graph.sparse_initializer {
+            if let Some(tensor) = sparse.values.as_ref().and_then(|values| links.find(values.name())) {
+                self.facts[tensor] = Fact::opaque(Flow::Constant);
+            }
+        }
     }
 
     pub(super) fn fact(&self, tensor: TensorId) -> &Fact {
@@ -226,12 +233,21 @@ impl Facts {
             vec![constant(&call)]
         } else {
             let outer = tensors.reads.iter().map(|&tensor| facts[tensor].flow);
-            let inherited = if ops::recurs(&call) { None } else { inherited_flow(&call, id, outer) };
-            let rule = ops::outcomes(&call, symbols).unwrap_or_default();
+            let recurs = ops::recurs(&call) || scan::recurs(&call);
+            let inherited = if recurs { None } else { inherited_flow(&call, id, outer) };
+            let around = |name: &str| Some(facts[links.find(name)?].clone());
+            let (rule, mut datatypes) = match scan::outcomes(&call, symbols, &around) {
+                Some(scanned) => scanned.into_iter().unzip(),
+                None => (ops::outcomes(&call, symbols).unwrap_or_default(), Vec::new()),
+            };
+            datatypes.resize(tensors.results.len(), None);
             let mut rule = rule.into_iter();
-            (0..tensors.results.len())
-                .map(|index| conclude(&call, index, id, rule.next(), inherited, symbols))
-                .collect()
+            let results = datatypes.into_iter().enumerate();
+            let concluded = results.map(|(index, datatype)| {
+                let fact = conclude(&call, index, id, rule.next(), inherited, symbols);
+                Fact { datatype: fact.datatype.or(datatype), ..fact }
+            });
+            concluded.collect()
         };
         for (result, fact) in tensors.results.iter().zip(made.drain(..)) {
             let Some(tensor) = *result else { continue };

@@ -133,7 +133,7 @@ struct Entry {
 }
 
 /// All symbols of a graph. Equal expressions share a symbol.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Symbols {
     entries: Vec<Entry>,
     named: HashMap<String, Symbol>,

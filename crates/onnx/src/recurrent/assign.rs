@@ -3,14 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    NotOpened, SEGMENTS_MAX, SegmentKind, constants, label, named, refused,
-    unify::{LENGTHS, STATES, Unified, attribute, direction},
+    NotOpened, SEGMENTS_MAX, SegmentKind, constants, label,
+    layer::{Layer, is_recurrent},
+    refused,
+    unify::{Unified, attribute},
 };
 use crate::{
     Port, PortDim,
     cut::cost,
     infer::{
-        Facts, Flow, is_recurrent, is_repeatable,
+        Facts, Flow, is_repeatable,
         size::{Size, Symbol},
     },
     links::{Links, NodeId, TensorId},
@@ -63,7 +65,7 @@ pub(super) struct Plan<'g> {
     /// By tensor: whether it exists only when all runs of that segment, a chain, have ended.
     pub is_late: Vec<bool>,
     /// By tensor: whether all its elements are known to be the number of steps.
-    is_length: Vec<bool>,
+    pub is_length: Vec<bool>,
     /// By chain: the work of 64 steps, and of a run on its last states.
     costs: Vec<(f64, f64)>,
     /// Outputs of the graph, each with the segment that gives it.
@@ -162,6 +164,11 @@ impl<'g> Plan<'g> {
         needed
     }
 
+    /// Returns whether a tensor is known to have only zeros.
+    pub(super) fn is_zero(&self, tensor: TensorId) -> bool {
+        self.unified.zeros.contains(self.links.name(tensor))
+    }
+
     pub(super) fn flow(&self, tensor: TensorId) -> Flow {
         self.steps.fact(tensor).flow
     }
@@ -214,7 +221,7 @@ impl<'g> Plan<'g> {
         for (index, result) in tensors.results.iter().enumerate() {
             let Some(result) = *result else { continue };
             (self.homes[result], self.is_late[result]) = match place {
-                Place::In(segment) => (Some(segment), is_late || (layer && index > 0)),
+                Place::In(segment) => (Some(segment), is_late || (layer && self.is_last_state(id, index))),
                 _ => (running, false),
             };
         }
@@ -235,10 +242,16 @@ impl<'g> Plan<'g> {
         Ok(self.kinds.len() - 1)
     }
 
-    /// Returns whether the first axis of a layer's input has the steps.
+    /// Returns whether a node is a recurrent layer over the steps.
     pub(super) fn runs_along_steps(&self, id: NodeId) -> bool {
-        let input = self.links.node(id).operands.first().copied().flatten();
-        is_recurrent(&self.graph.node[id]) && input.is_some_and(|input| is_exact(&self.steps, input, 0))
+        let layer = Layer::of(self.graph, self.links, id);
+        let sequences = layer.and_then(|layer| layer.sequences(&self.steps)).unwrap_or_default();
+        sequences.iter().any(|(tensor, axis)| is_exact(&self.steps, *tensor, *axis))
+    }
+
+    /// Returns whether a result of a layer is its state after the last step.
+    fn is_last_state(&self, id: NodeId, result: usize) -> bool {
+        Layer::of(self.graph, self.links, id).is_some_and(|layer| layer.is_last_state(result))
     }
 
     /// Returns the axis of a tensor that is the batch, if its rows depend on nothing else.
@@ -253,54 +266,10 @@ impl<'g> Plan<'g> {
 
     /// Returns the chain of a layer.
     fn chain_of(&mut self, id: NodeId, from: Option<usize>) -> Result<usize, NotOpened> {
-        let node = &self.graph.node[id];
-        let name = label(node);
-        let operands = self.links.node(id).operands.clone();
-        let input = operands.first().copied().flatten().ok_or_else(|| refused(format!("{name} has no input")))?;
-        let by_rows = (self.rows.fact(input).flow == Flow::Rows(1)) && is_exact(&self.rows, input, 1);
-        if !self.has_contents[input] || self.flow(input) != Flow::Rows(0) || !by_rows {
-            let reason = format!("the input of {name} does not have the steps as axis 0 and the batch as axis 1");
-            return Err(refused(reason));
-        }
-        for (index, operand) in operands.iter().enumerate().skip(1) {
-            let Some(operand) = *operand else { continue };
-            if index == LENGTHS {
-                if !self.is_length[operand] {
-                    return Err(refused(format!("{name} takes the lengths of its rows from the request")));
-                }
-            } else if self.has_contents[operand] {
-                let what = if STATES.contains(&index) { "an initial state" } else { "weights" };
-                return Err(refused(format!(
-                    "{name} takes {what} from the request, by {}",
-                    named(self.links, operand)
-                )));
-            } else if self.flow(operand) != Flow::Constant {
-                return Err(refused(format!(
-                    "{name} takes {}, which depends on the number of steps",
-                    named(self.links, operand)
-                )));
-            }
-        }
-        if self.hidden(id).is_none() || self.rows.fact(input).datatype.is_none() {
-            return Err(refused(format!("{name} has states of unknown shape")));
-        }
-        let reverse = match direction(node) {
-            Some("forward") => false,
-            Some("reverse") => true,
-            _ => return Err(refused(format!("{name} has an unknown direction"))),
-        };
+        let reverse = self.check(id)?;
         let chain = self.first(SegmentKind::Chain { reverse }, from)?;
         self.costs[chain].0 += cost::of_node(self.graph, self.links, &self.rows, id);
         Ok(chain)
-    }
-
-    /// Returns the length of a layer's state.
-    pub(super) fn hidden(&self, id: NodeId) -> Option<i64> {
-        if let Some(hidden) = attribute(&self.graph.node[id], "hidden_size") {
-            return hidden.i.filter(|hidden| *hidden > 0);
-        }
-        let weights = self.links.node(id).operands.get(2).copied().flatten()?;
-        self.rows.fact(weights).dims.as_ref()?.last()?.as_ref()?.known()
     }
 
     /// Returns the chain of a node that picks the step that this chain runs last.
@@ -401,8 +370,12 @@ fn steps(graph: &pb::GraphProto, links: &Links<'_>, rows: &Facts, is_input: &[bo
             continue;
         }
         let name = label(node);
-        let input = links.node(id).operands.first().copied().flatten();
-        let length = input.and_then(|input| rows.fact(input).dims.as_ref()?.first()?.clone());
+        let Some(layer) = Layer::of(graph, links, id) else {
+            reason.get_or_insert(format!("{name} has a form that is not understood"));
+            continue;
+        };
+        let sequence = layer.sequences(rows).unwrap_or_default().first().copied();
+        let length = sequence.and_then(|(input, axis)| rows.fact(input).dims.as_ref()?.get(axis)?.clone());
         let refusal = match length {
             None => format!("{name} runs over an axis of unknown length"),
             Some(length) if length.known().is_some() => format!("{name} runs over an axis of fixed length"),

@@ -1,6 +1,6 @@
-//! Opens the recurrent layers of a graph (`LSTM`, `GRU`, `RNN`) over an axis that varies: finds what of the graph works
-//! step by step, and builds programs that run any number of steps at a time (BatchMaker, section 3.1, where a cell is
-//! one step).
+//! Opens the recurrent layers of a graph (`LSTM`, `GRU`, `RNN`, and `Scan` with states) over an axis that varies: finds
+//! what of the graph works step by step, and builds programs that run any number of steps at a time (BatchMaker,
+//! section 3.1, where a cell is one step).
 //!
 //! The result is a list of segments that run one after another. A *chain* runs the recurrent layers of one direction,
 //! and what else works step by step on their operands or results. Its states come in and go out, so that the steps of a
@@ -12,7 +12,9 @@
 //! with the model that is opened, not copied.
 
 mod assign;
+mod check;
 mod constants;
+mod layer;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -20,9 +22,9 @@ mod unify;
 
 use std::fmt;
 
+use self::layer::is_recurrent;
 use super::{
     Model, SealedModel,
-    infer::is_recurrent,
     links::{Links, TensorId, subgraphs},
     pb,
 };
@@ -131,7 +133,7 @@ pub enum NotOpened {
 impl fmt::Display for NotOpened {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotRecurrent => formatter.write_str("the graph has no LSTM, GRU or RNN"),
+            Self::NotRecurrent => formatter.write_str("the graph has no LSTM, GRU, RNN or Scan with states"),
             Self::Refused(reason) => formatter.write_str(reason),
         }
     }

@@ -1,10 +1,11 @@
-//! Brings recurrent layers into one form: one direction, steps as axis 0, no initial states of zeros.
+//! Brings recurrent layers into one form: one direction, and for layers with gates the steps as axis 0 and no initial
+//! states of zeros.
 
 use std::collections::HashSet;
 
 use super::{NotOpened, constants, label, refused};
 use crate::{
-    infer::is_recurrent,
+    infer::{ScanForm, has_gates, has_states},
     links::{Links, subgraphs},
     pb::{self, attribute_proto::AttributeType, tensor_proto::DataType as Elem},
 };
@@ -17,6 +18,9 @@ pub(super) const LENGTHS: usize = 4;
 /// Operands with the initial states, which each have an output: the states after the last step.
 pub(super) const STATES: [usize; 2] = [5, 6];
 
+/// First operator set whose `Slice` turns an axis around.
+const TURNING_SINCE: i64 = 10;
+
 /// A graph in which all recurrent layers have the same form.
 #[derive(Debug)]
 pub(super) struct Unified {
@@ -24,6 +28,8 @@ pub(super) struct Unified {
     /// What the names of new tensors begin with; no other names do.
     pub prefix: String,
     pub opset: i64,
+    /// Tensors that are known to have only zeros.
+    pub zeros: HashSet<String>,
 }
 
 /// Returns the graph with its layers in one form.
@@ -43,7 +49,11 @@ pub(super) fn unified(model: &pb::ModelProto, graph: &pb::GraphProto) -> Result<
     let mut unified = pb::GraphProto { node: Vec::with_capacity(graph.node.len()), ..graph.clone() };
     let mut writer = Writer { prefix: &prefix, nodes: Vec::new(), weights: Vec::new() };
     for (id, node) in graph.node.iter().enumerate() {
-        if !is_recurrent(node) {
+        if has_states(node) && opset >= TURNING_SINCE {
+            writer.scan(id, node);
+            continue;
+        }
+        if !has_gates(node) {
             writer.nodes.push(node.clone());
             continue;
         }
@@ -57,7 +67,7 @@ pub(super) fn unified(model: &pb::ModelProto, graph: &pb::GraphProto) -> Result<
     }
     unified.node = writer.nodes;
     unified.initializer.extend(writer.weights);
-    Ok(Unified { graph: unified, prefix, opset })
+    Ok(Unified { graph: unified, prefix, opset, zeros })
 }
 
 /// Returns a first part of names that no tensor has, also inside of bodies.
@@ -126,6 +136,29 @@ impl Writer<'_> {
         let made = given.map_or_else(|| format!("{}/{name}", self.prefix), str::to_owned);
         self.nodes.push(node("Transpose", &[of], &[&made], vec![ints("perm", order)]));
         made
+    }
+
+    /// Writes a `Scan`. Outputs that it gives in the opposite order of its inputs are turned around after it.
+    fn scan(&mut self, id: usize, original: &pb::NodeProto) {
+        let mut scan = original.clone();
+        let mut after = Vec::new();
+        if let Some(form) = ScanForm::of(original)
+            && let Some(reversed) = form.is_reversed()
+        {
+            for (number, output) in form.outputs.iter().enumerate().filter(|(_, output)| output.reversed != reversed) {
+                let name = scan.output.get_mut(form.states + number).filter(|name| !name.is_empty());
+                let Some(name) = name else { continue };
+                let inner = format!("{}/{id}/out{number}", self.prefix);
+                let outer = std::mem::replace(name, inner.clone());
+                let [last, end, axis] = [-1, i64::MIN, output.axis].map(|number| self.index(number));
+                after.push(node("Slice", &[&inner, &last, &end, &axis, &last], &[&outer], Vec::new()));
+            }
+            scan.attribute.retain(|attribute| attribute.name() != "scan_output_directions");
+            let directions = vec![i64::from(reversed); form.outputs.len()];
+            scan.attribute.push(ints("scan_output_directions", &directions));
+        }
+        self.nodes.push(scan);
+        self.nodes.append(&mut after);
     }
 
     /// Writes a layer of two directions as one of each.

@@ -176,6 +176,10 @@ fn sliced(
         let stride = step.checked_abs()?;
         return Some(Size::from(span.max(0) / stride + i64::from(span.max(0) % stride != 0)));
     }
+    // All entries, turned around.
+    if step == -1 && start.is(-1) && end.known().is_some_and(|end| end <= i64::from(i32::MIN)) {
+        return whole.cloned();
+    }
     if step != 1 {
         // Every few entries, up to the end.
         let (Some(start @ 0..), Some(end)) = (start.known(), end.known()) else { return None };

@@ -73,13 +73,13 @@ pub(super) fn outcomes(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
     }
 }
 
-/// Returns whether an operator runs along the steps that are followed.
+/// Returns whether a layer of gates runs along the steps that are followed.
 pub(super) fn recurs(call: &Call<'_>) -> bool {
-    call.follows_steps && is_recurrent(call.node) && along::runs_along_rows(call)
+    call.follows_steps && has_gates(call.node) && along::runs_along_rows(call)
 }
 
-/// Returns whether a node is a recurrent layer.
-pub(crate) fn is_recurrent(node: &pb::NodeProto) -> bool {
+/// Returns whether a node is a recurrent layer whose step the operator defines.
+pub(crate) fn has_gates(node: &pb::NodeProto) -> bool {
     is_standard(node) && matches!(node.op_type(), "LSTM" | "GRU" | "RNN")
 }
 

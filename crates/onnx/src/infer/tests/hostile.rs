@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const OPERATORS: [&str; 70] = [
+const OPERATORS: [&str; 71] = [
     "Add",
     "ArgMax",
     "AveragePool",
@@ -55,6 +55,7 @@ const OPERATORS: [&str; 70] = [
     "Relu",
     "Reshape",
     "Resize",
+    "Scan",
     "ScatterElements",
     "Shape",
     "Size",
@@ -75,7 +76,7 @@ const OPERATORS: [&str; 70] = [
     "QLinearMatMul",
 ];
 
-const ATTRIBUTES: [&str; 24] = [
+const ATTRIBUTES: [&str; 27] = [
     "axis",
     "axes",
     "perm",
@@ -100,6 +101,9 @@ const ATTRIBUTES: [&str; 24] = [
     "output_shape",
     "hidden_size",
     "layout",
+    "num_scan_inputs",
+    "scan_input_axes",
+    "scan_output_axes",
 ];
 
 fn numbers() -> impl Strategy<Value = Vec<i64>> {

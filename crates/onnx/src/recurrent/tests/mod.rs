@@ -1,3 +1,5 @@
+mod scans;
+
 use paternoster_model::DataType;
 
 use super::*;

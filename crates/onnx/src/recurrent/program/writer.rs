@@ -1,172 +1,36 @@
-//! Builds the programs of segments.
+//! Writes the program of one segment: its inputs, nodes and outputs.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use paternoster_model::DataType;
 
-use super::{
-    NotOpened, Segment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor,
-    assign::{Place, Plan},
-    label, named, refused,
-    unify::{LENGTHS, STATES, int, integers, ints, node},
-};
+use super::{Content, Form, form_of};
 use crate::{
     Model, Port, PortDim,
-    cut::stage::{IR_VERSION_PLAIN_WEIGHTS, frame},
-    infer::Flow,
+    infer::has_states,
     links::{NodeId, TensorId},
     pb::{self, tensor_proto::DataType as Elem},
     port::{declare, elem_of},
+    recurrent::{
+        NotOpened, Segment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor,
+        assign::{Place, Plan},
+        label, named, refused,
+        unify::{int, integers, ints, node},
+    },
 };
 
-/// Maximum nodes of all programs: this multiple of the graph's nodes, plus `NODES_ALWAYS`.
-const NODES_MAX: usize = 4;
-const NODES_ALWAYS: usize = 10_000;
 /// First operator set in which axes are operands.
 const AXES_AS_OPERANDS: i64 = 13;
 
-/// How a tensor leaves a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Form {
-    /// The batch as axis 0; the other axes as in the graph.
-    Whole,
-    /// The batch as axis 0, and the steps as axis 1.
-    Steps,
-}
-
-/// What a segment has to do.
-#[derive(Debug, Default)]
-struct Content {
-    /// Nodes in an execution order.
-    nodes: Vec<NodeId>,
-    /// Tensors from outside of the graph or from earlier segments, ascending.
-    inputs: BTreeSet<TensorId>,
-    /// Names of weights.
-    weights: BTreeSet<TensorId>,
-    /// What it gives to later segments and to the outputs.
-    roots: BTreeSet<(TensorId, Form)>,
-}
-
-/// Builds all segments; also returns the input that gives the number of steps.
-///
-/// # Errors
-/// Returns why a tensor cannot pass from one segment to another.
-pub(super) fn build(model: &pb::ModelProto, plan: &Plan<'_>) -> Result<(Vec<Segment>, String), NotOpened> {
-    let contents = contents(plan)?;
-    let frame = pb::ModelProto { ir_version: Some(model.ir_version().max(IR_VERSION_PLAIN_WEIGHTS)), ..frame(model) };
-    // Segments that nothing reads are left out.
-    let mut numbers = vec![0; contents.len()];
-    let mut count = 0;
-    for (number, content) in numbers.iter_mut().zip(&contents) {
-        *number = count;
-        count += usize::from(!content.roots.is_empty());
-    }
-    let given = Given::new(plan.graph);
-    let mut segments = Vec::with_capacity(count);
-    for (at, content) in contents.iter().enumerate().filter(|(_, content)| !content.roots.is_empty()) {
-        let writer = Writer::new(plan, &given, &numbers, at, content);
-        segments.push(writer.segment(&frame)?);
-    }
-    let is_chain = |segment: &Segment| segment.kind != SegmentKind::Stage;
-    if !segments.iter().any(is_chain) {
-        return Err(refused("no output depends on a recurrent layer"));
-    }
-    Ok((segments, plan.steps_of.clone()))
-}
-
-/// Collects what each segment has to do, from the last one to the first.
-fn contents(plan: &Plan<'_>) -> Result<Vec<Content>, NotOpened> {
-    let mut contents: Vec<Content> = plan.kinds.iter().map(|_| Content::default()).collect();
-    for &(output, segment) in &plan.outputs {
-        let form = if plan.kinds[segment] == SegmentKind::Stage { Form::Whole } else { form_of(plan, output) };
-        contents[segment].roots.insert((output, form));
-    }
-    let mut ranks = vec![0; plan.graph.node.len()];
-    plan.links.order().iter().enumerate().for_each(|(rank, &id)| ranks[id] = rank);
-    let limit = plan.graph.node.len().saturating_mul(NODES_MAX).saturating_add(NODES_ALWAYS);
-    let mut nodes = 0;
-    // The last segment that took each tensor or node.
-    let mut taken = vec![usize::MAX; plan.links.tensors()];
-    let mut taken_nodes = vec![usize::MAX; plan.graph.node.len()];
-    for segment in (0..contents.len()).rev() {
-        let is_stage = plan.kinds[segment] == SegmentKind::Stage;
-        let mut content = std::mem::take(&mut contents[segment]);
-        let mut open: Vec<TensorId> = content.roots.iter().map(|(tensor, _)| *tensor).collect();
-        while let Some(tensor) = open.pop() {
-            if std::mem::replace(&mut taken[tensor], segment) == segment {
-                continue;
-            }
-            let refuse = |why: &str| refused(format!("{} {why}", named(plan.links, tensor)));
-            let Some(maker) = plan.links.maker(tensor) else {
-                match (plan.is_input[tensor], is_stage || plan.steps_axis(tensor).is_none_or(|axis| axis == 1)) {
-                    (true, true) if is_stage || !matches!(plan.flow(tensor), Flow::Mixed(_)) => {
-                        content.inputs.insert(tensor);
-                    }
-                    (true, _) => return Err(refuse("has the steps on another axis than 1")),
-                    (false, _) => {
-                        content.weights.insert(tensor);
-                    }
-                }
-                continue;
-            };
-            match plan.places[maker] {
-                Place::In(own) if own == segment => {}
-                Place::In(earlier) if earlier < segment => {
-                    let from_stage = plan.kinds[earlier] == SegmentKind::Stage;
-                    let form = if from_stage && is_stage { Form::Whole } else { form_of(plan, tensor) };
-                    if form == Form::Whole && !is_stage && plan.flow(tensor) != Flow::Constant {
-                        return Err(refuse("is needed as a whole by what works step by step"));
-                    }
-                    contents[earlier].roots.insert((tensor, form));
-                    content.inputs.insert(tensor);
-                    continue;
-                }
-                Place::Anywhere => {}
-                Place::InStages if is_stage => {}
-                _ => return Err(refuse("depends on the number of steps in a way that cannot be followed")),
-            }
-            if std::mem::replace(&mut taken_nodes[maker], segment) == segment {
-                continue;
-            }
-            nodes += 1;
-            if nodes > limit {
-                return Err(refused(format!("its segments would hold more than {limit} nodes")));
-            }
-            content.nodes.push(maker);
-            open.extend(reads(plan, maker));
-        }
-        content.nodes.sort_unstable_by_key(|&id| ranks[id]);
-        contents[segment] = content;
-    }
-    Ok(contents)
-}
-
-/// Returns what a node reads in its segment.
-fn reads(plan: &Plan<'_>, id: NodeId) -> Vec<TensorId> {
-    let tensors = plan.links.node(id);
-    if plan.picks_last[id] {
-        return tensors.operands.first().copied().flatten().into_iter().collect();
-    }
-    if plan.runs_along_steps(id) {
-        let operands = tensors.operands.iter().enumerate().filter(|(index, _)| *index != LENGTHS);
-        return operands.filter_map(|(_, operand)| *operand).collect();
-    }
-    tensors.reads.clone()
-}
-
-fn form_of(plan: &Plan<'_>, tensor: TensorId) -> Form {
-    if plan.steps_axis(tensor).is_some() { Form::Steps } else { Form::Whole }
-}
-
 /// What the file gives, by name.
-struct Given<'g> {
+pub(super) struct Given<'g> {
     inputs: HashMap<&'g str, &'g pb::ValueInfoProto>,
     weights: HashMap<&'g str, &'g pb::TensorProto>,
     sparse: HashMap<&'g str, &'g pb::SparseTensorProto>,
 }
 
 impl<'g> Given<'g> {
-    fn new(graph: &'g pb::GraphProto) -> Self {
+    pub(super) fn new(graph: &'g pb::GraphProto) -> Self {
         let sparse = graph.sparse_initializer.iter().filter_map(|it| Some((it.values.as_ref()?.name(), it)));
         Self {
             inputs: graph.input.iter().map(|input| (input.name(), input)).collect(),
@@ -177,27 +41,27 @@ impl<'g> Given<'g> {
 }
 
 /// Writes the program of one segment.
-struct Writer<'a, 'g> {
-    plan: &'a Plan<'g>,
+pub(super) struct Writer<'a, 'g> {
+    pub plan: &'a Plan<'g>,
     given: &'a Given<'g>,
     /// By segment: its number among those that are kept.
     numbers: &'a [usize],
     segment: usize,
     kind: SegmentKind,
     content: &'a Content,
-    made: pb::GraphProto,
+    pub made: pb::GraphProto,
     inputs: Vec<SegmentInput>,
     emits: Vec<SegmentEmit>,
     emitted: HashSet<String>,
-    layers: Vec<String>,
+    pub layers: Vec<String>,
     /// Outputs that are states, which are declared last.
     states: Vec<pb::ValueInfoProto>,
-    reads_lengths: bool,
-    reads_begun: bool,
+    pub reads_lengths: bool,
+    pub reads_begun: bool,
 }
 
 impl<'a, 'g> Writer<'a, 'g> {
-    fn new(
+    pub(super) fn new(
         plan: &'a Plan<'g>,
         given: &'a Given<'g>,
         numbers: &'a [usize],
@@ -222,11 +86,11 @@ impl<'a, 'g> Writer<'a, 'g> {
         }
     }
 
-    fn name(&self, rest: &str) -> String {
+    pub(super) fn name(&self, rest: &str) -> String {
         format!("{}/{rest}", self.plan.unified.prefix)
     }
 
-    fn segment(mut self, frame: &pb::ModelProto) -> Result<Segment, NotOpened> {
+    pub(super) fn segment(mut self, frame: &pb::ModelProto) -> Result<Segment, NotOpened> {
         let plan = self.plan;
         for &tensor in &self.content.weights {
             let name = plan.links.name(tensor);
@@ -245,7 +109,7 @@ impl<'a, 'g> Writer<'a, 'g> {
             if plan.picks_last[id] {
                 self.picked(id)?;
             } else if plan.runs_along_steps(id) {
-                self.layer(id)?;
+                if has_states(&plan.graph.node[id]) { self.scan(id)? } else { self.gates(id)? }
             } else {
                 self.made.node.push(plan.graph.node[id].clone());
                 let by_contents = plan.links.node(id).reads.iter().any(|&tensor| plan.has_contents[tensor]);
@@ -380,7 +244,7 @@ impl<'a, 'g> Writer<'a, 'g> {
     }
 
     /// Adds a state: an input, and an output for its next value.
-    fn state(&mut self, name: &str, datatype: DataType, dims: &[i64]) -> String {
+    pub(super) fn state(&mut self, name: &str, datatype: DataType, dims: &[i64]) -> String {
         let next = format!("{name}/next");
         let mut all = vec![PortDim::Symbol("batch".to_owned())];
         all.extend(dims.iter().map(|&dim| PortDim::Fixed(dim)));
@@ -388,49 +252,6 @@ impl<'a, 'g> Writer<'a, 'g> {
         self.states.push(declare(&next, datatype, &all));
         self.inputs.push(SegmentInput { name: name.to_owned(), source: SegmentSource::State(next.clone()) });
         next
-    }
-
-    /// Adds a layer, with its states as inputs and outputs.
-    fn layer(&mut self, id: NodeId) -> Result<(), NotOpened> {
-        let plan = self.plan;
-        let mut layer = plan.graph.node[id].clone();
-        let prefix = format!("{}/", plan.unified.prefix);
-        self.layers.push(label(&layer).replacen(&prefix, "", 1));
-        let input = plan.links.node(id).operands.first().copied().flatten();
-        let datatype = input.and_then(|input| plan.rows.fact(input).datatype);
-        let (Some(hidden), Some(datatype)) = (plan.hidden(id), datatype) else {
-            return Err(refused(format!("{} has states of unknown shape", label(&layer))));
-        };
-        layer.attribute.retain(|attribute| attribute.name() != "direction");
-        let count = if layer.op_type() == "LSTM" { 2 } else { 1 };
-        layer.input.resize(layer.input.len().max(STATES[0] + count), String::new());
-        layer.output.resize(1 + count, String::new());
-        layer.input[LENGTHS] = self.name("lengths");
-        self.reads_lengths = true;
-        let mut after = Vec::new();
-        for (number, index) in STATES.into_iter().take(count).enumerate() {
-            let name = self.name(&format!("state{id}.{number}"));
-            let next = self.state(&name, datatype, &[1, hidden]);
-            let turned = |from: &str, to: &str| node("Transpose", &[from], &[to], vec![ints("perm", &[1, 0, 2])]);
-            let inner = format!("{name}/in");
-            self.made.node.push(turned(&name, &inner));
-            let start = std::mem::replace(&mut layer.input[index], inner.clone());
-            if !start.is_empty() {
-                self.reads_begun = true;
-                let chosen = format!("{name}/begun");
-                let begun = self.name("begun");
-                self.made.node.push(node("Where", &[&begun, &inner, &start], &[&chosen], Vec::new()));
-                layer.input[index] = chosen;
-            }
-            let output = &mut layer.output[1 + number];
-            if output.is_empty() {
-                *output = format!("{name}/out");
-            }
-            after.push(turned(output, &next));
-        }
-        self.made.node.push(layer);
-        self.made.node.append(&mut after);
-        Ok(())
     }
 
     /// Picks the last step of each row.
@@ -511,7 +332,7 @@ impl<'a, 'g> Writer<'a, 'g> {
 }
 
 /// Returns the order that undoes an order of axes.
-fn inverse(order: &[usize]) -> Vec<i64> {
+pub(super) fn inverse(order: &[usize]) -> Vec<i64> {
     let mut inverse = vec![0; order.len()];
     order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to as i64);
     inverse
