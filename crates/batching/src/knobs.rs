@@ -133,6 +133,15 @@ pub struct ChunkKnobs {
     pub is_padded: bool,
     /// Most rows times steps of a task, as memory bounds them; a task of single steps is always allowed.
     pub most_row_steps: u32,
+    /// If set, tasks run numbers of steps that are powers of two up to this one, for which the device is prepared.
+    pub powers_up_to: Option<u32>,
+}
+
+impl ChunkKnobs {
+    /// Returns the largest number of steps up to `steps`, at least 1, that a task may run.
+    pub(super) fn at_most(&self, steps: u32) -> u32 {
+        self.powers_up_to.map_or(steps, |most| 1 << steps.min(most).max(1).ilog2())
+    }
 }
 
 impl CellKnobs {

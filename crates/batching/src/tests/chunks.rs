@@ -19,7 +19,8 @@ const STEP_NS: Ns = 20_000;
 const ROW_NS: Ns = 5_000;
 const ROWS: u32 = 32;
 
-const ANY: Option<ChunkKnobs> = Some(ChunkKnobs { is_padded: true, most_row_steps: u32::MAX });
+const CHUNKS: ChunkKnobs = ChunkKnobs { is_padded: true, most_row_steps: u32::MAX, powers_up_to: None };
+const ANY: Option<ChunkKnobs> = Some(CHUNKS);
 
 fn run_ns(rows: u32, steps: u32) -> Ns {
     FIXED_NS + Ns::from(steps) * (STEP_NS + Ns::from(rows) * ROW_NS)
@@ -128,13 +129,13 @@ fn rows_take_as_many_steps_as_they_have_left() {
 
 #[test]
 fn a_cell_that_is_not_told_the_steps_of_each_row_runs_equally_many() {
-    let equal = Some(ChunkKnobs { is_padded: false, most_row_steps: u32::MAX });
+    let equal = Some(ChunkKnobs { is_padded: false, ..CHUNKS });
     assert_eq!(tasks(knobs(equal, |_| {}), &[9, 10, 10]), [(9, vec![9, 9, 9]), (1, vec![1, 1])]);
 }
 
 #[test]
 fn the_steps_of_a_task_are_bounded_by_memory_and_by_the_knob_and_are_single_in_the_paper() {
-    let few = Some(ChunkKnobs { is_padded: true, most_row_steps: 12 });
+    let few = Some(ChunkKnobs { most_row_steps: 12, ..CHUNKS });
     assert_eq!(tasks(knobs(few, |_| {}), &[9, 9]), [(6, vec![6, 6]), (3, vec![3, 3])]);
     let short = |cellular: &mut CellularKnobs| cellular.max_chunk_ns = Some(run_ns(2, 4));
     let longest = |tasks: Vec<(u32, Vec<u32>)>| tasks.iter().map(|(longest, _)| *longest).collect::<Vec<u32>>();
@@ -142,6 +143,17 @@ fn the_steps_of_a_task_are_bounded_by_memory_and_by_the_knob_and_are_single_in_t
     let none = |cellular: &mut CellularKnobs| cellular.max_chunk_ns = Some(1);
     assert_eq!(longest(tasks(knobs(ANY, none), &[3, 3])), [1, 1, 1], "a step always runs");
     assert_eq!(longest(tasks(paper(knobs(ANY, |_| {})), &[3, 3])), [1, 1, 1]);
+}
+
+#[test]
+fn a_device_that_is_prepared_for_powers_of_two_runs_no_other_numbers_of_steps() {
+    let powers = |most| knobs(Some(ChunkKnobs { powers_up_to: Some(most), ..CHUNKS }), |_| {});
+    let longest =
+        |knobs: Knobs, steps: &[u32]| tasks(knobs, steps).into_iter().map(|(longest, _)| longest).collect::<Vec<u32>>();
+    assert_eq!(longest(powers(8), &[22]), [8, 8, 4, 2]);
+    assert_eq!(longest(powers(16), &[22]), [16, 4, 2]);
+    assert_eq!(longest(powers(1), &[3]), [1, 1, 1]);
+    assert_eq!(tasks(powers(8), &[7, 8]), [(8, vec![7, 8])], "rows with fewer steps ride along");
 }
 
 #[test]

@@ -29,6 +29,13 @@ impl Capture<'_> {
         [blocks, count, stride, words, taken, block, Argument::I32(self.head_words)]
     }
 
+    /// Returns the arguments of a kernel that reads the parameters where an earlier kernel of the graph has put them,
+    /// in the form of [`Self::fetching`].
+    pub fn fetched(&self) -> [Argument; 7] {
+        let [_, _, stride, _, taken, block] = self.blocks;
+        [block, Argument::U32(1), stride, Argument::U32(0), taken, block, Argument::I32(self.head_words)]
+    }
+
     /// Launches a kernel after everything issued before. Its arguments must have the types and order of the kernel's
     /// parameters, and what they point to must live as long as the graph.
     ///

@@ -82,6 +82,7 @@ impl CellPrograms {
             let chunks = nodes.iter().any(|(segment, _)| segment.runs_chunks()).then(|| ChunkKnobs {
                 is_padded: nodes.iter().all(|(_, own)| own.inputs.contains(&Source::Steps)),
                 most_row_steps: most_row_steps(spec),
+                powers_up_to: None,
             });
             Cell::new(spec, program, pads, chunks)
         });

@@ -27,6 +27,28 @@ const CHUNK_BYTES: usize = 16;
 const CHUNKS_OF_A_THREAD: usize = 8;
 const MOST_BLOCKS: usize = 32;
 
+/// The size of a captured graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GraphSize {
+    /// Of a run of its program.
+    pub(super) run: RunSize,
+    /// How many runs there are, one after another, each with its own lists.
+    pub(super) steps: u32,
+}
+
+impl From<RunSize> for GraphSize {
+    fn from(run: RunSize) -> Self {
+        Self { run, steps: 1 }
+    }
+}
+
+impl GraphSize {
+    /// Returns the rows of all runs.
+    pub(super) fn rows(self) -> u32 {
+        self.run.rows * self.steps
+    }
+}
+
 /// The row moves of a graph: gathers to its program's inputs, scatters from its outputs.
 #[derive(Debug, Default)]
 pub(super) struct Around {
@@ -111,14 +133,14 @@ pub(super) struct OnLane {
     stream: StreamId,
     /// Rows of a section: those of the largest task.
     max_rows: u32,
-    pub(super) graphs: Vec<(RunSize, Rc<Graph>)>,
+    pub(super) graphs: Vec<(GraphSize, Rc<Graph>)>,
     /// Sections that no task holds.
     pub(super) free: Vec<Section>,
     workspace: Box<dyn CardWorkspace>,
 }
 
 impl Loader<'_> {
-    /// Reserves a program's memory on each stream and captures its graphs.
+    /// Reserves a program's memory on each stream and captures its graphs, of each of `buckets` rows and `steps` runs.
     ///
     /// # Errors
     /// If the card has too little memory, or tasks of the largest bucket exceed the limit of parameters.
@@ -127,12 +149,14 @@ impl Loader<'_> {
         program: &dyn CardProgram,
         around: Around,
         buckets: &[u32],
+        steps: &[u32],
     ) -> Result<OnCard, String> {
-        let largest = buckets.iter().copied().max().unwrap_or(1);
-        let mut on_card = self.reserve(program, around, largest)?;
+        let largest = |of: &[u32]| of.iter().copied().max().unwrap_or(1);
+        let mut on_card = self.reserve(program, around, largest(buckets), largest(steps))?;
         let lengths = 0..program.lengths().len();
-        let sizes = lengths.flat_map(|lengths| buckets.iter().map(move |&rows| RunSize { rows, lengths }));
-        let sizes: Vec<RunSize> = sizes.collect();
+        let runs = lengths.flat_map(|lengths| buckets.iter().map(move |&rows| RunSize { rows, lengths }));
+        let sizes = runs.flat_map(|run| steps.iter().map(move |&steps| GraphSize { run, steps }));
+        let sizes: Vec<GraphSize> = sizes.collect();
         let OnCard { around, lanes, .. } = &mut on_card;
         for lane in lanes {
             for &size in &sizes {
@@ -143,7 +167,7 @@ impl Loader<'_> {
         Ok(on_card)
     }
 
-    /// Reserves a program's memory on each stream, for tasks of up to `max_rows` rows.
+    /// Reserves a program's memory on each stream, for tasks of up to `max_rows` rows in each of `max_steps` runs.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -152,15 +176,17 @@ impl Loader<'_> {
         program: &dyn CardProgram,
         around: Around,
         max_rows: u32,
+        max_steps: u32,
     ) -> Result<OnCard, String> {
-        let bytes = Places { bucket: max_rows, lists: around.lists }.bytes();
+        let all_rows = max_rows.saturating_mul(max_steps);
+        let bytes = Places { bucket: all_rows, lists: around.lists }.bytes();
         if bytes > self.parameter_bytes {
             let most = self.parameter_bytes;
-            return Err(format!("tasks of {max_rows} rows take {bytes} bytes of parameters, expected at most {most}"));
+            return Err(format!("tasks of {all_rows} rows take {bytes} bytes of parameters, expected at most {most}"));
         }
         let weights = program.load(self.card).map_err(|error| error.to_string())?;
         let streams = (0..self.card.streams()).map(StreamId);
-        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, max_rows));
+        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, (max_rows, all_rows)));
         let lanes = lanes.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok(OnCard { around, lanes, _weights: weights })
     }
@@ -170,9 +196,9 @@ impl Loader<'_> {
         weights: &dyn CardWeights,
         around: &Around,
         stream: StreamId,
-        max_rows: u32,
+        (run_rows, max_rows): (u32, u32),
     ) -> Result<OnLane, DeviceError> {
-        let workspace = weights.reserve(self.card, stream, max_rows)?;
+        let workspace = weights.reserve(self.card, stream, run_rows)?;
         let free = self.sections(around, max_rows)?;
         Ok(OnLane { stream, max_rows, graphs: Vec::new(), free, workspace })
     }
@@ -185,33 +211,38 @@ impl Loader<'_> {
         &mut self,
         lane: &mut OnLane,
         around: &Around,
-        size: RunSize,
+        size: GraphSize,
     ) -> Result<Rc<Graph>, DeviceError> {
         // Preparing a size may run products and convolutions once. That writes to memory that earlier tasks of the
         // stream may still use.
         self.card.drain(lane.stream)?;
-        lane.workspace.prepare(self.card, size)?;
+        lane.workspace.prepare(self.card, size.run)?;
         let around = InGraph::new(lane, around, size, self.places_rows)?;
         let program = &*lane.workspace;
-        let (gathers, scatters) = (around.gathers(program), around.scatters(program));
-        let words: Vec<u8> = gathers.iter().chain(&scatters).flat_map(MoveWords::to_bytes).collect();
+        let steps: Vec<StepMoves> = (0..size.steps).map(|step| around.moves(program, step)).collect();
+        let of_steps = steps.iter().flat_map(|moves| moves.gathers.iter().chain(&moves.scatters));
+        let words: Vec<u8> = of_steps.flat_map(MoveWords::to_bytes).collect();
         let moves = self.card.memory(words.len())?;
         moves.upload(0, &words)?;
-        let at = moves.address();
+        let mut at = moves.address();
         let Kernels { gather, scatter } = self.kernels;
+        let rows = size.run.rows;
         let graph = self.card.capture_fetching(lane.stream, around.places.bytes(), |capture| {
-            let count = gathers.len() as u32;
-            let mut arguments = capture.fetching().to_vec();
-            arguments.extend([Argument::I32(size.rows as i32), Argument::Address(at), Argument::I32(count as i32)]);
-            capture.kernel(gather, shape(size.rows, &gathers), &arguments)?;
-            around.run(capture, program)?;
-            if scatters.is_empty() {
-                return Ok(());
+            for (step, StepMoves { gathers, scatters }) in steps.iter().enumerate() {
+                let count = gathers.len() as u32;
+                let mut arguments = if step == 0 { capture.fetching() } else { capture.fetched() }.to_vec();
+                arguments.extend([Argument::I32(rows as i32), Argument::Address(at), Argument::I32(count as i32)]);
+                capture.kernel(gather, shape(rows, gathers), &arguments)?;
+                around.run(capture, program)?;
+                at = at.offset(gathers.len() * MoveWords::BYTES);
+                if !scatters.is_empty() {
+                    let arguments =
+                        [Argument::Address(capture.parameters()), Argument::I32(rows as i32), Argument::Address(at)];
+                    capture.kernel(scatter, shape(rows, scatters), &arguments)?;
+                    at = at.offset(scatters.len() * MoveWords::BYTES);
+                }
             }
-            let at = at.offset(gathers.len() * MoveWords::BYTES);
-            let arguments =
-                [Argument::Address(capture.parameters()), Argument::I32(size.rows as i32), Argument::Address(at)];
-            capture.kernel(scatter, shape(size.rows, &scatters), &arguments)
+            Ok(())
         })?;
         Ok(Rc::new(graph.keeping(moves)))
     }
@@ -225,7 +256,7 @@ impl Loader<'_> {
         &mut self,
         lane: &OnLane,
         around: &Around,
-        size: RunSize,
+        size: GraphSize,
     ) -> Result<Rc<Graph>, DeviceError> {
         let around = InGraph::new(lane, around, size, self.places_rows)?;
         let bytes = around.places.bytes();
@@ -274,6 +305,12 @@ impl Around {
     }
 }
 
+/// The moves around one run of a program.
+struct StepMoves {
+    gathers: Vec<MoveWords>,
+    scatters: Vec<MoveWords>,
+}
+
 /// A move as the kernels read it: `Move` in `kernels/rows.cu`.
 struct MoveWords {
     table: Address,
@@ -305,7 +342,7 @@ fn shape(rows: u32, moves: &[MoveWords]) -> Shape {
 /// The row moves of a graph of one size.
 struct InGraph<'a> {
     around: &'a Around,
-    size: RunSize,
+    size: GraphSize,
     places: Places,
     /// The first section: the rings begin at its addresses. A graph keeps these addresses; its tasks name rows from
     /// there, across all sections.
@@ -318,28 +355,26 @@ struct InGraph<'a> {
 impl<'a> InGraph<'a> {
     /// # Errors
     /// If tasks hold all sections of the program.
-    fn new(lane: &'a OnLane, around: &'a Around, size: RunSize, places_rows: bool) -> Result<Self, DeviceError> {
-        let places = Places { bucket: size.rows, lists: around.lists };
+    fn new(lane: &'a OnLane, around: &'a Around, size: GraphSize, places_rows: bool) -> Result<Self, DeviceError> {
+        let places = Places { bucket: size.rows(), lists: around.lists };
         let first = lane.free.first().ok_or(DeviceError::MalformedWork("all sections of the program are taken"))?;
         Ok(Self { around, size, places, first, section_rows: lane.max_rows, places_rows })
     }
 
-    /// Returns the gathers to the program's inputs.
-    fn gathers(&self, program: &dyn CardWorkspace) -> Vec<MoveWords> {
+    /// Returns the moves around one of the runs: gathers to the program's inputs, and scatters of its outputs and of
+    /// its faults.
+    fn moves(&self, program: &dyn CardWorkspace, step: u32) -> StepMoves {
+        let lengths = self.size.run.lengths;
         let gathers = self.around.gathers.iter().enumerate();
-        gathers.map(|(number, from)| self.words(from, program.input(self.size.lengths, number))).collect()
-    }
-
-    /// Returns the scatters of the program's outputs and of its faults.
-    fn scatters(&self, program: &dyn CardWorkspace) -> Vec<MoveWords> {
-        let lengths = self.size.lengths;
-        let outputs = self.around.scatters.iter().map(|(output, to)| self.words(to, program.output(lengths, *output)));
+        let gathers = gathers.map(|(number, from)| self.words(from, program.input(lengths, number), step));
+        let outputs = self.around.scatters.iter();
+        let outputs = outputs.map(|(output, to)| self.words(to, program.output(lengths, *output), step));
         let faults = program.faults(lengths).map(|faults| {
             let place = RowsPlace::Rows(self.first.faults.address(), self.ring_rows());
             let row_bytes = size_of::<u32>().into();
-            self.words(&Move { list: self.around.faults, counts: None, row_bytes, place, begins: None }, faults)
+            self.words(&Move { list: self.around.faults, counts: None, row_bytes, place, begins: None }, faults, step)
         });
-        outputs.chain(faults).collect()
+        StepMoves { gathers: gathers.collect(), scatters: outputs.chain(faults).collect() }
     }
 
     /// Issues the program alone.
@@ -348,7 +383,7 @@ impl<'a> InGraph<'a> {
         let own_lengths = self.around.lengths.iter().map(|&list| base.offset(self.places.list(list)));
         let own_lengths: Vec<Address> = own_lengths.collect();
         let parameters = RunParameters { live: base.offset(Places::LIVE), lengths: &own_lengths };
-        program.issue(capture, self.size, parameters)
+        program.issue(capture, self.size.run, parameters)
     }
 
     /// Rows of each ring, of all sections together.
@@ -356,17 +391,20 @@ impl<'a> InGraph<'a> {
         self.section_rows * SECTIONS as u32
     }
 
-    /// Returns a move between its place and consecutive rows at `batch`.
-    fn words(&self, of: &Move, batch: Address) -> MoveWords {
-        let (pitch, row_bytes) = (of.row_bytes.pitch(), of.row_bytes.at(self.size.lengths));
+    /// Returns a move of one of the runs between its place and consecutive rows at `batch`.
+    fn words(&self, of: &Move, batch: Address, step: u32) -> MoveWords {
+        let (pitch, row_bytes) = (of.row_bytes.pitch(), of.row_bytes.at(self.size.run.lengths));
         let (table, rows, pitch) = match of.place {
             RowsPlace::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows(), pitch),
             RowsPlace::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows(), pitch),
             RowsPlace::Rows(address, rows) => (address, rows, pitch),
             RowsPlace::Entries(address, rows, bytes) => (address, rows, bytes),
         };
-        let word = |list: usize| (self.places.list(list) / size_of::<i32>()) as i32;
-        let first_place = self.list_of_places(of).map_or(-1, |list| list as i32 * self.section_rows as i32);
+        let first_row = step * self.size.run.rows;
+        let word = |list: usize| (self.places.list(list) / size_of::<i32>()) as i32 + first_row as i32;
+        let first_place = |list: usize| list as i32 * self.section_rows as i32 + first_row as i32;
+        // A request begins with the first run.
+        let list_of_places = self.list_of_places(of).filter(|_| step == 0 || of.begins.is_none());
         let numbers = [
             word(of.list),
             of.counts.map_or(-1, word),
@@ -374,7 +412,7 @@ impl<'a> InGraph<'a> {
             row_bytes as i32,
             pitch as i32,
             row_bytes as i32,
-            first_place,
+            list_of_places.map_or(-1, first_place),
         ];
         MoveWords { table, batch, numbers, chunks: row_bytes.div_ceil(CHUNK_BYTES) }
     }

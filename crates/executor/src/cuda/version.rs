@@ -5,10 +5,13 @@ use std::{collections::HashMap, sync::Arc};
 
 use paternoster_batching::{ReqId, RowOutcome, SequenceNo, Task, TaskId};
 use paternoster_device::{Access, BufferId, Device, DeviceError, cuda::Cuda};
-use paternoster_engine::{RowFailure, RunSize};
+use paternoster_engine::RowFailure;
 use smallvec::SmallVec;
 
-use super::{graph::OnCard, parameters::Section};
+use super::{
+    graph::{GraphSize, OnCard},
+    parameters::Section,
+};
 use crate::{job::Job, job::Outputs};
 
 /// A version on a card. Owned by the card's thread.
@@ -17,7 +20,7 @@ pub(super) trait CardVersion {
     fn programs(&mut self) -> &mut [OnCard];
 
     /// Returns the size of the graph that runs a task; `None` if there is no such graph.
-    fn size(&self, job: &Job) -> Option<RunSize>;
+    fn size(&self, job: &Job) -> Option<GraphSize>;
 
     /// Returns whether tasks must be launched in the core's order, on all lanes together, because they may come after
     /// tasks that the core does not name.
@@ -36,7 +39,7 @@ pub(super) trait CardVersion {
     ///
     /// # Errors
     /// If a row's input is not on the card, because the task that writes it did not run.
-    fn fill(&mut self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String>;
+    fn fill(&mut self, job: &Job, size: GraphSize, section: &mut Section) -> Result<Filled, String>;
 
     /// Records that a task has been issued: later tasks may read the rows that it writes.
     fn issued(&mut self, task: &Task);

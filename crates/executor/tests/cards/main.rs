@@ -3,6 +3,7 @@
 
 mod attending;
 mod captured;
+mod chunks;
 mod folding;
 mod mixing;
 mod models;

@@ -196,10 +196,12 @@ fn give_chunks(rng: &mut Rng, model: &mut Knobs) {
             continue;
         }
         let (is_padded, most_row_steps) = (rng.permille(700), 10 * rng.within(0, 3) as u32);
+        let powers_up_to = rng.permille(300).then(|| 1 << rng.below(4));
         let cell = &mut cellular.cells[usize::from(number)];
-        cell.chunks = Some(ChunkKnobs { is_padded, most_row_steps });
+        cell.chunks = Some(ChunkKnobs { is_padded, most_row_steps, powers_up_to });
         // Cells of one kind run alike.
         let of_kind = if is_padded { 200 } else { 100 } + u128::from(most_row_steps);
+        let of_kind = of_kind + 1_000 * u128::from(powers_up_to.unwrap_or(0_u32));
         cell.kind = cell.kind.map(|kind| CellKind(kind.0 + of_kind));
     }
     cellular.max_chunk_ns = rng.permille(300).then(|| rng.within(1, 500));

@@ -189,7 +189,7 @@ pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
 
 /// How tasks run several steps of each row, where memory allows any number of them.
 pub(super) fn any_steps(is_padded: bool) -> ChunkKnobs {
-    ChunkKnobs { is_padded, most_row_steps: u32::MAX }
+    ChunkKnobs { is_padded, most_row_steps: u32::MAX, powers_up_to: None }
 }
 
 /// Returns the number of steps that a request's decoder runs.

@@ -184,7 +184,7 @@ impl Cells {
         let all_rows = left.len() as u32 + brought;
         // Rows of different numbers of steps could not share a run.
         let longest = if chunks.is_padded { left.iter().max() } else { left.iter().min() };
-        let most = longest.copied().unwrap_or(1).min(chunks.most_row_steps / all_rows);
+        let most = chunks.at_most(longest.copied().unwrap_or(1).min(chunks.most_row_steps / all_rows));
         // The first run of a type tells how long a step takes.
         let Some(terms) = context.version.costs.step_terms(cell).filter(|_| most > 1) else { return 1 };
         let choice = Choice {
@@ -201,7 +201,7 @@ impl Cells {
             let each_ns = choice.run_ns(2) - choice.run_ns(1);
             steps = (((most_ns - terms.fixed_ns) / each_ns.max(1.0)) as u32).clamp(1, steps);
         }
-        steps
+        chunks.at_most(steps)
     }
 
     /// Returns how long a task of several steps may take at most: `max_chunk_ms`, and under `lazy` the slack of those

@@ -4,7 +4,7 @@
 use paternoster_engine::CardProgram;
 use paternoster_model::{
     TensorSpec,
-    unfold::{Source, Tensor},
+    unfold::{Nodes, Source, Tensor},
 };
 
 use super::{
@@ -17,8 +17,17 @@ use super::{
 };
 use crate::{
     cells::CellPrograms,
-    cuda::row_bytes::{RowBytes, fixed_row_bytes, row_bytes, row_bytes_of},
+    cuda::{
+        parameters::rows_of,
+        row_bytes::{RowBytes, fixed_row_bytes, row_bytes, row_bytes_of},
+    },
 };
+
+/// Maximum steps that a graph runs one after another.
+const GRAPH_MAX_STEPS: u32 = 16;
+
+/// Maximum bytes of host memory for the rows of a task of several steps.
+const SECTION_MAX_BYTES: usize = 4 << 20;
 
 impl Layout {
     /// Returns where a cell reads and writes. Also sets the row sizes and constants of the tables that it uses.
@@ -126,6 +135,34 @@ impl Layout {
             lists,
             by_rows,
         })
+    }
+
+    /// Returns how many steps of a cell a graph may run one after another, in tasks of up to `max_rows` rows whose
+    /// parameters have at most `parameter_bytes` bytes: a power of two, 1 if its segments are not all chains.
+    pub(super) fn most_steps(
+        &self,
+        programs: &CellPrograms,
+        cell: usize,
+        max_rows: u32,
+        parameter_bytes: usize,
+    ) -> u32 {
+        let layout = &self.cells[cell];
+        // A segment that streams answers each step when it is done.
+        let is_chain = |segment: usize| {
+            let own = &programs.unfolding.segments[segment];
+            matches!(own.nodes, Nodes::Chain { .. }) && !own.streams
+        };
+        if layout.by_rows || layout.axes > 0 || !types_of(programs, cell).all(|(segment, ..)| is_chain(segment)) {
+            return 1;
+        }
+        let brought = layout.inputs.iter().filter(|input| input.ring.is_some()).map(|input| &input.row_bytes);
+        let fetched = layout.fetched.iter().map(|fetched| &fetched.row_bytes);
+        let row_bytes: usize = brought.chain(fetched).map(RowBytes::pitch).sum();
+        let most_rows = SECTION_MAX_BYTES.checked_div(row_bytes).unwrap_or(usize::MAX);
+        let most_rows = most_rows.min(rows_of(parameter_bytes, layout.lists) as usize);
+        let fits = |steps: &u32| (*steps as usize).saturating_mul(max_rows as usize) <= most_rows;
+        let powers = (0..=GRAPH_MAX_STEPS.ilog2()).map(|power| 1 << power);
+        powers.take_while(fits).last().unwrap_or(1)
     }
 
     /// Checks that the length of what an input reads is known before its task runs.

@@ -2,7 +2,7 @@
 
 use paternoster_batching::RowSpan;
 use paternoster_device::cuda::Address;
-use paternoster_engine::{RowFailure, RunSize};
+use paternoster_engine::RowFailure;
 use paternoster_model::{
     TensorSpec,
     unfold::{Nodes, Source, Tensor},
@@ -21,6 +21,7 @@ use super::{
 use crate::{
     cells::{Node, Row, fits, length},
     cuda::{
+        graph::GraphSize,
         parameters::{Parameters, Ring, Section},
         version::Filled,
     },
@@ -31,11 +32,10 @@ pub(super) struct Filling<'a> {
     of: &'a Cells,
     cell: usize,
     layout: &'a CellLayout,
-    /// Index of the lengths that its rows are padded to.
-    lengths: usize,
+    size: GraphSize,
     section: &'a mut Section,
     parameters: Parameters,
-    /// Rows added so far.
+    /// Rows of the first step added so far.
     rows: usize,
     members: u32,
     filled: Filled,
@@ -46,6 +46,8 @@ pub(super) struct Filling<'a> {
 struct Placed<'n> {
     node: Node<'n>,
     span: &'n RowSpan,
+    /// Number of the step among those that the task runs.
+    step: usize,
     /// Index of its first row in the task.
     at: usize,
     /// Number of its rows.
@@ -61,15 +63,15 @@ struct Placed<'n> {
 }
 
 impl<'a> Filling<'a> {
-    /// Starts a task of `rows` live rows of a cell, in a graph of size `size`.
-    pub(super) fn new(of: &'a Cells, cell: usize, size: RunSize, rows: usize, section: &'a mut Section) -> Self {
+    /// Starts a task of a cell in a graph of size `size`, with `rows` live rows in its first step.
+    pub(super) fn new(of: &'a Cells, cell: usize, size: GraphSize, rows: usize, section: &'a mut Section) -> Self {
         Self {
             of,
             cell,
             layout: &of.layout.cells[cell],
-            lengths: size.lengths,
+            size,
             section,
-            parameters: Parameters::new(of.cells[cell].around.lists, size.rows, rows),
+            parameters: Parameters::new(of.cells[cell].around.lists, size.rows(), rows),
             rows: 0,
             members: 0,
             filled: Filled::default(),
@@ -77,11 +79,40 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Appends a node. A node that lacks an input fails its own row alone.
+    /// Appends the nodes of one request, which run one after another. A node that lacks an input fails its own request
+    /// alone.
     ///
     /// # Errors
-    /// If what it reads is not on the card, because the task that writes it did not run.
-    pub(super) fn add(&mut self, span: &RowSpan, node: Node<'_>, sequence: OfSequence) -> Result<(), String> {
+    /// If what they read is not on the card, because the task that writes it did not run.
+    pub(super) fn add(&mut self, span: &RowSpan, nodes: &[Node<'_>], sequence: OfSequence) -> Result<(), String> {
+        let mut fault = sequence.fault();
+        for (step, &node) in nodes.iter().enumerate() {
+            fault = fault.or(self.node(span, step, node, sequence)?);
+        }
+        let rows_of_step = self.size.run.rows as usize;
+        for step in nodes.len()..self.size.steps as usize {
+            let row = step * rows_of_step + self.rows;
+            (0..self.layout.lists).for_each(|list| self.parameters.name(list, row, -1));
+        }
+        if let Some(reason) = fault {
+            let name = &self.of.programs.unfolding.cells[self.cell].name;
+            let reason = format!("cell '{name}': {reason}");
+            self.filled.failures.push(RowFailure { row: self.members, reason });
+        }
+        let first = nodes.first();
+        self.rows += first.map_or(0, |node| self.of.layout.node_rows(&self.of.programs, self.cell, node));
+        self.members += 1;
+        Ok(())
+    }
+
+    /// Adds one node; returns why it fails, if it does.
+    fn node(
+        &mut self,
+        span: &RowSpan,
+        step: usize,
+        node: Node<'_>,
+        sequence: OfSequence,
+    ) -> Result<Option<String>, String> {
         let (of, layout, slot) = (self.of, self.layout, span.slot);
         if of.has_state() && !of.slots.has(slot) {
             return Err(format!("slot {slot} does not exist"));
@@ -89,17 +120,18 @@ impl<'a> Filling<'a> {
         let is_step = matches!(node.segment().nodes, Nodes::Chain { .. } | Nodes::Decode { .. });
         // Steps must run in order even where they do not read one another, because the host keeps their outputs in that
         // order.
-        if is_step && node.place.node > 0 && !of.slots.holds(slot, span.req, span.start - 1) {
+        if is_step && step == 0 && node.place.node > 0 && !of.slots.holds(slot, span.req, span.start - 1) {
             return Err(format!("node {} of {:?} has not run", span.start - 1, span.req));
         }
         let rows = of.layout.node_rows(&of.programs, self.cell, &node);
         let mut placed = Placed {
             node,
             span,
-            at: self.rows,
+            step,
+            at: step * self.size.run.rows as usize + self.rows,
             rows,
             sequence: sequence.slot(),
-            fault: sequence.fault(),
+            fault: None,
             read_tables: SmallVec::new(),
             read_pools: SmallVec::new(),
         };
@@ -113,14 +145,7 @@ impl<'a> Filling<'a> {
             self.parameters.name(HOST_ROWS, row, first_host_row + row as i32);
         }
         self.outputs(&placed, first_host_row);
-        if let Some(reason) = placed.fault {
-            let name = &of.programs.unfolding.cells[self.cell].name;
-            let reason = format!("cell '{name}': {reason}");
-            self.filled.failures.push(RowFailure { row: self.members, reason });
-        }
-        self.rows += rows;
-        self.members += 1;
-        Ok(())
+        Ok(placed.fault)
     }
 
     /// Returns the task, ready for its launch.
@@ -268,7 +293,7 @@ impl<'a> Filling<'a> {
     /// Writes the value of a node's input to its rows of the input's ring.
     fn bring(&mut self, placed: &mut Placed<'_>, number: usize, input: &Input, source: &Source) {
         let spec = self.spec(number);
-        let (pitch, row_bytes) = (input.row_bytes.pitch(), input.row_bytes.at(self.lengths));
+        let (pitch, row_bytes) = (input.row_bytes.pitch(), input.row_bytes.at(self.size.run.lengths));
         let found = self.found(placed, spec, source);
         let ring = &mut self.section.brought[input.ring.unwrap_or_default()];
         let to = &mut ring.bytes_mut()[placed.at * pitch..][..placed.rows * pitch];
@@ -328,7 +353,9 @@ impl<'a> Filling<'a> {
             }
             self.filled.is_taken |= is_taken;
         }
-        for &(_, table) in &layout.kept {
+        // Later steps touch what the first one does.
+        let is_first = placed.step == 0;
+        for &(_, table) in layout.kept.iter().filter(|_| is_first) {
             self.touched.write(of.tables[table].buffer, slot, placed.read_tables.contains(&table));
         }
         for left in &layout.left {
@@ -356,6 +383,9 @@ impl<'a> Filling<'a> {
             if entry.is_some() && !written.contains(&appended.pool) {
                 written.push(appended.pool);
             }
+        }
+        if !is_first {
+            return;
         }
         for &pool in &written {
             self.touched.write(of.pools[pool].buffer, slot, placed.read_pools.contains(&pool));

@@ -12,13 +12,13 @@ use super::{
     Cells,
     filling::Filling,
     layout::ReadFrom,
-    outputs::{CellReader, is_last},
+    outputs::{CellReader, is_last, nodes_of},
     sequences::OfSequence,
 };
 use crate::{
     cells::Node,
     cuda::{
-        graph::OnCard,
+        graph::{GraphSize, OnCard},
         parameters::Section,
         version::{CardVersion, Filled, Reader, Untaken, free},
     },
@@ -30,7 +30,7 @@ impl CardVersion for Cells {
         &mut self.cells
     }
 
-    fn size(&self, job: &Job) -> Option<RunSize> {
+    fn size(&self, job: &Job) -> Option<GraphSize> {
         let cell = usize::from(job.task.cell.0);
         let layout = self.layout.cells.get(cell)?;
         // A member without such a node fails later, in `fill`.
@@ -48,7 +48,9 @@ impl CardVersion for Cells {
         } else {
             job.task.bucket.rows
         };
-        Some(RunSize { rows, lengths: layout.lengths_for(&longest)? })
+        let most = job.members.iter().map(|member| member.span.count).max().unwrap_or(1);
+        let steps = self.steps[cell].iter().copied().find(|&steps| most <= steps)?;
+        Some(GraphSize { run: RunSize { rows, lengths: layout.lengths_for(&longest)? }, steps })
     }
 
     /// A request of a sequence may begin while tasks of an earlier one that was cancelled still run.
@@ -73,19 +75,23 @@ impl CardVersion for Cells {
                 .any(|member| reads_it(&member))
     }
 
-    fn fill(&mut self, job: &Job, size: RunSize, section: &mut Section) -> Result<Filled, String> {
+    fn fill(&mut self, job: &Job, size: GraphSize, section: &mut Section) -> Result<Filled, String> {
         let cell = usize::from(job.task.cell.0);
-        let nodes = (0..job.members.len()).map(|member| self.node(job, member));
-        let nodes: SmallVec<[Node<'_>; 32]> = nodes.collect::<Result<_, _>>()?;
-        let rows = nodes.iter().map(|node| self.layout.node_rows(&self.programs, cell, node)).sum();
+        let nodes = job
+            .members
+            .iter()
+            .map(|member| nodes_of(member, &self.programs, cell).collect::<Result<SmallVec<[Node<'_>; 1]>, String>>());
+        let nodes: SmallVec<[SmallVec<[Node<'_>; 1]>; 32]> = nodes.collect::<Result<_, _>>()?;
+        let rows = nodes.iter().flat_map(|nodes| nodes.first());
+        let rows = rows.map(|node| self.layout.node_rows(&self.programs, cell, node)).sum();
         let mut after = SmallVec::new();
         self.sequences.begin_task();
         let members = nodes.iter().zip(&job.members);
-        let of_sequences = members.map(|(node, member)| self.of_sequence(node, member.span.req, &mut after));
+        let of_sequences = members.map(|(nodes, member)| self.of_sequence(nodes, member.span.req, &mut after));
         let of_sequences: SmallVec<[OfSequence; 32]> = of_sequences.collect();
         let mut task = Filling::new(self, cell, size, rows, section);
-        for ((member, node), of_sequence) in job.members.iter().zip(nodes).zip(of_sequences) {
-            task.add(&member.span, node, of_sequence)?;
+        for ((member, nodes), of_sequence) in job.members.iter().zip(nodes).zip(of_sequences) {
+            task.add(&member.span, &nodes, of_sequence)?;
         }
         Ok(Filled { after, ..task.finish() })
     }
@@ -93,7 +99,7 @@ impl CardVersion for Cells {
     fn issued(&mut self, task: &Task) {
         self.sequences.issued(task.id);
         for span in &task.rows {
-            self.slots.write(span.slot, span.req, span.start);
+            self.slots.write(span.slot, span.req, span.start + span.count - 1);
         }
     }
 
@@ -111,27 +117,26 @@ impl CardVersion for Cells {
 }
 
 impl Cells {
-    /// Returns what a node has of its sequence on the card. Adds the tasks that it must come after to `after`.
-    fn of_sequence(&mut self, node: &Node<'_>, req: ReqId, after: &mut SmallVec<[TaskId; 2]>) -> OfSequence {
-        let Some(sequence) = node.journey.sequence_number().filter(|_| self.layout.has_sequences()) else {
-            return OfSequence::Nothing;
-        };
+    /// Returns what a request's nodes have of its sequence on the card. Adds the tasks that they must come after to
+    /// `after`.
+    fn of_sequence(&mut self, nodes: &[Node<'_>], req: ReqId, after: &mut SmallVec<[TaskId; 2]>) -> OfSequence {
+        let sequence = nodes.first().and_then(|node| node.journey.sequence_number());
+        let Some(sequence) = sequence.filter(|_| self.layout.has_sequences()) else { return OfSequence::Nothing };
         let Some(slot) = self.sequences.open(sequence) else { return OfSequence::NoSlot };
         // The tasks in between read and write only the slot of the request.
-        if node.place.node == 0 || is_last(node) {
+        if nodes.iter().any(|node| node.place.node == 0 || is_last(node)) {
             after.extend(self.sequences.touch(slot, req).iter().copied());
         }
         OfSequence::Slot(slot)
     }
 
-    /// Returns the node that a member of a task runs.
+    /// Returns the first node that a member of a task runs.
     ///
     /// # Errors
     /// If its request has no such node.
     fn node<'a>(&self, job: &'a Job, member: usize) -> Result<Node<'a>, String> {
-        let member = &job.members[member];
-        let journey = member.journey.as_ref().ok_or("a request has not unfolded")?;
-        Node::of(journey, (member.span.start, member.span.count), &self.programs, usize::from(job.task.cell.0))
+        let mut nodes = nodes_of(&job.members[member], &self.programs, usize::from(job.task.cell.0));
+        nodes.next().ok_or("a member of a task runs no node")?
     }
 
     /// Returns whether a node reads an earlier segment's output through the host.

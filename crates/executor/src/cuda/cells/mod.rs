@@ -19,7 +19,7 @@ mod taking;
 
 use std::sync::Arc;
 
-use paternoster_batching::CellularKnobs;
+use paternoster_batching::{CellularKnobs, ChunkKnobs};
 use paternoster_device::{
     BufferId, Device, DeviceError,
     cuda::{Address, Cuda},
@@ -54,7 +54,12 @@ pub(super) struct Cells {
     cells: Vec<OnCard>,
     /// The sizes of each cell's graphs, in rows, ascending.
     sizes: Vec<Box<[u32]>>,
+    /// The numbers of steps of each cell's graphs, ascending.
+    steps: Vec<Box<[u32]>>,
 }
+
+/// By cell: sizes of its graphs, ascending.
+type Sizes = [Box<[u32]>];
 
 /// A table in the card's memory.
 struct SlotTable {
@@ -105,6 +110,9 @@ impl Cells {
         let layout = Arc::new(Layout::new(programs)?);
         let most_bytes = loader.parameter_bytes;
         let mut sizes = Vec::with_capacity(layout.cells.len());
+        let mut steps = Vec::with_capacity(layout.cells.len());
+        // The baselines run single steps.
+        let may_chunk = !knobs.paper && knobs.merge_requests.is_none();
         for (number, (cell, own)) in knobs.cells.iter_mut().zip(&layout.cells).enumerate() {
             if own.by_rows {
                 // The core counts nodes, but a graph is captured for rows: each node may have up to `most_steps` of
@@ -122,6 +130,14 @@ impl Cells {
                 }
                 sizes.push(cell.buckets.clone());
             }
+            let most_rows = cell.buckets.iter().copied().max().unwrap_or(1);
+            let most_steps = if may_chunk { layout.most_steps(programs, number, most_rows, most_bytes) } else { 1 };
+            cell.chunks = (most_steps > 1).then_some(ChunkKnobs {
+                is_padded: true,
+                most_row_steps: u32::MAX,
+                powers_up_to: Some(most_steps),
+            });
+            steps.push(buckets(most_steps));
             // Each version has tables of its own, so its slots must not be shared with others by kind.
             cell.kind = None;
         }
@@ -139,11 +155,11 @@ impl Cells {
             };
             format!("the state of its requests, {slots} slots of {bytes} bytes{of_sequences}: {error}")
         });
-        match outcome.and_then(|()| load(&mut loader, programs, &layout, &reserved, &sizes)) {
+        match outcome.and_then(|()| load(&mut loader, programs, &layout, &reserved, (&sizes[..], &steps[..]))) {
             Ok(cells) => {
                 let (programs, slots) = (Arc::clone(programs), Slots::new(knobs.slots));
                 let Reserved { tables, pools } = reserved;
-                Ok(Self { programs, layout, slots, sequences, tables, pools, cells, sizes })
+                Ok(Self { programs, layout, slots, sequences, tables, pools, cells, sizes, steps })
             }
             Err(reason) => {
                 // Freeing fails only on a lost card; the first error says more.
@@ -224,13 +240,13 @@ fn load(
     programs: &CellPrograms,
     layout: &Layout,
     reserved: &Reserved,
-    sizes: &[Box<[u32]>],
+    (sizes, steps): (&Sizes, &Sizes),
 ) -> Result<Vec<OnCard>, String> {
     let specs = programs.unfolding.cells.iter().enumerate();
     let cells = specs.zip(&programs.cells).map(|((number, spec), cell)| {
         let program = cell.program.on_card().ok_or("has no plan for cards".to_owned());
         let around = layout.around(number, reserved);
-        let loaded = program.and_then(|program| loader.load(program, around, &sizes[number]));
+        let loaded = program.and_then(|program| loader.load(program, around, &sizes[number], &steps[number]));
         loaded.map_err(|fault| format!("cell '{}': {fault}", spec.name))
     });
     cells.collect()

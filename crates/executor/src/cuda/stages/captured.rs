@@ -66,7 +66,7 @@ impl CapturedStages {
         let kernels = Kernels::new(card).map_err(|error| error.to_string())?;
         let mut loader = loader(card, &kernels);
         let stages = Stages::with(&mut loader, &model.spec, programs, &knobs, |loader, _, program, around| {
-            loader.reserve(program, around, knobs.max_batch_rows)
+            loader.reserve(program, around, knobs.max_batch_rows, 1)
         });
         Ok(Self { model, stages: stages?, kernels, pair: knobs.buffer_pairs.saturating_sub(1), batches: 0 })
     }
@@ -99,10 +99,10 @@ impl CapturedStages {
         let on_card = &mut self.stages.stages[stage];
         let (around, lane) = (&on_card.around, &mut on_card.lanes[0]);
         let mut loader = loader(card, &self.kernels);
-        let task = loader.capture(lane, around, size).map_err(|error| error.to_string())?;
-        let program = loader.capture_alone(lane, around, size).map_err(|error| error.to_string())?;
+        let task = loader.capture(lane, around, size.into()).map_err(|error| error.to_string())?;
+        let program = loader.capture_alone(lane, around, size.into()).map_err(|error| error.to_string())?;
         let mut section = lane.free.pop().ok_or("all sections of a stage are taken")?;
-        let filled = self.stages.fill(&job, size, &mut section);
+        let filled = self.stages.fill(&job, size.into(), &mut section);
         // All batches bring the same rows, so they can share the section.
         self.stages.stages[stage].lanes[0].free.push(section);
         let Filled { parameters, .. } = filled?;

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cuda::{
-        graph::OnCard,
+        graph::{GraphSize, OnCard},
         parameters::{Parameters, Ring, Section},
         version::{CardVersion, Filled, Reader, free},
     },
@@ -31,12 +31,13 @@ impl CardVersion for Stages {
         &mut self.stages
     }
 
-    fn size(&self, job: &Job) -> Option<RunSize> {
+    fn size(&self, job: &Job) -> Option<GraphSize> {
         let bucket = &job.task.bucket;
-        self.layout.lengths_for(&bucket.class).map(|lengths| RunSize { rows: bucket.rows, lengths })
+        self.layout.lengths_for(&bucket.class).map(|lengths| RunSize { rows: bucket.rows, lengths }.into())
     }
 
-    fn fill(&mut self, job: &Job, RunSize { lengths, .. }: RunSize, section: &mut Section) -> Result<Filled, String> {
+    fn fill(&mut self, job: &Job, size: GraphSize, section: &mut Section) -> Result<Filled, String> {
+        let lengths = size.run.lengths;
         let task = &job.task;
         let number = usize::from(task.cell.0);
         let layout = self.layout.stages.get(number).ok_or_else(|| format!("there is no stage {number}"))?;

@@ -91,7 +91,7 @@ impl Stages {
         }
         Self::with(&mut loader, spec, programs, knobs, |loader, number, program, around| {
             let buckets = knobs.stages.get(number).map_or(&[][..], |stage| &stage.buckets);
-            loader.load(program, around, buckets)
+            loader.load(program, around, buckets, &[1])
         })
     }
 

@@ -436,7 +436,10 @@ impl Run {
         let (longest, shortest) = (longest(task), task.rows.iter().map(|row| row.count).min().unwrap_or(1));
         self.rare.chunks += u64::from(longest > 1);
         self.rare.ragged_chunks += u64::from(longest > shortest);
-        if let Some(ChunkKnobs { is_padded, most_row_steps }) = chunks.filter(|_| longest > 1) {
+        if let Some(ChunkKnobs { is_padded, most_row_steps, powers_up_to }) = chunks.filter(|_| longest > 1) {
+            if powers_up_to.is_some_and(|most| longest > most) {
+                return Err(format!("{task:?} runs more than {powers_up_to:?} steps"));
+            }
             if longest * task.rows.len() as u32 > most_row_steps {
                 return Err(format!("{task:?} runs more than {most_row_steps} steps of rows"));
             }
