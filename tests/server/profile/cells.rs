@@ -19,15 +19,20 @@ use paternoster_testing::runtime::runtime;
 
 use crate::profile::{
     command::printed,
-    rig::{Place, text},
+    rig::{Place, Served, text},
 };
 
-/// Writes an example model under the name 'model', with these replacements in its configuration.
-fn add_example(place: &Place, name: &str, changes: &[(&str, &str)]) {
-    let words = ["models", "--quarter", "--only", name, "--out"].map(OsString::from);
+/// Writes a model of a set of them.
+fn write_model(place: &Place, set: &str, name: &str) {
+    let words = ["models", "--quarter", "--set", set, "--only", name, "--out"].map(OsString::from);
     let command = ModelsArgs::augment_args(clap::Command::new("models"));
     let matches = command.get_matches_from(words.into_iter().chain([place.repository().into()]));
     models::run(&ModelsArgs::from_arg_matches(&matches).expect("they are right")).expect("it is written");
+}
+
+/// Writes an example model under the name 'model', with these replacements in its configuration.
+fn add_example(place: &Place, name: &str, changes: &[(&str, &str)]) {
+    write_model(place, "examples", name);
     let directory = place.repository().join("model");
     fs::rename(place.repository().join(name), &directory).expect("the folder is ours");
     let file = directory.join("model.yaml");
@@ -39,6 +44,9 @@ fn add_example(place: &Place, name: &str, changes: &[(&str, &str)]) {
 }
 
 const ENCODER: &str = "encoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]";
+
+/// Leaves the batches of the leaves of a tree to the profile.
+const OPEN_LEAF: (&str, &str) = ("leaf.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64]", "leaf.onnx");
 
 /// A translation model that leaves the batches of the encoder to the profile.
 fn add_translation(place: &Place) {
@@ -143,14 +151,59 @@ fn cells_that_hold_and_grow_tensors_are_measured_at_lengths() {
     }
 }
 
+#[test]
+fn the_program_of_a_model_with_sequences_is_measured_in_its_batches() {
+    let place = Place::new();
+    write_model(&place, "tests", "total");
+    let Some(json) = printed(&place, "total", true) else { return };
+    let profile = profile_of(&serde_json::from_str(&json.expect("it is measured")).expect("it is JSON"));
+    let [program] = &profile.cells[..] else { panic!("one program: {profile:?}") };
+    assert_eq!(program.times.rows().last().copied(), program.max_rows, "clients' batches are no larger");
+    let shown = printed(&place, "total", false).expect("there is a runtime").expect("it is measured");
+    assert!(!shown.contains("in model.yaml:"), "it lists no cells: {shown}");
+}
+
+/// Sends four leaves, two nodes over them, and the root.
+async fn send_tree(served: &Served) {
+    let ints = |shape: &[i64], data: Bytes| Some(InputTensor { shape: Dims::from_slice(shape), data });
+    let tokens = Bytes::copy_from_slice(bytemuck::cast_slice(&[5_i64, 6, 7, 8, 0, 0, 0]));
+    let children = [[-1, -1], [-1, -1], [-1, -1], [-1, -1], [0, 1], [2, 3], [4, 5_i32]];
+    let children = Bytes::copy_from_slice(bytemuck::cast_slice(&children));
+    let inputs = vec![ints(&[1, 7], tokens), ints(&[1, 7, 2], children)];
+    served.handle().submit(InferRequest::new(1, inputs)).await.expect("it answers");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cells_without_sizes_are_measured_while_they_serve_if_the_policy_is_auto() {
+    let Some(runtime) = runtime() else { return };
+    let place = Place::new();
+    let auto = "# A binary tree LSTM.";
+    add_example(&place, "tree-lstm", &[OPEN_LEAF, (auto, "batching: { policy: auto }\n# A binary tree LSTM.")]);
+    let served = place.serve_and_measure(runtime, Duration::from_secs(2)).await;
+    let (_pool, loader) = place.loader(runtime);
+    let request = read_model(&place.repository(), "model", &*loader).expect("it is there");
+    let (store, key) = (Store::new(place.profiles()), loader.profile_key(&request).expect("it has files"));
+    let measured = async {
+        loop {
+            send_tree(&served).await;
+            if let Some(profile) = store.read(&key) {
+                break profile;
+            }
+        }
+    };
+    let measured = tokio::time::timeout(Duration::from_secs(120), measured).await;
+    let profile = measured.expect("it is measured in the end");
+    assert_eq!(profile.cells.iter().map(|cell| cell.max_rows).collect::<Vec<_>>(), [None, Some(64)]);
+    send_tree(&served).await;
+}
+
 #[tokio::test]
 async fn cells_run_in_the_batches_of_their_profile() {
     let Some(runtime) = runtime() else { return };
-    let open = [("leaf.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64]", "leaf.onnx")];
     let mut tasks = Vec::new();
     for sizes in [None, Some(vec![1])] {
         let place = Place::new();
-        add_example(&place, "tree-lstm", &open);
+        add_example(&place, "tree-lstm", &[OPEN_LEAF]);
         let (_pool, loader) = place.loader(runtime);
         if let Some(sizes) = sizes {
             let request = read_model(&place.repository(), "model", &*loader).expect("it is there");
@@ -168,13 +221,7 @@ async fn cells_run_in_the_batches_of_their_profile() {
             Store::new(place.profiles()).write(&key, &profile).expect("the directory is ours");
         }
         let served = place.serve(runtime).await;
-        // Four leaves, two nodes over them, and the root.
-        let ints = |shape: &[i64], data: Bytes| Some(InputTensor { shape: Dims::from_slice(shape), data });
-        let tokens = Bytes::copy_from_slice(bytemuck::cast_slice(&[5_i64, 6, 7, 8, 0, 0, 0]));
-        let children = [[-1, -1], [-1, -1], [-1, -1], [-1, -1], [0, 1], [2, 3], [4, 5_i32]];
-        let children = Bytes::copy_from_slice(bytemuck::cast_slice(&children));
-        let inputs = vec![ints(&[1, 7], tokens), ints(&[1, 7, 2], children)];
-        served.handle().submit(InferRequest::new(1, inputs)).await.expect("it answers");
+        send_tree(&served).await;
         tasks.push(served.handle().stats().reading().stages[0].tasks);
     }
     assert_eq!(tasks, [1, 4], "tasks of the leaves, whose batches the configuration leaves open");

@@ -56,7 +56,7 @@ fn ranges_of_a_network_are_measured_and_shown() {
     let args = SliceArgs { model, profile: Some(file), ..SliceArgs::default() };
     slice::run_with(&args, &mut out).expect("it has ranges");
     let shown = String::from_utf8(out).expect("it is text");
-    assert!(shown.contains("| Range | Ends with") && shown.contains("µs a row of 4 |"), "{shown}");
+    assert!(shown.contains("| Range | Ends with") && shown.contains("µs a row of 1 |"), "{shown}");
     assert!(ranges.at.iter().all(|tensor| shown.contains(&format!(" {tensor} "))), "{shown}");
 }
 
