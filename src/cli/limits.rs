@@ -49,8 +49,8 @@ pub struct LimitArgs {
     pub sent_model_bytes: u64,
 
     /// Limit on the calls for inference that one client has in progress; further ones wait before they are read.
-    /// Clients are told apart by address=<n>, certificate=<n> (the subject) or header:<name>=<n> (its value). Without
-    /// this there is no limit
+    /// Clients are told apart by address=N, certificate=N (the subject) or header:NAME=N (its value). Without this
+    /// there is no limit
     #[arg(long = "client-limit", value_name = "KEY=N")]
     pub client: Option<ClientLimit>,
 

@@ -190,10 +190,20 @@ impl Client {
         if let Some(place) = self.try_place() {
             return Some(place);
         }
-        self.clients.waits.fetch_add(1, Ordering::Relaxed);
+        self.count_wait();
+        self.place_for_stream().await
+    }
+
+    /// As [`Self::place`], for a stream, whose next request may not come soon: the wait is not counted.
+    pub(super) async fn place_for_stream(&self) -> Option<ClientPlace> {
         // Places are never closed.
         let permit = Arc::clone(&self.places).acquire_owned().await.ok()?;
         Some(ClientPlace { _permit: permit, _client: self.clone() })
+    }
+
+    /// Counts a request that had to wait.
+    pub(super) fn count_wait(&self) {
+        self.clients.waits.fetch_add(1, Ordering::Relaxed);
     }
 }
 

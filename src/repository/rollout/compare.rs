@@ -36,6 +36,10 @@ pub(super) fn difference(
     (second, second_spec): (&Response, &ModelSpec),
     tolerance: f64,
 ) -> Option<Difference> {
+    let added = second_spec.outputs.iter().find(|output| first_spec.output_index(&output.name).is_none());
+    if let Some(added) = added {
+        return Some(Difference { output: added.name.clone(), what: What::Missing });
+    }
     first_spec.outputs.iter().zip(&first.outputs).find_map(|(spec, first)| {
         let other = second_spec.output_index(&spec.name);
         let what = match other.and_then(|number| Some((&second_spec.outputs[number], second.outputs.get(number)?))) {
@@ -155,7 +159,11 @@ mod tests {
         assert_eq!(compared(whole(1), whole(1), DataType::Int64), None);
         let (one, other) = (spec(&[("y", DataType::Fp32)]), spec(&[("z", DataType::Fp32)]));
         let response = Response { outputs: vec![floats(&[1.0])] };
-        let found = difference((&response, &one), (&response, &other), 0.1);
-        assert_eq!(found, Some(Difference { output: "y".to_owned(), what: What::Missing }));
+        let missing = |output: &str| Some(Difference { output: output.to_owned(), what: What::Missing });
+        assert_eq!(difference((&response, &one), (&response, &other), 0.1), missing("z"));
+        let both = spec(&[("y", DataType::Fp32), ("z", DataType::Fp32)]);
+        let two = Response { outputs: vec![floats(&[1.0]), floats(&[1.0])] };
+        assert_eq!(difference((&response, &one), (&two, &both), 0.1), missing("z"), "only the second has it");
+        assert_eq!(difference((&two, &both), (&response, &one), 0.1), missing("z"), "only the first has it");
     }
 }

@@ -95,9 +95,17 @@ impl Rollout {
         if given.tolerance.is_some() && given.shadow.is_none() {
             return refuse("tolerance", "it is for comparing answers: expected 'shadow' too".to_owned());
         }
+        if given.traffic.is_none() && given.shadow.is_none() {
+            return Err(origin.error("rollout", "expected 'traffic' or 'shadow', without which it has no effect"));
+        }
         if given.shadow.is_some() && (settings.has_sequences() || settings.is_decoupled()) {
             let message = "answers of sequences and of decoupled models are not compared: remove it";
             return refuse("shadow", message.to_owned());
+        }
+        if given.shadow.is_some() && versions.len() == 1 {
+            let message =
+                format!("expected another version that clients are answered by, but only {versions:?} is served");
+            return refuse("shadow", message);
         }
         let shadow = given.shadow.as_ref().map(|version| loaded("shadow", version.0)).transpose()?;
         let tolerance = given.tolerance.map_or(DEFAULT_TOLERANCE, |tolerance| tolerance.0);
@@ -174,6 +182,14 @@ impl Rollout {
         match &self.shadow {
             Some(shadow) => shadow.submit(version, request, backlog),
             None => version.submit_alone(request, backlog),
+        }
+    }
+}
+
+impl Drop for Rollout {
+    fn drop(&mut self) {
+        if let Some(shadow) = &self.shadow {
+            shadow.end();
         }
     }
 }

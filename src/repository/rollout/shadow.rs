@@ -6,14 +6,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::compare::{Difference, What, difference};
 use crate::{
     executor::{Backlog, InferError, InferRequest, Response},
     model::{ModelSpec, ShapeText},
-    observe::{ModelStats, ShadowResult},
-    pipeline::PendingResponse,
+    observe::{RequestEnd, ShadowResult},
+    pipeline::{PendingResponse, Servable},
     repository::ModelVersion,
 };
 
@@ -31,13 +32,21 @@ pub(super) struct Shadow {
     /// Set when all versions are loaded. Does not keep the version loaded.
     target: OnceLock<Weak<ModelVersion>>,
     places: Arc<Semaphore>,
+    /// Cancelled when the versions of the load have left.
+    ended: CancellationToken,
     logged: Mutex<Option<Instant>>,
 }
 
 impl Shadow {
     pub(super) fn new(version: i64, tolerance: f64) -> Self {
         let places = Arc::new(Semaphore::new(MOST_AT_A_TIME));
-        Self { version, tolerance, target: OnceLock::new(), places, logged: Mutex::default() }
+        let (target, ended) = (OnceLock::new(), CancellationToken::new());
+        Self { version, tolerance, target, places, ended, logged: Mutex::default() }
+    }
+
+    /// Ends what runs for comparison.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
     }
 
     pub(super) fn version(&self) -> i64 {
@@ -78,8 +87,8 @@ impl Shadow {
         let _ = self.target.set(Arc::downgrade(target));
     }
 
-    /// Submits a request to a version. It is submitted for comparison too, unless too many are or its tensors are
-    /// in a card's memory, which the client may change.
+    /// Submits a request to a version. It is submitted for comparison too, unless too many are, a batch of requests
+    /// waits there already, or its tensors are in a card's memory, which the client may change.
     pub(super) fn submit(
         self: &Arc<Self>,
         version: &ModelVersion,
@@ -89,7 +98,10 @@ impl Shadow {
         let target = self.target.get().and_then(Weak::upgrade).filter(|_| version.spec().version != self.version);
         let Some(target) = target else { return version.submit_alone(request, backlog) };
         let stats = target.servable().stats();
-        let place = Arc::clone(&self.places).try_acquire_owned().ok().filter(|_| request.on_card.is_none());
+        // Clients that the version answers wait for one batch of copies at most.
+        let has_room = stats.pending() < u64::from(target.spec().max_batch_size.max(1));
+        let may_copy = has_room && request.on_card.is_none();
+        let place = Arc::clone(&self.places).try_acquire_owned().ok().filter(|_| may_copy);
         let Some(place) = place else {
             stats.shadowed(ShadowResult::Skipped);
             return version.submit_alone(request, backlog);
@@ -99,7 +111,17 @@ impl Shadow {
         let copy = InferRequest { priority: target.lowest_priority(), ..copy };
         let response = version.submit_alone(request, backlog);
         let (answered, answer) = oneshot::channel();
-        tokio::spawn(Arc::clone(self).compare(Arc::clone(version.servable().spec()), target, copy, answer, place));
+        // Neither the copy nor its answer keeps the load: it ends with the last version.
+        let (spec, servable) = (Arc::clone(version.servable().spec()), target.servable().clone());
+        let (second, comparing) = (target.submit_alone(copy, None), Arc::clone(self));
+        tokio::spawn(async move {
+            let ended = comparing.ended.clone();
+            let compared = ended.run_until_cancelled(comparing.compare(&spec, &servable, second, answer)).await;
+            if compared.is_none() {
+                servable.stats().shadowed(ShadowResult::Skipped);
+            }
+            drop(place);
+        });
         PendingResponse::Boxed(Box::pin(async move {
             let response = response.await;
             // Whether anyone compares it is not the client's concern.
@@ -108,32 +130,31 @@ impl Shadow {
         }))
     }
 
-    /// Runs a request, and compares its answer with the one that the client gets. Ends when the client leaves.
+    /// Compares an answer with the one that the client gets. Ends when the client leaves.
     async fn compare(
-        self: Arc<Self>,
-        spec: Arc<ModelSpec>,
-        target: Arc<ModelVersion>,
-        request: InferRequest,
+        &self,
+        spec: &ModelSpec,
+        servable: &Servable,
+        second: PendingResponse,
         answer: oneshot::Receiver<Result<Response, InferError>>,
-        _place: OwnedSemaphorePermit,
     ) {
-        let second = target.submit_alone(request, None);
-        let stats: &ModelStats = target.servable().stats();
+        let stats = servable.stats();
         let Ok(answer) = answer.await else { return stats.shadowed(ShadowResult::Skipped) };
         // A request that fails says nothing about the version that answers for comparison.
         let Ok(first) = answer else { return stats.shadowed(ShadowResult::Skipped) };
         let second = match second.await {
             Ok(second) => second,
+            Err(error) if !is_of_version(&error) => return stats.shadowed(ShadowResult::Skipped),
             Err(error) => {
                 stats.shadowed(ShadowResult::Failed);
-                return self.log(&spec, &format!("it failed: {error}"));
+                return self.log(spec, &format!("it failed: {error}"));
             }
         };
-        match difference((&first, &spec), (&second, target.spec()), self.tolerance) {
+        match difference((&first, spec), (&second, servable.spec()), self.tolerance) {
             None => stats.shadowed(ShadowResult::Equal),
             Some(difference) => {
                 stats.shadowed(ShadowResult::Different);
-                self.log(&spec, &describe(&difference));
+                self.log(spec, &describe(&difference));
             }
         }
     }
@@ -146,14 +167,19 @@ impl Shadow {
         }
         *logged = Some(Instant::now());
         let (model, version, shadow) = (&spec.name, spec.version, self.version);
-        tracing::warn!(model, version, shadow, difference, "the version for comparison answered differently");
+        tracing::warn!(model, version, shadow, difference, "a request for comparison had another result");
     }
+}
+
+/// Whether a version gives this error because of what it computes, not because of the load on the server.
+fn is_of_version(error: &InferError) -> bool {
+    matches!(error.end(), RequestEnd::Failed | RequestEnd::Invalid)
 }
 
 fn describe(difference: &Difference) -> String {
     let Difference { output, what } = difference;
     match what {
-        What::Missing => format!("it has no output '{output}' of that datatype"),
+        What::Missing => format!("only one of the versions has the output '{output}', or with another datatype"),
         What::Shape => format!("the output '{output}' has another shape"),
         What::Elements => format!("the output '{output}' has other elements"),
         What::Numbers { count, largest } => {

@@ -73,6 +73,9 @@ async fn wrong_rollouts_are_refused() {
         ("{ shadow: 9 }", "(1, 2, 3), but found 9"),
         ("{ traffic: { 1: 0, 2: 0 } }", "expected a share above 0"),
         ("{ traffic: { one: 5 } }", "expected a version, a number above 0, but found 'one'"),
+        ("{ traffic: { 01: 5 } }", "expected a version, a number above 0, but found '01'"),
+        ("{}", "expected 'traffic' or 'shadow'"),
+        ("{ traffic: { 1: 5 }, header: x-user-bin }", "is binary in gRPC"),
         ("{ traffic: { 0: 5 } }", "expected a version, a number above 0, but found '0'"),
         ("{ traffic: { 1: -5 } }", "but found -5"),
         ("{ traffic: {} }", "expected at least one entry"),
@@ -90,7 +93,7 @@ async fn wrong_rollouts_are_refused() {
 
 #[tokio::test]
 async fn a_text_configuration_has_the_same_section() {
-    let directory = directory("{}");
+    let directory = directory("{ shadow: 1 }");
     std::fs::remove_file(directory.path().join("m/model.yaml")).unwrap();
     let config = r#"
         version_policy { all { } }

@@ -425,7 +425,7 @@ pub(super) const CACHE_LIMIT: Family =
 
 pub(super) const CLIENTS: Family = gauge("paternoster_clients", "Clients with calls for inference in progress");
 pub(super) const CLIENT_WAITS: Family =
-    counter("paternoster_client_waits_total", "Calls for inference that waited because of the limit of their client");
+    counter("paternoster_client_waits_total", "Requests that waited because of the limit of their client");
 
 pub(super) const FAILED_SCANS: Family = counter(
     "paternoster_repository_failed_scans_total",

@@ -62,7 +62,8 @@ pub enum ShadowResult {
     Different,
     /// Only the client's request succeeded.
     Failed,
-    /// It was not compared: too many were, its tensors are in a card's memory, or the client got no answer.
+    /// It was not compared: too many were or waited, its tensors are in a card's memory, the client got no answer, or
+    /// the copy was rejected or ended by the server.
     Skipped,
 }
 

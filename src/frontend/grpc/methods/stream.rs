@@ -30,7 +30,7 @@ use crate::{
             dispatch::Call,
             framing::{Deadline, MessageReader, Writer, closing_status, expired},
         },
-        intake::{Admitted, Held, Message},
+        intake::{Admitted, Held},
         span,
         trace::{Received, begin},
         unsent::counted,
@@ -90,8 +90,12 @@ pub(in crate::frontend::grpc) struct InferStream {
     decoding: Option<(Apart, Read)>,
     /// Its client, if clients have limits.
     client: Option<Client>,
-    /// A request that waits for a place of the client. No request is read after it either.
-    waiting: Option<(Waiting, Message, Read)>,
+    /// Waits for a place of the client.
+    waiting: Option<Waiting>,
+    /// Whether the next request has waited for its place.
+    has_waited: bool,
+    /// The place of the next request. Given back while none begins to arrive.
+    place: Option<ClientPlace>,
     /// What may decide which versions answer.
     caller: Caller,
     /// The client's span that all requests belong to.
@@ -167,6 +171,8 @@ impl InferStream {
             parent,
             client,
             waiting: None,
+            has_waited: false,
+            place: None,
             closing: Box::pin(closing.cancelled_owned()),
             expiry: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into()))),
         }
@@ -175,15 +181,6 @@ impl InferStream {
     /// Reads and starts requests within the limits.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         loop {
-            if let Some((mut waiting, message, read)) = self.waiting.take() {
-                match waiting.as_mut().poll(context) {
-                    Poll::Ready(client) => self.take_in(message, Read { client, ..read })?,
-                    Poll::Pending => {
-                        self.waiting = Some((waiting, message, read));
-                        return Ok(());
-                    }
-                }
-            }
             if let Some((mut decoding, read)) = self.decoding.take() {
                 match decoding.as_mut().poll(context) {
                     Poll::Ready(outcome) => self.start(outcome?, read),
@@ -196,31 +193,51 @@ impl InferStream {
             if self.phase != Phase::Open || !self.has_room() || self.poll_room(context).is_pending() {
                 return Ok(());
             }
+            if self.poll_place(context).is_pending() {
+                return Ok(());
+            }
             match self.reader.poll_next(context) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(None) => self.phase = Phase::HalfClosed,
+                Poll::Pending => {
+                    if !self.reader.has_begun() {
+                        (self.place, self.has_waited) = (None, false);
+                    }
+                    return Ok(());
+                }
+                Poll::Ready(None) => {
+                    self.place = None;
+                    self.phase = Phase::HalfClosed;
+                }
                 Poll::Ready(Some(message)) => {
                     let message = message?;
+                    if let Some(client) = self.client.as_ref().filter(|_| std::mem::take(&mut self.has_waited)) {
+                        client.count_wait();
+                    }
                     let bytes = message.bytes.len();
                     let received = Received::now(self.services.tracer.head_of(self.parent));
-                    let read = Read { bytes, received, span: span::open(Transport::Grpc), client: None };
-                    match self.client.clone() {
-                        None => self.take_in(message, read)?,
-                        Some(client) => {
-                            self.waiting = Some((Box::pin(async move { client.place().await }), message, read));
-                        }
+                    let read = Read { bytes, received, span: span::open(Transport::Grpc), client: self.place.take() };
+                    match take_in(&self.services, self.reader.workers(), message, &self.caller, admit, &read.span) {
+                        Intake::Done(outcome) => self.start(outcome?, read),
+                        Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
                     }
                 }
             }
         }
     }
 
-    fn take_in(&mut self, message: Message, read: Read) -> Result<(), Status> {
-        match take_in(&self.services, self.reader.workers(), message, &self.caller, admit, &read.span) {
-            Intake::Done(outcome) => self.start(outcome?, read),
-            Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
+    /// Waits for a place of the client for the next request, which is not read before.
+    fn poll_place(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(client) = &self.client else { return Poll::Ready(()) };
+        if self.place.is_none() {
+            let wait = || {
+                let client = client.clone();
+                Box::pin(async move { client.place_for_stream().await }) as Waiting
+            };
+            let place = self.waiting.get_or_insert_with(wait).as_mut().poll(context);
+            self.has_waited |= place.is_pending();
+            self.place = ready!(place);
+            self.waiting = None;
         }
-        Ok(())
+        Poll::Ready(())
     }
 
     fn has_room(&self) -> bool {
@@ -356,7 +373,7 @@ impl InferStream {
                 continue;
             }
             let idle = self.turns.is_empty() && self.decoupled.is_empty();
-            if !idle || self.decoding.is_some() || self.waiting.is_some() {
+            if !idle || self.decoding.is_some() {
                 return Poll::Pending;
             }
             return match self.phase {
@@ -381,6 +398,7 @@ impl Stream for InferStream {
             self.turns.clear();
             self.decoding = None;
             self.waiting = None;
+            self.place = None;
             self.decoupled.clear();
         }
         Poll::Ready(frame.transpose())

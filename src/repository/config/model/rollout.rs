@@ -36,8 +36,7 @@ impl TryFrom<String> for VersionNumber {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = text.parse().ok().filter(|number| is_plain && *number > 0);
+        let number = text.parse::<i64>().ok().filter(|number| *number > 0 && number.to_string() == text);
         number.map(Self).ok_or_else(|| format!("expected a version, a number above 0, but found '{text}'"))
     }
 }
@@ -60,6 +59,10 @@ impl TryFrom<String> for HeaderText {
 
     fn try_from(text: String) -> Result<Self, String> {
         match text.parse::<HeaderName>() {
+            // What gRPC sends of them is Base64, of which a value has several forms.
+            Ok(name) if name.as_str().ends_with("-bin") => {
+                Err(format!("expected a header with a text: that of '{text}' is binary in gRPC"))
+            }
             Ok(_) => Ok(Self(text)),
             Err(_) => Err(format!("expected the name of a header, such as x-user-id, but found '{text}'")),
         }

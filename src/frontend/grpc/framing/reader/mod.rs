@@ -94,6 +94,12 @@ where
         &self.workers
     }
 
+    /// Returns whether a part of the next message has been received.
+    pub(in crate::frontend::grpc) fn has_begun(&self) -> bool {
+        let is_between = matches!(self.state, State::Ended | State::Prefix { filled: 0, .. });
+        !is_between || !self.chunk.is_empty()
+    }
+
     /// Returns the single message of a unary call, once the client has half-closed.
     ///
     /// # Errors
