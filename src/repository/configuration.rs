@@ -6,7 +6,7 @@ use super::{
     Overrides,
     bounded_file::read_up_to,
     config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml},
-    text::TOKENIZER,
+    directory::TOKENIZER,
 };
 
 /// Triton's form.

@@ -10,8 +10,13 @@ use std::{
 use super::{
     scan::{Identity, identity, is_directory},
     stores::Object,
-    text,
 };
+
+/// The tokenizer's file of a model that takes texts, unless the configuration names another one.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
+/// Where exports put the program of a model that has no version directories.
+pub(super) const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 
 /// Most files and directories of a model directory that are checked for changes.
 const MAX_FILES: usize = 10_000;
@@ -57,7 +62,7 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
             return Ok(true);
         }
     }
-    if text::laid_out(directory).is_some() {
+    if laid_out(directory).is_some() {
         return Ok(true);
     }
     for version in versions(directory)? {
@@ -68,6 +73,19 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
         }
     }
     Ok(false)
+}
+
+/// Returns the program of a directory that Hugging Face or sentence-transformers laid out, which has a tokenizer and no
+/// version directories. Without the feature `text` none is looked for.
+pub(super) fn laid_out(directory: &Path) -> Option<PathBuf> {
+    if !cfg!(feature = "text") {
+        return None;
+    }
+    let program = PROGRAMS.into_iter().map(PathBuf::from).find(|program| directory.join(program).is_file())?;
+    let has_tokenizer = directory.join(TOKENIZER).is_file();
+    // A directory that cannot be read has no versions that would be served instead.
+    let has_versions = versions(directory).is_ok_and(|versions| !versions.is_empty());
+    (has_tokenizer && !has_versions).then_some(program)
 }
 
 /// The identity of the files of a model. Two fingerprints are equal if no file was added, removed, replaced or written

@@ -16,9 +16,10 @@ use super::{
     LoadAttempt, LoadRequest, Loader, Overrides,
     config::{model::Text, settings::ONNX_FILENAME},
     configuration::{self, YAML},
-    directory, prepare, scan,
+    directory::{self, PROGRAMS, TOKENIZER},
+    prepare, scan,
     stores::is_remote,
-    text::{self, PROGRAMS, TOKENIZER, TextModel},
+    text::TextModel,
 };
 use crate::{
     model::{ModelSpec, TensorSpec},
@@ -155,7 +156,7 @@ fn program_of(source: &Path) -> Result<PathBuf, String> {
         return Err(is_model(&format!("'{}'", found.file_name().unwrap_or_default().display())));
     }
     if directory::versions(source).map_err(failed("read", source))?.is_empty() {
-        return text::laid_out(source).ok_or_else(|| {
+        return directory::laid_out(source).ok_or_else(|| {
             if PROGRAMS.iter().any(|program| source.join(program).is_file()) {
                 return format!("'{shown}' has no '{TOKENIZER}'");
             }

@@ -9,7 +9,7 @@ use crate::{
     profile::{CutTable, Halt, OperatorCuts, Profile, Size},
 };
 
-/// Number of ranges, if the graph can be cut between so many: DVABatch's most stages.
+/// Number of ranges, or fewer where the graph has fewer places to cut: the largest number of stages in DVABatch.
 const RANGES: usize = 8;
 
 impl PoolLoader {

@@ -120,8 +120,7 @@ impl Repository {
         if served.is_on_demand {
             served.usage.hit(self.control.now());
         }
-        let rollout = served.rollout().filter(|_| version.is_empty());
-        let chosen = rollout.and_then(|rollout| rollout.choose(name, &served.ready, caller));
+        let chosen = if version.is_empty() { served.choose(name, caller) } else { None };
         Ok(Arc::clone(chosen.unwrap_or(found)))
     }
 
@@ -142,9 +141,7 @@ impl Repository {
                 // The load has counted as a miss, so this is no hit.
                 let serving = self.control.serving.load();
                 let loaded = serving.models.get(name).filter(|_| version.is_empty());
-                let shared = loaded.and_then(|served| Some((served, served.rollout()?)));
-                let chosen = shared.and_then(|(served, rollout)| rollout.choose(name, &served.ready, caller));
-                Ok(chosen.map_or(latest, Arc::clone))
+                Ok(loaded.and_then(|served| served.choose(name, caller)).map_or(latest, Arc::clone))
             }
             routed => routed,
         }

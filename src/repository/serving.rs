@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use super::{ModelVersion, ResolveError, rollout::Rollout};
+use super::{
+    ModelVersion, ResolveError,
+    rollout::{Caller, Rollout},
+};
 
 /// Every model that was ever loaded, by name.
 #[derive(Debug, Default)]
@@ -64,6 +67,11 @@ impl Served {
     /// Returns how requests are divided among the versions, as the latest load says.
     pub(super) fn rollout(&self) -> Option<&Arc<Rollout>> {
         self.ready.last()?.rollout()
+    }
+
+    /// Returns the version for a client's request that names none; `None` if the latest one answers.
+    pub(super) fn choose(&self, model: &str, caller: &Caller) -> Option<&Arc<ModelVersion>> {
+        self.rollout()?.choose(model, &self.ready, caller)
     }
 }
 

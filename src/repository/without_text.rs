@@ -1,9 +1,6 @@
 //! Models that take texts, in a server that was built without the feature `text`: they are refused.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use super::config::{
     model::{PipelineStep, Text},
@@ -14,16 +11,8 @@ use crate::{
     pipeline::{BuiltIn, Pipeline, PipelineOptions},
 };
 
-/// The tokenizer's file of models that take texts.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
-
 /// Default largest batch of the program, in texts.
 pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;
-
-/// Returns the program of a directory that Hugging Face laid out: here, none is looked for.
-pub(super) fn laid_out(_directory: &Path) -> Option<PathBuf> {
-    None
-}
 
 /// Returns whether the program has an input that tells padding from tokens.
 pub(super) fn has_mask(_inputs: &[pb::ModelInput]) -> bool {

@@ -37,7 +37,7 @@ def http(server, key):
 
 
 def wait_for(server, in_progress, waits):
-    """Waits until so many requests are in the model's queue and so many calls have had to wait for their client."""
+    """Waits until so many requests are in the model's queue and so many have waited for a place of their client."""
 
     def is_reached():
         return pending(server, "scale") == in_progress and metric(server, "paternoster_client_waits_total") == waits

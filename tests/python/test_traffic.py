@@ -4,6 +4,7 @@ import json
 import urllib.request
 from collections import Counter
 
+import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as over_http
@@ -96,6 +97,19 @@ def test_a_shadow_answers_for_comparison_alone(start, tmp_path, factors, expecte
         assert factor_of(client.infer("scale", [tensor("INPUT0", ROWS)], model_version="3")) == 3
         eventually("a named version is compared too", lambda: shadowed(server, "scale", 2)["different"] >= 1)
     assert sum(shadowed(server, "scale", 2).values()) == 21, "its own answers are not compared with themselves"
+
+
+def test_large_answers_are_compared_too(start, tmp_path):
+    width = 100_000
+    for version, factor in ((1, 2), (2, 2), (3, 5)):
+        write_model(tmp_path, "wide", scale(factor, width), version=version)
+    (tmp_path / "wide" / "model.yaml").write_text("version_policy: all\nrollout: { traffic: { 1: 1 }, shadow: 2 }\n")
+    server = start(tmp_path)
+    wide = np.arange(width, dtype=np.float32).reshape(1, width)
+    with triton.InferenceServerClient(server.grpc) as client:
+        for version, result in (("", "equal"), ("3", "different")):
+            client.infer("wide", [tensor("INPUT0", wide)], model_version=version)
+            eventually("it is compared", lambda: shadowed(server, "wide", 2)[result] == 1)
 
 
 def test_shadows_that_cannot_take_the_requests_are_refused(start, tmp_path):

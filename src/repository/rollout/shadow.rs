@@ -6,7 +6,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    task::spawn_blocking,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::compare::{Difference, What, difference};
@@ -20,6 +23,9 @@ use crate::{
 
 /// Most requests of a model that run for comparison at a time. Each keeps its inputs and the client's answer.
 const MOST_AT_A_TIME: usize = 64;
+
+/// Answers of up to this many bytes are compared by the calling thread, which takes well below a millisecond.
+const MOST_COMPARED_HERE_BYTES: usize = 256 << 10;
 
 /// How often a difference is logged at most.
 const LOG_EVERY: Duration = Duration::from_mins(1);
@@ -133,7 +139,7 @@ impl Shadow {
     /// Compares an answer with the one that the client gets. Ends when the client leaves.
     async fn compare(
         &self,
-        spec: &ModelSpec,
+        spec: &Arc<ModelSpec>,
         servable: &Servable,
         second: PendingResponse,
         answer: oneshot::Receiver<Result<Response, InferError>>,
@@ -150,9 +156,15 @@ impl Shadow {
                 return self.log(spec, &format!("it failed: {error}"));
             }
         };
-        match difference((&first, spec), (&second, servable.spec()), self.tolerance) {
-            None => stats.shadowed(ShadowResult::Equal),
-            Some(difference) => {
+        let (specs, tolerance) = ((Arc::clone(spec), Arc::clone(servable.spec())), self.tolerance);
+        let bytes: usize = first.outputs.iter().map(|output| output.data.len()).sum();
+        let compare = move || difference((&first, &specs.0), (&second, &specs.1), tolerance);
+        let compared = if bytes <= MOST_COMPARED_HERE_BYTES { Ok(compare()) } else { spawn_blocking(compare).await };
+        match compared {
+            // The server is ending.
+            Err(_) => stats.shadowed(ShadowResult::Skipped),
+            Ok(None) => stats.shadowed(ShadowResult::Equal),
+            Ok(Some(difference)) => {
                 stats.shadowed(ShadowResult::Different);
                 self.log(spec, &describe(&difference));
             }

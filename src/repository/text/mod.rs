@@ -3,12 +3,7 @@
 
 mod section;
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{cell::RefCell, collections::BTreeMap, path::Path, sync::Arc};
 
 use self::section::{name_of, override_layout, pooling_of, truncate_of};
 use super::{
@@ -19,6 +14,7 @@ use super::{
         pb,
         values::{NonEmptyText, PartName, stays_inside},
     },
+    directory::TOKENIZER,
 };
 use crate::{
     batching::knob::Whole,
@@ -30,12 +26,6 @@ use crate::{
         Tokenize, TokenizeOptions, TokenizerOptions, Truncate, hugging_face, output,
     },
 };
-
-/// The tokenizer's file, unless the configuration names another one.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
-
-/// Where exports put the program of a model that has no version directories.
-pub(super) const PROGRAMS: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 
 /// What exports call the states of tokens.
 const TOKEN_STATES: [&str; 2] = ["last_hidden_state", "token_embeddings"];
@@ -51,16 +41,6 @@ const MAX_TEXTS: u32 = 2048;
 
 /// Default largest batch of the program, in texts.
 pub(super) const DEFAULT_MAX_BATCH_SIZE: i32 = 32;
-
-/// Returns the program of a directory that Hugging Face or sentence-transformers laid out, which has a tokenizer and no
-/// version directories.
-pub(super) fn laid_out(directory: &Path) -> Option<PathBuf> {
-    let program = PROGRAMS.into_iter().map(PathBuf::from).find(|program| directory.join(program).is_file())?;
-    let has_tokenizer = directory.join(TOKENIZER).is_file();
-    // A directory that cannot be read has no versions that would be served instead.
-    let has_versions = super::directory::versions(directory).is_ok_and(|versions| !versions.is_empty());
-    (has_tokenizer && !has_versions).then_some(program)
-}
 
 /// What the files of a model that takes texts say.
 #[derive(Debug)]

@@ -103,7 +103,7 @@ async fn one_model_can_be_asked_for_without_recording_batches() {
     let (_, all) = asked_for(&overview, Query { model: None, timeline: Some(false) }).await;
     assert_eq!(all["models"].as_array().map(Vec::len), Some(5));
     assert!(all.get("timeline").is_none() && shown.get("timeline").is_none());
-    assert!(timeline.recording().is_none(), "nobody asked for batches");
+    assert!(timeline.recording().is_none(), "no request asked for batches");
 }
 
 #[tokio::test(start_paused = true)]

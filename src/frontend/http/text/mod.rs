@@ -1,9 +1,9 @@
 //! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
 //! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
-//! `run` submits texts to a model, and `tokenize` asks its tokenizer alone; the other modules have one interface each:
-//! its requests, its answers and its errors. Which models an interface can use shows in the names of their tensors.
-//! Tokenizers and batching must not live here.
+//! `run` submits texts to a model, `tokenizer` finds its tokenizer, and `tokenize` asks that alone; the other modules
+//! have one interface each: its requests, its answers and its errors. Which models an interface can use shows in the
+//! names of their tensors. Tokenizers and batching must not live here.
 
 #[cfg(feature = "text")]
 mod embed_all;
@@ -13,6 +13,7 @@ mod run;
 mod tei;
 #[cfg(feature = "text")]
 mod tokenize;
+mod tokenizer;
 
 use axum::routing::{MethodRouter, get, post};
 

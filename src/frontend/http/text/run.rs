@@ -1,7 +1,5 @@
 //! Submits texts to a model and takes its outputs.
 
-#[cfg(feature = "text")]
-use std::any::Any;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -18,8 +16,6 @@ use super::super::{
     body::{self, Limit},
     infer::{LONGEST_JSON_HERE_BYTES, pending_place},
 };
-#[cfg(feature = "text")]
-use crate::text::{Tokenize, TokenizerOptions, Truncate};
 use crate::{
     budget::Reservation,
     executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
@@ -38,28 +34,6 @@ const BUILT_FOR_EACH_BYTE: usize = 16;
 
 /// Answers of at least this many numbers are written by a worker.
 const LARGE_ANSWER_ELEMENTS: usize = 4 << 10;
-
-/// How a model cuts texts of too many tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cuts {
-    /// Whether they lose their start; otherwise their end.
-    pub(super) left: bool,
-    /// Most tokens that stay.
-    pub(super) max_tokens: usize,
-}
-
-/// Returns how a model cuts texts; `None` if it has no tokenizer in this server.
-#[cfg(feature = "text")]
-pub(super) fn cuts(version: &ModelVersion) -> Option<Cuts> {
-    let options = tokenizer_options(version)?;
-    Some(Cuts { left: options.truncate == Truncate::Left, max_tokens: options.max_tokens })
-}
-
-/// Without the feature `text` there are no tokenizers.
-#[cfg(not(feature = "text"))]
-pub(super) fn cuts(_: &ModelVersion) -> Option<Cuts> {
-    None
-}
 
 /// What a model must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,27 +248,6 @@ pub(super) async fn requests<T>(
     let version = Arc::clone(version);
     let build = move || by_rows(version.spec(), &items, &treatment, most_rows.max(1));
     if built <= MOST_BUILT_HERE_BYTES { build() } else { api.workers.run(built, build).await.map_err(Problem::from)? }
-}
-
-/// Returns how the tokenizer of a version cuts texts; `None` without one.
-#[cfg(feature = "text")]
-fn tokenizer_options(version: &ModelVersion) -> Option<TokenizerOptions> {
-    with_tokenizer(version, |step| Ok(*step.tokenizer().options())).ok()
-}
-
-/// Calls `use_it` with the step that tokenizes the texts of a version.
-#[cfg(feature = "text")]
-pub(super) fn with_tokenizer<T>(
-    version: &ModelVersion,
-    use_it: impl FnOnce(&Tokenize) -> Result<T, Fault>,
-) -> Result<T, Fault> {
-    let mut steps = version.servable().pipeline().into_iter().flat_map(|pipeline| pipeline.built_in());
-    let step = steps.find_map(|step| {
-        let step: &dyn Any = &**step;
-        step.downcast_ref::<Tokenize>()
-    });
-    let name = &version.spec().name;
-    use_it(step.ok_or_else(|| Fault::Request(format!("the model '{name}' has no tokenizer in this server")))?)
 }
 
 /// Checks the number of texts of a request.

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
-    run::{self, Cuts, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
+    run::{self, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
+    tokenizer::{Cuts, cuts},
 };
 use crate::{frontend::span, model::text, repository::ModelVersion};
 
@@ -121,7 +122,7 @@ impl TryFrom<String> for Direction {
 
 /// Refuses an end that a model does not cut: its configuration chooses the end for all requests.
 pub(super) fn check_direction(version: &ModelVersion, asked: Option<Direction>) -> Result<(), Fault> {
-    let (Some(asked), Some(Cuts { left, .. })) = (asked, run::cuts(version)) else { return Ok(()) };
+    let (Some(asked), Some(Cuts { left, .. })) = (asked, cuts(version)) else { return Ok(()) };
     let own = if left { Direction::Left } else { Direction::Right };
     if asked == own {
         return Ok(());

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{Problem, api::Api},
-    run::{Fault, Received, Wanted, check_count, receive, resolve, send, with_tokenizer},
+    run::{Fault, Received, Wanted, check_count, receive, resolve, send},
     tei::or_error,
+    tokenizer::with_tokenizer,
 };
 use crate::{
     frontend::span,

@@ -1,9 +1,9 @@
 //! Turns a model directory, or what a load request carries, into load requests: reads the configuration once, picks the
 //! versions, and completes, checks and converts the configuration for each.
 
+mod files;
+
 use std::{
-    collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,21 +11,20 @@ use std::{
 
 use bytes::Bytes;
 
+use self::files::{OPERATORS, operator_names};
 use super::{
     CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Options, Overrides,
-    bounded_file::read_up_to,
     config::{
-        ConfigError, Origin, Settings, check, complete, convert, latencies,
+        ConfigError, Origin, Settings, check, complete, convert,
         lengths::PreparedLengths,
-        model::{Latencies, PipelineStep, PolicyName},
+        model::{PipelineStep, PolicyName},
         pb,
         pb::model_version_policy::PolicyChoice,
         pipeline, placement,
         policies::Automatic,
         sequences,
-        settings::{ONNX_FILENAME, REPEAT},
-        unfold::{self, CellRequest, UnfoldRequest},
-        yaml,
+        settings::REPEAT,
+        unfold, yaml,
     },
     configuration::{self, PBTXT, YAML},
     directory::{self, Fingerprint},
@@ -35,18 +34,11 @@ use super::{
     warmup,
 };
 use crate::{
-    batching::CostTable,
-    engine::{OnnxEngine, Precision},
+    engine::OnnxEngine,
     model::ModelSpec,
     onnx::ExternalFiles,
     pipeline::{Pipeline, PipelineFault, PipelineOptions},
 };
-
-/// The key that names libraries of custom operators.
-const OPERATORS: &str = "model_operations.op_library_filename";
-
-/// Most labels of one output.
-const MAX_LABELS: usize = 1_000_000;
 
 /// How configurations are read and completed.
 #[derive(Clone, Debug)]
@@ -147,7 +139,7 @@ impl Plan {
         };
         // As Hugging Face lays models out: without version directories, the program where exports put it.
         let laid_out = match &directory {
-            Some(directory) if overrides.versions().is_none() => text::laid_out(directory),
+            Some(directory) if overrides.versions().is_none() => directory::laid_out(directory),
             _ => None,
         };
         let (mut settings, origin) = match read {
@@ -423,128 +415,6 @@ impl Plan {
         let is_on_disk = program.bytes.is_none();
         !unfolds && !own.cells.is_off && is_automatic && is_as_exported && is_onnx && is_on_disk && !spec.decoupled
     }
-
-    /// Returns the programs of a version's cells.
-    fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
-        let program = |cell: &CellRequest| {
-            let by = placement::engine_of_cell(&self.settings, &cell.name, &self.origin)
-                .map_err(|fault| fault.to_string())?;
-            self.existing_program(version, &cell.program, by)
-        };
-        unfold.cells.iter().map(program).collect()
-    }
-
-    /// Returns a program from the load request, or else from disk, with the place of its weights.
-    fn existing_program(
-        &self,
-        version: i64,
-        filename: &str,
-        (engine, precision): (OnnxEngine, Precision),
-    ) -> Result<CellProgram, String> {
-        let file = self.program(version, filename);
-        let operators = self.operators(engine)?;
-        if let Some((bytes, external)) = self.overrides.program(version, filename)? {
-            return Ok(CellProgram { file, bytes: Some(bytes), external, operators, engine, precision });
-        }
-        if !file.is_file() {
-            return Err(format!("no program {}", file.display()));
-        }
-        let within = self.version_directory(version);
-        let directory = file.parent().unwrap_or(&within).to_owned();
-        let external = ExternalFiles::Beside { directory, within };
-        Ok(CellProgram { file, bytes: None, external, operators, engine, precision })
-    }
-
-    /// Returns the libraries of custom operators, which must be in the model's directory.
-    fn operators(&self, engine: OnnxEngine) -> Result<Arc<[PathBuf]>, String> {
-        let names = operator_names(&self.settings.config);
-        let (false, Some(directory)) = (names.is_empty(), &self.directory) else { return Ok(Arc::default()) };
-        let refuse = |fault: String| self.origin.error(OPERATORS, fault).to_string();
-        if engine != OnnxEngine::OnnxRuntime {
-            return Err(refuse(format!("the engine {engine} has no custom operators")));
-        }
-        let fail = |path: &Path, fault: io::Error| refuse(format!("cannot read {}: {fault}", path.display()));
-        let inside = directory.canonicalize().map_err(|fault| fail(directory, fault))?;
-        let library = |name: &String| {
-            let path = directory.join(name);
-            let library = path.canonicalize().map_err(|fault| fail(&path, fault))?;
-            if !library.starts_with(&inside) || !library.is_file() {
-                return Err(refuse(format!("expected a file in the model's directory, but found '{name}'")));
-            }
-            Ok(library)
-        };
-        names.iter().map(library).collect()
-    }
-
-    fn version_directory(&self, version: i64) -> PathBuf {
-        if let (Some(_), Some(directory)) = (&self.laid_out, &self.directory) {
-            return directory.clone();
-        }
-        self.directory.clone().unwrap_or_else(|| PathBuf::from(&self.name)).join(version.to_string())
-    }
-
-    fn program(&self, version: i64, filename: &str) -> PathBuf {
-        if let (Some(program), Some(directory)) = (&self.laid_out, &self.directory) {
-            return directory.join(program);
-        }
-        let program = self.version_directory(version).join(filename);
-        // A model with external weights may be a directory that holds the program as `model.onnx`.
-        let inner = program.join(ONNX_FILENAME);
-        if inner.is_file() { inner } else { program }
-    }
-
-    /// Reads the latency table of a checked configuration, for a model of `stages` stages.
-    fn latencies(&self, given: &Latencies, stages: u16) -> Result<CostTable, String> {
-        let refuse = |fault: String| self.origin.error("batching.latencies", fault).to_string();
-        match given {
-            Latencies::Here(lines) => latencies::table(lines, stages).map_err(refuse),
-            Latencies::File(name) => {
-                let Some(directory) = &self.directory else {
-                    return Err(refuse("a model without a directory has no latency table".to_owned()));
-                };
-                let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(refuse)?;
-                latencies::parse(&configuration::text_of(bytes), stages)
-                    .map_err(|fault| refuse(format!("{name}: {fault}")))
-            }
-        }
-    }
-
-    /// Reads the initial states of sequences that are given as files, by input.
-    fn initial_states(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Bytes>, String> {
-        let states = sequences::files(config).map(|(input, name)| {
-            let refuse = |fault: String| self.origin.error("sequence_batching.state", fault).to_string();
-            let Some(directory) = &self.directory else {
-                return Err(refuse("a model without a directory has no file of an initial state".to_owned()));
-            };
-            let bytes =
-                configuration::read_limited(&directory.join(sequences::INITIAL_STATE).join(name)).map_err(refuse)?;
-            Ok((input.to_owned(), Bytes::from(bytes)))
-        });
-        states.collect()
-    }
-
-    fn labels(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Vec<String>>, String> {
-        let mut labels = BTreeMap::new();
-        let outputs = config.output.iter().enumerate().filter(|(_, output)| !output.label_filename.is_empty());
-        for (number, output) in outputs {
-            let refuse =
-                |fault: String| self.origin.error(&format!("output[{number}].label_filename"), fault).to_string();
-            let Some(directory) = &self.directory else {
-                return Err(refuse("a model without a directory has no label file".to_owned()));
-            };
-            let bytes = configuration::read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
-            let text = configuration::text_of(bytes);
-            if text.lines().nth(MAX_LABELS).is_some() {
-                return Err(refuse(format!("{} has more than {MAX_LABELS} labels", output.label_filename)));
-            }
-            labels.insert(output.name.clone(), text.lines().map(str::to_owned).collect());
-        }
-        Ok(labels)
-    }
-}
-
-fn operator_names(config: &pb::ModelConfig) -> &[String] {
-    config.model_operations.as_ref().map_or(&[], |operations| &operations.op_library_filename)
 }
 
 /// Returns the versions that a policy picks out of `available`; both are ascending.
