@@ -39,7 +39,7 @@ SHARES = "0.25,0.6,0.9"
 #: The lengths that it is prepared for: those of the trace, and few, because each has graphs of its own.
 TRACED_LENGTHS = [16, 32, 64, 128]
 #: Requests of the trace: enough for two seconds at nine tenths of 15,000 requests/s.
-REQUESTS, FEW_REQUESTS = 27_000, 40
+REQUESTS, FEW_REQUESTS = 27_000, 12
 #: The model that a server on the card serves, and the load of its clients: at full size, and in a quick form.
 SERVED = "lstm"
 SERVED_WORDS = (

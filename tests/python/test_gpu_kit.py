@@ -52,11 +52,11 @@ def test_times_and_loads_are_measured_and_reported(program, stand_in, tmp_path, 
     programs[PYTORCH] = ROOT / "scripts" / PYTORCH
     archive = tmp_path / "second.tar.gz"
     out = tmp_path / "report"
-    # Longer than on a card: the stand-in computes on the CPU.
-    passed = gpu_plan.call("second", programs, out, archive, quick=True, seconds=900)
-    assert passed, (out / "report.json").read_text()
+    # Far longer than on a card: the stand-in computes on the CPU, which may be busy.
+    passed = gpu_plan.call("second", programs, out, archive, quick=True, seconds=3600)
+    report = json.loads((out / "report.json").read_text())
+    assert passed, {part: gpu_report.summary(part, report[part]) for part in gpu_report.failures(report)}
     tmp_path = out
-    report = json.loads((tmp_path / "report.json").read_text())
     with tarfile.open(archive) as packed:
         assert "gpu-report/report.json" in packed.getnames() and "gpu-report/times.log" in packed.getnames()
     assert set(report["versions"]) == {"driver", "NVRTC", "cuBLASLt", "cuDNN"}
