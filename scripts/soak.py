@@ -4,9 +4,10 @@
 
 Clients send plain and batched requests, cells, sequences, streams, requests to an ensemble, texts and images, and misbehave: wrong shapes, tokens and names,
 cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are reloaded and
-unloaded meanwhile. At the end the server's counters are compared with the clients' records, for each model; nothing may
-be pending, and as many files must be open as at the start. Resident memory is printed with its slope over the second
-half, for the reader to judge.
+unloaded meanwhile, and 50 others come and go. At the end the server's counters are compared with the clients' records,
+for each model; nothing may be pending, as many files must be open as at the start, and without the 50 models, resident
+memory must be within a tenth of what it was. It is also printed with its slope over the second half, for the reader to
+judge.
 """
 
 import argparse
@@ -33,7 +34,7 @@ import numpy as np  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 from clients import eventually, on_page, rows, scrape, statistics, tensor  # noqa: E402
 from ensembles import Ensemble, ensemble_text, step  # noqa: E402
-from onnx_bytes import scale  # noqa: E402
+from onnx_bytes import product, scale  # noqa: E402
 from repository_on_disk import config, write_model, write_pipeline  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
@@ -51,6 +52,12 @@ COUNTED = (*SET, *CELLS, ENSEMBLE, TEXTS, IMAGES)
 RELOADED, UNLOADED = "scale", "variable"
 #: Statuses of requests that were rejected before they were counted.
 REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND")
+#: Models that come and go, in addition, and how many of them are loaded at most. Each has a matrix of WIDTH by WIDTH.
+GUESTS, MOST_GUESTS, WIDTH = 50, 12, 1024
+#: How much of the memory before may be in use after, and how long returning it may take.
+RETURNED, RETURNED_S = 1.1, 120
+#: Memory that has not fallen for so long has been returned.
+SETTLED_S = 5
 #: The model of sequences. The scheduler ends a sequence that is idle for too long, and counts its next request as
 #: failed.
 SEQUENCES = "total"
@@ -335,6 +342,56 @@ def keep_reloading(server, tally, until):
                 tally.fault(f"reloading failed: {failure}")
 
 
+def guest(number):
+    return f"guest{number:02}"
+
+
+def write_guests(repository):
+    for number in range(GUESTS):
+        row = ("FP32", [WIDTH])
+        write_model(repository, guest(number), product(number + 1, WIDTH), config(guest(number), {"INPUT0": row}))
+
+
+def ask_guest(client, number):
+    sent = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
+    answer = client.infer(guest(number), [tensor("INPUT0", sent)]).as_numpy("OUTPUT0")
+    assert np.allclose(answer, sent[:, ::-1] * (number + 1), rtol=1e-5), f"{guest(number)} answered wrongly"
+
+
+def keep_changing_guests(server, tally, rng, until):
+    """Loads and unloads guests, each of which answers a few requests; leaves none."""
+    present = []
+    with connected(server) as client:
+        try:
+            while not until.wait(0.05):
+                if len(present) == MOST_GUESTS or present and rng.random() < 0.5:
+                    client.unload_model(guest(present.pop(rng.randrange(len(present)))))
+                    continue
+                number = rng.choice([number for number in range(GUESTS) if number not in present])
+                client.load_model(guest(number))
+                present.append(number)
+                ask_guest(client, rng.choice(present))
+            for number in present:
+                client.unload_model(guest(number))
+        except (AssertionError, InferenceServerException) as failure:
+            tally.fault(f"a guest failed: {failure}")
+
+
+def memory_without_guests(server):
+    """Lets each guest answer once, unloads all, and returns the resident bytes once they have stopped falling."""
+    with connected(server) as client:
+        for number in range(GUESTS):
+            ask_guest(client, number)
+        for number in range(GUESTS):
+            client.unload_model(guest(number))
+    least, since = server.memory_bytes(), time.monotonic()
+    while time.monotonic() - since < SETTLED_S:
+        time.sleep(0.5)
+        if server.memory_bytes() < least:
+            least, since = server.memory_bytes(), time.monotonic()
+    return least
+
+
 def open_files(server):
     """Returns the number of files that the server has open, by kind."""
     kinds = Counter()
@@ -386,6 +443,8 @@ def soak(server, given, samples):
     clients = [Client(server, tally, samples, given.seed * 1000 + number, until) for number in range(given.clients)]
     threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
     threads.append(threading.Thread(target=keep_reloading, args=(server, tally, until), daemon=True))
+    guests = random.Random(given.seed)
+    threads.append(threading.Thread(target=keep_changing_guests, args=(server, tally, guests, until), daemon=True))
     for thread in threads:
         thread.start()
     began, memory, reported = time.monotonic(), [], 0
@@ -422,6 +481,7 @@ def main():
             subprocess.run([str(part) for part in command], check=True, capture_output=True)
         forget_soon(repository / SEQUENCES / "config.pbtxt")
         write_ensemble(repository)
+        write_guests(repository)
         cut = f"image: {{ dtype: UINT8, color: GRAY, crop: {{ height: {CENTRE}, width: {CENTRE} }}"
         cut += ", inputs: { IMAGE: IMAGE }, outputs: { pixels: pixels } }"
         write_pipeline(repository, IMAGES, {"IMAGE": ("BYTES", [1])}, {"pixels": ("UINT8", [1, CENTRE, CENTRE])}, [cut])
@@ -431,10 +491,11 @@ def main():
         with Server(repository, *flags, program=program, log=Path(scratch) / "log") as server:
             # Files that are opened once, with the first connection, must be open before the count.
             samples[TEXTS] = scored(server, random.Random(given.seed))
+            bytes_before = memory_without_guests(server)
             before = open_files(server)
             print(f"{given.clients} clients for {given.minutes:g} min, seed {given.seed}", flush=True)
             tally, memory = soak(server, given, samples)
-            return report(server, tally, memory, before)
+            return report(server, tally, memory, (before, bytes_before))
 
 
 def forget_soon(config):
@@ -452,7 +513,8 @@ def answered(reference, rng, count=20):
 
 
 def report(server, tally, memory, before):
-    """Prints the results; returns the exit status."""
+    """Prints the results; returns the exit status. `before` has the open files and the resident bytes of before."""
+    before, bytes_before = before
     for what, count in sorted(tally.statuses.items()):
         print(f"  {what:<36} {count:9}")
     wrong = [f"{fault} ({count} times)" for fault, count in sorted(tally.faults.items())]
@@ -472,6 +534,11 @@ def report(server, tally, memory, before):
         except AssertionError:
             wrong.append(f"{open_files(server)} are open, {before} were before")
         print(f"  open files {total(before)} before, {total(open_files(server))} after")
+        try:
+            eventually("the memory of before", lambda: server.memory_bytes() <= RETURNED * bytes_before, RETURNED_S)
+        except AssertionError as failure:
+            wrong.append(str(failure))
+        print(f"  resident without guests {bytes_before / 1e6:.0f} MB before, {server.memory_bytes() / 1e6:.0f} MB after")
     half = memory[len(memory) // 2 :]
     if len(half) > 1:
         print(

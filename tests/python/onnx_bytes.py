@@ -118,6 +118,17 @@ def scale_by(factor, width=16):
     )
 
 
+def product(factor, width):
+    """OUTPUT0 = INPUT0 · factor with its columns reversed, FP32 [batch, width], as a product with a matrix."""
+    dims = ("batch", width)
+    return model(
+        [node("MatMul", ["INPUT0", "matrix"], ["OUTPUT0"])],
+        [port("INPUT0", "FP32", dims)],
+        [port("OUTPUT0", "FP32", dims)],
+        [constant("matrix", np.fliplr(np.eye(width, dtype=np.float32)) * float(factor))],
+    )
+
+
 def calls_itself():
     """Returns a model whose only function only calls itself."""
     call = text(1, "INPUT0") + text(2, "OUTPUT0") + text(4, "f") + text(7, "own")

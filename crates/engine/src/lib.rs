@@ -18,6 +18,7 @@ pub mod onnxruntime;
 pub mod openvino;
 mod precision;
 mod program;
+mod reclaim;
 mod repeat;
 mod running;
 mod sessions;

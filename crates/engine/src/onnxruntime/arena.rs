@@ -51,7 +51,10 @@ impl Arena {
             .and_then(|mut builder| builder.commit_from_memory(&idle));
         let mut shrinking = RunOptions::new().map_err(|error| EngineError(error.to_string()))?;
         shrinking.set(SHRINK.0, SHRINK.1).map_err(|error| EngineError(error.to_string()))?;
-        Ok(Self { idle: Mutex::new(session.map_err(|error| EngineError(error.to_string()))?), shrinking })
+        let arena = Self { idle: Mutex::new(session.map_err(|error| EngineError(error.to_string()))?), shrinking };
+        // The first chunk is never returned, and is as large as the first tensor: it must be a small one.
+        arena.shrink();
+        Ok(arena)
     }
 
     /// Returns memory that no session uses to the system.

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     EngineError, SMALL_MODEL_BYTES,
-    running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
+    running::{CountedGraph, MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
     sessions::Origin,
 };
 
@@ -75,6 +75,7 @@ pub(super) struct CompiledGraph {
     lone_runs: LoneRuns,
     // Dropped after the session, whose threads they are.
     _own_threads: Option<Reserved>,
+    _counted: CountedGraph,
 }
 
 impl CompiledGraph {
@@ -99,6 +100,7 @@ impl CompiledGraph {
             ref own_threads,
         } = context;
         let (weights, operators) = (Arc::new(weights), model.operators());
+        let counted = CountedGraph::new(running);
         let mut builder = builder(environment, has_arena)?;
         let bytes = graph.len() + weights.bytes();
         // Lone runs may take the calling thread on any machine, but only the graph of a file can be compiled for it
@@ -135,7 +137,15 @@ impl CompiledGraph {
             });
             single.ok().map(|session| OneThread::compiled(session, background))
         };
-        Ok(Self { session, single, threads, running, lone_runs: LoneRuns::default(), _own_threads: own_threads })
+        Ok(Self {
+            session,
+            single,
+            threads,
+            running,
+            lone_runs: LoneRuns::default(),
+            _own_threads: own_threads,
+            _counted: counted,
+        })
     }
 
     /// Returns the names and types of the graph's inputs, with those that have a default.

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     EngineError, Precision, available_cores,
     library::{EngineLibrary, LibraryError},
+    reclaim::Reclaimer,
     sessions::Sessions,
 };
 
@@ -53,7 +54,8 @@ pub struct Runtime {
     context: SessionContext,
     sessions: Arc<Sessions<CompiledGraph>>,
     path: PathBuf,
-    arena: Option<Arc<Arena>>,
+    // Dropped last: its thread uses the environment.
+    _reclaimer: Arc<Reclaimer>,
 }
 
 /// Turns ONNX Runtime's telemetry off, unless the user has set the variable. From version 1.29 on, official builds send
@@ -64,17 +66,6 @@ pub fn refuse_telemetry() {
     if env::var_os(TELEMETRY_VARIABLE).is_none() {
         // SAFETY: the process still has a single thread, so nothing else reads the environment.
         unsafe { env::set_var(TELEMETRY_VARIABLE, "1") };
-    }
-}
-
-/// Shrinks the arena once a session is dropped. Must be the last field of the session's owner.
-pub(super) struct GivesBack(pub(super) Runtime);
-
-impl Drop for GivesBack {
-    fn drop(&mut self) {
-        if let Some(arena) = &self.0.arena {
-            arena.shrink();
-        }
     }
 }
 
@@ -108,7 +99,7 @@ impl Runtime {
         // Errors are reported in responses and in the server's own log, so ONNX Runtime need not log them too.
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
-        let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
+        let arena = arena.transpose().map_err(|error| unset(error.to_string()))?;
         let context = SessionContext {
             environment,
             threads,
@@ -118,7 +109,9 @@ impl Runtime {
             background: Arc::default(),
             own_threads: Arc::default(),
         };
-        Ok(Self { context, sessions: Arc::default(), path, arena })
+        let shrink = move || arena.iter().for_each(Arena::shrink);
+        let reclaimer = Reclaimer::start(Arc::clone(&context.running), shrink);
+        Ok(Self { context, sessions: Arc::default(), path, _reclaimer: Arc::new(reclaimer) })
     }
 
     /// Returns what graphs are compiled in.

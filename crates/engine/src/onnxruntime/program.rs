@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{
     compiled::CompiledGraph,
     cuda_provider::CudaProvider,
-    library::{GivesBack, Runtime},
+    library::Runtime,
     session::origin_of,
     status::check,
     value::{HostMemory, Tensor, element_type},
@@ -36,7 +36,8 @@ pub struct OnnxProgram {
     /// Whether it runs on a CUDA card.
     uses_card: bool,
     origin: Origin,
-    _runtime: GivesBack,
+    // Dropped after the graph: it has the environment.
+    _runtime: Runtime,
 }
 
 struct Port {
@@ -140,7 +141,7 @@ impl OnnxProgram {
             inputs,
             outputs,
             index_ranges,
-            _runtime: GivesBack(runtime.clone()),
+            _runtime: runtime.clone(),
         })
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     EngineError, Precision, StopSignal,
-    running::{MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
+    running::{CountedGraph, MAX_COPIED_BYTES, RunInProgress, RunsInProgress},
 };
 
 /// A graph, its precision, and the threads and lanes of the engine.
@@ -31,6 +31,7 @@ pub(super) struct CompiledGraph {
     /// is too large to be kept twice.
     shared: Option<Streams>,
     running: Arc<RunsInProgress>,
+    _counted: CountedGraph,
 }
 
 /// A compiled graph and its infer requests, one for each stream.
@@ -50,6 +51,7 @@ impl CompiledGraph {
         running: &Arc<RunsInProgress>,
         source: &Source<'_>,
     ) -> Result<Self, EngineError> {
+        let counted = CountedGraph::new(running);
         let single = Streams::new(core, 1, source)?;
         let used = single.compiled.property(c"INFERENCE_PRECISION_HINT")?;
         let asked = hint(source.precision).to_string_lossy();
@@ -67,7 +69,7 @@ impl CompiledGraph {
             })
             // Programs find their tensors by the ports' places, which are those of `single`.
             .filter(|shared| shared.compiled.has_ports_of(&single.compiled));
-        Ok(Self { single, shared, running: Arc::clone(running) })
+        Ok(Self { single, shared, running: Arc::clone(running), _counted: counted })
     }
 
     pub(super) fn api(&self) -> &'static Api {

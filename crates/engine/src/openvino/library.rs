@@ -20,6 +20,7 @@ use super::{
 use crate::{
     EngineError, available_cores,
     library::{EngineLibrary, LibraryError},
+    reclaim::Reclaimer,
     running::RunsInProgress,
     sessions::Sessions,
 };
@@ -65,6 +66,7 @@ pub(super) struct Loaded {
     /// The compiled graphs of existing programs.
     pub(super) graphs: Sessions<CompiledGraph>,
     pub(super) running: Arc<RunsInProgress>,
+    _reclaimer: Reclaimer,
     path: PathBuf,
     version: String,
     /// Precisions for which the plugin reports hardware support, such as `BF16` and `FP32`.
@@ -147,10 +149,12 @@ impl Loaded {
         tensor::check_types(api).map_err(|reason| unset(format!("'{}': {reason}", path.display())))?;
         let core = Core::new(api).map_err(|error| unset(error.0))?;
         let capabilities = core.property(c"OPTIMIZATION_CAPABILITIES").map_err(|error| unset(error.0))?;
+        let running = Arc::default();
         Ok(Self {
             core: Arc::new(core),
             graphs: Sessions::default(),
-            running: Arc::default(),
+            _reclaimer: Reclaimer::start(Arc::clone(&running), || ()),
+            running,
             path,
             version,
             capabilities: capabilities.split([' ', ',']).filter(|word| !word.is_empty()).map(str::to_owned).collect(),
