@@ -15,12 +15,10 @@ import gzip
 import http.client
 import json
 import logging
-import multiprocessing
 import os
 import queue
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,31 +26,26 @@ import time
 import urllib.request
 from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
 
 import attack_models  # noqa: E402
 import grpc  # noqa: E402
 import numpy as np  # noqa: E402
+import on_demand_attacks  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
+from attacking import LOAD, MB, ROW, Given, bystander, memory_of, raw_call, suffered  # noqa: E402
 from clients import metric  # noqa: E402
 from onnx_bytes import text, varint  # noqa: E402
-from server import Server, binary, end_with_parent  # noqa: E402
+from server import Server, binary  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
-MB = 1e6
-#: Time limit of a bystander's request, in seconds; one that takes longer counts as failed.
-PATIENCE_S = 5
-#: Seconds between two requests of a bystander.
-EVERY_S = 0.01
 #: Length of attacks that do not end by themselves, in seconds.
 LASTS_S = 10
 BAD_TOKEN = 10**9
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
 UNLOAD = "/inference.GRPCInferenceService/RepositoryModelUnload"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
@@ -64,85 +57,6 @@ ATTACKS = {}
 def attack(function):
     ATTACKS[function.__name__] = function
     return function
-
-
-# Bystanders ----------------------------------------------------------------------------------------------------------
-
-
-def ask_on(parent, address, model, until, answers):
-    """A client in its own process that sends a small request every 10 ms. Reports the milliseconds from when each was
-    due; None if it failed.
-
-    Times count from when a request was due, so a request that stalls the client makes the following ones late too.
-    """
-    end_with_parent(parent)
-    row = triton.InferInput("INPUT0", [1, 16], "FP32")
-    row.set_data_from_numpy(np.ones((1, 16), np.float32))
-    seen = []
-    with triton.InferenceServerClient(address) as client:
-        due = time.monotonic()
-        while not until.is_set():
-            due += EVERY_S
-            time.sleep(max(0, due - time.monotonic()))
-            try:
-                client.infer(model, [row], client_timeout=PATIENCE_S)
-                seen.append((time.monotonic() - due) * 1e3)
-            except InferenceServerException:
-                seen.append(None)
-    answers.put(seen)
-
-
-@contextmanager
-def bystander(server, model="identity"):
-    """Runs a bystander during the block; yields a list that has its times after the block."""
-    context = multiprocessing.get_context("spawn")
-    until, answers, times = context.Event(), context.Queue(), []
-    process = context.Process(target=ask_on, args=(os.getpid(), server.grpc, model, until, answers), daemon=True)
-    process.start()
-    # The other process takes a moment to start.
-    time.sleep(1.5)
-    try:
-        yield times
-    finally:
-        until.set()
-        times.extend(answers.get(timeout=60))
-        process.join()
-
-
-def suffered(times):
-    done = [taken for taken in times if taken is not None]
-    failed = len(times) - len(done)
-    worst = np.percentile(done, 99) if done else float("nan")
-    return f"p99 {worst:.1f} ms, longest {max(done, default=float('nan')):.0f} ms, {failed} of {len(times)} failed"
-
-
-@contextmanager
-def memory_of(server):
-    """Samples resident memory during the block; yields a function that returns the growth to its peak, in MB."""
-    before, peak, over = server.memory_bytes(), [0], threading.Event()
-
-    def watch():
-        while not over.wait(0.02):
-            peak[0] = max(peak[0], server.memory_bytes())
-
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
-    try:
-        yield lambda: (max(peak[0], server.memory_bytes()) - before) / MB
-    finally:
-        over.set()
-        watching.join()
-
-
-def raw_call(server, method, message, timeout=60, compression=None):
-    """Sends bytes unchanged; returns the name of the status code."""
-    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(server.grpc, options=options) as channel:
-        try:
-            channel.unary_unary(method)(message, timeout=timeout, compression=compression)
-            return "OK"
-        except grpc.RpcError as refusal:
-            return refusal.code().name
 
 
 # Attacks -------------------------------------------------------------------------------------------------------------
@@ -293,16 +207,14 @@ def endless_runs(given):
     """Two clients with a deadline of a second start a model that never ends; measures when another model answers after
     that."""
     with given.serve(given.plain) as server, triton.InferenceServerClient(server.grpc) as client:
-        row = triton.InferInput("INPUT0", [1, 16], "FP32")
-        row.set_data_from_numpy(np.ones((1, 16), np.float32))
-        client.infer("identity", [row])
+        client.infer("identity", ROW)
         ended = queue.Queue()
         for model in ("runaway", "runaway-too"):
-            client.async_infer(model, [row], lambda result, error: ended.put(error), client_timeout=1)
+            client.async_infer(model, ROW, lambda result, error: ended.put(error), client_timeout=1)
         codes = Counter(ended.get(timeout=120).status() for _ in range(2))
         began = time.monotonic()
         ready = client.is_server_ready()
-        client.infer("identity", [row], client_timeout=120)
+        client.infer("identity", ROW, client_timeout=120)
         yield "another model answers after", f"{time.monotonic() - began:.2f} s (ready {ready}, {dict(codes)})"
 
 
@@ -336,9 +248,7 @@ def external_weights(given):
         try:
             with triton.InferenceServerClient(started.grpc) as client:
                 try:
-                    row = triton.InferInput("INPUT0", [1, 16], "FP32")
-                    row.set_data_from_numpy(np.ones((1, 16), np.float32))
-                    answer = client.infer(model, [row]).as_numpy("OUTPUT0")[0, 0]
+                    answer = client.infer(model, ROW).as_numpy("OUTPUT0")[0, 0]
                     found = {expected: "right"}.get(answer, f"WRONG: {answer}, from another file")
                 except InferenceServerException as refusal:
                     reasons = {one.reason for one in client.get_model_repository_index().models}
@@ -529,41 +439,11 @@ def vanished_repository(given):
     yield "models while it is away", "served" if served else "UNLOADED"
 
 
+for one in on_demand_attacks.ATTACKS:
+    attack(one)
+
+
 # The command ---------------------------------------------------------------------------------------------------------
-
-
-class Given:
-    """Shared state of the attacks: the program, a folder, and generated repositories."""
-
-    def __init__(self, program, folder):
-        self.program, self.folder = program, Path(folder)
-        self.cells = self.made("cells", "--only", "lstm,seq2seq,tree-lstm", "--quarter")
-        self.plain = self.made("plain", "--set", "tests", "--only", "identity,runaway,repeat")
-        shutil.copytree(self.plain / "runaway", self.plain / "runaway-too")
-        settings = (self.plain / "runaway-too" / "config.pbtxt").read_text()
-        (self.plain / "runaway-too" / "config.pbtxt").write_text(settings.replace('"runaway"', '"runaway-too"'))
-        self.lookup = attack_models.lookup(self.folder / "lookup")
-
-    def made(self, name, *choice):
-        folder = self.folder / name
-        command = [self.program, "models", "--out", folder, *choice]
-        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
-        return folder
-
-    def empty(self):
-        return Path(tempfile.mkdtemp(dir=self.folder))
-
-    def server(self, repository, *flags):
-        return Server(repository, *flags, program=self.program)
-
-    @contextmanager
-    def serve(self, repository, *flags):
-        """Runs a server during the block. An attack may end it, which shows in the figures."""
-        started = self.server(repository, *flags).start()
-        try:
-            yield started
-        finally:
-            started.stop()
 
 
 def main():

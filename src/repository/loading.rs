@@ -95,6 +95,8 @@ struct Loaded {
     version: Arc<ModelVersion>,
     /// What it was loaded from, if profiling it may pay off.
     unprofiled: Option<LoadRequest>,
+    /// How long that took, once it had a thread.
+    took: Duration,
 }
 
 impl Control {
@@ -308,7 +310,7 @@ impl Control {
                 return Err(fault.into_control(name));
             }
         };
-        let (versions, began) = (plan.versions.clone(), self.now());
+        let versions = plan.versions.clone();
         self.change(|table| {
             table.begin(name, &versions, demand.concerns_readiness());
             Retired::new()
@@ -323,10 +325,11 @@ impl Control {
         // A version whose task is cancelled or panics leaves this default behind.
         let mut results: BTreeMap<i64, Result<Arc<ModelVersion>, String>> =
             versions.into_iter().map(|version| (version, Err("the load was interrupted".to_owned()))).collect();
-        let mut unprofiled = Vec::new();
+        let (mut unprofiled, mut load_took) = (Vec::new(), Duration::ZERO);
         while let Some(joined) = loads.join_next().await {
             if let Ok((version, result)) = joined {
                 let result = result.map(|loaded: Loaded| {
+                    load_took = load_took.max(loaded.took);
                     unprofiled.extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
                     loaded.version
                 });
@@ -349,7 +352,7 @@ impl Control {
             memory.shrink_to(bytes);
             memory.grow_anyway(bytes - memory.amount());
             let (loaded_at, is_pinned) = (self.now(), plan.is_pinned() || self.is_named(name));
-            Footprint { bytes, loaded_at, load_took: loaded_at - began, is_pinned, is_sent }
+            Footprint { bytes, loaded_at, load_took, is_pinned, is_sent }
         });
         if footprint.is_some() {
             // Given back with the last of the versions; at once if the load failed.
@@ -445,10 +448,11 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
         let planned = plan.pipeline(version, control.pipeline_options(), why_unserved)?;
         let PlannedPipeline { pipeline, config } = planned;
         pipeline.stats().keep_latencies(version_latencies(&loader.latencies(), &config));
-        pipeline.stats().loaded_in(began.elapsed());
+        let took = began.elapsed();
+        pipeline.stats().loaded_in(took);
         let servable = control.with_cache(plan, Servable::Pipeline(pipeline));
         let version = ModelVersion::new(servable, config, plan.rollout.clone(), attempt.kept());
-        return Ok(Loaded { version: Arc::new(version), unprofiled: None });
+        return Ok(Loaded { version: Arc::new(version), unprofiled: None, took });
     }
     let request = plan.request(version, loader, attempt)?;
     span.record("engine", request.engine.name()).record("placement", display(&request.placement));
@@ -459,7 +463,8 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
     let handle = loader.load(request, attempt)?;
     // A version whose load was ended meanwhile is dropped here.
     attempt.check()?;
-    handle.stats().loaded_in(began.elapsed());
+    let took = began.elapsed();
+    handle.stats().loaded_in(took);
     for CardMemory { card, bytes, .. } in handle.stats().card_memory() {
         tracing::info!(card, bytes, "memory of a CUDA card reserved");
     }
@@ -472,5 +477,5 @@ fn load_version(control: &Arc<Control>, plan: &Plan, version: i64, attempt: &Loa
         }
     };
     let version = ModelVersion::new(control.with_cache(plan, servable), config, plan.rollout.clone(), attempt.kept());
-    Ok(Loaded { version: Arc::new(version), unprofiled })
+    Ok(Loaded { version: Arc::new(version), unprofiled, took })
 }

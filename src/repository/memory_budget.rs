@@ -2,13 +2,16 @@
 //! have no requests. [`super::residency`] decides who leaves.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Arc, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     LoadAttempt,
@@ -30,7 +33,8 @@ const PIPELINE_BYTES: usize = 64 << 10;
 /// for several at once.
 const COPIES: usize = 2;
 
-/// Shortest and longest time between two looks at whether a model may leave.
+/// Shortest and longest time between two looks at whether a model may leave. The load whose turn it is looks often; the
+/// next one is woken.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
@@ -51,36 +55,46 @@ pub(super) struct Queue(Mutex<Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     next: u64,
-    /// Those that could have room soon.
-    hopeful: BTreeSet<u64>,
+    /// Those that could have room soon, with what wakes them when they become the first.
+    hopeful: BTreeMap<u64, Arc<Notify>>,
 }
 
 /// The place of a load in the queue, until it is dropped.
 struct Place<'a> {
     queue: &'a Queue,
     number: u64,
+    is_first: Arc<Notify>,
 }
 
 impl Queue {
     fn enter(&self) -> Place<'_> {
         let mut waiting = self.0.lock();
         waiting.next += 1;
-        Place { queue: self, number: waiting.next }
+        Place { queue: self, number: waiting.next, is_first: Arc::default() }
     }
 }
 
 impl Place<'_> {
     fn is_behind(&self) -> bool {
-        self.queue.0.lock().hopeful.first().is_some_and(|&first| first < self.number)
+        self.queue.0.lock().hopeful.first_key_value().is_some_and(|(&first, _)| first < self.number)
     }
 
     fn hopes(&self, is_hopeful: bool) {
         let mut waiting = self.queue.0.lock();
         if is_hopeful {
-            waiting.hopeful.insert(self.number);
-        } else {
-            waiting.hopeful.remove(&self.number);
+            waiting.hopeful.entry(self.number).or_insert_with(|| Arc::clone(&self.is_first));
+        } else if waiting.hopeful.remove(&self.number).is_some()
+            && let Some((&first, next)) = waiting.hopeful.first_key_value()
+            && first > self.number
+        {
+            next.notify_one();
         }
+    }
+
+    /// Waits for `most`, or until all that were before this one have left.
+    async fn wait(&self, most: Duration) {
+        // Woken or not: the caller looks again.
+        let _ = timeout(most, self.is_first.notified()).await;
     }
 }
 
@@ -124,7 +138,9 @@ impl Control {
             let others: Vec<Resident> = residents.iter().filter(|resident| resident.name != name).cloned().collect();
             let is_loaded = others.len() < residents.len();
             let room = room(memory.capacity(), memory.used(), bytes, &others, now);
-            place.hopes(is_on_demand && matches!(room, Room::Unload(_) | Room::Wait { until: Some(_) }));
+            let is_hopeful = is_on_demand && matches!(room, Room::Unload(_) | Room::Wait { until: Some(_) });
+            place.hopes(is_hopeful);
+            let is_first = is_hopeful && !is_behind;
             let next_look = match room {
                 Room::Free if is_behind => Some(look),
                 Room::Free => continue,
@@ -158,8 +174,8 @@ impl Control {
                 };
                 return Err(LoadFault::of_memory(reason));
             };
-            attempt.unless_stopped(sleep(next_look)).await?;
-            look = (look * 2).min(LONGEST_LOOK);
+            attempt.unless_stopped(place.wait(next_look)).await?;
+            look = if is_first { FIRST_LOOK } else { (look * 2).min(LONGEST_LOOK) };
         }
     }
 
@@ -235,6 +251,19 @@ pub(super) async fn unload_idle(control: Weak<Control>, idle: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_next_load_is_woken_when_the_first_leaves() {
+        let queue = Queue::default();
+        let (first, second, third) = (queue.enter(), queue.enter(), queue.enter());
+        [&first, &second, &third].map(|place| place.hopes(true));
+        drop(first);
+        // Would not end otherwise.
+        second.wait(Duration::MAX).await;
+        second.hopes(false);
+        third.wait(Duration::MAX).await;
+        assert!(!third.is_behind());
+    }
 
     #[test]
     fn a_load_that_could_have_room_soon_goes_before_later_ones() {

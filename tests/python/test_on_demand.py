@@ -39,9 +39,9 @@ def ask(client, number):
     assert np.array_equal(answer, ROW.reshape(1, 16) * (number + 1)), f"{name(number)} answered {answer}"
 
 
-def zipf(count, seed):
-    """Draws models whose popularity follows Zipf's law with exponent 1."""
-    sums = list(itertools.accumulate(1 / rank for rank in range(1, MODELS + 1)))
+def zipf(count, seed, exponent=1):
+    """Draws models whose popularity follows Zipf's law."""
+    sums = list(itertools.accumulate(1 / rank**exponent for rank in range(1, MODELS + 1)))
     draw = random.Random(seed)
     return [bisect.bisect(sums, draw.random() * sums[-1]) for _ in range(count)]
 
