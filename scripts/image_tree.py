@@ -26,7 +26,7 @@ import dockerfile
 import package_checks
 import pins
 from contained import PATH, Contained, debian, enter_mount_namespace
-from fetch import CACHE, ROOT, Unavailable, build_for_here, run, say
+from fetch import CACHE, ROOT, Unavailable, build_for, run, say
 from server import target_directory
 
 DOCKER = ROOT / "deploy" / "docker"
@@ -197,7 +197,7 @@ def check_bill(root):
     if others != [(bill.LIBRARY, pins.ONNXRUNTIME.version)] or len(found) < 100:
         seen = f"{len(found)} components, of which Cargo.lock does not have {others}"
         raise package_checks.Wrong(f"the bill has {seen}; expected those of Cargo.lock and the library")
-    _, digest = build_for_here(pins.ONNXRUNTIME)
+    _, digest = build_for(pins.ONNXRUNTIME)
     (library,) = [one for one in made["components"] if one["name"] == bill.LIBRARY]
     hashes = [one["content"] for one in library["hashes"]]
     if hashes != [digest]:

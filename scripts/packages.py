@@ -51,19 +51,23 @@ def third_party():
     return target
 
 
-def wheel():
-    """Builds the wheel, with the licences in it; returns its path."""
-    maturin = package_tools.maturin()
+def staged():
+    """Writes what a wheel is built from, with the licences in it; returns the folder."""
     shutil.rmtree(STAGE, ignore_errors=True)
     STAGE.mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "python" / "pyproject.toml", STAGE)
     # Names that maturin recognises as licences.
     shutil.copy(ROOT / "LICENSE", STAGE)
     shutil.copy(third_party(), STAGE / "LICENSE-THIRD-PARTY.txt")
+    return STAGE
+
+
+def wheel():
+    """Builds the wheel; returns its path."""
     for old in PACKAGES.glob("*.whl"):
         old.unlink()
     say("wheel (cargo build --release, minutes where it was not built before)")
-    run([maturin, "build", "--release", "--out", PACKAGES], cwd=STAGE)
+    run([package_tools.maturin(), "build", "--release", "--out", PACKAGES], cwd=staged())
     (built,) = PACKAGES.glob("*.whl")
     return built
 
@@ -73,7 +77,7 @@ def bill_of_materials(built_wheel):
     added."""
     with zipfile.ZipFile(built_wheel) as archive:
         text = archive.read(fetch.one_member(archive, "paternoster-", f"/sboms/{bill.NAME}")).decode()
-    _, digest = fetch.build_for_here(pins.ONNXRUNTIME)
+    _, digest = fetch.build_for(pins.ONNXRUNTIME)
     (DOC / bill.NAME).write_text(bill.with_library(text, pins.ONNXRUNTIME.version, digest))
 
 

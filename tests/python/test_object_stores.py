@@ -12,6 +12,7 @@ from clients import eventually, refused, tensor
 from onnx_bytes import scale
 from repository_on_disk import config, write_model
 from server import ServerFailed
+from tritonclient.utils import InferenceServerException
 
 pytest.importorskip("moto", reason="there is no moto for this version of Python")
 
@@ -413,6 +414,29 @@ def test_a_load_that_a_store_refuses_says_why_without_a_secret(s3, serve):
         s3.requests.answer = None
         client.load_model("model")
         assert factor(client, "model") == 2
+
+
+def test_a_store_that_vanishes_fails_the_loads_that_requests_began_and_no_others(s3, serve):
+    for number, name in enumerate(("first", "second"), start=2):
+        upload(s3, name, number)
+    server = serve(s3, flags=["--model-control-mode=on-demand", "--repository-poll-secs=1"])
+    with connected(server) as client:
+        assert factor(client, "first") == 2
+        s3.requests.answer = (403, f"<Error><Code>AccessDenied</Code><Message>{s3.secret}</Message></Error>".encode())
+        with refused("UNAVAILABLE", "model 'second' could not be loaded", s3.location, "is tried again after"):
+            factor(client, "second")
+        assert factor(client, "first") == 2 and client.is_server_ready()
+        s3.requests.answer = None
+
+        def answers():
+            try:
+                return factor(client, "second") == 3
+            except InferenceServerException as error:
+                assert "is tried again after" in error.message(), error
+                return False
+
+        eventually("an answer, once the time to wait is over", answers, timeout_s=60)
+    assert s3.secret not in server.log.read_text()
 
 
 @pytest.mark.parametrize(
