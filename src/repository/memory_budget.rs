@@ -256,7 +256,7 @@ mod tests {
     async fn the_next_load_is_woken_when_the_first_leaves() {
         let queue = Queue::default();
         let (first, second, third) = (queue.enter(), queue.enter(), queue.enter());
-        [&first, &second, &third].map(|place| place.hopes(true));
+        [&first, &second, &third].into_iter().for_each(|place| place.hopes(true));
         drop(first);
         // Would not end otherwise.
         second.wait(Duration::MAX).await;
