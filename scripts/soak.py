@@ -503,7 +503,7 @@ def main():
             soak(server, tally, samples, seeds, WARM_UP_MIN)
             bytes_before = settled_memory(server)
             memory = soak(server, tally, samples, [seed + 500 for seed in seeds], given.minutes)
-            return report(server, tally, memory, (before, bytes_before))
+            return report(server, tally, memory, before, bytes_before)
 
 
 def forget_soon(config):
@@ -520,9 +520,9 @@ def answered(reference, rng, count=20):
     return [(request, reference.answer(request)) for request in requests]
 
 
-def report(server, tally, memory, before):
-    """Prints the results; returns the exit status. `before` has the open files and the resident bytes of before."""
-    before, bytes_before = before
+def report(server, tally, memory, before, bytes_before):
+    """Prints the results; returns the exit status. `before` and `bytes_before` are the open files and the resident
+    bytes of before."""
     for what, count in sorted(tally.statuses.items()):
         print(f"  {what:<36} {count:9}")
     wrong = [f"{fault} ({count} times)" for fault, count in sorted(tally.faults.items())]

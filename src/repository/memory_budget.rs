@@ -63,14 +63,14 @@ struct Waiting {
 struct Place<'a> {
     queue: &'a Queue,
     number: u64,
-    is_first: Arc<Notify>,
+    turn: Arc<Notify>,
 }
 
 impl Queue {
     fn enter(&self) -> Place<'_> {
         let mut waiting = self.0.lock();
         waiting.next += 1;
-        Place { queue: self, number: waiting.next, is_first: Arc::default() }
+        Place { queue: self, number: waiting.next, turn: Arc::default() }
     }
 }
 
@@ -82,7 +82,7 @@ impl Place<'_> {
     fn hopes(&self, is_hopeful: bool) {
         let mut waiting = self.queue.0.lock();
         if is_hopeful {
-            waiting.hopeful.entry(self.number).or_insert_with(|| Arc::clone(&self.is_first));
+            waiting.hopeful.entry(self.number).or_insert_with(|| Arc::clone(&self.turn));
         } else if waiting.hopeful.remove(&self.number).is_some()
             && let Some((&first, next)) = waiting.hopeful.first_key_value()
             && first > self.number
@@ -91,10 +91,10 @@ impl Place<'_> {
         }
     }
 
-    /// Waits for `most`, or until all that were before this one have left.
+    /// Waits for `most`, or until this place is the first of those with hope.
     async fn wait(&self, most: Duration) {
-        // Woken or not: the caller looks again.
-        let _ = timeout(most, self.is_first.notified()).await;
+        // The caller looks again in both cases.
+        let _ = timeout(most, self.turn.notified()).await;
     }
 }
 

@@ -331,7 +331,8 @@ def test_a_crowd_of_sequences_gets_right_sums_while_clients_vanish(server):
                     if vanishes and step == LENGTH // 3:
                         client.stop_stream(cancel_requests=True)
                         return outcomes.put("vanished")
-                    result, error = answers.get(timeout=60)
+                    # The last of them waits for all others, on a busy machine for minutes.
+                    result, error = answers.get(timeout=600)
                     assert error is None, error
                     assert result.as_numpy("OUTPUT0").item() == sums[step]
             outcomes.put("right")

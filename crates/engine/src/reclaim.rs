@@ -26,9 +26,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks after which memory is given back although runs are in progress.
 const BUSY_TICKS: u32 = 30;
 
-/// Allocations of at least so many bytes are mapped one by one, and returned when they are freed; free memory of that
-/// size at the end of a heap is returned too. By default, both limits grow with what is freed, up to 64 MB for each
-/// thread's heap. ONNX Runtime keeps the memory of tensors itself, so runs hardly make such allocations.
+/// An allocation of this size or more is mapped by itself and returned when it is freed. Free memory of this size at the
+/// end of a heap is returned too. By default, both limits grow with what is freed, up to 64 MB for the heap of each
+/// thread. Runs seldom make such allocations, because ONNX Runtime keeps the memory of tensors itself.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: i32 = 1 << 20;
 
@@ -77,7 +77,7 @@ impl Drop for Reclaimer {
 fn return_large_memory() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
-    // SAFETY: they change limits for later allocations, under the allocator's lock.
+    // SAFETY: the calls change limits for later allocations, under the allocator's lock.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
         libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE_BYTES);
@@ -88,7 +88,7 @@ fn return_large_memory() {
 fn trim() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
-    // SAFETY: it takes no memory that is in use, and may be called by any thread at any time.
+    // SAFETY: the call releases free memory alone, under the allocator's locks, and is safe in any thread.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -54,6 +54,7 @@ pub struct Runtime {
     context: SessionContext,
     sessions: Arc<Sessions<CompiledGraph>>,
     path: PathBuf,
+    arena: Option<Arc<Arena>>,
     // Dropped last: its thread uses the environment.
     _reclaimer: Arc<Reclaimer>,
 }
@@ -66,6 +67,18 @@ pub fn refuse_telemetry() {
     if env::var_os(TELEMETRY_VARIABLE).is_none() {
         // SAFETY: the process still has a single thread, so nothing else reads the environment.
         unsafe { env::set_var(TELEMETRY_VARIABLE, "1") };
+    }
+}
+
+/// Shrinks the arena once a session is dropped, so that others can have its part of the limit at once. Must be the last
+/// field of the session's owner.
+pub(super) struct GivesBack(pub(super) Runtime);
+
+impl Drop for GivesBack {
+    fn drop(&mut self) {
+        if let Some(arena) = &self.0.arena {
+            arena.shrink();
+        }
     }
 }
 
@@ -99,7 +112,7 @@ impl Runtime {
         // Errors are reported in responses and in the server's own log, so ONNX Runtime need not log them too.
         environment.set_log_level(LogLevel::Fatal);
         let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
-        let arena = arena.transpose().map_err(|error| unset(error.to_string()))?;
+        let arena = arena.transpose().map_err(|error| unset(error.to_string()))?.map(Arc::new);
         let context = SessionContext {
             environment,
             threads,
@@ -109,9 +122,10 @@ impl Runtime {
             background: Arc::default(),
             own_threads: Arc::default(),
         };
-        let shrink = move || arena.iter().for_each(Arena::shrink);
-        let reclaimer = Reclaimer::start(Arc::clone(&context.running), shrink);
-        Ok(Self { context, sessions: Arc::default(), path, _reclaimer: Arc::new(reclaimer) })
+        let shared = arena.clone();
+        let shrink = move || shared.iter().for_each(|arena| arena.shrink());
+        let reclaimer = Arc::new(Reclaimer::start(Arc::clone(&context.running), shrink));
+        Ok(Self { context, sessions: Arc::default(), path, arena, _reclaimer: reclaimer })
     }
 
     /// Returns what graphs are compiled in.

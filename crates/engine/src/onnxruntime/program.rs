@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{
     compiled::CompiledGraph,
     cuda_provider::CudaProvider,
-    library::Runtime,
+    library::{GivesBack, Runtime},
     session::origin_of,
     status::check,
     value::{HostMemory, Tensor, element_type},
@@ -36,8 +36,8 @@ pub struct OnnxProgram {
     /// Whether it runs on a CUDA card.
     uses_card: bool,
     origin: Origin,
-    // Dropped after the graph: it has the environment.
-    _runtime: Runtime,
+    // Dropped after the graph: it has the environment, and gives back what the graph took.
+    _runtime: GivesBack,
 }
 
 struct Port {
@@ -141,7 +141,7 @@ impl OnnxProgram {
             inputs,
             outputs,
             index_ranges,
-            _runtime: runtime.clone(),
+            _runtime: GivesBack(runtime.clone()),
         })
     }
 }
