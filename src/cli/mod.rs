@@ -56,7 +56,7 @@ pub use auto::AutoArgs;
 pub use cuda::{CudaArgs, DeviceChoice};
 pub use flags::{
     BackendSetting, CacheSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad,
-    LifeArgs, LogArgs, MetricsSetting, RepositoryArgs, ServeArgs, TraceArgs,
+    LifeArgs, LogArgs, MetricsSetting, RateArgs, RateLimit, RepositoryArgs, ResourceFlag, ServeArgs, TraceArgs,
 };
 pub use limits::LimitArgs;
 pub use recording::{RecordArgs, UnwritableTimeline};

@@ -86,7 +86,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let recording = TimelineRecording::start(&args.timeline)?;
     let (isolation, backlog) = (options::isolation(&args.repository), options::backlog(&args.grpc));
     let trial_time = options::trial_time(&args.repository);
-    let pool = start_pool((&args.device, &args.cuda), backlog, recording, |loader| {
+    let pool = start_pool((&args.device, &args.cuda), (backlog, args.rate.amounts()), recording, |loader| {
         let loader = loader.with_isolation(isolation).with_trial_time(trial_time);
         let loader = loader.with_latencies(args.latency_metrics()).with_held_schedulers(hold);
         args.auto.apply(loader)

@@ -19,7 +19,6 @@ const HEADERS: &str = "headers are not forwarded to models";
 const OTHER_FRONTS: &str = "there is no such endpoint";
 const PINGS: &str = "the HTTP/2 library has its own rule for pings";
 const PORTS: &str = "ports are not shared between servers";
-const RATES: &str = "there is no rate limiter";
 const THREADS: &str = "one pool of threads serves everything";
 
 /// All flags of tritonserver on which `serve` does not act.
@@ -48,8 +47,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "model-load-retry-count", why: "a load is not retried" },
     Ignored { name: "model-namespacing", why: "model names are one namespace" },
     Ignored { name: "pinned-memory-pool-byte-size", why: CARD_MEMORY },
-    Ignored { name: "rate-limit", why: RATES },
-    Ignored { name: "rate-limit-resource", why: RATES },
     Ignored { name: "repoagent-directory", why: "there are no repository agents" },
     Ignored { name: "reuse-grpc-port", why: PORTS },
     Ignored { name: "reuse-http-port", why: PORTS },

@@ -118,7 +118,7 @@ def scrape(server):
     return page.decode()
 
 
-def on_page(page, name, **labels):
+def on_page(page, name, /, **labels):
     """Returns one value of a metrics page. Only the given labels are compared; several matching series are added up."""
     found = [
         float(line.rsplit(" ", 1)[1])
@@ -129,7 +129,7 @@ def on_page(page, name, **labels):
     return sum(found)
 
 
-def metric(server, name, **labels):
+def metric(server, name, /, **labels):
     """Returns one value of the current metrics page."""
     return on_page(scrape(server), name, **labels)
 

@@ -4,7 +4,7 @@
 //! its tasks; a group in debt waits until the others have had as much, by weight. Time for which no other group waited
 //! is not owed. A group whose slack is running out goes first and pays later, as long as its debt is within its loan;
 //! beyond the loan, weights decide. While one group holds all other lanes and another group waits, it does not get the
-//! last lane.
+//! last lane. A group that lacks units of the rate limiter leaves the ring, and returns to its head with them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -35,13 +35,17 @@ struct Standing {
     /// Device time that the group may still use before the next group's turn; negative is debt.
     credit_ns: i64,
     weight: u32,
+    /// Divides the weight; 0 counts as 1.
+    priority: u32,
+    /// Whether it waits for units instead of a lane.
+    stalled: bool,
     /// Value of `credited_ns` when this group's credit was last brought up to date.
     settled_ns: i64,
 }
 
 impl Standing {
     fn quantum_ns(&self) -> i64 {
-        QUANTUM_NS * i64::from(self.weight.max(1))
+        (QUANTUM_NS * i64::from(self.weight.max(1)) / i64::from(self.priority.max(1))).max(1)
     }
 
     fn is_within_loan(&self) -> bool {
@@ -116,6 +120,8 @@ pub(super) struct Arbiter {
     /// Ordered by id. There are only a few.
     lanes: Vec<Load>,
     ring: VecDeque<GroupIx>,
+    /// Groups that wait for units of the rate limiter.
+    stalled: Vec<GroupIx>,
     /// Groups whose batch waits for more requests, by the time at which it is launched without them.
     delays: BTreeSet<(Ns, GroupIx)>,
     standings: Vec<Standing>,
@@ -180,9 +186,10 @@ impl Arbiter {
         self.lanes().copied().filter(move |lane| lane.is_open(now))
     }
 
-    /// Sets a group's weight.
-    pub(super) fn weigh(&mut self, group: GroupIx, weight: u32) {
-        self.standing(group).weight = weight.max(1);
+    /// Sets a group's weight, and the priority that divides it.
+    pub(super) fn weigh(&mut self, group: GroupIx, weight: u32, priority: u32) {
+        let standing = self.standing(group);
+        (standing.weight, standing.priority) = (weight, priority);
     }
 
     /// Charges device time to a group.
@@ -200,7 +207,8 @@ impl Arbiter {
         let standing = self.standing(group);
         let passed_ns = credited_ns - std::mem::replace(&mut standing.settled_ns, credited_ns);
         if !standing.in_ring && standing.credit_ns < 0 {
-            let share_ns = passed_ns.saturating_mul(i64::from(standing.weight.max(1)));
+            // Debts are so small that a product that saturates pays any of them.
+            let share_ns = passed_ns.saturating_mul(standing.quantum_ns()) / QUANTUM_NS;
             standing.credit_ns = standing.credit_ns.saturating_add(share_ns).min(0);
         }
     }
@@ -212,10 +220,13 @@ impl Arbiter {
         &mut self.standings[group]
     }
 
-    /// Appends a group with work to the ring, unless it is in the ring already.
+    /// Appends a group with work to the ring, unless it is in the ring already or waits for units.
     pub(super) fn call(&mut self, group: GroupIx) {
         self.settle(group);
         let standing = self.standing(group);
+        if standing.stalled {
+            return;
+        }
         let due = standing.due.take();
         if !std::mem::replace(&mut standing.in_ring, true) {
             self.ring.push_back(group);
@@ -223,6 +234,35 @@ impl Arbiter {
         if let Some(due) = due {
             self.delays.remove(&(due, group));
         }
+    }
+
+    /// Makes a group that is not in the ring wait for units.
+    pub(super) fn stall(&mut self, group: GroupIx) {
+        debug_assert!(!self.standings[group].in_ring, "a group waits for a lane or for units");
+        if !std::mem::replace(&mut self.standings[group].stalled, true) {
+            self.stalled.push(group);
+        }
+    }
+
+    /// Ends the wait for units of a group that wants no lane.
+    pub(super) fn withdraw(&mut self, group: GroupIx) {
+        self.standing(group).stalled = false;
+        self.stalled.retain(|&other| other != group);
+    }
+
+    /// Ends the wait for units of a group, if it waits, and puts it at the head of the ring.
+    pub(super) fn resume(&mut self, group: GroupIx) {
+        if self.standing(group).stalled {
+            self.withdraw(group);
+            self.settle(group);
+            self.standing(group).in_ring = true;
+            self.ring.push_front(group);
+        }
+    }
+
+    /// Returns the groups that wait for units.
+    pub(super) fn stalled(&self) -> impl Iterator<Item = GroupIx> + '_ {
+        self.stalled.iter().copied()
     }
 
     /// Makes a group that is not in the ring wait until `due`.
@@ -285,7 +325,8 @@ impl Arbiter {
     fn forgive(&mut self) -> usize {
         if let Some(&group) = self.ring.front() {
             let standing = self.standing(group);
-            let round_ns = standing.credit_ns.min(0).saturating_neg() / i64::from(standing.weight.max(1));
+            let round_ns =
+                standing.credit_ns.min(0).saturating_neg().saturating_mul(QUANTUM_NS) / standing.quantum_ns();
             standing.credit_ns = standing.credit_ns.max(0);
             self.credited_ns = self.credited_ns.saturating_add(round_ns);
         }
@@ -328,6 +369,7 @@ impl Arbiter {
         if standing.in_ring {
             self.ring.retain(|&other| other != group);
         }
+        self.stalled.retain(|&other| other != group);
         if let Some(due) = standing.due {
             self.delays.remove(&(due, group));
         }

@@ -208,6 +208,8 @@ pub enum Event<'a> {
     DeviceLost,
     /// The time of the last `WakeAt` has come. Each `WakeAt` that is not replaced must be answered with this event.
     Wake,
+    /// Another core has named this one in [`Action::UnitsFreed`].
+    UnitsFreed,
 }
 
 /// The outcome of a row, as the engine evaluated it.
@@ -318,6 +320,12 @@ pub enum Action {
     Recalled(Box<Arrival>),
     /// A draining version has no requests left and is removed.
     Drained(ModelId),
+    /// Units of the rate limiter are free for which a group of another core waited. Send [`Event::UnitsFreed`] to that
+    /// core.
+    UnitsFreed {
+        /// Its number.
+        core: usize,
+    },
     /// Send `Wake` at this time; replaces the previous `WakeAt`.
     WakeAt(Ns),
 }

@@ -8,6 +8,7 @@ use super::{
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx},
     ledger::{Ledger, NEVER, Request, RequestState},
     queue::BatchKey,
+    rate_limiter::Claim,
     timers::Timers,
     version::{StepContext, Tightest, Version},
     work::Work,
@@ -18,12 +19,14 @@ use super::{
 pub(super) struct Group {
     pub(super) version: Version,
     pub(super) work: Work,
+    /// The units that its tasks need, if they need any.
+    pub(super) claim: Option<Claim>,
     draining: bool,
 }
 
 impl Group {
-    pub(super) fn new(model: ModelId, ix: GroupIx, knobs: &Knobs) -> Self {
-        Self { version: Version::new(model, ix, knobs), work: Work::new(knobs), draining: false }
+    pub(super) fn new(model: ModelId, ix: GroupIx, knobs: &Knobs, claim: Option<Claim>) -> Self {
+        Self { version: Version::new(model, ix, knobs), work: Work::new(knobs), claim, draining: false }
     }
 
     /// Returns the work together with the context through which a step changes it.

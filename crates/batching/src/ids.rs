@@ -25,3 +25,6 @@ pub(super) struct PartIx {
 
 /// Index of a sequence in its version. Reused for another sequence once this one is over.
 pub(super) type SequenceIx = u32;
+
+/// Index of a version on one core in the rate limiter.
+pub(super) type InstanceIx = usize;

@@ -20,6 +20,8 @@
 //! - `replies`: the only place that creates `Emit` and `Finish`. `version`: queue, reply order, costs and counters of a
 //!   loaded version, and the context in which a step changes it.
 //! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
+//! - `rate_limiter`: resources that the cores of a pool share, behind a lock; with `router` the only state that is not
+//!   a core's.
 //! - `graph`, `steps`, `cost`: the stages or cells that a request runs through, how many steps it takes, and how long
 //!   they take. `arbiter`: picks the version that gets a free lane.
 //! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
@@ -47,6 +49,7 @@ mod ledger;
 mod offer;
 mod policy;
 mod queue;
+mod rate_limiter;
 mod recall;
 mod replies;
 pub mod router;
@@ -71,6 +74,7 @@ pub use knobs::{
     QueueingKnobs, QueueingSettings, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
 };
 pub use policy::*;
+pub use rate_limiter::{RateLimiter, RateLimiterKnobs, ResourceAmount, ResourceDemand, ResourceUse};
 pub use version::Knobs;
 
 /// The example of the README compiles and runs.

@@ -13,6 +13,7 @@ use super::{
         BatchKey, ByLength, Change, IN_ORDER, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences,
         Targets,
     },
+    rate_limiter::RateLimiterKnobs,
     steps::PROBABLY,
     timers::Timers,
 };
@@ -35,8 +36,10 @@ pub struct Knobs {
     pub objective_ns: Option<Ns>,
     /// Known latencies of the stages, if any. Measurements correct them online.
     pub latencies: Option<CostTable>,
-    /// Weight of this model's share of the device, at least 1.
+    /// Weight of this model's share of the device, at least 1. The rate limiter's priority divides it.
     pub weight: u32,
+    /// What the rate limiter asks of its tasks. Resources count only in a core with a rate limiter.
+    pub rate_limiter: RateLimiterKnobs,
     /// Order, priorities and limits of the queue.
     pub queueing: QueueingKnobs,
     /// Batching policy.
@@ -57,6 +60,7 @@ impl Default for Knobs {
             objective_ns: None,
             latencies: None,
             weight: 1,
+            rate_limiter: RateLimiterKnobs::default(),
             queueing: QueueingKnobs::default(),
             policy: Policy::Serial,
             stays: false,

@@ -21,7 +21,15 @@ pub enum DeviceKind {
     Card(u16),
 }
 
+/// The CPU's name among the devices of resources.
+pub(super) const CPU: &str = "cpu";
+
 impl DeviceKind {
+    /// Returns its name among the devices of resources: a card's number, or `cpu`, which all parts of the CPU share.
+    pub(super) fn resource_name(self) -> String {
+        self.card().map_or_else(|| CPU.to_owned(), |number| number.to_string())
+    }
+
     /// The card's number among those of the driver, if it is one.
     pub(super) fn card(self) -> Option<u16> {
         match self {

@@ -44,7 +44,7 @@ pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
 pub use machine::{machine, memory_bytes, open_files_limit};
 pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
-pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
+pub use pool::{LaneCounts, PoolSnapshot, PoolStats, ResourceReading};
 pub use repository::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats};
 pub use request::{ObservedRequest, ObservedVersion, StepOf};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};

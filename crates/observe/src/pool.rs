@@ -54,6 +54,21 @@ impl Sum for LaneCounts {
     }
 }
 
+/// A resource of the rate limiter and its use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceReading {
+    /// Name of the resource.
+    pub name: String,
+    /// `cpu`, the number of a card, or `global`.
+    pub device: String,
+    /// Number of units.
+    pub units: u32,
+    /// Units that tasks hold.
+    pub in_use: u32,
+    /// Time that versions have waited for units, summed over versions and devices, in nanoseconds.
+    pub waited_ns: u64,
+}
+
 /// The counters of a pool at approximately one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSnapshot {

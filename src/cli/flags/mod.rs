@@ -2,6 +2,7 @@
 
 mod grpc;
 mod http;
+mod rate;
 mod settings;
 mod tls;
 mod tracing;
@@ -13,6 +14,7 @@ use clap::{Args, ValueEnum};
 pub use self::{
     grpc::{Compression, GrpcArgs},
     http::HttpArgs,
+    rate::{RateArgs, RateLimit, ResourceFlag},
     settings::{BackendSetting, CacheSetting, MetricsSetting},
     tracing::TraceArgs,
 };
@@ -71,6 +73,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cuda: CudaArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub rate: RateArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub auto: AutoArgs,

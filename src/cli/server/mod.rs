@@ -173,6 +173,12 @@ impl Server {
                 }
                 None => metrics,
             };
+            let metrics = if pool.has_rate_limiter() {
+                let reading = Arc::clone(&pool);
+                metrics.with_rate_limiter(move || reading.resources())?
+            } else {
+                metrics
+            };
             let metrics = metrics.with_machine(MachineMetrics {
                 cpu: args.http.allow_cpu_metrics,
                 cards: args.http.allow_gpu_metrics.then(|| watched_cards(&pool)).flatten(),

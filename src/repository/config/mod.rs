@@ -6,8 +6,8 @@
 //!   `ModelConfig` has. `tree`: a text as untyped values with their places, `origin`: errors with the place of a path.
 //! - [`values`], [`model`], [`settings`]: the types of all settings. [`parameters`]: settings among `parameters`.
 //! - [`pbtxt`], [`yaml`], [`json`]: the readers of the three forms. [`policy_text`]: a policy on a command line.
-//! - One module for each kind of setting: [`latencies`], [`lengths`], [`placement`], [`stages`], [`unfold`],
-//!   [`pipeline`], [`sequences`], [`policies`] (with choices left to a profile).
+//! - One module for each kind of setting: [`latencies`], [`lengths`], [`placement`], [`rate_limiter`], [`stages`],
+//!   [`unfold`], [`pipeline`], [`sequences`], [`policies`] (with choices left to a profile).
 //! - [`complete`], [`convert`], [`check`]: completion from the graph, conversion, validation.
 //!
 //! Directories, versions, model states and threads must not live here. Nothing here reads files: callers pass text and
@@ -33,6 +33,7 @@ pub mod placement;
 pub mod policies;
 pub mod policy_text;
 mod position;
+pub mod rate_limiter;
 pub mod sequences;
 pub mod settings;
 pub mod stages;

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Keys of `model.yaml` that `ModelConfig` has fields for, or other parameters, with those.
-const ELSEWHERE: [(&str, &str); 18] = [
+const ELSEWHERE: [(&str, &str); 19] = [
     ("name", "the field 'name'"),
     ("backend", "the field 'backend'"),
     ("program", "the field 'default_model_filename'"),
@@ -28,6 +28,7 @@ const ELSEWHERE: [(&str, &str); 18] = [
     ("response_cache", "the field 'response_cache'"),
     ("instance.devices", "the field 'instance_group'"),
     ("instance.count", "the field 'instance_group'"),
+    ("instance.rate_limiter", "the field 'instance_group'"),
     ("sequence_batching", "the field 'sequence_batching', with parameters 'batching.sequences.<key>'"),
     ("batching.queueing", "the field 'dynamic_batching', with the parameter 'batching.bucket_width'"),
     ("batching.window", "the field 'dynamic_batching'"),

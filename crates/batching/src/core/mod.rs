@@ -2,14 +2,15 @@
 //! simulator drive it through [`Core::step`].
 
 pub(super) mod invariants;
+pub(super) mod limiting;
 mod sharing;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use slab::Slab;
 use smallvec::SmallVec;
 
-use self::sharing::SharedCells;
+use self::{limiting::Limiting, sharing::SharedCells};
 use super::{
     Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
     arbiter::{Arbiter, Lane},
@@ -17,6 +18,7 @@ use super::{
     ids::{GroupIx, RequestIx},
     ledger::{InFlightTask, Ledger},
     offer::{Answer, PoolView},
+    rate_limiter::RateLimiter,
     recall::{abandon, recall_half},
     timers::Timers,
     version::StepContext,
@@ -49,6 +51,7 @@ pub struct Core {
     pub(crate) shared_cells: SharedCells,
     pub(crate) arbiter: Arbiter,
     pub(crate) timers: Timers,
+    pub(crate) limiting: Limiting,
     /// The time of the last `WakeAt` that the driver has not answered yet.
     pub(crate) announced: Option<Ns>,
     /// The time of the latest event.
@@ -63,6 +66,11 @@ impl Core {
     /// Creates a core without lanes or models. `LaneUp` and `ModelUp` events add them.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates a core of a pool whose cores share a rate limiter, by its number among them.
+    pub fn limited(limiter: Arc<RateLimiter>, core: usize) -> Self {
+        Self { limiting: Limiting::new(limiter, core), ..Self::default() }
     }
 
     /// Handles one event at `now` and returns the actions for the driver, in order. `now` is in nanoseconds since the
@@ -90,10 +98,13 @@ impl Core {
             Event::ModelUp(model, ref knobs) => self.model_up(model, knobs),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
+            // The groups that wait for units are looked at below.
+            Event::UnitsFreed => {}
         }
         #[cfg(any(test, feature = "testing"))]
         assert!(!std::mem::take(&mut self.fails), "a test asked for this panic");
         self.give_out_lanes(&mut actions);
+        self.wake_cores(&mut actions);
         self.timers.sweep(&self.ledger);
         self.announce(&mut actions);
         debug_assert!(
@@ -195,6 +206,7 @@ impl Core {
     /// Removes a task from its lane and returns its parts and its device time. The time is charged to models in
     /// proportion to their rows.
     fn take_completed(&mut self, task: TaskId) -> (SmallVec<[InFlightTask; 1]>, Ns) {
+        self.release_units(task);
         let in_flight_tasks = self.ledger.completed(task);
         let Some(first) = in_flight_tasks.first() else { return (in_flight_tasks, 0) };
         let used_ns = self.arbiter.completed(first.lane, task, first.launched, self.now);
@@ -206,6 +218,7 @@ impl Core {
 
     fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
         self.arbiter.lane_lost(lane);
+        self.release_units_of_lane(lane);
         for in_flight in self.ledger.take_lost(lane) {
             self.with_group(in_flight.group, actions, |work, context| work.fail(context, &in_flight, false));
         }
@@ -235,11 +248,11 @@ impl Core {
     fn model_up(&mut self, model: ModelId, knobs: &Knobs) {
         let ix = *self.by_model.entry(model).or_insert_with(|| {
             let ix = self.groups.vacant_key();
-            self.groups.insert(Group::new(model, ix, knobs));
+            self.groups.insert(Group::new(model, ix, knobs, self.limiting.claim(model)));
             self.shared_cells.came_up(ix, &self.groups[ix]);
             ix
         });
-        self.arbiter.weigh(ix, knobs.weight);
+        self.arbiter.weigh(ix, knobs.weight, knobs.rate_limiter.priority);
     }
 
     fn draining(&mut self, model: ModelId, actions: &mut Actions) {
@@ -274,12 +287,16 @@ impl Core {
             self.forget(group, actions);
         } else if entry.wants_lane() {
             self.arbiter.call(group);
+        } else {
+            self.withdraw_units(group);
         }
     }
 
     /// Removes a drained group.
     fn forget(&mut self, group: GroupIx, actions: &mut Actions) {
-        let model = self.groups.remove(group).version.model;
+        let Group { version, claim, .. } = self.groups.remove(group);
+        let model = version.model;
+        claim.iter().for_each(|claim| self.limiting.forget(claim, self.now));
         self.shared_cells.forget(group);
         self.by_model.remove(&model);
         self.arbiter.forget(group);
@@ -289,16 +306,20 @@ impl Core {
 
     fn give_out_lanes(&mut self, actions: &mut Actions) {
         loop {
+            self.call_groups_with_units();
             let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
             let holds = |group: GroupIx| ledger.lanes_of(group);
             let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
             let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else { return };
+            let Some(room) = self.take_units(group) else { continue };
+            let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
             let asks = groups[group].asks_for_neighbours();
             // Computing other groups' slack is costly, so do it only for a policy that uses it.
             let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.version.live > 0);
             let neighbours_slack_ns = others.filter_map(|(_, entry)| Some(entry.tightest(now, ledger)?.slack_ns)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
-            let lanes = self.arbiter.lanes().count() as u32;
+            let idle_besides = idle_besides.min(room.more);
+            let lanes = (self.arbiter.lanes().count() as u32).min(room.most);
             let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
@@ -313,8 +334,12 @@ impl Core {
                     }
                 }
             }
+            if !matches!(answer, Answer::Launched(_)) {
+                self.decline_units(group);
+            }
             match answer {
                 Answer::Launched(predicted_ns) => {
+                    self.hold_units(group, TaskId(self.tasks), lane.id);
                     self.arbiter.launched(lane.id, TaskId(self.tasks), self.now, predicted_ns);
                     self.tasks += 1;
                     if self.groups[group].wants_lane() {

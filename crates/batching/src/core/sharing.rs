@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::Core;
+use super::{Core, limiting::may_join};
 use crate::{
     Action, Actions, CellId, CellKind, LaneId, Ns,
     arbiter::Lane,
@@ -63,6 +63,9 @@ impl Core {
             let others = self.shared_cells.of(group, entry, cell);
             let nodes = others.filter_map(|(other, cell)| {
                 let Group { version, work, .. } = &self.groups[other];
+                if !may_join(entry, &self.groups[other]) {
+                    return None;
+                }
                 Some(work.cells()?.would_bring(version, &self.ledger, cell, lane))
             });
             (cell, nodes.sum())
@@ -86,6 +89,7 @@ impl Core {
         // A retry runs sealed: after a failure it must not take in requests that did not fail.
         let is_sealed = entry.work.cells().is_some_and(|cells| cells.is_retry(id));
         let shared_cells = self.shared_cells.of(group, entry, cell).filter(|_| !is_sealed);
+        let shared_cells = shared_cells.filter(|(other, _)| may_join(entry, &self.groups[*other]));
         let shared_cells: SmallVec<[(GroupIx, CellId); 2]> = shared_cells.collect();
         let mut most = entry.work.cells().map_or(own, |cellular| cellular.most_rows(cell));
         let (mut rows, mut candidates) = (own, Vec::new());
@@ -105,6 +109,10 @@ impl Core {
                 most = most.min(largest);
                 rows += joined.len() as u32;
                 candidates.extend(joined);
+                // It may have waited for units to run these nodes itself.
+                if other != group && !self.groups[other].wants_lane() {
+                    self.withdraw_units(other);
+                }
             }
         }
         if candidates.is_empty() {

@@ -35,6 +35,7 @@ mod pausing;
 mod pool;
 mod properties;
 mod queues;
+mod rate_limiter;
 mod recall;
 mod retries;
 mod ride;

@@ -188,7 +188,7 @@ impl Pool {
                 self.oracle.models.remove(model);
                 self.drained.insert(*model);
             }
-            Action::WakeAt(_) => {}
+            Action::UnitsFreed { .. } | Action::WakeAt(_) => {}
         }
     }
 }

@@ -95,6 +95,7 @@ fn name_action(action: &Action) -> String {
         Action::Drained(model) => format!("model {} drained", model.0),
         Action::Joined { req, sequence } => format!("{} joins sequence {}", letter(*req), sequence.0),
         Action::SequenceOver { sequence, .. } => format!("sequence {} is over", sequence.0),
+        Action::UnitsFreed { core } => format!("core {core} has units"),
         Action::WakeAt(at) => format!("wake at {at}"),
     }
 }

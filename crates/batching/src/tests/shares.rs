@@ -4,7 +4,7 @@ use super::{
     pool::arrival,
     timeline::{Timeline, staged},
 };
-use crate::{Arrival, Knobs, ModelId, Ns, Policy, ReqId, Task, WindowKnobs};
+use crate::{Arrival, Knobs, ModelId, Ns, Policy, RateLimiterKnobs, ReqId, Task, WindowKnobs};
 
 /// The arbiter's quantum.
 const MS: Ns = 1_000_000;
@@ -37,6 +37,20 @@ fn models_of_weights_1_and_3_share_the_device_by_time_and_not_by_tasks() {
     assert_eq!(turns[..5], [0, 1, 1, 1, 1], "3 ms of credit for 1, after the one it had");
     assert_eq!(turns[5..12], [0, 1, 1, 1, 1, 1, 1]);
     assert_eq!(turns[12..19], [0, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn the_rate_limiter_s_priority_divides_the_weight() {
+    let with = |weight, priority| {
+        let rate_limiter = RateLimiterKnobs { priority, ..RateLimiterKnobs::default() };
+        Knobs { rate_limiter, ..serial(weight) }
+    };
+    let mut server = Timeline::new([with(1, 1), with(3, 6)], |_| MS);
+    server.lane_up(0, 0);
+    (0..200).for_each(|req| server.sends(0, of((req % 2) as u32, req)));
+    server.pass_to(90 * MS);
+    let own = turns(&server).into_iter().filter(|&model| model == 1).count();
+    assert!((29..=32).contains(&own), "half the weight is a third of 90 tasks, but it has {own}");
 }
 
 #[test]

@@ -82,6 +82,7 @@ pub(crate) fn run_alone(
                 | Action::SequenceOver { .. }
                 | Action::Recalled(_)
                 | Action::Drained(_)
+                | Action::UnitsFreed { .. }
                 | Action::WakeAt(_) => {}
             }
         }

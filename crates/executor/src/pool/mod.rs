@@ -15,10 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use paternoster_batching::{Knobs, ModelId, Ns, Policy, router::Router};
+use paternoster_batching::{
+    Core, Event, Knobs, ModelId, Ns, Policy, RateLimiter, RateLimiterKnobs, ResourceAmount, router::Router,
+};
 use paternoster_device::BufferPool;
 use paternoster_model::ModelSpec;
-use paternoster_observe::{ModelStats, ObservedVersion, PoolStats, budget::Budget, timeline::Timeline, trace::Parts};
+use paternoster_observe::{
+    ModelStats, ObservedVersion, PoolStats, ResourceReading, budget::Budget, timeline::Timeline, trace::Parts,
+};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -31,6 +35,7 @@ use super::{
     host::Host,
     indices::IndexChecks,
     length_limits::LengthLimits,
+    placement::CPU,
     state::{Numbers, Responsiveness, State},
     version::ServedVersion,
 };
@@ -63,6 +68,8 @@ pub struct PoolOptions {
     pub backlog: BacklogLimits,
     /// CUDA cards, each a separate device in addition to the CPU.
     pub cards: CardsOptions,
+    /// Units of the rate limiter's resources; `None`: there is no rate limiter, and settings for it have no effect.
+    pub rate_limiter: Option<Vec<ResourceAmount>>,
 }
 
 impl Default for PoolOptions {
@@ -78,6 +85,7 @@ impl Default for PoolOptions {
             timeline: Arc::default(),
             backlog: BacklogLimits::default(),
             cards: CardsOptions::default(),
+            rate_limiter: None,
         }
     }
 }
@@ -97,6 +105,9 @@ pub struct Pool {
     sequence_state: Arc<Budget>,
     /// Maximum bytes of each card's memory.
     card_memory_bytes: Option<usize>,
+    pub(super) limiter: Option<Arc<RateLimiter>>,
+    /// Whether it was logged that there is no rate limiter.
+    lacks_limiter: AtomicBool,
     pub(super) responsiveness: watch::Sender<Responsiveness>,
     pub(super) clock: Clock,
     next_model: AtomicU32,
@@ -137,12 +148,18 @@ impl Pool {
         let count = backends.len();
         let (kinds, backends): (Vec<DeviceKind>, Vec<Box<dyn Backend>>) = backends.into_iter().unzip();
         let router = Router::new(kinds.iter().map(|kind| u16::from(*kind != DeviceKind::Cpu)));
+        let limiter = options.rate_limiter.clone().map(|amounts| {
+            let devices = kinds.iter().map(|kind| kind.resource_name());
+            Arc::new(RateLimiter::new(with_cpu(amounts), devices))
+        });
         let mut first_lane = 0;
         let shards = backends.into_iter().enumerate().map(|(shard, backend)| {
             let numbers = Numbers { shard, shards: count, first_lane };
             first_lane += backend.lanes();
             let lanes = (backend.lanes(), backend.lane_knobs());
-            let state = State::new(numbers, lanes, duration_ns(options.stop_grace), Arc::clone(&options.timeline));
+            let core = limiter.as_ref().map_or_else(Core::new, |limiter| Core::limited(Arc::clone(limiter), shard));
+            let (grace_ns, timeline) = (duration_ns(options.stop_grace), Arc::clone(&options.timeline));
+            let state = State::new(core, numbers, lanes, grace_ns, timeline);
             router.publish(shard, state.load());
             Shard::new(shard, backend, state)
         });
@@ -159,6 +176,8 @@ impl Pool {
             task_time_limit: options.task_time_limit,
             sequence_state: Budget::of(options.max_sequence_state_bytes),
             card_memory_bytes: options.cards.memory_bytes,
+            limiter,
+            lacks_limiter: AtomicBool::new(false),
             responsiveness: watch::Sender::default(),
             clock,
             next_model: AtomicU32::new(0),
@@ -198,6 +217,9 @@ impl Pool {
         let programs = programs.into();
         knobs.stages = programs.knobs();
         let spec = Arc::new(spec);
+        if self.limiter.is_none() && std::mem::take(&mut knobs.rate_limiter) != RateLimiterKnobs::default() {
+            self.warn_of_missing_limiter(&spec.name);
+        }
         let stats = ModelStats::with_stages(knobs.max_batch_rows, programs.count());
         let stats = Arc::new(if spec.symbols.is_empty() { stats } else { stats.with_tokens() });
         let loaded =
@@ -286,8 +308,47 @@ impl Pool {
         let homes = homes_of(id, knobs, among);
         let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
         let knobs = Knobs { stays: homes.iter().any(stands_in), ..knobs.clone() };
-        let own_knobs = self.load(id, loaded, &homes, &knobs)?;
-        Ok((homes, own_knobs))
+        let model = &loaded.spec.name;
+        let registered = self.limiter.as_ref().map(|limiter| limiter.register(id, &knobs.rate_limiter, &homes));
+        let freed = registered.transpose().map_err(|fault| format!("model '{model}': rate_limiter: {fault}"))?;
+        let own_knobs = self.load(id, loaded, &homes, &knobs);
+        if let (Err(_), Some(limiter)) = (&own_knobs, &self.limiter) {
+            limiter.unregister(id);
+        }
+        self.tell_units_are_free(freed.unwrap_or_default());
+        Ok((homes, own_knobs?))
+    }
+
+    /// Wakes shards with versions that waited for units of the rate limiter.
+    pub(super) fn tell_units_are_free(self: &Arc<Self>, shards: impl IntoIterator<Item = usize>) {
+        for shard in shards {
+            self.drive(&self.shards[shard], |state, now, after| state.step(now, Event::UnitsFreed, after));
+        }
+    }
+
+    /// Logs once that settings for the rate limiter have no effect.
+    fn warn_of_missing_limiter(&self, model: &str) {
+        if !self.lacks_limiter.swap(true, Ordering::Relaxed) {
+            warn!(model, "rate_limiter has no effect, here and in other models: the rate limiter is off");
+        }
+    }
+
+    /// Whether versions may wait for resources.
+    pub fn has_rate_limiter(&self) -> bool {
+        self.limiter.is_some()
+    }
+
+    /// Returns the resources of the rate limiter and their use; empty without one.
+    pub fn resources(&self) -> Vec<ResourceReading> {
+        let usage = self.limiter.iter().flat_map(|limiter| limiter.usage());
+        let readings = usage.map(|resource| ResourceReading {
+            name: resource.name,
+            device: resource.device.unwrap_or_else(|| "global".to_owned()),
+            units: resource.units,
+            in_use: resource.in_use,
+            waited_ns: resource.waited_ns,
+        });
+        readings.collect()
     }
 
     /// Reserves what a version needs on each of its devices. Returns its knobs on each.
@@ -406,6 +467,13 @@ impl Pool {
 /// chosen round robin by id.
 fn homes_of(id: ModelId, knobs: &Knobs, among: Vec<usize>) -> Box<[usize]> {
     if knobs.is_bound() { Box::new([among[id.0 as usize % among.len()]]) } else { among.into() }
+}
+
+/// Gives the CPU what is given to device 0, on which Triton's models on the CPU run.
+fn with_cpu(amounts: Vec<ResourceAmount>) -> Vec<ResourceAmount> {
+    let of_zero = amounts.iter().filter(|amount| amount.device.as_deref() == Some("0"));
+    let of_cpu = of_zero.map(|amount| ResourceAmount { device: Some(CPU.to_owned()), ..amount.clone() });
+    of_cpu.chain(amounts.iter().cloned()).collect()
 }
 
 /// Returns the names of the parts that tasks of a version run.

@@ -330,6 +330,11 @@ impl Floor {
         self.flights.is_empty() && self.untaken.is_empty()
     }
 
+    /// Returns the models of the tasks on the device.
+    pub(super) fn models_in_flight(&self) -> Vec<usize> {
+        self.flights.iter().map(|flight| flight.job.task.model.0 as usize).collect()
+    }
+
     /// Returns the number of rows that versions have reserved.
     pub(super) fn used_rows(&self) -> u64 {
         self.used_rows

@@ -50,6 +50,7 @@ counts! {
         uneven_chunks: "tasks whose rows ran different numbers of steps",
         padding: "rows of buckets that no row of a task filled",
         outputs_lost: "tasks whose outputs were lost",
+        units_awaited: "resources that tasks waited for",
         completed_before_taken: "tasks completed before outputs of an earlier one were taken",
     }
 }

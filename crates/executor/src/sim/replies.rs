@@ -108,7 +108,15 @@ impl Run {
                 self.counts.splits += counters.splits;
             }
         }
+        let units = self.pool.resources();
+        self.counts.units_awaited = units.iter().map(|resource| u64::from(resource.waited_ns > 0)).sum();
+        if let Some(resource) = units.iter().find(|resource| resource.in_use > 0) {
+            return Err(format!("{resource:?} is in use without a task"));
+        }
         self.handles.clear();
+        if let Some(resource) = self.pool.resources().first() {
+            return Err(format!("{resource:?} is left without a version"));
+        }
         for (shard, floor) in self.floors.iter().enumerate() {
             let floor = floor.lock();
             if let Some(broken) = &floor.broken

@@ -92,12 +92,14 @@ impl Run {
         let (backends, floors): (Vec<_>, Vec<_>) = devices.unzip();
         // A stream pauses when two responses are unread.
         let backlog = BacklogLimits { stream_bytes: 2 * ROW_BYTES, ..BacklogLimits::DEFAULT };
-        let options = PoolOptions { task_time_limit: Duration::ZERO, backlog, ..PoolOptions::default() };
+        let rate_limiter = world.units.clone();
+        let options = PoolOptions { task_time_limit: Duration::ZERO, backlog, rate_limiter, ..PoolOptions::default() };
         let pool = Pool::over(backends, &options, BufferPool::new(0), Clock::set(&clock));
         let mut counts = Counts::default();
         let mut handles = Vec::new();
         for model in 0..world.models {
-            let (spec, programs, knobs) = world.model(model);
+            let (spec, programs, mut knobs) = world.model(model);
+            knobs.rate_limiter = world.rate_limiters.get(model).cloned().unwrap_or_default();
             let used: Vec<u64> = floors.iter().map(|floor| floor.lock().used_rows()).collect();
             handles.push(match pool.bring_up(spec, knobs, programs) {
                 Ok(handle) => Some(Arc::new(handle)),
@@ -147,10 +149,27 @@ impl Run {
                 here.state.lock().core().check()?;
             }
         }
+        self.check_units()?;
         // Clients that leave responses unread for a while make their requests pause.
         let are_late = self.rng.permille(200);
         self.look(are_late)?;
         Ok(true)
+    }
+
+    /// Checks that the tasks on devices need no more units than there are.
+    fn check_units(&self) -> Result<(), String> {
+        let Some(limiter) = self.pool.limiter.as_ref().filter(|_| self.planted.is_none()) else { return Ok(()) };
+        limiter.check()?;
+        let on_devices = (0..self.floors.len()).filter(|&shard| !self.lost[shard]);
+        let models: Vec<usize> = on_devices.flat_map(|shard| self.floors[shard].lock().models_in_flight()).collect();
+        for resource in limiter.usage() {
+            let demands = models.iter().flat_map(|&model| &self.world.rate_limiters[model].resources);
+            let needed: u32 = demands.filter(|demand| demand.name == resource.name).map(|demand| demand.count).sum();
+            if needed > resource.in_use || resource.in_use > resource.units {
+                return Err(format!("tasks run with {needed} units of {resource:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Advances time.

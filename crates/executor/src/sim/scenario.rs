@@ -102,6 +102,7 @@ fn model(rng: &mut Rng) -> Model {
         objective_ns: rng.permille(700).then(|| rng.within(whole / 2, whole * 5)),
         latencies,
         weight: rng.within(1, 3) as u32,
+        rate_limiter: Default::default(),
         queueing: queueing(rng, whole),
         policy,
         stays: false,

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use paternoster_batching::{CellularKnobs, Knobs, Ns, Policy, PolicyKind, RequestKey};
+use paternoster_batching::{
+    CellularKnobs, Knobs, Ns, Policy, PolicyKind, RateLimiterKnobs, RequestKey, ResourceAmount, ResourceDemand,
+};
 use paternoster_engine::{Program, Repeat};
 use paternoster_model::{
     BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId,
@@ -48,6 +50,10 @@ pub(super) struct World {
     pub(super) output_losses: u64,
     /// Rows of memory that each device has for versions.
     pub(super) memory_rows: u64,
+    /// Units of resources that are given; `None`: no rate limiter.
+    pub(super) units: Option<Vec<ResourceAmount>>,
+    /// By model, if there is a rate limiter.
+    pub(super) rate_limiters: Vec<RateLimiterKnobs>,
 }
 
 /// The kind of a model.
@@ -99,6 +105,17 @@ pub(super) struct Request {
 
 impl World {
     pub(super) fn random(seed: u64) -> Self {
+        let mut world = Self::unlimited(seed);
+        let rng = &mut Rng::new(seed ^ 0x7261_7465);
+        if rng.permille(300) {
+            let given = ResourceAmount { name: "a".to_owned(), count: rng.within(3, 6) as u32, device: None };
+            world.units = Some(if rng.coin() { vec![given] } else { Vec::new() });
+            world.rate_limiters = (0..world.models).map(|_| rate_limiter(rng)).collect();
+        }
+        world
+    }
+
+    fn unlimited(seed: u64) -> Self {
         let scenario = Scenario::random(seed);
         let rng = &mut Rng::new(seed ^ 0x706f_6f6c);
         // Batches are stretched and split most where all the load is for stages on one device.
@@ -170,6 +187,8 @@ impl World {
             most_take_ns: if rng.coin() { rng.within(1, 300) } else { 1 },
             output_losses: 3,
             memory_rows: 1 << 20,
+            units: None,
+            rate_limiters: Vec::new(),
             cells: CellModel::random(rng),
             decoupled,
             scenario,
@@ -239,6 +258,15 @@ impl World {
             ..InferRequest::new(request.rows, inputs)
         }
     }
+}
+
+fn rate_limiter(rng: &mut Rng) -> RateLimiterKnobs {
+    let mut resources = Vec::new();
+    for (name, is_global) in [("a", false), ("b", true)] {
+        let demand = ResourceDemand { name: name.to_owned(), is_global, count: rng.within(1, 3) as u32 };
+        resources.extend(rng.permille(600).then_some(demand));
+    }
+    RateLimiterKnobs { resources, priority: rng.below(4) as u32 }
 }
 
 /// Returns the value that a node of a request reads from its inputs.

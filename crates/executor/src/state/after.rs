@@ -27,6 +27,8 @@ pub(crate) struct After {
     pub(crate) watch_at: Option<Ns>,
     /// Time at which the delay of a request ends.
     pub(crate) resume_at: Option<Ns>,
+    /// Shards with versions that waited for units of the rate limiter which are free now.
+    pub(crate) units_freed: Vec<usize>,
     /// Incidents of tasks that were asked to stop.
     pub(crate) incidents: Vec<Incident>,
     /// Lanes that continue without their tasks.

@@ -71,12 +71,12 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(
+        mut core: Core,
         numbers: Numbers,
         (lanes, lane_knobs): (u16, LaneKnobs),
         stop_grace_ns: Ns,
         timeline: Arc<Timeline>,
     ) -> Self {
-        let mut core = Core::new();
         for lane in 0..lanes {
             core.step(0, Event::LaneUp(LaneId(lane), lane_knobs));
         }
@@ -421,6 +421,7 @@ impl State {
                     after.dropped.extend(self.models.remove(&model));
                     after.orders.push(Order::Unload(model));
                 }
+                Action::UnitsFreed { core } => after.units_freed.push(core),
                 Action::WakeAt(at) => after.wake_at = Some(at),
             }
         }

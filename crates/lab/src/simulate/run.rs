@@ -272,7 +272,11 @@ impl<'s> Run<'s> {
                 }
                 Action::Recalled(arrival) => recalled.push(*arrival),
                 // In a run no model is decoupled or has sequences, and none is unloaded.
-                Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => {}
+                Action::Emit { .. }
+                | Action::Joined { .. }
+                | Action::SequenceOver { .. }
+                | Action::Drained(_)
+                | Action::UnitsFreed { .. } => {}
             }
         }
         self.router.publish(device, self.devices[device].core.load());

@@ -7,6 +7,7 @@
 mod families;
 mod machine;
 mod residency;
+mod resources;
 mod samples;
 
 pub use families::FIRST_RESPONSE_HISTOGRAM;
@@ -32,11 +33,12 @@ use self::{
     },
     machine::MachineCollector,
     residency::ResidencyCollector,
+    resources::ResourceCollector,
     samples::{distribution, family_of, label, labels, number, quantiles, single},
 };
 use super::{
-    ModelStats, PoolStats, RepositoryStats, ResidencyReading, ShadowResult, StageReading, VersionReading,
-    histogram::Histogram, trace::TraceStats,
+    ModelStats, PoolStats, RepositoryStats, ResidencyReading, ResourceReading, ShadowResult, StageReading,
+    VersionReading, histogram::Histogram, trace::TraceStats,
 };
 use crate::budget::Budgets;
 
@@ -138,6 +140,18 @@ impl Metrics {
         });
         let descs = descs.collect::<Result<_, _>>()?;
         self.registry.register(Box::new(TraceCollector { stats: Arc::clone(stats), descs }))?;
+        Ok(self)
+    }
+
+    /// Adds the resources of the rate limiter, which `read` returns at each scrape.
+    ///
+    /// # Errors
+    /// If they have been added already.
+    pub fn with_rate_limiter(
+        self,
+        read: impl Fn() -> Vec<ResourceReading> + Send + Sync + 'static,
+    ) -> Result<Self, prometheus::Error> {
+        self.registry.register(Box::new(ResourceCollector::new(Box::new(read))?))?;
         Ok(self)
     }
 

@@ -134,6 +134,29 @@ fn our_families_stand_beside_them() {
 }
 
 #[test]
+fn resources_are_shown_by_name_and_device_where_there_is_a_rate_limiter() {
+    let resource = |name: &str, device: &str, in_use| ResourceReading {
+        name: name.to_owned(),
+        device: device.to_owned(),
+        units: 4,
+        in_use,
+        waited_ns: 1_500_000_000,
+    };
+    let read = move || vec![resource("R1", "cpu", 3), resource("R2", "global", 0)];
+    let metrics = metrics_of(Vec::new());
+    assert!(!metrics.render().expect("renders").contains("paternoster_rate_limit"));
+    let text = metrics.with_rate_limiter(read).expect("names are unique").render().expect("renders");
+    for line in [
+        "paternoster_rate_limit_resource{device=\"cpu\",name=\"R1\"} 4",
+        "paternoster_rate_limit_resource_in_use{device=\"cpu\",name=\"R1\"} 3",
+        "paternoster_rate_limit_resource_in_use{device=\"global\",name=\"R2\"} 0",
+        "paternoster_rate_limit_wait_seconds_total{device=\"global\",name=\"R2\"} 1.5",
+    ] {
+        assert_has(&text, line);
+    }
+}
+
+#[test]
 fn every_series_is_there_at_zero_from_the_start() {
     let text = metrics_of(vec![version("identity_onnx", 1)]).render().expect("renders");
     for line in [

@@ -9,6 +9,7 @@ use crate::{
             model_version_policy::PolicyChoice,
         },
         pipeline::ENSEMBLE,
+        rate_limiter,
         settings::{ONNX_PLATFORM, ONNXRUNTIME, OPENVINO, REPEAT},
         values::{is_file_name, stays_inside},
     },
@@ -28,7 +29,7 @@ pub(super) const UNSUPPORTED: [(&str, &str); 9] = [
 ];
 
 /// Fields that the server accepts and ignores, and why they have no effect.
-pub(super) const WITHOUT_EFFECT: [(&str, &str); 15] = [
+pub(super) const WITHOUT_EFFECT: [(&str, &str); 14] = [
     ("ModelConfig.runtime", "the server has its own"),
     ("ModelConfig.cc_model_filenames", "default_model_filename is served"),
     ("ModelConfig.metric_tags", "metrics carry model and version only"),
@@ -41,7 +42,6 @@ pub(super) const WITHOUT_EFFECT: [(&str, &str); 15] = [
     ),
     ("ModelOptimizationPolicy.gather_kernel_buffer_threshold", LEFT_TO_ENGINE),
     ("ModelOptimizationPolicy.eager_batching", LEFT_TO_ENGINE),
-    ("ModelInstanceGroup.rate_limiter", "there is no rate limiter"),
     ("ModelInstanceGroup.host_policy", "there are no host policies"),
     ("ModelInstanceGroup.secondary_devices", "there are none"),
     ("ModelInstanceGroup.passive", "its instances take requests"),
@@ -125,6 +125,7 @@ pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Resu
         origin.refuse_if(has_stray_gpus, &path("gpus"), message)?;
         origin.refuse_if(!group.profile.is_empty(), &path("profile"), "profiles are TensorRT's")?;
     }
+    rate_limiter::check(config, origin)?;
     metrics(config, origin)?;
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
     for (applies, what) in

@@ -135,12 +135,7 @@ fn hints_are_listed_and_nothing_else() {
          parameters { key: \"mine\" value { string_value: \"2\" } }",
     );
     let keys: Vec<String> = hints(&config.config).into_iter().map(|hint| hint.key).collect();
-    let expected = [
-        "instance_group[0].rate_limiter",
-        "instance_group[0].host_policy",
-        "optimization.graph",
-        "parameters[intra_op_thread_count]",
-    ];
+    let expected = ["instance_group[0].host_policy", "optimization.graph", "parameters[intra_op_thread_count]"];
     assert_eq!(keys, expected);
     let (plain, _) = read("instance_group { kind: KIND_CPU } dynamic_batching { } response_cache { }");
     assert_eq!(hints(&plain.config), []);

@@ -136,6 +136,33 @@ pub struct Instance {
     pub lengths: BTreeMap<String, LengthList>,
     /// Precision of matrix products and convolutions: `fp32` (default, also `ieee`), `tf32`, `bf16` or `fp16`.
     pub precision: Option<Parsed<Precision>>,
+    /// What each batch holds while it runs, and the model's share of the chances to run
+    /// (`--rate-limit=execution_count`).
+    pub rate_limiter: Option<RateLimiter>,
+}
+
+/// What a model asks of the rate limiter.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimiter {
+    /// The resources that each batch holds while it runs.
+    #[serde(default)]
+    pub resources: Vec<RateLimiterResource>,
+    /// 1 (default) is highest; a model of priority n has 1 / n of the chances.
+    pub priority: Option<Whole<u32, 1, { u32::MAX as i128 }>>,
+}
+
+/// A resource that batches hold.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimiterResource {
+    /// The resource, by any name.
+    pub name: String,
+    /// Whether all devices share its units; by default each device has its own.
+    #[serde(default)]
+    pub global: bool,
+    /// Number of units that a batch holds.
+    pub count: Whole<u32, 1, { u32::MAX as i128 }>,
 }
 
 /// A device of the pool.

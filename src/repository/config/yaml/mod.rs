@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, marker::PhantomData};
 use super::{
     ConfigError, Origin, bounds,
     model::{
-        Batching, Cells, Device, Input, Instance, Model, Output, PadSection, PolicyName, Sample, SampleData,
-        SampleInput, Sequences, Shape, SomeVersions, VersionWord, Versions,
+        Batching, Cells, Device, Input, Instance, Model, Output, PadSection, PolicyName, RateLimiter, Sample,
+        SampleData, SampleInput, Sequences, Shape, SomeVersions, VersionWord, Versions,
     },
     model_config::datatype_to_pb,
     parameters,
@@ -16,6 +16,7 @@ use super::{
         model_config::SchedulingChoice,
         model_instance_group::Kind,
         model_queue_policy::TimeoutAction as PbAction,
+        model_rate_limiter::Resource,
         model_sequence_batching::{StrategyChoice, StrategyDirect, StrategyOldest},
         model_version_policy as version_policy,
         model_warmup::input::InputDataType,
@@ -105,6 +106,9 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     }
     if let Some(instance) = model.instance {
         config.instance_group = instance_groups(&instance);
+        for group in 0..config.instance_group.len() {
+            origin.name(format!("instance_group[{group}].rate_limiter"), "instance.rate_limiter");
+        }
         own.instance.lengths = instance.lengths;
         own.instance.precision = instance.precision;
     }
@@ -220,7 +224,13 @@ fn sizes(tensor: &str, dims: Vec<Dim>, key: &str, own: &mut OwnSettings, origin:
 
 fn instance_groups(instance: &Instance) -> Vec<pb::ModelInstanceGroup> {
     let count = instance.count.map_or(0, |count| count.0);
-    let group = |kind: Kind| pb::ModelInstanceGroup { kind: kind.into(), count, ..pb::ModelInstanceGroup::default() };
+    let rate_limiter = instance.rate_limiter.as_ref().map(rate_limiter);
+    let group = |kind: Kind| pb::ModelInstanceGroup {
+        kind: kind.into(),
+        count,
+        rate_limiter: rate_limiter.clone(),
+        ..pb::ModelInstanceGroup::default()
+    };
     let Some(devices) = &instance.devices else { return vec![group(Kind::Auto)] };
     let mut groups: Vec<pb::ModelInstanceGroup> = Vec::new();
     for Parsed(device) in devices {
@@ -235,6 +245,15 @@ fn instance_groups(instance: &Instance) -> Vec<pb::ModelInstanceGroup> {
         }
     }
     groups
+}
+
+fn rate_limiter(given: &RateLimiter) -> pb::ModelRateLimiter {
+    let resources = given.resources.iter().map(|resource| Resource {
+        name: resource.name.clone(),
+        global: resource.global,
+        count: resource.count.0,
+    });
+    pb::ModelRateLimiter { resources: resources.collect(), priority: given.priority.map_or(0, |priority| priority.0) }
 }
 
 fn sample(number: usize, sample: Sample, origin: &Origin) -> Result<pb::ModelWarmup, ConfigError> {

@@ -27,6 +27,7 @@ pub(crate) fn check(core: &Core) -> Result<(), Broken> {
     sums(core)?;
     lanes(core)?;
     wakes(core)?;
+    units(core)?;
     for (ix, group) in &core.groups {
         group_of(core, ix, group).map_err(|broken| format!("group {ix}: {broken}"))?;
     }
@@ -315,8 +316,29 @@ fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(!group.is_drained(), "it is drained, but not gone");
     let (for_lane, due) = core.arbiter.waits(ix);
     hold!(!for_lane || core.arbiter.idle_lanes() == 0, "it waits for a lane while one is idle");
-    let is_stuck = group.wants_lane() && group.version.running == 0 && !for_lane && due.is_none();
+    let for_units = core.arbiter.stalled().any(|stalled| stalled == ix);
+    let is_stuck = group.wants_lane() && group.version.running == 0 && !for_lane && due.is_none() && !for_units;
     hold!(!is_stuck, "it has work and waits for nothing");
     hold!(due.is_none_or(|due| due > core.now), "it waits for {due:?}, which has passed");
+    let waits = group.claim.as_ref().is_some_and(|claim| claim.waits);
+    hold!(!for_units || waits && group.wants_lane() && !for_lane, "it waits for units that it does not want");
+    hold!(!waits || core.arbiter.lanes().next().is_some(), "it keeps units from others without a lane");
+    Ok(())
+}
+
+/// Units are held by tasks in flight alone, once each, on the task's own lane, for a group of the task.
+fn units(core: &Core) -> Result<(), Broken> {
+    let mut seen = BTreeSet::new();
+    for (task, lane, instance) in core.limiting.held() {
+        hold!(seen.insert(task), "{task:?} holds its units twice");
+        let of_task = core.ledger.in_flight_tasks.iter().filter(|in_flight| in_flight.task == task);
+        let claims = of_task.filter(|in_flight| in_flight.lane == lane);
+        let mut claims = claims.filter_map(|in_flight| core.groups.get(in_flight.group)?.claim.as_ref());
+        hold!(claims.any(|claim| claim.instance == instance), "{task:?} holds units that are none of its versions'");
+    }
+    for in_flight in &core.ledger.in_flight_tasks {
+        let needs = core.groups.get(in_flight.group).is_some_and(|group| group.claim.is_some());
+        hold!(!needs || seen.contains(&in_flight.task), "{:?} runs without its units", in_flight.task);
+    }
     Ok(())
 }

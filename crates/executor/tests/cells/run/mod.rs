@@ -342,7 +342,7 @@ impl Run {
                     sequences.over(self.now, sequence)?;
                 }
                 Action::Recalled(arrival) => self.moving.push(*arrival),
-                Action::Emit { .. } | Action::Drained(_) => {}
+                Action::Emit { .. } | Action::Drained(_) | Action::UnitsFreed { .. } => {}
             }
         }
         self.all_have_replied(&mut replied)
