@@ -125,7 +125,7 @@ def python(environment, arguments):
     # with those of most tests.
     processes = min(2 * len(os.sched_getaffinity(0)), 4)
     beside = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]
-    command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *beside]
+    command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", "--durations=20", *beside]
     command += arguments or ["tests/python"]
     status, lines = shown(command, environment)
     counts = [match.group(1) for match in map(PYTEST_RESULT.match, lines) if match]
