@@ -4,6 +4,8 @@
 //! ([`LengthBucketing::Learned`](crate::queue::LengthBucketing)), those lengths do that the version's own runs have
 //! shown to be faster together. All policies form their batches from these candidates.
 
+use std::collections::BTreeSet;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -82,6 +84,14 @@ impl<'a> CandidateBatch<'a> {
             None => view.pending.by_target(sub_queue).take(view.max_rows as usize).collect(),
             // Groups of equal lengths are in the order of targets already, and so is what was merged from them.
             Some(gainers) => gainers.request_ixs,
+        }
+    }
+
+    /// Removes those of these requests of the sub-queue that are no candidates.
+    pub(super) fn retain_in(&self, request_ixs: &mut Vec<RequestIx>) {
+        if let Some(gainers) = &self.gainers {
+            let chosen: BTreeSet<RequestIx> = gainers.request_ixs.iter().copied().collect();
+            request_ixs.retain(|request_ix| chosen.contains(request_ix));
         }
     }
 

@@ -108,8 +108,8 @@ impl BatchPolicy for Deferred {
         for (sub_queue, entry) in view.pending.in_order() {
             let candidates = CandidateBatch::of(view, sub_queue, entry, view.max_rows);
             let class = candidates.class(view);
-            let mut fresh = candidates.by_target(view, sub_queue);
-            fresh.retain(|&request_ix| !view.ledger[request_ix].is_behind());
+            let (behind, fresh): (Vec<_>, Vec<_>) =
+                candidates.by_target(view, sub_queue).into_iter().partition(|&ix| view.ledger[ix].is_behind());
             let late = Late::of(view, entry);
             let serves_late = fresh.is_empty() || late.is_due && !self.served_late;
             let request_ixs = if serves_late {
@@ -124,7 +124,7 @@ impl BatchPolicy for Deferred {
                     due = due.min(start);
                     continue;
                 }
-                fresh[in_time].to_vec()
+                batch.with_late(fresh[in_time].to_vec(), &behind)
             };
             self.served_late = serves_late;
             return Decision::New { sub_queue, selection: Selection::Named(request_ixs), accepts_newcomers: true };
@@ -182,19 +182,27 @@ impl Batch<'_> {
         self.takes_ns(self.rows(request_ixs).saturating_add(1).min(self.view.max_rows))
     }
 
-    /// Returns those of these requests that should run now: as many as are in time together, up to the best size. The
+    /// Whether a batch of this many rows keeps others waiting no longer than necessary: it is of at most the best size,
+    /// or takes no more than half of the time from arrival to target. The best size alone would not do, because larger
+    /// batches are not known to be better while only small ones run.
+    fn is_short(&self, rows: u32, half_ns: Ns) -> bool {
+        rows <= self.view.max_rows
+            && (rows <= best_size(self.view, self.class) || self.takes_ns(rows).is_some_and(|ns| ns <= half_ns))
+    }
+
+    /// Returns those of these requests that should run now: as many as are in time together, up to a short batch. The
     /// requests with the earliest targets are left behind if others can then form a larger batch that serves more of
     /// them in the same time; those with the latest targets, because they have time. `None` if times are unknown.
     fn best_in_time(&self, request_ixs: &[RequestIx]) -> Option<Range<usize>> {
         let View { now, ledger, .. } = *self.view;
         let left_ns = |at: usize| self.view.target(request_ixs[at]).map_or(NEVER, |target| target.saturating_sub(now));
-        let most = best_size(self.view, self.class);
         let (mut end, mut rows, mut best): (usize, u32, Option<(f64, Range<usize>)>) = (0, 0, None);
         for start in 0..request_ixs.len() {
             // The later its target, the more can run with the first request.
             while end < request_ixs.len() {
                 let grown = rows + ledger[request_ixs[end]].rows;
-                if end > start && (grown > most || self.takes_ns(grown)? > left_ns(start)) {
+                let is_short = || self.is_short(grown, self.half_ns(request_ixs));
+                if end > start && (self.takes_ns(grown)? > left_ns(start) || !is_short()) {
                     break;
                 }
                 (end, rows) = (end + 1, grown);
@@ -211,6 +219,25 @@ impl Batch<'_> {
         best.map(|(_, range)| range)
     }
 
+    /// Adds late requests to a batch as long as all others in it stay in time, since a run of few rows costs more for
+    /// each row. The batch takes no more than half of the time from arrival to target: the other half is for requests
+    /// that arrive while it runs.
+    fn with_late(&self, mut request_ixs: Vec<RequestIx>, behind: &[RequestIx]) -> Vec<RequestIx> {
+        let View { now, ledger, .. } = *self.view;
+        let left = request_ixs.iter().filter_map(|&ix| Some(self.view.target(ix)?.saturating_sub(now))).min();
+        let longest_ns = left.unwrap_or(NEVER).min(self.half_ns(&request_ixs));
+        let mut rows = self.rows(&request_ixs);
+        for &request_ix in behind {
+            let grown = rows.saturating_add(ledger[request_ix].rows);
+            if grown > self.view.max_rows || self.takes_ns(grown).is_none_or(|ns| ns > longest_ns) {
+                break;
+            }
+            rows = grown;
+            request_ixs.push(request_ix);
+        }
+        request_ixs
+    }
+
     /// Whether a batch need not wait for more: it is efficient, or with one more row it would take more than half of
     /// the time from arrival to target. The other half is for requests that arrive while it runs. It does wait while
     /// another lane runs a batch, after which there may still be time.
@@ -220,11 +247,15 @@ impl Batch<'_> {
         if view.lane_is_idle && steps.any(|step| !step.is_queued()) {
             return false;
         }
-        let allowed = |&ix: &RequestIx| Some(view.target(ix)?.saturating_sub(view.ledger[ix].arrived));
-        let half_ns = request_ixs.iter().filter_map(allowed).min().map(|allowed_ns| allowed_ns / 2);
         let efficient = view.costs.efficient_rows(view.max_rows, self.class, NEARLY_BEST);
         efficient.is_some_and(|efficient| self.rows(request_ixs) >= efficient)
-            || self.with_one_more_ns(request_ixs) > half_ns
+            || self.with_one_more_ns(request_ixs).is_some_and(|ns| ns > self.half_ns(request_ixs))
+    }
+
+    /// Returns half of the shortest time from arrival to target of these requests; `NEVER` without a target.
+    fn half_ns(&self, request_ixs: &[RequestIx]) -> Ns {
+        let allowed = request_ixs.iter().filter_map(|&request_ix| allowed_ns(self.view, request_ix));
+        allowed.min().map_or(NEVER, |allowed_ns| allowed_ns / 2)
     }
 }
 
@@ -232,7 +263,9 @@ impl Batch<'_> {
 struct Late {
     request_ixs: Vec<RequestIx>,
     rows: u32,
-    /// Whether they need not wait any longer: they fill a largest batch, which saves time, or have waited too long.
+    /// Whether they fill a largest batch.
+    are_many: bool,
+    /// Whether they need not wait any longer: they have waited too long, or are many and share a batch that saves time.
     is_due: bool,
 }
 
@@ -244,23 +277,42 @@ impl Late {
         request_ixs.truncate(all_within(view, &request_ixs, view.max_rows));
         let is_due = request_ixs.first().is_some_and(|&first| {
             let request = &view.ledger[first];
-            let allowed_ns = view.target(first).map_or(0, |target| target.saturating_sub(request.arrived));
+            let allowed_ns = allowed_ns(view, first).unwrap_or(0);
             let has_waited = view.now >= request.arrived.saturating_add(allowed_ns.saturating_mul(PATIENCE));
             has_waited || are_many && best_size(view, &ShapeClass(request.lengths.clone())) > 1
         });
-        Self { rows: rows(&request_ixs), request_ixs, is_due }
+        Self { rows: rows(&request_ixs), request_ixs, are_many, is_due }
     }
 
-    /// Returns those that share a batch of the best size with the one that has waited longest.
+    /// Returns those that share a batch with the one that has waited longest. A few run as a short batch, so that those
+    /// that arrive meanwhile can be in time. Many run as `auto` runs them, because more requests arrive than short
+    /// batches serve, and the late ones would become more and more.
     fn batch(self, view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue) -> Vec<RequestIx> {
-        let Self { mut request_ixs, .. } = self;
+        let Self { mut request_ixs, are_many, .. } = self;
         let first = request_ixs.first().copied();
-        let class = CandidateBatch::with(view, sub_queue, entry, first, view.max_rows).class(view);
-        let fits = |ix: &RequestIx| view.ledger[*ix].lengths.iter().zip(&class.0).all(|(own, most)| own <= most);
-        request_ixs.retain(fits);
-        request_ixs.truncate(all_within(view, &request_ixs, best_size(view, &class)).max(1));
+        let candidates = CandidateBatch::with(view, sub_queue, entry, first, view.max_rows);
+        let class = candidates.class(view);
+        candidates.retain_in(&mut request_ixs);
+        let count = if are_many {
+            all_within(view, &request_ixs, view.max_rows)
+        } else {
+            let half_ns = first.and_then(|first| allowed_ns(view, first)).map_or(NEVER, |allowed_ns| allowed_ns / 2);
+            let batch = Batch { view, class: &class };
+            let rows = |count: usize| batch.rows(&request_ixs[..count]);
+            (1..=request_ixs.len()).take_while(|&count| batch.is_short(rows(count), half_ns)).last().unwrap_or(0)
+        };
+        request_ixs.truncate(count.max(1));
+        // It may be no candidate itself, where others of its lengths fill the batch.
+        if request_ixs.is_empty() {
+            request_ixs.extend(first);
+        }
         request_ixs
     }
+}
+
+/// Returns the time from a request's arrival to its target, if it has one.
+fn allowed_ns(view: &View<'_>, request_ix: RequestIx) -> Option<Ns> {
+    Some(view.target(request_ix)?.saturating_sub(view.ledger[request_ix].arrived))
 }
 
 fn best_size(view: &View<'_>, class: &ShapeClass) -> u32 {

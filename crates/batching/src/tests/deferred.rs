@@ -5,7 +5,10 @@ use super::{
     pool::arrival,
     timeline::{Timeline, UNIT, rows_of, staged},
 };
-use crate::{Arrival, DeferredKnobs, Knobs, LaneId, Ns, Policy, QueueKnobs, QueueingKnobs, ReqId, Task, TimeoutAction};
+use crate::{
+    Arrival, DeferredKnobs, Knobs, LaneId, Ns, Policy, QueueKnobs, QueueingKnobs, ReqId, Task, TimeoutAction,
+    WindowKnobs,
+};
 
 /// Four rows take hardly longer than one, and eight twice as long as four.
 const TIMES: [(u32, Ns); 4] = [(1, 10 * UNIT), (2, 11 * UNIT), (4, 12 * UNIT), (8, 24 * UNIT)];
@@ -166,6 +169,42 @@ fn the_first_are_left_behind_where_more_are_in_time_without_them() {
     let boarded: Vec<Vec<u64>> =
         server.launches.iter().map(|(_, task)| task.rows.iter().map(|span| span.req.0).collect()).collect();
     assert_eq!(boarded, [vec![2, 3, 4, 5], vec![0, 1]]);
+}
+
+#[test]
+fn late_requests_fill_a_batch_whose_requests_stay_in_time() {
+    // At 26 requests 0 and 1 are late. Request 2 has 29 left: four rows are certain to take 13.8, and eight would take
+    // 27.6, which is more than half of its time.
+    let boarded = |objective| {
+        let mut server = Timeline::new([deferred(DeferredKnobs { eager: true, ..without_margin() }, objective)], takes);
+        for (req, at) in [(0, 0), (1, 0), (2, 25)] {
+            server.arrives(at * UNIT, req);
+        }
+        server.lane_up((objective - 4) * UNIT, 0);
+        server.run_out();
+        let reqs = |task: &Task| task.rows.iter().map(|span| span.req.0).collect::<Vec<_>>();
+        server.launches.iter().map(|(_, task)| reqs(task)).collect::<Vec<_>>()
+    };
+    assert_eq!(boarded(30), [vec![2, 0, 1]]);
+    assert_eq!(boarded(25), [vec![2], vec![0, 1]], "three rows would take more than half of its time");
+}
+
+#[test]
+fn where_all_are_late_as_many_are_served_as_without_an_objective() {
+    // A run takes 8 and 2 for each row, which nothing is known of at first. Batches within the objective serve fewer
+    // requests than arrive, and the largest serve more.
+    let run = |task: &Task| (8 + 2 * Ns::from(rows_of(task))) * UNIT;
+    let last = |policy: Policy| {
+        let knobs = Knobs { objective_ns: Some(20 * UNIT), latencies: None, ..staged(policy, 1, 16, &TIMES) };
+        let mut server = Timeline::new([knobs], run);
+        server.lane_up(0, 0);
+        (0..400).for_each(|req| server.arrives(3 * req * UNIT, req));
+        server.run_out();
+        server.ended_at().values().map(|(at, _)| *at).max().expect("they end")
+    };
+    let with = last(Policy::Deferred(DeferredKnobs { eager: true, ..DeferredKnobs::default() }));
+    let without = last(Policy::Window(WindowKnobs::default()));
+    assert!(with * 10 <= without * 11, "the last ended at {with} ns in place of {without} ns");
 }
 
 #[test]
