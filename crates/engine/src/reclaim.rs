@@ -26,8 +26,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks after which memory is given back although runs are in progress.
 const BUSY_TICKS: u32 = 30;
 
-/// An allocation of this size or more is mapped by itself and returned when it is freed. Free memory of this size at the
-/// end of a heap is returned too. By default, both limits grow with what is freed, up to 64 MB for the heap of each
+/// An allocation of this size or more is mapped by itself and returned when it is freed. Free memory of this size at
+/// the end of a heap is returned too. By default, both limits grow with what is freed, up to 64 MB for the heap of each
 /// thread. Runs seldom make such allocations, because ONNX Runtime keeps the memory of tensors itself.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: i32 = 1 << 20;

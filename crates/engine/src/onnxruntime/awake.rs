@@ -5,14 +5,22 @@
 //! which takes cores from the rest of the server. Only a session's own threads can be told to do the one within its
 //! runs and the other between them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    ffi::CStr,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use ort::session::builder::SessionBuilder;
+use ort::{
+    AsPointer,
+    session::{Session, builder::SessionBuilder},
+};
+use tracing::debug;
 
-use super::session::refused;
+use super::{session::refused, status::check, value::Tensor};
 use crate::EngineError;
 
 /// Threads that all sessions together may have of their own. Sessions beyond that share those of the process, since
@@ -20,6 +28,8 @@ use crate::EngineError;
 const MAX_THREADS: usize = 256;
 /// How ONNX Runtime's settings of a session name the end of waiting awake with the last run in progress.
 const SLEEP_BETWEEN_RUNS: &str = "session.force_spinning_stop";
+/// The name of an output that graphs do not have. ONNX Runtime refuses an empty name before a run begins.
+const NO_OUTPUT: &CStr = c"no output, so that the run is refused";
 
 /// How many threads sessions have of their own.
 #[derive(Debug, Default)]
@@ -59,6 +69,34 @@ pub(super) fn awake_within_runs(builder: SessionBuilder, threads: usize) -> Resu
     let builder = builder.with_intra_threads(threads).map_err(fail)?;
     let builder = builder.with_intra_op_spinning(true).map_err(fail)?;
     builder.with_config_entry(SLEEP_BETWEEN_RUNS, "1").map_err(fail)
+}
+
+/// Makes the threads of a new session sleep until its first run. They look for work from their start on, and each would
+/// take a core for 50 ms. The end of a run makes them sleep, also of one that is refused because it asks for an output
+/// that the graph does not have.
+pub(super) fn sleep_until_first_run(session: &Session) {
+    let (names, mut values) = ([NO_OUTPUT.as_ptr()], [ptr::null_mut()]);
+    #[allow(unsafe_code)]
+    // SAFETY: without inputs, their arrays are not read; those of outputs have one element and outlive the call.
+    let refused = check(unsafe {
+        (ort::api().Run)(
+            session.ptr().cast_mut(),
+            ptr::null(),
+            ptr::null(),
+            ptr::null(),
+            0,
+            names.as_ptr(),
+            names.len(),
+            values.as_mut_ptr(),
+        )
+    });
+    let [value] = values;
+    if !value.is_null() {
+        #[allow(unsafe_code)]
+        // SAFETY: the run allocated it, for a graph that does have that output, and nothing else refers to it.
+        drop(unsafe { Tensor::from_run(value) });
+    }
+    debug!(?refused, "threads of a new session sleep");
 }
 
 #[cfg(test)]

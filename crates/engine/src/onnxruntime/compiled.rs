@@ -11,7 +11,7 @@ use paternoster_onnx::{PortDim, SealedModel};
 use tracing::warn;
 
 use super::{
-    awake::{OwnThreads, Reserved, awake_within_runs},
+    awake::{OwnThreads, Reserved, awake_within_runs, sleep_until_first_run},
     cuda_provider::CudaProvider,
     lone_runs::{LoneRuns, Threads},
     one_thread::{Background, OneThread, Source, single_threaded},
@@ -121,6 +121,9 @@ impl CompiledGraph {
             builder = awake_within_runs(builder, threads)?;
         }
         let session = commit(builder, graph, &weights, operators)?;
+        if own_threads.is_some() {
+            sleep_until_first_run(session.session());
+        }
         let single = if !may_run_on_one {
             None
         } else if let Some(file) = model.file() {
