@@ -6,17 +6,13 @@ use clap::Args;
 use tracing::warn;
 
 use super::flags::boolean;
-use crate::{
-    profile::{Store, default_directory},
-    repository::PoolLoader,
-};
+use crate::{profile::Store, repository::PoolLoader};
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Profiles")]
 #[allow(missing_docs)]
 pub struct AutoArgs {
-    /// Directory of the profiles for models with `stages: auto` or `policy: auto`; defaults to
-    /// $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster
+    /// Directory of the profiles for models with `stages: auto` or `policy: auto`; defaults to --cache-directory
     #[arg(long = "profile-directory", value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
 
@@ -32,15 +28,12 @@ pub struct AutoArgs {
 }
 
 impl AutoArgs {
-    /// Returns the store of profiles; `None` on a machine without a home directory, if no directory was given.
-    fn store(&self) -> Option<Store> {
-        self.profile_directory.clone().or_else(default_directory).map(Store::new)
-    }
-
-    /// Configures a loader as the flags say.
-    pub(super) fn apply(&self, loader: PoolLoader) -> PoolLoader {
-        let Some(store) = self.store() else {
-            warn!("models are served without profiles: there is no home directory, and no --profile-directory");
+    /// Configures a loader as the flags say, with profiles in `directory`.
+    pub(super) fn apply(&self, loader: PoolLoader, directory: Option<PathBuf>) -> PoolLoader {
+        let Some(store) = directory.map(Store::new) else {
+            warn!(
+                "models are served without profiles: there is no home directory, and neither --profile-directory nor --cache-directory"
+            );
             return loader;
         };
         let loader = loader.with_profiles(store);

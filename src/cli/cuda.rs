@@ -59,6 +59,9 @@ pub struct CudaArgs {
     pub horizon_us: u64,
 }
 
+/// Directory of compiled kernels in that of all that is kept.
+pub(super) const KERNELS: &str = "kernels";
+
 /// The value of `--device`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
@@ -150,7 +153,7 @@ impl CudaArgs {
 
     /// Returns the directory for compiled kernels, if there is one.
     fn kernels(&self) -> Option<PathBuf> {
-        self.kernel_directory.clone().or_else(|| Some(default_directory()?.join("kernels")))
+        self.kernel_directory.clone().or_else(|| Some(default_directory()?.join(KERNELS)))
     }
 
     /// Returns whether the server may start although its cards cannot be used.

@@ -22,7 +22,7 @@ use crate::{
     },
     observe::{LogOptions, memory_bytes},
     pipeline::ResponseCache,
-    repository::{self, Isolation, IsolationScope, ResidencyOptions},
+    repository::{self, Isolation, IsolationScope, ResidencyOptions, StartCache},
 };
 
 /// Returns the settings of the log.
@@ -111,7 +111,7 @@ pub(super) fn openvino(args: &DeviceArgs) -> OpenVino {
 }
 
 /// Returns how models are opened in a separate process first, if they are.
-pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
+pub(super) fn isolation(models: &RepositoryArgs, cache: Option<StartCache>) -> Option<Isolation> {
     let scope = match models.isolate_load {
         IsolateModelLoad::Uploaded => IsolationScope::Uploaded,
         IsolateModelLoad::All => IsolationScope::All,
@@ -124,6 +124,7 @@ pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
         scope,
         memory_bytes: models.isolate_load_memory_bytes.unwrap_or_else(default_isolation_bytes),
         time: Duration::from_secs(u64::from(models.isolate_load_timeout_secs)),
+        cache: cache.filter(|_| scope == IsolationScope::All),
     })
 }
 
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_process_that_opens_a_model_is_bounded_by_a_flag_or_by_the_memory() {
-        let most = |flags: &[&str]| isolation(&serve(flags).repository).expect("it is on").memory_bytes;
+        let most = |flags: &[&str]| isolation(&serve(flags).repository, None).expect("it is on").memory_bytes;
         assert_eq!(most(&["--isolate-model-load-memory-bytes=100000000"]), 100_000_000);
         let half = memory_bytes().expect("a machine with memory") / 2;
         assert_eq!(most(&[]), half.clamp(1 << 30, 16 << 30));

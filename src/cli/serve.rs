@@ -84,12 +84,12 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let hold = hooks::held_schedulers(args.life.allow_test_hooks)?;
 
     let recording = TimelineRecording::start(&args.timeline)?;
-    let (isolation, backlog) = (options::isolation(&args.repository), options::backlog(&args.grpc));
+    let (isolation, backlog) = (options::isolation(&args.repository, args.start_cache()), options::backlog(&args.grpc));
     let trial_time = options::trial_time(&args.repository);
-    let pool = start_pool((&args.device, &args.cuda), (backlog, args.rate.amounts()), recording, |loader| {
+    let pool = start_pool((&args.device, &args.cuda()), (backlog, args.rate.amounts()), recording, |loader| {
         let loader = loader.with_isolation(isolation).with_trial_time(trial_time);
         let loader = loader.with_latencies(args.latency_metrics()).with_held_schedulers(hold);
-        args.auto.apply(loader)
+        args.auto.apply(loader, args.profile_directory())
     });
     let pool = pool.map_err(ServeError::Devices)?;
     let workers = thread::available_parallelism().map_or(1, NonZero::get);

@@ -13,7 +13,6 @@ pub struct Ignored {
 }
 
 pub(super) const BACKENDS: &str = "there are no loadable backends";
-const CACHES: &str = "there are no loadable caches";
 const CARD_MEMORY: &str = "each model reserves its own memory of a card";
 const HEADERS: &str = "headers are not forwarded to models";
 const OTHER_FRONTS: &str = "there is no such endpoint";
@@ -27,7 +26,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
     Ignored { name: "backend-directory", why: BACKENDS },
     Ignored { name: "buffer-manager-thread-count", why: THREADS },
-    Ignored { name: "cache-directory", why: CACHES },
     Ignored { name: "cuda-memory-pool-byte-size", why: CARD_MEMORY },
     Ignored { name: "cuda-virtual-address-size", why: CARD_MEMORY },
     Ignored { name: "enable-peer-access", why: "cards do not read each other's memory" },

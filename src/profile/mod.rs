@@ -22,7 +22,7 @@ pub use find::{Findings, JOINING_PAYS};
 pub use measure::{Halt, measure};
 pub use operators::{BOUNDARY_NS, OperatorCuts, WeighedCut};
 pub use sizes::{LENGTHS, Size, row_buckets, sizes};
-pub use store::{Key, ProfileFileError, Store, StoreError, default_directory, digest, digest_of_all};
+pub use store::{Key, ProfileFileError, Store, StoreError, default_directory, digest, digest_of_all, hexadecimal};
 pub use table::{CutTable, Point, Profile};
 
 #[cfg(test)]

@@ -212,7 +212,8 @@ pub fn digest(path: &Path) -> io::Result<String> {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Returns bytes in hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

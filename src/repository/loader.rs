@@ -30,7 +30,7 @@ use crate::{
     engine::{OnnxEngine, Precision, Program},
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
-    observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
+    observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, StartCacheReading, VersionLatencies},
     onnx::{ExternalFiles, SealedModel, Signature},
 };
 
@@ -66,6 +66,11 @@ pub trait Loader: Send + Sync {
         _attempt: &LoadAttempt,
     ) -> Result<Option<HeldProgram>, String> {
         Ok(None)
+    }
+
+    /// Returns how often a program was found to have opened in a process of its own before; `None` if nothing is kept.
+    fn start_cache(&self) -> Option<StartCacheReading> {
+        None
     }
 
     /// Returns whether a version loaded from this request may gain from [`Self::profile`].

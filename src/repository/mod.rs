@@ -6,9 +6,9 @@
 //! `loading` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
 //! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. Where requests load models,
 //! `on_demand` begins the loads that they wait for; `memory_budget` makes room, as the rule in `residency` decides.
-//! `importing` writes a model directory. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the
-//! implementation that knows the engines and the pool. This module must not know the wire protocol or how requests are
-//! batched.
+//! `importing` writes a model directory. `start_cache` has what is kept across restarts. The [`Loader`] compiles and
+//! starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool. This module must not know
+//! the wire protocol or how requests are batched.
 
 mod attempt;
 mod background;
@@ -56,6 +56,7 @@ mod rollout;
 mod scan;
 mod serving;
 mod staging;
+mod start_cache;
 mod startup;
 mod stores;
 mod table;
@@ -83,6 +84,7 @@ pub use profiling::{STAGE_COUNTS, Trials, joining_pays, read_model};
 pub use repository::Repository;
 pub use rollout::Caller;
 pub use staging::cut_into_stages;
+pub use start_cache::StartCache;
 pub use startup::Startup;
 pub use table::IndexEntry;
 pub use version::ModelVersion;

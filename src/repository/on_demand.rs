@@ -379,6 +379,7 @@ impl Control {
             waiting: self.on_demand.waiting.used(),
             hits: table.hits(),
             models: table.memory(),
+            start_cache: self.loader.start_cache(),
         }
     }
 }

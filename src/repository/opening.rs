@@ -3,12 +3,19 @@
 use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
-use super::{CellProgram, Isolation, LoadAttempt, StageRequest, isolation::Trying};
+use super::{
+    CellProgram, Isolation, LoadAttempt, StageRequest, StartCache,
+    isolation::{MemoryReport, Trying},
+    staging,
+};
 use crate::{
     budget::Reservation,
     engine::{EngineError, Engines, OnnxEngine, Program, ProgramPort, onnxruntime::OnnxProgram},
+    observe::{instructions, machine},
     onnx::{ExternalFiles, Port, SealedModel, Signature},
+    profile::hexadecimal,
 };
 
 /// Opens and compiles the programs of one load. Where isolation is configured, a separate process opens each program
@@ -36,7 +43,8 @@ impl<'a> Opener<'a> {
 
     /// Checks a program's model and finds the files of its weights. `graph` is the content of the program's own file.
     /// For a program that a client sent, reserves the memory that a separate process needed for it, so that the server
-    /// never opens what does not fit.
+    /// never opens what does not fit. A program of the repository that opened in a separate process before, on this
+    /// machine and within the same limits, is not opened in one again.
     ///
     /// # Errors
     /// Returns the reason if the engine is missing, the content is not an ONNX model or exceeds a limit, a file of its
@@ -50,11 +58,23 @@ impl<'a> Opener<'a> {
         self.attempt.check()?;
         let library = self.engines.path(program.engine).map_err(|error| error.to_string())?;
         let is_sent = program.bytes.is_some();
+        let mut opened = None;
         // First, so that a model that crashes a parser or an engine never reaches this process.
         if let Some(isolation) = self.isolation.filter(|isolation| isolation.covers(program)) {
             let memory = self.attempt.reservation().filter(|_| is_sent);
             let mut trying = Trying { attempt: self.attempt, memory };
-            let took = isolation.try_open(library, program, &graph, stages, &mut trying)?;
+            let kept = isolation
+                .cache
+                .as_ref()
+                .and_then(|cache| Kept::of(cache, self.engines, isolation, program, &graph, stages));
+            let took = match kept.as_ref().and_then(Kept::memory) {
+                Some(took) => took,
+                None => {
+                    let took = isolation.try_open(library, program, &graph, stages, &mut trying)?;
+                    opened = kept.map(|kept| (kept, took));
+                    took
+                }
+            };
             // Both engines compile a graph for one run and for several at once; the first result stays while the second
             // is made.
             trying.hold(took.peak_bytes.saturating_add(took.kept_bytes))?;
@@ -69,6 +89,11 @@ impl<'a> Opener<'a> {
         let model = SealedModel::new(&program.file.display().to_string(), graph, &program.external)
             .map_err(|error| error.to_string())?
             .with_operators(&program.operators);
+        if let Some((kept, took)) = opened
+            && model.is_one_file()
+        {
+            kept.keep(took);
+        }
         Ok(if program.bytes.is_none() { model.with_file(&program.file) } else { model })
     }
 
@@ -124,6 +149,44 @@ impl<'a> Opener<'a> {
             memory
         });
         kept.collect()
+    }
+}
+
+/// Where it is kept that a program opened in a separate process, and what that took.
+struct Kept<'a> {
+    cache: &'a StartCache,
+    key: String,
+}
+
+impl<'a> Kept<'a> {
+    /// `None` for a program that is opened in a separate process each time: one that a client sent, or one with
+    /// libraries of operators, which may do anything.
+    fn of(
+        cache: &'a StartCache,
+        engines: &Engines,
+        isolation: &Isolation,
+        program: &CellProgram,
+        graph: &[u8],
+        stages: &StageRequest,
+    ) -> Option<Self> {
+        if program.bytes.is_some() || !program.operators.is_empty() {
+            return None;
+        }
+        let engine = engines.describe(program.engine, program.precision).ok()?;
+        let library = cache.library(engines.path(program.engine).ok()?).ok()?;
+        let cuts = (&stages.cuts, staging::exit_tensors(stages));
+        let limits = (isolation.memory_bytes, isolation.time.as_secs());
+        let content = hexadecimal(&Sha256::digest(graph));
+        let on = (env!("CARGO_PKG_VERSION"), engine, library, machine(), instructions());
+        Some(Self { cache, key: serde_json::to_string(&(content, cuts, limits, on)).ok()? })
+    }
+
+    fn memory(&self) -> Option<MemoryReport> {
+        self.cache.opened(&self.key)
+    }
+
+    fn keep(&self, took: MemoryReport) {
+        self.cache.keep_opened(&self.key, took);
     }
 }
 

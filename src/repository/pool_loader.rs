@@ -21,7 +21,7 @@ use crate::{
     engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram},
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::{ModelSpec, TensorSpec},
-    observe::LatencyMetrics,
+    observe::{LatencyMetrics, StartCacheReading},
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
 };
@@ -324,6 +324,10 @@ impl Loader for PoolLoader {
             }
         }
         self.bring_up(request, attempt)
+    }
+
+    fn start_cache(&self) -> Option<StartCacheReading> {
+        Some(self.isolation.as_ref()?.cache.as_ref()?.reading())
     }
 
     fn may_profile(&self, request: &LoadRequest) -> bool {

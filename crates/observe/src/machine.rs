@@ -16,6 +16,15 @@ pub fn machine() -> String {
     format!("{cores} {} of {name}", if cores == 1 { "core" } else { "cores" })
 }
 
+/// Returns the extensions of the processor's instruction set; nothing if the system does not say.
+pub fn instructions() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // As x86 and Arm name them.
+    let names = ["flags", "Features"];
+    let line = info.lines().find(|line| line.split(':').next().is_some_and(|name| names.contains(&name.trim())));
+    line.unwrap_or_default().to_owned()
+}
+
 /// Returns the memory that this process may use, in bytes: the machine's, or the limit of its control group if lower.
 pub fn memory_bytes() -> Option<u64> {
     let machine = Machine::memory()?.total;

@@ -54,6 +54,17 @@ pub struct ResidencyReading {
     pub hits: u64,
     /// Each loaded model.
     pub models: Vec<ModelMemory>,
+    /// How often a program was found in the cache directory; `None` if nothing is kept.
+    pub start_cache: Option<StartCacheReading>,
+}
+
+/// How often a program was found to have opened in a process of its own before, and how often not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartCacheReading {
+    /// Programs that were found.
+    pub hits: u64,
+    /// Programs that were not.
+    pub misses: u64,
 }
 
 /// The memory of one loaded model.

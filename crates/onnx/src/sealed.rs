@@ -61,6 +61,11 @@ impl SealedModel {
         self.file.as_ref().filter(|_| self.encoded.is_some())
     }
 
+    /// Returns whether one file has all of it: no other file holds a part of its data.
+    pub fn is_one_file(&self) -> bool {
+        self.encoded.is_some() && self.weights.is_empty()
+    }
+
     /// Returns the libraries of custom operators.
     pub fn operators(&self) -> &[PathBuf] {
         &self.operators

@@ -2,8 +2,10 @@
 
 mod grpc;
 mod http;
+mod log;
 mod rate;
 mod settings;
+mod start_cache;
 mod tls;
 mod tracing;
 
@@ -14,6 +16,7 @@ use clap::{Args, ValueEnum};
 pub use self::{
     grpc::{Compression, GrpcArgs},
     http::HttpArgs,
+    log::LogArgs,
     rate::{RateArgs, RateLimit, ResourceFlag},
     settings::{BackendSetting, CacheSetting, MetricsSetting},
     tracing::TraceArgs,
@@ -22,10 +25,7 @@ use super::{
     AutoArgs, CudaArgs, LimitArgs, RecordArgs,
     tritonserver::{BACKENDS, Ignored},
 };
-use crate::{
-    frontend::Host,
-    observe::{LatencyMetrics, LogFormat, MAX_VERBOSE_LEVEL},
-};
+use crate::{frontend::Host, observe::LatencyMetrics};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,6 +141,12 @@ pub struct RepositoryArgs {
     #[arg(long = "repository-cache-max-bytes", value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub cache_max_bytes: Option<u64>,
+
+    /// Directory for what is kept across restarts: which models opened in a process of their own, and unless they have
+    /// another place, profiles and compiled kernels. Defaults to --profile-directory, or else to
+    /// $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster; with 'off', models are opened alone at each start
+    #[arg(long = "cache-directory", value_name = "DIR")]
+    pub start_cache_directory: Option<PathBuf>,
 
     /// How models are loaded and unloaded
     #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlMode::None)]
@@ -297,39 +303,6 @@ pub struct DeviceArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Log")]
-#[allow(missing_docs)]
-pub struct LogArgs {
-    /// 0: up to info; 1: debug records too; 2: trace records too; 3 and above: those of the libraries too
-    #[arg(long = "log-verbose", value_name = "LEVEL", value_parser = verbose_level)]
-    #[arg(num_args = 0..=1, default_missing_value = "1", default_value = "0")]
-    pub verbose_level: u32,
-
-    /// Log informational records
-    #[arg(long = "log-info", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
-    pub info: bool,
-
-    /// Log warnings
-    #[arg(long = "log-warning", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
-    pub warning: bool,
-
-    /// Log errors
-    #[arg(long = "log-error", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
-    pub error: bool,
-
-    /// Format of log records: default, ISO8601 or json
-    #[arg(long = "log-format", value_name = "FORMAT", default_value_t = LogFormat::Default)]
-    pub format: LogFormat,
-
-    /// File to append the log to; defaults to standard error
-    #[arg(long = "log-file", value_name = "FILE")]
-    pub file: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Life")]
 #[allow(missing_docs)]
 pub struct LifeArgs {
@@ -397,7 +370,7 @@ impl ServeArgs {
             MetricsSetting::Other(given) => Some((format!("--metrics-config={given}"), "there is no such setting")),
             _ => None,
         });
-        backends.chain(metrics).chain(self.traces.idle()).collect()
+        backends.chain(metrics).chain(self.rate.idle()).chain(self.traces.idle()).collect()
     }
 
     /// Returns the server's name in its log.
@@ -495,12 +468,6 @@ pub(super) fn boolean(given: &str) -> Result<bool, String> {
 fn config_name(given: &str) -> Result<String, String> {
     let is_plain = !given.is_empty() && !given.contains(['/', '\\', ' ', '\0']) && given != "." && given != "..";
     is_plain.then(|| given.to_owned()).ok_or_else(|| "expected a file name without '.pbtxt'".to_owned())
-}
-
-/// Parses a log level. As in tritonserver, booleans and levels above the highest are accepted.
-fn verbose_level(given: &str) -> Result<u32, String> {
-    let number = || given.parse().map_err(|_| "expected a level of 0 or more".to_owned());
-    boolean(given).map(u32::from).or_else(|_| number()).map(|level: u32| level.min(MAX_VERBOSE_LEVEL))
 }
 
 impl fmt::Display for ControlMode {

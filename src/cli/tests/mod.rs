@@ -295,7 +295,7 @@ fn help_shows_examples_and_not_the_flags_without_meaning() {
     let serve = help(&["paternoster", "serve", "--help"]);
     assert!(serve.contains("Examples:"), "{serve}");
     assert!(serve.contains("--model-repository"), "{serve}");
-    assert!(!serve.contains("--cache-directory"), "{serve}");
+    assert!(!serve.contains("--backend-directory"), "{serve}");
     assert_eq!(help(&["paternoster", "tritonserver", "--help"]), serve);
     assert!(help(&["paternoster", "--help"]).contains("Commands:"), "help of the program lists its commands");
 }

@@ -22,7 +22,7 @@ use std::{
 pub use self::alone::open_alone;
 pub(super) use self::trial::MemoryReport;
 use self::trial::{REASON_MAX_BYTES, REFUSED, Trial};
-use super::{CellProgram, LoadAttempt, StageRequest, attempt::grow};
+use super::{CellProgram, LoadAttempt, StageRequest, StartCache, attempt::grow};
 use crate::budget::Reservation;
 
 /// Time between two looks at the memory of the process, and at whether the load has been ended.
@@ -50,6 +50,8 @@ pub struct Isolation {
     pub memory_bytes: u64,
     /// Time limit for opening one model.
     pub time: Duration,
+    /// Where it is kept which models of the repository opened, so that they are not tried again.
+    pub cache: Option<StartCache>,
 }
 
 /// One model that is being tried.

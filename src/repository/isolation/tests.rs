@@ -25,6 +25,7 @@ fn opened_by(trying: &mut Trying<'_>, script: &str, time: Duration) -> Result<Me
         scope: IsolationScope::All,
         memory_bytes: 1 << 30,
         time,
+        cache: None,
     };
     let program = CellProgram {
         file: "m/1/model.onnx".into(),
@@ -89,7 +90,8 @@ fn uploaded_models_are_tried_and_others_where_all_are() {
     };
     let covers = |scope, bytes| {
         let time = LONG;
-        let isolation = Isolation { program: "p".into(), arguments: Vec::new(), scope, memory_bytes: 0, time };
+        let isolation =
+            Isolation { program: "p".into(), arguments: Vec::new(), scope, memory_bytes: 0, time, cache: None };
         isolation.covers(&program(bytes))
     };
     assert!(covers(IsolationScope::Uploaded, Some(Bytes::new())) && !covers(IsolationScope::Uploaded, None));

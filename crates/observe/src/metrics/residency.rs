@@ -1,4 +1,4 @@
-//! Metrics of models that are loaded on demand, and of the memory of models.
+//! Metrics of models that are loaded on demand, of the memory of models, and of what is kept of them across restarts.
 
 use std::{
     fmt,
@@ -17,7 +17,7 @@ use super::{
     families::{Family, counter, gauge},
     samples::{family_of, labels, number, single},
 };
-use crate::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats};
+use crate::{ModelMemory, RepositoryStats, ResidencyReading, ResidencyStats, StartCacheReading};
 
 const HITS: Family = counter("paternoster_on_demand_hits_total", "Requests that found their model loaded");
 const MISSES: Family = counter("paternoster_on_demand_misses_total", "Requests that found their model not loaded");
@@ -35,6 +35,11 @@ const ESTIMATED: Family =
     gauge("paternoster_model_memory_estimated_bytes", "Bytes that the model takes as estimated from its files");
 const MEASURED: Family =
     gauge("paternoster_model_memory_measured_bytes", "Bytes that the model takes as measured when it was loaded");
+
+const START_CACHE_HITS: Family =
+    counter("paternoster_start_cache_hits_total", "Programs that opened in a process of their own at an earlier load");
+const START_CACHE_MISSES: Family =
+    counter("paternoster_start_cache_misses_total", "Programs that were not known to open in a process of their own");
 
 /// Label of families by reason.
 const REASON: &str = "reason";
@@ -63,14 +68,15 @@ pub(super) struct ResidencyCollector {
 impl ResidencyCollector {
     pub(super) fn new(stats: Arc<RepositoryStats>, read: Read) -> Result<Self, prometheus::Error> {
         let plain = [&HITS, &MISSES, &LOADS, &FAILED_LOADS, &WAITING, &MEMORY, &MEMORY_LIMIT];
-        let plain = plain.map(|family| (family, None));
+        let kept = [&START_CACHE_HITS, &START_CACHE_MISSES];
+        let plain = plain.into_iter().chain(kept).map(|family| (family, None));
         let labelled = [
             (&REFUSED, Some(REASON)),
             (&UNLOADED, Some(REASON)),
             (&ESTIMATED, Some("model")),
             (&MEASURED, Some("model")),
         ];
-        let descs = plain.into_iter().chain(labelled).map(|(family, label)| {
+        let descs = plain.chain(labelled).map(|(family, label)| {
             let labels = label.iter().map(|&label| label.to_owned()).collect();
             Desc::new(family.name.to_owned(), family.help.to_owned(), labels, Default::default())
         });
@@ -118,6 +124,9 @@ impl Collector for ResidencyCollector {
         };
         families.push(of_models(&ESTIMATED, |model| Some(model.estimated_bytes)));
         families.push(of_models(&MEASURED, |model| model.measured_bytes));
+        if let Some(StartCacheReading { hits, misses }) = read.start_cache {
+            families.extend([single(&START_CACHE_HITS, hits as f64), single(&START_CACHE_MISSES, misses as f64)]);
+        }
         families
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::{
     super::{
         CardMemory, ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, ModelMemory, RequestTimings,
-        TokenCounts, VersionLatencies,
+        StartCacheReading, TokenCounts, VersionLatencies,
     },
     *,
 };
@@ -312,6 +312,7 @@ fn loads_on_demand_and_the_memory_of_models_are_shown() {
         waiting: 9,
         hits: 10,
         models: vec![model("a", None), model("b", Some(11))],
+        start_cache: Some(StartCacheReading { hits: 12, misses: 13 }),
     };
     let metrics = metrics_of(Vec::new()).with_repository(stats, move || reading.clone()).expect("names are unique");
     let text = metrics.render().expect("renders");
@@ -320,6 +321,8 @@ fn loads_on_demand_and_the_memory_of_models_are_shown() {
         "paternoster_on_demand_misses_total 3",
         "paternoster_on_demand_loads_total 0",
         "paternoster_on_demand_waiting_requests 9",
+        "paternoster_start_cache_hits_total 12",
+        "paternoster_start_cache_misses_total 13",
         "paternoster_on_demand_unloaded_total{reason=\"memory\"} 4",
         "paternoster_on_demand_unloaded_total{reason=\"idle\"} 0",
         "paternoster_on_demand_refused_total{reason=\"timeout\"} 5",
