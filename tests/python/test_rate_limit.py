@@ -12,9 +12,11 @@ from conftest import serving
 from onnx_bytes import identity
 from repository_on_disk import config, write_model
 
-#: The number of requests that each model gets at once.
-EACH = 2
+#: The number of requests that each model gets at once; each takes seconds.
+EACH = 1
 ROW = {"INPUT0": ("FP32", [16])}
+#: A run of the slow model takes seconds, and beside other work minutes.
+PATIENT = "--task-time-limit-secs=1200"
 
 
 def limited(count=1, name="unit", is_global=True, priority=1):
@@ -79,7 +81,7 @@ def overlap(tasks):
 
 
 def test_models_that_share_a_unit_never_run_at_once(program, repository, tmp_path):
-    flags = ["--rate-limit=execution_count", "--cpu-lanes=2", "--cpu-shards=2"]
+    flags = ["--rate-limit=execution_count", PATIENT, "--cpu-lanes=2", "--cpu-shards=2"]
     with serving(repository, *flags, "--timeline-file", tmp_path / "timeline.json", program=program) as server:
         ask_both(server)
         tasks = tasks_of(server)
@@ -93,12 +95,14 @@ def test_models_that_share_a_unit_never_run_at_once(program, repository, tmp_pat
 
 
 def test_without_the_mode_resources_have_no_effect_which_the_log_says_once(program, repository, tmp_path):
-    flags = ["--rate-limit=off", "--rate-limit-resource=unit:0", "--cpu-lanes=2"]
+    flags = ["--rate-limit=off", "--rate-limit-resource=unit:0", PATIENT, "--cpu-lanes=2"]
     with serving(repository, *flags, "--timeline-file", tmp_path / "timeline.json", program=program) as server:
         ask_both(server)
         assert overlap(tasks_of(server)), "with two lanes, the first tasks of both run at once"
         assert "paternoster_rate_limit" not in scrape(server)
-        assert server.log.read_text().count("rate_limiter has no effect") == 1
+        log = server.log.read_text()
+        assert log.count("rate_limiter has no effect") == 1
+        assert log.count("--rate-limit-resource=unit:0") == log.count("--rate-limit is off") == 1
 
 
 def test_a_model_that_needs_more_than_there_is_does_not_load(start, tmp_path):
@@ -106,7 +110,8 @@ def test_a_model_that_needs_more_than_there_is_does_not_load(start, tmp_path):
     write_model(tmp_path, "small", identity(), config("small", ROW, extra=limited(count=2, name="R1", is_global=False)))
     write_model(tmp_path, "other", identity(), config("other", ROW, extra=limited(count=1, name="R1")))
     flags = ["--rate-limit=execution_count", "--rate-limit-resource=R1:3:0", "--model-control-mode=explicit"]
-    server = start(tmp_path, *flags)
+    server = start(tmp_path, *flags, "--rate-limit-resource=R1:2:7")
+    assert server.log.read_text().count("there is no such device") == 1
     with triton.InferenceServerClient(server.grpc) as client:
         with pytest.raises(triton.InferenceServerException) as failed:
             client.load_model("large")
@@ -116,7 +121,7 @@ def test_a_model_that_needs_more_than_there_is_does_not_load(start, tmp_path):
         client.infer("small", [tensor("INPUT0", rows(1))])
         with pytest.raises(triton.InferenceServerException) as failed:
             client.load_model("other")
-        assert "resource 'R1' is global here and per device in a loaded model" in failed.value.message()
+        assert "resource 'R1' is global here and per device in model 'small'; expected" in failed.value.message()
         assert metric(server, "paternoster_rate_limit_resource", name="R1", device="cpu") == 3
         # A configuration that comes with the request counts as one of the directory.
         resources = [{"name": "R1", "count": 5}]
@@ -124,6 +129,12 @@ def test_a_model_that_needs_more_than_there_is_does_not_load(start, tmp_path):
         with pytest.raises(triton.InferenceServerException) as failed:
             client.load_model("small", config=json.dumps({"name": "small", "backend": "onnxruntime", **given}))
         assert "but a batch needs 5" in failed.value.message()
+        resources[0] |= {"count": 1, "global": True}
+        with pytest.raises(triton.InferenceServerException) as failed:
+            client.load_model("small", config=json.dumps({"name": "small", "backend": "onnxruntime", **given}))
+        message = "is global here and per device in the loaded version of this model"
+        assert message in failed.value.message() and "unload it first" in failed.value.message()
+        del resources[0]["global"]
         client.unload_model("small")
         eventually("the resource left with its model", lambda: "paternoster_rate_limit_resource{" not in scrape(server))
         client.load_model("other")

@@ -4,11 +4,15 @@
 //! its tasks; a group in debt waits until the others have had as much, by weight. Time for which no other group waited
 //! is not owed. A group whose slack is running out goes first and pays later, as long as its debt is within its loan;
 //! beyond the loan, weights decide. While one group holds all other lanes and another group waits, it does not get the
-//! last lane. A group that lacks units of the rate limiter leaves the ring, and returns to its head with them.
+//! last lane. A group that lacks units of the rate limiter leaves the ring, and returns to its head with them. A lane
+//! may be kept for such a group; the time for which it waits open counts as used.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{LaneId, LaneKnobs, Ns, TaskId, ids::GroupIx};
+use super::{
+    LaneId, LaneKnobs, Ns, TaskId,
+    ids::{GroupIx, StartTag},
+};
 
 /// Device time that a group of weight 1 is credited per round when all waiting groups are in debt.
 const QUANTUM_NS: i64 = 1_000_000;
@@ -39,6 +43,8 @@ struct Standing {
     priority: u32,
     /// Whether it waits for units instead of a lane.
     stalled: bool,
+    /// Its place in the order of those that waited for units, if it is in the ring because it was called.
+    called_at: Option<StartTag>,
     /// Value of `credited_ns` when this group's credit was last brought up to date.
     settled_ns: i64,
 }
@@ -122,6 +128,8 @@ pub(super) struct Arbiter {
     ring: VecDeque<GroupIx>,
     /// Groups that wait for units of the rate limiter.
     stalled: Vec<GroupIx>,
+    /// Groups for each of which an open lane is kept, with the time from which on.
+    kept: Vec<(GroupIx, Ns)>,
     /// Groups whose batch waits for more requests, by the time at which it is launched without them.
     delays: BTreeSet<(Ns, GroupIx)>,
     standings: Vec<Standing>,
@@ -141,6 +149,9 @@ impl Arbiter {
     /// Takes a lane out of service.
     pub(super) fn lane_lost(&mut self, id: LaneId) {
         self.lanes.retain(|load| load.lane.id != id);
+        if self.lanes.is_empty() {
+            self.kept.clear();
+        }
     }
 
     /// Records a task launched on a lane, with its predicted duration.
@@ -172,9 +183,9 @@ impl Arbiter {
         self.lanes.iter_mut().find(|load| load.lane.id == id)
     }
 
-    /// Returns the number of lanes without a task.
+    /// Returns the number of lanes without a task that are not kept for a group.
     pub(super) fn idle_lanes(&self) -> usize {
-        self.lanes().filter(|lane| lane.is_idle()).count()
+        self.lanes().filter(|lane| lane.is_idle()).count().saturating_sub(self.kept.len())
     }
 
     pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
@@ -224,11 +235,8 @@ impl Arbiter {
     pub(super) fn call(&mut self, group: GroupIx) {
         self.settle(group);
         let standing = self.standing(group);
-        if standing.stalled {
-            return;
-        }
         let due = standing.due.take();
-        if !std::mem::replace(&mut standing.in_ring, true) {
+        if !standing.stalled && !std::mem::replace(&mut standing.in_ring, true) {
             self.ring.push_back(group);
         }
         if let Some(due) = due {
@@ -244,20 +252,36 @@ impl Arbiter {
         }
     }
 
+    /// Keeps a lane for a group that waits for units: it gets the first that is open once it is in the ring.
+    pub(super) fn keep_lane(&mut self, group: GroupIx, now: Ns) {
+        self.kept.push((group, now));
+    }
+
     /// Ends the wait for units of a group that wants no lane.
     pub(super) fn withdraw(&mut self, group: GroupIx) {
-        self.standing(group).stalled = false;
+        self.kept.retain(|&(other, _)| other != group);
+        let standing = self.standing(group);
+        (standing.stalled, standing.called_at) = (false, None);
         self.stalled.retain(|&other| other != group);
     }
 
-    /// Ends the wait for units of a group, if it waits, and puts it at the head of the ring.
-    pub(super) fn resume(&mut self, group: GroupIx) {
-        if self.standing(group).stalled {
-            self.withdraw(group);
+    /// Ends the wait for units of a group, if it waits, and puts it at the head of the ring, behind those that were
+    /// before it in the order.
+    pub(super) fn resume(&mut self, group: GroupIx, tag: StartTag) {
+        if std::mem::take(&mut self.standing(group).stalled) {
+            self.stalled.retain(|&other| other != group);
             self.settle(group);
-            self.standing(group).in_ring = true;
-            self.ring.push_front(group);
+            let standing = self.standing(group);
+            (standing.in_ring, standing.called_at) = (true, Some(tag));
+            let is_before = |other: &GroupIx| self.standings[*other].called_at.is_some_and(|called_at| called_at < tag);
+            let at = self.ring.iter().take_while(|other| is_before(other)).count();
+            self.ring.insert(at, group);
         }
+    }
+
+    /// Whether a group waits for units.
+    pub(super) fn is_stalled(&self, group: GroupIx) -> bool {
+        self.standings.get(group).is_some_and(|standing| standing.stalled)
     }
 
     /// Returns the groups that wait for units.
@@ -283,12 +307,14 @@ impl Arbiter {
     }
 
     /// Returns the next time at which a deferred group is due, or at which a lane opens while a group waits for one.
-    pub(super) fn earliest(&self) -> Option<Ns> {
+    pub(super) fn earliest(&self, now: Ns) -> Option<Ns> {
         let due = self.delays.first().map(|&(due, _)| due);
         if self.ring.is_empty() {
             return due;
         }
-        due.into_iter().chain(self.lanes_ahead().map(Lane::opens)).min()
+        // Lanes that are open now are kept.
+        let opens = self.lanes_ahead().map(Lane::opens).filter(|&opens| opens > now);
+        due.into_iter().chain(opens).min()
     }
 
     /// Returns when a lane opens for a group that has work only for lanes that are not open now.
@@ -313,11 +339,29 @@ impl Arbiter {
             return None;
         }
         let lane = self.open_lanes(now).min_by_key(|lane| (lane.tasks, lane.id))?;
-        let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(holds, urgent) };
+        let at = match self.position_with_lane() {
+            Some(at) => at,
+            None if self.open_lanes(now).count() <= self.kept.len() => return None,
+            None if self.ring.len() == 1 => self.forgive(),
+            None => self.turn(holds, urgent),
+        };
         let group = self.ring.remove(at)?;
         self.settle(group);
-        self.standings[group].in_ring = false;
+        let standing = &mut self.standings[group];
+        (standing.in_ring, standing.called_at) = (false, None);
+        if let Some(at) = self.kept.iter().position(|&(other, _)| other == group) {
+            let (_, since) = self.kept.swap_remove(at);
+            self.charge(group, now.saturating_sub(since));
+        }
         Some((lane, group))
+    }
+
+    /// Returns the position in the ring of the first group for which a lane is kept.
+    fn position_with_lane(&self) -> Option<usize> {
+        if self.kept.is_empty() {
+            return None;
+        }
+        self.ring.iter().position(|group| self.kept.iter().any(|(other, _)| other == group))
     }
 
     /// Cancels the debt of the only group in the ring. Otherwise a group that arrives later would have the device to
@@ -370,6 +414,7 @@ impl Arbiter {
             self.ring.retain(|&other| other != group);
         }
         self.stalled.retain(|&other| other != group);
+        self.kept.retain(|&(other, _)| other != group);
         if let Some(due) = standing.due {
             self.delays.remove(&(due, group));
         }

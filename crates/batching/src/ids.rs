@@ -28,3 +28,6 @@ pub(super) type SequenceIx = u32;
 
 /// Index of a version on one core in the rate limiter.
 pub(super) type InstanceIx = usize;
+
+/// Place in the order of the rate limiter: start tag of a task (start-time fair queueing), then order of arrival.
+pub(super) type StartTag = (u64, u64);

@@ -74,7 +74,7 @@ pub use knobs::{
     QueueingKnobs, QueueingSettings, SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
 };
 pub use policy::*;
-pub use rate_limiter::{RateLimiter, RateLimiterKnobs, ResourceAmount, ResourceDemand, ResourceUse};
+pub use rate_limiter::{RateLimiter, RateLimiterKnobs, Resource, ResourceAmount, ResourceDemand};
 pub use version::Knobs;
 
 /// The example of the README compiles and runs.

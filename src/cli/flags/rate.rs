@@ -1,6 +1,6 @@
 //! Flags of tritonserver's rate limiter: `--rate-limit` and `--rate-limit-resource`.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 use clap::{Args, ValueEnum};
 
@@ -30,7 +30,8 @@ pub struct RateArgs {
     pub mode: RateLimit,
 
     /// Units of a resource on a device (a card's number, or cpu, which 0 means too), on each device, or of a global
-    /// resource; may be given several times. By default there are as many as the most demanding model asks for
+    /// resource, for which the device is ignored; may be given several times. By default there are as many as the most
+    /// demanding model asks for
     #[arg(long = "rate-limit-resource", value_name = "NAME:COUNT[:DEVICE]")]
     pub resources: Vec<ResourceFlag>,
 }
@@ -40,6 +41,21 @@ impl RateArgs {
     pub fn amounts(&self) -> Option<Vec<ResourceAmount>> {
         let amounts = || self.resources.iter().map(|resource| resource.0.clone()).collect();
         (self.mode == RateLimit::ExecutionCount).then(amounts)
+    }
+
+    /// Returns the flags that have no effect, each with the reason.
+    pub(super) fn idle(&self) -> impl Iterator<Item = (String, &'static str)> + '_ {
+        let resources = self.resources.iter().filter(move |_| self.mode == RateLimit::Off);
+        resources.map(|resource| (format!("--rate-limit-resource={resource}"), "--rate-limit is off"))
+    }
+}
+
+impl fmt::Display for ResourceFlag {
+    /// Formats as the flag's value.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ResourceAmount { name, count, device } = &self.0;
+        write!(formatter, "{name}:{count}")?;
+        device.iter().try_for_each(|device| write!(formatter, ":{device}"))
     }
 }
 
@@ -93,6 +109,16 @@ mod tests {
         assert_eq!(serve(&["--rate-limit-resource=R1:10"]).rate.amounts(), None);
         assert_eq!(serve(&["--rate-limit=OFF"]).rate.amounts(), None, "as in Triton, in upper case too");
         assert_eq!(serve(&["--rate-limit", "Execution_Count"]).rate.amounts(), Some(Vec::new()));
+    }
+
+    #[test]
+    fn resources_without_the_mode_are_named_as_flags_without_effect() {
+        let idle = |mode: &str| {
+            let args = serve(&[mode, "--rate-limit-resource=R1:10", "--rate-limit-resource=R2:5:00"]);
+            args.rate.idle().map(|(flag, _)| flag).collect::<Vec<_>>()
+        };
+        assert_eq!(idle("--rate-limit=off"), ["--rate-limit-resource=R1:10", "--rate-limit-resource=R2:5:0"]);
+        assert!(idle("--rate-limit=execution_count").is_empty());
     }
 
     #[test]

@@ -21,7 +21,8 @@ fn name(words: &str) -> &str {
 fn flags_that_act_are_taken_with_the_value_shown_and_without_a_warning() {
     let acting = table("### Those that act");
     for (words, _) in &acting {
-        let args = serve(&words.split(' ').collect::<Vec<_>>());
+        // Without the limiter, its resources do nothing.
+        let args = serve(&["--rate-limit=execution_count"].into_iter().chain(words.split(' ')).collect::<Vec<_>>());
         assert!(args.ignored.is_empty(), "{words} is named in a warning");
         assert_eq!(args.idle_settings(), [], "{words} does nothing");
     }

@@ -1,5 +1,6 @@
-//! What a model asks of the rate limiter. The instance groups of a model are served as one: each of its batches holds
-//! the largest number of units of each resource that any group names, and has the best priority of any group.
+//! A model's settings for the rate limiter. The instance groups of a model are served as one: each of its batches holds
+//! the largest number of units of each resource that any group names, and has the best priority of any group. A group
+//! without settings has priority 1, as in Triton.
 
 use super::{
     ConfigError, Origin,
@@ -16,9 +17,12 @@ pub fn read(config: &pb::ModelConfig) -> RateLimiterKnobs {
             None => resources.push(ResourceDemand { name: name.clone(), is_global: *global, count: *count }),
         }
     }
-    let limiters = config.instance_group.iter().filter_map(|group| group.rate_limiter.as_ref());
-    // Triton takes 0 as 1.
-    let priority = limiters.map(|limiter| limiter.priority.max(1)).min();
+    let limiters = || config.instance_group.iter().map(|group| group.rate_limiter.as_ref());
+    if limiters().all(|limiter| limiter.is_none()) {
+        return RateLimiterKnobs::default();
+    }
+    // 0 counts as 1.
+    let priority = limiters().map(|limiter| limiter.map_or(1, |limiter| limiter.priority.max(1))).min();
     RateLimiterKnobs { resources, priority: priority.unwrap_or(0) }
 }
 
@@ -79,7 +83,7 @@ mod tests {
     fn both_forms_say_the_same() {
         let expected = RateLimiterKnobs { resources: vec![demand("R1", false, 4), demand("R2", true, 2)], priority: 2 };
         assert_eq!(of_pbtxt(ONE), Ok(expected.clone()));
-        let own = "instance:
+        let text = "instance:
   count: 2
   devices: [cpu, cuda]
   rate_limiter:
@@ -88,7 +92,7 @@ mod tests {
       - { name: R2, global: true, count: 2 }
     priority: 2
 ";
-        assert_eq!(of_yaml(own), Ok(expected));
+        assert_eq!(of_yaml(text), Ok(expected));
         assert_eq!(of_pbtxt("instance_group { count: 2 }"), Ok(RateLimiterKnobs::default()));
         assert_eq!(of_yaml("instance: { count: 2 }"), Ok(RateLimiterKnobs::default()));
     }
@@ -96,10 +100,11 @@ mod tests {
     #[test]
     fn groups_are_served_together_with_the_most_units_and_the_best_priority() {
         let groups = "instance_group { rate_limiter { resources { name: \"R\" count: 1 } priority: 5 } }
-            instance_group { rate_limiter { resources { name: \"R\" count: 3 } resources { name: \"S\" } priority: 4 } }
-            instance_group { count: 1 }";
+            instance_group { rate_limiter { resources { name: \"R\" count: 3 } resources { name: \"S\" } priority: 4 } }";
         let expected = RateLimiterKnobs { resources: vec![demand("R", false, 3), demand("S", false, 0)], priority: 4 };
         assert_eq!(of_pbtxt(groups), Ok(expected));
+        let unlimited = of_pbtxt(&format!("{groups} instance_group {{ count: 1 }}"));
+        assert_eq!(unlimited.map(|knobs| knobs.priority), Ok(1), "a group without settings has priority 1");
         let highest = of_pbtxt("instance_group { rate_limiter { } } instance_group { rate_limiter { priority: 2 } }");
         assert_eq!(highest.map(|knobs| knobs.priority), Ok(1), "0 is the highest, as 1 is");
     }
@@ -121,8 +126,8 @@ mod tests {
             both.contains("f:2:") && both.contains("[1].rate_limiter.resources[0].global: 'R' is global"),
             "{both}"
         );
-        let own = refused(of_yaml("instance: { rate_limiter: { resources: [{ name: '', count: 1 }] } }"));
-        assert!(own.contains("f:1:") && own.contains("instance.rate_limiter.resources[0].name: "), "{own}");
+        let unnamed = refused(of_yaml("instance: { rate_limiter: { resources: [{ name: '', count: 1 }] } }"));
+        assert!(unnamed.contains("f:1:") && unnamed.contains("instance.rate_limiter.resources[0].name: "), "{unnamed}");
         let unknown = refused(of_yaml("instance: { rate_limiter: { units: [] } }"));
         assert!(unknown.contains("unknown key 'units'"), "{unknown}");
         let missing = refused(of_yaml("instance: { rate_limiter: { resources: [{ name: R }] } }"));

@@ -1,7 +1,7 @@
-//! The rate limiter's part in a step. A group takes units with a lane; where they lack it steps aside, and gets the
-//! next lane once they are there. Units of a task return when it ends or its lane is lost.
+//! The rate limiter's part in a step. A group takes units with a lane; if they lack, it leaves the lane to others and
+//! gets the next lane once its units are there. Units of a task return when it ends or its lane is lost.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::{
     Action, Actions, LaneId, ModelId, Ns, TaskId,
     group::Group,
     ids::{GroupIx, InstanceIx},
-    rate_limiter::{Claim, Place, RateLimiter, Room, Wakes},
+    rate_limiter::{Claim, RateLimiter, TaskLimits, Wakes},
 };
 
 /// The rate limiter as one core sees it.
@@ -18,14 +18,19 @@ use crate::{
 pub(crate) struct Limiting {
     /// The limiter, and the number of this core; `None`: tasks need no units.
     shared: Option<(Arc<RateLimiter>, usize)>,
-    /// Tasks that hold units.
-    held: Vec<Held>,
+    /// Units of tasks in flight.
+    holdings: Vec<Holding>,
+    /// Whether the limiter may have called groups of this core that do not know it yet.
+    has_calls: bool,
+    /// Groups that were called since lanes were last given out.
+    resumed: SmallVec<[GroupIx; 4]>,
     /// Other cores with groups that may run now.
     wakes: Wakes,
 }
 
+/// The units of one task.
 #[derive(Debug)]
-struct Held {
+struct Holding {
     task: TaskId,
     lane: LaneId,
     instance: InstanceIx,
@@ -49,79 +54,93 @@ impl Limiting {
     }
 
     /// Takes the units of one task; `None` if the group waits for them from now on.
-    fn take(&self, claim: &mut Claim, now: Ns) -> Option<Room> {
-        let Some((limiter, _)) = &self.shared else { return Some(Room::UNLIMITED) };
-        let room = limiter.take(claim.instance, now);
-        claim.waits = room.is_none();
-        room
+    fn take(&self, claim: &mut Claim, now: Ns) -> Option<TaskLimits> {
+        let Some((limiter, _)) = &self.shared else { return Some(TaskLimits::NONE) };
+        let taken = limiter.take(claim.instance, now);
+        claim.waits_at = taken.err();
+        claim.has_yielded &= taken.is_err();
+        taken.ok()
     }
 
     fn hold(&mut self, claim: &Claim, task: TaskId, lane: LaneId) {
-        self.held.push(Held { task, lane, instance: claim.instance });
+        self.holdings.push(Holding { task, lane, instance: claim.instance });
     }
 
     fn decline(&mut self, claim: &Claim) {
-        self.tell(|limiter| limiter.decline(claim.instance));
+        self.change(|limiter| limiter.decline(claim.instance));
+    }
+
+    /// Lets others have the units of a waiting group.
+    fn yield_units(&mut self, claim: &mut Claim, now: Ns) {
+        claim.has_yielded = true;
+        self.change(|limiter| limiter.yield_units(claim.instance, now));
     }
 
     /// Removes a group from the order. Returns whether it was there.
     fn withdraw(&mut self, claim: &mut Claim, now: Ns) -> bool {
-        let waited = std::mem::take(&mut claim.waits);
+        claim.has_yielded = false;
+        let waited = claim.waits_at.take().is_some();
         if waited {
-            self.tell(|limiter| limiter.withdraw(claim.instance, now));
+            self.change(|limiter| limiter.withdraw(claim.instance, now));
         }
         waited
     }
 
     pub(crate) fn forget(&mut self, claim: &Claim, now: Ns) {
-        self.tell(|limiter| limiter.remove(claim.instance, now));
+        self.change(|limiter| limiter.remove(claim.instance, now));
     }
 
     /// Gives back the units of tasks that have ended.
-    fn release(&mut self, has_ended: impl Fn(&Held) -> bool) {
-        let ended: SmallVec<[Held; 1]> = self.held.extract_if(.., |held| has_ended(held)).collect();
-        for held in ended {
-            self.tell(|limiter| limiter.give_back(held.instance));
+    fn release(&mut self, has_ended: impl Fn(&Holding) -> bool) {
+        let ended: SmallVec<[Holding; 1]> = self.holdings.extract_if(.., |holding| has_ended(holding)).collect();
+        for holding in ended {
+            self.change(|limiter| limiter.give_back(holding.instance));
         }
     }
 
-    fn called(&self, claim: &Claim) -> Option<Place> {
-        let (limiter, _) = self.shared.as_ref()?;
-        limiter.called(claim.instance)
+    /// Records that another core's step has called groups of this one.
+    pub(super) fn note_calls(&mut self) {
+        self.has_calls = true;
     }
 
-    fn tell(&mut self, change: impl FnOnce(&RateLimiter) -> Wakes) {
-        let Some((limiter, own)) = &self.shared else { return };
+    /// Applies a change to the limiter, and records which cores it calls.
+    fn change(&mut self, change: impl FnOnce(&RateLimiter) -> Wakes) {
+        let Some((limiter, this_core)) = &self.shared else { return };
         for core in change(limiter) {
-            // This core looks at its own groups before it gives out its next lane.
-            if core != *own && !self.wakes.contains(&core) {
+            if core == *this_core {
+                self.has_calls = true;
+            } else if !self.wakes.contains(&core) {
                 self.wakes.push(core);
             }
         }
     }
 
     /// Returns the tasks that hold units, with the instances.
-    pub(super) fn held(&self) -> impl Iterator<Item = (TaskId, LaneId, InstanceIx)> + '_ {
-        self.held.iter().map(|held| (held.task, held.lane, held.instance))
+    pub(super) fn holdings(&self) -> impl Iterator<Item = (TaskId, LaneId, InstanceIx)> + '_ {
+        self.holdings.iter().map(|holding| (holding.task, holding.lane, holding.instance))
     }
 }
 
 impl Core {
-    /// Takes the units for a task of a group that is offered a lane. `None`: they lack and the group steps aside, or it
-    /// has nothing to run.
-    pub(super) fn take_units(&mut self, group: GroupIx) -> Option<Room> {
+    /// Takes the units for a task of a group that is offered a lane. `None`: they lack and the group waits for them, or
+    /// it has nothing to run.
+    pub(super) fn take_units(&mut self, group: GroupIx) -> Option<TaskLimits> {
         let entry = &mut self.groups[group];
         let wants_lane = entry.wants_lane();
-        let Some(claim) = &mut entry.claim else { return Some(Room::UNLIMITED) };
+        let Some(claim) = &mut entry.claim else { return Some(TaskLimits::NONE) };
         // Its last request may have ended while it was in the ring. It must not wait for what it does not need.
         if !wants_lane {
             return None;
         }
-        let room = self.limiting.take(claim, self.now);
-        if room.is_none() {
+        let limits = self.limiting.take(claim, self.now);
+        if limits.is_none() {
             self.arbiter.stall(group);
+            // Otherwise it could miss the lane and the units by turns forever.
+            if claim.has_yielded {
+                self.arbiter.keep_lane(group, self.now);
+            }
         }
-        room
+        limits
     }
 
     /// Records that a task was launched with the units that were taken for it.
@@ -140,20 +159,21 @@ impl Core {
 
     /// Gives back the units of a task that has ended.
     pub(super) fn release_units(&mut self, task: TaskId) {
-        self.limiting.release(|held| held.task == task);
+        self.limiting.release(|holding| holding.task == task);
     }
 
-    /// Gives back the units of the tasks of a lost lane, as if they had ended. Without any lane left, no group of this
-    /// core keeps units from those of other cores.
+    /// Gives back the units of the tasks of a lost lane, as if they had ended. Without any lane left, the groups of
+    /// this core let others have their units.
     pub(super) fn release_units_of_lane(&mut self, lane: LaneId) {
-        self.limiting.release(|held| held.lane == lane);
+        self.limiting.release(|holding| holding.lane == lane);
         if self.arbiter.lanes().next().is_some() {
             return;
         }
         for (ix, group) in &mut self.groups {
             let Some(claim) = &mut group.claim else { continue };
-            if self.limiting.withdraw(claim, self.now) {
-                self.arbiter.resume(ix);
+            if let Some(tag) = claim.waits_at {
+                self.limiting.yield_units(claim, self.now);
+                self.arbiter.resume(ix, tag);
             }
         }
     }
@@ -169,20 +189,37 @@ impl Core {
     /// Puts the groups whose units are there now at the head of the ring, in the limiter's order: their turn had come
     /// before.
     pub(super) fn call_groups_with_units(&mut self) {
-        if self.arbiter.stalled().next().is_none() {
+        if !mem::take(&mut self.limiting.has_calls) {
             return;
         }
-        let called = self.arbiter.stalled().filter_map(|group| {
-            let claim = self.groups[group].claim.as_ref()?;
-            Some((self.limiting.called(claim)?, group))
-        });
-        let mut called: SmallVec<[(Place, GroupIx); 4]> = called.collect();
-        called.sort_unstable();
-        called.into_iter().rev().for_each(|(_, group)| self.arbiter.resume(group));
+        let Some((limiter, _)) = &self.limiting.shared else { return };
+        let stalled = self.arbiter.stalled();
+        let called =
+            limiter.called(stalled.filter_map(|group| Some((group, self.groups[group].claim.as_ref()?.instance))));
+        for group in called {
+            if let Some(tag) = self.groups[group].claim.as_ref().and_then(|claim| claim.waits_at) {
+                self.arbiter.resume(group, tag);
+                self.limiting.resumed.push(group);
+            }
+        }
+    }
+
+    /// Lets others have the units of groups that were called and got no lane. Returns whether that calls groups of this
+    /// core.
+    pub(super) fn yield_units(&mut self) -> bool {
+        for group in mem::take(&mut self.limiting.resumed) {
+            let claim = self.groups.get_mut(group).and_then(|entry| entry.claim.as_mut());
+            if let Some(claim) = claim.filter(|claim| claim.waits_at.is_some())
+                && !self.arbiter.is_stalled(group)
+            {
+                self.limiting.yield_units(claim, self.now);
+            }
+        }
+        self.limiting.has_calls
     }
 
     /// Has the driver wake the cores whose groups may run now.
     pub(super) fn wake_cores(&mut self, actions: &mut Actions) {
-        actions.extend(std::mem::take(&mut self.limiting.wakes).into_iter().map(|core| Action::UnitsFreed { core }));
+        actions.extend(mem::take(&mut self.limiting.wakes).into_iter().map(|core| Action::UnitsFreed { core }));
     }
 }

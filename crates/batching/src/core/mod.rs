@@ -38,7 +38,7 @@ pub struct Load {
     pub may_leave: usize,
     /// Number of lanes in service.
     pub lanes: usize,
-    /// Number of lanes in service that have no task.
+    /// Number of lanes in service that have no task and are not kept for a version that lacks units.
     pub idle_lanes: usize,
 }
 
@@ -98,8 +98,7 @@ impl Core {
             Event::ModelUp(model, ref knobs) => self.model_up(model, knobs),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
-            // The groups that wait for units are looked at below.
-            Event::UnitsFreed => {}
+            Event::UnitsFreed => self.limiting.note_calls(),
         }
         #[cfg(any(test, feature = "testing"))]
         assert!(!std::mem::take(&mut self.fails), "a test asked for this panic");
@@ -310,16 +309,21 @@ impl Core {
             let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
             let holds = |group: GroupIx| ledger.lanes_of(group);
             let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
-            let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else { return };
-            let Some(room) = self.take_units(group) else { continue };
+            let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else {
+                if self.yield_units() {
+                    continue;
+                }
+                return;
+            };
+            let Some(limits) = self.take_units(group) else { continue };
             let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
             let asks = groups[group].asks_for_neighbours();
             // Computing other groups' slack is costly, so do it only for a policy that uses it.
             let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.version.live > 0);
             let neighbours_slack_ns = others.filter_map(|(_, entry)| Some(entry.tightest(now, ledger)?.slack_ns)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
-            let idle_besides = idle_besides.min(room.more);
-            let lanes = (self.arbiter.lanes().count() as u32).min(room.most);
+            let idle_besides = idle_besides.min(limits.additional);
+            let lanes = (self.arbiter.lanes().count() as u32).min(limits.total);
             let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
@@ -382,7 +386,7 @@ impl Core {
     /// matters is not withdrawn: that wake does nothing, and the driver is spared an update for each request.
     fn announce(&mut self, actions: &mut Actions) {
         let alarm = self.timers.earliest(&self.ledger);
-        if let Some(due) = alarm.into_iter().chain(self.arbiter.earliest()).min()
+        if let Some(due) = alarm.into_iter().chain(self.arbiter.earliest(self.now)).min()
             && self.announced.is_none_or(|announced| due < announced)
         {
             self.announced = Some(due);

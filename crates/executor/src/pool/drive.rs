@@ -112,7 +112,7 @@ impl Pool {
         // Dropped here, outside of the shard's lock, because destructors may be slow.
         drop(after.dropped);
         drop(after.forgotten);
-        self.tell_units_are_free(after.units_freed);
+        self.wake_for_units(after.units_freed);
         for replacement in after.replacements {
             self.replace(shard, replacement);
         }

@@ -2,6 +2,7 @@
 //! loads versions into it, and front ends submit requests through a [`ModelHandle`].
 
 mod drive;
+mod limiter;
 mod shard;
 mod submit;
 
@@ -16,17 +17,15 @@ use std::{
 };
 
 use paternoster_batching::{
-    Core, Event, Knobs, ModelId, Ns, Policy, RateLimiter, RateLimiterKnobs, ResourceAmount, router::Router,
+    Core, Knobs, ModelId, Ns, Policy, RateLimiter, RateLimiterKnobs, ResourceAmount, router::Router,
 };
 use paternoster_device::BufferPool;
 use paternoster_model::ModelSpec;
-use paternoster_observe::{
-    ModelStats, ObservedVersion, PoolStats, ResourceReading, budget::Budget, timeline::Timeline, trace::Parts,
-};
+use paternoster_observe::{ModelStats, ObservedVersion, PoolStats, budget::Budget, timeline::Timeline, trace::Parts};
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::shard::Shard;
+use self::{limiter::rate_limiter, shard::Shard};
 use super::{
     Backlog, BacklogLimits, CardPorts, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
     backend::{Backend, Order},
@@ -35,7 +34,6 @@ use super::{
     host::Host,
     indices::IndexChecks,
     length_limits::LengthLimits,
-    placement::CPU,
     state::{Numbers, Responsiveness, State},
     version::ServedVersion,
 };
@@ -127,8 +125,8 @@ impl Pool {
         let mut backends = options.cards.open(buffers.max_output_bytes())?;
         let cards = backends.len();
         for shard in 0..count {
-            let own = lanes / count + u16::from(shard < lanes % count);
-            let host = Host::start(cards + usize::from(shard), own, &buffers)?;
+            let shard_lanes = lanes / count + u16::from(shard < lanes % count);
+            let host = Host::start(cards + usize::from(shard), shard_lanes, &buffers)?;
             backends.push((DeviceKind::Cpu, Box::new(host)));
         }
         let pool = Self::over(backends, options, buffers, Clock::start());
@@ -148,10 +146,7 @@ impl Pool {
         let count = backends.len();
         let (kinds, backends): (Vec<DeviceKind>, Vec<Box<dyn Backend>>) = backends.into_iter().unzip();
         let router = Router::new(kinds.iter().map(|kind| u16::from(*kind != DeviceKind::Cpu)));
-        let limiter = options.rate_limiter.clone().map(|amounts| {
-            let devices = kinds.iter().map(|kind| kind.resource_name());
-            Arc::new(RateLimiter::new(with_cpu(amounts), devices))
-        });
+        let limiter = options.rate_limiter.as_ref().map(|amounts| Arc::new(rate_limiter(amounts, &kinds)));
         let mut first_lane = 0;
         let shards = backends.into_iter().enumerate().map(|(shard, backend)| {
             let numbers = Numbers { shard, shards: count, first_lane };
@@ -232,7 +227,7 @@ impl Pool {
         let policy = knobs.policy.name();
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
-        let (homes, own_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
+        let (homes, home_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
             // The cards lack memory or kernels for this version. With automatic placement the CPU is a valid fallback.
             Err(fault) if *placement == Placement::Auto && self.has_cards() => {
                 warn!(model = spec.name, reason = %fault, "the model runs on the CPU");
@@ -254,7 +249,7 @@ impl Pool {
         };
         // Before the shards, so that the timeline knows the model of every task.
         self.timeline.model_up(id.0, &spec.name, spec.version);
-        for (&home, knobs) in homes.iter().zip(own_knobs) {
+        for (&home, knobs) in homes.iter().zip(home_knobs) {
             let loaded = Arc::clone(&loaded);
             self.drive(&self.shards[home], |state, now, after| state.bring_up(now, id, loaded, knobs, after));
         }
@@ -309,46 +304,14 @@ impl Pool {
         let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
         let knobs = Knobs { stays: homes.iter().any(stands_in), ..knobs.clone() };
         let model = &loaded.spec.name;
-        let registered = self.limiter.as_ref().map(|limiter| limiter.register(id, &knobs.rate_limiter, &homes));
+        let registered = self.limiter.as_ref().map(|limiter| limiter.register(id, model, &knobs.rate_limiter, &homes));
         let freed = registered.transpose().map_err(|fault| format!("model '{model}': rate_limiter: {fault}"))?;
-        let own_knobs = self.load(id, loaded, &homes, &knobs);
-        if let (Err(_), Some(limiter)) = (&own_knobs, &self.limiter) {
+        let home_knobs = self.load(id, loaded, &homes, &knobs);
+        if let (Err(_), Some(limiter)) = (&home_knobs, &self.limiter) {
             limiter.unregister(id);
         }
-        self.tell_units_are_free(freed.unwrap_or_default());
-        Ok((homes, own_knobs?))
-    }
-
-    /// Wakes shards with versions that waited for units of the rate limiter.
-    pub(super) fn tell_units_are_free(self: &Arc<Self>, shards: impl IntoIterator<Item = usize>) {
-        for shard in shards {
-            self.drive(&self.shards[shard], |state, now, after| state.step(now, Event::UnitsFreed, after));
-        }
-    }
-
-    /// Logs once that settings for the rate limiter have no effect.
-    fn warn_of_missing_limiter(&self, model: &str) {
-        if !self.lacks_limiter.swap(true, Ordering::Relaxed) {
-            warn!(model, "rate_limiter has no effect, here and in other models: the rate limiter is off");
-        }
-    }
-
-    /// Whether versions may wait for resources.
-    pub fn has_rate_limiter(&self) -> bool {
-        self.limiter.is_some()
-    }
-
-    /// Returns the resources of the rate limiter and their use; empty without one.
-    pub fn resources(&self) -> Vec<ResourceReading> {
-        let usage = self.limiter.iter().flat_map(|limiter| limiter.usage());
-        let readings = usage.map(|resource| ResourceReading {
-            name: resource.name,
-            device: resource.device.unwrap_or_else(|| "global".to_owned()),
-            units: resource.units,
-            in_use: resource.in_use,
-            waited_ns: resource.waited_ns,
-        });
-        readings.collect()
+        self.wake_for_units(freed.unwrap_or_default());
+        Ok((homes, home_knobs?))
     }
 
     /// Reserves what a version needs on each of its devices. Returns its knobs on each.
@@ -362,11 +325,11 @@ impl Pool {
         homes: &[usize],
         knobs: &Knobs,
     ) -> Result<Vec<Knobs>, String> {
-        let mut own_knobs = Vec::with_capacity(homes.len());
+        let mut home_knobs = Vec::with_capacity(homes.len());
         for &home in homes {
             let mut knobs = knobs.clone();
             if let Err(fault) = self.shards[home].backend.load(id, loaded, &mut knobs) {
-                for &home in &homes[..own_knobs.len()] {
+                for &home in &homes[..home_knobs.len()] {
                     let shard = &self.shards[home];
                     shard.queue(&mut vec![Order::Unload(id)]);
                     shard.issue(self);
@@ -374,9 +337,9 @@ impl Pool {
                 loaded.stats.left_cards();
                 return Err(format!("device {home} cannot hold model '{}': {fault}", loaded.spec.name));
             }
-            own_knobs.push(knobs);
+            home_knobs.push(knobs);
         }
-        Ok(own_knobs)
+        Ok(home_knobs)
     }
 
     /// Returns the time limit of a task of a version without one of its own. Zero: no limit.
@@ -418,8 +381,8 @@ impl Pool {
     pub fn count_meta_operations(&self) {
         let mut counted = BTreeMap::new();
         for shard in &self.shards {
-            let own = shard.state.lock().meta_counters();
-            for (model, stats, meta) in own {
+            let counters = shard.state.lock().meta_counters();
+            for (model, stats, meta) in counters {
                 counted.entry(model).or_insert_with(|| (stats, Vec::new())).1.push(meta);
             }
         }
@@ -467,13 +430,6 @@ impl Pool {
 /// chosen round robin by id.
 fn homes_of(id: ModelId, knobs: &Knobs, among: Vec<usize>) -> Box<[usize]> {
     if knobs.is_bound() { Box::new([among[id.0 as usize % among.len()]]) } else { among.into() }
-}
-
-/// Gives the CPU what is given to device 0, on which Triton's models on the CPU run.
-fn with_cpu(amounts: Vec<ResourceAmount>) -> Vec<ResourceAmount> {
-    let of_zero = amounts.iter().filter(|amount| amount.device.as_deref() == Some("0"));
-    let of_cpu = of_zero.map(|amount| ResourceAmount { device: Some(CPU.to_owned()), ..amount.clone() });
-    of_cpu.chain(amounts.iter().cloned()).collect()
 }
 
 /// Returns the names of the parts that tasks of a version run.

@@ -162,10 +162,10 @@ impl Run {
         limiter.check()?;
         let on_devices = (0..self.floors.len()).filter(|&shard| !self.lost[shard]);
         let models: Vec<usize> = on_devices.flat_map(|shard| self.floors[shard].lock().models_in_flight()).collect();
-        for resource in limiter.usage() {
+        for resource in limiter.resources() {
             let demands = models.iter().flat_map(|&model| &self.world.rate_limiters[model].resources);
             let needed: u32 = demands.filter(|demand| demand.name == resource.name).map(|demand| demand.count).sum();
-            if needed > resource.in_use || resource.in_use > resource.units {
+            if needed > resource.in_use || resource.in_use > resource.units() {
                 return Err(format!("tasks run with {needed} units of {resource:?}"));
             }
         }

@@ -107,7 +107,7 @@ fn running(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 fn wakes(core: &Core) -> Result<(), Broken> {
     let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != NEVER);
     let idle = core.groups.iter().flat_map(|(ix, _)| core.timers.idle(ix)).map(|(until, _)| until);
-    let earliest = alarms().chain(core.arbiter.earliest()).chain(idle).min();
+    let earliest = alarms().chain(core.arbiter.earliest(core.now)).chain(idle).min();
     if let Some(due) = earliest {
         let announced = core.announced;
         hold!(announced.is_some_and(|at| at <= due), "{due} is due, but a wake is announced for {announced:?}");
@@ -316,20 +316,22 @@ fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(!group.is_drained(), "it is drained, but not gone");
     let (for_lane, due) = core.arbiter.waits(ix);
     hold!(!for_lane || core.arbiter.idle_lanes() == 0, "it waits for a lane while one is idle");
-    let for_units = core.arbiter.stalled().any(|stalled| stalled == ix);
+    let for_units = core.arbiter.is_stalled(ix);
     let is_stuck = group.wants_lane() && group.version.running == 0 && !for_lane && due.is_none() && !for_units;
     hold!(!is_stuck, "it has work and waits for nothing");
     hold!(due.is_none_or(|due| due > core.now), "it waits for {due:?}, which has passed");
-    let waits = group.claim.as_ref().is_some_and(|claim| claim.waits);
+    let (waits, has_yielded) =
+        group.claim.as_ref().map_or((false, false), |claim| (claim.waits_at.is_some(), claim.has_yielded));
     hold!(!for_units || waits && group.wants_lane() && !for_lane, "it waits for units that it does not want");
-    hold!(!waits || core.arbiter.lanes().next().is_some(), "it keeps units from others without a lane");
+    hold!(!waits || for_units || for_lane && has_yielded, "it keeps units from others without a lane");
+    hold!(!has_yielded || waits, "it has yielded units that it does not want");
     Ok(())
 }
 
 /// Units are held by tasks in flight alone, once each, on the task's own lane, for a group of the task.
 fn units(core: &Core) -> Result<(), Broken> {
     let mut seen = BTreeSet::new();
-    for (task, lane, instance) in core.limiting.held() {
+    for (task, lane, instance) in core.limiting.holdings() {
         hold!(seen.insert(task), "{task:?} holds its units twice");
         let of_task = core.ledger.in_flight_tasks.iter().filter(|in_flight| in_flight.task == task);
         let claims = of_task.filter(|in_flight| in_flight.lane == lane);

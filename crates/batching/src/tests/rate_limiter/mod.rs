@@ -1,167 +1,16 @@
-//! The rate limiter: cores that share resources, in virtual time. After each step, units in use are compared with the
-//! tasks that run.
+//! The rate limiter.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod cluster;
+mod random;
 
-use super::{cellular, pool::arrival};
+use std::sync::Arc;
+
+use self::cluster::{Cluster, amount, demand, needs};
+use super::cellular;
 use crate::{
-    Action, Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId,
-    LaneKnobs, ModelId, Ns, Policy, RateLimiter, RateLimiterKnobs, ReqId, ResourceAmount, ResourceDemand, SegmentKnobs,
-    Task, WindowKnobs,
+    Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, Event, Knobs, LaneId, LaneKnobs,
+    ModelId, Ns, Policy, RateLimiter, ResourceDemand, SegmentKnobs, arbiter::Arbiter,
 };
-
-/// Cores that share a rate limiter, their tasks, and the time.
-struct Cluster {
-    limiter: Arc<RateLimiter>,
-    devices: Vec<String>,
-    cores: Vec<Core>,
-    models: BTreeMap<ModelId, RateLimiterKnobs>,
-    takes_ns: fn(ModelId) -> Ns,
-    now: Ns,
-    /// Tasks that run: the core, the end, and the task.
-    running: Vec<(usize, Ns, Task)>,
-    /// The models of all tasks in launch order, with the time and the core.
-    launches: Vec<(Ns, usize, u32)>,
-    alarms: Vec<Option<Ns>>,
-    /// Requests that have not ended.
-    open: Vec<(usize, ReqId)>,
-    sent: u64,
-}
-
-impl Cluster {
-    /// Creates a core for each device, with this number of lanes.
-    fn new(devices: &[&str], lanes: u16, amounts: &[ResourceAmount], takes_ns: fn(ModelId) -> Ns) -> Self {
-        let devices: Vec<String> = devices.iter().map(|&device| device.to_owned()).collect();
-        let limiter = Arc::new(RateLimiter::new(amounts.to_vec(), devices.iter().cloned()));
-        let cores = (0..devices.len()).map(|core| Core::limited(Arc::clone(&limiter), core)).collect();
-        let alarms = vec![None; devices.len()];
-        let (models, running, launches, open) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut cluster =
-            Self { limiter, devices, cores, models, takes_ns, now: 0, running, launches, alarms, open, sent: 0 };
-        for core in 0..cluster.cores.len() {
-            (0..lanes).for_each(|lane| cluster.step(core, Event::LaneUp(LaneId(lane), LaneKnobs::default())));
-        }
-        cluster
-    }
-
-    /// Loads a model on all cores.
-    fn up(&mut self, model: u32, knobs: Knobs) -> Result<(), String> {
-        let (model, all): (_, Vec<usize>) = (ModelId(model), (0..self.cores.len()).collect());
-        let freed = self.limiter.register(model, &knobs.rate_limiter, &all)?;
-        self.models.insert(model, knobs.rate_limiter.clone());
-        for core in all {
-            self.step(core, Event::ModelUp(model, knobs.clone()));
-        }
-        freed.into_iter().for_each(|core| self.step(core, Event::UnitsFreed));
-        Ok(())
-    }
-
-    fn send(&mut self, core: usize, model: u32) -> ReqId {
-        let req = ReqId(self.sent);
-        self.sent += 1;
-        self.open.push((core, req));
-        self.step(core, Event::Arrived(Arrival { model: ModelId(model), ..arrival(req.0) }));
-        req
-    }
-
-    fn step(&mut self, core: usize, event: Event<'_>) {
-        let mut freed = Vec::new();
-        for action in self.cores[core].step(self.now, event) {
-            match action {
-                Action::Launch(task) => {
-                    self.launches.push((self.now, core, task.model.0));
-                    self.running.push((core, self.now + (self.takes_ns)(task.model), task));
-                }
-                Action::Finish { req, .. } => self.open.retain(|&(_, open)| open != req),
-                Action::UnitsFreed { core: other } => {
-                    assert_ne!(other, core, "a core looks at its own groups itself");
-                    freed.push(other);
-                }
-                Action::WakeAt(at) => self.alarms[core] = Some(at),
-                Action::Drained(_) => {}
-                other => panic!("{other:?} is not expected"),
-            }
-        }
-        freed.into_iter().for_each(|other| self.step(other, Event::UnitsFreed));
-        self.check();
-    }
-
-    /// Checks the invariants, and that exactly the units of running tasks are in use.
-    fn check(&self) {
-        self.limiter.check().expect("the limiter's invariants hold");
-        for resource in self.limiter.usage() {
-            let holders = self.running.iter().filter_map(|(core, _, task)| {
-                let demand = self.models[&task.model].resources.iter().find(|demand| demand.name == resource.name)?;
-                let is_here = resource.device.as_ref().is_none_or(|device| *device == self.devices[*core]);
-                is_here.then_some(demand.count)
-            });
-            let held: u32 = holders.sum();
-            assert!(held <= resource.units, "tasks run with {held} of {resource:?}");
-            assert_eq!(held, resource.in_use, "{resource:?}");
-        }
-        for core in &self.cores {
-            core.check().expect("the core's invariants hold");
-        }
-    }
-
-    /// Ends a running task.
-    fn end(&mut self, at: usize, fails: bool) {
-        let (core, _, task) = self.running.remove(at);
-        let event = if fails { Event::Failed { task: task.id } } else { Event::Completed { task: task.id, rows: &[] } };
-        self.step(core, event);
-    }
-
-    /// Advances time to the next end of a task, or alarm. Returns whether there is one.
-    fn pass(&mut self) -> bool {
-        let end = (0..self.running.len()).min_by_key(|&at| self.running[at].1);
-        let alarm =
-            (0..self.alarms.len()).filter(|&core| self.alarms[core].is_some()).min_by_key(|&core| self.alarms[core]);
-        let ends = end.map(|at| self.running[at].1);
-        match (end, alarm) {
-            (Some(at), _) if alarm.is_none_or(|core| ends <= self.alarms[core]) => {
-                self.now = self.now.max(self.running[at].1);
-                self.end(at, false);
-            }
-            (_, Some(core)) => {
-                self.now = self.now.max(self.alarms[core].take().unwrap_or_default());
-                self.step(core, Event::Wake);
-            }
-            (_, None) => return false,
-        }
-        true
-    }
-
-    fn run_out(&mut self) {
-        while self.pass() {}
-        assert_eq!(self.open, [], "requests wait for nothing");
-    }
-
-    /// Returns the models that run now.
-    fn run(&self) -> Vec<u32> {
-        let mut models: Vec<u32> = self.running.iter().map(|(_, _, task)| task.model.0).collect();
-        models.sort_unstable();
-        models
-    }
-
-    fn in_use(&self, name: &str) -> Vec<u32> {
-        let usage = self.limiter.usage().into_iter().filter(|resource| resource.name == name);
-        usage.map(|resource| resource.in_use).collect()
-    }
-}
-
-fn demand(name: &str, is_global: bool, count: u32) -> ResourceDemand {
-    ResourceDemand { name: name.to_owned(), is_global, count }
-}
-
-fn amount(name: &str, count: u32, device: Option<&str>) -> ResourceAmount {
-    ResourceAmount { name: name.to_owned(), count, device: device.map(str::to_owned) }
-}
-
-/// A model that runs requests one by one, up to eight at a time, and needs these resources.
-fn needs(resources: &[ResourceDemand], priority: u32) -> Knobs {
-    let rate_limiter = RateLimiterKnobs { resources: resources.to_vec(), priority };
-    Knobs { max_in_flight: 8, rate_limiter, ..Knobs::default() }
-}
 
 #[test]
 fn models_that_share_a_unit_take_turns_and_others_go_on() {
@@ -178,7 +27,7 @@ fn models_that_share_a_unit_take_turns_and_others_go_on() {
     let sharing: Vec<u32> = cluster.launches.iter().map(|launch| launch.2).filter(|&model| model < 2).collect();
     assert_eq!(sharing, [0, 1, 0, 1]);
     assert_eq!(cluster.in_use("R"), [0]);
-    assert!(cluster.limiter.usage()[0].waited_ns >= 10, "the second waited for the first");
+    assert!(cluster.limiter.resources()[0].waited_ns >= 10, "the second waited for the first");
 }
 
 #[test]
@@ -263,7 +112,7 @@ fn global_resources_span_cores_and_others_are_of_a_device() {
     (0..3).for_each(|core| _ = cluster.send(core, 0));
     assert_eq!(cluster.run(), [0], "all cores share the unit");
     (0..3).for_each(|core| _ = cluster.send(core, 1));
-    assert_eq!(cluster.run(), [0, 1, 1], "parts of the CPU share its unit, and the card has its own");
+    assert_eq!(cluster.run(), [0, 1, 1], "parts of the CPU share its unit, and the card has another");
     assert_eq!((cluster.in_use("G"), cluster.in_use("D")), (vec![1], vec![1, 1]));
     cluster.run_out();
     let cores: Vec<usize> = cluster.launches.iter().filter(|launch| launch.2 == 0).map(|launch| launch.1).collect();
@@ -322,6 +171,95 @@ fn a_core_that_loses_its_lanes_while_it_waits_keeps_no_units() {
 }
 
 #[test]
+fn a_group_without_a_lane_keeps_no_units_from_others() {
+    let takes_ns = |model: ModelId| if model.0 == 9 { 55 } else { 10 };
+    let mut cluster = Cluster::new(&["cpu", "0"], 1, &[], takes_ns);
+    for model in [0, 1] {
+        cluster.up(model, needs(&[demand("R", true, 1)], 1)).expect("there is one unit");
+    }
+    cluster.up(9, needs(&[], 1)).expect("it needs none");
+    cluster.send(1, 1);
+    cluster.send(0, 0);
+    (0..2).for_each(|_| _ = cluster.send(0, 9));
+    (0..20).for_each(|_| _ = cluster.send(1, 1));
+    for _ in 0..5 {
+        assert_eq!(cluster.run(), [1, 9]);
+        assert!(cluster.pass());
+        assert_eq!(cluster.run(), [1, 9], "the unit is used at {}, while the first waits for a lane", cluster.now);
+    }
+    assert!(cluster.pass());
+    assert_eq!((cluster.now, cluster.run()), (55, vec![1]), "the lane is kept for the first, which waits for the unit");
+    assert!(cluster.pass());
+    assert_eq!((cluster.now, cluster.run()), (60, vec![0]), "it has its place before those that came later");
+    assert_eq!(cluster.limiter.resources()[0].waited_ns, 10 + 5, "time without a lane does not count");
+    cluster.run_out();
+}
+
+#[test]
+fn groups_without_a_lane_get_it_in_the_order_in_which_they_waited() {
+    let takes_ns = |model: ModelId| if model.0 == 9 { 55 } else { 10 };
+    let mut cluster = Cluster::new(&["cpu", "0"], 1, &[], takes_ns);
+    for model in 0..4 {
+        cluster.up(model, needs(&[demand("R", true, 1)], 1)).expect("there is one unit");
+    }
+    cluster.up(9, needs(&[], 1)).expect("it needs none");
+    for (core, model) in [(1, 3), (0, 0), (0, 1), (0, 2), (0, 9)] {
+        cluster.send(core, model);
+    }
+    cluster.run_out();
+    let launches: Vec<(Ns, u32)> = cluster.launches.iter().map(|&(at, _, model)| (at, model)).collect();
+    assert_eq!(launches, [(0, 3), (0, 9), (55, 0), (65, 1), (75, 2)]);
+}
+
+#[test]
+fn a_kept_lane_serves_its_group_and_leaves_others_half_of_the_time() {
+    const MS: Ns = 1_000_000;
+    let takes_ns = |model: ModelId| if model.0 == 1 { 10 * MS + MS / 2 } else { MS };
+    let mut cluster = Cluster::new(&["cpu", "0"], 1, &[], takes_ns);
+    for model in [0, 1] {
+        cluster.up(model, needs(&[demand("R", true, 1)], 1)).expect("there is one unit");
+    }
+    cluster.up(9, needs(&[], 1)).expect("it needs none");
+    for (core, model) in [(1, 1), (0, 0), (0, 9)] {
+        (0..500).for_each(|_| _ = cluster.send(core, model));
+    }
+    while cluster.now < 400 * MS {
+        assert!(cluster.pass());
+    }
+    let count = |model: u32| cluster.launches.iter().filter(|launch| launch.2 == model).count();
+    assert!(count(0) >= 5, "the model that keeps the lane ran {} times", count(0));
+    assert!(count(9) >= 200, "the other has less than half of the time: {} of 400 ms", count(9));
+}
+
+#[test]
+fn a_kept_lane_is_given_out_when_its_group_wants_none() {
+    let takes_ns = |model: ModelId| if model.0 == 9 { 15 } else { 10 };
+    let mut cluster = Cluster::new(&["cpu", "0"], 1, &[], takes_ns);
+    for model in [0, 1] {
+        cluster.up(model, needs(&[demand("R", true, 1)], 1)).expect("there is one unit");
+    }
+    cluster.up(9, needs(&[], 1)).expect("it needs none");
+    (0..3).for_each(|_| _ = cluster.send(1, 1));
+    let first = cluster.send(0, 0);
+    (0..2).for_each(|_| _ = cluster.send(0, 9));
+    (0..2).for_each(|_| assert!(cluster.pass()));
+    assert_eq!((cluster.now, cluster.run()), (15, vec![1]), "the lane is kept");
+    cluster.step(0, Event::Cancelled(first));
+    assert_eq!(cluster.run(), [1, 9]);
+    cluster.run_out();
+}
+
+#[test]
+fn a_time_that_comes_while_a_group_lacks_units_does_not_call_it() {
+    let mut arbiter = Arbiter::default();
+    arbiter.weigh(0, 1, 1);
+    arbiter.defer(0, 5);
+    arbiter.stall(0);
+    arbiter.call_due(5);
+    assert_eq!((arbiter.waits(0), arbiter.earliest(5)), ((false, None), None));
+}
+
+#[test]
 fn tasks_ahead_on_a_lane_hold_their_units_too() {
     let mut cluster = Cluster::new(&["0"], 0, &[amount("R", 3, None)], |_| 10);
     let ahead = LaneKnobs { horizon_ns: 1_000_000, depth: 4 };
@@ -341,8 +279,8 @@ fn tasks_ahead_on_a_lane_hold_their_units_too() {
 #[test]
 fn there_are_as_many_units_as_the_most_demanding_model_needs_unless_they_are_given() {
     let units = |cluster: &Cluster| {
-        let usage = cluster.limiter.usage().into_iter();
-        usage.map(|resource| (resource.name, resource.units)).collect::<Vec<_>>()
+        let resources = cluster.limiter.resources().into_iter();
+        resources.map(|resource| (resource.name.clone(), resource.units())).collect::<Vec<_>>()
     };
     let named = |name: &str, units: u32| (name.to_owned(), units);
     // Triton's example.
@@ -378,11 +316,17 @@ fn a_model_that_could_never_run_is_refused() {
         refused(&mut cluster, needs(&[demand("H", true, 5), demand("G", true, 2)], 1)),
         "resource 'G' is limited to 1 (--rate-limit-resource), but a batch needs 2"
     );
-    assert_eq!(cluster.limiter.usage(), [], "what is refused leaves nothing behind");
+    assert_eq!(cluster.limiter.resources(), [], "what is refused leaves nothing behind");
     cluster.up(1, needs(&[demand("H", true, 1)], 1)).expect("nothing limits it");
     assert_eq!(
         refused(&mut cluster, needs(&[demand("H", false, 1)], 1)),
-        "resource 'H' is per device here and global in a loaded model; expected one"
+        "resource 'H' is per device here and global in model 'm1'; expected global or per device in all models"
+    );
+    let again = cluster.up(1, needs(&[demand("H", false, 1)], 1)).expect_err("its loaded version is in the way");
+    assert_eq!(
+        again,
+        "resource 'H' is per device here and global in the loaded version of this model; expected global or per device \
+         in all models: unload it first"
     );
 }
 
@@ -397,9 +341,9 @@ fn a_model_that_brings_units_wakes_those_that_wait() {
     assert_eq!(cluster.run(), [0, 0], "there are two units now");
     cluster.step(0, Event::ModelDraining(ModelId(1)));
     cluster.step(1, Event::ModelDraining(ModelId(1)));
-    assert_eq!(cluster.limiter.usage()[0].units, 2, "units in use do not vanish");
+    assert_eq!(cluster.limiter.resources()[0].units(), 2, "units in use do not vanish");
     cluster.run_out();
-    assert_eq!(cluster.limiter.usage()[0].units, 1);
+    assert_eq!(cluster.limiter.resources()[0].units(), 1);
 }
 
 #[test]
@@ -413,7 +357,7 @@ fn cells_share_tasks_only_where_the_task_holds_what_they_need() {
             let (cells, segments) = (vec![cell.clone()], vec![SegmentKnobs::Steps { cell: CellId(0) }]);
             let policy = Policy::Cellular(CellularKnobs { cells, segments, slots: 9, ..CellularKnobs::default() });
             let knobs = Knobs { policy, ..needs(resources, 1) };
-            limiter.register(model, &knobs.rate_limiter, &[0]).expect("nothing limits it");
+            limiter.register(model, "cells", &knobs.rate_limiter, &[0]).expect("nothing limits it");
             core.step(0, Event::ModelUp(model, knobs));
         }
         for model in 0..2 {
@@ -427,97 +371,4 @@ fn cells_share_tasks_only_where_the_task_holds_what_they_need() {
     let (one, two) = ([demand("R", false, 1)], [demand("R", false, 2)]);
     assert!(joins(&[], &[]) && joins(&one, &one) && joins(&one, &[]));
     assert!(!joins(&[], &one) && !joins(&one, &two) && !joins(&two, &one));
-}
-
-/// A generator of random numbers (Knuth's MMIX).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % most
-    }
-}
-
-/// Plays random events, each followed by all checks, and lets everything finish. Returns how often a task waited.
-fn play(seed: u64) -> u64 {
-    let random = &mut Random(seed);
-    let devices = &["cpu", "cpu", "0", "1"][..=random.below(4)];
-    let lanes = 1 + random.below(3) as u16;
-    let amounts = if random.below(2) == 0 { vec![] } else { vec![amount("a", 5, None), amount("g", 4, None)] };
-    let mut cluster = Cluster::new(devices, lanes, &amounts, |model| 5 + 7 * Ns::from(model.0 % 5));
-    let knobs: Vec<Knobs> = (0..5)
-        .map(|_| {
-            let mut resources = Vec::new();
-            for (name, is_global) in [("a", false), ("b", false), ("g", true)] {
-                let count = random.below(4) as u32;
-                resources.extend((random.below(2) == 0).then(|| demand(name, is_global, count)));
-            }
-            let delay = Policy::Window(WindowKnobs { max_queue_delay_ns: 6, preferred_batch_sizes: vec![] });
-            let policy = if random.below(2) == 0 { Policy::Serial } else { delay };
-            let max_in_flight = 1 + random.below(4) as u32;
-            Knobs { max_in_flight, max_batch_rows: 3, policy, ..needs(&resources, random.below(4) as u32) }
-        })
-        .collect();
-    let mut loaded: BTreeMap<u32, Knobs> = BTreeMap::new();
-    let (mut next_model, mut lost) = (0, Vec::new());
-    for _ in 0..300 {
-        let core = random.below(devices.len());
-        match random.below(20) {
-            0..8 if !loaded.is_empty() => {
-                let model = *loaded.keys().nth(random.below(loaded.len())).expect("one is loaded");
-                cluster.send(core, model);
-            }
-            8..12 if !cluster.running.is_empty() => {
-                let (at, fails) = (random.below(cluster.running.len()), random.below(6) == 0);
-                cluster.now += 1;
-                cluster.end(at, fails);
-            }
-            12 | 13 if !cluster.open.is_empty() => {
-                let (core, req) = cluster.open[random.below(cluster.open.len())];
-                cluster.step(core, Event::Cancelled(req));
-            }
-            14 => {
-                let lane = (core, LaneId(random.below(usize::from(lanes)) as u16));
-                if !lost.contains(&lane) {
-                    lost.push(lane);
-                    cluster.running.retain(|(own, _, task)| (*own, task.lane) != lane);
-                    cluster.step(core, Event::LaneLost(lane.1));
-                }
-            }
-            15 if !lost.is_empty() => {
-                let (core, lane) = lost.swap_remove(random.below(lost.len()));
-                cluster.step(core, Event::LaneUp(lane, LaneKnobs::default()));
-            }
-            16 if loaded.len() > 1 => {
-                let model = *loaded.keys().nth(random.below(loaded.len())).expect("one is loaded");
-                loaded.remove(&model);
-                (0..devices.len()).for_each(|core| cluster.step(core, Event::ModelDraining(ModelId(model))));
-            }
-            17 if loaded.len() < 5 => {
-                let knobs = &knobs[random.below(5)];
-                cluster.up(next_model, knobs.clone()).expect("a model needs at most three units");
-                loaded.insert(next_model, knobs.clone());
-                next_model += 1;
-            }
-            _ => _ = cluster.pass(),
-        }
-    }
-    for (core, lane) in lost {
-        cluster.step(core, Event::LaneUp(lane, LaneKnobs::default()));
-    }
-    cluster.run_out();
-    let usage = cluster.limiter.usage();
-    assert!(usage.iter().all(|resource| resource.in_use == 0), "{usage:?}");
-    for model in loaded.into_keys() {
-        (0..devices.len()).for_each(|core| cluster.step(core, Event::ModelDraining(ModelId(model))));
-    }
-    assert_eq!(cluster.limiter.usage(), [], "no model is left");
-    usage.iter().map(|resource| u64::from(resource.waited_ns > 0)).sum()
-}
-
-#[test]
-fn random_runs_hold_no_more_units_than_there_are_and_give_back_all() {
-    let waited: u64 = (0..400).map(play).sum();
-    assert!(waited > 200, "tasks waited for {waited} resources in 400 runs");
 }
