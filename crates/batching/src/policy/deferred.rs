@@ -182,12 +182,12 @@ impl Batch<'_> {
         self.takes_ns(self.rows(request_ixs).saturating_add(1).min(self.view.max_rows))
     }
 
-    /// Whether a batch of this many rows keeps others waiting no longer than necessary: it is of at most the best size,
-    /// or takes no more than half of the time from arrival to target. The best size alone would not do, because larger
-    /// batches are not known to be better while only small ones run.
-    fn is_short(&self, rows: u32, half_ns: Ns) -> bool {
-        rows <= self.view.max_rows
-            && (rows <= best_size(self.view, self.class) || self.takes_ns(rows).is_some_and(|ns| ns <= half_ns))
+    /// Returns whether a batch of so many rows keeps others waiting no longer than necessary: it is of at most the best
+    /// size, or takes no more than half of the time from arrival to target. The best size alone would not do, because
+    /// larger batches are not known to be better while only small ones run.
+    fn is_short(&self, half_ns: Ns) -> impl Fn(u32) -> bool + '_ {
+        let best = best_size(self.view, self.class);
+        move |rows| rows <= self.view.max_rows && (rows <= best || self.takes_ns(rows).is_some_and(|ns| ns <= half_ns))
     }
 
     /// Returns those of these requests that should run now: as many as are in time together, up to a short batch. The
@@ -196,13 +196,13 @@ impl Batch<'_> {
     fn best_in_time(&self, request_ixs: &[RequestIx]) -> Option<Range<usize>> {
         let View { now, ledger, .. } = *self.view;
         let left_ns = |at: usize| self.view.target(request_ixs[at]).map_or(NEVER, |target| target.saturating_sub(now));
+        let is_short = self.is_short(self.half_ns(request_ixs));
         let (mut end, mut rows, mut best): (usize, u32, Option<(f64, Range<usize>)>) = (0, 0, None);
         for start in 0..request_ixs.len() {
             // The later its target, the more can run with the first request.
             while end < request_ixs.len() {
                 let grown = rows + ledger[request_ixs[end]].rows;
-                let is_short = || self.is_short(grown, self.half_ns(request_ixs));
-                if end > start && (self.takes_ns(grown)? > left_ns(start) || !is_short()) {
+                if end > start && (self.takes_ns(grown)? > left_ns(start) || !is_short(grown)) {
                     break;
                 }
                 (end, rows) = (end + 1, grown);
@@ -263,9 +263,9 @@ impl Batch<'_> {
 struct Late {
     request_ixs: Vec<RequestIx>,
     rows: u32,
-    /// Whether they fill a largest batch.
+    /// Whether they fill a largest batch, which saves time.
     are_many: bool,
-    /// Whether they need not wait any longer: they have waited too long, or are many and share a batch that saves time.
+    /// Whether they need not wait any longer: they are many, or have waited too long.
     is_due: bool,
 }
 
@@ -273,15 +273,16 @@ impl Late {
     fn of(view: &View<'_>, entry: &SubQueue) -> Self {
         let mut request_ixs: Vec<RequestIx> = entry.behind(view.ledger).take(view.max_rows as usize).collect();
         let rows = |request_ixs: &[RequestIx]| request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
-        let are_many: bool = rows(&request_ixs) >= view.max_rows;
+        let fill_a_batch: bool = rows(&request_ixs) >= view.max_rows;
         request_ixs.truncate(all_within(view, &request_ixs, view.max_rows));
-        let is_due = request_ixs.first().is_some_and(|&first| {
-            let request = &view.ledger[first];
+        let first = request_ixs.first().copied();
+        let are_many = fill_a_batch
+            && first.is_some_and(|first| best_size(view, &ShapeClass(view.ledger[first].lengths.clone())) > 1);
+        let has_waited = first.is_some_and(|first| {
             let allowed_ns = allowed_ns(view, first).unwrap_or(0);
-            let has_waited = view.now >= request.arrived.saturating_add(allowed_ns.saturating_mul(PATIENCE));
-            has_waited || are_many && best_size(view, &ShapeClass(request.lengths.clone())) > 1
+            view.now >= view.ledger[first].arrived.saturating_add(allowed_ns.saturating_mul(PATIENCE))
         });
-        Self { rows: rows(&request_ixs), request_ixs, are_many, is_due }
+        Self { rows: rows(&request_ixs), request_ixs, are_many, is_due: are_many || has_waited }
     }
 
     /// Returns those that share a batch with the one that has waited longest. A few run as a short batch, so that those
@@ -296,10 +297,13 @@ impl Late {
         let count = if are_many {
             all_within(view, &request_ixs, view.max_rows)
         } else {
-            let half_ns = first.and_then(|first| allowed_ns(view, first)).map_or(NEVER, |allowed_ns| allowed_ns / 2);
             let batch = Batch { view, class: &class };
-            let rows = |count: usize| batch.rows(&request_ixs[..count]);
-            (1..=request_ixs.len()).take_while(|&count| batch.is_short(rows(count), half_ns)).last().unwrap_or(0)
+            let is_short = batch.is_short(batch.half_ns(first.as_slice()));
+            let rows = request_ixs.iter().scan(0_u32, |rows, &request_ix| {
+                *rows = rows.saturating_add(view.ledger[request_ix].rows);
+                Some(*rows)
+            });
+            rows.take_while(|&rows| is_short(rows)).count()
         };
         request_ixs.truncate(count.max(1));
         // It may be no candidate itself, where others of its lengths fill the batch.
