@@ -32,7 +32,8 @@ impl AutoArgs {
     pub(super) fn apply(&self, loader: PoolLoader, directory: Option<PathBuf>) -> PoolLoader {
         let Some(store) = directory.map(Store::new) else {
             warn!(
-                "models are served without profiles: there is no home directory, and neither --profile-directory nor --cache-directory"
+                "models are served without profiles: there is no home directory, and neither --profile-directory nor \
+                 --cache-directory"
             );
             return loader;
         };

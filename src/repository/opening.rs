@@ -63,15 +63,15 @@ impl<'a> Opener<'a> {
         if let Some(isolation) = self.isolation.filter(|isolation| isolation.covers(program)) {
             let memory = self.attempt.reservation().filter(|_| is_sent);
             let mut trying = Trying { attempt: self.attempt, memory };
-            let kept = isolation
+            let entry = isolation
                 .cache
                 .as_ref()
-                .and_then(|cache| Kept::of(cache, self.engines, isolation, program, &graph, stages));
-            let took = match kept.as_ref().and_then(Kept::memory) {
+                .and_then(|cache| TrialEntry::of(cache, self.engines, isolation, program, &graph, stages));
+            let took = match entry.as_ref().and_then(TrialEntry::memory) {
                 Some(took) => took,
                 None => {
                     let took = isolation.try_open(library, program, &graph, stages, &mut trying)?;
-                    opened = kept.map(|kept| (kept, took));
+                    opened = entry.map(|entry| (entry, took));
                     took
                 }
             };
@@ -89,10 +89,10 @@ impl<'a> Opener<'a> {
         let model = SealedModel::new(&program.file.display().to_string(), graph, &program.external)
             .map_err(|error| error.to_string())?
             .with_operators(&program.operators);
-        if let Some((kept, took)) = opened
+        if let Some((entry, took)) = opened
             && model.is_one_file()
         {
-            kept.keep(took);
+            entry.keep(took);
         }
         Ok(if program.bytes.is_none() { model.with_file(&program.file) } else { model })
     }
@@ -152,13 +152,13 @@ impl<'a> Opener<'a> {
     }
 }
 
-/// Where it is kept that a program opened in a separate process, and what that took.
-struct Kept<'a> {
+/// The entry of a program in the cache directory: that it opened in a separate process, and the memory that this took.
+struct TrialEntry<'a> {
     cache: &'a StartCache,
     key: String,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> TrialEntry<'a> {
     /// `None` for a program that is opened in a separate process each time: one that a client sent, or one with
     /// libraries of operators, which may do anything.
     fn of(

@@ -19,7 +19,7 @@ impl ServeArgs {
         self.auto.profile_directory.as_ref().or(self.cache_directory()).cloned().or_else(default_directory)
     }
 
-    /// Returns what is kept of models across restarts; `None` if that is turned off, or as for profiles.
+    /// Returns what is kept of models across restarts; `None` if that is turned off, or there is no directory for it.
     pub(in crate::cli) fn start_cache(&self) -> Option<StartCache> {
         let directory = match &self.repository.start_cache_directory {
             Some(_) => self.cache_directory().cloned(),

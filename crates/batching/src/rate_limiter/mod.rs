@@ -129,7 +129,8 @@ impl RateLimiter {
                 if let Some(units) = self.given(name, device.as_deref()).filter(|units| units < count) {
                     let place = device.map_or_else(String::new, |device| format!(" on device {device}"));
                     return Err(format!(
-                        "resource '{name}' is limited to {units}{place} (--rate-limit-resource), but a batch needs {count}"
+                        "resource '{name}' is limited to {units}{place} (--rate-limit-resource), but a batch needs \
+                         {count}"
                     ));
                 }
             }

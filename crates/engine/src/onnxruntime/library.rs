@@ -72,9 +72,9 @@ pub fn refuse_telemetry() {
 
 /// Shrinks the arena once a session is dropped, so that others can have its part of the limit at once. Must be the last
 /// field of the session's owner.
-pub(super) struct GivesBack(pub(super) Runtime);
+pub(super) struct ShrinkOnDrop(pub(super) Runtime);
 
-impl Drop for GivesBack {
+impl Drop for ShrinkOnDrop {
     fn drop(&mut self) {
         if let Some(arena) = &self.0.arena {
             arena.shrink();

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{
     compiled::CompiledGraph,
     cuda_provider::CudaProvider,
-    library::{GivesBack, Runtime},
+    library::{Runtime, ShrinkOnDrop},
     session::origin_of,
     status::check,
     value::{HostMemory, Tensor, element_type},
@@ -37,7 +37,7 @@ pub struct OnnxProgram {
     uses_card: bool,
     origin: Origin,
     // Dropped after the graph: it has the environment, and gives back what the graph took.
-    _runtime: GivesBack,
+    _runtime: ShrinkOnDrop,
 }
 
 struct Port {
@@ -141,7 +141,7 @@ impl OnnxProgram {
             inputs,
             outputs,
             index_ranges,
-            _runtime: GivesBack(runtime.clone()),
+            _runtime: ShrinkOnDrop(runtime.clone()),
         })
     }
 }
