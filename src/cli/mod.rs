@@ -45,7 +45,6 @@ use std::{
     ffi::OsString,
     fmt::Display,
     io::{self, Write},
-    process::ExitCode,
 };
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
@@ -93,32 +92,38 @@ enum Command {
 /// The subcommand with which the server runs itself to open a model in a separate process.
 const OPEN_ALONE: &str = "open-alone";
 
-/// Runs the command line of the current process.
-pub fn main() -> ExitCode {
+/// Exit status of what succeeded.
+const SUCCESS: u8 = 0;
+/// Exit status of what failed, where nothing else is said.
+const FAILURE: u8 = 1;
+
+/// Runs the command line of the current process, and returns the status with which it should exit. Threads may still
+/// run.
+pub fn main() -> u8 {
     onnxruntime::refuse_telemetry();
     match parse(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve::run(*args),
-        Ok(Command::Profile(args)) => exit_code(profile::run(&args)),
-        Ok(Command::Slice(args)) => exit_code(slice::run(&args)),
+        Ok(Command::Profile(args)) => exit_status(profile::run(&args)),
+        Ok(Command::Slice(args)) => exit_status(slice::run(&args)),
         #[cfg(feature = "text")]
-        Ok(Command::Import(args)) => exit_code(import::run(&args)),
-        Ok(Command::Inspect(args)) => exit_code(inspect::run(&args)),
+        Ok(Command::Import(args)) => exit_status(import::run(&args)),
+        Ok(Command::Inspect(args)) => exit_status(inspect::run(&args)),
         Ok(Command::Tool(tool)) => tool.run(),
         Ok(Command::OpenAlone) => repository::open_alone(),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            exit_code(io::stdout().write_all(version::text().as_bytes()))
+            exit_status(io::stdout().write_all(version::text().as_bytes()))
         }
         Err(error) => error.exit(),
     }
 }
 
-/// Converts a subcommand's result into an exit code, and prints the error if there is one.
-fn exit_code(result: Result<(), impl Display>) -> ExitCode {
+/// Converts a subcommand's result into an exit status, and prints the error if there is one.
+fn exit_status(result: Result<(), impl Display>) -> u8 {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            FAILURE
         }
     }
 }

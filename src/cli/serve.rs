@@ -1,6 +1,6 @@
 //! `paternoster serve`: a process that serves until a signal stops it.
 
-use std::{io, num::NonZero, process::ExitCode, sync::Arc, thread};
+use std::{io, num::NonZero, sync::Arc, thread};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    LifeArgs, ServeArgs,
+    FAILURE, LifeArgs, SUCCESS, ServeArgs,
     hooks::{self, InvalidHook},
     options,
     pool::start_pool,
@@ -43,7 +43,7 @@ enum ServeError {
     Start(#[from] StartError),
 }
 
-/// Exit code after a panic of the scheduler: EX_SOFTWARE of sysexits.h.
+/// Exit status after a panic of the scheduler: EX_SOFTWARE of sysexits.h.
 pub(super) const EXIT_FAULT: u8 = 70;
 
 /// Bytes of the stack of a thread of the runtime, by default.
@@ -54,9 +54,9 @@ const BLOCKING_THREADS: usize = 1;
 
 /// Runs the server until a signal or a failure of the scheduler ends it.
 ///
-/// The exit code is 0 if everything in flight ended in time, or if the signal came before the ports were open; 1 if the
-/// server could not start, exceeded the exit timeout, or got a second signal; 70 if the scheduler panicked.
-pub(super) fn run(args: ServeArgs) -> ExitCode {
+/// The exit status is 0 if everything in flight ended in time, or if the signal came before the ports were open; 1 if
+/// the server could not start, exceeded the exit timeout, or got a second signal; 70 if the scheduler panicked.
+pub(super) fn run(args: ServeArgs) -> u8 {
     let log_goes_elsewhere = args.log.file.is_some() || !args.log.error;
     match serve(&args) {
         Ok(code) => code,
@@ -66,12 +66,12 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
             if unlogged {
                 eprintln!("error: {failure}");
             }
-            ExitCode::FAILURE
+            FAILURE
         }
     }
 }
 
-fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
+fn serve(args: &ServeArgs) -> Result<u8, ServeError> {
     let log = Logging::start(options::log(&args.log))?;
     info!(id = args.log_name(), version = env!("CARGO_PKG_VERSION"), "paternoster starts");
     for flag in &args.ignored {
@@ -117,7 +117,7 @@ fn check_threads(threads: usize, stack_bytes: usize) -> io::Result<()> {
     })
 }
 
-async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
+async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<u8, ServeError> {
     let executor = Arc::clone(&pool.pool);
     let mut signals = Signals::listen().map_err(ServeError::Signals)?;
     // From here on, so that a request to reload does not end a server that starts.
@@ -126,9 +126,9 @@ async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Resul
         opened = Server::open(args, log, pool) => opened?,
         name = signals.next() => {
             info!(signal = name, "the signal came before the ports were open");
-            return Ok(ExitCode::SUCCESS);
+            return Ok(SUCCESS);
         }
-        () = executor.failed() => return Ok(ExitCode::from(EXIT_FAULT)),
+        () = executor.failed() => return Ok(EXIT_FAULT),
     };
     tokio::spawn(reload_at(hangups, server.certificates()));
     Ok(load_and_serve(server, startup, &executor, args, async || signals.next().await).await?)
@@ -154,7 +154,7 @@ pub(super) async fn load_and_serve(
     executor: &Pool,
     args: &ServeArgs,
     mut next_signal: impl AsyncFnMut() -> &'static str,
-) -> Result<ExitCode, StartError> {
+) -> Result<u8, StartError> {
     tokio::select! {
         loaded = server.load_models(args, startup) => loaded?,
         () = executor.failed() => {}
@@ -173,13 +173,13 @@ pub(super) async fn serve_until_ended(
     executor: &Pool,
     life: &LifeArgs,
     mut next_signal: impl AsyncFnMut() -> &'static str,
-) -> ExitCode {
+) -> u8 {
     let name = tokio::select! {
         name = next_signal() => name,
         () = executor.failed() => {
             error!("the scheduler has failed: all requests are answered, the server ends");
             server.end_failed().await;
-            return ExitCode::from(EXIT_FAULT);
+            return EXIT_FAULT;
         }
     };
     let LifeArgs { drain_delay_secs, exit_timeout_secs, .. } = *life;
@@ -192,23 +192,23 @@ async fn finish(
     shutdown: impl Future<Output = Ending>,
     executor: &Pool,
     mut next_signal: impl AsyncFnMut() -> &'static str,
-) -> ExitCode {
+) -> u8 {
     tokio::select! {
-        ending = shutdown => if executor.has_failed() { ExitCode::from(EXIT_FAULT) } else { ended(ending) },
+        ending = shutdown => if executor.has_failed() { EXIT_FAULT } else { ended(ending) },
         name = next_signal() => {
             warn!(signal = name, "a second signal ends the server at once");
-            ExitCode::FAILURE
+            FAILURE
         }
     }
 }
 
-fn ended(Ending { in_time, is_recorded }: Ending) -> ExitCode {
+fn ended(Ending { in_time, is_recorded }: Ending) -> u8 {
     if in_time {
         info!("all requests in flight ended");
     } else {
         warn!("requests still in flight at the exit timeout were cut off");
     }
-    if in_time && is_recorded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if in_time && is_recorded { SUCCESS } else { FAILURE }
 }
 
 /// The signals that stop the server.

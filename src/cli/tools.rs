@@ -1,10 +1,8 @@
 //! Subcommands of the cargo feature `tools`, for development and measurement rather than for serving.
 
-use std::process::ExitCode;
-
 use clap::{CommandFactory, Subcommand};
 
-use super::{Cli, bench, completions, exit_code, models, schema, simulate, timeline, top};
+use super::{Cli, bench, completions, exit_status, models, schema, simulate, timeline, top};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Tool {
@@ -25,15 +23,15 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    pub(super) fn run(self) -> ExitCode {
+    pub(super) fn run(self) -> u8 {
         match self {
-            Self::Models(args) => exit_code(models::run(&args)),
-            Self::Bench(args) => exit_code(bench::run(&args)),
-            Self::Timeline(args) => exit_code(timeline::run(&args)),
-            Self::Simulate(args) => exit_code(simulate::run(&args)),
-            Self::Top(args) => exit_code(top::run(&args)),
-            Self::Schema(args) => exit_code(schema::run(&args)),
-            Self::Completions(args) => exit_code(completions::run(&args, Cli::command())),
+            Self::Models(args) => exit_status(models::run(&args)),
+            Self::Bench(args) => exit_status(bench::run(&args)),
+            Self::Timeline(args) => exit_status(timeline::run(&args)),
+            Self::Simulate(args) => exit_status(simulate::run(&args)),
+            Self::Top(args) => exit_status(top::run(&args)),
+            Self::Schema(args) => exit_status(schema::run(&args)),
+            Self::Completions(args) => exit_status(completions::run(&args, Cli::command())),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Replaces `tools` if that feature is off: its subcommands are known, and each reports why it is missing.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 
@@ -31,7 +31,7 @@ pub(super) struct Anything {
 }
 
 impl Tool {
-    pub(super) fn run(self) -> ExitCode {
+    pub(super) fn run(self) -> u8 {
         let name = match self {
             Self::Models(_) => "models",
             Self::Bench(_) => "bench",
@@ -42,6 +42,6 @@ impl Tool {
             Self::Completions(_) => "completions",
         };
         eprintln!("error: this program was built without '{name}', which needs the cargo feature 'tools'");
-        ExitCode::from(2)
+        2
     }
 }

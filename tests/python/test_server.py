@@ -3,7 +3,9 @@
 import base64
 import json
 import re
+import subprocess
 
+import fetch
 import grpc
 import pytest
 import tritonclient.grpc as triton
@@ -58,6 +60,17 @@ def test_a_unix_socket_is_served_over_grpc_and_removed_at_the_end(start, test_mo
     assert f"Started GRPCInferenceService at unix:{path}" in running.log.read_text()
     assert running.stop() == 0
     assert not path.exists()
+
+
+def test_libraries_are_not_destroyed_beside_threads_that_use_them(start, test_models, tmp_path):
+    """A model that is compiled or measured at the end uses ONNX Runtime until the process is gone."""
+    source, library = tmp_path / "destroyed.c", tmp_path / "destroyed.so"
+    source.write_text("#include <stdlib.h>\n__attribute__((destructor)) static void destroyed(void) { abort(); }\n")
+    compiler = fetch.debian_program("cc", "gcc")
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True, timeout=60)
+    flags = ("--model-control-mode=explicit", "--load-model=identity")
+    running = start(test_models, *flags, environment={"LD_PRELOAD": str(library)})
+    assert running.stop() == 0, running.log_tail()
 
 
 def test_server_metadata_lists_what_is_implemented(client):

@@ -12,7 +12,7 @@
 //! | `FAKE_CUDA_DRIVER` | version of CUDA that the driver supports | 13000 |
 //! | `FAKE_CUDA_MEMORY` | bytes of memory of each device | 4 GiB |
 //! | `FAKE_CUDA_CACHE` | folder for compiled kernels | `fake_cuda` in the folder for temporary files |
-//! | `FAKE_CUDA_TRACE` | file to which all calls are written when the process ends | none |
+//! | `FAKE_CUDA_TRACE` | file to which all calls are written | none |
 //! | `FAKE_CUDA_FAIL` | `name:nth:code`, as `fake_cuda_fail_calls`; several are separated by commas | none |
 //!
 //! Tests in the same process use the exported functions of [`control`].

@@ -1,12 +1,13 @@
-//! The log of calls. Each thread has its own lines, so that threads do not wait for each other. They are merged in the
-//! order in which calls ended.
+//! The log of calls. For a test in the process each thread has its own lines, so that threads do not wait for each
+//! other; they are merged in the order in which calls ended.
 
 use std::{
     cell::OnceCell,
     env,
-    fmt::Write,
-    fs,
-    path::PathBuf,
+    fmt::Write as _,
+    fs::File,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -23,7 +24,7 @@ static ENDED: AtomicU64 = AtomicU64::new(0);
 static THREADS: Mutex<Vec<Lines>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static OWN: OnceCell<Lines> = const { OnceCell::new() };
+    static OWN: OnceCell<(usize, Lines)> = const { OnceCell::new() };
 }
 
 /// Returns whether calls are logged, because a test or the environment asks for it.
@@ -31,36 +32,35 @@ pub(crate) fn is_on() -> bool {
     file().is_some() || ON.load(Ordering::Relaxed)
 }
 
-/// Returns the file that the environment names. It is written when the process ends.
-fn file() -> Option<&'static PathBuf> {
-    static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+/// Returns the file that the environment names. Each call is written at once, because a process may end without notice.
+fn file() -> Option<&'static Mutex<File>> {
+    static FILE: OnceLock<Option<Mutex<File>>> = OnceLock::new();
     let file = FILE.get_or_init(|| {
-        let file = env::var_os("FAKE_CUDA_TRACE").map(PathBuf::from);
-        if file.is_some() {
-            // SAFETY: the function stays loaded, because users of CUDA's libraries never close them.
-            unsafe { libc::atexit(write_file) };
-        }
-        file
+        let path = PathBuf::from(env::var_os("FAKE_CUDA_TRACE")?);
+        let created = File::create(&path);
+        created.map(Mutex::new).inspect_err(|error| untraced(&path, error)).ok()
     });
     file.as_ref()
 }
 
-extern "C" fn write_file() {
-    if let Some(file) = file()
-        && let Err(error) = fs::write(file, take())
-    {
-        eprintln!("fake_cuda: the trace cannot be written to {}: {error}", file.display());
-    }
+fn untraced(path: &Path, error: &io::Error) {
+    eprintln!("fake_cuda: the trace cannot be written to {}: {error}", path.display());
 }
 
 pub(crate) fn add(line: String) {
     OWN.with(|own| {
-        let lines = own.get_or_init(|| {
-            let lines = Lines::default();
-            THREADS.lock().push(lines.clone());
-            lines
+        let (thread, lines) = own.get_or_init(|| {
+            let mut threads = THREADS.lock();
+            threads.push(Lines::default());
+            (threads.len(), threads[threads.len() - 1].clone())
         });
-        lines.lock().push((ENDED.fetch_add(1, Ordering::Relaxed), line));
+        if let Some(file) = file() {
+            // What cannot be written is missing in the file that the test reads.
+            let _ = writeln!(file.lock(), "{thread} {line}");
+        }
+        if ON.load(Ordering::Relaxed) {
+            lines.lock().push((ENDED.fetch_add(1, Ordering::Relaxed), line));
+        }
     });
 }
 

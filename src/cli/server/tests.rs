@@ -1,6 +1,6 @@
 //! A complete server over repositories whose models no engine can run: everything that needs no model works.
 
-use std::{fs, net::SocketAddr, path::Path, process::ExitCode, sync::mpsc};
+use std::{fs, net::SocketAddr, path::Path, sync::mpsc};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -12,6 +12,7 @@ use tokio::{
 
 use super::{
     super::{
+        SUCCESS,
         serve::{EXIT_FAULT, load_and_serve, serve_until_ended},
         tests::serve,
     },
@@ -143,7 +144,7 @@ async fn a_server_whose_scheduler_panics_is_not_ready_and_ends_by_itself_with_it
     assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"), "until it ends it answers");
     let life = serve(&[]).life;
     let code = serve_until_ended(server, &executor, &life, async || std::future::pending().await).await;
-    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(EXIT_FAULT)), "no signal came");
+    assert_eq!(code, EXIT_FAULT, "no signal came");
     let address = http.expect("it was served");
     assert!(TcpStream::connect(address).await.is_err(), "{address} is closed");
 }
@@ -210,7 +211,7 @@ async fn a_signal_while_models_load_ends_the_server_in_order() {
     };
     let (code, ()) = tokio::join!(served, asked);
     let code = code.expect("no model has to be there");
-    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+    assert_eq!(code, SUCCESS);
     assert!(TcpStream::connect(http.expect("HTTP is on")).await.is_err(), "the port is closed");
     drop(release);
 }

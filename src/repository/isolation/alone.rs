@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{self, BufReader, Write},
-    process::ExitCode,
     sync::Arc,
 };
 
@@ -26,18 +25,18 @@ use crate::{
 
 /// Reads a model from standard input, opens it within the limits that come with it, and exits: with status 0 and the
 /// memory that it took on standard output, or with a nonzero status and the reason.
-pub fn open_alone() -> ExitCode {
+pub fn open_alone() -> u8 {
     match open(&mut BufReader::new(io::stdin().lock())) {
         Ok(took) => match serde_json::to_writer(io::stdout(), &took) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
+            Ok(()) => 0,
+            Err(_) => 1,
         },
         Err(reason) => {
             let shown = reason.as_bytes();
             let shown = &shown[..shown.len().min(REASON_MAX_BYTES as usize)];
             // If the write fails, the exit status is still enough for the server.
             let _ = io::stdout().write_all(shown);
-            ExitCode::from(REFUSED as u8)
+            REFUSED
         }
     }
 }

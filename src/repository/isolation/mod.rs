@@ -178,7 +178,7 @@ impl Isolation {
             let unread = |error| format!("the separate process that opened it reported no memory: {error}");
             return serde_json::from_slice(answer).map_err(unread);
         }
-        if status.code() == Some(REFUSED) {
+        if status.code() == Some(i32::from(REFUSED)) {
             let reason = String::from_utf8_lossy(answer).into_owned();
             // How the engines report a failed allocation.
             let was_short = reason.contains("bad_alloc") || reason.contains("Failed to allocate");

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Exit status of a process that rejects a model and writes the reason.
-pub(super) const REFUSED: i32 = 3;
+pub(super) const REFUSED: u8 = 3;
 /// Most bytes of a reason.
 pub(super) const REASON_MAX_BYTES: u64 = 64 << 10;
 /// Most bytes of the line, which holds names of files and tensors.
