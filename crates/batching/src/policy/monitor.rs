@@ -124,8 +124,9 @@ impl Monitor {
     /// Returns the preferred batch size: the smallest B ≥ 1 with λ · (1 + headroom) ≤ B / T(B), or else the largest B.
     ///
     /// It rises at once, also if the queue already holds the next power of two. It falls after smaller sizes have been
-    /// asked for during a whole `average_ns`. It never exceeds the largest B with (B − 1) / λ + T(B) ≤ objective. While
-    /// times are unknown, only the queue length raises it, and an objective keeps it at 1.
+    /// asked for during a whole `average_ns`. It does not exceed the largest B with (B − 1) / λ + T(B) ≤ objective,
+    /// unless batches of that size are too slow for the rate or for what waits: such requests would be late, and those
+    /// after them. While times are unknown, only the queue length raises it, and an objective keeps it at 1.
     pub(crate) fn preferred(&mut self, now: Ns, queued_rows: u32, demand: &Demand) -> u32 {
         self.is_due |= self.rate.roll(now);
         let (is_due, rate) = (std::mem::take(&mut self.is_due), self.rate(now));
@@ -149,7 +150,12 @@ impl Monitor {
             self.preferred = next;
             self.lull = None;
         }
-        self.preferred.min(largest_within_objective(rate, demand))
+        let within = largest_within_objective(rate, demand);
+        if keeps_objective(within, rate, queued_rows, demand) {
+            self.preferred.min(within)
+        } else {
+            self.preferred.min(max_rows)
+        }
     }
 
     /// Adopts a size that the rate asks for: a larger one at once, a smaller one with hysteresis.
@@ -211,7 +217,9 @@ impl Monitor {
             return true;
         };
         let (rows, gap_ns) = (f64::from(queue.rows), 1.0 / self.latest_rate);
-        let next_waits_ns = if queue.lane_is_left { 0.0 } else { (now_ns - gap_ns).max(0.0) };
+        // Batches on several lanes end at different times, one after a part of a run on average.
+        let until_next_end_ns = now_ns / f64::from(demand.lanes.max(1));
+        let next_waits_ns = if queue.lane_is_left { 0.0 } else { (until_next_end_ns - gap_ns).max(0.0) };
         let apart = rows * now_ns + next_waits_ns + next_ns;
         let together = rows * (gap_ns + both_ns) + both_ns;
         together <= TOLERATED * apart
@@ -249,6 +257,14 @@ pub(crate) fn largest_within_objective(rate: f64, demand: &Demand) -> u32 {
         }
     }
     fits
+}
+
+/// Returns whether batches of this size carry the rate, and run all that waits within the objective.
+fn keeps_objective(rows: u32, rate: f64, queued_rows: u32, demand: &Demand) -> bool {
+    let Some(objective_ns) = demand.objective_ns else { return true };
+    let Some(throughput) = demand.costs.throughput(rows, demand.class) else { return true };
+    let carried = throughput * f64::from(demand.lanes.max(1));
+    rate <= carried && f64::from(queued_rows) <= carried * objective_ns as f64
 }
 
 /// Returns B* = λa / (1 − λc), the size at which collecting takes as long as running with T = a + c·B; `None` if λc ≥

@@ -137,8 +137,8 @@ fn of_requests_whose_timeouts_have_passed_one_boards_whose_rows_are_more_than_pr
     let queueing = QueueingKnobs { default_queue: delay, ..QueueingKnobs::default() };
     let policy = Policy::Adaptive(AdaptiveKnobs::default());
     let known = [1, 2, 3, 4].map(|rows| (rows, MS * Ns::from(rows)));
-    // One row meets it, two do not.
-    let objective_ns = Some(3 * MS / 2);
+    // One row meets it, as those that wait do one by one. A second one would take far longer to arrive.
+    let objective_ns = Some(100 * MS);
     let knobs = Knobs { queueing, objective_ns, ..staged(policy, 1, 4, &known) };
     let mut server = Timeline::new([knobs], |task| MS * Ns::from(rows_of(task)));
     for (req, rows, length, board_by) in [(1, 3, 8, 50), (2, 1, 8, 40), (3, 2, 16, 60)] {

@@ -205,13 +205,29 @@ fn without_arrivals_an_objective_allows_batches_of_one() {
 }
 
 #[test]
-fn the_objective_bounds_the_preferred_size_whatever_queues() {
+fn the_objective_bounds_the_preferred_size_while_batches_of_the_bound_can_hold_it() {
     let model = Model::of(linear());
     let mut monitor = Monitor::new(KNOBS, 0);
     steady(&mut monitor, 0, 300 * MS, MS);
-    let bound = largest_within_objective(monitor.rate(300 * MS), &model.demand(64, Some(12 * MS)));
-    assert_eq!(monitor.preferred(300 * MS, 64, &model.demand(64, Some(12 * MS))), bound);
+    let demand = model.demand(64, Some(12 * MS));
+    let bound = largest_within_objective(monitor.rate(300 * MS), &demand);
     assert!((10..=12).contains(&bound));
+    // Eleven rows take 2.1 ms, so 60 of them about as long as the objective.
+    assert_eq!(monitor.preferred(300 * MS, 50, &demand), bound);
+    assert_eq!(monitor.preferred(300 * MS, 100, &demand), 64, "they could not be in time");
+}
+
+#[test]
+fn a_rate_that_batches_of_the_bound_do_not_carry_lifts_it() {
+    let model = Model::of(linear());
+    // Six arrive a millisecond. Two are collected and run within 1.5 ms, at 1.7 a millisecond; 23 keep up.
+    let demand = model.demand(64, Some(MS + 500 * US));
+    let mut monitor = Monitor::new(KNOBS, 0);
+    steady(&mut monitor, 0, 300 * MS, MS / 6);
+    assert_eq!(largest_within_objective(monitor.rate(300 * MS), &demand), 2);
+    let free = monitor.clone().preferred(300 * MS, 0, &model.demand(64, None));
+    assert_eq!(monitor.preferred(300 * MS, 0, &demand), free);
+    assert!((20..=26).contains(&free));
 }
 
 #[test]
@@ -343,6 +359,19 @@ fn an_idle_lane_takes_a_partial_batch_that_gains_too_little_by_waiting() {
     assert_eq!(dispatch(&flat, true), Dispatch::Go(4), "the next has a lane of its own");
     let steep = Model::of(costs(&[&[(1, 2 * MS), (8, 16 * MS)]]));
     assert_eq!(dispatch(&steep, false), Dispatch::Go(4), "five rows take as long as four and one");
+}
+
+#[test]
+fn of_several_lanes_the_next_one_is_free_after_a_part_of_a_run() {
+    let monitor = at_one_a_millisecond(KNOBS);
+    let model = Model::of(costs(&[&[(1, 8 * MS), (2, 11 * MS), (8, 29 * MS)]]));
+    let dispatch = |lanes| {
+        let demand = Demand { lanes, ..model.demand(64, None) };
+        monitor.dispatch(NOW, &queue(1, 0, None), 4, true, &demand)
+    };
+    // Alone, the second would wait for 7 ms on one lane, for 3 ms on two.
+    assert!(matches!(dispatch(1), Dispatch::Until(_)));
+    assert_eq!(dispatch(2), Dispatch::Go(1));
 }
 
 #[test]
