@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{RecvTimeoutError, channel},
     },
     thread,
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     budget::{Budget, Reservation},
+    device::MemoryShortage,
     engine::StopSignal,
 };
 
@@ -27,6 +28,16 @@ pub struct TrialLimits {
     pub each: Option<Duration>,
     /// Limit of all runs of a load together; `None`: no limit.
     pub all: Option<Duration>,
+}
+
+/// Memory of a card that a load lacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CardLack {
+    /// The card's number in the driver.
+    pub(super) card: u16,
+    pub(super) shortage: MemoryShortage,
+    /// Whether the load waits until others may leave. It does not if it can be served without cards.
+    pub(super) may_wait: bool,
 }
 
 /// A load that is queued or in progress. Everything that works on it asks whether it has been stopped, at each point
@@ -43,6 +54,10 @@ pub struct LoadAttempt {
     kept: Arc<KeptMemory>,
     /// Bytes that its programs keep, as measured in separate processes.
     measured_bytes: AtomicUsize,
+    /// Whether others may leave a card for it.
+    may_make_card_room: AtomicBool,
+    /// What it lacked on a card when it was tried last.
+    card_lack: Mutex<Option<CardLack>>,
 }
 
 /// Memory that the versions of a load keep reserved, until the last of them is dropped.
@@ -61,9 +76,17 @@ impl LoadAttempt {
     }
 
     fn new(budget: Option<Arc<Budget>>) -> Self {
-        let (stopped, reason, trials_began) = (CancellationToken::new(), OnceLock::new(), OnceLock::new());
-        let (kept, measured_bytes) = (Arc::default(), AtomicUsize::new(0));
-        Self { stopped, runs: StopSignal::default(), reason, trials_began, budget, kept, measured_bytes }
+        Self {
+            stopped: CancellationToken::new(),
+            runs: StopSignal::default(),
+            reason: OnceLock::new(),
+            trials_began: OnceLock::new(),
+            budget,
+            kept: Arc::default(),
+            measured_bytes: AtomicUsize::new(0),
+            may_make_card_room: AtomicBool::new(false),
+            card_lack: Mutex::default(),
+        }
     }
 
     /// Ends the load early. The first reason is the one that is reported.
@@ -174,6 +197,31 @@ impl LoadAttempt {
     /// Returns what the programs keep; `None` if it was not measured.
     pub(super) fn measured(&self) -> Option<usize> {
         Some(self.measured_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+
+    /// Says whether others may leave a card for the load.
+    pub(super) fn allow_card_room(&self, is_allowed: bool) {
+        self.may_make_card_room.store(is_allowed, Ordering::Relaxed);
+    }
+
+    /// Begins to try the load, for the first time or again.
+    pub(super) fn begin_try(&self) {
+        self.measured_bytes.store(0, Ordering::Relaxed);
+        *self.card_lack.lock() = None;
+    }
+
+    /// Records that a card lacks memory. Returns whether the load ends, because others may leave the card for it.
+    pub(super) fn lacks_on_card(&self, lack: CardLack) -> bool {
+        let may_make_room = self.may_make_card_room.load(Ordering::Relaxed);
+        if may_make_room {
+            *self.card_lack.lock() = Some(lack);
+        }
+        may_make_room
+    }
+
+    /// Returns what it lacked on a card when it was tried last, if others may leave that.
+    pub(super) fn card_lack(&self) -> Option<CardLack> {
+        *self.card_lack.lock()
     }
 
     /// Returns what is kept.

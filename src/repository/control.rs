@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{
     ControlError, Loader, Options,
+    card_room::CardRoom,
     config::{Origin, Settings},
     dependencies::Dependencies,
     directory::Fingerprint,
@@ -58,6 +59,8 @@ pub(super) struct Control {
     pub(super) memory_queue: memory_budget::Queue,
     /// Held by the pipeline whose models are being loaded for it, where requests load models.
     pub(super) assembling: Arc<tokio::sync::Mutex<()>>,
+    /// What loads that need room on cards share.
+    pub(super) card_room: CardRoom,
     /// Limits the worker threads for built-in steps of pipelines.
     pub(super) workers: Arc<Semaphore>,
     /// The same for those that take long.

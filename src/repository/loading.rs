@@ -20,12 +20,14 @@ use tracing::{
 use super::{
     ControlError, LoadAttempt, LoadRequest, ModelVersion, Overrides,
     blocking::blocking,
+    card_room::Tried,
     config::{Origin, Settings},
     configuration,
     control::{Control, Kept},
     directory::{self, Fingerprint},
     loader::version_latencies,
     memory_budget::estimated_bytes,
+    on_demand::LoadFault,
     prepare::{Completion, Plan, PlannedPipeline},
     scan::{self, Found},
     stores::LetGo,
@@ -317,26 +319,7 @@ impl Control {
         })
         .await;
 
-        let mut loads = JoinSet::new();
-        for version in versions.clone() {
-            let load = self.clone().load_version(plan.clone(), version, attempt.clone());
-            loads.spawn(async move { (version, load.await) });
-        }
-        // A version whose task is cancelled or panics leaves this default behind.
-        let mut results: BTreeMap<i64, Result<Arc<ModelVersion>, String>> =
-            versions.into_iter().map(|version| (version, Err("the load was interrupted".to_owned()))).collect();
-        let (mut unprofiled, mut load_took) = (Vec::new(), Duration::ZERO);
-        while let Some(joined) = loads.join_next().await {
-            if let Ok((version, result)) = joined {
-                let result = result.map(|loaded: Loaded| {
-                    load_took = load_took.max(loaded.took);
-                    unprofiled.extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
-                    loaded.version
-                });
-                let result = result.map_err(|reason| self.places.by_location(name, reason));
-                results.insert(version, result);
-            }
-        }
+        let Tried { mut results, unprofiled, took: load_took } = self.load_with_card_room(name, &plan, attempt).await;
         if let Some(rollout) = &plan.rollout {
             rollout.bind(&mut results);
         }
@@ -381,8 +364,43 @@ impl Control {
                 }
                 Ok(())
             }
-            (false, failures) => Err(ControlError::LoadFailed { name: name.to_owned(), reason: failures.join("; ") }),
+            (false, failures) => {
+                let reason = failures.join("; ");
+                let lacks_memory = attempt.card_lack().is_some();
+                let fault = if lacks_memory { LoadFault::of_memory(reason) } else { LoadFault::from(reason) };
+                Err(fault.into_control(name))
+            }
         }
+    }
+
+    /// Tries to load all versions side by side.
+    pub(super) async fn load_versions(
+        self: &Arc<Self>,
+        name: &str,
+        plan: &Arc<Plan>,
+        attempt: &Arc<LoadAttempt>,
+    ) -> Tried {
+        attempt.begin_try();
+        let mut loads = JoinSet::new();
+        for &version in &plan.versions {
+            let load = self.clone().load_version(plan.clone(), version, attempt.clone());
+            loads.spawn(async move { (version, load.await) });
+        }
+        // A version whose task is cancelled or panics leaves this default behind.
+        let mut tried = Tried::failed(plan, "the load was interrupted");
+        while let Some(joined) = loads.join_next().await {
+            if let Ok((version, result)) = joined {
+                let result = result.map(|loaded: Loaded| {
+                    tried.took = tried.took.max(loaded.took);
+                    tried
+                        .unprofiled
+                        .extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
+                    loaded.version
+                });
+                tried.results.insert(version, result.map_err(|reason| self.places.by_location(name, reason)));
+            }
+        }
+        tried
     }
 
     /// Loads one version once a loader thread is free. If the load is ended early and does not return in time, this

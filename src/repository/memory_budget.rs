@@ -196,7 +196,7 @@ impl Control {
     }
 
     /// Unloads models that may leave. Returns whether one did.
-    async fn unload_all(self: &Arc<Self>, names: &[String], counter: &AtomicU64) -> bool {
+    pub(super) async fn unload_all(self: &Arc<Self>, names: &[String], counter: &AtomicU64) -> bool {
         let mut has_left = false;
         for name in names {
             if self.let_leave(name).await {

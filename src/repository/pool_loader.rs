@@ -9,7 +9,9 @@ use tracing::warn;
 
 use super::{
     CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, StageCuts, StageRequest,
-    TrialLimits, WarmupSample, cells,
+    TrialLimits, WarmupSample,
+    attempt::CardLack,
+    cells,
     config::pb::model_config::SchedulingChoice,
     loader::version_latencies,
     opened,
@@ -18,8 +20,9 @@ use super::{
     staging,
 };
 use crate::{
+    device::MemoryShortage,
     engine::{EngineError, Engines, OnnxEngine, Program, Repeat, RepeatElements, StopSignal, onnxruntime::OnnxProgram},
-    executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
+    executor::{BringUp, ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     model::{ModelSpec, TensorSpec},
     observe::{LatencyMetrics, StartCacheReading},
     onnx::{SealedModel, Signature},
@@ -182,7 +185,11 @@ impl PoolLoader {
             knobs.queueing.hold_until_backlog = self.hold_until_backlog;
         }
         let latencies = version_latencies(&self.latencies, &config);
-        let handle = self.pool.bring_up_on(spec, knobs, programs, task_time_limit, &placement)?;
+        let may_wait = placement.needs_cards();
+        let on_shortage =
+            |card: u16, shortage: MemoryShortage| attempt.lacks_on_card(CardLack { card, shortage, may_wait });
+        let options = BringUp { placement, task_time_limit, on_shortage: Some(&on_shortage) };
+        let handle = self.pool.bring_up_on(spec, knobs, programs, &options)?;
         handle.stats().keep_latencies(latencies);
         opener.settle();
         Ok(Arc::new(handle))

@@ -22,8 +22,8 @@ use tokio::{
 
 use super::{
     Caller, ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
-    StartError, control::Control, dependencies::Dependencies, gates::Gates, loading::Demand, memory_budget,
-    on_demand::OnDemand, places::Places, scan, serving::Serving, startup::Startup,
+    StartError, card_room::CardRoom, control::Control, dependencies::Dependencies, gates::Gates, loading::Demand,
+    memory_budget, on_demand::OnDemand, places::Places, scan, serving::Serving, startup::Startup,
 };
 use crate::{
     budget::{Budget, Reservation},
@@ -89,6 +89,7 @@ impl Repository {
             dependencies: Dependencies::default(),
             memory_queue: memory_budget::Queue::default(),
             assembling: Arc::default(),
+            card_room: CardRoom::default(),
             workers: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
             long_workers: Arc::new(Semaphore::new(1)),
             profiling: Arc::default(),

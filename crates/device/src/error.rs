@@ -2,6 +2,21 @@
 
 use super::{AccessKind, BufferId, NoMemory, StreamId, Violation};
 
+/// Memory of a card that a load lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "it needs at least {needed_bytes} bytes of the card's memory, where {reserved_bytes} of {most_bytes} bytes are \
+     reserved"
+)]
+pub struct MemoryShortage {
+    /// What the load needs at least: what it has reserved, and what it asked for last.
+    pub needed_bytes: usize,
+    /// What was reserved before the load.
+    pub reserved_bytes: usize,
+    /// The most that could be reserved: the bound of the card, or what the driver has.
+    pub most_bytes: usize,
+}
+
 /// A rejected call. Nothing was issued, and the stream is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
@@ -50,18 +65,8 @@ pub enum DeviceError {
         to_row_bytes: usize,
     },
     /// The memory would exceed the bound of the card.
-    #[error(
-        "it needs at least {needed_bytes} bytes of the card's memory, where {reserved_bytes} of {most_bytes} bytes are \
-         reserved (--cuda-memory-bytes)"
-    )]
-    OverBound {
-        /// What the load needs at least: what it has reserved, and what it asked for last.
-        needed_bytes: usize,
-        /// What was reserved before the load.
-        reserved_bytes: usize,
-        /// The bound of the card.
-        most_bytes: usize,
-    },
+    #[error("{0} (--cuda-memory-bytes)")]
+    OverBound(MemoryShortage),
     /// The requested size exceeds the limit of a buffer.
     #[error("a buffer of {rows} rows of {row_bytes} bytes is larger than {most_bytes} bytes")]
     TooLarge {

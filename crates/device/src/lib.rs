@@ -22,7 +22,7 @@ pub mod wheels;
 
 pub use access::{Access, AccessKind, Region, Rows, check_copy, check_named_once};
 pub use contract::Device;
-pub use error::{DeviceError, RowError, WorkFailure};
+pub use error::{DeviceError, MemoryShortage, RowError, WorkFailure};
 pub use memory::{ALIGNMENT_BYTES, Buffer, BufferPool, NoMemory};
 pub use names::{BufferId, Operation, StreamId, Ticket};
 pub use registry::Registry;

@@ -4,12 +4,27 @@
 use std::{io, sync::Arc, time::Instant};
 
 use paternoster_batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, SequenceNo, TaskId};
+use paternoster_device::MemoryShortage;
 
 use super::{
     job::Outputs,
     job::{Finished, Job},
     version::ServedVersion,
 };
+
+/// Why a device cannot hold a version.
+#[derive(Debug)]
+pub(super) struct CannotHold {
+    pub(super) reason: String,
+    /// The memory that it lacks, if that is why.
+    pub(super) shortage: Option<MemoryShortage>,
+}
+
+impl From<String> for CannotHold {
+    fn from(reason: String) -> Self {
+        Self { reason, shortage: None }
+    }
+}
 
 /// Executes tasks on one device.
 ///
@@ -34,7 +49,7 @@ pub(super) trait Backend: Send + Sync {
     ///
     /// # Errors
     /// If the device lacks a resource; the text names it.
-    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String>;
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), CannotHold>;
 
     /// Carries out orders, one after the other, until `next` returns `None`. Several threads may call it; each order is
     /// taken and carried out before the next one is taken.

@@ -54,7 +54,7 @@ pub use dispatch::{StreamOrder, Tickets, issue};
 pub use handle::{ModelHandle, ResponseFuture, ResponseStream};
 pub use host::warm_up::WarmUp;
 pub use placement::{CardsOptions, DeviceKind, Placement, Site};
-pub use pool::{Pool, PoolOptions};
+pub use pool::{BringUp, OnShortage, Pool, PoolOptions};
 pub use request::{CardPorts, CardTensors, InferError, InferRequest, InputTensor, OutputTensor, Response};
 pub use stages::StagePrograms;
 pub use state::Responsiveness;

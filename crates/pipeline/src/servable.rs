@@ -11,7 +11,7 @@ use paternoster_executor::{
     Backlog, CardPorts, InferError, InferRequest, ModelHandle, Response, ResponseFuture, ResponseStream,
 };
 use paternoster_model::ModelSpec;
-use paternoster_observe::ModelStats;
+use paternoster_observe::{CardMemory, ModelStats};
 
 use super::{
     Pipeline,
@@ -123,6 +123,15 @@ impl Servable {
             Self::Model(handle) => Arc::strong_count(handle) > 1,
             Self::Pipeline(pipeline) => Arc::strong_count(pipeline) > 1,
             Self::Cached(cached) => Arc::strong_count(cached) > 1 || cached.inner().is_shared(),
+        }
+    }
+
+    /// Returns what its own program has reserved on each of its cards.
+    pub fn card_memory(&self) -> Vec<CardMemory> {
+        match self {
+            Self::Model(handle) => handle.stats().card_memory(),
+            Self::Pipeline(pipeline) => pipeline.own().map_or_else(Vec::new, Self::card_memory),
+            Self::Cached(cached) => cached.inner().card_memory(),
         }
     }
 

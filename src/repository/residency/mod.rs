@@ -52,7 +52,7 @@ pub(super) enum Hold {
 
 impl Hold {
     /// Returns whether only an operator or a client's unload ends it.
-    fn is_permanent(self) -> bool {
+    pub(super) fn is_permanent(self) -> bool {
         matches!(self, Self::Pinned | Self::Sent)
     }
 }

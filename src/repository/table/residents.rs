@@ -68,6 +68,19 @@ impl Table {
         residents.collect()
     }
 
+    /// As [`Self::residents`], with what each has reserved of a card. The server's own workspace there is a part of
+    /// what the model has that was loaded when it grew.
+    pub(in crate::repository) fn residents_on(
+        &self,
+        card: u16,
+        pipelines: &HashMap<String, Vec<String>>,
+    ) -> Vec<Resident> {
+        let residents = self.models.iter().filter_map(|(name, model)| {
+            Some(Resident { bytes: model.card_bytes(card), ..model.resident(name, pipelines)? })
+        });
+        residents.collect()
+    }
+
     /// As [`Self::residents`], for one model.
     pub(in crate::repository) fn resident(
         &self,
@@ -91,6 +104,15 @@ impl Model {
             hold: self.hold(footprint),
             needed_by: pipelines.get(name).cloned().unwrap_or_default(),
         })
+    }
+
+    /// Returns the bytes of a card that its ready versions have reserved.
+    fn card_bytes(&self, card: u16) -> usize {
+        let ready = self.versions.values().filter_map(|state| match state {
+            State::Ready { version, .. } => Some(version.servable().card_memory()),
+            _ => None,
+        });
+        ready.flatten().filter(|memory| memory.card == card).map(|memory| memory.bytes as usize).sum()
     }
 
     /// Returns why it may not be unloaded without a client's request.

@@ -57,7 +57,7 @@ use self::{
     stream_memory::StreamMemory,
 };
 use super::{
-    Access, BufferId, Device, DeviceError, Operation, Region, StreamId, Ticket,
+    Access, BufferId, Device, DeviceError, MemoryShortage, Operation, Region, StreamId, Ticket,
     access::{check_copy, check_named_once},
     memory::LARGEST_BYTES,
     registry::Registry,
@@ -356,6 +356,11 @@ impl Cuda {
     /// Begins a load. An allocation that exceeds the bound names what the load needs, and what was reserved before it.
     pub fn begin_load(&self) {
         self.context.begin_load();
+    }
+
+    /// Returns what the latest load lacks, if an allocation has failed for want of memory since it began.
+    pub fn shortage(&self) -> Option<MemoryShortage> {
+        self.context.shortage()
     }
 
     /// Returns the free and the total bytes of the card's memory, within the bound of the options.

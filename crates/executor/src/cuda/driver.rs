@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     StagePrograms,
-    backend::{Order, Reports},
+    backend::{CannotHold, Order, Reports},
     dispatch::{Tickets, issue},
     job::{Finished, Job},
 };
@@ -37,7 +37,7 @@ pub(super) enum Message {
         spec: Arc<ModelSpec>,
         programs: StagePrograms,
         knobs: Box<Knobs>,
-        reply: Sender<Result<(Box<Knobs>, u64), String>>,
+        reply: Sender<Result<(Box<Knobs>, u64), CannotHold>>,
     },
     /// Execute an order.
     Order(Arc<dyn Reports>, Order),
@@ -141,7 +141,8 @@ impl Serving {
     fn hear(&mut self, message: Message) -> Option<(Sender<bool>, bool)> {
         match message {
             Message::Load { model, spec, programs, knobs, reply } => {
-                let _ = reply.send(self.load(model, &spec, &programs, knobs));
+                let loaded = self.load(model, &spec, &programs, knobs);
+                let _ = reply.send(loaded.map_err(|reason| CannotHold { reason, shortage: self.card.shortage() }));
             }
             Message::Order(pool, order) => {
                 self.waiting.push(pool, order);

@@ -49,7 +49,7 @@ pub use self::{
 };
 use super::{
     StagePrograms,
-    backend::{Backend, Order, Reports},
+    backend::{Backend, CannotHold, Order, Reports},
     version::ServedVersion,
 };
 
@@ -154,7 +154,7 @@ impl Backend for Card {
         self.lane_knobs
     }
 
-    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), CannotHold> {
         // Compiling is slow and does not need the card's thread, which keeps launching tasks meanwhile.
         let programs = version.programs.iter().filter_map(|program| program.on_card());
         programs.into_iter().try_for_each(|program| program.compile(&self.compiler))?;

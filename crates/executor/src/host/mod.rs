@@ -28,7 +28,7 @@ use self::{
     work::{HostTask, LaneWork},
 };
 use super::{
-    backend::{Backend, Order, Reports},
+    backend::{Backend, CannotHold, Order, Reports},
     dispatch::{Tickets, issue},
     job::Job,
     version::ServedVersion,
@@ -75,7 +75,7 @@ impl Backend for Host {
         self.cpu.streams()
     }
 
-    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), CannotHold> {
         self.pairs.lock().load(model, &version.programs, knobs.max_batch_rows);
         Ok(())
     }

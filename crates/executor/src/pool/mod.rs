@@ -3,6 +3,7 @@
 
 mod drive;
 mod limiter;
+mod settling;
 mod shard;
 mod submit;
 
@@ -25,10 +26,11 @@ use paternoster_observe::{ModelStats, ObservedVersion, PoolStats, budget::Budget
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::{limiter::rate_limiter, shard::Shard};
+pub use self::settling::{BringUp, OnShortage};
+use self::{limiter::rate_limiter, settling::Unsettled, shard::Shard};
 use super::{
     Backlog, BacklogLimits, CardPorts, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
-    backend::{Backend, Order},
+    backend::Backend,
     clock::{Clock, duration_ns},
     cuda::placed_ports,
     host::Host,
@@ -191,12 +193,11 @@ impl Pool {
         knobs: Knobs,
         programs: impl Into<StagePrograms>,
     ) -> Result<ModelHandle, String> {
-        self.bring_up_on(spec, knobs, programs, None, &Placement::Auto)
+        self.bring_up_on(spec, knobs, programs, &BringUp::default())
     }
 
-    /// Like [`Self::bring_up`], on the devices that `placement` names, and with an optional time limit for the
-    /// version's tasks ([`PoolOptions::task_time_limit`]). With automatic placement the version goes to the CPU if the
-    /// cards cannot hold it.
+    /// As [`Self::bring_up`], on the devices that `options` name. With automatic placement the version goes to the CPU
+    /// if the cards cannot hold it.
     ///
     /// # Errors
     /// Those of [`Self::bring_up`]; also if there is no such device, or if it cannot run the programs.
@@ -205,9 +206,9 @@ impl Pool {
         spec: ModelSpec,
         mut knobs: Knobs,
         programs: impl Into<StagePrograms>,
-        task_time_limit: Option<Duration>,
-        placement: &Placement,
+        options: &BringUp<'_>,
     ) -> Result<ModelHandle, String> {
+        let BringUp { placement, task_time_limit, on_shortage } = options;
         let task_time_limit = task_time_limit.unwrap_or(self.task_time_limit);
         let programs = programs.into();
         knobs.stages = programs.knobs();
@@ -228,13 +229,18 @@ impl Pool {
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
         let (homes, home_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
-            // The cards lack memory or kernels for this version. With automatic placement the CPU is a valid fallback.
-            Err(fault) if *placement == Placement::Auto && self.has_cards() => {
-                warn!(model = spec.name, reason = %fault, "the model runs on the CPU");
+            Ok(settled) => settled,
+            Err(Unsettled { reason, lacking }) => {
+                let ends = lacking.zip(*on_shortage).is_some_and(|((card, shortage), told)| told(card, shortage));
+                if ends || *placement != Placement::Auto || !self.has_cards() {
+                    return Err(reason);
+                }
+                // The cards lack memory or kernels for this version. With automatic placement the CPU is a valid
+                // fallback.
+                warn!(model = spec.name, reason, "the model runs on the CPU");
                 let among = Placement::On(vec![Site::Cpu]).devices(&self.kinds, &spec, &loaded.programs)?;
-                self.settle_in(id, &loaded, &knobs, among)?
+                self.settle_in(id, &loaded, &knobs, among).map_err(|fault| fault.reason)?
             }
-            settled => settled?,
         };
         let is_on_cards = homes.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
         let longest = if is_on_cards { LengthLimits::on_cards(&loaded.programs) } else { LengthLimits::default() };
@@ -286,60 +292,6 @@ impl Pool {
         let (mut inputs, outputs) = placed_ports(spec, programs);
         inputs.iter_mut().enumerate().for_each(|(input, stays)| *stays &= !indices.reads(input));
         CardPorts { cards, inputs, outputs }
-    }
-
-    /// Chooses devices, and reserves what the version needs on each. Returns the devices, and the version's knobs on
-    /// each.
-    ///
-    /// # Errors
-    /// See [`Self::load`].
-    fn settle_in(
-        self: &Arc<Self>,
-        id: ModelId,
-        loaded: &ServedVersion,
-        knobs: &Knobs,
-        among: Vec<usize>,
-    ) -> Result<(Box<[usize]>, Vec<Knobs>), String> {
-        let homes = homes_of(id, knobs, among);
-        let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
-        let knobs = Knobs { stays: homes.iter().any(stands_in), ..knobs.clone() };
-        let model = &loaded.spec.name;
-        let registered = self.limiter.as_ref().map(|limiter| limiter.register(id, model, &knobs.rate_limiter, &homes));
-        let freed = registered.transpose().map_err(|fault| format!("model '{model}': rate_limiter: {fault}"))?;
-        let home_knobs = self.load(id, loaded, &homes, &knobs);
-        if let (Err(_), Some(limiter)) = (&home_knobs, &self.limiter) {
-            limiter.unregister(id);
-        }
-        self.wake_for_units(freed.unwrap_or_default());
-        Ok((homes, home_knobs?))
-    }
-
-    /// Reserves what a version needs on each of its devices. Returns its knobs on each.
-    ///
-    /// # Errors
-    /// If a device lacks a resource. Nothing is reserved then.
-    fn load(
-        self: &Arc<Self>,
-        id: ModelId,
-        loaded: &ServedVersion,
-        homes: &[usize],
-        knobs: &Knobs,
-    ) -> Result<Vec<Knobs>, String> {
-        let mut home_knobs = Vec::with_capacity(homes.len());
-        for &home in homes {
-            let mut knobs = knobs.clone();
-            if let Err(fault) = self.shards[home].backend.load(id, loaded, &mut knobs) {
-                for &home in &homes[..home_knobs.len()] {
-                    let shard = &self.shards[home];
-                    shard.queue(&mut vec![Order::Unload(id)]);
-                    shard.issue(self);
-                }
-                loaded.stats.left_cards();
-                return Err(format!("device {home} cannot hold model '{}': {fault}", loaded.spec.name));
-            }
-            home_knobs.push(knobs);
-        }
-        Ok(home_knobs)
     }
 
     /// Returns the time limit of a task of a version without one of its own. Zero: no limit.
@@ -424,12 +376,6 @@ impl Pool {
     pub(super) fn now(&self) -> Ns {
         self.clock.now()
     }
-}
-
-/// Returns the shards that a version is loaded on: all of these, or, if its requests must stay together, one of them,
-/// chosen round robin by id.
-fn homes_of(id: ModelId, knobs: &Knobs, among: Vec<usize>) -> Box<[usize]> {
-    if knobs.is_bound() { Box::new([among[id.0 as usize % among.len()]]) } else { among.into() }
 }
 
 /// Returns the names of the parts that tasks of a version run.

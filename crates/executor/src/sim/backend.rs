@@ -19,7 +19,7 @@ use paternoster_testing::sim::{Sim, Work};
 use super::{behaviour::Behaviour, buckets, cells, planted::Planted, stages, values::ROW_BYTES};
 
 use crate::{
-    backend::{Backend, Order, Reports},
+    backend::{Backend, CannotHold, Order, Reports},
     dispatch::{Tickets, issue},
     job::{Job, Outputs},
     stages::Programs,
@@ -120,7 +120,7 @@ impl Backend for Simulated {
         self.lane_knobs
     }
 
-    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), String> {
+    fn load(&self, model: ModelId, version: &ServedVersion, knobs: &mut Knobs) -> Result<(), CannotHold> {
         let floor = &mut *self.floor.lock();
         let planted = floor.planted;
         let rows = match (&version.programs.0, &knobs.policy) {
@@ -129,7 +129,7 @@ impl Backend for Simulated {
         };
         let free = floor.behaviour.memory_rows() - floor.used_rows;
         if rows > free {
-            return Err(format!("it needs {rows} rows, expected at most {free}"));
+            return Err(format!("it needs {rows} rows, expected at most {free}").into());
         }
         floor.used_rows += rows;
         floor.behaviour.give_buckets(knobs);

@@ -8,8 +8,8 @@ use std::{
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
 use paternoster_batching::Knobs;
 use paternoster_executor::{
-    CardsOptions, InferError, Journal, ModelHandle, Placement, Pool, PoolOptions, Response, Site, StagePrograms,
-    check_cards,
+    BringUp, CardsOptions, InferError, Journal, ModelHandle, Placement, Pool, PoolOptions, Response, Site,
+    StagePrograms, check_cards,
 };
 use paternoster_model::ModelSpec;
 use paternoster_testing::{
@@ -48,7 +48,8 @@ pub(crate) fn on_cards(
     pool: &Arc<Pool>,
     (spec, knobs, programs): (ModelSpec, Knobs, StagePrograms),
 ) -> Result<ModelHandle, String> {
-    pool.bring_up_on(spec, knobs, programs, None, &Placement::On(vec![Site::Cards]))
+    let placement = Placement::On(vec![Site::Cards]);
+    pool.bring_up_on(spec, knobs, programs, &BringUp { placement, ..BringUp::default() })
 }
 
 pub(crate) fn values(response: &Response) -> Vec<u64> {

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use cudarc::driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 use paternoster_batching::{Knobs, Policy};
-use paternoster_executor::{CardsOptions, InferError, ModelHandle, Placement, Pool, PoolOptions, Site};
+use paternoster_executor::{BringUp, CardsOptions, InferError, ModelHandle, Placement, Pool, PoolOptions, Site};
 use paternoster_testing::{
     fake_control::{fail_calls, fail_none, traced},
     fake_cuda::with_fake_cuda,
@@ -67,7 +67,8 @@ fn a_model_that_names_one_card_is_on_that_one_alone() {
         let pool = pool();
         let on = |site: Site| {
             let (spec, knobs, programs) = Form::Chain.version(5, 64);
-            let handle = pool.bring_up_on(spec, knobs, programs, None, &Placement::On(vec![site]));
+            let options = BringUp { placement: Placement::On(vec![site]), ..BringUp::default() };
+            let handle = pool.bring_up_on(spec, knobs, programs, &options);
             handle.map(Arc::new)
         };
         let handle = on(Site::Card(1)).expect("there is such a card");

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{
-    InferError, InferRequest, InputTensor, ModelHandle, Placement, Pool, PoolOptions, Response, ResponseFuture,
+    BringUp, InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
     Responsiveness, StagePrograms,
 };
 use paternoster_model::Dims;
@@ -84,9 +84,9 @@ impl Model {
     fn within(pool: &Arc<Pool>, limit: Option<Duration>) -> Self {
         let (program, begun, release) = listening();
         let weak = Arc::downgrade(&program);
-        let handle = Arc::new(
-            pool.bring_up_on(chain::spec(WIDTH), window(), program, limit, &Placement::Auto).expect("the CPU has room"),
-        );
+        let options = BringUp { task_time_limit: limit, ..BringUp::default() };
+        let handle = pool.bring_up_on(chain::spec(WIDTH), window(), program, &options);
+        let handle = Arc::new(handle.expect("the CPU has room"));
         Self { handle, begun, release, program: weak }
     }
 

@@ -46,8 +46,9 @@ impl Memory {
         let bytes = bytes.max(1);
         context.reserve(bytes)?;
         // SAFETY: nothing reads it before it is zeroed.
-        let allocated = context.check(unsafe { result::malloc_sync(bytes) });
-        let address = Address(allocated.inspect_err(|_| context.unreserve(bytes))?);
+        let allocated = unsafe { result::malloc_sync(bytes) };
+        let allocated = allocated.inspect_err(|error| context.allocation_failed(bytes, error));
+        let address = Address(context.check(allocated)?);
         let memory = Self { context: Arc::clone(context), address, bytes };
         // SAFETY: the allocation has that size.
         context.check(unsafe { result::memset_d8_sync(address.0, 0, bytes) })?;

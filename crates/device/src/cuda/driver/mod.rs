@@ -26,10 +26,11 @@ use cudarc::driver::{
     result::{self, DriverError},
     sys,
 };
+use parking_lot::Mutex;
 
 pub use self::memory::{Address, IMPORT_HANDLE_BYTES, Memory};
 pub(super) use self::memory::{Imported, Mapped, Plain};
-use crate::DeviceError;
+use crate::{DeviceError, MemoryShortage};
 
 /// Errors that are the caller's fault or temporary. All others leave the context unusable.
 const PASSING: [sys::CUresult; 9] = [
@@ -55,11 +56,13 @@ pub(super) struct Context {
     reserved_bytes: AtomicUsize,
     /// Bytes that were reserved when the latest load began.
     before_load_bytes: AtomicUsize,
+    /// What that load lacks, if an allocation has failed since.
+    shortage: Mutex<Option<MemoryShortage>>,
 }
 
 // SAFETY: the driver's contexts may be used by any thread that has made them current.
 unsafe impl Send for Context {}
-// SAFETY: as above; its other state is a `OnceLock` and atomics.
+// SAFETY: as above; its other state is a `OnceLock`, a mutex and atomics.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -73,9 +76,10 @@ impl Context {
             unsafe { result::primary_ctx::retain(device) }.map(|context| (device, context))
         });
         let (device, context) = opened.map_err(|error| DeviceError::Lost(named(error)))?;
-        let (reserved_bytes, before_load_bytes) = Default::default();
+        let (reserved_bytes, before_load_bytes, shortage) = Default::default();
         let lost = OnceLock::new();
-        let context = Arc::new(Self { device, context, lost, most_bytes, reserved_bytes, before_load_bytes });
+        let context = Self { device, context, lost, most_bytes, reserved_bytes, before_load_bytes, shortage };
+        let context = Arc::new(context);
         context.enter()?;
         Ok(context)
     }
@@ -112,6 +116,12 @@ impl Context {
     /// Begins a load: what is reserved from now on counts as needed by it.
     pub(super) fn begin_load(&self) {
         self.before_load_bytes.store(self.reserved_bytes(), Ordering::Relaxed);
+        *self.shortage.lock() = None;
+    }
+
+    /// Returns what the latest load lacks, if an allocation has failed for want of memory.
+    pub(super) fn shortage(&self) -> Option<MemoryShortage> {
+        *self.shortage.lock()
     }
 
     /// Counts memory before it is allocated.
@@ -119,11 +129,25 @@ impl Context {
         let most_bytes = self.most_bytes.unwrap_or(usize::MAX);
         let within = |reserved: usize| reserved.checked_add(bytes).filter(|&reserved| reserved <= most_bytes);
         let reserved = self.reserved_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within);
-        reserved.map(drop).map_err(|reserved| {
-            let reserved_bytes = self.before_load_bytes.load(Ordering::Relaxed).min(reserved);
-            let needed_bytes = (reserved - reserved_bytes).saturating_add(bytes);
-            DeviceError::OverBound { needed_bytes, reserved_bytes, most_bytes }
-        })
+        reserved.map(drop).map_err(|reserved| DeviceError::OverBound(self.lacks(bytes, reserved, most_bytes)))
+    }
+
+    /// Records that the driver could not allocate `bytes`, which were counted before.
+    fn allocation_failed(&self, bytes: usize, error: &DriverError) {
+        self.unreserve(bytes);
+        if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            let reserved = self.reserved_bytes();
+            let free = self.memory_bytes().map_or(0, |(free, _)| free);
+            // What is free may be in pieces that are too small.
+            self.lacks(bytes, reserved, reserved.saturating_add(free.min(bytes.saturating_sub(1))));
+        }
+    }
+
+    /// Records and returns what the latest load lacks, where `bytes` more than `reserved` were asked for.
+    fn lacks(&self, bytes: usize, reserved: usize, most_bytes: usize) -> MemoryShortage {
+        let reserved_bytes = self.before_load_bytes.load(Ordering::Relaxed).min(reserved);
+        let needed_bytes = (reserved - reserved_bytes).saturating_add(bytes);
+        *self.shortage.lock().insert(MemoryShortage { needed_bytes, reserved_bytes, most_bytes })
     }
 
     /// Counts memory that is not allocated any longer.

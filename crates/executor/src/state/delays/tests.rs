@@ -9,7 +9,7 @@ use paternoster_device::BufferPool;
 use paternoster_engine::{Batch, BatchOutput, EngineError, Execution, Program, RepeatElements};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 
-use crate::{InferError, InferRequest, InputTensor, ModelHandle, Placement, Pool, PoolOptions, Response};
+use crate::{BringUp, InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response};
 
 /// Far longer than any test.
 const FOREVER_MS: u32 = u32::MAX;
@@ -27,7 +27,8 @@ impl Program for Zero {
 
 fn up(pool: &Arc<Pool>, spec: ModelSpec, program: Arc<dyn Program>, limit: Duration) -> Arc<ModelHandle> {
     let knobs = Knobs { max_batch_rows: 1, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
-    Arc::new(pool.bring_up_on(spec, knobs, program, Some(limit), &Placement::Auto).expect("the CPU has room"))
+    let options = BringUp { task_time_limit: Some(limit), ..BringUp::default() };
+    Arc::new(pool.bring_up_on(spec, knobs, program, &options).expect("the CPU has room"))
 }
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, decoupled: bool) -> ModelSpec {
