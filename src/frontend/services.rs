@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     budget::{Budget, Budgets},
-    executor::Backlog,
+    executor::{Backlog, Pool},
     observe::{Logging, trace::Tracer},
     repository::Repository,
     wire::SharedMemory,
@@ -27,8 +27,8 @@ pub struct Services {
     pub readiness: Arc<Readiness>,
     /// The shared-memory regions that clients registered.
     pub shared_memory: Arc<SharedMemory>,
-    /// Replies that wait for their clients.
-    pub backlog: Arc<Backlog>,
+    /// What runs the models.
+    pub pool: Arc<Pool>,
     /// The process's log.
     pub log: Logging,
     /// Decides which requests are traced.
@@ -53,7 +53,11 @@ pub(super) struct ConnectionHolds {
 impl Services {
     /// Returns the resources for a new connection.
     pub(super) fn connection(&self, identity: Identity) -> ConnectionHolds {
-        ConnectionHolds { share: Budget::share_of(&self.budgets.bytes), backlog: self.backlog.connection(), identity }
+        ConnectionHolds {
+            share: Budget::share_of(&self.budgets.bytes),
+            backlog: self.pool.backlog().connection(),
+            identity,
+        }
     }
 
     /// Returns the client of a call for inference; `None` if clients have no limits.

@@ -123,6 +123,8 @@ def test_a_model_that_needs_more_than_there_is_does_not_load(start, tmp_path):
             client.load_model("other")
         assert "resource 'R1' is global here and per device in model 'small'; expected" in failed.value.message()
         assert metric(server, "paternoster_rate_limit_resource", name="R1", device="cpu") == 3
+        shown = json.loads(server.get("/v2/overview")[1])["resources"]
+        assert shown == [{"name": "R1", "device": "cpu", "used": 0, "limit": 3}]
         # A configuration that comes with the request counts as one of the directory.
         resources = [{"name": "R1", "count": 5}]
         given = {"max_batch_size": 8, "instance_group": [{"rate_limiter": {"resources": resources, "priority": 2}}]}

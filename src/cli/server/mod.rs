@@ -137,7 +137,7 @@ impl Server {
                     .with_request_limit(u64::from(args.grpc.max_receive_bytes))
                     .with_cards(cards),
             ),
-            backlog: Arc::clone(pool.backlog()),
+            pool: Arc::clone(&pool),
             log,
             tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),

@@ -58,7 +58,7 @@ impl Fixture {
             readiness: Readiness::new(Arc::clone(&repository), pool.responsiveness()),
             repository,
             shared_memory: Arc::new(SharedMemory::new(false)),
-            backlog: Arc::clone(pool.backlog()),
+            pool,
             log: Logging::detached(LogOptions::default()).0,
             tracer: Arc::new(Tracer::start(TraceOptions::default()).expect("no thread is needed")),
             budgets,

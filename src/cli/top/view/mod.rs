@@ -6,7 +6,7 @@ use reqwest::Url;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{Order, client::ClientError};
-use crate::frontend::http::overview_answer::{Attention, ModelOverview, OverviewAnswer, Usage};
+use crate::frontend::http::overview_answer::{Attention, LimitedResource, ModelOverview, OverviewAnswer, Usage};
 
 /// Width of the line of the last minute, and seconds that a character of it stands for.
 const MINUTE_COLUMNS: usize = 20;
@@ -200,6 +200,14 @@ impl View<'_> {
         let of_models: Vec<String> = memory.into_iter().chain(on_demand).collect();
         if !of_models.is_empty() {
             lines.push(of_models.join("; "));
+        }
+        let resources = answer.resources.iter().map(|resource| {
+            let LimitedResource { name, device, units } = resource;
+            format!("{} ({}) {}", clean(name), clean(device), of(*units, |count| count.to_string()))
+        });
+        let resources: Vec<String> = resources.collect();
+        if !resources.is_empty() {
+            lines.push(format!("resources {}", resources.join(", ")));
         }
         lines.push(self.counted(&answer.models));
         lines

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use super::*;
-use crate::frontend::http::overview_answer::{History, ModelsMemory, OnDemandState, ServerLoad, ServerState};
+use crate::frontend::http::overview_answer::{
+    History, LimitedResource, ModelsMemory, OnDemandState, ServerLoad, ServerState,
+};
 
 fn url() -> Url {
     Url::parse("http://localhost:8000/").expect("an address")
@@ -21,6 +23,7 @@ fn answer(models: Vec<ModelOverview>) -> OverviewAnswer {
         },
         memory: None,
         on_demand: None,
+        resources: Vec::new(),
         recent_seconds: 10,
         models,
         models_left_out: 0,
@@ -74,6 +77,13 @@ fn everything_is_printed_where_there_is_no_terminal() {
             unloaded_for_memory: 4,
             unloaded_idle: 0,
         }),
+        resources: [("cores", "cpu"), ("disk\u{7}", "global")]
+            .map(|(name, device)| LimitedResource {
+                name: name.to_owned(),
+                device: device.to_owned(),
+                units: Usage { used: 1, limit: 4 },
+            })
+            .to_vec(),
         ..answer(vec![broken("a", reason.trim()), ready("long-name")])
     };
     let expected = format!(
@@ -82,6 +92,7 @@ http://localhost:8000/: live, not ready, version 1.2.3
 requests 3 of 2048, 3 B of 2.0 KiB; connections gRPC 3 of 2048, HTTP 3 of 2048
 memory of models 3.0 MiB of 1.0 GiB; requests that wait for a model 1; loads 9, failed 2; models left for others 4, \
          idle 0
+resources cores (cpu) 1 of 4, disk\u{fffd} (global) 1 of 4
 1 of 2 need attention: 1 READY, 1 UNAVAILABLE
 MODEL      VER  STATE        REQ/S  FAIL/S  P50MS    P99MS  QUEUEMS  COMPMS  INFLIGHT  WAIT  ROWS    MEMORY  POLICY  \
          REQ/S, LAST MINUTE

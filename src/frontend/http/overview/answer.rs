@@ -15,6 +15,9 @@ pub struct OverviewAnswer {
     pub memory: Option<ModelsMemory>,
     /// Models that requests load; `None` in other control modes.
     pub on_demand: Option<OnDemandState>,
+    /// Resources of the rate limiter; none without one, and of servers that do not show them yet.
+    #[serde(default)]
+    pub resources: Vec<LimitedResource>,
     /// Seconds over which the models' rates and times are computed.
     pub recent_seconds: usize,
     /// Those that need attention first, then those that serve, then those that are not loaded; each by name.
@@ -56,6 +59,18 @@ pub struct Usage {
     pub used: usize,
     /// The limit.
     pub limit: usize,
+}
+
+/// A resource of the rate limiter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitedResource {
+    /// Its name.
+    pub name: String,
+    /// `cpu`, the number of a card, or `global`.
+    pub device: String,
+    /// Its units, and those that running batches hold.
+    #[serde(flatten)]
+    pub units: Usage,
 }
 
 /// The memory of all models.

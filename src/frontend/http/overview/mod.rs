@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use self::{
-    answer::{ModelsMemory, OnDemandState, OverviewAnswer, ServerLoad, ServerState, Usage},
+    answer::{LimitedResource, ModelsMemory, OnDemandState, OverviewAnswer, ServerLoad, ServerState, Usage},
     models::{Sources, models},
 };
 use super::{Problem, loaded_versions, shared_answer::SharedAnswer};
@@ -34,7 +34,7 @@ use crate::{
     budget::Budget,
     frontend::Services,
     observe::{
-        RECENT_SAMPLES, ResidencyReading, Trends,
+        RECENT_SAMPLES, ResidencyReading, ResourceReading, Trends,
         timeline::{Bounds, Excerpt, Picture, Recording, Timeline},
     },
     repository::{IndexEntry, ModelVersion, Repository},
@@ -54,6 +54,9 @@ const MOST_EVENTS: usize = 8192;
 
 /// Limits of the excerpt shown.
 const BOUNDS: Bounds = Bounds { length_ns: 5_000_000_000, rows: 24, spans: 600 };
+
+/// Maximum number of resources shown: models name them.
+const MOST_RESOURCES: usize = 16;
 
 /// Maximum length of a reason among those of all models, and alone, in characters.
 const MOST_REASON: usize = 1_000;
@@ -197,7 +200,7 @@ impl Shared {
     }
 
     fn overview(&self, states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>], most_reason: usize) -> OverviewAnswer {
-        let Services { server_name, repository, readiness, budgets, .. } = &*self.services;
+        let Services { server_name, repository, readiness, budgets, pool, .. } = &*self.services;
         let residency = repository.residency();
         let trends = self.trends.lock();
         let sources = Sources { loaded, memory: &residency.models, trends: &trends, most_reason };
@@ -221,6 +224,7 @@ impl Shared {
                 limit_bytes: (limit < usize::MAX).then_some(limit),
             }),
             on_demand: on_demand(repository, &residency),
+            resources: pool.resources().into_iter().take(MOST_RESOURCES).map(LimitedResource::from).collect(),
             recent_seconds: RECENT_SAMPLES,
             models,
             models_left_out,
@@ -240,6 +244,12 @@ fn on_demand(repository: &Repository, residency: &ResidencyReading) -> Option<On
         unloaded_for_memory: counts.unloaded_for_room.load(Ordering::Relaxed),
         unloaded_idle: counts.unloaded_idle.load(Ordering::Relaxed),
     })
+}
+
+impl From<ResourceReading> for LimitedResource {
+    fn from(ResourceReading { name, device, units, in_use, .. }: ResourceReading) -> Self {
+        Self { name, device, units: Usage { used: in_use as usize, limit: units as usize } }
+    }
 }
 
 impl Usage {

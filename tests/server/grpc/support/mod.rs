@@ -98,7 +98,7 @@ impl Server {
             repository: Arc::clone(&repository),
             readiness: Arc::clone(&readiness),
             shared_memory: Arc::new(SharedMemory::new(true)),
-            backlog: Arc::clone(pool.backlog()),
+            pool: Arc::clone(&pool),
             log: log(),
             tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),
