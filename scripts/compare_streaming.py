@@ -1,4 +1,4 @@
-"""Live streams of speech through the model `conformer`: the table of docs/benchmarks/streaming.md.
+"""Live streams of speech through the model `conformer`: the table of docs/streaming.md.
 
     python scripts/compare_streaming.py [--streams 50,100,200,400] [--seconds 10] [--rounds 3]
 

@@ -1,5 +1,5 @@
 """Live streams through the example `conformer`: the server's state equals state that a client carries itself, and the
-comparison of docs/benchmarks/streaming.md is complete in its quick form. Speeds are not asserted."""
+comparison of docs/streaming.md is complete in its quick form. Speeds are not asserted."""
 
 import csv
 import os
