@@ -1,10 +1,11 @@
 //! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
 //! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
-//! `run` submits texts to a model, `tokenizer` finds its tokenizer, and `tokenize` asks that alone; the other modules
-//! have one interface each: its requests, its answers and its errors. Which models an interface can use shows in the
-//! names of their tensors. Tokenizers and batching must not live here.
+//! `run` submits texts to a model, `built` says what reading their JSON takes, `tokenizer` finds its tokenizer, and
+//! `tokenize` asks that alone; the other modules have one interface each: its requests, its answers and its errors.
+//! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
 
+mod built;
 #[cfg(feature = "text")]
 mod embed_all;
 mod openai;

@@ -9,12 +9,15 @@ use http::{HeaderMap, StatusCode, request::Parts};
 use serde::de::DeserializeOwned;
 use tracing::{Instrument, Span};
 
-use super::super::{
-    Problem,
-    answer::Answer,
-    api::Api,
-    body::{self, Limit},
-    infer::{LONGEST_JSON_HERE_BYTES, pending_place},
+use super::{
+    super::{
+        Problem,
+        answer::Answer,
+        api::Api,
+        body::{self, Limit},
+        infer::{LONGEST_JSON_HERE_BYTES, pending_place},
+    },
+    built::built_bytes,
 };
 use crate::{
     budget::Reservation,
@@ -28,9 +31,6 @@ use crate::{
 
 /// Most texts of a request, as OpenAI allows.
 pub(super) const MOST_TEXTS: usize = 2048;
-
-/// Bytes that parsing builds for each byte of JSON: a list of lists of numbers of one digit takes most.
-const BUILT_FOR_EACH_BYTE: usize = 16;
 
 /// Answers of at least this many numbers are written by a worker.
 const LARGE_ANSWER_ELEMENTS: usize = 4 << 10;
@@ -138,7 +138,7 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let place = pending_place(api)?;
     let length = message.bytes.len();
-    body::grow(&mut message.held, length.saturating_mul(BUILT_FOR_EACH_BYTE)).await?;
+    body::grow(&mut message.held, built_bytes(&message.bytes)).await?;
     let bytes = message.bytes;
     let parse = move || {
         // Lists would be read as the values of the keys in order.
