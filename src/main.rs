@@ -9,7 +9,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let status = paternoster::cli::main();
-    // If it fails, there is nobody to tell.
+    // A failure cannot be reported: standard output is where results go, and the status is already chosen.
     let _ = io::stdout().flush();
     // SAFETY: it ends the process at once. `exit` would first run the libraries' destructors, which destroy what
     // threads of models that are compiled or measured still use: the process then dies of a signal now and then.

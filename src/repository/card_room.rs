@@ -52,6 +52,10 @@ pub(super) struct Tried {
 }
 
 impl Tried {
+    fn first_failure(&self) -> Option<String> {
+        self.results.values().find_map(|result| result.as_ref().err().cloned())
+    }
+
     /// Returns that all versions failed for one reason.
     pub(super) fn failed(plan: &Plan, reason: &str) -> Self {
         let results = plan.versions.iter().map(|&version| (version, Err(reason.to_owned()))).collect();
@@ -78,8 +82,8 @@ impl Control {
         attempt.allow_card_room(self.options.mode.is_on_demand());
         let mut tried = self.load_versions(name, plan, attempt).await;
         let mut waiting = Waiting { name, attempt, began: Instant::now(), turn: None };
-        while let Some(lack) = attempt.card_lack() {
-            let reason = tried.results.values().find_map(|result| result.as_ref().err().cloned()).unwrap_or_default();
+        // A load may have lacked memory with the profile's advice, and succeeded without it.
+        while let (Some(lack), Some(reason)) = (attempt.card_lack(), tried.first_failure()) {
             // Two loads that each keep a version would wait for each other.
             let _ = blocking(move || drop(tried)).await;
             if let Err(why) = self.make_room_on_card(lack, &mut waiting).await {
@@ -214,7 +218,11 @@ mod tests {
         let others = [resident("cpu", 0, 1), resident("old", 4, 2), resident("new", 4, 3)];
         assert_eq!(names(leaving(&others, 4, Duration::from_secs(9))), ["old"]);
         assert_eq!(names(leaving(&others, 5, Duration::from_secs(9))), ["old", "new"]);
-        assert_eq!(names(leaving(&others, 40, Duration::from_secs(9))), ["old", "new"], "the workspace is nobody's");
+        assert_eq!(
+            names(leaving(&others, 40, Duration::from_secs(9))),
+            ["old", "new"],
+            "the workspace counts for no model"
+        );
     }
 
     #[test]

@@ -182,9 +182,9 @@ impl Batch<'_> {
         self.takes_ns(self.rows(request_ixs).saturating_add(1).min(self.view.max_rows))
     }
 
-    /// Returns whether a batch of so many rows keeps others waiting no longer than necessary: it is of at most the best
-    /// size, or takes no more than half of the time from arrival to target. The best size alone would not do, because
-    /// larger batches are not known to be better while only small ones run.
+    /// Returns the test of whether a batch of a number of rows is short: it has at most the best size, or takes at most
+    /// half of the time from arrival to target. The best size alone is not enough: while only small batches run, larger
+    /// ones are not known to be better.
     fn is_short(&self, half_ns: Ns) -> impl Fn(u32) -> bool + '_ {
         let best = best_size(self.view, self.class);
         move |rows| rows <= self.view.max_rows && (rows <= best || self.takes_ns(rows).is_some_and(|ns| ns <= half_ns))
