@@ -120,16 +120,26 @@ impl Tokenize {
         &self.tokenizer
     }
 
+    /// Checks the number of tokens that come in place of a text: a text of more would be too long, whether or not it
+    /// may lose some.
+    ///
+    /// # Errors
+    /// If there are more than a text may have bytes.
+    pub fn check_count(&self, tokens: usize) -> Result<(), String> {
+        let most = self.tokenizer.options().max_bytes;
+        if tokens <= most {
+            return Ok(());
+        }
+        Err(format!("expected at most {most} tokens in {}, but found {tokens}", text::TOKENS))
+    }
+
     /// Checks tokens that came with the request.
     fn given(&self, ids: &[i64], may_truncate: bool) -> Result<Tokens, String> {
-        let TokenizerOptions { max_tokens: most, max_bytes, truncate, .. } = *self.tokenizer.options();
+        let TokenizerOptions { max_tokens: most, truncate, .. } = *self.tokenizer.options();
         if ids.is_empty() {
             return Err("expected at least one token".to_owned());
         }
-        // A text of that many tokens would be too long, whether or not it may lose some.
-        if ids.len() > max_bytes {
-            return Err(format!("expected at most {max_bytes} tokens in {}, but found {}", text::TOKENS, ids.len()));
-        }
+        self.check_count(ids.len())?;
         if ids.len() > most && !may_truncate {
             return Err(format!("expected at most {most} tokens, but found {}", ids.len()));
         }

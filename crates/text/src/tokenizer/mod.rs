@@ -1,11 +1,17 @@
-//! Tokenizers: the tokens of one text, or of a pair of texts.
+//! Tokenizers: the tokens of one text, or of a pair of texts. `bounded` says what a file may make of them.
+
+mod bounded;
+#[cfg(test)]
+mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokenizers::{
-    Encoding, PostProcessor, Tokenizer,
+    Encoding, ModelWrapper, PostProcessor, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
     utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings},
 };
+
+use self::bounded::{Decoders, Normalizers, Refusal};
 
 /// Largest `tokenizer.json` that is read, in bytes. Those of large vocabularies have about 17 MB.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
@@ -35,6 +41,8 @@ pub enum Truncate {
     /// The last tokens stay.
     Left,
 }
+
+type Tokenizer = TokenizerImpl<ModelWrapper, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
 /// A tokenizer, read from its `tokenizer.json`.
 #[derive(Debug)]
@@ -111,15 +119,11 @@ impl TextTokenizer {
     /// # Errors
     /// If it is none.
     pub fn read(json: &[u8], options: TokenizerOptions) -> Result<Self, TokenizerFault> {
-        // The library may panic on files that its own writer never makes.
-        let read = catch_unwind(|| Tokenizer::from_bytes(json));
-        let mut tokenizer = match read {
-            Ok(Ok(tokenizer)) => tokenizer,
-            Ok(Err(fault)) => return Err(TokenizerFault::File(fault.to_string())),
-            Err(_) => return Err(TokenizerFault::File("it is inconsistent".to_owned())),
-        };
+        bounded::check(json).map_err(TokenizerFault::File)?;
+        let mut tokenizer = guarded(|| Tokenizer::from_bytes(json)).map_err(TokenizerFault::File)?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
+        tokenizer.get_pre_tokenizer().map_or(Ok(()), bounded::check_pre_tokenizer).map_err(TokenizerFault::File)?;
         let added = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         if added >= options.max_tokens {
             let most = options.max_tokens;
@@ -147,7 +151,7 @@ impl TextTokenizer {
     /// If the text is too long, or the tokenizer fails.
     pub fn encode(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
         self.check_bytes(text.len() + pair.map_or(0, str::len))?;
-        let encoding = guarded(|| Ok(self.encoding(text, pair, may_truncate)))??;
+        let encoding = guarded(|| Ok(self.encoding(text, pair, may_truncate))).map_err(TokenizerFault::Failed)??;
         let (mut offsets, mut is_of_first) = (Vec::new(), Vec::new());
         if self.options.offsets {
             offsets = encoding.get_offsets().to_vec();
@@ -163,7 +167,8 @@ impl TextTokenizer {
     /// As [`Self::encode`].
     pub fn pieces(&self, text: &str, adds: bool) -> Result<Vec<Piece>, TokenizerFault> {
         self.check_bytes(text.len())?;
-        let encoding = guarded(|| self.tokenizer.encode_char_offsets(text, adds))?;
+        let encode = || self.tokenizer.encode_char_offsets(text, adds);
+        let encoding = guarded(encode).map_err(TokenizerFault::Failed)?;
         let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
         let part = |start: usize, stop: usize| text.get(*bounds.get(start)?..*bounds.get(stop)?);
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
@@ -182,7 +187,7 @@ impl TextTokenizer {
     /// # Errors
     /// If the text would be too long, or the tokenizer fails.
     pub fn decode(&self, ids: &[u32], skips_added: bool) -> Result<String, TokenizerFault> {
-        guarded(|| {
+        let decode = || {
             let bytes_of = |id: &u32| self.tokenizer.id_to_token(*id).map_or(1, |token| token.len());
             let mut bytes = 0;
             for id in ids {
@@ -192,10 +197,15 @@ impl TextTokenizer {
                 }
             }
             self.tokenizer.decode(ids, skips_added).map(Ok)
-        })?
+        };
+        guarded(decode).map_err(TokenizerFault::Failed)?
     }
 
-    fn check_bytes(&self, bytes: usize) -> Result<(), TokenizerFault> {
+    /// Checks the length of a text.
+    ///
+    /// # Errors
+    /// If it is longer than [`TokenizerOptions::max_bytes`].
+    pub fn check_bytes(&self, bytes: usize) -> Result<(), TokenizerFault> {
         let most = self.options.max_bytes;
         if bytes > most { Err(TokenizerFault::TooLong { most, bytes }) } else { Ok(()) }
     }
@@ -233,14 +243,22 @@ impl TextTokenizer {
             first.take_overflowing();
             second.as_mut().map(Encoding::take_overflowing);
         }
-        self.tokenizer.post_process(first, second, true).map_err(failed)
+        let kept = added + first.len() + second.as_ref().map_or(0, Encoding::len);
+        let whole = self.tokenizer.post_process(first, second, true).map_err(failed)?;
+        if whole.len() > kept {
+            return Err(TokenizerFault::Failed("its post_processor repeats texts".to_owned()));
+        }
+        Ok(whole)
     }
 }
 
-/// Calls the library, which may panic on tokenizers that its own writer never makes.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TokenizerFault> {
+/// Calls the library, which may panic on files that its own writer never makes.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(done) => done.map_err(|fault| TokenizerFault::Failed(fault.to_string())),
-        Err(_) => Err(TokenizerFault::Failed("it panicked".to_owned())),
+        Ok(done) => done.map_err(|fault| fault.to_string()),
+        Err(payload) => Err(match payload.downcast_ref::<Refusal>() {
+            Some(refusal) => refusal.to_string(),
+            None => "it is inconsistent".to_owned(),
+        }),
     }
 }

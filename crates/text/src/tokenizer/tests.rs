@@ -1,0 +1,129 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn options() -> TokenizerOptions {
+    TokenizerOptions { max_tokens: 64, truncate: Truncate::Right, max_bytes: DEFAULT_MAX_BYTES, offsets: false }
+}
+
+/// A tokenizer of two words, with one part as given.
+fn file(part: &str, value: Value) -> Vec<u8> {
+    let mut file = json!({
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"},
+    });
+    file[part] = value;
+    serde_json::to_vec(&file).expect("JSON")
+}
+
+fn read(part: &str, value: Value) -> Result<TextTokenizer, TokenizerFault> {
+    TextTokenizer::read(&file(part, value), options())
+}
+
+fn refused(part: &str, value: Value) -> String {
+    read(part, value).expect_err("it should be refused").to_string()
+}
+
+fn sequence(kind: &str, key: &str, count: usize, one: &Value) -> Value {
+    json!({"type": kind, key: vec![one; count]})
+}
+
+fn replace(pattern: &str, content: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": pattern}, "content": content})
+}
+
+/// A map of SentencePiece in which 'a' becomes a text of `bytes` bytes.
+fn map_to(bytes: usize) -> Value {
+    let mut tree = vec![0_u32; 512];
+    // The root leads to 0 ^ 1 ^ 'a', whose leaf follows at that ^ 1.
+    tree[0] = 1 << 10;
+    tree[usize::from(b'a') ^ 1] = u32::from(b'a') | 1 << 8 | 1 << 10;
+    let mut map = ((tree.len() * 4) as u32).to_le_bytes().to_vec();
+    map.extend(tree.iter().flat_map(|unit| unit.to_le_bytes()));
+    map.extend(vec![b'a'; bytes]);
+    map.push(0);
+    use base64::Engine;
+    json!({"type": "Precompiled", "precompiled_charsmap": base64::engine::general_purpose::STANDARD.encode(map)})
+}
+
+#[test]
+fn normalizers_that_multiply_texts_are_refused() {
+    let step = "a step may make";
+    let sixteen = replace("a", &"a".repeat(16));
+    assert!(refused("normalizer", sequence("Sequence", "normalizers", 7, &sixteen)).contains(step));
+    let nested = sequence("Sequence", "normalizers", 7, &sequence("Sequence", "normalizers", 1, &sixteen));
+    assert!(refused("normalizer", nested).contains(step));
+    let anywhere = json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "a".repeat(60)});
+    assert!(refused("normalizer", sequence("Sequence", "normalizers", 7, &anywhere)).contains(step));
+    let prepend = json!({"type": "Prepend", "prepend": "a".repeat(3 << 20)});
+    assert!(refused("normalizer", prepend).contains(step));
+    let doubling = sequence("Sequence", "normalizers", 30, &json!({"type": "ByteLevel"}));
+    let tokenizer = read("normalizer", doubling).expect("ASCII stays as it is");
+    let fault = tokenizer.encode("ä", None, true).expect_err("each step doubles it").to_string();
+    assert!(fault.contains(step), "{fault}");
+    assert!(refused("normalizer", map_to(200_000)).contains(step));
+}
+
+#[test]
+fn normalizers_of_real_files_work_on_long_texts() {
+    let steps = json!([
+        map_to(33),
+        {"type": "NFKD"},
+        {"type": "Prepend", "prepend": "▁"},
+        replace(" ", "▁"),
+        {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+         "lowercase": true},
+    ]);
+    let tokenizer = read("normalizer", json!({"type": "Sequence", "normalizers": steps})).expect("it is usual");
+    let long = "b a 中 ".repeat(60_000);
+    assert_eq!(tokenizer.encode(&long, None, true).map(|tokens| tokens.ids.len()), Ok(64));
+    assert!(tokenizer.encode("a", Some("a"), false).is_ok());
+}
+
+#[test]
+fn pre_tokenizers_that_multiply_texts_are_refused() {
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": false});
+    let of = |count| sequence("Sequence", "pretokenizers", count, &byte_level);
+    assert!(read("pre_tokenizer", of(2)).is_ok());
+    assert!(refused("pre_tokenizer", of(30)).contains("at most 2 pre-tokenizers of the type ByteLevel, but found 30"));
+}
+
+#[test]
+fn a_template_that_repeats_a_text_is_refused() {
+    let (first, second) =
+        (json!({"Sequence": {"id": "A", "type_id": 0}}), json!({"Sequence": {"id": "B", "type_id": 1}}));
+    let of = |single: &[&Value]| {
+        let pair = [&first, &second];
+        json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {}})
+    };
+    assert!(read("post_processor", of(&[&first])).is_ok());
+    assert!(refused("post_processor", of(&[&first, &first])).contains("repeats texts"));
+    let many = refused("post_processor", of(&vec![&first; 5000]));
+    assert!(many.contains("at most 256 objects in 'post_processor', but found 10006"), "{many}");
+}
+
+#[test]
+fn decoders_that_multiply_texts_fail() {
+    let decoder = sequence("Sequence", "decoders", 7, &replace("a", &"a".repeat(16)));
+    let tokenizer = read("decoder", decoder).expect("its texts are bounded in use");
+    let fault = tokenizer.decode(&[0], true).expect_err("16^7 bytes").to_string();
+    assert!(fault.contains("a step may make"), "{fault}");
+    let tokenizer = read("decoder", replace("a", "b")).expect("it is usual");
+    assert_eq!(tokenizer.decode(&[0, 0], true).as_deref(), Ok("bb"));
+}
+
+#[test]
+fn parts_that_no_writer_makes_are_refused_before_they_are_built() {
+    let long = "a".repeat(1 << 20);
+    let tree = json!({"type": "Unigram", "unk_id": 0, "vocab": [[long, 0.0]], "byte_fallback": false});
+    assert!(refused("model", tree).contains("tokens of at most 1024 bytes, but its model has 1048576"));
+    let prefix = json!({"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": long,
+                        "max_input_chars_per_word": 100});
+    assert!(refused("model", prefix).contains("1048576"));
+    let steps = refused("normalizer", sequence("Sequence", "normalizers", 100_000, &json!({"type": "NFC"})));
+    assert!(steps.contains("at most 256 objects in 'normalizer', but found 100001"), "{steps}");
+    let fault = TextTokenizer::read(b"{", options()).expect_err("it ends early").to_string();
+    assert!(fault.starts_with("not a tokenizer: "), "{fault}");
+}
