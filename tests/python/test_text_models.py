@@ -99,16 +99,20 @@ def strings(name, texts):
     return tensor(name, np.array([[text.encode()] for text in texts], dtype=object))
 
 
-def post(server, path, body):
+def ask(server, method, path, body=None):
     """Returns status and JSON."""
-    request = urllib.request.Request(
-        f"http://{server.http}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://{server.http}{path}", data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refusal:
         return refusal.code, json.load(refusal)
+
+
+def post(server, path, body):
+    return ask(server, "POST", path, body)
 
 
 @pytest.mark.parametrize("name", ["plain", "sentences"])
@@ -220,6 +224,23 @@ def test_the_javascript_client_of_openai(texts_server, reference, tokenizer, tmp
     assert {"plain", "reranker"} <= set(answer["models"])
 
 
+def test_the_client_of_openai_reads_why_there_is_no_route(texts_server):
+    for method, path, expected in (("POST", "/v1/nowhere", 404), ("DELETE", "/v1/embeddings", 405)):
+        status, answer = ask(texts_server, method, path)
+        assert status == expected
+        assert answer["error"]["type"] == "invalid_request_error" and path in answer["error"]["message"], answer
+
+
+def test_info_is_about_one_model_and_names_all(texts_server):
+    status, first = ask(texts_server, "GET", "/info")
+    assert status == 200 and first["model_id"] == first["models"][0]
+    assert {"plain", "sentences", "reranker"} <= set(first["models"]) and "minilm" not in first["models"]
+    status, reranker = ask(texts_server, "GET", "/info?model=reranker")
+    assert status == 200 and reranker["model_type"] == {"classifier": {}} and reranker["max_input_length"] == 512
+    status, refusal = ask(texts_server, "GET", "/info?model=minilm")
+    assert status == 404 and "'minilm'" in refusal["error"]
+
+
 def test_many_texts_come_back_in_order(texts_server, reference):
     texts = random_texts(300)
     status, answer = post(texts_server, "/v1/embeddings", {"model": "plain", "input": texts, "encoding_format": "base64"})
@@ -284,6 +305,9 @@ def test_tokenize_and_decode_as_text_embeddings_inference_has_them(texts_server,
     assert status == 200 and decoded == [tokenizer.decode(ids, skip_special_tokens=False), "[CLS] a"]
 
     for path, body, reason in (
+        ("/tokenize", {"model": "plain", "inputs": "x" * (60 << 20)}, "at most 1048576 bytes, but it has 62914560"),
+        ("/embed", {"model": "plain", "inputs": "x" * (60 << 20)}, "at most 1048576 bytes, but it has 62914560"),
+        ("/embed", {"model": "plain", "inputs": [7] * 1_048_577}, "at most 1048576 tokens in TOKENS"),
         ("/tokenize", {"model": "plain", "inputs": []}, "expected at least one text"),
         ("/tokenize", {"model": "plain", "inputs": ["x"] * 2049}, "at most 2048 texts"),
         ("/tokenize", {"model": "plain", "inputs": "x" * (2 << 20)}, "at most 1048576 bytes"),
@@ -418,7 +442,7 @@ def test_an_answer_of_all_tokens_is_reserved_as_it_grows(start, tmp_path):
     text = "word " * 500
     assert post(server, "/embed_all", {"inputs": text})[0] == 200
     status, refusal = post(server, "/embed_all", {"inputs": [text] * 140})
-    assert (status, refusal["error_type"]) == (429, "Overloaded"), refusal
+    assert (status, refusal["error_type"]) == (413, "Validation"), refusal
     assert metric(server, "paternoster_pending_bytes") == 0
 
 
@@ -457,6 +481,17 @@ def test_models_that_a_request_would_load_are_listed(start, laid_out, tmp_path):
             assert client.embeddings.create(model="plain", input="x").data
 
 
+def test_a_model_that_is_gone_is_no_overload(start, laid_out):
+    server = start(laid_out, "--model-control-mode=explicit", "--load-model=sentences")
+    assert post(server, "/embed", {"inputs": "a"})[0] == 200
+    with triton.InferenceServerClient(server.grpc) as client:
+        client.unload_model("minilm")
+    status, refusal = post(server, "/embed", {"model": "sentences", "inputs": "a"})
+    assert status == 424 and refusal["error_type"] == "Backend" and "minilm" in refusal["error"], refusal
+    status, refusal = post(server, "/v1/embeddings", {"model": "sentences", "input": "a"})
+    assert status == 503 and refusal["error"]["code"] is None, refusal
+
+
 def test_which_end_is_cut_is_the_models_choice_and_others_are_refused(start, laid_out, tmp_path, tokenizer):
     for name, text in (("right", "text: {}\n"), ("left", "text: { truncate: left, max_tokens: 16 }\n")):
         shutil.copytree(laid_out / "plain", tmp_path / name)
@@ -491,7 +526,11 @@ def test_what_a_route_builds_is_reserved_before(start, laid_out):
     server = start(laid_out, "--max-pending-bytes=100000000", "--model-control-mode=explicit", "--load-model=reranker")
     asked = {"query": "x" * 1_000_000, "documents": ["a"] * 2048}
     status, refusal = post(server, "/v1/rerank", asked)
-    assert status == 503 and "max-pending-bytes" in refusal["message"], "two gigabytes"
+    assert status == 413 and "max-pending-bytes" in refusal["message"], "two gigabytes"
+    many = {"input": [7] * 2_000_000}
+    for path, message in (("/v1/embeddings", lambda told: told["error"]["message"]), ("/embed", lambda told: told["error"])):
+        status, refusal = post(server, path, {**many, "inputs": many["input"]})
+        assert status == 413 and "max-pending-bytes" in message(refusal), refusal
     status, ranked = post(server, "/v1/rerank", {"query": "x", "documents": ["a", "b"]})
     assert status == 200 and len(ranked["results"]) == 2
     assert on_page(scrape(server), "paternoster_pending_bytes") == 0

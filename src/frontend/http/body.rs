@@ -226,11 +226,18 @@ async fn gather(mut body: Body, limit: Limit, mut held: Reservation) -> Result<(
 }
 
 /// Reserves memory, waiting for it if necessary. Meanwhile the body is not read, so TCP flow control stops the client.
+///
+/// # Errors
+/// 413 if it is more than a connection's share, 503 if it is not available in time.
 pub(super) async fn grow(held: &mut Reservation, more: usize) -> Result<(), Problem> {
     if more == 0 || held.try_grow(more) {
         return Ok(());
     }
-    held.grow_within(more, ROOM_PATIENCE).await.map_err(|error: Exhausted| unavailable(no_room(&error).message()))
+    let fits = held.amount().saturating_add(more) <= held.largest();
+    held.grow_within(more, ROOM_PATIENCE).await.map_err(|error: Exhausted| match no_room(&error) {
+        status if fits => unavailable(status.message()),
+        status => Problem::from(status),
+    })
 }
 
 fn unavailable(message: impl Into<String>) -> Problem {

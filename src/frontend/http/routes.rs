@@ -157,12 +157,13 @@ pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
 /// Adds JSON errors for unknown paths and methods.
 fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
-        .fallback(
-            |uri: Uri| async move { Problem::new(StatusCode::NOT_FOUND, format!("no such route: {}", uri.path())) },
-        )
+        .fallback(|uri: Uri| async move {
+            let message = format!("no such route: {}", uri.path());
+            text::no_route(uri.path(), Problem::new(StatusCode::NOT_FOUND, message))
+        })
         .method_not_allowed_fallback(|method: Method, uri: Uri| async move {
             let message = format!("method {method} is not allowed for {}", uri.path());
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
+            text::no_route(uri.path(), Problem::new(StatusCode::METHOD_NOT_ALLOWED, message))
         })
 }
 

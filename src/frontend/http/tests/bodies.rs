@@ -245,7 +245,7 @@ async fn a_body_for_which_there_is_no_room_is_refused() {
     let input = json!({ "name": "INPUT0", "shape": [1, 100_000], "datatype": "FP64", "data": data });
     let asked = json!({ "inputs": [input] }).to_string();
     let answer = post(server.address(), INFER, &[], asked.as_bytes()).await;
-    assert_eq!(answer.status, 503, "{}", answer.error());
+    assert_eq!(answer.status, 413, "{}", answer.error());
     assert!(answer.error().contains("--max-pending-bytes"), "{}", answer.error());
     assert_eq!((bytes.used(), bytes.refused()), (0, 2));
 }

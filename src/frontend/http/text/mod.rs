@@ -16,10 +16,23 @@ mod tei;
 mod tokenize;
 mod tokenizer;
 
-use axum::routing::{MethodRouter, get, post};
+use axum::{
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post},
+};
 
-use super::api::Api;
+use self::{openai::OpenAiError, run::Fault};
+use super::{Problem, api::Api};
 use crate::frontend::Protocol;
+
+/// Answers requests that no route takes: those of OpenAI's clients, whose paths begin with `/v1/`, in their form.
+pub(super) fn no_route(path: &str, problem: Problem) -> Response {
+    if !path.starts_with("/v1/") {
+        return problem.into_response();
+    }
+    let (status, message) = problem.into_parts();
+    OpenAiError(Fault::Server(status, message)).into_response()
+}
 
 /// The routes of these interfaces, with their groups.
 pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {

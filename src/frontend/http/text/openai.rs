@@ -107,20 +107,16 @@ struct Usage {
 }
 
 /// An error as OpenAI's clients read it.
-struct OpenAiError(Fault);
-
-impl From<Fault> for OpenAiError {
-    fn from(fault: Fault) -> Self {
-        Self(fault)
-    }
-}
+pub(super) struct OpenAiError(pub(super) Fault);
 
 impl IntoResponse for OpenAiError {
     fn into_response(self) -> Response {
         let (status, kind, parameter, code) = match &self.0 {
             Fault::Model(_) => (StatusCode::NOT_FOUND, "invalid_request_error", Some("model"), Some("model_not_found")),
             Fault::Request(_) => (StatusCode::BAD_REQUEST, "invalid_request_error", None, None),
+            Fault::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", None, None),
             Fault::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None, Some("overloaded")),
+            Fault::Server(status, _) if status.is_client_error() => (*status, "invalid_request_error", None, None),
             Fault::Server(status, _) => (*status, "server_error", None, None),
         };
         let error = json!({ "message": self.0.message(), "type": kind, "param": parameter, "code": code });

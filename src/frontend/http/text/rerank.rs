@@ -42,6 +42,7 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
             let status = match &fault {
                 Fault::Model(_) => StatusCode::NOT_FOUND,
                 Fault::Request(_) => StatusCode::BAD_REQUEST,
+                Fault::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
                 Fault::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
                 Fault::Server(status, _) => *status,
             };

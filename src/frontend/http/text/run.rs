@@ -18,6 +18,7 @@ use super::{
         infer::{LONGEST_JSON_HERE_BYTES, pending_place},
     },
     built::built_bytes,
+    tokenizer::check_lengths,
 };
 use crate::{
     budget::Reservation,
@@ -70,6 +71,8 @@ pub(super) enum Fault {
     Model(String),
     /// The request, or one of its texts, is wrong.
     Request(String),
+    /// It can never have the memory that it takes.
+    TooLarge(String),
     /// The server has no capacity for it now.
     Overloaded(String),
     /// Anything else.
@@ -79,7 +82,11 @@ pub(super) enum Fault {
 impl Fault {
     pub(super) fn message(&self) -> &str {
         match self {
-            Self::Model(text) | Self::Request(text) | Self::Overloaded(text) | Self::Server(_, text) => text,
+            Self::Model(text)
+            | Self::Request(text)
+            | Self::TooLarge(text)
+            | Self::Overloaded(text)
+            | Self::Server(_, text) => text,
         }
     }
 }
@@ -88,7 +95,8 @@ impl From<Problem> for Fault {
     fn from(problem: Problem) -> Self {
         let (status, message) = problem.into_parts();
         match status {
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::PAYLOAD_TOO_LARGE => Self::Overloaded(message),
+            StatusCode::SERVICE_UNAVAILABLE => Self::Overloaded(message),
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge(message),
             StatusCode::BAD_REQUEST => Self::Request(message),
             StatusCode::NOT_FOUND => Self::Model(message),
             status => Self::Server(status, message),
@@ -98,8 +106,12 @@ impl From<Problem> for Fault {
 
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
+        let is_gone =
+            matches!(error.cause(), InferError::Unavailable(_) | InferError::DeviceLost | InferError::ShuttingDown);
         let error = RequestError::from_infer(&error, "");
         match error.kind() {
+            // More capacity would not help.
+            Kind::Unavailable if is_gone => Self::Server(StatusCode::SERVICE_UNAVAILABLE, error.message().to_owned()),
             Kind::InvalidArgument => Self::Request(error.message().to_owned()),
             Kind::Unavailable | Kind::ResourceExhausted => Self::Overloaded(error.message().to_owned()),
             _ => Problem::from(error).into(),
@@ -242,6 +254,7 @@ pub(super) async fn requests<T>(
     (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<InferRequest>, Fault> {
     check_count(items.len())?;
+    check_lengths(version, &items)?;
     let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
     let built = items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add);
     received.reserve(built).await?;

@@ -3,7 +3,7 @@
 
 use axum::{
     Json,
-    extract::{Request, State},
+    extract::{Query, Request, State},
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
@@ -15,7 +15,11 @@ use super::{
     run::{self, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
     tokenizer::{Cuts, cuts},
 };
-use crate::{frontend::span, model::text, repository::ModelVersion};
+use crate::{
+    frontend::span,
+    model::{ModelSpec, text},
+    repository::ModelVersion,
+};
 
 #[derive(Deserialize)]
 struct EmbedRequest {
@@ -142,6 +146,7 @@ impl IntoResponse for TeiError {
         let (status, kind) = match &self.0 {
             Fault::Model(_) => (StatusCode::NOT_FOUND, "Validation"),
             Fault::Request(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
+            Fault::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
             Fault::Overloaded(_) => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
             Fault::Server(..) => (StatusCode::FAILED_DEPENDENCY, "Backend"),
         };
@@ -257,26 +262,42 @@ enum Predictions {
     Many(Vec<Vec<Prediction>>),
 }
 
-/// Answers `GET /info`: what the server is, and which models take texts.
-pub(super) async fn info(State(api): State<Api>) -> Response {
-    let loaded = api.services.repository.loaded();
-    let first = loaded.iter().find_map(|version| {
-        let spec = version.spec();
-        let kind = match () {
-            () if Wanted::Vectors.is_given_by(spec) => json!({ "embedding": {} }),
-            () if Wanted::Classes.is_given_by(spec) => json!({ "classifier": {} }),
-            () => return None,
+#[derive(Deserialize)]
+pub(super) struct InfoQuery {
+    model: Option<String>,
+}
+
+/// Answers `GET /info`: what a loaded model that takes texts is, and which there are. Without `model`, which that
+/// server does not have, it is about the first.
+pub(super) async fn info(State(api): State<Api>, Query(InfoQuery { model }): Query<InfoQuery>) -> Response {
+    let mut able = api.services.repository.loaded();
+    able.retain(|version| kind_of(version.spec()).is_some());
+    let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
+    names.dedup();
+    let wanted = model.as_deref().or(names.first().copied());
+    let Some(version) = able.iter().find(|version| Some(&*version.spec().name) == wanted) else {
+        let fault = match wanted {
+            Some(name) => format!("no loaded model that takes texts is called '{name}'"),
+            None => "no model takes texts".to_owned(),
         };
-        Some((spec.name.clone(), spec.max_batch_size, kind))
-    });
-    match first {
-        None => TeiError(Fault::Model("no model takes texts".to_owned())).into_response(),
-        Some((model, most, kind)) => Json(json!({
-            "model_id": model,
-            "model_type": kind,
-            "max_client_batch_size": most,
-            "version": env!("CARGO_PKG_VERSION"),
-        }))
-        .into_response(),
+        return TeiError(Fault::Model(fault)).into_response();
+    };
+    Json(json!({
+        "model_id": version.spec().name,
+        "model_type": kind_of(version.spec()),
+        "max_input_length": cuts(version).map(|cuts| cuts.max_tokens),
+        "max_client_batch_size": version.spec().max_batch_size,
+        "version": env!("CARGO_PKG_VERSION"),
+        "models": names,
+    }))
+    .into_response()
+}
+
+/// What text-embeddings-inference calls a model; `None` if it takes no texts.
+fn kind_of(spec: &ModelSpec) -> Option<Value> {
+    match () {
+        () if Wanted::Vectors.is_given_by(spec) => Some(json!({ "embedding": {} })),
+        () if Wanted::Classes.is_given_by(spec) => Some(json!({ "classifier": {} })),
+        () => None,
     }
 }

@@ -106,6 +106,7 @@ async fn tokenized(api: &Api, request: Request) -> Result<Response, Fault> {
         let prompt = step.prompt(prompt_name.as_deref()).map(str::to_owned).map_err(Fault::Request)?;
         Ok((prompt, Arc::clone(step.tokenizer())))
     })?;
+    texts.iter().try_for_each(|text| tokenizer.check_bytes(prompt.len() + text.len()))?;
     let bytes = texts.iter().map(|text| text.len() + prompt.len()).fold(0, usize::saturating_add);
     received.reserve(bytes.saturating_mul(BUILT_FOR_EACH_BYTE)).await?;
     let work = move || {

@@ -3,8 +3,7 @@
 #[cfg(feature = "text")]
 use std::any::Any;
 
-#[cfg(feature = "text")]
-use super::run::Fault;
+use super::run::{Fault, Item};
 use crate::repository::ModelVersion;
 #[cfg(feature = "text")]
 use crate::text::{Tokenize, TokenizerOptions, Truncate};
@@ -29,6 +28,27 @@ pub(super) fn cuts(version: &ModelVersion) -> Option<Cuts> {
 #[cfg(not(feature = "text"))]
 pub(super) fn cuts(_: &ModelVersion) -> Option<Cuts> {
     None
+}
+
+/// Checks that no item is longer than the tokenizer of a version reads.
+#[cfg(feature = "text")]
+pub(super) fn check_lengths(version: &ModelVersion, items: &[Item]) -> Result<(), Fault> {
+    let check = |step: &Tokenize| {
+        let tokenizer = step.tokenizer();
+        items.iter().try_for_each(|item| match item {
+            Item::Text(text) => Ok(tokenizer.check_bytes(text.len())?),
+            Item::Pair(text, pair) => Ok(tokenizer.check_bytes(text.len() + pair.len())?),
+            Item::Tokens(ids) => step.check_count(ids.len()).map_err(Fault::Request),
+        })
+    };
+    // Models without a tokenizer here, such as those with one in their graph, check for themselves.
+    if cuts(version).is_some() { with_tokenizer(version, check) } else { Ok(()) }
+}
+
+/// Without the feature `text` there are no tokenizers.
+#[cfg(not(feature = "text"))]
+pub(super) fn check_lengths(_: &ModelVersion, _: &[Item]) -> Result<(), Fault> {
+    Ok(())
 }
 
 /// Returns how the tokenizer of a version cuts texts; `None` without one.
