@@ -8,8 +8,7 @@ use std::{
 use super::{
     LoadAttempt, LoadRequest, ModelVersion,
     blocking::blocking,
-    control::Control,
-    loading::{Demand, Source},
+    control::{Control, Demand, loading::Source},
 };
 
 impl Control {

@@ -3,18 +3,16 @@
 //! [`config`] turns configuration texts and graph signatures into one checked configuration. `places` lists the
 //! repositories, and `stores` mirrors those in object stores to disk. `scan` and `directory` read the disk; `changes`
 //! decides what changed in poll mode. `prepare` combines both into [`LoadRequest`]s, which `startup` and `polling` have
-//! `loading` run. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
-//! `serving` the snapshot of it that requests read; `dependencies` has what pipelines need. Where requests load models,
-//! `on_demand` begins the loads that they wait for; `memory_budget` makes room, and `card_room` on cards, as the rule
-//! in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept across restarts. The
-//! [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the engines and the pool.
-//! This module must not know the wire protocol or how requests are batched.
+//! `control` load. Each load is an `attempt`, which can be ended early. `table` holds the state of every version, and
+//! `serving` the snapshot of it that requests read. Where requests load models, `control` unloads others for them, as
+//! the rule in `residency` decides. `importing` writes a model directory. `start_cache` has what is kept across
+//! restarts. The [`Loader`] compiles and starts versions; [`PoolLoader`] is the implementation that knows the engines
+//! and the pool. This module must not know the wire protocol or how requests are batched.
 
 mod attempt;
 mod background;
 mod blocking;
 mod bounded_file;
-mod card_room;
 mod cell_profiling;
 mod cells;
 mod changes;
@@ -22,7 +20,6 @@ mod comparing;
 pub mod config;
 mod configuration;
 mod control;
-mod dependencies;
 mod directory;
 mod error;
 mod gates;
@@ -35,10 +32,7 @@ mod image;
 mod importing;
 mod isolation;
 mod loader;
-mod loading;
 mod mapped;
-mod memory_budget;
-mod on_demand;
 mod opened;
 mod opening;
 mod operator_profiling;

@@ -12,8 +12,7 @@ use tokio::task::JoinSet;
 
 use super::{
     changes::{ChangeDetector, Changes, PollResult},
-    control::Control,
-    loading::Demand,
+    control::{Control, Demand},
 };
 
 /// Longest time until the next poll after one that saw a change.

@@ -22,8 +22,13 @@ use tokio::{
 
 use super::{
     Caller, ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
-    StartError, card_room::CardRoom, control::Control, dependencies::Dependencies, gates::Gates, loading::Demand,
-    memory_budget, on_demand::OnDemand, places::Places, scan, serving::Serving, startup::Startup,
+    StartError,
+    control::{Control, Demand, card_room::CardRoom, dependencies::Dependencies, memory_budget, on_demand::OnDemand},
+    gates::Gates,
+    places::Places,
+    scan,
+    serving::Serving,
+    startup::Startup,
 };
 use crate::{
     budget::{Budget, Reservation},

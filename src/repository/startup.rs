@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use super::{
     ControlMode, Repository, StartError,
     changes::ChangeDetector,
-    memory_budget, polling,
+    control::memory_budget,
+    polling,
     scan::{self, Found, Listing, Scan},
 };
 

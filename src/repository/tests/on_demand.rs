@@ -13,7 +13,7 @@ use crate::{
     observe::ResidencyReading,
     repository::{
         ControlError, ControlMode, ModelVersion, Options, Overrides, Repository, ResidencyOptions, ResolveError,
-        changes::ChangeDetector, on_demand::MAX_WAITING, polling,
+        changes::ChangeDetector, control::on_demand::MAX_WAITING, polling,
     },
 };
 

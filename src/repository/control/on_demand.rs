@@ -18,17 +18,17 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{
-    ControlError, ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, control::Control,
-    directory, loading::Demand, scan::Found,
-};
+use super::{Control, Demand, fault::LoadFault};
 use crate::{
     budget::Budget,
     observe::{ResidencyReading, ResidencyStats},
+    repository::{
+        ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, directory, scan::Found,
+    },
 };
 
 /// Most requests that wait for models.
-pub(super) const MAX_WAITING: usize = 1024;
+pub(crate) const MAX_WAITING: usize = 1024;
 
 /// Time between a load that failed and the next one. Each further failure doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
 /// The loads that requests wait for.
 #[derive(Debug)]
-pub(super) struct OnDemand {
+pub(crate) struct OnDemand {
     loads: Mutex<HashMap<String, SharedLoad>>,
     /// Limits the requests that wait.
     waiting: Arc<Budget>,
@@ -61,16 +61,6 @@ enum SharedLoad {
 /// What came of a load. The versions are held, so that none is unloaded before the requests that waited have it.
 type Outcome = Result<Vec<Arc<ModelVersion>>, LoadFault>;
 
-/// Why a load failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LoadFault {
-    reason: String,
-    /// Whether there was no memory for the model, rather than anything wrong with it.
-    is_memory: bool,
-    /// Whether the model was unloaded meanwhile: nothing is wrong with it, and the next request loads it.
-    is_unload: bool,
-}
-
 impl Default for OnDemand {
     fn default() -> Self {
         Self { loads: Mutex::default(), waiting: Budget::of(MAX_WAITING), is_closed: AtomicBool::new(false) }
@@ -79,7 +69,7 @@ impl Default for OnDemand {
 
 impl OnDemand {
     /// Lets the next request load a model although its last load failed shortly before.
-    pub(super) fn forget_failure(&self, name: &str) {
+    pub(crate) fn forget_failure(&self, name: &str) {
         let mut loads = self.loads.lock();
         if matches!(loads.get(name), Some(SharedLoad::Failed { .. })) {
             loads.remove(name);
@@ -87,8 +77,8 @@ impl OnDemand {
     }
 
     /// Lets the next request load any model for which there was no memory, because some was given back.
-    pub(super) fn forget_lack_of_memory(&self) {
-        let is_lack = |load: &SharedLoad| matches!(load, SharedLoad::Failed { fault, .. } if fault.is_memory);
+    pub(crate) fn forget_lack_of_memory(&self) {
+        let is_lack = |load: &SharedLoad| matches!(load, SharedLoad::Failed { fault, .. } if fault.is_memory());
         self.loads.lock().retain(|_, load| !is_lack(load));
     }
 
@@ -97,62 +87,10 @@ impl OnDemand {
         let mut loads = self.loads.lock();
         let Some(SharedLoad::Running { backoff, .. }) = loads.remove(name) else { return };
         if let Err(fault) = outcome
-            && !fault.is_unload
+            && !fault.is_unload()
         {
             let (fault, retry_at) = (fault.clone(), Instant::now() + backoff);
             loads.insert(name.to_owned(), SharedLoad::Failed { fault, retry_at, backoff });
-        }
-    }
-}
-
-impl From<String> for LoadFault {
-    fn from(reason: String) -> Self {
-        Self { reason, is_memory: false, is_unload: false }
-    }
-}
-
-impl LoadFault {
-    /// There is no memory for the model.
-    pub(super) fn of_memory(reason: String) -> Self {
-        Self { reason, is_memory: true, is_unload: false }
-    }
-
-    pub(super) fn reason(&self) -> &str {
-        &self.reason
-    }
-
-    /// Returns whether there was no memory for the model.
-    pub(super) fn is_memory(&self) -> bool {
-        self.is_memory
-    }
-
-    /// Returns the fault as that of a pipeline that needs the model.
-    pub(super) fn within(self, model: &str) -> Self {
-        Self { reason: format!("model '{model}' of its steps: {}", self.reason), ..self }
-    }
-
-    /// Returns the fault as that of a load.
-    pub(super) fn into_control(self, name: &str) -> ControlError {
-        let (name, reason) = (name.to_owned(), self.reason);
-        if self.is_memory { ControlError::NoMemory { name, reason } } else { ControlError::LoadFailed { name, reason } }
-    }
-
-    fn of(error: &ControlError) -> Self {
-        match error {
-            ControlError::NoMemory { reason, .. } => Self::of_memory(reason.clone()),
-            ControlError::LoadFailed { reason, .. }
-            | ControlError::NoPlace { reason, .. }
-            | ControlError::Stopped { reason, .. } => reason.clone().into(),
-            other => other.to_string().into(),
-        }
-    }
-
-    fn into_error(self, name: &str, retry: Duration) -> ResolveError {
-        let (name, reason) = (name.to_owned(), self.reason);
-        if self.is_memory {
-            ResolveError::NoMemory { name, reason }
-        } else {
-            ResolveError::NotLoadable { name, reason, retry }
         }
     }
 }
@@ -167,8 +105,8 @@ impl Control {
     ///
     /// # Errors
     /// Fails if the load fails or failed shortly before, if there is no memory for the model, if the load takes too
-    /// long, if too many requests wait, or as [`super::Repository::resolve`].
-    pub(super) async fn demand(self: &Arc<Self>, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+    /// long, if too many requests wait, or as [`crate::repository::Repository::resolve`].
+    pub(crate) async fn demand(self: &Arc<Self>, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
         let stats = &self.stats.residency;
         ResidencyStats::count(&stats.misses);
         let waiting = &self.on_demand.waiting;
@@ -185,7 +123,7 @@ impl Control {
         let _loaded = match timeout(limit, self.load_on_demand(name)).await {
             Ok(Ok(loaded)) => loaded,
             Ok(Err((fault, retry))) => {
-                let counter = if fault.is_memory { &stats.refused_memory } else { &stats.refused_failed };
+                let counter = if fault.is_memory() { &stats.refused_memory } else { &stats.refused_failed };
                 return refused(counter, fault.into_error(name, retry));
             }
             Err(_) => return refused(&stats.refused_time, ResolveError::NotInTime { name: name.to_owned(), limit }),
@@ -197,7 +135,7 @@ impl Control {
     ///
     /// # Errors
     /// Returns why the load failed, or the one before that failed recently, and the time until the next is due.
-    pub(super) async fn load_on_demand(
+    pub(crate) async fn load_on_demand(
         self: &Arc<Self>,
         name: &str,
     ) -> Result<Vec<Arc<ModelVersion>>, (LoadFault, Duration)> {
@@ -228,7 +166,7 @@ impl Control {
                     return Err((fault.clone(), left));
                 }
                 // Memory that is short now may be free in a second.
-                if fault.is_memory { FIRST_BACKOFF } else { (*backoff * 2).min(LONGEST_BACKOFF) }
+                if fault.is_memory() { FIRST_BACKOFF } else { (*backoff * 2).min(LONGEST_BACKOFF) }
             }
             None => FIRST_BACKOFF,
         };
@@ -284,13 +222,13 @@ impl Control {
             }
             Err(error) => {
                 let is_unload = !is_late && attempt.check().is_err();
-                let fault = LoadFault { is_unload, ..LoadFault::of(&error) };
+                let fault = LoadFault::of(&error, is_unload);
                 if is_unload {
                     tracing::info!(model = name, fault = %error, "a load on demand was ended");
                     return Err(fault);
                 }
                 ResidencyStats::count(&stats.failed_loads);
-                if fault.is_memory {
+                if fault.is_memory() {
                     tracing::warn!(model = name, fault = %error, "no memory for a load on demand");
                 } else {
                     tracing::error!(model = name, fault = %error, "load on demand failed");
@@ -301,7 +239,7 @@ impl Control {
     }
 
     /// Ends the loads that requests wait for, and begins no others: these requests are answered before the server ends.
-    pub(super) fn end_loads_on_demand(&self) {
+    pub(crate) fn end_loads_on_demand(&self) {
         if self.options.mode.is_on_demand() {
             // Under the lock under which loads begin, so that none begins between the two.
             let loads = self.on_demand.loads.lock();
@@ -312,7 +250,7 @@ impl Control {
     }
 
     /// Lets requests load these models.
-    pub(super) fn offer<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
+    pub(crate) fn offer<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
         self.table.lock().offer(names);
         self.publish();
     }
@@ -320,7 +258,7 @@ impl Control {
     /// Follows a change of a model's directory: loads it again if it is loaded, or if its configuration says that it is
     /// to be. Otherwise the next request loads it, even if its last load failed. Returns false if the next poll is to
     /// try it again.
-    pub(super) async fn directory_changed(self: &Arc<Self>, name: &str, found: Found) -> bool {
+    pub(crate) async fn directory_changed(self: &Arc<Self>, name: &str, found: Found) -> bool {
         self.on_demand.forget_failure(name);
         self.dependencies.failed_for(name).iter().for_each(|pipeline| self.on_demand.forget_failure(pipeline));
         if self.is_pinned(name, &found).await {
@@ -337,7 +275,7 @@ impl Control {
     }
 
     /// Unloads a model whose directory is gone, with the pipelines that need it, and forgets it.
-    pub(super) async fn withdraw(self: &Arc<Self>, name: &str) {
+    pub(crate) async fn withdraw(self: &Arc<Self>, name: &str) {
         self.on_demand.forget_failure(name);
         self.table.lock().withdraw(name);
         self.unload_pipelines_of(name).await;
@@ -349,7 +287,7 @@ impl Control {
     /// Reads what a model's directory says of it before it is loaded, and returns whether it says that the model stays
     /// loaded. Nothing is known of a model in a store, which would have to be fetched first, and of one whose
     /// configuration cannot be read: the load says why.
-    pub(super) async fn is_pinned(&self, name: &str, found: &Found) -> bool {
+    pub(crate) async fn is_pinned(&self, name: &str, found: &Found) -> bool {
         let Found::At(directory) = found else { return false };
         let (directory, config_name) = (directory.clone(), self.options.config_name.clone());
         let read = move || {
@@ -366,12 +304,12 @@ impl Control {
     }
 
     /// Returns whether the command line names a model as one that stays loaded.
-    pub(super) fn is_named(&self, name: &str) -> bool {
+    pub(crate) fn is_named(&self, name: &str) -> bool {
         self.options.mode.startup().iter().any(|named| named == name || named == "*")
     }
 
     /// Returns what loads on demand have done, and the memory of models.
-    pub(super) fn residency(&self) -> ResidencyReading {
+    pub(crate) fn residency(&self) -> ResidencyReading {
         let table = self.table.lock();
         ResidencyReading {
             is_on_demand: self.options.mode.is_on_demand(),

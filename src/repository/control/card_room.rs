@@ -1,6 +1,7 @@
 //! Room for loads in the memory of cards, where requests load models: the least recently used models leave a card that
-//! lacks memory, as [`super::residency`] decides. How much a load needs is known only while it reserves memory, so it
-//! is tried again after others have left. While it waits, it has neither memory of cards nor a loader thread.
+//! lacks memory, as [`crate::repository::residency`] decides. How much a load needs is known only while it reserves
+//! memory, so it is tried again after others have left. While it waits, it has neither memory of cards nor a loader
+//! thread.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,11 +16,11 @@ use tokio::{
 };
 use tracing::info;
 
-use super::{
+use super::Control;
+use crate::repository::{
     LoadAttempt, LoadRequest, ModelVersion,
     attempt::CardLack,
     blocking::blocking,
-    control::Control,
     prepare::Plan,
     residency::{Hold, Holders, Resident, Room, room},
 };
@@ -35,7 +36,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// What loads that need room on cards share.
 #[derive(Debug, Default)]
-pub(super) struct CardRoom {
+pub(crate) struct CardRoom {
     /// Held by the load that others leave a card for, so that loads do not take from each other what was given back.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Bytes that loads needed which were more than the card has, and when that was found, by model.
@@ -43,12 +44,12 @@ pub(super) struct CardRoom {
 }
 
 /// What became of the versions of a model.
-pub(super) struct Tried {
-    pub(super) results: BTreeMap<i64, Result<Arc<ModelVersion>, String>>,
+pub(crate) struct Tried {
+    pub(crate) results: BTreeMap<i64, Result<Arc<ModelVersion>, String>>,
     /// What versions were loaded from that profiling may pay off for.
-    pub(super) unprofiled: Vec<(Weak<ModelVersion>, LoadRequest)>,
+    pub(crate) unprofiled: Vec<(Weak<ModelVersion>, LoadRequest)>,
     /// How long the slowest took.
-    pub(super) took: Duration,
+    pub(crate) took: Duration,
 }
 
 impl Tried {
@@ -57,7 +58,7 @@ impl Tried {
     }
 
     /// Returns that all versions failed for one reason.
-    pub(super) fn failed(plan: &Plan, reason: &str) -> Self {
+    pub(crate) fn failed(plan: &Plan, reason: &str) -> Self {
         let results = plan.versions.iter().map(|&version| (version, Err(reason.to_owned()))).collect();
         Self { results, unprofiled: Vec::new(), took: Duration::ZERO }
     }
@@ -73,7 +74,7 @@ struct Waiting<'a> {
 
 impl Control {
     /// Loads all versions of a model. Where requests load models, others leave a card that lacks memory for it.
-    pub(super) async fn load_with_card_room(
+    pub(crate) async fn load_with_card_room(
         self: &Arc<Self>,
         name: &str,
         plan: &Arc<Plan>,

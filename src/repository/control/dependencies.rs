@@ -14,15 +14,18 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{ControlMode, LoadAttempt, control::Control, loading::Demand, on_demand::LoadFault, scan::Found};
-use crate::pipeline::{Models, PipelineOptions, Servable};
+use super::{Control, Demand, fault::LoadFault};
+use crate::{
+    pipeline::{Models, PipelineOptions, Servable},
+    repository::{ControlMode, LoadAttempt, scan::Found},
+};
 
 /// Time between two looks at whether a pipeline that waits for its turn is needed by the one whose turn it is.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The models that pipelines need, by the pipeline's name.
 #[derive(Debug, Default)]
-pub(super) struct Dependencies(Mutex<Known>);
+pub(crate) struct Dependencies(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -40,7 +43,7 @@ impl Dependencies {
     /// # Errors
     /// If the pipeline would need itself, directly or through others that are served or being loaded; with the names in
     /// order.
-    pub(super) fn begin(&self, name: &str, models: &[String]) -> Result<(), String> {
+    pub(crate) fn begin(&self, name: &str, models: &[String]) -> Result<(), String> {
         let mut known = self.0.lock();
         known.failed.remove(name);
         known.loading.insert(name.to_owned(), models.to_vec());
@@ -51,7 +54,7 @@ impl Dependencies {
     }
 
     /// Records how the load that began last ended.
-    pub(super) fn end(&self, name: &str, is_served: bool) {
+    pub(crate) fn end(&self, name: &str, is_served: bool) {
         let mut known = self.0.lock();
         let Some(models) = known.loading.remove(name) else { return };
         let ended = if is_served { &mut known.served } else { &mut known.failed };
@@ -64,7 +67,7 @@ impl Dependencies {
 
     /// Forgets a model that is unloaded. Returns the models that it needed, if it was a pipeline, and that no other one
     /// needs.
-    pub(super) fn remove(&self, name: &str) -> Vec<String> {
+    pub(crate) fn remove(&self, name: &str) -> Vec<String> {
         let mut known = self.0.lock();
         known.failed.remove(name);
         let mut models = known.served.remove(name).unwrap_or_default();
@@ -73,7 +76,7 @@ impl Dependencies {
     }
 
     /// Returns the pipelines that are served or being loaded, by the models that they need.
-    pub(super) fn by_model(&self) -> HashMap<String, Vec<String>> {
+    pub(crate) fn by_model(&self) -> HashMap<String, Vec<String>> {
         let mut pipelines: HashMap<String, Vec<String>> = HashMap::new();
         for (pipeline, models) in self.0.lock().all() {
             for model in models {
@@ -87,7 +90,7 @@ impl Dependencies {
     }
 
     /// Returns the pipelines whose last load failed and that need a model.
-    pub(super) fn failed_for(&self, model: &str) -> Vec<String> {
+    pub(crate) fn failed_for(&self, model: &str) -> Vec<String> {
         let known = self.0.lock();
         let needs = known.failed.iter().filter(|(_, models)| models.iter().any(|needed| needed == model));
         needs.map(|(name, _)| name.clone()).collect()
@@ -124,7 +127,7 @@ fn path_back(known: &Known, name: &str) -> Option<Vec<String>> {
 
 impl Control {
     /// Unloads a pipeline, and the models of its steps that no other pipeline needs.
-    pub(super) async fn unload_with_models(self: &Arc<Self>, name: &str) {
+    pub(crate) async fn unload_with_models(self: &Arc<Self>, name: &str) {
         let mut names = vec![name.to_owned()];
         while let Some(name) = names.pop() {
             names.extend(self.dependencies.remove(&name));
@@ -133,7 +136,7 @@ impl Control {
     }
 
     /// Unloads the pipelines that need a model, directly or through others, the outermost first.
-    pub(super) async fn unload_pipelines_of(self: &Arc<Self>, model: &str) {
+    pub(crate) async fn unload_pipelines_of(self: &Arc<Self>, model: &str) {
         let by_model = self.dependencies.by_model();
         let (mut found, mut next) = (Vec::new(), vec![model.to_owned()]);
         while let Some(name) = next.pop() {
@@ -151,7 +154,7 @@ impl Control {
     /// Waits until no other pipeline has its models loaded for it: two that each hold a part of the memory would wait
     /// for each other. A pipeline that others need belongs to their turn. A turn that takes long, as with a model that
     /// hangs, is waited for no longer than a quarter of the time that a load may take.
-    pub(super) async fn assemble(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
+    pub(crate) async fn assemble(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
         let limit = self.options.residency.load_timeout / 4;
         let needed = async {
             while !self.dependencies.by_model().contains_key(name) {
@@ -167,7 +170,7 @@ impl Control {
 
     /// Waits until loads of a pipeline's models that are in progress or due have ended. Where clients and the command
     /// line decide what is loaded, those that are not loaded are now, as in Triton.
-    pub(super) async fn settle(
+    pub(crate) async fn settle(
         self: &Arc<Self>,
         models: &[String],
         demand: Demand,
@@ -209,7 +212,7 @@ impl Control {
     }
 
     /// Tries the pipelines again that could not be loaded without this model.
-    pub(super) fn load_dependents(self: &Arc<Self>, model: &str) {
+    pub(crate) fn load_dependents(self: &Arc<Self>, model: &str) {
         match self.options.mode {
             ControlMode::Explicit { .. } => return,
             ControlMode::OnDemand { .. } => {
@@ -234,7 +237,7 @@ impl Control {
     }
 
     /// What the steps of pipelines need.
-    pub(super) fn pipeline_options(self: &Arc<Self>) -> PipelineOptions {
+    pub(crate) fn pipeline_options(self: &Arc<Self>) -> PipelineOptions {
         PipelineOptions {
             models: Arc::new(ServedModels(Arc::downgrade(self))),
             room: Arc::clone(&self.options.request_bytes),

@@ -17,17 +17,14 @@ use tracing::{
     info_span,
 };
 
-use super::{
+use super::{Control, Demand, Kept, card_room::Tried, fault::LoadFault, memory_budget::estimated_bytes};
+use crate::repository::{
     ControlError, LoadAttempt, LoadRequest, ModelVersion, Overrides,
     blocking::blocking,
-    card_room::Tried,
     config::{Origin, Settings},
     configuration,
-    control::{Control, Kept},
     directory::{self, Fingerprint},
     loader::version_latencies,
-    memory_budget::estimated_bytes,
-    on_demand::LoadFault,
     prepare::{Completion, Plan, PlannedPipeline},
     scan::{self, Found},
     stores::LetGo,
@@ -42,30 +39,8 @@ use crate::{
 /// Time for a load that was ended early to return. If it does not, its result is dropped when it does.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Why a model is to be loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Demand {
-    /// It was named by the command line.
-    Named,
-    /// Its directory existed at startup.
-    Start,
-    /// Its directory appeared or changed while the server was running.
-    Poll,
-    /// A client asked for it, or its profile advises other settings. Readiness does not depend on the load.
-    Client,
-    /// A request needs it, if it is not loaded. Readiness does not depend on the load.
-    Request,
-}
-
-impl Demand {
-    /// Returns whether readiness waits for what is loaded.
-    fn concerns_readiness(self) -> bool {
-        !matches!(self, Self::Client | Self::Request)
-    }
-}
-
 /// What is to be loaded.
-pub(super) struct Source {
+pub(crate) struct Source {
     directory: Option<PathBuf>,
     overrides: Overrides,
     config: Option<(Settings, Origin)>,
@@ -76,7 +51,7 @@ pub(super) struct Source {
 
 impl Source {
     /// A model exactly as its directory has it.
-    pub(super) fn of_directory(directory: PathBuf, demand: Demand) -> Self {
+    pub(crate) fn of_directory(directory: PathBuf, demand: Demand) -> Self {
         Self { directory: Some(directory), overrides: Overrides::default(), config: None, demand, is_stray: false }
     }
 
@@ -103,7 +78,7 @@ struct Loaded {
 
 impl Control {
     /// Loads the named models, or all models in `found`, in parallel.
-    pub(super) async fn load_all(self: &Arc<Self>, names: Option<Vec<String>>, found: BTreeMap<String, Found>) {
+    pub(crate) async fn load_all(self: &Arc<Self>, names: Option<Vec<String>>, found: BTreeMap<String, Found>) {
         let demand = if names.is_some() { Demand::Named } else { Demand::Start };
         let names: BTreeSet<String> = match names {
             Some(names) => names.into_iter().collect(),
@@ -119,7 +94,7 @@ impl Control {
 
     /// Loads what a scan or poll found under a name. Returns false if the next poll is to try it again: if it could not
     /// be fetched, since a store may fail to deliver what it listed, or if there was no memory for it.
-    pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
+    pub(crate) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
         let (gate, attempt) = (self.gates.of(name), LoadAttempt::of_repository());
         gate.register(&attempt);
         let _turn = gate.turn.lock().await;
@@ -171,7 +146,7 @@ impl Control {
     }
 
     /// Returns the attempt of a load at a client's request, which an unload ends from now on.
-    pub(super) fn attempt(&self, name: &str, overrides: &Overrides) -> Arc<LoadAttempt> {
+    pub(crate) fn attempt(&self, name: &str, overrides: &Overrides) -> Arc<LoadAttempt> {
         let attempt = if overrides.is_empty() {
             LoadAttempt::of_repository()
         } else {
@@ -182,7 +157,7 @@ impl Control {
     }
 
     /// Loads a model at the request of a client, with what the client sent of it.
-    pub(super) async fn load(
+    pub(crate) async fn load(
         self: &Arc<Self>,
         name: &str,
         overrides: Overrides,
@@ -265,7 +240,7 @@ impl Control {
         kept.get(name).filter(holds).map(|kept| kept.config.clone())
     }
 
-    pub(super) async fn load_source(
+    pub(crate) async fn load_source(
         self: &Arc<Self>,
         name: &str,
         source: Source,
@@ -374,7 +349,7 @@ impl Control {
     }
 
     /// Tries to load all versions side by side.
-    pub(super) async fn load_versions(
+    pub(crate) async fn load_versions(
         self: &Arc<Self>,
         name: &str,
         plan: &Arc<Plan>,

@@ -1,5 +1,5 @@
 //! The memory of models within their budget: what a load will take, room for it, and models that leave because they
-//! have no requests. [`super::residency`] decides who leaves.
+//! have no requests. [`crate::repository::residency`] decides who leaves.
 
 use std::{
     collections::BTreeMap,
@@ -13,15 +13,17 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    LoadAttempt,
-    control::Control,
-    on_demand::LoadFault,
-    prepare::Plan,
-    residency::{Holders, Resident, Room, room},
-    table::Retired,
+use super::{Control, fault::LoadFault};
+use crate::{
+    budget::Reservation,
+    observe::ResidencyStats,
+    repository::{
+        LoadAttempt,
+        prepare::Plan,
+        residency::{Holders, Resident, Room, room},
+        table::Retired,
+    },
 };
-use crate::{budget::Reservation, observe::ResidencyStats};
 
 /// Bytes of a version apart from its files: session, buffers, threads' shares.
 const VERSION_BYTES: usize = 1 << 20;
@@ -42,7 +44,7 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 const IDLE_LOOKS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Estimates what the versions of a model take, from their files.
-pub(super) fn estimated_bytes(plan: &Plan) -> usize {
+pub(crate) fn estimated_bytes(plan: &Plan) -> usize {
     let each = if plan.is_pipeline() { PIPELINE_BYTES } else { VERSION_BYTES };
     plan.files_bytes().saturating_mul(COPIES).saturating_add(each.saturating_mul(plan.versions.len()))
 }
@@ -50,7 +52,7 @@ pub(super) fn estimated_bytes(plan: &Plan) -> usize {
 /// The loads that wait for room, in the order in which they came. One that could have room soon goes before those that
 /// came later, which might otherwise take each piece of memory that is given back.
 #[derive(Debug, Default)]
-pub(super) struct Queue(Mutex<Waiting>);
+pub(crate) struct Queue(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -106,7 +108,7 @@ impl Drop for Place<'_> {
 
 impl Control {
     /// Returns the time that the repository has been open.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.opened_at.elapsed()
     }
 
@@ -118,7 +120,7 @@ impl Control {
     ///
     /// # Errors
     /// Fails if there is no room, with what holds the memory, or if the load is stopped.
-    pub(super) async fn reserve(
+    pub(crate) async fn reserve(
         self: &Arc<Self>,
         name: &str,
         bytes: usize,
@@ -180,7 +182,7 @@ impl Control {
     }
 
     /// Unloads models while more than the budget is used, as after a load that took more than its estimate.
-    pub(super) async fn return_to_budget(self: &Arc<Self>) {
+    pub(crate) async fn return_to_budget(self: &Arc<Self>) {
         let Some(memory) = self.memory.as_ref().filter(|_| self.options.mode.is_on_demand()) else { return };
         if memory.used() <= memory.capacity() {
             return;
@@ -196,7 +198,7 @@ impl Control {
     }
 
     /// Unloads models that may leave. Returns whether one did.
-    pub(super) async fn unload_all(self: &Arc<Self>, names: &[String], counter: &AtomicU64) -> bool {
+    pub(crate) async fn unload_all(self: &Arc<Self>, names: &[String], counter: &AtomicU64) -> bool {
         let mut has_left = false;
         for name in names {
             if self.let_leave(name).await {
@@ -236,7 +238,7 @@ impl Control {
 }
 
 /// Unloads models without requests for `idle`, until the repository is dropped.
-pub(super) async fn unload_idle(control: Weak<Control>, idle: Duration) {
+pub(crate) async fn unload_idle(control: Weak<Control>, idle: Duration) {
     let (shortest, longest) = IDLE_LOOKS;
     loop {
         sleep((idle / 4).clamp(shortest, longest)).await;

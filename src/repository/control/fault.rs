@@ -1,0 +1,75 @@
+//! Why a load failed, for requests and pipelines that need the model.
+
+use std::time::Duration;
+
+use crate::repository::{ControlError, ResolveError};
+
+/// Why a load failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoadFault {
+    reason: String,
+    /// Whether there was no memory for the model, rather than anything wrong with it.
+    is_memory: bool,
+    /// Whether the model was unloaded meanwhile: nothing is wrong with it, and the next request loads it.
+    is_unload: bool,
+}
+
+impl From<String> for LoadFault {
+    fn from(reason: String) -> Self {
+        Self { reason, is_memory: false, is_unload: false }
+    }
+}
+
+impl LoadFault {
+    /// There is no memory for the model.
+    pub(crate) fn of_memory(reason: String) -> Self {
+        Self { reason, is_memory: true, is_unload: false }
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Returns whether there was no memory for the model.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.is_memory
+    }
+
+    /// Returns the fault as that of a pipeline that needs the model.
+    pub(crate) fn within(self, model: &str) -> Self {
+        Self { reason: format!("model '{model}' of its steps: {}", self.reason), ..self }
+    }
+
+    /// Returns the fault as that of a load.
+    pub(crate) fn into_control(self, name: &str) -> ControlError {
+        let (name, reason) = (name.to_owned(), self.reason);
+        if self.is_memory { ControlError::NoMemory { name, reason } } else { ControlError::LoadFailed { name, reason } }
+    }
+
+    /// Returns the fault of a load. `is_unload` says whether an unload ended it.
+    pub(crate) fn of(error: &ControlError, is_unload: bool) -> Self {
+        let fault = match error {
+            ControlError::NoMemory { reason, .. } => Self::of_memory(reason.clone()),
+            ControlError::LoadFailed { reason, .. }
+            | ControlError::NoPlace { reason, .. }
+            | ControlError::Stopped { reason, .. } => reason.clone().into(),
+            other => other.to_string().into(),
+        };
+        Self { is_unload, ..fault }
+    }
+
+    /// Returns whether the model was unloaded meanwhile.
+    pub(crate) fn is_unload(&self) -> bool {
+        self.is_unload
+    }
+
+    /// Returns the fault as that of a request that waited for the load.
+    pub(crate) fn into_error(self, name: &str, retry: Duration) -> ResolveError {
+        let (name, reason) = (name.to_owned(), self.reason);
+        if self.is_memory {
+            ResolveError::NoMemory { name, reason }
+        } else {
+            ResolveError::NotLoadable { name, reason, retry }
+        }
+    }
+}
