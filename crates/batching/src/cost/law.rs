@@ -11,9 +11,14 @@ const RUN_SPREAD: f64 = 0.1;
 /// Share of a run's weight that remains after the next one, so about 128 runs count.
 const KEPT: f64 = 1.0 - 1.0 / 128.0;
 
-/// After this many runs, a run's time is clamped to within this factor of the prediction. Outliers come from a
-/// descheduled lane or a page fault.
-const SETTLED: u32 = 8;
+/// The first runs take many times longer than later ones, whatever their size: memory is touched for the first time.
+/// They would show that tokens cost nothing, and a whole queue would board as one padded batch. Until this many runs
+/// the fixed time is at most [`FIXED_SPREAD`] tokens' worth, and only about the latest two of them count.
+const COLD: u32 = 8;
+const COLD_KEPT: f64 = 0.5;
+
+/// Later, a run's time is clamped to within this factor of the prediction. Outliers come from a descheduled lane or a
+/// page fault.
 const SURPRISE: f64 = 4.0;
 
 /// `T = fixed + per token · tokens`, where tokens are rows times padded length.
@@ -42,12 +47,13 @@ impl Law {
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         let rows = f64::from(rows.max(1));
         let tokens = f64::from(bucket.max(1)) * length.max(1) as f64;
-        let took_ns = match self.ns_of(tokens).filter(|_| self.runs >= SETTLED) {
+        let took_ns = match self.ns_of(tokens).filter(|_| self.runs >= COLD) {
             Some(foretold) => took_ns.clamp(foretold / SURPRISE, foretold * SURPRISE),
             None => took_ns,
         };
         let weight = 1.0 / (tokens * tokens);
-        let add = |sum: &mut f64, value: f64| *sum = *sum * KEPT + weight * value;
+        let kept = if self.runs < COLD { COLD_KEPT } else { KEPT };
+        let add = |sum: &mut f64, value: f64| *sum = *sum * kept + weight * value;
         add(&mut self.ones, 1.0);
         add(&mut self.tokens, tokens);
         add(&mut self.squares, tokens * tokens);
@@ -106,6 +112,12 @@ impl Law {
         } else {
             (fixed_ns, token_ns)
         };
+        if self.runs < COLD && self.fixed_ns > FIXED_SPREAD * self.token_ns {
+            // The law through the runs that has just this fixed time.
+            let squares = self.squares + 2.0 * FIXED_SPREAD * self.tokens + FIXED_SPREAD.powi(2) * self.ones;
+            self.token_ns = (self.products + FIXED_SPREAD * self.ns) / squares;
+            self.fixed_ns = FIXED_SPREAD * self.token_ns;
+        }
     }
 }
 
@@ -150,6 +162,20 @@ mod tests {
         let law = learned([100, 10, 40, 20, 60, 12, 33, 80, 25, 17].map(|length| (1, length, 2e6)));
         let (one, many) = (law.predict(1, 20), law.predict(8, 20));
         assert!(many.zip(one).is_some_and(|(many, one)| many < 1.1 * one), "{one:?} for one, {many:?} for eight");
+    }
+
+    #[test]
+    fn slow_first_runs_do_not_make_tokens_free() {
+        let (slow, fast) = (4e7, 3e6);
+        for (lengths, took_ns) in
+            [([60, 25], [slow; 2]), ([25, 60], [slow; 2]), ([40, 41], [slow, fast]), ([20, 128], [slow, fast])]
+        {
+            let mut law = learned([0, 1].map(|at| (1, lengths[at], took_ns[at])));
+            let (one, many) = (law.predict(1, 20), law.predict(10, 100));
+            assert!(many.zip(one).is_some_and(|(many, one)| many > 15.0 * one), "{lengths:?}: {law:?}");
+            [30, 50, 25, 90, 70, 20].into_iter().for_each(|length| law.learn(1, 1, length, 5e4 * length as f64));
+            assert!(law.predict(1, 50).is_some_and(|ns| (2.0e6..5.0e6).contains(&ns)), "{lengths:?}: {law:?}");
+        }
     }
 
     #[test]
