@@ -8,25 +8,35 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor},
 };
+use serde_json::Value;
 use tokenizers::{
-    Decoder, DecoderWrapper, NormalizedString, Normalizer, NormalizerWrapper, PreTokenizerWrapper,
-    normalizers::Precompiled,
+    Decoder, DecoderWrapper, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, PostProcessorWrapper,
+    PreTokenizerWrapper, normalizers::Precompiled,
 };
 
-/// Most bytes that a text becomes, for each of its own. The characters of NFKC become at most 11 times as long.
-const MOST_GROWTH: usize = 64;
+/// Most bytes that a text becomes, for each of its own. Three are usual: a space becomes U+2581.
+const MOST_GROWTH: usize = 8;
 
 /// The bytes that a text may become however short it is.
-const SHORT_BYTES: usize = 64 << 10;
+const SHORT_BYTES: usize = 8 << 10;
 
 /// Longest token of a vocabulary, in bytes. The library keeps the tokens of some in trees, whose depth is their length.
 const MOST_TOKEN_BYTES: usize = 1 << 10;
 
-/// Most objects in the description of a step: a list of steps has some dozens.
+/// Most values in the description of a model: the largest vocabularies have a million tokens, and as many merges.
+const MOST_MODEL_VALUES: usize = 8 << 20;
+
+/// Most values in the description of another part. A list of steps has some hundreds, and an added token has eight.
+const MOST_VALUES: usize = 1 << 19;
+
+/// Most objects in the description of steps: there are some dozens.
 const MOST_OBJECTS: usize = 256;
 
-/// Most pre-tokenizers that write bytes as characters. One is usual, and each may double a text.
-const MOST_BYTE_LEVELS: usize = 2;
+/// Most pre-tokenizers that write other characters. One or two are usual, and each may double a text.
+const MOST_WRITING: usize = 2;
+
+/// Longest word that WordPiece may divide, in characters; 100 is usual. The time is quadratic in it.
+const MOST_WORD_CHARS: usize = 1000;
 
 /// Says what in a file is larger than any of the library's writer.
 ///
@@ -34,9 +44,13 @@ const MOST_BYTE_LEVELS: usize = 2;
 /// Names the part, or says why the file is not JSON.
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     let file: File = serde_json::from_slice(json).map_err(|fault| fault.to_string())?;
-    if file.model.longest > MOST_TOKEN_BYTES {
-        let longest = file.model.longest;
-        return Err(format!("expected tokens of at most {MOST_TOKEN_BYTES} bytes, but its model has {longest}"));
+    for (name, Extent { longest, .. }) in [("model", file.model), ("added_tokens", file.added_tokens)] {
+        if longest > MOST_TOKEN_BYTES {
+            return Err(format!("expected tokens of at most {MOST_TOKEN_BYTES} bytes, but '{name}' has {longest}"));
+        }
+    }
+    if file.model.values > MOST_MODEL_VALUES {
+        return Err(too_many("values", MOST_MODEL_VALUES, "model", file.model.values));
     }
     let steps = [
         ("normalizer", file.normalizer),
@@ -44,28 +58,68 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
         ("post_processor", file.post_processor),
         ("decoder", file.decoder),
     ];
+    for (name, Extent { values, .. }) in steps.into_iter().chain([("added_tokens", file.added_tokens)]) {
+        if values > MOST_VALUES {
+            return Err(too_many("values", MOST_VALUES, name, values));
+        }
+    }
     for (name, Extent { objects, .. }) in steps {
         if objects > MOST_OBJECTS {
-            return Err(format!("expected at most {MOST_OBJECTS} objects in '{name}', but found {objects}"));
+            return Err(too_many("objects", MOST_OBJECTS, name, objects));
         }
     }
     Ok(())
 }
 
-/// Refuses pre-tokenizers that may multiply texts.
-pub(super) fn check_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Result<(), String> {
-    let count = byte_levels(pre_tokenizer);
-    if count <= MOST_BYTE_LEVELS {
-        return Ok(());
-    }
-    Err(format!("expected at most {MOST_BYTE_LEVELS} pre-tokenizers of the type ByteLevel, but found {count}"))
+fn too_many(what: &str, most: usize, part: &str, found: usize) -> String {
+    format!("expected at most {most} {what} in '{part}', but found {found}")
 }
 
-fn byte_levels(pre_tokenizer: &PreTokenizerWrapper) -> usize {
+/// Refuses a model that takes very long for a word.
+pub(super) fn check_model(model: &ModelWrapper) -> Result<(), String> {
+    match model {
+        ModelWrapper::WordPiece(model) if model.max_input_chars_per_word > MOST_WORD_CHARS => {
+            let found = model.max_input_chars_per_word;
+            Err(format!("expected max_input_chars_per_word to be at most {MOST_WORD_CHARS}, but found {found}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses pre-tokenizers that may multiply texts.
+pub(super) fn check_pre_tokenizer(pre_tokenizer: &PreTokenizerWrapper) -> Result<(), String> {
+    let count = writing(pre_tokenizer);
+    if count <= MOST_WRITING {
+        return Ok(());
+    }
+    Err(format!(
+        "expected at most {MOST_WRITING} pre-tokenizers of the types ByteLevel and Metaspace, but found {count}"
+    ))
+}
+
+fn writing(pre_tokenizer: &PreTokenizerWrapper) -> usize {
     match pre_tokenizer {
-        PreTokenizerWrapper::ByteLevel(_) => 1,
-        PreTokenizerWrapper::Sequence(sequence) => sequence.as_ref().iter().map(byte_levels).sum(),
+        PreTokenizerWrapper::ByteLevel(_) | PreTokenizerWrapper::Metaspace(_) => 1,
+        PreTokenizerWrapper::Sequence(sequence) => sequence.as_ref().iter().map(writing).sum(),
         _ => 0,
+    }
+}
+
+/// Refuses templates in which a text is more than once.
+pub(super) fn check_post_processor(post_processor: &PostProcessorWrapper) -> Result<(), String> {
+    let value = serde_json::to_value(post_processor).map_err(|fault| fault.to_string())?;
+    if repeats(&value) { Err("its post_processor repeats texts".to_owned()) } else { Ok(()) }
+}
+
+fn repeats(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.values().any(repeats),
+        Value::Array(list) => {
+            let texts: Vec<&Value> = list.iter().filter_map(|piece| piece.get("Sequence")?.get("id")).collect();
+            let is_twice = |(at, id): (usize, &&Value)| texts[..at].contains(id);
+            texts.iter().enumerate().any(is_twice) || list.iter().any(repeats)
+        }
+        _ => false,
     }
 }
 
@@ -74,6 +128,7 @@ fn byte_levels(pre_tokenizer: &PreTokenizerWrapper) -> usize {
 #[serde(default)]
 struct File {
     model: Extent,
+    added_tokens: Extent,
     normalizer: Extent,
     pre_tokenizer: Extent,
     post_processor: Extent,
@@ -86,11 +141,17 @@ struct Extent {
     /// Bytes of the longest text.
     longest: usize,
     objects: usize,
+    /// All values, the keys of objects not counted.
+    values: usize,
 }
 
 impl Extent {
+    /// Of one value that has no others.
+    const ONE: Self = Self { longest: 0, objects: 0, values: 1 };
+
     fn with(self, other: Self) -> Self {
-        Self { longest: self.longest.max(other.longest), objects: self.objects + other.objects }
+        let (objects, values) = (self.objects + other.objects, self.values + other.values);
+        Self { longest: self.longest.max(other.longest), objects, values }
     }
 }
 
@@ -110,31 +171,31 @@ impl<'de> Visitor<'de> for ExtentVisitor {
     }
 
     fn visit_unit<E>(self) -> Result<Extent, E> {
-        Ok(Extent::default())
+        Ok(Extent::ONE)
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Extent, E> {
-        Ok(Extent::default())
+        Ok(Extent::ONE)
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Extent, E> {
-        Ok(Extent::default())
+        Ok(Extent::ONE)
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<Extent, E> {
-        Ok(Extent::default())
+        Ok(Extent::ONE)
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Extent, E> {
-        Ok(Extent::default())
+        Ok(Extent::ONE)
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Extent, E> {
-        Ok(Extent { longest: text.len(), objects: 0 })
+        Ok(Extent { longest: text.len(), ..Extent::ONE })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Extent, A::Error> {
-        let mut all = Extent::default();
+        let mut all = Extent::ONE;
         while let Some(one) = list.next_element()? {
             all = all.with(one);
         }
@@ -142,7 +203,7 @@ impl<'de> Visitor<'de> for ExtentVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Extent, A::Error> {
-        let mut all = Extent { longest: 0, objects: 1 };
+        let mut all = Extent { objects: 1, ..Extent::ONE };
         while let Some((key, value)) = map.next_entry::<Extent, Extent>()? {
             all = all.with(key).with(value);
         }
@@ -158,22 +219,25 @@ struct Growth {
 }
 
 impl Growth {
-    fn by(times: usize) -> Self {
-        Self { times, more: 0 }
-    }
+    /// Of a step of the library's own: at most 11 times as much, and only of characters such as U+FDFA, so what it made
+    /// is checked.
+    const KNOWN: Self = Self { times: 1, more: 0 };
 
     /// Of replacing what a pattern finds: it may find nothing between any two bytes.
     fn of_replacing(content: &str) -> Self {
         Self { times: 1 + content.len(), more: content.len() }
     }
 
-    fn check(self, bytes: usize, most: usize) -> Result<(), Refusal> {
-        let made = bytes.saturating_mul(self.times).saturating_add(self.more);
-        if made > most { Err(Refusal { made, most }) } else { Ok(()) }
+    fn made(self, bytes: usize) -> usize {
+        bytes.saturating_mul(self.times).saturating_add(self.more)
     }
 }
 
-/// A step does not run.
+fn check_made(made: usize, most: usize) -> Result<(), Refusal> {
+    if made > most { Err(Refusal { made, most }) } else { Ok(()) }
+}
+
+/// A step makes too much.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a step may make {made} bytes of a text, and at most {most} are allowed")]
 pub(super) struct Refusal {
@@ -192,10 +256,38 @@ pub(super) struct Normalizers(Vec<(NormalizerWrapper, Growth)>);
 
 impl<'de> Deserialize<'de> for Normalizers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        check_maps(&value).map_err(D::Error::custom)?;
         let mut steps = Vec::new();
-        flatten(NormalizerWrapper::deserialize(deserializer)?, &mut steps).map_err(D::Error::custom)?;
+        let whole = NormalizerWrapper::deserialize(value).map_err(D::Error::custom)?;
+        flatten(whole, &mut steps).map_err(D::Error::custom)?;
         Ok(Self(steps))
     }
+}
+
+/// The key of a map of characters of SentencePiece.
+const MAP: &str = "precompiled_charsmap";
+
+/// Checks the maps of characters in a description: the library believes the size of their trees.
+fn check_maps(value: &Value) -> Result<(), String> {
+    match value {
+        Value::Object(map) => {
+            map.get(MAP).and_then(Value::as_str).map_or(Ok(0), longest_entry)?;
+            map.values().try_for_each(check_maps)
+        }
+        Value::Array(list) => list.iter().try_for_each(check_maps),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes of the longest text in a map of SentencePiece, which is base64: the size of its tree in 4 bytes,
+/// the tree, and texts that end with 0.
+fn longest_entry(map: &str) -> Result<usize, String> {
+    let wrong = || format!("'{MAP}' cannot be read");
+    let map = STANDARD.decode(map).map_err(|_| wrong())?;
+    let (size, behind) = map.split_first_chunk().ok_or_else(wrong)?;
+    let texts = behind.get(u32::from_le_bytes(*size) as usize..).ok_or_else(wrong)?;
+    Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or_default())
 }
 
 fn flatten(normalizer: NormalizerWrapper, steps: &mut Vec<(NormalizerWrapper, Growth)>) -> Result<(), String> {
@@ -206,43 +298,48 @@ fn flatten(normalizer: NormalizerWrapper, steps: &mut Vec<(NormalizerWrapper, Gr
         }
         NormalizerWrapper::Replace(replace) => Growth::of_replacing(&replace.content),
         NormalizerWrapper::Prepend(prepend) => Growth { times: 1, more: prepend.prepend.len() },
-        NormalizerWrapper::Precompiled(precompiled) => Growth::by(longest_entry(precompiled)?.max(1)),
-        // U+FDFA becomes 33 bytes of 3.
-        NormalizerWrapper::NFKC(_) | NormalizerWrapper::NFKD(_) => Growth::by(11),
-        // The decomposed characters, with spaces around those of Chinese.
-        NormalizerWrapper::BertNormalizer(_) => Growth::by(8),
-        _ => Growth::by(4),
+        NormalizerWrapper::Precompiled(map) => {
+            let value = serde_json::to_value(map).map_err(|fault| fault.to_string())?;
+            let longest = value.get(MAP).and_then(Value::as_str).map_or(Ok(0), longest_entry)?;
+            Growth { times: longest.max(1), more: 0 }
+        }
+        _ => Growth::KNOWN,
     };
     steps.push((normalizer, growth));
     Ok(())
 }
 
-/// Returns the bytes of the longest text in a map of SentencePiece: the size of its tree in 4 bytes, the tree, and
-/// texts that end with 0.
-fn longest_entry(precompiled: &Precompiled) -> Result<usize, String> {
-    #[derive(Deserialize)]
-    struct Map {
-        precompiled_charsmap: String,
+/// Returns the most bytes that a step makes of a text.
+fn made(step: &NormalizerWrapper, growth: Growth, text: &str, most: usize) -> usize {
+    let made = growth.made(text.len());
+    match step {
+        // The longest text of a map is much longer than most.
+        NormalizerWrapper::Precompiled(map) if made > most => mapped(map, text),
+        _ => made,
     }
-    let wrong = || "its map of characters cannot be read".to_owned();
-    let value = serde_json::to_value(precompiled).map_err(|_| wrong())?;
-    let map: Map = serde_json::from_value(value).map_err(|_| wrong())?;
-    let map = STANDARD.decode(map.precompiled_charsmap).map_err(|_| wrong())?;
-    let (size, behind) = map.split_first_chunk().ok_or_else(wrong)?;
-    let texts = behind.get(u32::from_le_bytes(*size) as usize..).ok_or_else(wrong)?;
-    Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or_default())
+}
+
+/// Returns the most bytes that a map makes of a text. Of a group of characters with less than six bytes, or of a
+/// character, the library looks up the shortest beginning that has an entry.
+fn mapped(map: &Precompiled, text: &str) -> usize {
+    let of_character = |(at, character): (usize, char)| {
+        let stop = (at + 5).min(text.len());
+        let stop = (at..=stop).rev().find(|&stop| text.is_char_boundary(stop)).unwrap_or(at);
+        map.transform(&text[at..stop]).map_or(0, str::len).max(character.len_utf8())
+    };
+    text.char_indices().map(of_character).fold(0, usize::saturating_add)
 }
 
 impl Normalizer for Normalizers {
-    /// Unwinds with a [`Refusal`] from a step that may make too much: the library ignores errors here, and would go on
+    /// Unwinds with a [`Refusal`] from a step that makes too much: the library ignores errors here, and would go on
     /// with a text that is normalized in part.
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
         let most = most(text.get().len());
+        let check = |made: usize| check_made(made, most).unwrap_or_else(|refusal| resume_unwind(Box::new(refusal)));
         for (step, growth) in &self.0 {
-            if let Err(refusal) = growth.check(text.get().len(), most) {
-                resume_unwind(Box::new(refusal));
-            }
+            check(made(step, *growth, text.get(), most));
             step.normalize(text)?;
+            check(text.get().len());
         }
         Ok(())
     }
@@ -271,11 +368,12 @@ fn decode(decoder: &DecoderWrapper, tokens: Vec<String>, most: usize) -> tokeniz
             return sequence.get_decoders().iter().try_fold(tokens, |tokens, one| decode(one, tokens, most));
         }
         DecoderWrapper::Replace(replace) => Growth::of_replacing(&replace.content),
-        // Bytes that are no text become a character of 3.
-        _ => Growth::by(4),
+        _ => Growth::KNOWN,
     };
-    growth.check(bytes_of(&tokens), most)?;
-    decoder.decode_chain(tokens)
+    check_made(growth.made(bytes_of(&tokens)), most)?;
+    let decoded = decoder.decode_chain(tokens)?;
+    check_made(bytes_of(&decoded), most)?;
+    Ok(decoded)
 }
 
 /// Counts a byte more for each token: a decoder may write something for an empty one.

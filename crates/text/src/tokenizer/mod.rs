@@ -123,7 +123,10 @@ impl TextTokenizer {
         let mut tokenizer = guarded(|| Tokenizer::from_bytes(json)).map_err(TokenizerFault::File)?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
-        tokenizer.get_pre_tokenizer().map_or(Ok(()), bounded::check_pre_tokenizer).map_err(TokenizerFault::File)?;
+        bounded::check_model(tokenizer.get_model())
+            .and_then(|()| tokenizer.get_pre_tokenizer().map_or(Ok(()), bounded::check_pre_tokenizer))
+            .and_then(|()| tokenizer.get_post_processor().map_or(Ok(()), bounded::check_post_processor))
+            .map_err(TokenizerFault::File)?;
         let added = tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         if added >= options.max_tokens {
             let most = options.max_tokens;
@@ -243,12 +246,7 @@ impl TextTokenizer {
             first.take_overflowing();
             second.as_mut().map(Encoding::take_overflowing);
         }
-        let kept = added + first.len() + second.as_ref().map_or(0, Encoding::len);
-        let whole = self.tokenizer.post_process(first, second, true).map_err(failed)?;
-        if whole.len() > kept {
-            return Err(TokenizerFault::Failed("its post_processor repeats texts".to_owned()));
-        }
-        Ok(whole)
+        self.tokenizer.post_process(first, second, true).map_err(failed)
     }
 }
 

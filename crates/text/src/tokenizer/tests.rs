@@ -64,12 +64,28 @@ fn normalizers_that_multiply_texts_are_refused() {
     let fault = tokenizer.encode("ä", None, true).expect_err("each step doubles it").to_string();
     assert!(fault.contains(step), "{fault}");
     assert!(refused("normalizer", map_to(200_000)).contains(step));
+    let tokenizer = read("normalizer", map_to(60)).expect("a short text may become 8 KiB");
+    assert!(tokenizer.encode(&"b ".repeat(200_000), None, true).is_ok(), "the map has nothing for it");
+    let fault = tokenizer.encode(&"a ".repeat(200_000), None, true).expect_err("31 times as much").to_string();
+    assert!(fault.contains(step), "{fault}");
+}
+
+#[test]
+fn a_map_whose_tree_is_larger_than_it_is_refused() {
+    use base64::Engine;
+    let map = base64::engine::general_purpose::STANDARD.encode(b"\xff\xff\xff\xffaaaa");
+    let map = json!({"type": "Precompiled", "precompiled_charsmap": map});
+    let nested = sequence("Sequence", "normalizers", 1, &map);
+    for normalizer in [map, nested] {
+        let fault = refused("normalizer", normalizer);
+        assert!(fault.contains("'precompiled_charsmap' cannot be read"), "{fault}");
+    }
 }
 
 #[test]
 fn normalizers_of_real_files_work_on_long_texts() {
     let steps = json!([
-        map_to(33),
+        map_to(2),
         {"type": "NFKD"},
         {"type": "Prepend", "prepend": "▁"},
         replace(" ", "▁"),
@@ -87,7 +103,9 @@ fn pre_tokenizers_that_multiply_texts_are_refused() {
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": false});
     let of = |count| sequence("Sequence", "pretokenizers", count, &byte_level);
     assert!(read("pre_tokenizer", of(2)).is_ok());
-    assert!(refused("pre_tokenizer", of(30)).contains("at most 2 pre-tokenizers of the type ByteLevel, but found 30"));
+    assert!(refused("pre_tokenizer", of(30)).contains("of the types ByteLevel and Metaspace, but found 30"));
+    let metaspace = json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
+    assert!(refused("pre_tokenizer", sequence("Sequence", "pretokenizers", 3, &metaspace)).contains("found 3"));
 }
 
 #[test]
@@ -118,10 +136,20 @@ fn decoders_that_multiply_texts_fail() {
 fn parts_that_no_writer_makes_are_refused_before_they_are_built() {
     let long = "a".repeat(1 << 20);
     let tree = json!({"type": "Unigram", "unk_id": 0, "vocab": [[long, 0.0]], "byte_fallback": false});
-    assert!(refused("model", tree).contains("tokens of at most 1024 bytes, but its model has 1048576"));
+    assert!(refused("model", tree).contains("tokens of at most 1024 bytes, but 'model' has 1048576"));
     let prefix = json!({"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": long,
                         "max_input_chars_per_word": 100});
     assert!(refused("model", prefix).contains("1048576"));
+    let added = json!([{"id": 2, "content": long, "single_word": false, "lstrip": false, "rstrip": false,
+                        "normalized": true, "special": false}]);
+    assert!(refused("added_tokens", added).contains("'added_tokens' has 1048576"));
+    let words = json!({"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": "##",
+                       "max_input_chars_per_word": 1_000_000});
+    assert!(refused("model", words).contains("max_input_chars_per_word to be at most 1000"));
+    let junk = json!({"type": "Whitespace", "junk": vec![0; 1 << 20]});
+    assert!(refused("pre_tokenizer", junk).contains("at most 524288 values in 'pre_tokenizer'"));
+    let empty = json!({"type": "Unigram", "unk_id": 0, "vocab": vec![json!(["", 0.0]); 3 << 20]});
+    assert!(refused("model", empty).contains("at most 8388608 values in 'model'"));
     let steps = refused("normalizer", sequence("Sequence", "normalizers", 100_000, &json!({"type": "NFC"})));
     assert!(steps.contains("at most 256 objects in 'normalizer', but found 100001"), "{steps}");
     let fault = TextTokenizer::read(b"{", options()).expect_err("it ends early").to_string();

@@ -3,7 +3,7 @@
 
 use axum::{
     Json,
-    extract::{Query, Request, State},
+    extract::{Query, Request, State, rejection::QueryRejection},
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
@@ -269,7 +269,11 @@ pub(super) struct InfoQuery {
 
 /// Answers `GET /info`: what a loaded model that takes texts is, and which there are. Without `model`, which that
 /// server does not have, it is about the first.
-pub(super) async fn info(State(api): State<Api>, Query(InfoQuery { model }): Query<InfoQuery>) -> Response {
+pub(super) async fn info(State(api): State<Api>, query: Result<Query<InfoQuery>, QueryRejection>) -> Response {
+    let model = match query {
+        Ok(Query(query)) => query.model,
+        Err(rejection) => return TeiError(Fault::Request(rejection.body_text())).into_response(),
+    };
     let mut able = api.services.repository.loaded();
     able.retain(|version| kind_of(version.spec()).is_some());
     let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
