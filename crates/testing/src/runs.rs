@@ -110,7 +110,7 @@ pub fn some<C: Counts>(runs: u64, at_least: u64, play: impl Fn(u64) -> Result<C,
 pub fn many<C: Counts>(play: impl Fn(u64) -> Result<C, String> + Sync) {
     let runs = number("PATERNOSTER_RUNS").unwrap_or(100_000);
     let start = number("PATERNOSTER_START").unwrap_or(0);
-    judge(&play_all(start..start + runs, play), runs, if runs >= 100_000 { 1_000 } else { 1 });
+    judge(&play_all(start..start + runs, play), runs, if runs >= 100_000 { 500 } else { 1 });
 }
 
 /// Plays up to 60 seeds with each planted fault until it is found with the first of its words. Any earlier finding must

@@ -364,8 +364,8 @@ impl Run {
     fn launch(&mut self, mut task: Task) -> Result<(), String> {
         self.tables.plant(&mut task, |req| self.known[&req].asked.model);
         self.rare.tasks += 1;
-        self.is_of_one_type(&task)?;
         let is_retry = self.again.launched(&task)?;
+        self.is_of_one_type(&task, is_retry)?;
         self.rare.retries += u64::from(is_retry);
         let requests: BTreeSet<u64> = task.rows.iter().map(|row| row.req.0).collect();
         self.rare.same_request_twice += u64::from(requests.len() < task.rows.len());
@@ -404,7 +404,7 @@ impl Run {
 
     /// Checks that the rows of a task are nodes of its cell, or of cells of the same kind that share it, and no more
     /// than any of these cells allows.
-    fn is_of_one_type(&mut self, task: &Task) -> Result<(), String> {
+    fn is_of_one_type(&mut self, task: &Task, is_retry: bool) -> Result<(), String> {
         let leader = self.cellular(task.model.0 as usize)?;
         let own = &leader.cells[usize::from(task.cell.0)];
         let largest = |cell: &CellKnobs| cell.max_rows.min(cell.buckets.last().copied().unwrap_or(u32::MAX));
@@ -443,7 +443,9 @@ impl Run {
             if longest * task.rows.len() as u32 > most_row_steps {
                 return Err(format!("{task:?} runs more than {most_row_steps} steps of rows"));
             }
-            if !is_padded && !is_shared && longest > shortest {
+            // Rows of several models need not have equal steps left, and a half of theirs may be of one. The executor
+            // runs such rows by themselves.
+            if !is_padded && !is_shared && !is_retry && longest > shortest {
                 return Err(format!("{task:?} runs different numbers of steps, and its cell has no input for them"));
             }
         }
