@@ -13,7 +13,8 @@ use tracing::Instrument;
 
 use super::{
     super::api::Api,
-    run::{Fault, Received, Treatment, Wanted, check_finite, receive, requests, resolve, send},
+    fault::Fault,
+    run::{Received, Treatment, Wanted, check_finite, receive, requests, resolve, send},
     tei::{Direction, Inputs, check_direction, or_error},
 };
 use crate::{

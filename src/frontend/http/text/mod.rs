@@ -1,13 +1,16 @@
 //! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
 //! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
-//! `run` submits texts to a model, `built` says what reading their JSON takes, `tokenizer` finds its tokenizer, and
-//! `tokenize` asks that alone; the other modules have one interface each: its requests, its answers and its errors.
+//! `run` submits each `item` to a model, `fault` says why there is no answer, `built` what reading JSON takes,
+//! `tokenizer` finds a model's tokenizer, and `tokenize` asks that alone; the other modules have one interface each:
+//! its requests, its answers and its errors.
 //! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
 
 mod built;
 #[cfg(feature = "text")]
 mod embed_all;
+mod fault;
+mod item;
 mod openai;
 mod rerank;
 mod run;
@@ -21,7 +24,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
-use self::{openai::OpenAiError, run::Fault};
+use self::{fault::Fault, openai::OpenAiError};
 use super::{Problem, api::Api};
 use crate::frontend::Protocol;
 

@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
-    run::{self, Fault, Item, Received, Treatment, Wanted, little_endian, receive, resolve, send},
+    fault::Fault,
+    item::Item,
+    run::{self, Received, Treatment, Wanted, little_endian, receive, resolve, send},
 };
 use crate::frontend::span;
 

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
-    run::{Fault, Received, Treatment, Wanted, rank, receive, resolve, send},
+    fault::Fault,
+    run::{Received, Treatment, Wanted, rank, receive, resolve, send},
     tokenizer::cuts,
 };
 use crate::{frontend::span, repository::ModelVersion};

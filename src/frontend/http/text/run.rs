@@ -18,16 +18,17 @@ use super::{
         infer::{LONGEST_JSON_HERE_BYTES, pending_place},
     },
     built::built_bytes,
+    fault::Fault,
+    item::Item,
     tokenizer::check_lengths,
 };
 use crate::{
     budget::Reservation,
-    executor::{InferError, InferRequest, InputTensor, OutputTensor, Response},
+    executor::{InferRequest, InputTensor, OutputTensor, Response},
     frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
     model::{Dims, ModelSpec, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
-    wire::{Kind, RequestError},
 };
 
 /// Most texts of a request, as OpenAI allows.
@@ -61,61 +62,6 @@ impl Wanted {
     /// Whether a model takes texts and gives this.
     pub(super) fn is_given_by(self, spec: &ModelSpec) -> bool {
         spec.input_index(text::TEXT).is_some() && spec.output_index(self.output()).is_some() && !spec.decoupled
-    }
-}
-
-/// Why a request has no answer, whatever the interface.
-#[derive(Debug)]
-pub(super) enum Fault {
-    /// No model can answer it, or none of this name.
-    Model(String),
-    /// The request, or one of its texts, is wrong.
-    Request(String),
-    /// It can never have the memory that it takes.
-    TooLarge(String),
-    /// The server has no capacity for it now.
-    Overloaded(String),
-    /// Anything else.
-    Server(StatusCode, String),
-}
-
-impl Fault {
-    pub(super) fn message(&self) -> &str {
-        match self {
-            Self::Model(text)
-            | Self::Request(text)
-            | Self::TooLarge(text)
-            | Self::Overloaded(text)
-            | Self::Server(_, text) => text,
-        }
-    }
-}
-
-impl From<Problem> for Fault {
-    fn from(problem: Problem) -> Self {
-        let (status, message) = problem.into_parts();
-        match status {
-            StatusCode::SERVICE_UNAVAILABLE => Self::Overloaded(message),
-            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge(message),
-            StatusCode::BAD_REQUEST => Self::Request(message),
-            StatusCode::NOT_FOUND => Self::Model(message),
-            status => Self::Server(status, message),
-        }
-    }
-}
-
-impl From<InferError> for Fault {
-    fn from(error: InferError) -> Self {
-        let is_gone =
-            matches!(error.cause(), InferError::Unavailable(_) | InferError::DeviceLost | InferError::ShuttingDown);
-        let error = RequestError::from_infer(&error, "");
-        match error.kind() {
-            // More capacity would not help.
-            Kind::Unavailable if is_gone => Self::Server(StatusCode::SERVICE_UNAVAILABLE, error.message().to_owned()),
-            Kind::InvalidArgument => Self::Request(error.message().to_owned()),
-            Kind::Unavailable | Kind::ResourceExhausted => Self::Overloaded(error.message().to_owned()),
-            _ => Problem::from(error).into(),
-        }
     }
 }
 
@@ -201,14 +147,6 @@ pub(super) async fn resolve(
     }
     let wanted = wanted.output();
     Err(Fault::Request(format!("the model '{name}' does not take texts and give '{wanted}'")))
-}
-
-/// A text, a pair of texts, or the tokens of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
-    Text(String),
-    Pair(Arc<str>, String),
-    Tokens(Vec<i64>),
 }
 
 /// How all items of a request are treated.
@@ -325,35 +263,6 @@ fn request(spec: &ModelSpec, items: &[Item], treatment: &Treatment) -> Result<In
         set(text::NORMALIZE, repeated(&[u8::from(normalize)]))?;
     }
     Ok(InferRequest::new(u32::try_from(count).unwrap_or(u32::MAX), inputs))
-}
-
-impl Item {
-    /// Returns an upper limit of the bytes of its tensors.
-    fn bytes(&self) -> usize {
-        /// Lengths in front of strings, flags and dimensions.
-        const BESIDE_BYTES: usize = 32;
-        BESIDE_BYTES
-            + match self {
-                Self::Text(text) => text.len(),
-                Self::Pair(text, pair) => text.len() + pair.len(),
-                Self::Tokens(ids) => ids.len() * size_of::<i64>(),
-            }
-    }
-
-    fn first(&self) -> Option<&str> {
-        match self {
-            Self::Text(text) => Some(text),
-            Self::Pair(text, _) => Some(text),
-            Self::Tokens(_) => None,
-        }
-    }
-
-    fn second(&self) -> Option<&str> {
-        match self {
-            Self::Pair(_, text) => Some(text),
-            Self::Text(_) | Self::Tokens(_) => None,
-        }
-    }
 }
 
 fn shape(rows: usize, batched: bool) -> Dims {

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::api::Api,
-    run::{self, Fault, Item, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
+    fault::Fault,
+    item::Item,
+    run::{self, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
     tokenizer::{Cuts, cuts},
 };
 use crate::{

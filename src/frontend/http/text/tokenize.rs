@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{Problem, api::Api},
-    run::{Fault, Received, Wanted, check_count, receive, resolve, send},
+    fault::Fault,
+    run::{Received, Wanted, check_count, receive, resolve, send},
     tei::or_error,
     tokenizer::with_tokenizer,
 };

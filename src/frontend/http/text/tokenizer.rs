@@ -3,7 +3,7 @@
 #[cfg(feature = "text")]
 use std::any::Any;
 
-use super::run::{Fault, Item};
+use super::{fault::Fault, item::Item};
 use crate::repository::ModelVersion;
 #[cfg(feature = "text")]
 use crate::text::{Tokenize, TokenizerOptions, Truncate};

@@ -1,0 +1,64 @@
+//! Why a request has no answer.
+
+use http::StatusCode;
+
+use super::super::Problem;
+use crate::{
+    executor::InferError,
+    wire::{Kind, RequestError},
+};
+
+/// Why a request has no answer, whatever the interface.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// No model can answer it, or none of this name.
+    Model(String),
+    /// The request, or one of its texts, is wrong.
+    Request(String),
+    /// It can never have the memory that it takes.
+    TooLarge(String),
+    /// The server has no capacity for it now.
+    Overloaded(String),
+    /// Anything else.
+    Server(StatusCode, String),
+}
+
+impl Fault {
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::Model(text)
+            | Self::Request(text)
+            | Self::TooLarge(text)
+            | Self::Overloaded(text)
+            | Self::Server(_, text) => text,
+        }
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        let (status, message) = problem.into_parts();
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => Self::Overloaded(message),
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge(message),
+            StatusCode::BAD_REQUEST => Self::Request(message),
+            StatusCode::NOT_FOUND => Self::Model(message),
+            status => Self::Server(status, message),
+        }
+    }
+}
+
+impl From<InferError> for Fault {
+    fn from(error: InferError) -> Self {
+        let is_gone =
+            matches!(error.cause(), InferError::Unavailable(_) | InferError::DeviceLost | InferError::ShuttingDown);
+        let error = RequestError::from_infer(&error, "");
+        match error.kind() {
+            // More capacity would not help.
+            Kind::Unavailable if is_gone => Self::Server(StatusCode::SERVICE_UNAVAILABLE, error.message().to_owned()),
+            Kind::InvalidArgument => Self::Request(error.message().to_owned()),
+            Kind::Unavailable | Kind::ResourceExhausted => Self::Overloaded(error.message().to_owned()),
+            _ => Problem::from(error).into(),
+        }
+    }
+}
