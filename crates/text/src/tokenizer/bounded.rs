@@ -20,8 +20,9 @@ const MOST_GROWTH: usize = 8;
 /// The bytes that a text may become however short it is.
 const SHORT_BYTES: usize = 8 << 10;
 
-/// Longest token of a vocabulary, in bytes. The library keeps the tokens of some in trees, whose depth is their length.
-const MOST_TOKEN_BYTES: usize = 1 << 10;
+/// Longest token of a vocabulary, in bytes: that of GPT-NeoX has 1024. The library keeps the tokens of some models in
+/// trees, whose depth is their length.
+const MOST_TOKEN_BYTES: usize = 4 << 10;
 
 /// Most values in the description of a model: the largest vocabularies have a million tokens, and as many merges.
 const MOST_MODEL_VALUES: usize = 8 << 20;
@@ -35,7 +36,7 @@ const MOST_OBJECTS: usize = 256;
 /// Most pre-tokenizers that write other characters. One or two are usual, and each may double a text.
 const MOST_WRITING: usize = 2;
 
-/// Longest word that WordPiece may divide, in characters; 100 is usual. The time is quadratic in it.
+/// Longest word that WordPiece may divide, in characters; 100 is usual. The time grows with its cube.
 const MOST_WORD_CHARS: usize = 1000;
 
 /// Says what in a file is larger than any of the library's writer.
@@ -205,7 +206,8 @@ impl<'de> Visitor<'de> for ExtentVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Extent, A::Error> {
         let mut all = Extent { objects: 1, ..Extent::ONE };
         while let Some((key, value)) = map.next_entry::<Extent, Extent>()? {
-            all = all.with(key).with(value);
+            all = all.with(value);
+            all.longest = all.longest.max(key.longest);
         }
         Ok(all)
     }

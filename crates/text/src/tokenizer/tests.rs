@@ -136,7 +136,7 @@ fn decoders_that_multiply_texts_fail() {
 fn parts_that_no_writer_makes_are_refused_before_they_are_built() {
     let long = "a".repeat(1 << 20);
     let tree = json!({"type": "Unigram", "unk_id": 0, "vocab": [[long, 0.0]], "byte_fallback": false});
-    assert!(refused("model", tree).contains("tokens of at most 1024 bytes, but 'model' has 1048576"));
+    assert!(refused("model", tree).contains("tokens of at most 4096 bytes, but 'model' has 1048576"));
     let prefix = json!({"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a", "continuing_subword_prefix": long,
                         "max_input_chars_per_word": 100});
     assert!(refused("model", prefix).contains("1048576"));
@@ -148,6 +148,16 @@ fn parts_that_no_writer_makes_are_refused_before_they_are_built() {
     assert!(refused("model", words).contains("max_input_chars_per_word to be at most 1000"));
     let junk = json!({"type": "Whitespace", "junk": vec![0; 1 << 20]});
     assert!(refused("pre_tokenizer", junk).contains("at most 524288 values in 'pre_tokenizer'"));
+    // Trees are dropped by recursion.
+    let deep = json!({"type": "Unigram", "unk_id": 0, "vocab": [["a".repeat(4 << 10), 0.0], ["a", -1.0], ["b", -1.0]]});
+    assert!(read("model", deep).is_ok());
+    let added: Vec<Value> = (2..50_002)
+        .map(|id| {
+            json!({"id": id, "content": format!("<{id}>"), "single_word": false,
+        "lstrip": false, "rstrip": false, "normalized": false, "special": true})
+        })
+        .collect();
+    assert!(bounded::check(&file("added_tokens", json!(added))).is_ok());
     let empty = json!({"type": "Unigram", "unk_id": 0, "vocab": vec![json!(["", 0.0]); 3 << 20]});
     assert!(refused("model", empty).contains("at most 8388608 values in 'model'"));
     let steps = refused("normalizer", sequence("Sequence", "normalizers", 100_000, &json!({"type": "NFC"})));
