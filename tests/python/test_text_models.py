@@ -3,6 +3,7 @@ of other servers."""
 
 import base64
 import functools
+import http.client
 import json
 import os
 import random
@@ -527,6 +528,14 @@ def test_what_a_route_builds_is_reserved_before(start, laid_out):
     asked = {"query": "x" * 1_000_000, "documents": ["a"] * 2048}
     status, refusal = post(server, "/v1/rerank", asked)
     assert status == 413 and "max-pending-bytes" in refusal["message"], "two gigabytes"
+    # Refused by its length, before any of it is sent.
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    connection.putrequest("POST", "/embed")
+    connection.putheader("Content-Length", str(65 << 20))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 413 and "--http-max-input-size" in json.load(answer)["error"]
+    connection.close()
     many = {"input": [7] * 2_000_000}
     for path, message in (("/v1/embeddings", lambda told: told["error"]["message"]), ("/embed", lambda told: told["error"])):
         status, refusal = post(server, path, {**many, "inputs": many["input"]})

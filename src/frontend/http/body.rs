@@ -41,6 +41,8 @@ pub(super) enum Limit {
     Small(usize),
     /// JSON (`--http-max-input-size`).
     Json(usize),
+    /// JSON of texts (`--http-max-input-size`), which Triton does not have.
+    Texts(usize),
     /// The data of a model's only input (`--http-max-input-size`).
     Raw(usize),
     /// JSON, checked separately, and binary data. As in Triton, only what is compressed has the limit of the flag.
@@ -57,7 +59,7 @@ impl Limit {
     /// Maximum bytes of the body as it is sent.
     fn bytes(self) -> usize {
         match self {
-            Self::Small(most) | Self::Json(most) | Self::Raw(most) => most,
+            Self::Small(most) | Self::Json(most) | Self::Texts(most) | Self::Raw(most) => most,
             Self::Binary { .. } => MOST_BINARY_BYTES,
         }
     }
@@ -81,6 +83,10 @@ impl Limit {
                 "request JSON size of {bytes} bytes exceeds the maximum allowed input size of {most} bytes. \
                  {HOW_TO_RAISE}"
             )),
+            Self::Texts(most) => Problem::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than the maximum: {bytes} bytes of at most {most}. {HOW_TO_RAISE}"),
+            ),
             Self::Raw(most) => Problem::invalid(format!(
                 "Raw input has a byte_size ({bytes} bytes) that exceeds the maximum allowed value of {most} bytes. \
                  {HOW_TO_RAISE}"
@@ -96,7 +102,7 @@ impl Limit {
     fn exceeded_inflated(self) -> Problem {
         let most = self.inflated();
         match self {
-            Self::Small(_) => self.exceeded(most + 1),
+            Self::Small(_) | Self::Texts(_) => self.exceeded(most + 1),
             _ => Problem::invalid(format!(
                 "Decompressed data size exceeds the maximum allowed value of {most} bytes. {HOW_TO_RAISE}"
             )),

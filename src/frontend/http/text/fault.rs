@@ -50,8 +50,7 @@ impl From<Problem> for Fault {
 
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
-        let is_gone =
-            matches!(error.cause(), InferError::Unavailable(_) | InferError::DeviceLost | InferError::ShuttingDown);
+        let is_gone = matches!(error.cause(), InferError::Unavailable(_) | InferError::DeviceLost);
         let error = RequestError::from_infer(&error, "");
         match error.kind() {
             // More capacity would not help.

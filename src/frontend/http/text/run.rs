@@ -92,7 +92,7 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
     let client = api.client_place(&holds, &parts.headers).await;
-    let limit = Limit::Small(api.max_input_bytes);
+    let limit = Limit::Texts(api.max_input_bytes);
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let place = pending_place(api)?;
     let length = message.bytes.len();
