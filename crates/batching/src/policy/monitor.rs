@@ -177,8 +177,9 @@ impl Monitor {
     ///
     /// A partial batch of n rows is launched at the earliest of these times: the oldest request's slack is used up; 1.5
     /// times the expected arrival time of the missing rows has passed since the latest arrival; the oldest request has
-    /// waited `max_queue_delay_ns`. It is launched at once if a lane is idle and either (n + 1) / λ ≥ T(n), or T(n) is
-    /// unknown, or waiting for the next row would increase the mean latency by more than a tenth.
+    /// waited `max_queue_delay_ns`. If a lane is idle, it is launched at once where (n + 1) / λ ≥ T(n) or T(n) is
+    /// unknown, and as soon as the next row is not expected, or has not come, within the time by which waiting for it
+    /// would increase the mean latency by a tenth. Clients that wait for their answers send nothing meanwhile.
     pub(crate) fn dispatch(
         &self,
         now: Ns,
@@ -197,11 +198,14 @@ impl Monitor {
         // The paper dispatches partial batches only by this limit; the other conditions below are corrections.
         let mut limit = queue.oldest_arrival.saturating_add(self.knobs.max_queue_delay_ns);
         if !self.knobs.paper {
-            let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
-            let refill_ns = f64::from(rows + 1) / self.rate(now);
-            let at_once = || refill_ns >= run_ns.unwrap_or(0) as f64 || !self.is_worth_waiting(queue, demand);
-            if lane_is_idle && at_once() {
-                return Dispatch::Go(rows);
+            if lane_is_idle {
+                let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
+                let refill_ns = f64::from(rows + 1) / self.rate(now);
+                let worth_ns = longest_worthwhile_wait(queue, demand);
+                if refill_ns >= run_ns.unwrap_or(0) as f64 || 1.0 / self.latest_rate > worth_ns {
+                    return Dispatch::Go(rows);
+                }
+                limit = limit.min(self.latest_arrival.saturating_add(worth_ns as Ns));
             }
             let rest_ns = PATIENCE * f64::from(preferred - rows) / self.latest_rate;
             limit = limit.min(self.latest_arrival.saturating_add(rest_ns as Ns));
@@ -209,21 +213,24 @@ impl Monitor {
         }
         if limit <= now { Dispatch::Go(rows) } else { Dispatch::Until(limit) }
     }
+}
 
-    /// Whether the next row is worth waiting for, judged by the mean latency of that row and the waiting rows.
-    fn is_worth_waiting(&self, queue: &Queue, demand: &Demand) -> bool {
-        let time = |rows| Some(demand.costs.whole(rows, demand.class, Quantile::Mean)? as f64);
-        let (Some(now_ns), Some(next_ns), Some(both_ns)) = (time(queue.rows), time(1), time(queue.rows + 1)) else {
-            return true;
-        };
-        let (rows, gap_ns) = (f64::from(queue.rows), 1.0 / self.latest_rate);
-        // Batches on several lanes end at different times, one after a part of a run on average.
-        let until_next_end_ns = now_ns / f64::from(demand.lanes.max(1));
-        let next_waits_ns = if queue.lane_is_left { 0.0 } else { (until_next_end_ns - gap_ns).max(0.0) };
-        let apart = rows * now_ns + next_waits_ns + next_ns;
-        let together = rows * (gap_ns + both_ns) + both_ns;
-        together <= TOLERATED * apart
-    }
+/// Returns the longest time, in nanoseconds, for which the next row is worth waiting: the mean latency of that row and
+/// the waiting rows is then [`TOLERATED`] times what it is if these are launched now. Negative if the row is worth no
+/// wait, infinite while times are unknown.
+fn longest_worthwhile_wait(queue: &Queue, demand: &Demand) -> f64 {
+    let time = |rows| Some(demand.costs.whole(rows, demand.class, Quantile::Mean)? as f64);
+    let (Some(now_ns), Some(next_ns), Some(both_ns)) = (time(queue.rows), time(1), time(queue.rows + 1)) else {
+        return f64::INFINITY;
+    };
+    let rows = f64::from(queue.rows);
+    // A row that comes after `wait` finds a lane after `until_next_end - wait` more, since batches on several lanes end
+    // at different times, one after a part of a run on average. Solves, for `wait`:
+    // rows · (wait + both) + both = TOLERATED · (rows · now + (until_next_end - wait) + next)
+    let until_next_end_ns = if queue.lane_is_left { 0.0 } else { now_ns / f64::from(demand.lanes.max(1)) };
+    let spare_ns = TOLERATED * (rows * now_ns + next_ns) - (rows + 1.0) * both_ns;
+    let before_next_end = (spare_ns + TOLERATED * until_next_end_ns) / (rows + TOLERATED);
+    if before_next_end <= until_next_end_ns { before_next_end } else { spare_ns / rows }
 }
 
 /// Equation 1, λ ≤ B / T(B) on each lane: returns the smallest such B. If there is none, returns the smallest B whose

@@ -362,6 +362,22 @@ fn an_idle_lane_takes_a_partial_batch_that_gains_too_little_by_waiting() {
 }
 
 #[test]
+fn an_idle_lane_takes_a_partial_batch_once_the_next_row_is_late() {
+    let monitor = at_one_a_millisecond(KNOBS);
+    let model = Model::of(costs(&[&[(1, 6 * MS), (5, 8 * MS), (64, 67 * MS)]]));
+    let dispatch =
+        |now, lane_is_idle| monitor.dispatch(now, &queue(4, 0, None), 32, lane_is_idle, &model.demand(64, None));
+    let Dispatch::Until(limit) = dispatch(NOW, true) else { panic!("it went at once") };
+    // Four take 7.5 ms, after which the fifth would go alone.
+    let waited_ns = (limit - NOW) as f64;
+    let (apart, together) = (4.0 * 7.5e6 + (7.5e6 - waited_ns) + 6e6, 4.0 * (waited_ns + 8e6) + 8e6);
+    assert!(is_near(together, 1.1 * apart), "{waited_ns}");
+    assert_eq!(dispatch(limit - 1, true), Dispatch::Until(limit), "waiting does not move the limit");
+    assert_eq!(dispatch(limit, true), Dispatch::Go(4));
+    assert!(matches!(dispatch(limit, false), Dispatch::Until(_)), "no lane would take it");
+}
+
+#[test]
 fn of_several_lanes_the_next_one_is_free_after_a_part_of_a_run() {
     let monitor = at_one_a_millisecond(KNOBS);
     let model = Model::of(costs(&[&[(1, 8 * MS), (2, 11 * MS), (8, 29 * MS)]]));
