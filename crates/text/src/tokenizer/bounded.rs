@@ -14,6 +14,8 @@ use tokenizers::{
     PreTokenizerWrapper, normalizers::Precompiled,
 };
 
+use super::TokenizerFault;
+
 /// Most bytes that a text becomes, for each of its own. Three are usual: a space becomes U+2581.
 const MOST_GROWTH: usize = 8;
 
@@ -239,12 +241,18 @@ fn check_made(made: usize, most: usize) -> Result<(), Refusal> {
     if made > most { Err(Refusal { made, most }) } else { Ok(()) }
 }
 
-/// A step makes too much.
+/// A step makes too much. Passes through the library as an error of its own, or in place of one.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a step may make {made} bytes of a text, and at most {most} are allowed")]
 pub(super) struct Refusal {
     made: usize,
     most: usize,
+}
+
+impl From<Refusal> for TokenizerFault {
+    fn from(Refusal { made, most }: Refusal) -> Self {
+        Self::Grows { most, made }
+    }
 }
 
 /// The most bytes that all steps together may make of `bytes`.

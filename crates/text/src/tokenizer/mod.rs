@@ -108,6 +108,14 @@ pub enum TokenizerFault {
         /// Tokens of the text, those that the tokenizer adds included.
         tokens: usize,
     },
+    /// A step of the tokenizer could make too much of the text.
+    #[error("a step may make {made} bytes of the text, and at most {most} are allowed")]
+    Grows {
+        /// The limit, by the length of the text.
+        most: usize,
+        /// What the step could make.
+        made: usize,
+    },
     /// The tokenizer failed.
     #[error("the tokenizer failed: {0}")]
     Failed(String),
@@ -120,7 +128,11 @@ impl TextTokenizer {
     /// If it is none.
     pub fn read(json: &[u8], options: TokenizerOptions) -> Result<Self, TokenizerFault> {
         bounded::check(json).map_err(TokenizerFault::File)?;
-        let mut tokenizer = guarded(|| Tokenizer::from_bytes(json)).map_err(TokenizerFault::File)?;
+        let unreadable = |fault| match fault {
+            TokenizerFault::Failed(text) => TokenizerFault::File(text),
+            fault => fault,
+        };
+        let mut tokenizer = guarded(|| Tokenizer::from_bytes(json)).map_err(unreadable)?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
         bounded::check_model(tokenizer.get_model())
@@ -154,7 +166,7 @@ impl TextTokenizer {
     /// If the text is too long, or the tokenizer fails.
     pub fn encode(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
         self.check_bytes(text.len() + pair.map_or(0, str::len))?;
-        let encoding = guarded(|| Ok(self.encoding(text, pair, may_truncate))).map_err(TokenizerFault::Failed)??;
+        let encoding = guarded(|| Ok(self.encoding(text, pair, may_truncate)))??;
         let (mut offsets, mut is_of_first) = (Vec::new(), Vec::new());
         if self.options.offsets {
             offsets = encoding.get_offsets().to_vec();
@@ -170,8 +182,7 @@ impl TextTokenizer {
     /// As [`Self::encode`].
     pub fn pieces(&self, text: &str, adds: bool) -> Result<Vec<Piece>, TokenizerFault> {
         self.check_bytes(text.len())?;
-        let encode = || self.tokenizer.encode_char_offsets(text, adds);
-        let encoding = guarded(encode).map_err(TokenizerFault::Failed)?;
+        let encoding = guarded(|| self.tokenizer.encode_char_offsets(text, adds))?;
         let bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
         let part = |start: usize, stop: usize| text.get(*bounds.get(start)?..*bounds.get(stop)?);
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens());
@@ -201,7 +212,7 @@ impl TextTokenizer {
             }
             self.tokenizer.decode(ids, skips_added).map(Ok)
         };
-        guarded(decode).map_err(TokenizerFault::Failed)?
+        guarded(decode)?
     }
 
     /// Checks the length of a text.
@@ -214,7 +225,6 @@ impl TextTokenizer {
     }
 
     fn encoding(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
-        let failed = |fault: tokenizers::Error| TokenizerFault::Failed(fault.to_string());
         let plain = |text: &str| {
             if self.options.offsets {
                 self.tokenizer.encode(text, false)
@@ -251,12 +261,19 @@ impl TextTokenizer {
 }
 
 /// Calls the library, which may panic on files that its own writer never makes.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, TokenizerFault> {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(done) => done.map_err(|fault| fault.to_string()),
-        Err(payload) => Err(match payload.downcast_ref::<Refusal>() {
-            Some(refusal) => refusal.to_string(),
-            None => "it is inconsistent".to_owned(),
+        Ok(done) => done.map_err(failed),
+        Err(payload) => Err(match payload.downcast::<Refusal>() {
+            Ok(refusal) => (*refusal).into(),
+            Err(_) => TokenizerFault::Failed("it is inconsistent".to_owned()),
         }),
+    }
+}
+
+fn failed(fault: tokenizers::Error) -> TokenizerFault {
+    match fault.downcast::<Refusal>() {
+        Ok(refusal) => (*refusal).into(),
+        Err(fault) => TokenizerFault::Failed(fault.to_string()),
     }
 }

@@ -66,8 +66,8 @@ fn normalizers_that_multiply_texts_are_refused() {
     assert!(refused("normalizer", map_to(200_000)).contains(step));
     let tokenizer = read("normalizer", map_to(60)).expect("a short text may become 8 KiB");
     assert!(tokenizer.encode(&"b ".repeat(200_000), None, true).is_ok(), "the map has nothing for it");
-    let fault = tokenizer.encode(&"a ".repeat(200_000), None, true).expect_err("31 times as much").to_string();
-    assert!(fault.contains(step), "{fault}");
+    let fault = tokenizer.encode(&"a ".repeat(200_000), None, true).expect_err("31 times as much");
+    assert!(matches!(fault, TokenizerFault::Grows { .. }) && fault.to_string().contains(step), "{fault}");
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn a_template_that_repeats_a_text_is_refused() {
 fn decoders_that_multiply_texts_fail() {
     let decoder = sequence("Sequence", "decoders", 7, &replace("a", &"a".repeat(16)));
     let tokenizer = read("decoder", decoder).expect("its texts are bounded in use");
-    let fault = tokenizer.decode(&[0], true).expect_err("16^7 bytes").to_string();
-    assert!(fault.contains("a step may make"), "{fault}");
+    let fault = tokenizer.decode(&[0], true).expect_err("16^7 bytes");
+    assert!(matches!(fault, TokenizerFault::Grows { .. }), "{fault}");
     let tokenizer = read("decoder", replace("a", "b")).expect("it is usual");
     assert_eq!(tokenizer.decode(&[0, 0], true).as_deref(), Ok("bb"));
 }

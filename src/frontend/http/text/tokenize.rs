@@ -79,7 +79,9 @@ impl From<Piece> for Token {
 impl From<TokenizerFault> for Fault {
     fn from(fault: TokenizerFault) -> Self {
         match fault {
-            TokenizerFault::TooLong { .. } | TokenizerFault::TooManyTokens { .. } => Self::Request(fault.to_string()),
+            TokenizerFault::TooLong { .. } | TokenizerFault::TooManyTokens { .. } | TokenizerFault::Grows { .. } => {
+                Self::Request(fault.to_string())
+            }
             TokenizerFault::Failed(_) | TokenizerFault::File(_) => {
                 Self::Server(StatusCode::INTERNAL_SERVER_ERROR, fault.to_string())
             }
