@@ -33,7 +33,7 @@ help:
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
 	@echo "make packages  a wheel and a Debian package in .cache/packages; package-test serves from each, and from the image's tree"
-	@echo "make aarch64   a wheel for AArch64, served under emulation; needs rustup and Debian, installs compiler and QEMU as root"
+	@echo "make aarch64   a wheel and the image for AArch64, served under emulation; needs rustup and Debian, installs compilers and QEMU as root"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; words, links; licences and sources of dependencies"
 	@echo "make book      the pages of docs as a book in target/book"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"

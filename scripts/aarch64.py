@@ -1,17 +1,22 @@
-"""Builds the wheel for AArch64 and serves from it under user-mode emulation, with ONNX Runtime 1.19 for AArch64.
+"""Builds the wheel and the image for AArch64 and serves from them under user-mode emulation.
 
-    .venv/bin/python scripts/aarch64.py
+    .venv/bin/python scripts/aarch64.py [--only wheel|image]
 
 Started by `make aarch64` on x86-64 Debian. Adds Rust's target with rustup and, as root, installs a cross compiler and
-QEMU. The binary is compiled as for the demonstration, without optimisation: the check is whether it runs. Clients ask
-for an identity over both protocols, for recurrent cells, whose answers are compared with a reference in NumPy, and for
-vectors of texts, compared with those of the same model on this machine. Servers listen on loopback and end with the
-script.
+QEMU. The binary is compiled as for the demonstration, without optimisation: the check is whether it runs.
+
+From the wheel, with ONNX Runtime 1.19, clients ask for an identity over both protocols, for recurrent cells, whose
+answers are compared with a reference in NumPy, and for vectors of texts, compared with those of the same model on this
+machine. The image is assembled by image_tree.py, with the wheel's binary in place of one compiled in it, and is checked
+as that of this machine is. Servers listen on loopback and end with the script.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import re
+import shutil
 import sys
 import tempfile
 import urllib.request
@@ -19,9 +24,11 @@ import zipfile
 from pathlib import Path
 
 import fetch
+import image_tree
 import package_checks
 import package_tools
 import packages
+from contained import enter_mount_namespace
 from fetch import CACHE, ROOT, Unavailable, run, say
 from server import Server, binary
 
@@ -41,6 +48,10 @@ PROCESSOR = "neoverse-n1"
 #: Where Debian's cross packages have the libraries of AArch64.
 LIBRARIES = Path("/usr/aarch64-linux-gnu")
 OUT = CACHE / "packages-aarch64"
+#: Where the kernel is told which interpreter runs a program, and the start of those of AArch64: a header of ELF, 64
+#: bits, little-endian, of a program or a library for machine 183.
+INTERPRETERS = Path("/proc/sys/fs/binfmt_misc")
+HEADER, MASK = "7f454c460201010000000000000000000200b700", "ffffffffffffff00fffffffffffffffffeffffff"
 TEXTS = ["A cat sits on the mat.", "Shares rose for the third day in a row.", ""]
 
 
@@ -125,13 +136,48 @@ def check(program, scratch):
     return f"{told.splitlines()[0]} on AArch64: identity, cells and texts answered; vectors differ by {deviation:.1e} at most"
 
 
-def main():
-    argparse.ArgumentParser(description=__doc__.split("\n\n")[0]).parse_args()
+@contextlib.contextmanager
+def interpreted():
+    """Lets the kernel run programs for AArch64 through QEMU, also in other roots, unless it does so already."""
+    if not (INTERPRETERS / "register").exists():
+        run(["mount", "-t", "binfmt_misc", "binfmt_misc", INTERPRETERS])
+    if (INTERPRETERS / "qemu-aarch64").exists():
+        yield
+        return
+    header, mask = (re.sub("..", r"\\x\g<0>", text) for text in (HEADER, MASK))
+    name, program = f"paternoster-{MACHINE}", shutil.which("qemu-aarch64-static")
+    # F: the file is opened now, so that it need not exist in the other root.
+    (INTERPRETERS / "register").write_text(f":{name}:M::{header}:{mask}:{program}:F")
     try:
+        yield
+    finally:
+        (INTERPRETERS / name).write_text("-1")
+
+
+def image(program):
+    """Assembles the image with this program, and serves from it."""
+    with interpreted(), image_tree.scratch_folder() as scratch:
+        build = image_tree.Build(scratch, MACHINE, program, VARIANT="cpu")
+        root = build.root(None)
+        line = image_tree.described(build, root, scratch / "image.tar.gz")
+        image_tree.check(build, root, scratch, os.environ.get("PATERNOSTER") or binary(), QEMU_CPU=PROCESSOR)
+        return line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", choices=["wheel", "image"], help="the image is made of the binary that is there")
+    only = parser.parse_args().only
+    try:
+        enter_mount_namespace()
         toolchain()
-        program = wheel() / "paternoster"
-        with tempfile.TemporaryDirectory() as scratch:
-            say(check(program, Path(scratch)))
+        program = OUT / "bin" / "paternoster"
+        if only != "image":
+            program = wheel() / "paternoster"
+            with tempfile.TemporaryDirectory() as scratch:
+                say(check(program, Path(scratch)))
+        if only != "wheel":
+            say(image(program))
     except (Unavailable, package_checks.Wrong) as reason:
         say(f"AArch64: {reason}")
         return 1

@@ -62,18 +62,27 @@ def enter_mount_namespace():
     os.execv(unshare, words)
 
 
-def debian(suite, target):
-    """Unpacks a minimal Debian into a folder, without what slim images leave out. Debian's mirrors have only the newest
-    packages of a suite, so this is no exact version; apt checks their signatures."""
-    folder = CACHE / f"debian-{suite}"
-    note = f"minbase {suite} {platform.machine()} without {' '.join(SLIM)}\n"
+#: How Debian names machines.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def debian(suite, target, machine=None):
+    """Unpacks a minimal Debian for a machine, by default this one, into a folder, without what slim images leave out.
+    Debian's mirrors have only the newest packages of a suite, so this is no exact version; apt checks their
+    signatures."""
+    machine = machine or platform.machine()
+    if machine not in ARCHITECTURES:
+        raise Unavailable(f"expected a machine of {', '.join(ARCHITECTURES)}, this is {machine}")
+    folder = CACHE / (f"debian-{suite}" if machine == platform.machine() else f"debian-{suite}-{machine}")
+    note = f"minbase {suite} {machine} without {' '.join(SLIM)}\n"
     if not made_from(folder, note):
         mmdebstrap = fetch.debian_program("mmdebstrap", "mmdebstrap")
         fetch.say(f"Debian {suite} (mmdebstrap, about 1 min)")
         excluded = [f"--dpkgopt=path-exclude=/usr/share/{pattern}" for pattern in SLIM]
         included = "--dpkgopt=path-include=/usr/share/doc/*/copyright"
         with replacing(folder, note) as fresh:
-            run([mmdebstrap, "--mode=root", "--variant=minbase", *excluded, included, suite, fresh / "root.tar"])
+            kind = ["--mode=root", "--variant=minbase", f"--architectures={ARCHITECTURES[machine]}"]
+            run([mmdebstrap, *kind, *excluded, included, suite, fresh / "root.tar"])
     target.mkdir(parents=True)
     run(["tar", "--numeric-owner", "-xpf", folder / "root.tar", "-C", target])
 

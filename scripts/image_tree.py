@@ -13,6 +13,7 @@ import contextlib
 import gzip
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -35,6 +36,8 @@ SUITES = {"12": "bookworm", "13": "trixie"}
 IMAGE = re.compile(r"(?:.*/)?(?P<name>[\w-]+):(?P<version>[\d.]+)(?P<rest>.*)")
 #: Commands that print the version of the program that a builder's image is named after.
 TELLS_VERSION = {"rust": ["rustc", "--version"], "python": ["python", "--version"]}
+#: The stage that compiles the program, and where it leaves it.
+COMPILED, BINARY = "build", "/out/usr/local/bin/paternoster"
 #: The exit status on machines that cannot run this.
 LEFT_OUT = 77
 
@@ -58,10 +61,16 @@ def stand_in(image):
 
 
 class Build:
-    """A build of one target of the Dockerfile in a scratch folder, which must be a separate file system."""
+    """A build of one target of the Dockerfile in a scratch folder, which must be a separate file system.
 
-    def __init__(self, scratch, **arguments):
+    It is for this machine. For another `machine`, `binary` is the program that the stage of that name would compile,
+    and programs of Debian for that machine must be able to run here.
+    """
+
+    def __init__(self, scratch, machine=None, binary=None, **arguments):
         self.scratch = scratch
+        self.machine = machine or platform.machine()
+        self.binary = binary
         self.stages = dockerfile.stages((DOCKER / "Dockerfile").read_text(), **arguments)
         self.by_name = {stage.name: stage for stage in self.stages if stage.name}
         self.roots = {}
@@ -86,10 +95,15 @@ class Build:
             self.roots[stage] = folder
             image, stages = self.lineage(stage)
             if image.startswith("debian:"):
-                debian(SUITES[IMAGE.fullmatch(image)["version"].split(".")[0]], folder)
+                debian(SUITES[IMAGE.fullmatch(image)["version"].split(".")[0]], folder, self.machine)
             else:
                 stand_in(image)
                 self.overlay(folder)
+            if self.binary and stage == COMPILED:
+                target = inside(folder, BINARY)
+                target.parent.mkdir(parents=True)
+                run(["cp", self.binary, target])
+                stages = []
             for one in stages:
                 self.carry_out(one, folder)
         return self.roots[stage]
@@ -155,6 +169,9 @@ class Build:
         say(f"RUN {' '.join(command.split())[:100]}…")
         environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{PATH}"}
         environment.pop("CARGO_TARGET_DIR", None)
+        if self.machine != platform.machine():
+            # pip downloads wheels for the machine on which it runs, unless it is told.
+            environment["PIP_PLATFORM"] = build_for(pins.ONNXRUNTIME, self.machine)[0]
         run(["chroot", folder, "sh", "-ec", f"cd {shlex.quote(work)}; {command}"], env=environment)
         for one in bound:
             run(["umount", one])
@@ -179,16 +196,17 @@ def inside(root, path):
     return root / path.lstrip("/")
 
 
-def container(build, root, models, log):
+def container(build, root, models, log, **variables):
     """Returns the server of an image, run as `docker run --read-only` would with the folders that docs/deploy.md
-    names."""
+    names, and with these variables."""
     final = build.stages[-1]
     words = json.loads(dockerfile.last(final, "ENTRYPOINT")) + json.loads(dockerfile.last(final, "CMD"))
     mounts = {"/tmp": "tmpfs", "/var/cache/paternoster": "tmpfs", "/models": models}
-    return Contained(root, dockerfile.last(final, "USER"), words, dockerfile.environment(final), mounts, log)
+    variables = {**dockerfile.environment(final), **variables}
+    return Contained(root, dockerfile.last(final, "USER"), words, variables, mounts, log)
 
 
-def check_bill(root):
+def check_bill(root, machine):
     """Compares the image's bill of materials with the locked crates and the pinned library."""
     made = json.loads((inside(root, "/usr/share/doc/paternoster") / bill.NAME).read_text())
     found = {(one["name"], one["version"]) for one in made["components"]}
@@ -197,18 +215,19 @@ def check_bill(root):
     if others != [(bill.LIBRARY, pins.ONNXRUNTIME.version)] or len(found) < 100:
         seen = f"{len(found)} components, of which Cargo.lock does not have {others}"
         raise package_checks.Wrong(f"the bill has {seen}; expected those of Cargo.lock and the library")
-    _, digest = build_for(pins.ONNXRUNTIME)
+    _, digest = build_for(pins.ONNXRUNTIME, machine)
     (library,) = [one for one in made["components"] if one["name"] == bill.LIBRARY]
     hashes = [one["content"] for one in library["hashes"]]
     if hashes != [digest]:
         raise package_checks.Wrong(f"the bill has {hashes} for the library's wheel, expected {digest}")
 
 
-def check(build, root, scratch):
-    """Serves models in the image; raises if anything is wrong."""
-    check_bill(root)
-    models = package_checks.identity(inside(root, "/usr/local/bin/paternoster"), scratch / "models")
-    with container(build, root, models, scratch / "server.log") as server:
+def check(build, root, scratch, program=None, **variables):
+    """Serves models in the image; raises if anything is wrong. `program` writes the models, by default the image's."""
+    check_bill(root, build.machine)
+    program = program or inside(root, "/usr/local/bin/paternoster")
+    models = package_checks.identity(program, scratch / "models")
+    with container(build, root, models, scratch / "server.log", **variables) as server:
         package_checks.infer(server)
         package_checks.is_confined(server, "10001")
         host, port = server.http.split(":")
@@ -228,6 +247,15 @@ def packed(root, target):
     return target.stat().st_size
 
 
+def described(build, root, target):
+    """Packs the root of the final stage into a file; returns a line about it."""
+    size = packed(root, target)
+    unpacked = int(run(["du", "-sx", "--block-size=1", root]).split()[0])
+    image, _ = build.lineage(None)
+    version = inside(root, "/etc/debian_version").read_text().strip()
+    return f"image: {size / 1e6:.1f} MB packed, {unpacked / 1e6:.0f} MB unpacked, on Debian {version} ({image})"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--keep", type=Path, metavar="FILE.tar.gz", help="write the packed root to this file")
@@ -237,12 +265,9 @@ def main():
         with scratch_folder() as scratch:
             build = Build(scratch, VARIANT="cpu")
             root = build.root(None)
-            size = packed(root, scratch / "image.tar.gz")
-            unpacked = int(run(["du", "-sx", "--block-size=1", root]).split()[0])
+            line = described(build, root, scratch / "image.tar.gz")
             check(build, root, scratch)
-            image, _ = build.lineage(None)
-            version = inside(root, "/etc/debian_version").read_text().strip()
-            say(f"image: {size / 1e6:.1f} MB packed, {unpacked / 1e6:.0f} MB unpacked, on Debian {version} ({image})")
+            say(line)
             if keep:
                 shutil.copy(scratch / "image.tar.gz", keep)
     except Unavailable as reason:
