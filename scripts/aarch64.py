@@ -146,6 +146,9 @@ def interpreted():
         return
     header, mask = (re.sub("..", r"\\x\g<0>", text) for text in (HEADER, MASK))
     name, program = f"paternoster-{MACHINE}", shutil.which("qemu-aarch64-static")
+    if (INTERPRETERS / name).exists():
+        # Of a run that was killed.
+        (INTERPRETERS / name).write_text("-1")
     # F: the file is opened now, so that it need not exist in the other root.
     (INTERPRETERS / "register").write_text(f":{name}:M::{header}:{mask}:{program}:F")
     try:
@@ -156,6 +159,8 @@ def interpreted():
 
 def image(program):
     """Assembles the image with this program, and serves from it."""
+    if not program.exists():
+        raise Unavailable(f"there is no {program.relative_to(ROOT)}: run without --only, or with --only wheel")
     with interpreted(), image_tree.scratch_folder() as scratch:
         build = image_tree.Build(scratch, MACHINE, program, VARIANT="cpu")
         root = build.root(None)

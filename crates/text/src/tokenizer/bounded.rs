@@ -241,7 +241,7 @@ fn check_made(made: usize, most: usize) -> Result<(), Refusal> {
     if made > most { Err(Refusal { made, most }) } else { Ok(()) }
 }
 
-/// A step makes too much. Passes through the library as an error of its own, or in place of one.
+/// A step makes too much. It passes through the library as an error, or by unwinding where errors are ignored.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a step may make {made} bytes of a text, and at most {most} are allowed")]
 pub(super) struct Refusal {
