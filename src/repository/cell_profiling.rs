@@ -241,7 +241,7 @@ fn alone(cell: &CellSpec, spec: &ModelSpec, over_rows: bool) -> Unfolding {
     };
     let cells = vec![CellSpec { max_rows: spec.max_batch_size, min_followup: 1, ..cell.clone() }];
     let outputs = (0..cell.outputs.len()).map(|emit| Emitted { segment: 0, emit });
-    Unfolding { cells, segments: vec![segment], outputs: outputs.collect() }
+    Unfolding { cells, segments: vec![segment], outputs: outputs.collect(), limits: Vec::new() }
 }
 
 /// Returns a segment with the names of its cells.

@@ -23,7 +23,7 @@ use crate::{
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
         Dims, ModelSpec, SymbolId, TensorSpec, element_count,
-        unfold::{Nodes, Segment, Unfolding},
+        unfold::{Limit, Nodes, Segment, Unfolding},
     },
     onnx::{Port, PortDim, Signature},
 };
@@ -234,6 +234,10 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding, attempt: &LoadAttempt) -> Re
         left -= bytes;
         memory.extend(attempt.reserve(bytes)?);
         let mut data = vec![0; bytes];
+        if unfolding.limits.iter().any(|limit| matches!(limit, Limit::Steps { input, .. } if *input == number)) {
+            // As short a loop as all other dimensions.
+            data.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(&length.to_le_bytes()[..size]));
+        }
         if tree.is_some_and(|(table, _)| table == number) {
             // Node 0 has all others as children.
             let children = (0..(bytes / size) as i64).map(|at| if at + 1 < length { at + 1 } else { -1 });
@@ -265,7 +269,8 @@ mod tests {
                 symbols: Vec::new(),
                 decoupled: false,
             };
-            let unfolding = Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new() };
+            let unfolding =
+                Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new(), limits: Vec::new() };
             example(&spec, &unfolding, &LoadAttempt::of_repository()).err()
         };
         assert_eq!(refusal(vec![input("x", &[-1, 3])]), None);

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    generation,
     scan::{Identity, identity, is_directory},
     stores::Object,
 };
@@ -75,17 +76,14 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
     Ok(false)
 }
 
-/// Returns the program of a directory that Hugging Face or sentence-transformers laid out, which has a tokenizer and no
-/// version directories. Without the feature `text` none is looked for.
+/// Returns the program of a directory that Hugging Face or sentence-transformers laid out, which has no version
+/// directories, but a tokenizer, or a description of a decoder. Without the feature `text` no tokenizer is looked for.
 pub(super) fn laid_out(directory: &Path) -> Option<PathBuf> {
-    if !cfg!(feature = "text") {
-        return None;
-    }
     let program = PROGRAMS.into_iter().map(PathBuf::from).find(|program| directory.join(program).is_file())?;
-    let has_tokenizer = directory.join(TOKENIZER).is_file();
+    let has_tokenizer = cfg!(feature = "text") && directory.join(TOKENIZER).is_file();
     // A directory that cannot be read has no versions that would be served instead.
     let has_versions = versions(directory).is_ok_and(|versions| !versions.is_empty());
-    (has_tokenizer && !has_versions).then_some(program)
+    (!has_versions && (has_tokenizer || generation::is_described(directory))).then_some(program)
 }
 
 /// The identity of the files of a model. Two fingerprints are equal if no file was added, removed, replaced or written

@@ -103,9 +103,9 @@ pub struct LoadRequest {
     pub unfold: Option<UnfoldRequest>,
     /// The programs of the cells, in the order of the configuration.
     pub cells: Vec<CellProgram>,
-    /// Whether recurrent layers in the graph may be served by cells.
-    pub may_open: bool,
-    /// The models of the cells, if they were made from the recurrent layers of the graph.
+    /// What of the graph is to be served by cells.
+    pub opening: Opening,
+    /// The models of the cells, if they were made from the graph.
     pub opened: Vec<SealedModel>,
     /// Which of policy and stages the profile decides, if there is one.
     pub automatic: Automatic,
@@ -134,6 +134,28 @@ pub struct LoadRequest {
     pub config: Arc<pb::ModelConfig>,
     /// The program, if completion had to compile it.
     pub held: Option<HeldProgram>,
+}
+
+/// What of a graph is served by cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// Nothing, or what the configuration names.
+    Nothing,
+    /// Its recurrent layers, if it has any that can be opened.
+    RecurrentLayers,
+    /// All of it: a decoder.
+    Decoder(Generation),
+}
+
+/// How a decoder generates tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Maximum tokens of an answer.
+    pub max_tokens: u64,
+    /// Maximum tokens of a prompt and its answer together.
+    pub max_length: u64,
+    /// Tokens that end an answer.
+    pub ends: Vec<i64>,
 }
 
 /// A compiled program that is held so that its engine does not compile the same graph again: programs of one graph

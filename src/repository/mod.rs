@@ -23,6 +23,7 @@ mod control;
 mod directory;
 mod error;
 mod gates;
+mod generation;
 #[cfg(feature = "image")]
 mod image;
 #[cfg(not(feature = "image"))]
@@ -71,7 +72,7 @@ pub use error::{ControlError, ResolveError, StartError};
 #[cfg(feature = "text")]
 pub use importing::{Imported, import};
 pub use isolation::{Isolation, IsolationScope, open_alone};
-pub use loader::{CellProgram, EngineKind, HeldProgram, LoadRequest, Loader, WarmupSample};
+pub use loader::{CellProgram, EngineKind, Generation, HeldProgram, LoadRequest, Loader, Opening, WarmupSample};
 pub use options::{ControlMode, Options, ResidencyOptions};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;

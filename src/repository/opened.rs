@@ -1,4 +1,4 @@
-//! Serves a model whose graph has recurrent layers by cells, as exported: opens the layers, and describes how a request
+//! Serves models by cells as they were exported: opens recurrent layers and decoders, and describes how a request
 //! unfolds into the programs.
 
 use std::collections::BTreeMap;
@@ -7,22 +7,24 @@ use smallvec::smallvec;
 use tracing::info;
 
 use super::{
-    CellProgram, LoadRequest, StageRequest,
+    CellProgram, Generation, LoadRequest, Opening, StageRequest,
     config::{
+        generate::{MAX_TOKENS, OUTPUT},
         policies::Automatic,
-        unfold::{CellRequest, Constant, SegmentRequest, SourceRequest, UnfoldRequest},
+        unfold::{CellRequest, Constant, NodesRequest, SegmentRequest, SourceRequest, UnfoldRequest},
     },
     opening::Opener,
 };
 use crate::{
     batching::{CellularKnobs, Policy, StageKnobs},
     model::{
-        ModelSpec,
-        unfold::{Emit, Emitted, Expression, Nodes, Source, Start, Tensor, Which},
+        Dims, ModelSpec,
+        unfold::{Emit, Emitted, Expression, Limit, MOST_STEPS, Nodes, Operator, Source, Start, Tensor, Which},
     },
     onnx::{
-        SealedModel,
-        recurrent::{Opened, Segment, SegmentKind, SegmentSource, SegmentTensor, is_recurrent_model, open_sealed},
+        SealedModel, decoder,
+        recurrent::{is_recurrent_model, open_sealed},
+        segments::{Segment, SegmentKind, SegmentSource, SegmentTensor},
     },
 };
 
@@ -32,7 +34,7 @@ use crate::{
 /// # Errors
 /// Returns the reason if the program cannot be read or opened at all.
 pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Option<LoadRequest>, String> {
-    if !request.may_open {
+    if request.opening != Opening::RecurrentLayers {
         return Ok(None);
     }
     let program = request.whole_program();
@@ -50,13 +52,60 @@ pub(super) fn by_cells(request: &LoadRequest, opener: &Opener<'_>) -> Result<Opt
     }
     let model = opener.open(&program, graph, &StageRequest::default())?;
     let opened = open_sealed(&model).map_err(|reason| reason.to_string()).and_then(|(opened, programs)| {
-        let unfold = unfolding(&opened, &request.spec)?;
+        let steps = Expression::Length(input_of(&request.spec, &opened.steps_of)?);
+        let nodes = |kind| match kind {
+            SegmentKind::Stage => Nodes::Stage,
+            SegmentKind::Chain { .. } | SegmentKind::Decode => Nodes::Chain { steps: steps.clone(), chunks: true },
+        };
+        let mut unfold = unfolding(&opened.segments, nodes, &request.spec)?;
+        unfold.limits = vec![Limit::Length { input: input_of(&request.spec, &opened.steps_of)?, most: MOST_STEPS }];
         let segments = opened.segments.iter().map(|segment| segment.name.as_str()).collect::<Vec<_>>().join(", ");
         let (layers, steps_of) = (opened.layers, opened.steps_of.as_str());
         info!(model = name, layers, segments, steps_of, "recurrent layers are served by cells");
-        Ok(with_cells(request, &program, unfold, programs))
+        let mut opened = with_cells(request, &program, unfold, programs);
+        opened.knobs.policy = Policy::Cellular(CellularKnobs::default());
+        Ok(opened)
     });
     opened.map_or_else(whole, |request| Ok(Some(request)))
+}
+
+/// Returns the request that serves a decoder by cells: a stage for the prompt, and a loop over the tokens.
+///
+/// # Errors
+/// Returns the reason if the program cannot be read or opened.
+pub(super) fn decoder(
+    request: &LoadRequest,
+    generation: &Generation,
+    opener: &Opener<'_>,
+) -> Result<LoadRequest, String> {
+    let program = request.whole_program();
+    let model = opener.open(&program, program.read()?, &StageRequest::default())?;
+    let (decoder, programs) = decoder::open_sealed(&model, &generation.ends)
+        .map_err(|reason| format!("cannot load '{}': it cannot generate: {reason}", request.program.display()))?;
+    let name = &request.spec.name;
+    let (most, longest, ends) = (generation.max_tokens, generation.max_length, &generation.ends);
+    info!(model = name, max_tokens = most, max_length = longest, end_tokens = ?ends, "a decoder is served by cells");
+    let number = |number: u64| Expression::Number(number);
+    let minus = |left, right| Expression::Joined(Operator::Minus, Box::new([left, right]));
+    // The smaller one of max_tokens and max_length − prompt, because differences are at least 0.
+    let left = minus(number(longest), Expression::Length(0));
+    let max_steps = minus(number(most), minus(number(most), left));
+    let until = decoder.ended.map(|ended| (ended, 1));
+    let decode = Nodes::Decode { max_steps, until, expected_steps: None };
+    let nodes = |kind| match kind {
+        SegmentKind::Decode => decode.clone(),
+        SegmentKind::Stage | SegmentKind::Chain { .. } => Nodes::Stage,
+    };
+    let mut unfold = unfolding(&decoder.segments, nodes, &request.spec)?;
+    unfold.limits = vec![Limit::Length { input: 0, most: longest - 1 }];
+    let asked = input_of(&request.spec, MAX_TOKENS)?;
+    for (number, segment) in unfold.segments.iter_mut().enumerate() {
+        let is_loop = segment.nodes != Nodes::Stage;
+        unfold.limits.extend(is_loop.then_some(Limit::Steps { segment: number, input: asked }));
+        segment.streams = is_loop && request.spec.decoupled;
+        segment.emits.iter_mut().filter(|_| is_loop).for_each(|emit| emit.name = OUTPUT.to_owned());
+    }
+    Ok(with_cells(request, &program, unfold, programs))
 }
 
 /// Checks that requests have rows, and all inputs.
@@ -83,7 +132,6 @@ fn with_cells(
     // Lanes of a CPU share its cores.
     request.knobs.max_in_flight = 1;
     request.knobs.stages = u16::try_from(programs.len()).map_or(request.knobs.stages, StageKnobs::chain);
-    request.knobs.policy = Policy::Cellular(CellularKnobs::default());
     request.automatic = Automatic { batch_sizes: request.automatic.is_any(), ..Automatic::default() };
     request.unfold = Some(unfold);
     request.opened = programs;
@@ -94,17 +142,19 @@ fn with_cells(
 ///
 /// # Errors
 /// If the configuration lacks an input or output of the graph.
-fn unfolding(opened: &Opened, spec: &ModelSpec) -> Result<UnfoldRequest, String> {
-    let input = |name: &str| {
-        let known = spec.inputs.iter().position(|input| input.name == name && input.reshape.is_none());
-        known.ok_or_else(|| format!("the configuration lacks or reshapes the input '{name}'"))
-    };
-    if let Some(output) = spec.outputs.iter().find(|output| output.reshape.is_some()) {
+fn unfolding(
+    opened: &[Segment],
+    nodes: impl Fn(SegmentKind) -> NodesRequest,
+    spec: &ModelSpec,
+) -> Result<UnfoldRequest, String> {
+    let input = |name: &str| input_of(spec, name);
+    // Clients get a number of each row as one element, as completion declares it.
+    let is_other = |reshape: &Dims| !reshape.is_empty();
+    if let Some(output) = spec.outputs.iter().find(|output| output.reshape.as_ref().is_some_and(is_other)) {
         return Err(format!("the configuration reshapes the output '{}'", output.name));
     }
-    let steps = Expression::Length(input(&opened.steps_of)?);
-    let count = opened.segments.len();
-    let cells = opened.segments.iter().enumerate().map(|(number, segment)| CellRequest {
+    let count = opened.len();
+    let cells = opened.iter().enumerate().map(|(number, segment)| CellRequest {
         name: segment.name.clone(),
         program: String::new(),
         batch_sizes: None,
@@ -112,15 +162,12 @@ fn unfolding(opened: &Opened, spec: &ModelSpec) -> Result<UnfoldRequest, String>
         priority: u32::try_from(count - number).unwrap_or(u32::MAX),
         tensors: BTreeMap::new(),
     });
-    let segments = opened.segments.iter().enumerate().map(|(number, segment)| {
+    let segments = opened.iter().enumerate().map(|(number, segment)| {
         Ok(SegmentRequest {
             name: segment.name.clone(),
             cells: smallvec![number],
-            nodes: match segment.kind {
-                SegmentKind::Stage => Nodes::Stage,
-                SegmentKind::Chain { .. } => Nodes::Chain { steps: steps.clone(), chunks: true },
-            },
-            sources: sources(segment, &opened.segments, &input)?,
+            nodes: nodes(segment.kind),
+            sources: sources(segment, opened, &input)?,
             emits: segment
                 .emits
                 .iter()
@@ -134,7 +181,13 @@ fn unfolding(opened: &Opened, spec: &ModelSpec) -> Result<UnfoldRequest, String>
         })
     });
     let segments = segments.collect::<Result<_, String>>()?;
-    Ok(UnfoldRequest { cells: cells.collect(), segments, lengths: BTreeMap::new() })
+    Ok(UnfoldRequest { cells: cells.collect(), segments, lengths: BTreeMap::new(), limits: Vec::new() })
+}
+
+/// Returns the number of an input of the graph.
+fn input_of(spec: &ModelSpec, name: &str) -> Result<usize, String> {
+    let known = spec.inputs.iter().position(|input| input.name == name && input.reshape.is_none());
+    known.ok_or_else(|| format!("the configuration lacks or reshapes the input '{name}'"))
 }
 
 fn sources(
@@ -159,6 +212,12 @@ fn sources(
                 Source::Carried { output: output.clone(), start: Start::Row(Constant::Value(0.0)), is_kept: false }
             }
             SegmentSource::Lengths => Source::Steps,
+            SegmentSource::Length(of) => Source::Length(tensor(of)?),
+            SegmentSource::Fed { output, start } => {
+                Source::Carried { output: output.clone(), start: Start::Tensor(tensor(start)?), is_kept: false }
+            }
+            SegmentSource::Grown(output) => Source::Grown { output: output.clone() },
+            SegmentSource::GrownLength => Source::GrownLength,
         })
     };
     segment.inputs.iter().map(|own| Ok((own.name.clone(), source(&own.source)?))).collect()

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{
-    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, StageCuts, StageRequest,
-    TrialLimits, WarmupSample,
+    CellProgram, EngineKind, HeldProgram, Isolation, LoadAttempt, LoadRequest, Loader, Opening, StageCuts,
+    StageRequest, TrialLimits, WarmupSample,
     attempt::CardLack,
     cells,
     config::pb::model_config::SchedulingChoice,
@@ -195,14 +195,21 @@ impl PoolLoader {
         Ok(Arc::new(handle))
     }
 
-    /// Returns the request that serves the recurrent layers of a model by cells, if it has any that can be opened.
-    pub(super) fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Option<LoadRequest> {
+    /// Returns the request that serves a model by cells: a decoder, or recurrent layers, if it has any that can be
+    /// opened.
+    ///
+    /// # Errors
+    /// Returns the reason if a decoder cannot be opened.
+    pub(super) fn by_cells(&self, request: &LoadRequest, attempt: &LoadAttempt) -> Result<Option<LoadRequest>, String> {
+        if let Opening::Decoder(generation) = &request.opening {
+            return opened::decoder(request, generation, &self.opener(attempt)).map(Some);
+        }
         // Recurrent layers have no plan for cards.
         if self.pool.has_cards() && request.placement.may_need_cards() {
-            return None;
+            return Ok(None);
         }
         // What cannot be opened is refused with the reason when the whole is loaded.
-        opened::by_cells(request, &self.opener(attempt)).ok().flatten()
+        Ok(opened::by_cells(request, &self.opener(attempt)).ok().flatten())
     }
 
     pub(super) fn compile(&self, request: &LoadRequest, opener: &Opener<'_>) -> Result<StagePrograms, String> {
@@ -307,10 +314,12 @@ impl Loader for PoolLoader {
     }
 
     fn load(&self, request: LoadRequest, attempt: &LoadAttempt) -> Result<Arc<ModelHandle>, String> {
-        if let Some(opened) = self.by_cells(&request, attempt) {
+        if let Some(opened) = self.by_cells(&request, attempt)? {
             let advised = self.by_profile(&opened).unwrap_or(opened);
             match self.bring_up(advised, attempt) {
                 Ok(handle) => return Ok(handle),
+                // No part of a decoder alone generates.
+                Err(reason) if request.opening != Opening::RecurrentLayers => return Err(reason),
                 Err(reason) => {
                     // A load that was stopped is not tried again.
                     attempt.check()?;

@@ -110,7 +110,7 @@ impl PoolLoader {
     /// Returns the request that serves a version: by cells if its graph has recurrent layers that can be opened, else
     /// as it is.
     pub fn as_served(&self, request: LoadRequest) -> LoadRequest {
-        self.by_cells(&request, &LoadAttempt::of_repository()).unwrap_or(request)
+        self.by_cells(&request, &LoadAttempt::of_repository()).ok().flatten().unwrap_or(request)
     }
 
     /// Returns the profile of a version, if there is one that can be trusted.

@@ -4,7 +4,8 @@
 //! file in memory, and [`SealedModel`] a model that an engine may open: of bounded size, with its weight files located
 //! and confined. [`build::Graph`] writes new graphs, and [`zoo`] contains the networks for tests, examples and
 //! benchmarks. [`index_ranges`] finds the valid indices of inputs, [`infer`] the shape of every tensor and its
-//! dependence on rows, [`cut`] splits a graph into stages, and [`recurrent`] opens its recurrent layers.
+//! dependence on rows, [`cut`] splits a graph into stages, and [`recurrent`] and [`decoder`] open recurrent layers and
+//! decoders to [`segments`].
 //!
 //! This crate does not run graphs, and does not depend on requests, configurations or model directories.
 #![deny(unsafe_code)]
@@ -19,6 +20,7 @@ mod attribute;
 pub mod build;
 mod check;
 pub mod cut;
+pub mod decoder;
 mod element;
 mod error;
 mod expansion;
@@ -29,12 +31,14 @@ pub mod fuzz;
 mod indices;
 pub mod infer;
 mod links;
+mod nodes;
 mod outline;
 mod port;
 mod protobuf;
 mod read;
 pub mod recurrent;
 mod sealed;
+pub mod segments;
 mod tensors;
 #[cfg(feature = "tools")]
 pub mod weights;

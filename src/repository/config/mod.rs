@@ -19,6 +19,7 @@ pub mod complete;
 pub mod convert;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+pub mod generate;
 pub mod json;
 pub mod latencies;
 pub mod lengths;

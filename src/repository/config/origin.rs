@@ -42,9 +42,9 @@ impl fmt::Display for ConfigError {
 }
 
 /// The keys of settings that `ModelConfig` has no fields for. In `model.yaml`, `pad` and `axes` are keys of tensors.
-pub(super) const OWN_KEYS: [&str; 14] = [
+pub(super) const OWN_KEYS: [&str; 15] = [
     "pad", "axes", "engine", "pin", "rollout", "instance", "lengths", "batching", "stages", "exits", "cells", "unfold",
-    "pipeline", "text",
+    "pipeline", "text", "generate",
 ];
 
 /// The parameter whose text is the YAML or JSON of all settings that are more than a single value.

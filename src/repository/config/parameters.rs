@@ -210,7 +210,7 @@ fn parameters_of(own: &OwnSettings) -> BTreeMap<String, String> {
     let Json::Object(sections) = serde_json::to_value(own).unwrap_or_default() else { return texts };
     let is_structured = |(key, value): &(String, Json)| match key.as_str() {
         "exits" | "cells" | "unfold" | "pipeline" => true,
-        "text" => value.is_object(),
+        "text" | "generate" => value.is_object(),
         "stages" => value.is_array(),
         _ => false,
     };

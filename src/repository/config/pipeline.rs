@@ -84,6 +84,7 @@ pub fn check(settings: &Settings, origin: &Origin) -> Result<(), ConfigError> {
         ("unfold", !own.unfold.is_empty()),
         ("pad", !own.pad.is_empty()),
         ("text", own.text.is_some()),
+        ("generate", own.generate.is_some()),
         ("instance_group", !config.instance_group.is_empty()),
         ("default_model_filename", !config.default_model_filename.is_empty()),
         ("model_warmup", !config.model_warmup.is_empty()),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{
     ConfigError, Origin,
-    model::{Batching, Cell, Cells, Exit, Off, PipelineStep, PolicyName, Rollout, Segment, Stages, Text},
+    model::{Batching, Cell, Cells, Exit, Generate, Off, PipelineStep, PolicyName, Rollout, Segment, Stages, Text},
     model_config::sequence_batching,
     pb,
     values::{Parsed, PartName, Symbol},
@@ -52,6 +52,11 @@ pub struct Settings {
 impl Settings {
     /// Whether requests unfold into cells.
     pub fn has_cells(&self) -> bool {
+        self.names_cells() || self.own.generate.is_some()
+    }
+
+    /// Whether the configuration names cells, which have a program each.
+    pub fn names_cells(&self) -> bool {
         !self.own.cells.is_empty() || !self.own.unfold.is_empty()
     }
 
@@ -123,6 +128,8 @@ pub struct OwnSettings {
     pub pipeline: Vec<PipelineStep>,
     /// How the model takes texts, if it does.
     pub text: Option<Text>,
+    /// How the model generates tokens, if it does.
+    pub generate: Option<Generate>,
 }
 
 /// The cell types of a model, by name.

@@ -13,11 +13,11 @@ use bytes::Bytes;
 
 use self::files::{OPERATORS, operator_names};
 use super::{
-    CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Options, Overrides,
+    CellProgram, EngineKind, LoadAttempt, LoadRequest, Loader, Opening, Options, Overrides,
     config::{
-        ConfigError, Origin, Settings, check, complete, convert,
+        ConfigError, Origin, Settings, check, complete, convert, generate,
         lengths::PreparedLengths,
-        model::{PipelineStep, PolicyName},
+        model::{Generate, PipelineStep, PolicyName},
         pb,
         pb::model_version_policy::PolicyChoice,
         pipeline, placement,
@@ -28,7 +28,7 @@ use super::{
     },
     configuration::{self, PBTXT, YAML},
     directory::{self, Fingerprint},
-    image,
+    generation, image,
     rollout::Rollout,
     text::{self, TextModel},
     warmup,
@@ -36,7 +36,7 @@ use super::{
 use crate::{
     engine::OnnxEngine,
     model::ModelSpec,
-    onnx::ExternalFiles,
+    onnx::{ExternalFiles, recurrent::runs_over_batch},
     pipeline::{Pipeline, PipelineFault, PipelineOptions},
 };
 
@@ -173,9 +173,17 @@ impl Plan {
                 .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
             (None, None) => Vec::new(),
         };
-        if laid_out.is_some() {
+        if let Some(program) = &laid_out {
             available.push(1);
-            settings.own.text.get_or_insert_default();
+            let (config, own) = (&mut settings.config, &mut settings.own);
+            let generates = |path: &PathBuf| generation::generates(path, &path.join(program));
+            if own.text.is_none() && own.generate.is_none() && directory.as_ref().is_some_and(generates) {
+                own.generate = Some(Generate::default());
+                config.max_batch_size = 1;
+            }
+            if own.generate.is_none() {
+                own.text.get_or_insert_default();
+            }
         }
         let text = match (&settings.own.text, &directory) {
             (Some(section), Some(directory)) => Some(Arc::new(TextModel::read(directory, section)?)),
@@ -311,7 +319,7 @@ impl Plan {
         let config = &settings.config;
         let repeat = config.backend == REPEAT;
         let (engine, precision) = placement::engine(&settings, &self.origin).map_err(|fault| fault.to_string())?;
-        let has_cells = settings.has_cells();
+        let has_cells = settings.names_cells();
         let filename = &config.default_model_filename;
         let origin = &self.origin;
         // Cells have a program each and the built-in model has none, so neither has one signature for the whole model.
@@ -324,6 +332,9 @@ impl Plan {
         };
         let mut signature =
             if repeat || has_cells { None } else { Some(loader.signature(&whole.file, whole.bytes.as_ref())?) };
+        if let Some(decoder) = signature.take_if(|_| settings.own.generate.is_some()) {
+            generate::complete(&mut settings, &decoder, &self.origin).map_err(|fault| fault.to_string())?;
+        }
         let mut held = None;
         if let Some(signature) = &mut signature
             && self.completion.auto_complete
@@ -335,8 +346,11 @@ impl Plan {
         // Order matters: checks need the completed configuration, and conversion needs the checked one.
         if let Some(signature) = &signature {
             if self.completion.auto_complete {
+                let is_complete = !settings.config.input.is_empty() && !settings.config.output.is_empty();
                 let default_size = match &self.text {
                     Some(_) => text::DEFAULT_MAX_BATCH_SIZE,
+                    // Requests joined along the steps would be answered as one sequence.
+                    None if !is_complete && runs_over_batch(&whole.read()?) => 0,
                     None => self.completion.default_max_batch_size,
                 };
                 complete::from_graph(&mut settings, signature, default_size, origin).map_err(refusal)?;
@@ -368,7 +382,7 @@ impl Plan {
         knobs.latencies =
             own.batching.latencies.as_ref().map(|given| self.latencies(given, stage_count)).transpose()?;
         let automatic = Automatic::of(&settings, &stages, origin);
-        let may_open = self.may_open(&settings, &spec, &whole, has_cells || unfold.is_some());
+        let opening = self.opening(&settings, &spec, &whole, has_cells || unfold.is_some())?;
         let task_time_limit = own.batching.task_time_limit_ms;
         let task_time_limit = task_time_limit.map(|limit| Duration::from_secs_f64(limit.0 / 1e3));
         let warmup = warmup::samples(config, &spec, self.directory.as_deref(), attempt)?;
@@ -383,7 +397,7 @@ impl Plan {
             stages,
             unfold,
             cells,
-            may_open,
+            opening,
             opened: Vec::new(),
             automatic,
             task_time_limit,
@@ -401,9 +415,18 @@ impl Plan {
         })
     }
 
-    /// Returns whether recurrent layers of the graph may be served by cells: if the configuration decides neither how
+    /// Returns what of the graph is served by cells: recurrent layers, if the configuration decides neither how
     /// requests are batched nor where the graph is cut, and clients send the tensors of the graph.
-    fn may_open(&self, settings: &Settings, spec: &ModelSpec, program: &CellProgram, unfolds: bool) -> bool {
+    fn opening(
+        &self,
+        settings: &Settings,
+        spec: &ModelSpec,
+        program: &CellProgram,
+        unfolds: bool,
+    ) -> Result<Opening, String> {
+        if let Some(section) = &settings.own.generate {
+            return generation::generation(section, self.directory.as_deref()).map(Opening::Decoder);
+        }
         let Settings { config, own } = settings;
         let is_automatic = matches!(settings.policy(), None | Some(PolicyName::Auto))
             && self.settings.config.scheduling_choice.is_none()
@@ -413,7 +436,9 @@ impl Plan {
         let is_onnx = config.backend != REPEAT && program.engine == OnnxEngine::OnnxRuntime;
         // The models of a load request are opened under a reservation that ends with the opening.
         let is_on_disk = program.bytes.is_none();
-        !unfolds && !own.cells.is_off && is_automatic && is_as_exported && is_onnx && is_on_disk && !spec.decoupled
+        let may_open =
+            !unfolds && !own.cells.is_off && is_automatic && is_as_exported && is_onnx && is_on_disk && !spec.decoupled;
+        Ok(if may_open { Opening::RecurrentLayers } else { Opening::Nothing })
     }
 }
 

@@ -10,7 +10,8 @@ use paternoster_engine::{
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_onnx::{
     Model, Port, Signature,
-    recurrent::{Opened, Segment, SegmentKind, SegmentSource, SegmentTensor, open},
+    recurrent::{Opened, open},
+    segments::{Segment, SegmentKind, SegmentSource, SegmentTensor},
 };
 use paternoster_testing::runtime::runtime;
 
@@ -173,6 +174,10 @@ fn run_chain(segment: &Segment, reverse: bool, compiled: &Compiled, requests: &m
                     });
                     joined(&rows.collect::<Vec<_>>())
                 }
+                SegmentSource::Length(_)
+                | SegmentSource::Fed { .. }
+                | SegmentSource::Grown(_)
+                | SegmentSource::GrownLength => panic!("'{}' is an input of a loop", input.name),
             };
             given.insert(input.name.clone(), value);
         }
@@ -230,6 +235,7 @@ fn kinds(opened: &Opened) -> Vec<&'static str> {
         SegmentKind::Stage => "stage",
         SegmentKind::Chain { reverse: false } => "chain",
         SegmentKind::Chain { reverse: true } => "reverse",
+        SegmentKind::Decode => "decode",
     };
     opened.segments.iter().map(kind).collect()
 }
@@ -262,6 +268,7 @@ pub(crate) fn difference(exported: &Exported, whole: &Model) -> Option<f64> {
             match segment.kind {
                 SegmentKind::Chain { reverse } => run_chain(segment, reverse, compiled, &mut requests, most),
                 SegmentKind::Stage => requests.iter_mut().for_each(|request| run_stage(segment, compiled, request)),
+                SegmentKind::Decode => panic!("a recurrent layer has no loop"),
             }
         }
         for request in &requests {

@@ -409,7 +409,12 @@ impl CellModel {
         };
         let emits = vec![Emit { name: "last".to_owned(), output: 0, which: Which::Last }];
         let segment = Segment { name: "only".to_owned(), types, nodes, emits, streams: false };
-        let unfolding = Unfolding { segments: vec![segment], outputs: vec![Emitted { segment: 0, emit: 0 }], cells };
+        let unfolding = Unfolding {
+            segments: vec![segment],
+            outputs: vec![Emitted { segment: 0, emit: 0 }],
+            cells,
+            limits: Vec::new(),
+        };
         let programs = unfolding.cells.iter().map(|_| program()).collect();
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
         let mut knobs = self.knobs.clone();

@@ -286,7 +286,7 @@ impl Form {
             }
         };
         let outputs = vec![emitted(segments.len() - 1)];
-        (Unfolding { cells, segments, outputs }, programs)
+        (Unfolding { cells, segments, outputs, limits: Vec::new() }, programs)
     }
 
     /// Creates a random request of up to `most` tokens.

@@ -111,8 +111,12 @@ fn lstm() -> (ModelSpec, Knobs, CellPrograms) {
         emits: vec![Emit { name: "h_next".to_owned(), output: 0, which: Which::Last }],
         streams: false,
     };
-    let unfolding =
-        Unfolding { cells: vec![cell], segments: vec![segment], outputs: vec![Emitted { segment: 0, emit: 0 }] };
+    let unfolding = Unfolding {
+        cells: vec![cell],
+        segments: vec![segment],
+        outputs: vec![Emitted { segment: 0, emit: 0 }],
+        limits: Vec::new(),
+    };
     let spec = ModelSpec {
         name: "lstm".to_owned(),
         version: 1,

@@ -16,7 +16,7 @@ mod request;
 mod topology;
 
 pub use expression::{Expression, ExpressionError, Operator};
-pub use request::{Given, UnfoldError, Unfolded};
+pub use request::{Given, MOST_STEPS, UnfoldError, Unfolded};
 pub use topology::Topology;
 
 /// How requests of a version unfold.
@@ -28,6 +28,27 @@ pub struct Unfolding {
     pub segments: Vec<Segment>,
     /// For each output of the model, in order: the tensor that provides it.
     pub outputs: Vec<Emitted>,
+    /// What bounds a request, beyond its cells.
+    pub limits: Vec<Limit>,
+}
+
+/// A bound on a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// An input has from 1 to `most` elements along its first axis, without the batch.
+    Length {
+        /// The input.
+        input: usize,
+        /// Its maximum length.
+        most: u64,
+    },
+    /// A segment has at most as many steps as an input says that has one integer, if the request has it.
+    Steps {
+        /// The segment.
+        segment: usize,
+        /// The input.
+        input: usize,
+    },
 }
 
 /// A cell type: a program with its weights, and the batch sizes of its tasks.

@@ -44,6 +44,7 @@ pub(super) use self::{
 use super::{
     Model, Port, PortDim,
     links::{Links, NodeId, TensorId},
+    nodes::standard_opset,
     pb,
 };
 
@@ -171,8 +172,7 @@ impl Facts {
         }
         found.weights(graph, links);
         let declared = graph.value_info.iter().chain(&graph.output).map(|info| (info.name(), info)).collect();
-        let standard = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
-        let opset = standard.map_or(1, |set| set.version());
+        let opset = standard_opset(model);
         for &id in links.order() {
             found.follow(graph, links, id, opset, &declared);
         }

@@ -6,7 +6,7 @@ use super::{
     NotOpened, SEGMENTS_MAX, SegmentKind, constants, label,
     layer::{Layer, is_recurrent},
     refused,
-    unify::{Unified, attribute},
+    unify::Unified,
 };
 use crate::{
     Port, PortDim,
@@ -16,6 +16,7 @@ use crate::{
         size::{Size, Symbol},
     },
     links::{Links, NodeId, TensorId},
+    nodes::attribute,
     pb,
 };
 
@@ -363,6 +364,7 @@ type Sequence = (Symbol, HashSet<(TensorId, usize)>, String);
 /// Returns the length of the sequence, the axes of inputs that have it, and an input whose axis 1 does.
 fn steps(graph: &pb::GraphProto, links: &Links<'_>, rows: &Facts, is_input: &[bool]) -> Result<Sequence, NotOpened> {
     let mut reason = None;
+    let mut is_over_batch = false;
     let all = axes(links, rows, is_input);
     for &id in links.order() {
         let node = &graph.node[id];
@@ -380,6 +382,7 @@ fn steps(graph: &pb::GraphProto, links: &Links<'_>, rows: &Facts, is_input: &[bo
             None => format!("{name} runs over an axis of unknown length"),
             Some(length) if length.known().is_some() => format!("{name} runs over an axis of fixed length"),
             Some(length) if length.is_batch() => {
+                is_over_batch = true;
                 format!("{name} runs over axis 0 of the inputs, expected the batch there")
             }
             Some(length) => {
@@ -396,7 +399,8 @@ fn steps(graph: &pb::GraphProto, links: &Links<'_>, rows: &Facts, is_input: &[bo
         };
         reason.get_or_insert(refusal);
     }
-    Err(refused(reason.unwrap_or_else(|| "no recurrent layer can be reached".to_owned())))
+    let reason = reason.unwrap_or_else(|| "no recurrent layer can be reached".to_owned());
+    Err(if is_over_batch { NotOpened::OverBatch(reason) } else { refused(reason) })
 }
 
 /// Returns the axes of inputs, other than axis 0, by their lengths.

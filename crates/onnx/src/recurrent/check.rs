@@ -8,12 +8,13 @@ use super::{
     label,
     layer::Layer,
     named, refused,
-    unify::{LENGTHS, STATES, attribute},
+    unify::{LENGTHS, STATES},
 };
 use crate::{
     PortDim,
     infer::Flow,
     links::{NodeId, TensorId},
+    nodes::attribute,
 };
 
 /// Element types of states that can be kept for rows without steps.

@@ -20,18 +20,14 @@ mod program;
 mod tests;
 mod unify;
 
-use std::fmt;
-
 use self::layer::is_recurrent;
 use super::{
     Model, SealedModel,
     links::{Links, TensorId, subgraphs},
+    outline::outline,
     pb,
+    segments::{NotOpened, SEGMENTS_MAX, Segment, SegmentKind, refused},
 };
-use crate::outline::outline;
-
-/// Maximum number of segments of an opened model.
-pub const SEGMENTS_MAX: usize = 32;
 
 /// A model whose recurrent layers were opened.
 #[derive(Clone, Debug)]
@@ -44,105 +40,6 @@ pub struct Opened {
     pub layers: usize,
 }
 
-/// One segment of an opened model.
-#[derive(Clone, Debug)]
-pub struct Segment {
-    /// Its name: `chain1`, `stage2`, with its number from 1.
-    pub name: String,
-    /// How it runs.
-    pub kind: SegmentKind,
-    /// Its program. All inputs and outputs have the batch as axis 0; in a chain, those that are steps or results of
-    /// steps have the steps as axis 1.
-    pub model: Model,
-    /// The inputs of the program in its order.
-    pub inputs: Vec<SegmentInput>,
-    /// What it passes to later segments, or to the outputs of the graph, by the names of the graph's tensors.
-    pub emits: Vec<SegmentEmit>,
-    /// Names of its nodes that do the main work, for messages.
-    pub layers: Vec<String>,
-}
-
-/// How a segment runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentKind {
-    /// Once, on whole tensors.
-    Stage,
-    /// Over the steps, in any number of runs.
-    Chain {
-        /// From the last step to the first. The program gets the steps in the order in which they run.
-        reverse: bool,
-    },
-}
-
-/// An input of a segment's program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentInput {
-    /// Its name.
-    pub name: String,
-    /// Where its value comes from.
-    pub source: SegmentSource,
-}
-
-/// Where the value of a program's input comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SegmentSource {
-    /// The steps of a tensor.
-    Steps(SegmentTensor),
-    /// A whole tensor.
-    Whole(SegmentTensor),
-    /// A state: the output with this name of the run before, and zeros at first.
-    State(String),
-    /// The number of steps of each row, INT32.
-    Lengths,
-}
-
-/// A tensor that a segment reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SegmentTensor {
-    /// An input of the graph.
-    Input(String),
-    /// A tensor that an earlier segment emits.
-    Emitted {
-        /// Index of the segment.
-        segment: usize,
-        /// Name of the tensor.
-        name: String,
-    },
-}
-
-/// A tensor that a segment emits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentEmit {
-    /// Name of the tensor in the graph.
-    pub name: String,
-    /// The program's output.
-    pub output: String,
-    /// Whether it has an entry for each step; else it is the value after the last run.
-    pub is_by_steps: bool,
-}
-
-/// Why a model was not opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotOpened {
-    /// It has no recurrent layer.
-    NotRecurrent,
-    /// It has some, but a part of the graph is not understood. The reason is a sentence without a full stop.
-    Refused(String),
-}
-
-impl fmt::Display for NotOpened {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotRecurrent => formatter.write_str("the graph has no LSTM, GRU, RNN or Scan with states"),
-            Self::Refused(reason) => formatter.write_str(reason),
-        }
-    }
-}
-
-fn refused(reason: impl Into<String>) -> NotOpened {
-    NotOpened::Refused(reason.into())
-}
-
 /// Opens a model.
 ///
 /// # Errors
@@ -151,6 +48,9 @@ pub fn open(model: &Model) -> Result<Opened, NotOpened> {
     let graph = model.0.graph.as_ref().ok_or(NotOpened::NotRecurrent)?;
     let layers = graph.node.iter().filter(|node| is_recurrent(node)).count();
     if layers == 0 {
+        if let Some(node) = graph.node.iter().find(|node| is_quantized(node)) {
+            return Err(refused(format!("{} is not opened, because it quantizes all steps together", label(node))));
+        }
         return Err(match inner_layer(graph) {
             Some(operator) => refused(format!("its recurrent layers are in the body of a {operator}")),
             None => NotOpened::NotRecurrent,
@@ -161,15 +61,27 @@ pub fn open(model: &Model) -> Result<Opened, NotOpened> {
     }
     let unified = unify::unified(&model.0, graph)?;
     let links = Links::new(&unified.graph);
-    let plan = assign::Plan::new(&model.0, &unified, &links)?;
-    let (segments, steps_of) = program::build(&model.0, &plan)?;
+    let built = assign::Plan::new(&model.0, &unified, &links).and_then(|plan| program::build(&model.0, &plan));
+    let (segments, steps_of) = built.map_err(|reason| reason.in_graph(&unified.prefix))?;
     Ok(Opened { segments, steps_of, layers })
+}
+
+/// Returns whether the recurrent layers of a serialized model run over axis 0 of its inputs, so that requests joined
+/// there would be taken for one sequence. Reads no weights.
+pub fn runs_over_batch(model: &[u8]) -> bool {
+    outline(model).is_some_and(|model| matches!(open(&model), Err(NotOpened::OverBatch(_))))
 }
 
 /// Returns whether a serialized model has recurrent layers. Reads no weights.
 pub fn is_recurrent_model(model: &[u8]) -> bool {
     let graph = outline(model).and_then(|model| model.0.graph);
-    graph.is_some_and(|graph| graph.node.iter().any(is_recurrent) || inner_layer(&graph).is_some())
+    let is_any = |node: &pb::NodeProto| is_recurrent(node) || is_quantized(node);
+    graph.is_some_and(|graph| graph.node.iter().any(is_any) || inner_layer(&graph).is_some())
+}
+
+/// Returns whether a node is a recurrent layer of ONNX Runtime's own, whose scales depend on all steps of a run.
+fn is_quantized(node: &pb::NodeProto) -> bool {
+    node.op_type() == "DynamicQuantizeLSTM"
 }
 
 /// Opens a sealed model; the programs use the same files of weights.

@@ -6,8 +6,9 @@ use std::collections::HashSet;
 use super::{NotOpened, constants, label, refused};
 use crate::{
     infer::{ScanForm, has_gates, has_states},
-    links::{Links, subgraphs},
-    pb::{self, attribute_proto::AttributeType, tensor_proto::DataType as Elem},
+    links::Links,
+    nodes::{attribute, int, integers, ints, node, standard_opset, unused_prefix},
+    pb,
 };
 
 /// Operands of recurrent layers that have an axis of directions: weights, recurrent weights, bias, initial states, and
@@ -37,8 +38,7 @@ pub(super) struct Unified {
 /// # Errors
 /// If the settings of a layer of two directions cannot be divided.
 pub(super) fn unified(model: &pb::ModelProto, graph: &pb::GraphProto) -> Result<Unified, NotOpened> {
-    let standard = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
-    let opset = standard.map_or(1, |set| set.version());
+    let opset = standard_opset(model);
     let zeros = {
         let links = Links::new(graph);
         let zeros = constants::zeros(graph, &links);
@@ -68,25 +68,6 @@ pub(super) fn unified(model: &pb::ModelProto, graph: &pb::GraphProto) -> Result<
     unified.node = writer.nodes;
     unified.initializer.extend(writer.weights);
     Ok(Unified { graph: unified, prefix, opset, zeros })
-}
-
-/// Returns a first part of names that no tensor has, also inside of bodies.
-fn unused_prefix(graph: &pb::GraphProto) -> String {
-    let mut taken = HashSet::new();
-    let mut open = vec![graph];
-    while let Some(graph) = open.pop() {
-        let declared = graph.input.iter().chain(&graph.output).chain(&graph.value_info).map(|info| info.name());
-        let weights = graph.initializer.iter().map(|weight| weight.name());
-        let of_nodes = graph.node.iter().flat_map(|node| node.input.iter().chain(&node.output)).map(String::as_str);
-        let names = declared.chain(weights).chain(of_nodes);
-        taken.extend(names.map(|name| name.split('/').next().unwrap_or_default()));
-        open.extend(graph.node.iter().flat_map(subgraphs));
-    }
-    let mut prefix = "cells".to_owned();
-    while taken.contains(prefix.as_str()) {
-        prefix.push('_');
-    }
-    prefix
 }
 
 /// Writes layers as nodes of the graph.
@@ -217,43 +198,6 @@ impl Writer<'_> {
         }
         name
     }
-}
-
-/// Returns a vector of INT64.
-pub(super) fn integers(name: &str, values: &[i64]) -> pb::TensorProto {
-    pb::TensorProto {
-        name: Some(name.to_owned()),
-        data_type: Some(Elem::Int64.into()),
-        dims: vec![values.len() as i64],
-        int64_data: values.to_vec(),
-        ..Default::default()
-    }
-}
-
-/// Returns a node of the standard operator set.
-pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<pb::AttributeProto>) -> pb::NodeProto {
-    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    pb::NodeProto {
-        op_type: Some(op.to_owned()),
-        input: owned(inputs),
-        output: owned(outputs),
-        attribute,
-        ..Default::default()
-    }
-}
-
-pub(super) fn int(name: &str, value: i64) -> pb::AttributeProto {
-    let (name, kind) = (Some(name.to_owned()), Some(AttributeType::Int.into()));
-    pb::AttributeProto { name, r#type: kind, i: Some(value), ..Default::default() }
-}
-
-pub(super) fn ints(name: &str, values: &[i64]) -> pb::AttributeProto {
-    let (name, kind) = (Some(name.to_owned()), Some(AttributeType::Ints.into()));
-    pb::AttributeProto { name, r#type: kind, ints: values.to_vec(), ..Default::default() }
-}
-
-pub(super) fn attribute<'n>(node: &'n pb::NodeProto, name: &str) -> Option<&'n pb::AttributeProto> {
-    node.attribute.iter().find(|attribute| attribute.name() == name)
 }
 
 /// Returns the direction of a layer; `None` if it is not text.

@@ -28,7 +28,7 @@ const DEFAULT_INSTANCES: i32 = 2;
 
 /// Fills in settings that need no graph: name, backend, platform, file name, version policy, instances, pinned memory.
 pub fn defaults(settings: &mut Settings, model: &str) {
-    let has_cells = settings.has_cells();
+    let (has_cells, names_cells) = (settings.has_cells(), settings.names_cells());
     let is_pipeline = pipeline::is_pipeline(settings);
     let config = &mut settings.config;
     if config.name.is_empty() {
@@ -56,7 +56,7 @@ pub fn defaults(settings: &mut Settings, model: &str) {
             ONNX_PLATFORM.clone_into(&mut config.platform);
         }
         // Cells have programs of their own.
-        if config.default_model_filename.is_empty() && !has_cells {
+        if config.default_model_filename.is_empty() && !names_cells {
             ONNX_FILENAME.clone_into(&mut config.default_model_filename);
         }
     }

@@ -5,6 +5,7 @@
 //! them to `ModelConfig`.
 
 mod batching;
+mod generate;
 mod image;
 mod pipeline;
 mod rollout;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::{batching::*, image::*, pipeline::*, rollout::*, segments::*, text::*};
+pub use self::{batching::*, generate::*, image::*, pipeline::*, rollout::*, segments::*, text::*};
 use super::values::{DataTypeName, Dim, Entries, NonEmpty, NonEmptyText, Parsed, PartName, Symbol, serialize_untagged};
 use crate::{
     batching::{
@@ -73,6 +74,8 @@ pub struct Model {
     pub unfold: Option<NonEmpty<Vec<Segment>>>,
     /// How the model takes texts.
     pub text: Option<Text>,
+    /// How a decoder generates tokens.
+    pub generate: Option<Generate>,
     /// The steps that each request runs through, in place of a program of its own.
     pub pipeline: Option<NonEmpty<Vec<PipelineStep>>>,
     /// Requests belong to sequences that keep state.

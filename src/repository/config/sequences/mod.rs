@@ -180,7 +180,7 @@ pub fn as_cells(
         streams: false,
     };
     let lengths = settings.own.instance.lengths.clone();
-    Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment], lengths }))
+    Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment], lengths, limits: Vec::new() }))
 }
 
 fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {

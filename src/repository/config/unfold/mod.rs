@@ -15,7 +15,7 @@ use crate::{
     engine::TensorBatch,
     model::{
         Dims, TensorSpec,
-        unfold::{Emit, Emitted, Expression, Nodes, Source, Tensor},
+        unfold::{Emit, Emitted, Expression, Limit, Nodes, Source, Tensor},
     },
     repository::config::{
         ConfigError, Origin,
@@ -48,6 +48,8 @@ pub struct UnfoldRequest {
     pub segments: Vec<SegmentRequest>,
     /// The lengths that cards are prepared for, by axis of the cells.
     pub lengths: BTreeMap<String, LengthList>,
+    /// What bounds a request, beyond its cells.
+    pub limits: Vec<Limit>,
 }
 
 impl UnfoldRequest {
@@ -153,7 +155,7 @@ pub enum Constant {
 /// # Errors
 /// Rejects names of what does not exist, and settings that do not go with cells.
 pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest>, ConfigError> {
-    if !settings.has_cells() {
+    if !settings.names_cells() {
         return Ok(None);
     }
     let reader = Reader { settings, origin };
@@ -194,7 +196,7 @@ pub fn read(settings: &Settings, origin: &Origin) -> Result<Option<UnfoldRequest
     });
     let cells = numbered.collect();
     reader.check_outputs(&segments)?;
-    Ok(Some(UnfoldRequest { cells, segments, lengths: instance.lengths.clone() }))
+    Ok(Some(UnfoldRequest { cells, segments, lengths: instance.lengths.clone(), limits: Vec::new() }))
 }
 
 /// The priority of a cell that names none. Types that come later in a request go first, so that requests that are

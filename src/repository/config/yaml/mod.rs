@@ -85,7 +85,8 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         let message = "a model that takes texts has a batch axis: expected 1 or more, but found 0";
         return Err(origin.error("max_batch_size", message));
     }
-    config.max_batch_size = batch_size.unwrap_or(i32::from(matches!(model.cells, Some(Cells::Types(_)))));
+    let unfolds = matches!(model.cells, Some(Cells::Types(_))) || model.generate.is_some();
+    config.max_batch_size = batch_size.unwrap_or(i32::from(unfolds));
     let mut own = OwnSettings {
         engine: model.engine,
         pin: model.pin,
@@ -96,6 +97,7 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
         unfold: model.unfold.map(|segments| segments.0).unwrap_or_default(),
         batching,
         text: model.text,
+        generate: model.generate,
         ..OwnSettings::default()
     };
     for (number, input) in model.inputs.into_iter().enumerate() {
@@ -118,7 +120,8 @@ fn settings(model: Model, origin: &mut Origin) -> Result<Settings, ConfigError> 
     for (key, string_value) in model.parameters {
         if parameters::is_ours(&key) {
             let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, engine, pin, rollout, \
-                           instance, batching, stages, exits, cells, unfold, pipeline or text";
+                           instance, batching, stages, exits, cells, unfold, pipeline, text or \
+                           generate";
             return Err(origin.error(&format!("parameters.{key}"), message));
         }
         config.parameters.insert(key, pb::ModelParameter { string_value });

@@ -39,6 +39,7 @@ fn unfolding(is_told: bool, reversed: bool) -> Unfolding {
         cells: vec![chunk_cell(is_told)],
         segments: vec![segment("chain", steps(0, inputs, nodes), emits)],
         outputs: vec![emitted(0, 0), emitted(0, 1), emitted(0, 2)],
+        limits: Vec::new(),
     }
 }
 

@@ -32,6 +32,7 @@ fn unfolding(has_length: bool, reversed: bool) -> Unfolding {
         cells: vec![cell("step", &inputs, &["own", "digits", "read"])],
         segments: vec![segment("chain", steps(0, sources, over_tokens()), emits)],
         outputs: (0..4).map(|emit| emitted(0, emit)).collect(),
+        limits: Vec::new(),
     }
 }
 
@@ -78,6 +79,7 @@ fn a_loop_reads_its_own_tokens() {
         cells: vec![cell("next", &[("seen", &[-1, 1])], &["next"])],
         segments: vec![segment("decode", steps(0, sources, nodes), vec![emit("tokens", 0, Which::All)])],
         outputs: vec![emitted(0, 0)],
+        limits: Vec::new(),
     };
     let tried = Tried::new(model(&[("tokens", &[-1])], 1), unfolding, &[next]).expect("it fits");
     assert_eq!(tried.alone(&[(&[1], &[0])]), Ok(vec![(vec![6, 1], vec![1, 2, 4, 8, 16, 32])]));

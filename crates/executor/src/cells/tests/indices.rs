@@ -56,6 +56,7 @@ fn rows_that_a_loop_may_leave_out_are_not_checked() {
             vec![emit("last", 0, Which::Last)],
         )],
         outputs: vec![emitted(0, 0)],
+        limits: Vec::new(),
     };
     let tried = Tried::new(model(&[("tokens", &[-1])], 1), unfolding, &[digits]).expect("it fits");
     assert_eq!(checks(&tried), []);

@@ -11,8 +11,12 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
     let emits = vec![emit("y0", 0, Which::All), emit("y1", 0, Which::Last)];
     let mut digits = segment("digits", nodes, emits);
     digits.streams = true;
-    let unfolding =
-        Unfolding { cells: vec![cell], segments: vec![digits], outputs: vec![emitted(0, 0), emitted(0, 1)] };
+    let unfolding = Unfolding {
+        cells: vec![cell],
+        segments: vec![digits],
+        outputs: vec![emitted(0, 0), emitted(0, 1)],
+        limits: Vec::new(),
+    };
     let tried =
         Tried::new(model(&[("x", &[-1])], 2), unfolding, &[|inputs| vec![vec![inputs[0][0] + 1]]]).expect("it fits");
     let journey = tried.journey(&[(&[1], &[1])]);

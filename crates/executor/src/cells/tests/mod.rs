@@ -227,6 +227,7 @@ fn digit_chain(reversed: bool) -> Tried {
         cells: vec![digit_cell()],
         segments: vec![segment("chain", chain(reversed), emits)],
         outputs: vec![emitted(0, 0), emitted(0, 1)],
+        limits: Vec::new(),
     };
     Tried::new(model(&[("tokens", &[-1])], 2), unfolding, &[digits]).expect("it fits")
 }
@@ -335,6 +336,7 @@ fn decoder(streams: bool) -> Result<Tried, String> {
             Segment { streams, ..segment("decode", decode, vec![emit("tokens", 0, Which::All)]) },
         ],
         outputs: vec![emitted(1, 0)],
+        limits: Vec::new(),
     };
     let spec = ModelSpec { decoupled: streams, ..model(&[("tokens", &[-1])], 1) };
     Tried::new(spec, unfolding, &[digits, counts])

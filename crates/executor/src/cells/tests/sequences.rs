@@ -24,7 +24,8 @@ fn digits_of_a_sequence() -> Tried {
         cell("step", &[("x", &[]), ("h", one), ("s", one), ("e", one), ("r", one), ("id", one)], &["h_next", "flags"]);
     let emits = vec![emit("y0", 0, Which::Last), emit("y1", 1, Which::Last)];
     let segments = vec![segment("digits", steps(0, sources, over_tokens()), emits)];
-    let unfolding = Unfolding { cells: vec![cell], segments, outputs: vec![emitted(0, 0), emitted(0, 1)] };
+    let unfolding =
+        Unfolding { cells: vec![cell], segments, outputs: vec![emitted(0, 0), emitted(0, 1)], limits: Vec::new() };
     let row: Row = |inputs| {
         let flags = 1000 * inputs[5][0] + 100 * inputs[2][0] + 10 * inputs[3][0] + inputs[4][0];
         vec![vec![10 * inputs[1][0] + inputs[0][0]], vec![flags]]

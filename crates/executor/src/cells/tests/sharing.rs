@@ -15,6 +15,7 @@ fn version(reversed: bool, program: Arc<dyn Program>) -> (ModelSpec, CellProgram
         cells: vec![digit_cell()],
         segments: vec![segment("chain", chain(reversed), vec![emit("last", 0, Which::Last)])],
         outputs: vec![emitted(0, 0)],
+        limits: Vec::new(),
     };
     let spec = model(&[("tokens", &[-1])], 1);
     let programs = CellPrograms::new(&spec, unfolding, vec![program]).expect("it fits");
@@ -125,6 +126,7 @@ fn twice(program: &Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
         cells: vec![digit_cell(), again],
         segments: vec![segment("once", chain(false), emit_last()), segment("again", over_again, emit_last())],
         outputs: vec![emitted(1, 0)],
+        limits: Vec::new(),
     };
     let spec = model(&[("tokens", &[-1])], 1);
     let programs = CellPrograms::new(&spec, unfolding, vec![Arc::clone(program), Arc::clone(program)]);

@@ -19,6 +19,7 @@ pub(super) fn stage(pads: bool) -> Tried {
         cells: vec![cell("sum", &inputs, &["y"])],
         segments: vec![segment("stage", steps(0, sources, Nodes::Stage), vec![emit("y", 0, Which::Last)])],
         outputs: vec![emitted(0, 0)],
+        limits: Vec::new(),
     };
     Tried::new(model(&[("x", &[-1])], 1), unfolding, &[sums]).expect("it fits")
 }
@@ -63,6 +64,7 @@ fn doubled() -> Unfolding {
             segment("chain", chain, vec![emit("last", 0, Which::Last)]),
         ],
         outputs: vec![emitted(1, 0), emitted(0, 0)],
+        limits: Vec::new(),
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) fn tree() -> Tried {
             vec![emit("root", 0, Which::Last), emit("all", 0, Which::All)],
         )],
         outputs: vec![emitted(0, 0), emitted(0, 1)],
+        limits: Vec::new(),
     };
     let spec = model(&[("tokens", &[-1]), ("children", &[-1, 2])], 2);
     Tried::new(spec, unfolding, &[same, two_left_and_right]).expect("it fits")

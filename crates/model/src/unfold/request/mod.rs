@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{
-    Nodes, Segment, Source, Tensor, Unfolding,
+    Limit, Nodes, Segment, Source, Tensor, Unfolding,
     topology::{Topology, topology},
 };
 use crate::{CorrelationId, DataType, TensorSpec};
 
 /// Maximum steps of a segment, which rejects mistaken and malicious requests.
-const MOST_STEPS: u64 = 1 << 20;
+pub const MOST_STEPS: u64 = 1 << 20;
 
 /// One segment of an unfolded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +94,24 @@ pub enum UnfoldError {
         /// Number of steps.
         steps: u64,
     },
+    /// An input is empty or too long.
+    #[error("input '{input}': expected a length of 1 to {most}, but found {found}")]
+    Length {
+        /// Name of the input.
+        input: String,
+        /// Its length.
+        found: u64,
+        /// Maximum length.
+        most: u64,
+    },
+    /// An input asks for no steps.
+    #[error("input '{input}': expected 1 or more, but found {found}")]
+    NoSteps {
+        /// Name of the input.
+        input: String,
+        /// Its value.
+        found: i64,
+    },
     /// The table of children has the wrong shape.
     #[error("input '{input}': expected [nodes, {width}], but found {found:?}")]
     Shape {
@@ -139,7 +157,14 @@ impl Unfolding {
     /// If the request cannot be unfolded. The error states the expectation.
     pub fn unfold(&self, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Box<[Unfolded]>, UnfoldError> {
         let length = |input: usize| inputs.get(input).copied().flatten().map(|given| given.length());
-        let segments = self.segments.iter().map(|segment| {
+        for limit in &self.limits {
+            let &Limit::Length { input, most } = limit else { continue };
+            let found = length(input).unwrap_or(0);
+            if !(1..=most).contains(&found) {
+                return Err(UnfoldError::Length { input: specs[input].name.clone(), found, most });
+            }
+        }
+        let segments = self.segments.iter().enumerate().map(|(number, segment)| {
             let name = || segment.name.clone();
             let (expression, least) = match &segment.nodes {
                 Nodes::Tree { children, max_nodes } => {
@@ -152,6 +177,7 @@ impl Unfolding {
                 Nodes::Decode { max_steps, .. } => (max_steps, 1),
             };
             let steps = expression.value(&length).ok_or_else(|| UnfoldError::Missing { segment: name() })?.max(least);
+            let steps = steps.min(self.most_steps(number, specs, inputs)?);
             segment.has_rows(specs, &length, steps)?;
             match steps {
                 0 => Err(UnfoldError::Empty { segment: name() }),
@@ -160,6 +186,26 @@ impl Unfolding {
             }
         });
         segments.collect()
+    }
+
+    /// Returns how many steps of a segment the request allows.
+    fn most_steps(
+        &self,
+        number: usize,
+        specs: &[TensorSpec],
+        inputs: &[Option<Given<'_>>],
+    ) -> Result<u64, UnfoldError> {
+        let mut most = u64::MAX;
+        for limit in &self.limits {
+            let &Limit::Steps { segment, input } = limit else { continue };
+            let Some(given) = inputs.get(input).copied().flatten().filter(|_| segment == number) else { continue };
+            let found = integers(specs[input].datatype, given.data).first().copied().unwrap_or(0);
+            match u64::try_from(found) {
+                Ok(steps @ 1..) => most = most.min(steps),
+                _ => return Err(UnfoldError::NoSteps { input: specs[input].name.clone(), found }),
+            }
+        }
+        Ok(most)
     }
 }
 

@@ -22,7 +22,7 @@ fn unfolding(segments: Vec<Segment>) -> Unfolding {
         min_followup: 1,
         priority: 1,
     };
-    Unfolding { cells: vec![cell], segments, outputs: vec![Emitted { segment: 0, emit: 0 }] }
+    Unfolding { cells: vec![cell], segments, outputs: vec![Emitted { segment: 0, emit: 0 }], limits: Vec::new() }
 }
 
 /// Steps over the first input.
@@ -106,4 +106,29 @@ fn a_tree_is_what_its_children_say() {
     assert_eq!(refusal(&[2, 2], &[1, -1, 0, -1]), "node 0 is among its own descendants");
     let empty = "segment 'children' would have no step: expected an input of at least one element along its first axis";
     assert_eq!(refusal(&[0, 2], &[]), empty);
+}
+
+#[test]
+fn limits_bound_lengths_and_steps() {
+    let most = Expression::Number(50);
+    let mut unfolding = unfolding(vec![
+        segment("prompt", Source::Whole(Tensor::Input(0)), Nodes::Stage),
+        segment("decode", carried(), Nodes::Decode { max_steps: most, until: None, expected_steps: None }),
+    ]);
+    unfolding.limits = vec![Limit::Length { input: 0, most: 9 }, Limit::Steps { segment: 1, input: 1 }];
+    let specs = [tensor("tokens", DataType::Int64, &[-1]), tensor("most", DataType::Int32, &[1])];
+    let unfold = |length: i64, asked: Option<i32>| {
+        let (shape, data) = ([length], asked.unwrap_or(0).to_le_bytes());
+        let asked = asked.and_then(|_| given(&[1], &data));
+        let unfolded = unfolding.unfold(&specs, &[given(&shape, &[]), asked]);
+        unfolded.map(|segments| segments.iter().map(Unfolded::nodes).collect::<Vec<_>>())
+    };
+    assert_eq!(unfold(9, None), Ok(vec![1, 50]));
+    assert_eq!(unfold(1, Some(3)), Ok(vec![1, 3]), "the stage runs once whatever the request asks for");
+    assert_eq!(unfold(1, Some(60)), Ok(vec![1, 50]));
+    let refused = |length, asked| unfold(length, asked).expect_err("it should be refused").to_string();
+    assert_eq!(refused(0, None), "input 'tokens': expected a length of 1 to 9, but found 0");
+    assert_eq!(refused(10, None), "input 'tokens': expected a length of 1 to 9, but found 10");
+    assert_eq!(refused(1, Some(0)), "input 'most': expected 1 or more, but found 0");
+    assert_eq!(refused(1, Some(-7)), "input 'most': expected 1 or more, but found -7");
 }

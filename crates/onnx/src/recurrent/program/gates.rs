@@ -3,10 +3,12 @@
 use super::writer::Writer;
 use crate::{
     links::NodeId,
+    nodes::{ints, node},
     recurrent::{
-        NotOpened, label, refused,
-        unify::{LENGTHS, STATES, ints, node},
+        label,
+        unify::{LENGTHS, STATES},
     },
+    segments::{NotOpened, refused},
 };
 
 impl Writer<'_, '_> {

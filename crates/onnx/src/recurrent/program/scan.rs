@@ -7,16 +7,11 @@ use crate::{
     PortDim,
     infer::ScanForm,
     links::{NodeId, TensorId},
+    nodes::{int, integers, ints, node},
     pb::{self, attribute_proto::AttributeType, tensor_proto::DataType as Elem},
     port::declare,
-    recurrent::{
-        NotOpened,
-        check::ScanState,
-        label,
-        layer::Layer,
-        refused,
-        unify::{int, integers, ints, node},
-    },
+    recurrent::{check::ScanState, label, layer::Layer},
+    segments::{NotOpened, refused},
 };
 
 impl Writer<'_, '_> {

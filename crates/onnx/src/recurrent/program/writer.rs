@@ -9,14 +9,14 @@ use crate::{
     Model, Port, PortDim,
     infer::has_states,
     links::{NodeId, TensorId},
+    nodes::{int, integers, ints, node},
     pb::{self, tensor_proto::DataType as Elem},
     port::{declare, elem_of},
     recurrent::{
-        NotOpened, Segment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor,
         assign::{Place, Plan},
-        label, named, refused,
-        unify::{int, integers, ints, node},
+        label, named,
     },
+    segments::{NotOpened, Segment, SegmentEmit, SegmentInput, SegmentKind, SegmentSource, SegmentTensor, refused},
 };
 
 /// First operator set in which axes are operands.
@@ -129,7 +129,7 @@ impl<'a, 'g> Writer<'a, 'g> {
         let number = self.numbers[self.segment] + 1;
         let name = match self.kind {
             SegmentKind::Stage => format!("stage{number}"),
-            SegmentKind::Chain { .. } => format!("chain{number}"),
+            SegmentKind::Chain { .. } | SegmentKind::Decode => format!("chain{number}"),
         };
         self.made.name = Some(format!("{}/{name}", plan.graph.name()));
         let Self { made, inputs, emits, layers, kind, .. } = self;

@@ -7,6 +7,7 @@ use crate::{
     PortDim,
     build::{Graph, Value},
     port::dims,
+    segments::{SegmentEmit, SegmentSource, SegmentTensor},
     zoo::{self, Width},
 };
 
@@ -111,7 +112,9 @@ fn axes_that_do_not_vary_stay_whole() {
 
     let mut rig = Rig::over(&dims!["time", "batch", FEATURES]);
     let [_, last] = rig.layer(&rig.x.clone(), FEATURES, &[]);
-    assert_eq!(reason(rig.finish(&last)), "GRU 'gru1' runs over axis 0 of the inputs, expected the batch there");
+    let refused = rig.finish(&last);
+    assert!(matches!(refused, Err(NotOpened::OverBatch(_))), "requests would be joined along the steps");
+    assert_eq!(reason(refused), "GRU 'gru1' runs over axis 0 of the inputs, expected the batch there");
 
     let mut rig = Rig::over(&dims![1, "time", FEATURES]);
     let x = rig.turned(&rig.x.clone());

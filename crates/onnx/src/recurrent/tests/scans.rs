@@ -152,7 +152,7 @@ fn changed(change: impl FnOnce(&mut pb::NodeProto)) -> Result<Opened, NotOpened>
 
 fn set(scan: &mut pb::NodeProto, name: &str, values: &[i64]) {
     scan.attribute.retain(|attribute| attribute.name() != name);
-    scan.attribute.push(unify::ints(name, values));
+    scan.attribute.push(crate::nodes::ints(name, values));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn damaged_scans_are_refused_and_never_panic() {
     for count in [i64::MIN, -1, 0, 2, 3, i64::MAX] {
         let result = changed(|scan| {
             scan.attribute.retain(|attribute| attribute.name() != "num_scan_inputs");
-            scan.attribute.push(unify::int("num_scan_inputs", count));
+            scan.attribute.push(crate::nodes::int("num_scan_inputs", count));
         });
         assert!(result.is_err(), "{count}");
     }

@@ -67,7 +67,7 @@ impl UnfoldRequest {
             min_followup: cell.min_followup(),
             priority: cell.priority,
         });
-        Ok(Unfolding { cells: cells.collect(), segments, outputs })
+        Ok(Unfolding { cells: cells.collect(), segments, outputs, limits: self.limits.clone() })
     }
 }
 

@@ -86,7 +86,10 @@ fn every_key_of_chain_and_decode_is_read() {
         },
     ];
     let read = sound(TRANSLATE);
-    assert_eq!(read, UnfoldRequest { cells, segments: vec![encoder, decode], lengths: BTreeMap::new() });
+    assert_eq!(
+        read,
+        UnfoldRequest { cells, segments: vec![encoder, decode], lengths: BTreeMap::new(), limits: Vec::new() }
+    );
     assert_eq!(read.max_rows(), 512);
 }
 

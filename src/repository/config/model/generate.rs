@@ -1,0 +1,20 @@
+//! `generate`: how a decoder answers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::batching::knob::Whole;
+
+/// A decoder that was exported with its past keys and values, and generates tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Generate {
+    /// Most tokens of an answer. Default: 256.
+    pub max_tokens: Option<Whole<u32, 1, { 1 << 20 }>>,
+    /// Most tokens of a prompt and its answer together. Default: the positions in `config.json`, else no limit.
+    pub max_length: Option<Whole<u32, 2, { 1 << 20 }>>,
+    /// Tokens that end an answer, which has them too. Default: `eos_token_id` in `generation_config.json` or
+    /// `config.json`, else none.
+    #[schemars(length(max = 64))]
+    pub end_tokens: Option<Vec<Whole<i64, 0, { i32::MAX as i128 }>>>,
+}

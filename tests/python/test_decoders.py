@@ -1,0 +1,138 @@
+"""Decoders that were exported with their past keys and values generate tokens as a client does that keeps the keys and
+values itself, whatever the lengths and however many requests share a run."""
+
+import json
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import decoders
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from clients import ask_all, tensor
+from conftest import serving
+from onnx_bytes import identity
+from repository_on_disk import write_model
+
+SENDER = "inputs: [{ name: input_ids, dtype: INT64, dims: [-1] }]\n"
+MAX_TOKENS, MAX_LENGTH, END = 12, 40, 7
+PROMPTS = [*range(1, 36), 39]
+
+
+@pytest.fixture(scope="module")
+def server(program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("decoders")
+
+    def write(name, graph, configuration):
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.onnx").write_bytes(graph)
+        (folder / name / "model.yaml").write_text(configuration)
+
+    for name, build in decoders.MODELS.items():
+        graph = build()
+        write(name, graph, f"generate: {{ max_tokens: {MAX_TOKENS} }}\n")
+        described = {"eos_token_id": [END, 3], "max_position_embeddings": MAX_LENGTH}
+        (folder / name / "config.json").write_text(json.dumps(described))
+        write(f"{name}_plain", graph, "max_batch_size: 8\n")
+        write(f"{name}_stream", graph, f"decoupled: true\ngenerate: {{ max_tokens: {MAX_TOKENS} }}\n")
+        (folder / f"{name}_stream" / "config.json").write_text(json.dumps(described))
+    with serving(folder, program=program) as running:
+        yield running
+
+
+def generated(client, model, prompt, most=MAX_TOKENS):
+    """Generates as clients of a plain model do: they keep the keys and values, and send them with each token."""
+    answer, given, seen = [], list(prompt), 0
+    metadata = client.get_model_metadata(f"{model}_plain")
+    heads = next(int(one.shape[1]) for one in metadata.inputs if one.name == decoders.PAST[0])
+    has_positions = any(one.name == "position_ids" for one in metadata.inputs)
+    past = {name: np.zeros((1, heads, 0, decoders.HEAD), np.float32) for name in decoders.PAST}
+    while len(answer) < min(most, MAX_LENGTH - len(prompt)):
+        inputs = [tensor("input_ids", np.array([given])), *(tensor(name, values) for name, values in past.items())]
+        inputs.append(tensor("attention_mask", np.ones((1, seen + len(given)), np.int64)))
+        if has_positions:
+            inputs.append(tensor("position_ids", np.arange(seen, seen + len(given))[None]))
+        result = client.infer(f"{model}_plain", inputs)
+        seen += len(given)
+        given = [int(result.as_numpy("logits")[0, -1].argmax())]
+        answer += given
+        past = {name: result.as_numpy(name.replace("past_key_values", "present")) for name in past}
+        if given[0] in (END, 3):
+            break
+    return answer
+
+
+@pytest.fixture(scope="module", params=decoders.MODELS)
+def expected(server, request):
+    """A model, its prompts, and what they generate."""
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(0, decoders.TOKENS, length) for length in rng.permutation(PROMPTS)]
+    with triton.InferenceServerClient(server.grpc) as client, ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda prompt: generated(client, request.param, prompt), prompts))
+    lengths = {len(answer) for answer in answers}
+    assert MAX_TOKENS in lengths and len(lengths) > 3, "answers end by their number, by a token and by the length"
+    return request.param, prompts, answers
+
+
+def test_requests_generate_as_clients_that_keep_keys_and_values(server, expected):
+    model, prompts, answers = expected
+    results, statistics = ask_all(server, model, [[tensor("input_ids", prompt[None])] for prompt in prompts])
+    for number, answer in enumerate(answers):
+        result, error = results[number]
+        assert error is None, error
+        assert result.as_numpy("tokens").tolist() == [answer]
+    assert statistics.inference_count == len(prompts)
+
+
+def test_each_token_is_a_response_where_the_model_is_decoupled(server, expected):
+    model, prompts, answers = expected
+    for prompt, answer in list(zip(prompts, answers, strict=True))[:5]:
+        body = json.dumps({"input_ids": prompt.tolist()}).encode()
+        with urllib.request.urlopen(f"http://{server.http}/v2/models/{model}_stream/generate_stream", body) as stream:
+            events = stream.read().decode().split("\n\n")
+        tokens = [json.loads(event.removeprefix("data: "))["tokens"] for event in events if event]
+        assert len(tokens) == len(answer) and np.ravel(tokens).tolist() == answer
+
+
+def test_a_request_may_ask_for_fewer_tokens(server, expected):
+    model, prompts, answers = expected
+    with triton.InferenceServerClient(server.grpc) as client:
+        for most in (1, 3, 1000):
+            inputs = [tensor("input_ids", prompts[0][None]), tensor("max_tokens", np.array([[most]], np.int32))]
+            assert client.infer(model, inputs).as_numpy("tokens").tolist() == [answers[0][:most]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "most", "message"),
+    [
+        ([], 5, "input 'input_ids': expected a length of 1 to 39, but found 0"),
+        ([1] * 40, 5, "input 'input_ids': expected a length of 1 to 39, but found 40"),
+        ([1, 2], 0, "input 'max_tokens': expected 1 or more, but found 0"),
+        ([1, 2], -3, "input 'max_tokens': expected 1 or more, but found -3"),
+        ([1, 23], 5, "input 'input_ids' of model 'gpt2': expected indices from -23 to 22, but found 23 at [0, 1]"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(server, prompt, most, message):
+    inputs = [tensor("input_ids", np.array([prompt], np.int64)), tensor("max_tokens", np.array([[most]], np.int32))]
+    with triton.InferenceServerClient(server.grpc) as client:
+        with pytest.raises(triton.InferenceServerException, match="INVALID_ARGUMENT") as refused:
+            client.infer("gpt2", inputs)
+        assert message in refused.value.message()
+        assert client.is_server_live()
+
+
+def test_a_decoder_that_cannot_generate_is_refused_with_the_reason(start, tmp_path):
+    models = {
+        "counting": (decoders.opt(by_mask=False), "", "it counts positions by the length of the past"),
+        "sender": (decoders.gpt2(), SENDER, "inputs: a decoder that generates has its own: remove this"),
+        "wide": (decoders.gpt2(), "max_batch_size: 4\n", "max_batch_size: expected 0 or 1"),
+        "identity": (identity(), "", "generate: expected a decoder that was exported with its past keys"),
+    }
+    for name, (graph, configuration, _) in models.items():
+        write_model(tmp_path, name, graph)
+        (tmp_path / name / "model.yaml").write_text(configuration + "generate: {}\n")
+    server = start(tmp_path, until="settled")
+    with triton.InferenceServerClient(server.grpc) as client:
+        found = {model.name: model.reason for model in client.get_model_repository_index().models}
+    for name, (*_, reason) in models.items():
+        assert reason in found[name]
