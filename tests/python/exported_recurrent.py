@@ -123,6 +123,35 @@ def keras_tagger():
     return of.model(result, EVERY, [("x", "INT64", ("batch", "time"))])
 
 
+def keras_dense():
+    """A product with each step, as tf2onnx writes it: over all steps of all rows, with shapes of 32 bits."""
+    of = Export(14)
+    y, _ = of.layer("LSTM", of.turned("x", 1, 0, 2), FEATURES)
+    every = of.turned(of.add("Squeeze", y, of.const([1])), 1, 0, 2)
+    shape = of.add("Cast", of.add("Shape", every), to=onnx_bytes.ELEMENT["INT32"])
+    sizes = [of.add("Slice", shape, of.const([at]), of.const([at + 1]), of.const([0])) for at in range(2)]
+    classes = of.add("Cast", of.const([CLASSES]), to=onnx_bytes.ELEMENT["INT32"])
+    shape = of.add("Cast", of.add("Concat", *sizes, classes, axis=0), to=onnx_bytes.ELEMENT["INT64"])
+    flat = of.head(of.add("Reshape", every, of.const([-1, HIDDEN])), HIDDEN)
+    return of.model(of.add("Reshape", flat, shape), EVERY)
+
+
+def torch_regressor():
+    """One number for each row, without an axis for it."""
+    of = Export(15)
+    _, h = of.layer("GRU", of.turned("x", 1, 0, 2), FEATURES)
+    head = of.head(of.add("Squeeze", h, of.const([0])), HIDDEN)
+    return of.model(of.add("ReduceMean", head, axes=[1], keepdims=0), ("batch",))
+
+
+def time_first():
+    """Steps where others have the batch: requests cannot be joined along that axis."""
+    of = Export(16)
+    y, _ = of.layer("GRU", "x", FEATURES)
+    every = of.head(of.add("Squeeze", y, of.const([1])), HIDDEN)
+    return of.model(every, ("time", "batch", CLASSES), [("x", "FP32", ("time", "batch", FEATURES))])
+
+
 def keras_classifier():
     """The last states of both directions."""
     of = Export(3)
@@ -241,6 +270,8 @@ MODELS = {
     "torch_bidirectional_stack": (torch_stack("LSTM", True, False), "chain1, chain2, chain3"),
     "torch_bidirectional_last": (torch_stack("GRU", True, True), "chain1, chain2, chain3"),
     "keras_tagger": (keras_tagger(), "chain1, chain2"),
+    "keras_dense": (keras_dense(), "chain1, stage2"),
+    "torch_regressor": (torch_regressor(), "chain1"),
     "keras_classifier": (keras_classifier(), "chain1, chain2"),
     "tf2onnx_gru": (tf2onnx_gru(), "chain1"),
     "tf2onnx_bidirectional": (tf2onnx_bidirectional(), "chain1, chain2"),

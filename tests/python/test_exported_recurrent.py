@@ -8,7 +8,7 @@ import pytest
 import tritonclient.grpc as triton
 from clients import ask_all, tensor
 from conftest import serving
-from exported_recurrent import FEATURES, MODELS, TOKENS, scan_cell
+from exported_recurrent import FEATURES, MODELS, TOKENS, scan_cell, time_first
 
 LENGTHS = range(1, 25)
 TOLERANCE = 1e-5
@@ -34,8 +34,9 @@ def server(program, tmp_path_factory):
             (folder / served / "1").mkdir(parents=True)
             (folder / served / "1" / "model.onnx").write_bytes(graph)
         (folder / f"{name}_whole" / "model.yaml").write_text("cells: off\n")
-    (folder / "mixing" / "1").mkdir(parents=True)
-    (folder / "mixing" / "1" / "model.onnx").write_bytes(scan_cell(mixing=True))
+    for name, graph in {"mixing": scan_cell(mixing=True), "time_first": time_first()}.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.onnx").write_bytes(graph)
     with serving(folder, program=program) as running:
         yield running
 
@@ -48,8 +49,8 @@ def test_requests_of_every_length_are_answered_as_by_the_whole_graph(server, mod
     for number in range(len(given)):
         (result, error), (expected, none) = by_cells[number], whole[number]
         assert error is None and none is None, error or none
-        assert np.ptp(expected.as_numpy("y")) > 0.01
         np.testing.assert_allclose(result.as_numpy("y"), expected.as_numpy("y"), atol=TOLERANCE)
+    assert np.ptp(np.concatenate([expected.as_numpy("y").ravel() for expected, _ in whole.values()])) > 0.01
 
 
 def test_the_log_says_what_was_opened(server):
@@ -62,11 +63,33 @@ def test_the_log_says_what_was_opened(server):
 
 
 def test_the_log_says_why_a_graph_stays_whole(server):
-    (line,) = [line for line in server.log.read_text().splitlines() if "recurrent layers are served as a whole" in line]
-    assert 'model="mixing"' in line
+    lines = [line for line in server.log.read_text().splitlines() if "recurrent layers are served as a whole" in line]
+    (line,) = [line for line in lines if 'model="mixing"' in line]
     assert "does not keep the rows of a batch apart: it reduces over the batch" in line
     rng = np.random.default_rng(5)
     given = [inputs_of("mixing", rng, length) for length in LENGTHS]
     for result, error in ask_all(server, "mixing", given)[0].values():
         assert error is None
         assert np.isfinite(result.as_numpy("y")).all()
+
+
+def test_requests_are_not_joined_along_their_steps(server):
+    rng = np.random.default_rng(6)
+    values = [rng.standard_normal((length, 2, FEATURES)).astype(np.float32) for length in (*LENGTHS, *LENGTHS)]
+    with triton.InferenceServerClient(server.grpc) as client:
+        assert client.get_model_config("time_first").config.max_batch_size == 0
+        alone = [client.infer("time_first", [tensor("x", one)]).as_numpy("y") for one in values]
+    together, _ = ask_all(server, "time_first", [[tensor("x", one)] for one in values], in_flight=32)
+    for number, expected in enumerate(alone):
+        result, error = together[number]
+        assert error is None, error
+        np.testing.assert_allclose(result.as_numpy("y"), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("model", ["torch_gru_stack", "scan_cell", "scan_cell_whole"])
+def test_a_request_without_steps_is_refused(server, model):
+    steps = tensor("x", np.zeros((3, 0, FEATURES), np.float32))
+    with triton.InferenceServerClient(server.grpc) as client:
+        with pytest.raises(triton.InferenceServerException, match="input 'x'"):
+            client.infer(model, [steps])
+        assert client.is_server_live(), "ONNX Runtime ends the process if its Scan has rows and no steps"

@@ -58,6 +58,14 @@ impl BatchInput<'_> {
             Self::Absent => 0,
         }
     }
+
+    /// Returns whether it is a tensor without elements.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Dense { shape, .. } | Self::Strings { shape, .. } => shape.contains(&0),
+            Self::Absent => false,
+        }
+    }
 }
 
 /// An input or output of a program, by its name in the graph.

@@ -9,7 +9,7 @@ use std::{
 use bytes::{BufMut, Bytes};
 use prost::Message;
 
-use super::{Error, pb};
+use super::{Error, links::subgraphs, pb};
 
 /// Maximum bytes of a protobuf message.
 pub(super) const MESSAGE_MAX_BYTES: usize = i32::MAX as usize;
@@ -53,6 +53,20 @@ impl Model {
         let nodes = self.0.graph.iter().flat_map(|graph| &graph.node);
         let plain = |node: &pb::NodeProto| node.attribute.iter().all(|it| it.g.is_none() && it.graphs.is_empty());
         self.0.functions.is_empty() && nodes.into_iter().all(plain)
+    }
+
+    /// Returns whether a node of the graph, of a body or of a function is of this operator.
+    pub fn has_operator(&self, operator: &str) -> bool {
+        let functions = self.0.functions.iter().flat_map(|function| &function.node);
+        let mut open: Vec<&pb::NodeProto> =
+            self.0.graph.iter().flat_map(|graph| &graph.node).chain(functions).collect();
+        while let Some(node) = open.pop() {
+            if node.op_type() == operator {
+                return true;
+            }
+            open.extend(subgraphs(node).flat_map(|graph| &graph.node));
+        }
+        false
     }
 
     /// Returns the encoded model, for engines that load from memory.

@@ -33,6 +33,8 @@ pub struct OnnxProgram {
     /// Range of valid indices, by input; `None` for an input that indexes nothing.
     index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
+    /// Whether the graph has a `Scan`, which ends the process if it has several rows and no step.
+    has_scan: bool,
     /// Whether it runs on a CUDA card.
     uses_card: bool,
     origin: Origin,
@@ -134,6 +136,7 @@ impl OnnxProgram {
         }
         Ok(Self {
             steady: provider.is_none() && graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
+            has_scan: model.model().has_operator("Scan"),
             uses_card: provider.is_some(),
             graph: compiled,
             origin,
@@ -182,6 +185,12 @@ impl Program for OnnxProgram {
         let mut names: SmallVec<[_; 8]> = SmallVec::new();
         let mut tensors: SmallVec<[Tensor<'_>; 8]> = SmallVec::new();
         for (port, input) in self.inputs.iter().zip(batch.inputs) {
+            if self.has_scan && input.is_empty() {
+                let name = port.name.to_string_lossy();
+                return Err(EngineError(format!(
+                    "input '{name}' has no element, which the graph's Scan cannot run over"
+                )));
+            }
             let tensor = match input {
                 BatchInput::Dense { shape, data } => Tensor::over(&self.host, port.datatype, shape, data)?,
                 BatchInput::Strings { shape, elements } => Tensor::strings(shape, elements)?,

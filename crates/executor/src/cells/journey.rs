@@ -423,17 +423,20 @@ impl Journey {
     /// # Errors
     /// If an output is missing.
     pub(crate) fn reply(&self) -> Result<Response, String> {
-        let outputs = self.programs.unfolding.outputs.iter().map(|&emitted| {
+        let outputs = self.programs.unfolding.outputs.iter().enumerate().map(|(number, &emitted)| {
             let (dims, data) = self.emitted(emitted)?;
-            Ok(self.output(&dims, data))
+            Ok(self.output(number, &dims, data))
         });
         Ok(Response { outputs: outputs.collect::<Result<_, String>>()? })
     }
 
-    /// Converts an output to wire form.
-    pub(crate) fn output(&self, dims: &[i64], data: Bytes) -> OutputTensor {
+    /// Converts the output with this number to wire form.
+    pub(crate) fn output(&self, number: usize, dims: &[i64], data: Bytes) -> OutputTensor {
         let mut shape = Dims::new();
         if self.has_batch_axis {
+            shape.push(1);
+        }
+        if self.programs.one_element.get(number).is_some_and(|is_one| *is_one) {
             shape.push(1);
         }
         shape.extend_from_slice(dims);

@@ -175,7 +175,7 @@ impl<'a> Node<'a> {
             return None;
         }
         let (keeps, role) = (&programs.keeps[self.place.segment], self.journey.role(self.place));
-        let outputs = programs.unfolding.outputs.iter().map(|emitted| {
+        let outputs = programs.unfolding.outputs.iter().enumerate().map(|(number, emitted)| {
             let emit = &segment.emits[emitted.emit];
             let keep = keeps.iter().find(|keep| keep.outputs[0] == emit.output);
             let row = row(keep.map_or(emit.output, |keep| keep.outputs[role]))?;
@@ -191,7 +191,7 @@ impl<'a> Node<'a> {
                 (false, Which::Last) => row,
             };
             dims.extend_from_slice(&row.dims);
-            Some(self.journey.output(&dims, Bytes::copy_from_slice(row.as_slice())))
+            Some(self.journey.output(number, &dims, Bytes::copy_from_slice(row.as_slice())))
         });
         Some(Response { outputs: outputs.collect::<Option<_>>()? })
     }

@@ -20,6 +20,8 @@ pub struct CellPrograms {
     pub(crate) cells: Vec<Cell>,
     /// For each segment, the outputs that are read later. Precomputed, because every node that has run needs them.
     pub(crate) keeps: Vec<SmallVec<[Keep; 2]>>,
+    /// For each output of the model, whether clients get its rows, which have no axis, with an axis of one element.
+    pub(crate) one_element: SmallVec<[bool; 4]>,
     /// On cards: most rows that a segment leaves for steps that read one each, where nothing else says how many there
     /// may be.
     pub(crate) most_steps: u32,
@@ -86,7 +88,9 @@ impl CellPrograms {
             });
             Cell::new(spec, program, pads, chunks)
         });
-        Ok(Self { cells: cells.collect(), keeps, unfolding, most_steps: MOST_STEPS })
+        let one_element = spec.outputs.iter().map(|output| output.reshape.as_ref().is_some_and(|own| own.is_empty()));
+        let (cells, one_element) = (cells.collect(), one_element.collect());
+        Ok(Self { cells, keeps, unfolding, one_element, most_steps: MOST_STEPS })
     }
 
     /// The same, of whose segments each leaves at most so many rows for steps that read one each, on cards.

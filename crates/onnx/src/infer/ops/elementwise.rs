@@ -28,8 +28,8 @@ pub(super) fn of_first(call: &Call<'_>) -> Outcomes {
     let dims = call.dims(0)?.to_vec();
     let kept = match call.node.op_type() {
         "Identity" => true,
-        // A cast to another type may change the numbers.
-        "Cast" => call.int("to") == Some(Elem::Int64 as i64),
+        // A cast to another type may change the numbers. The lengths of tensors fit into 32 bits.
+        "Cast" => call.int("to").is_some_and(|to| [Elem::Int32 as i64, Elem::Int64 as i64].contains(&to)),
         _ => false,
     };
     let value = call.value(0).filter(|_| kept).map(<[Dim]>::to_vec);
