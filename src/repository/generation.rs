@@ -4,12 +4,18 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Generation, bounded_file::read_up_to, config::model::Generate};
+use super::{
+    Generation,
+    bounded_file::read_up_to,
+    config::{model::Generate, settings::OwnSettings},
+};
 use crate::onnx::{Signature, decoder};
 
 /// Default maximum tokens of an answer.
 const DEFAULT_MAX_TOKENS: u64 = 256;
-/// Maximum tokens of a prompt and its answer where nothing says how many positions there are.
+/// Default maximum tokens of a prompt and its answer where nothing says how many positions there are.
+const DEFAULT_MAX_LENGTH: u64 = 4096;
+/// Maximum of that.
 const MAX_LENGTH: u64 = 1 << 20;
 /// Files that describe a decoder, in the order in which they count.
 const FILES: [&str; 2] = [GENERATION, CONFIG];
@@ -53,7 +59,11 @@ pub(super) fn generates(directory: &Path, program: &Path) -> bool {
 ///
 /// # Errors
 /// If a file in its directory cannot be read.
-pub(super) fn generation(section: &Generate, directory: Option<&Path>) -> Result<Generation, String> {
+pub(super) fn generation(
+    own: &OwnSettings,
+    section: &Generate,
+    directory: Option<&Path>,
+) -> Result<Generation, String> {
     let described = match directory {
         Some(directory) => FILES.into_iter().map(|file| read(directory, file)).collect::<Result<Vec<_>, _>>()?,
         None => Vec::new(),
@@ -69,11 +79,12 @@ pub(super) fn generation(section: &Generate, directory: Option<&Path>) -> Result
         Some(Ends::Some(ends)) => ends,
         None => Vec::new(),
     };
-    let max_length = section.max_length.map(|length| u64::from(length.0)).or(positions).unwrap_or(MAX_LENGTH);
+    let max_length = section.max_length.map(|length| u64::from(length.0)).or(positions).unwrap_or(DEFAULT_MAX_LENGTH);
     Ok(Generation {
         max_tokens: section.max_tokens.map_or(DEFAULT_MAX_TOKENS, |tokens| u64::from(tokens.0)),
         max_length: max_length.clamp(2, MAX_LENGTH),
         ends: given.unwrap_or_else(described),
+        has_slots: own.batching.cellular.as_ref().is_some_and(|section| section.slots.is_some()),
     })
 }
 

@@ -424,10 +424,10 @@ impl Plan {
         program: &CellProgram,
         unfolds: bool,
     ) -> Result<Opening, String> {
-        if let Some(section) = &settings.own.generate {
-            return generation::generation(section, self.directory.as_deref()).map(Opening::Decoder);
-        }
         let Settings { config, own } = settings;
+        if let Some(section) = &own.generate {
+            return generation::generation(own, section, self.directory.as_deref()).map(Opening::Decoder);
+        }
         let is_automatic = matches!(settings.policy(), None | Some(PolicyName::Auto))
             && self.settings.config.scheduling_choice.is_none()
             && own.stages.is_none()

@@ -56,6 +56,8 @@ pub struct Decoder {
     pub next: String,
     /// The output of the loop's program that is 1 if the next token is the last; `None` if no token is.
     pub ended: Option<String>,
+    /// Bytes of a token's keys and values.
+    pub token_bytes: usize,
 }
 
 /// Returns whether a graph with these inputs is a decoder with past keys and values, and the datatype of its tokens.
@@ -134,6 +136,11 @@ impl State {
             }
             _ => Err(refuse(shown())),
         }
+    }
+
+    fn token_bytes(&self) -> usize {
+        let size = self.datatype.size_bytes().unwrap_or(1) as i64;
+        usize::try_from(self.heads.saturating_mul(self.width).saturating_mul(size)).unwrap_or(usize::MAX)
     }
 
     fn past(&self) -> String {

@@ -36,7 +36,8 @@ struct Writer<'a, 'g> {
 impl Opener<'_, '_> {
     pub(super) fn decoder(&self, ends: &[i64]) -> Decoder {
         let (decode, next, ended) = self.decode(ends);
-        Decoder { segments: [self.prompt(), decode], next, ended }
+        let token_bytes = self.signature.states.iter().map(State::token_bytes).fold(0, usize::saturating_add);
+        Decoder { segments: [self.prompt(), decode], next, ended, token_bytes }
     }
 
     fn writer(&self) -> Writer<'_, '_> {

@@ -11,7 +11,7 @@ use crate::batching::knob::Whole;
 pub struct Generate {
     /// Most tokens of an answer. Default: 256.
     pub max_tokens: Option<Whole<u32, 1, { 1 << 20 }>>,
-    /// Most tokens of a prompt and its answer together. Default: the positions in `config.json`, else no limit.
+    /// Most tokens of a prompt and its answer together. Default: the positions in `config.json`, else 4,096.
     pub max_length: Option<Whole<u32, 2, { 1 << 20 }>>,
     /// Tokens that end an answer, which has them too. Default: `eos_token_id` in `generation_config.json` or
     /// `config.json`, else none.
