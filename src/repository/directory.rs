@@ -86,6 +86,11 @@ pub(super) fn laid_out(directory: &Path) -> Option<PathBuf> {
     (!has_versions && (has_tokenizer || generation::is_described(directory))).then_some(program)
 }
 
+/// Returns whether a directory is laid out as that of a model that takes texts.
+pub(super) fn takes_texts(directory: &Path) -> bool {
+    laid_out(directory).is_some_and(|program| !generation::generates(directory, &directory.join(program)))
+}
+
 /// The identity of the files of a model. Two fingerprints are equal if no file was added, removed, replaced or written
 /// in between.
 #[derive(Clone, Debug, PartialEq, Eq)]

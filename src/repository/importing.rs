@@ -17,7 +17,7 @@ use super::{
     config::{model::Text, settings::ONNX_FILENAME},
     configuration::{self, YAML},
     directory::{self, PROGRAMS, TOKENIZER},
-    prepare, scan,
+    generation, prepare, scan,
     stores::is_remote,
     text::TextModel,
 };
@@ -96,6 +96,10 @@ pub fn import(source: &Path, repository: &Path, name: &str, loader: &dyn Loader)
         return Err(format!("'{}' exists already: choose another name, or remove it", target.display()));
     }
     let program = program_of(source)?;
+    if generation::generates(source, &source.join(&program)) {
+        let shown = source.display();
+        return Err(format!("'{shown}' is a decoder, which is served as it is: copy it into the repository instead"));
+    }
     // Before anything is written, since most refusals are about these files.
     let read = TextModel::read(source, &Text::default())?;
     let program = source.join(program);

@@ -294,7 +294,7 @@ impl Control {
             let read = configuration::read(&directory, config_name.as_deref()).ok()?;
             let settings = read.map(|(settings, _)| settings.own).unwrap_or_default();
             let tokenizes = settings.pipeline.iter().any(|step| matches!(step, PipelineStep::Tokenize(_)));
-            let takes_texts = settings.text.is_some() || tokenizes || directory::laid_out(&directory).is_some();
+            let takes_texts = settings.text.is_some() || tokenizes || directory::takes_texts(&directory);
             Some((settings.pin == Some(true), takes_texts))
         };
         let read = self.places.readers().run(read).await;

@@ -47,12 +47,14 @@ struct World {
     /// Rows and steps of each task.
     tasks: Vec<(u32, Vec<u32>)>,
     latencies: Vec<(End, Ns)>,
+    /// How many of the first tasks of several steps take three times as long.
+    cold: usize,
 }
 
 impl World {
     fn new(knobs: Knobs) -> Self {
         let core = core(knobs, 1, LaneKnobs::default());
-        Self { core, now: 0, running: None, sent: BTreeMap::new(), tasks: Vec::new(), latencies: Vec::new() }
+        Self { core, now: 0, running: None, sent: BTreeMap::new(), tasks: Vec::new(), latencies: Vec::new(), cold: 0 }
     }
 
     fn step(&mut self, event: Event<'_>) {
@@ -62,7 +64,9 @@ impl World {
                     let steps: Vec<u32> = task.rows.iter().map(|row| row.count).collect();
                     let longest = steps.iter().copied().max().unwrap_or(1);
                     assert_eq!(task.row_count(), steps.len() as u32);
-                    self.running = Some((self.now + run_ns(task.row_count(), longest), task));
+                    let is_cold = longest > 1 && self.tasks.len() < self.cold;
+                    let took_ns = run_ns(task.row_count(), longest) * if is_cold { 3 } else { 1 };
+                    self.running = Some((self.now + took_ns, task));
                     self.tasks.push((longest, steps));
                 }
                 Action::Finish { req, end } => self.latencies.push((end, self.now - self.sent[&req])),
@@ -119,6 +123,20 @@ fn before_any_time_is_known_a_task_runs_single_steps() {
     world.arrive(0, 22);
     world.pass(Ns::MAX / 2);
     assert_eq!(world.longest(), [1, 21]);
+}
+
+#[test]
+fn slow_first_runs_do_not_make_tasks_short() {
+    for cold in [4, 8, 12, 20, 28] {
+        let mut world = World::new(Knobs { latencies: None, ..knobs(ANY, |_| {}) });
+        world.cold = cold;
+        for req in 0..60 {
+            world.arrive(req, [7, 30, 200, 30][req as usize % 4]);
+            world.pass(world.now + 1_000_000_000);
+        }
+        assert_eq!(world.latencies.len(), 60);
+        assert!(world.tasks.len() < 120, "{cold} slow tasks: {:?}", world.longest());
+    }
 }
 
 #[test]

@@ -31,6 +31,10 @@ use crate::{
 const AVERAGE_NS: Ns = 500_000_000;
 const MIGHT_COME: f64 = 0.5;
 
+/// Least fixed time of a task, in steps of one row. Where first runs are slow, the fit may find none; tasks of few steps,
+/// which then seem to cost nothing, would show nothing else.
+const LEAST_FIXED_STEPS: f64 = 0.5;
+
 /// What is known of requests that come while tasks run.
 #[derive(Debug)]
 pub(in crate::cells) struct Chunks {
@@ -101,6 +105,7 @@ impl Choice {
     /// Returns the sum of the delays that a task from one boundary to another causes.
     fn delay_ns(&self, from: &Boundary, to: &Boundary) -> f64 {
         let StepTerms { fixed_ns, step_ns, row_ns } = self.terms;
+        let fixed_ns = fixed_ns.max(LEAST_FIXED_STEPS * (step_ns + row_ns));
         let (rows, all) = (self.rows - from.ended, self.all - from.ended);
         let run_ns = self.terms.run_ns(rows, to.steps - from.steps);
         // Rows that end exactly at the boundary are not late.
