@@ -31,8 +31,8 @@ use crate::{
 const AVERAGE_NS: Ns = 500_000_000;
 const MIGHT_COME: f64 = 0.5;
 
-/// Least fixed time of a task, in steps of one row. Where first runs are slow, the fit may find none; tasks of few steps,
-/// which then seem to cost nothing, would show nothing else.
+/// Least fixed time of a task, in steps of one row. Where first runs are slow, the fit may find none; tasks of few
+/// steps, which then seem to cost nothing, would show nothing else.
 const LEAST_FIXED_STEPS: f64 = 0.5;
 
 /// What is known of requests that come while tasks run.
