@@ -12,6 +12,16 @@ const DEFAULT_MAX_TOKENS: usize = 512;
 /// Most classes with names.
 const MOST_LABELS: usize = 1 << 16;
 
+/// Pooling by the names that sentence-transformers gives its modes.
+const POOLING_MODES: [(&str, Pooling); 6] = [
+    ("cls", Pooling::Cls),
+    ("max", Pooling::Max),
+    ("mean", Pooling::Mean),
+    ("mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
+    ("weightedmean", Pooling::WeightedMean),
+    ("lasttoken", Pooling::Last),
+];
+
 /// Largest limit that is taken seriously: some files have 10^30 for none.
 const MOST_TOKENS: f64 = 1e6;
 
@@ -28,6 +38,8 @@ pub struct Layout {
     pub positions: Option<usize>,
     /// Which end longer texts lose.
     pub truncate: Truncate,
+    /// Whether texts are lowercased before they are tokenized.
+    pub lowercase: bool,
     /// The token that texts are padded with.
     pub pad_token: i64,
     /// Prompts by name.
@@ -95,6 +107,7 @@ struct TokenizerConfig {
 #[serde(default)]
 struct SentenceConfig {
     max_seq_length: Option<f64>,
+    do_lower_case: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -111,9 +124,11 @@ struct Module {
     kind: String,
 }
 
+/// As sentence-transformers 5 and older write it, and as newer ones do: with `pooling_mode`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PoolingConfig {
+    pooling_mode: Option<PoolingModes>,
     pooling_mode_cls_token: bool,
     pooling_mode_mean_tokens: bool,
     pooling_mode_max_tokens: bool,
@@ -121,6 +136,13 @@ struct PoolingConfig {
     pooling_mode_weightedmean_tokens: bool,
     pooling_mode_lasttoken: bool,
     include_prompt: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected pooling_mode to be the name of a mode, or a list of names")]
+enum PoolingModes {
+    One(String),
+    Several(Vec<String>),
 }
 
 /// Returns the content of a file by its path; `None` if there is none.
@@ -167,7 +189,18 @@ pub fn hugging_face(file: Files<'_>) -> Result<Layout, LayoutFault> {
         let fault = format!("there is no prompt '{missing}'");
         return Err(LayoutFault::Content { file: "config_sentence_transformers.json".to_owned(), fault });
     }
-    Ok(Layout { task, other_architecture, max_tokens, positions, truncate, pad_token, prompts, default_prompt })
+    let lowercase = sentence.do_lower_case.unwrap_or(false);
+    Ok(Layout {
+        task,
+        other_architecture,
+        max_tokens,
+        positions,
+        truncate,
+        lowercase,
+        pad_token,
+        prompts,
+        default_prompt,
+    })
 }
 
 /// Reads the modules of sentence-transformers. Without them, the states are averaged, as that library does.
@@ -205,26 +238,36 @@ fn embed(file: Files<'_>) -> Result<Task, LayoutFault> {
 fn pooling(file: Files<'_>, name: &str) -> Result<Option<Pooling>, LayoutFault> {
     let Some(bytes) = file(name).map_err(LayoutFault::File)? else { return Ok(None) };
     let config: PoolingConfig = object(name, &bytes)?;
+    let refused = |fault: String| Err(LayoutFault::Content { file: name.to_owned(), fault });
     if config.include_prompt == Some(false) {
-        let fault = "include_prompt: prompts that are left out of the pooling are not supported".to_owned();
-        return Err(LayoutFault::Content { file: name.to_owned(), fault });
+        return refused("include_prompt: prompts that are left out of the pooling are not supported".to_owned());
     }
-    let modes = [
-        (config.pooling_mode_cls_token, Pooling::Cls),
-        (config.pooling_mode_mean_tokens, Pooling::Mean),
-        (config.pooling_mode_max_tokens, Pooling::Max),
-        (config.pooling_mode_mean_sqrt_len_tokens, Pooling::MeanSqrtLen),
-        (config.pooling_mode_weightedmean_tokens, Pooling::WeightedMean),
-        (config.pooling_mode_lasttoken, Pooling::Last),
-    ];
-    let chosen: Vec<Pooling> = modes.into_iter().filter(|(is_on, _)| *is_on).map(|(_, pooling)| pooling).collect();
-    match chosen[..] {
-        [only] => Ok(Some(only)),
-        [] => Ok(None),
-        _ => {
-            let fault = format!("expected one pooling mode, but found {}", chosen.len());
-            Err(LayoutFault::Content { file: name.to_owned(), fault })
+    let named = match config.pooling_mode {
+        // As in sentence-transformers, this key goes before the others.
+        Some(PoolingModes::One(mode)) => vec![mode],
+        Some(PoolingModes::Several(modes)) => modes,
+        None => {
+            let flags = [
+                (config.pooling_mode_cls_token, "cls"),
+                (config.pooling_mode_mean_tokens, "mean"),
+                (config.pooling_mode_max_tokens, "max"),
+                (config.pooling_mode_mean_sqrt_len_tokens, "mean_sqrt_len_tokens"),
+                (config.pooling_mode_weightedmean_tokens, "weightedmean"),
+                (config.pooling_mode_lasttoken, "lasttoken"),
+            ];
+            flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, mode)| mode.to_owned()).collect()
         }
+    };
+    match &named[..] {
+        [] => Ok(None),
+        [mode] => match POOLING_MODES.iter().find(|(known, _)| known == mode) {
+            Some((_, pooling)) => Ok(Some(*pooling)),
+            None => {
+                let known = POOLING_MODES.map(|(known, _)| known).join(", ");
+                refused(format!("expected a pooling mode of {known}, but found '{mode}'"))
+            }
+        },
+        several => refused(format!("expected one pooling mode, but found {}: {}", several.len(), several.join(", "))),
     }
 }
 
@@ -294,6 +337,41 @@ mod tests {
     }
 
     #[test]
+    fn pooling_is_read_as_older_and_as_newer_versions_write_it() {
+        let of = |config: &str| layout(&[("1_Pooling/config.json", config)]).map(|layout| layout.task);
+        for (mode, flag, pooling) in [
+            ("cls", "cls_token", Pooling::Cls),
+            ("max", "max_tokens", Pooling::Max),
+            ("mean", "mean_tokens", Pooling::Mean),
+            ("mean_sqrt_len_tokens", "mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
+            ("weightedmean", "weightedmean_tokens", Pooling::WeightedMean),
+            ("lasttoken", "lasttoken", Pooling::Last),
+        ] {
+            let task = Ok(Task::Embed { pooling, normalize: false });
+            for modes in [format!("\"{mode}\""), format!("[\"{mode}\"]")] {
+                let new =
+                    format!(r#"{{"embedding_dimension": 8, "pooling_mode": {modes}, "pooling_mode_cls_token": true}}"#);
+                assert_eq!(of(&new), task, "{new}");
+            }
+            assert_eq!(of(&format!(r#"{{"word_embedding_dimension": 8, "pooling_mode_{flag}": true}}"#)), task);
+        }
+        let refusal = |config: &str| of(config).expect_err("it is refused").to_string();
+        let several = refusal(r#"{"pooling_mode": ["cls", "mean"]}"#);
+        assert_eq!(several, "1_Pooling/config.json: expected one pooling mode, but found 2: cls, mean");
+        let unknown = refusal(r#"{"pooling_mode": "attention"}"#);
+        assert!(unknown.ends_with("weightedmean, lasttoken, but found 'attention'"), "{unknown}");
+        let number = refusal(r#"{"pooling_mode": 1}"#);
+        assert!(number.contains("expected pooling_mode to be the name of a mode"), "{number}");
+    }
+
+    #[test]
+    fn texts_are_lowercased_if_the_files_say_so() {
+        let of = |config: &str| layout(&[("sentence_bert_config.json", config)]).map(|layout| layout.lowercase);
+        assert_eq!(of(r#"{"do_lower_case": true}"#), Ok(true));
+        assert_eq!((of(r#"{"do_lower_case": false}"#), of("{}")), (Ok(false), Ok(false)));
+    }
+
+    #[test]
     fn classifiers_have_the_labels_of_their_classes_by_number() {
         let config = r#"{"architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta",
             "max_position_embeddings": 514, "pad_token_id": 1, "id2label": {"3": "d", "2": "c", "0": "a"}}"#;
@@ -310,7 +388,7 @@ mod tests {
         assert!(fault.starts_with("modules.json: the module 'sentence_transformers.models.Dense' is not"), "{fault}");
         let two = r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}"#;
         let fault = layout(&[("1_Pooling/config.json", two)]).expect_err("it is refused").to_string();
-        assert_eq!(fault, "1_Pooling/config.json: expected one pooling mode, but found 2");
+        assert_eq!(fault, "1_Pooling/config.json: expected one pooling mode, but found 2: cls, mean");
         let fault = layout(&[("config.json", "[")]).expect_err("it is refused").to_string();
         assert!(fault.starts_with("config.json: "), "{fault}");
         let outside = r#"[{"path": "../1_Pooling", "type": "sentence_transformers.models.Pooling"}]"#;

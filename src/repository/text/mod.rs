@@ -83,6 +83,7 @@ impl TextModel {
             truncate: layout.truncate,
             max_bytes: section.max_bytes.map_or(DEFAULT_MAX_BYTES, |bytes| bytes.0 as usize),
             offsets: matches!(layout.task, Task::ClassifyTokens { .. }),
+            lowercase: layout.lowercase,
         };
         let tokenizer = tokenizer(directory, section.tokenizer.as_ref(), options)?;
         let output = section.output.as_ref().map(|name| name.0.clone());
@@ -116,8 +117,8 @@ impl TextModel {
                     if *normalize { "normalized" } else { "not normalized" }
                 )
             }
-            Task::Classify { labels } => format!("classifies texts and pairs ({} classes)", labels.len().max(1)),
-            Task::ClassifyTokens { labels } => format!("classifies tokens ({} classes)", labels.len().max(1)),
+            Task::Classify { labels } => format!("classifies texts and pairs ({})", classes(labels)),
+            Task::ClassifyTokens { labels } => format!("classifies tokens ({})", classes(labels)),
         };
         format!("{task}, at most {max_tokens} tokens")
     }
@@ -328,6 +329,7 @@ pub(super) fn built_in(directory: &Path, step: &PipelineStep) -> Result<Arc<dyn 
                 truncate: truncate.map_or(Truncate::Right, truncate_of),
                 max_bytes: max_bytes.map_or(DEFAULT_MAX_BYTES, |bytes| bytes.0 as usize),
                 offsets: outputs.0.keys().any(|name| name.0 == text::OFFSETS),
+                lowercase: false,
             };
             let tokenizer = self::tokenizer(directory, tokenizer.as_ref(), options)?;
             let prompts = prompts.iter().flatten().map(|(name, prompt)| (name.0.clone(), prompt.clone())).collect();
@@ -387,6 +389,14 @@ fn ports_of(inner: &ModelSpec) -> Result<Vec<Port>, String> {
         }
     }
     Ok(ports)
+}
+
+/// Says how many classes a model has.
+fn classes(labels: &[String]) -> String {
+    match labels.len() {
+        0 | 1 => "1 class".to_owned(),
+        several => format!("{several} classes"),
+    }
 }
 
 /// Returns how an output becomes a vector: states of tokens are pooled, and a vector is one already.

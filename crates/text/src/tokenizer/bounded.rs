@@ -11,7 +11,8 @@ use serde::{
 use serde_json::Value;
 use tokenizers::{
     Decoder, DecoderWrapper, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, PostProcessorWrapper,
-    PreTokenizerWrapper, normalizers::Precompiled,
+    PreTokenizerWrapper,
+    normalizers::{Lowercase, Precompiled},
 };
 
 use super::TokenizerFault;
@@ -261,8 +262,18 @@ fn most(bytes: usize) -> usize {
 }
 
 /// Normalizers, one after the other.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Normalizers(Vec<(NormalizerWrapper, Growth)>);
+
+impl Normalizers {
+    /// Lowercases first, as sentence-transformers does, unless a step does so already.
+    pub(super) fn lowercased(mut self) -> Self {
+        if !self.0.iter().any(|(step, _)| matches!(step, NormalizerWrapper::Lowercase(_))) {
+            self.0.insert(0, (NormalizerWrapper::Lowercase(Lowercase), Growth::KNOWN));
+        }
+        self
+    }
+}
 
 impl<'de> Deserialize<'de> for Normalizers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -30,6 +30,8 @@ pub struct TokenizerOptions {
     pub max_bytes: usize,
     /// Whether the places of tokens in the text are wanted.
     pub offsets: bool,
+    /// Whether texts are lowercased, before anything that the file says is done with them.
+    pub lowercase: bool,
 }
 
 /// The end that a text of too many tokens loses.
@@ -133,6 +135,10 @@ impl TextTokenizer {
             fault => fault,
         };
         let mut tokenizer = guarded(|| Tokenizer::from_bytes(json)).map_err(unreadable)?;
+        if options.lowercase {
+            let normalizers = tokenizer.get_normalizer().cloned().unwrap_or_default().lowercased();
+            guarded(|| tokenizer.with_normalizer(Some(normalizers)).map(|_| ())).map_err(unreadable)?;
+        }
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|fault| TokenizerFault::File(fault.to_string()))?;
         bounded::check_model(tokenizer.get_model())

@@ -3,7 +3,13 @@ use serde_json::{Value, json};
 use super::*;
 
 fn options() -> TokenizerOptions {
-    TokenizerOptions { max_tokens: 64, truncate: Truncate::Right, max_bytes: DEFAULT_MAX_BYTES, offsets: false }
+    TokenizerOptions {
+        max_tokens: 64,
+        truncate: Truncate::Right,
+        max_bytes: DEFAULT_MAX_BYTES,
+        offsets: false,
+        lowercase: false,
+    }
 }
 
 /// A tokenizer of two words, with one part as given.
@@ -164,4 +170,18 @@ fn parts_that_no_writer_makes_are_refused_before_they_are_built() {
     assert!(steps.contains("at most 256 objects in 'normalizer', but found 100001"), "{steps}");
     let fault = TextTokenizer::read(b"{", options()).expect_err("it ends early").to_string();
     assert!(fault.starts_with("not a tokenizer: "), "{fault}");
+}
+
+#[test]
+fn texts_are_lowercased_before_the_steps_of_the_file() {
+    let of = |normalizer: Value, lowercase: bool| {
+        let tokenizer =
+            TextTokenizer::read(&file("normalizer", normalizer), TokenizerOptions { lowercase, ..options() });
+        tokenizer.expect("a tokenizer").encode("A B a", None, true).expect("tokens").ids
+    };
+    assert_eq!(of(Value::Null, false), [1, 1, 0]);
+    assert_eq!(of(Value::Null, true), [0, 1, 0]);
+    assert_eq!(of(replace("b", "a"), true), [0, 0, 0], "the file's steps see lower case");
+    let after = sequence("Sequence", "normalizers", 1, &json!({"type": "Lowercase"}));
+    assert_eq!(of(after, true), [0, 1, 0]);
 }
