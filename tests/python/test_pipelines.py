@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_refused_with_its_step(start, tmp_path):
                 step("double", {"INPUT0": "a"}, {"OUTPUT0": "b"}),
                 step("double", {"INPUT0": "b"}, {"OUTPUT0": "OUT"}),
             ],
-            "steps 0, 1, 2 wait for each other",
+            "steps 0, 1 wait for each other",
         ),
     }
     for name, (steps, *_) in refusals.items():

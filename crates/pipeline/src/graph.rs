@@ -114,15 +114,18 @@ pub enum GraphFault {
         /// The name in its model.
         port: String,
     },
-    /// Two steps without conditions give one tensor.
-    #[error("step {step} gives the tensor '{tensor}', which {other} gives; only steps with a condition may share one")]
+    /// Two steps without conditions give one tensor, or a step gives an input.
+    #[error("step {step} gives the tensor '{tensor}', which {}", other.map_or_else(
+        || "is an input".to_owned(),
+        |other| format!("step {other} gives too"),
+    ))]
     GivenTwice {
         /// The step.
         step: usize,
         /// The tensor.
         tensor: String,
-        /// Who gives it.
-        other: String,
+        /// The step that gives it too; `None` if it is an input.
+        other: Option<usize>,
     },
     /// A step reads what there is not.
     #[error("step {step} reads the tensor '{tensor}', which is neither an input nor given by a step")]
@@ -136,8 +139,18 @@ pub enum GraphFault {
     #[error("no step gives the output '{0}'")]
     NoOutput(String),
     /// Steps wait for each other.
-    #[error("steps {} wait for each other's outputs", .0.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{}", waiting(.0))]
     Cycle(Vec<usize>),
+}
+
+fn waiting(steps: &[usize]) -> String {
+    match steps {
+        [only] => format!("step {only} waits for its own outputs"),
+        several => {
+            let names: Vec<String> = several.iter().map(usize::to_string).collect();
+            format!("steps {} wait for each other's outputs", names.join(", "))
+        }
+    }
 }
 
 impl GraphFault {
@@ -246,8 +259,24 @@ impl Graph {
 
     fn check_order(&self) -> Result<(), GraphFault> {
         let order = self.order();
-        let stuck: Vec<usize> = (0..self.steps.len()).filter(|step| !order.contains(step)).collect();
-        if stuck.is_empty() { Ok(()) } else { Err(GraphFault::Cycle(stuck)) }
+        if order.len() == self.steps.len() {
+            return Ok(());
+        }
+        // Other steps may wait for those in a cycle.
+        Err(GraphFault::Cycle((0..self.steps.len()).filter(|&step| self.waits_for_itself(step)).collect()))
+    }
+
+    fn waits_for_itself(&self, step: usize) -> bool {
+        let mut reached = vec![false; self.steps.len()];
+        let mut next = vec![step];
+        while let Some(one) = next.pop() {
+            for &reader in self.steps[one].outputs.iter().flat_map(|(_, tensor)| &self.readers[*tensor]) {
+                if !std::mem::replace(&mut reached[reader], true) {
+                    next.push(reader);
+                }
+            }
+        }
+        reached[step]
     }
 }
 
@@ -277,8 +306,7 @@ impl Names {
             };
             let other = match self.given_by[known] {
                 Some((other, true)) if is_conditional && other != number => continue,
-                Some((other, _)) => format!("step {other}"),
-                None => "an input".to_owned(),
+                given => given.map(|(other, _)| other),
             };
             return Err(GraphFault::GivenTwice { step: number, tensor: tensor.clone(), other });
         }
@@ -324,12 +352,10 @@ mod tests {
             step(&[("x", "in")], &[("y", "a")]),
             step(&[("x", "a"), ("z", "c")], &[("y", "b")]),
             step(&[("x", "b")], &[("y", "c")]),
+            step(&[("x", "c")], &[("y", "d")]),
         ];
         assert_eq!(fault(&["in"], &["b"], steps), "steps 1, 2 wait for each other's outputs");
-        assert_eq!(
-            fault(&[], &["a"], vec![step(&[("x", "a")], &[("y", "a")])]),
-            "steps 0 wait for each other's outputs"
-        );
+        assert_eq!(fault(&[], &["a"], vec![step(&[("x", "a")], &[("y", "a")])]), "step 0 waits for its own outputs");
     }
 
     #[test]
@@ -339,10 +365,10 @@ mod tests {
         let text = "step 0 reads the tensor 'inn', which is neither an input nor given by a step";
         assert_eq!(fault(&["in"], &["out"], unknown), text);
         let twice = vec![step(&[("x", "in")], &[("y", "a")]), step(&[("x", "in")], &[("y", "a")])];
-        let text = "step 1 gives the tensor 'a', which step 0 gives; only steps with a condition may share one";
+        let text = "step 1 gives the tensor 'a', which step 0 gives too";
         assert_eq!(fault(&["in"], &["a"], twice), text);
         let input = vec![step(&[("x", "in")], &[("y", "in")])];
-        assert!(fault(&["in"], &["in"], input).contains("which an input gives"));
+        assert!(fault(&["in"], &["in"], input).ends_with("which is an input"));
         let other = vec![step(&[("x", "in")], &[("y", "a")])];
         assert_eq!(fault(&["in"], &["out"], other), "no step gives the output 'out'");
         let port = vec![step(&[("x", "in"), ("x", "in")], &[("y", "a")])];

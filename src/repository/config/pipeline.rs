@@ -126,7 +126,12 @@ pub fn read(settings: &Settings, origin: &Origin, built_ins: BuiltIns<'_>) -> Re
 /// Places a fault at its step.
 fn graph_fault(path: &str, fault: &GraphFault, origin: &Origin) -> ConfigError {
     let key = fault.step().map_or_else(|| path.to_owned(), |step| format!("{path}[{step}]"));
-    origin.error(&key, fault.to_string())
+    let advice = match fault {
+        // The steps of ensembles have no conditions.
+        GraphFault::GivenTwice { other: Some(_), .. } if path == STEPS => "; steps with a condition may share one",
+        _ => "",
+    };
+    origin.error(&key, format!("{fault}{advice}"))
 }
 
 /// Places a fault that loading found at its step.

@@ -29,7 +29,7 @@ pub(super) const UNSUPPORTED: [(&str, &str); 9] = [
 ];
 
 /// Fields that the server accepts and ignores, and why they have no effect.
-pub(super) const WITHOUT_EFFECT: [(&str, &str); 14] = [
+pub(super) const WITHOUT_EFFECT: [(&str, &str); 15] = [
     ("ModelConfig.runtime", "the server has its own"),
     ("ModelConfig.cc_model_filenames", "default_model_filename is served"),
     ("ModelConfig.metric_tags", "metrics carry model and version only"),
@@ -46,6 +46,7 @@ pub(super) const WITHOUT_EFFECT: [(&str, &str); 14] = [
     ("ModelInstanceGroup.secondary_devices", "there are none"),
     ("ModelInstanceGroup.passive", "its instances take requests"),
     ("ModelInput.format", "the tensor is passed on as it is"),
+    ("ModelEnsembling.max_inflight_requests", "what waits between steps is bounded by --max-pending-bytes"),
     (
         "ModelSequenceBatching.StrategyOldest.preserve_ordering",
         "requests of one sequence keep their order, and sequences do not wait for each other",

@@ -137,6 +137,9 @@ fn hints_are_listed_and_nothing_else() {
     let keys: Vec<String> = hints(&config.config).into_iter().map(|hint| hint.key).collect();
     let expected = ["instance_group[0].host_policy", "optimization.graph", "parameters[intra_op_thread_count]"];
     assert_eq!(keys, expected);
+    let (ensemble, _) = read("ensemble_scheduling { max_inflight_requests: 2 step { model_name: \"m\" } }");
+    let keys: Vec<String> = hints(&ensemble.config).into_iter().map(|hint| hint.key).collect();
+    assert_eq!(keys, ["ensemble_scheduling.max_inflight_requests"]);
     let (plain, _) = read("instance_group { kind: KIND_CPU } dynamic_batching { } response_cache { }");
     assert_eq!(hints(&plain.config), []);
 }
