@@ -89,6 +89,15 @@ pub struct Exhausted {
     pub held: usize,
     /// What may be held at once.
     pub capacity: usize,
+    /// The most that one reservation may have.
+    pub largest: usize,
+}
+
+impl Exhausted {
+    /// Whether there is no room for it even if others hold nothing.
+    pub fn never_fits(&self) -> bool {
+        self.wanted > self.largest.max(SMALL_BYTES)
+    }
 }
 
 impl Budget {
@@ -178,7 +187,7 @@ impl Budget {
     fn exhausted(&self, wanted: usize) -> Exhausted {
         match &self.whole {
             Some(whole) if self.used().saturating_add(wanted) <= self.capacity => whole.exhausted(wanted),
-            _ => Exhausted { wanted, held: self.used(), capacity: self.capacity },
+            _ => Exhausted { wanted, held: self.used(), capacity: self.capacity, largest: self.largest() },
         }
     }
 }
@@ -218,7 +227,7 @@ impl Reservation {
         let capacity = self.largest();
         (amount > capacity.max(SMALL_BYTES)).then(|| {
             self.budget.count_refusal();
-            Exhausted { wanted: amount, held: self.budget.used(), capacity }
+            Exhausted { wanted: amount, held: self.budget.used(), capacity, largest: capacity }
         })
     }
 
@@ -425,7 +434,8 @@ mod tests {
         let first = held(&share, LARGE).expect("the share");
         let mut second = Reservation::none(&share);
         let error = second.grow_within(LARGE, Duration::from_secs(1)).await.expect_err("nothing is given back");
-        assert_eq!(error, Exhausted { wanted: LARGE, held: LARGE, capacity: LARGE });
+        assert_eq!(error, Exhausted { wanted: LARGE, held: LARGE, capacity: LARGE, largest: LARGE });
+        assert!(!error.never_fits(), "it would if nothing were held");
         assert_eq!((whole.refused(), second.amount()), (1, 0));
 
         let waiter = tokio::spawn(async move {

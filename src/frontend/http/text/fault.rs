@@ -50,14 +50,32 @@ impl From<Problem> for Fault {
 
 impl From<InferError> for Fault {
     fn from(error: InferError) -> Self {
+        let never_fits = matches!(error.cause(), InferError::NoRoom(full) if full.never_fits());
         let is_gone = matches!(error.cause(), InferError::Unavailable(_) | InferError::DeviceLost);
         let error = RequestError::from_infer(&error, "");
         match error.kind() {
             // More capacity would not help.
             Kind::Unavailable if is_gone => Self::Server(StatusCode::SERVICE_UNAVAILABLE, error.message().to_owned()),
             Kind::InvalidArgument => Self::Request(error.message().to_owned()),
+            Kind::ResourceExhausted if never_fits => Self::TooLarge(error.message().to_owned()),
             Kind::Unavailable | Kind::ResourceExhausted => Self::Overloaded(error.message().to_owned()),
             _ => Problem::from(error).into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Exhausted;
+
+    #[test]
+    fn what_can_never_fit_is_too_large_and_what_does_not_fit_now_is_overload() {
+        let fault = |wanted| {
+            let (held, capacity, largest) = (1 << 29, 1 << 30, 1 << 30);
+            Fault::from(InferError::NoRoom(Exhausted { wanted, held, capacity, largest }))
+        };
+        assert!(matches!(fault(1 << 31), Fault::TooLarge(_)));
+        assert!(matches!(fault(1 << 30), Fault::Overloaded(_)));
     }
 }
