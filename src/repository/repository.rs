@@ -33,7 +33,7 @@ use super::{
 use crate::{
     budget::{Budget, Reservation},
     observe::{RepositoryStats, ResidencyReading},
-    pipeline::ResponseCache,
+    pipeline::{ResponseCache, Workers},
 };
 
 /// Most loads and unloads of clients that are queued or in progress.
@@ -95,8 +95,7 @@ impl Repository {
             memory_queue: memory_budget::Queue::default(),
             assembling: Arc::default(),
             card_room: CardRoom::default(),
-            workers: Arc::new(Semaphore::new(thread::available_parallelism().map_or(1, NonZero::get))),
-            long_workers: Arc::new(Semaphore::new(1)),
+            workers: Workers::new(thread::available_parallelism().map_or(1, NonZero::get)),
             profiling: Arc::default(),
             on_demand: OnDemand::default(),
             memory: memory.map(Budget::of),

@@ -1,5 +1,7 @@
 //! The step `image`: encoded images to the input of a model.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use fast_image_resize::{
     FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
@@ -7,7 +9,9 @@ use fast_image_resize::{
 };
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, TensorSpec};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value, only_string};
+use paternoster_pipeline::{
+    BuiltIn, BuiltInFault, Effort, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
+};
 
 use super::{
     Color, Elements, Layout, Normalization, Resize, Size,
@@ -26,7 +30,7 @@ pub const PIXELS: &str = "pixels";
 /// Most pixels of an image, unless configured otherwise: more than phones take.
 pub const DEFAULT_MAX_PIXELS: u64 = 64 << 20;
 
-/// Images of at most this many pixels together take a fraction of a second.
+/// Images of at most this many pixels take a fraction of a second.
 const USUAL_PIXELS: u64 = 32 << 20;
 
 /// What the step does with an image.
@@ -189,10 +193,12 @@ impl BuiltIn for ImageStep {
         &self.outputs
     }
 
-    fn effort(&self, inputs: &[Option<Value>]) -> Effort {
-        let pixels =
-            self.readable(inputs).iter().map(|(header, ..)| header.stored.pixels()).fold(0, u64::saturating_add);
-        if pixels <= USUAL_PIXELS { Effort::Usual } else { Effort::Long }
+    fn is_short(&self, _inputs: &[Option<Value>]) -> bool {
+        false
+    }
+
+    fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup {
+        &all.images
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
@@ -203,37 +209,70 @@ impl BuiltIn for ImageStep {
         usize::try_from(working.saturating_add(results)).unwrap_or(usize::MAX)
     }
 
-    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
-        let given = InputRows::new(inputs, &self.inputs, rows)?;
-        let named = |row: usize, text: String| if rows > 1 { format!("row {row}: {text}") } else { text };
-        let mut images = Vec::with_capacity(rows);
+    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+        let given = InputRows::new(&inputs, &self.inputs, rows)?;
+        let mut headers = Vec::with_capacity(rows);
         for row in 0..rows {
             let image = given.get(0, row).map(|image| self.read(image)).transpose();
-            images.push(image.map_err(|text| BuiltInFault::Invalid(named(row, text)))?);
+            let image = image.map_err(|text| BuiltInFault::Invalid(named(row, rows, text)))?;
+            headers.push(image.map(|image| image.header));
         }
-        let results = images.iter().flatten().map(|image| self.writer.bytes(self.result(image.header.stored)));
+        let results = headers.iter().flatten().map(|header| self.writer.bytes(self.result(header.stored)));
         let bytes = results.fold(0, u64::saturating_add);
         let too_large = || BuiltInFault::Invalid("the images are too large together".to_owned());
-        let mut data = Vec::with_capacity(usize::try_from(bytes).map_err(|_| too_large())?);
-        let mut shapes: Vec<Option<(Dims, usize)>> = Vec::with_capacity(rows);
-        let mut resizer = Resizer::new();
-        for (row, image) in images.iter().enumerate() {
-            stop.check()?;
-            let Some(image) = image else {
-                shapes.push(None);
-                continue;
-            };
-            let pixels = self.pixels(image, &mut resizer, stop).map_err(|fault| match fault {
-                BuiltInFault::Invalid(text) => BuiltInFault::Invalid(named(row, text)),
-                fault => fault,
-            })?;
-            let size = self.options.crop.unwrap_or(pixels.size);
-            self.writer.write(&pixels, size, &mut data);
-            let shape = std::iter::once(1).chain(self.writer.dims(Some(size))).collect();
-            shapes.push(Some((shape, data.len())));
-        }
-        Ok(vec![value(data.into(), shapes)])
+        let bytes = usize::try_from(bytes).map_err(|_| too_large())?;
+        let (data, shapes, resizer) = (Vec::new(), Vec::with_capacity(rows), Resizer::new());
+        Ok(Box::new(Images { step: self, given, headers, bytes, data, shapes, resizer }))
     }
+}
+
+/// The work of a request.
+struct Images {
+    step: Arc<ImageStep>,
+    given: InputRows,
+    /// By row.
+    headers: Vec<Option<Header>>,
+    /// Of all results.
+    bytes: usize,
+    data: Vec<u8>,
+    /// The shape of each result, and where it ends.
+    shapes: Vec<Option<(Dims, usize)>>,
+    resizer: Resizer,
+}
+
+impl StepWork for Images {
+    fn effort(&self, row: usize) -> Effort {
+        let pixels = self.headers[row].map_or(0, |header| header.stored.pixels());
+        if pixels <= USUAL_PIXELS { Effort::Usual } else { Effort::Long }
+    }
+
+    fn run(&mut self, row: usize, stop: &Stop) -> Result<(), BuiltInFault> {
+        let (Some(header), Some(image)) = (self.headers[row], self.given.get(0, row)) else {
+            self.shapes.push(None);
+            return Ok(());
+        };
+        // Reading the header has found the string.
+        let image = Encoded { data: only_string(image).unwrap_or_default(), header };
+        let pixels = self.step.pixels(&image, &mut self.resizer, stop).map_err(|fault| match fault {
+            BuiltInFault::Invalid(text) => BuiltInFault::Invalid(named(row, self.headers.len(), text)),
+            fault => fault,
+        })?;
+        self.data.reserve_exact(self.bytes.saturating_sub(self.data.len()));
+        let (size, writer) = (self.step.options.crop.unwrap_or(pixels.size), &self.step.writer);
+        writer.write(&pixels, size, &mut self.data);
+        let shape = std::iter::once(1).chain(writer.dims(Some(size))).collect();
+        self.shapes.push(Some((shape, self.data.len())));
+        Ok(())
+    }
+
+    fn outputs(&mut self) -> Vec<Value> {
+        vec![value(std::mem::take(&mut self.data).into(), std::mem::take(&mut self.shapes))]
+    }
+}
+
+/// Says which row is at fault, if there are several.
+fn named(row: usize, rows: usize, text: String) -> String {
+    if rows > 1 { format!("row {row}: {text}") } else { text }
 }
 
 /// Resizes an image: as in Pillow, along its rows first, then along its columns. Numbers between the two are cut off at
@@ -277,4 +316,15 @@ fn value(data: Bytes, rows: Vec<Option<(Dims, usize)>>) -> Value {
         tensor
     };
     Value::Rows(rows.into_iter().map(|row| row.map(&mut tensor)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_have_threads_apart_from_those_of_texts() {
+        let (step, all) = (ImageStep::new(ImageOptions::default()), Workers::new(1));
+        assert!(std::ptr::eq(step.workers(&all), &raw const all.images));
+    }
 }

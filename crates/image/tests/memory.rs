@@ -1,13 +1,13 @@
 //! What the step allocates stays below what it says beforehand, for the images that take most.
 
-use std::io::Cursor;
+use std::{io::Cursor, sync::Arc};
 
 use bytes::Bytes;
 use image::{DynamicImage, ImageFormat};
 use paternoster_executor::InputTensor;
 use paternoster_image::{Color, Elements, ImageOptions, ImageStep, Normalization, Resample, Resize, Size};
 use paternoster_model::Dims;
-use paternoster_pipeline::{BuiltIn, Stop, Value};
+use paternoster_pipeline::{BuiltIn, Stop, Value, run_here};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -26,11 +26,13 @@ fn written(image: &DynamicImage, format: ImageFormat) -> Vec<u8> {
 
 /// Checks the limit for some images, and that it is no more than `most_times` what they take.
 fn check(what: &str, options: &ImageOptions, encoded: &[&[u8]], most_times: u64) {
-    let step = ImageStep::new(options.clone());
+    let step = Arc::new(ImageStep::new(options.clone()));
     let inputs = images(encoded);
     let limit = step.built_bytes(&inputs) as u64;
     let mut answer = None;
-    let taken = allocation_counter::measure(|| answer = Some(step.run(&inputs, encoded.len(), &Stop::never())));
+    let taken = allocation_counter::measure(|| {
+        answer = Some(run_here(step.clone(), inputs.clone(), encoded.len(), &Stop::never()))
+    });
     answer.expect("it ran").unwrap_or_else(|fault| panic!("{what}: {fault}"));
     assert!(taken.bytes_max <= limit, "{what} takes {} bytes, and said at most {limit}", taken.bytes_max);
     assert!(limit <= most_times * taken.bytes_max, "{what} takes {} bytes, and said {limit}", taken.bytes_max);
@@ -59,7 +61,7 @@ fn every_form_of_image_takes_no_more_than_was_said() {
 #[test]
 fn damaged_images_take_no_more_than_was_said() {
     let gray = ImageOptions { color: Color::Gray, elements: Elements::Uint8, ..ImageOptions::default() };
-    let step = ImageStep::new(ImageOptions { max_pixels: 1 << 20, ..gray });
+    let step = Arc::new(ImageStep::new(ImageOptions { max_pixels: 1 << 20, ..gray }));
     let plain = DynamicImage::new_rgb8(90, 70);
     let whole = [
         include_bytes!("data/progressive_cmyk.jpg").to_vec(),
@@ -82,7 +84,7 @@ fn damaged_images_take_no_more_than_was_said() {
             data.truncate(draw.random_range(data.len() / 2..=data.len()));
             let inputs = images(&[&data]);
             let limit = step.built_bytes(&inputs) as u64;
-            let taken = allocation_counter::measure(|| drop(step.run(&inputs, 1, &Stop::never())));
+            let taken = allocation_counter::measure(|| drop(run_here(step.clone(), inputs.clone(), 1, &Stop::never())));
             // The decoder of WebP asks for as much as a length of 24 bits says before it reads, and uses what there is.
             let most = limit.max(64 << 10) + if data.starts_with(b"RIFF") { 16 << 20 } else { 0 };
             assert!(taken.bytes_max <= most, "form {form}, round {round}: {} of at most {most}", taken.bytes_max);
@@ -114,7 +116,7 @@ fn resizing_takes_no_more_than_was_said() {
 fn images_of_a_batch_are_decoded_one_after_the_other() {
     let data = written(&DynamicImage::new_rgb8(1000, 1000), ImageFormat::Png);
     let small = ImageOptions { resize: Some(Resize::ShortestEdge(32)), ..ImageOptions::default() };
-    let step = ImageStep::new(small.clone());
+    let step = Arc::new(ImageStep::new(small.clone()));
     let one = step.built_bytes(&images(&[&data]));
     assert_eq!(step.built_bytes(&images(&[&data[..]; 20])), one + 19 * 3 * 32 * 32 * size_of::<f32>());
     check("a batch", &small, &[&data[..]; 20], 6);

@@ -13,7 +13,7 @@ use std::{
 use paternoster_executor::InputTensor;
 use paternoster_model::TensorSpec;
 
-use super::Value;
+use super::{Effort, Value, WorkerGroup, Workers};
 
 /// A step that is no model: it computes its outputs on a worker thread, or at once where that takes well below a
 /// millisecond.
@@ -27,18 +27,51 @@ pub trait BuiltIn: Any + fmt::Debug + Send + Sync {
     /// Returns its outputs.
     fn outputs(&self) -> &[TensorSpec];
 
-    /// Returns about how long it takes for these inputs.
-    fn effort(&self, inputs: &[Option<Value>]) -> Effort;
+    /// Whether it takes well below a millisecond for these inputs, and so may run on the calling thread.
+    fn is_short(&self, inputs: &[Option<Value>]) -> bool;
 
-    /// Returns an upper limit of the bytes that [`Self::run`] builds for these inputs.
+    /// Returns the worker threads that it uses.
+    fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup;
+
+    /// Returns an upper limit of the bytes that its work builds for these inputs.
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize;
 
-    /// Computes the outputs of `rows` rows, in the order of [`Self::outputs`]. `inputs` are in the order of
-    /// [`Self::inputs`]; those that are optional may be absent. Looks at `stop` from time to time.
+    /// Begins to compute the outputs of `rows` rows. `inputs` are in the order of [`Self::inputs`]; those that are
+    /// optional may be absent.
+    ///
+    /// # Errors
+    /// If an input is not what the step expects.
+    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault>;
+}
+
+/// What a built-in step does for a request, row by row.
+pub trait StepWork: Send {
+    /// Returns about how long a row takes.
+    fn effort(&self, row: usize) -> Effort;
+
+    /// Computes the outputs of a row. Rows come in order. Looks at `stop` from time to time.
     ///
     /// # Errors
     /// If the content of an input is not what the step expects, or the outputs are no longer wanted.
-    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault>;
+    fn run(&mut self, row: usize, stop: &Stop) -> Result<(), BuiltInFault>;
+
+    /// Returns the outputs of all rows, in the order of [`BuiltIn::outputs`].
+    fn outputs(&mut self) -> Vec<Value>;
+}
+
+/// Runs a step on the calling thread.
+///
+/// # Errors
+/// As [`BuiltIn::begin`] and [`StepWork::run`].
+pub fn run_here(
+    step: Arc<dyn BuiltIn>,
+    inputs: Vec<Option<Value>>,
+    rows: usize,
+    stop: &Stop,
+) -> Result<Vec<Value>, BuiltInFault> {
+    let mut work = step.begin(inputs, rows)?;
+    (0..rows).try_for_each(|row| work.run(row, stop))?;
+    Ok(work.outputs())
 }
 
 /// The inputs of a step, taken apart: by input and row.
@@ -62,17 +95,6 @@ impl InputRows {
     pub fn get(&self, input: usize, row: usize) -> Option<&InputTensor> {
         self.0[input].as_ref()?[row].as_ref()
     }
-}
-
-/// How long a step takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// Well below a millisecond: it runs on the calling thread.
-    Short,
-    /// It runs on a worker thread.
-    Usual,
-    /// As [`Self::Usual`], but others must not wait for it.
-    Long,
 }
 
 /// Whether the outputs of a step are still wanted.

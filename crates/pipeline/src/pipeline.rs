@@ -6,10 +6,9 @@ use arc_swap::ArcSwap;
 use paternoster_executor::InferRequest;
 use paternoster_model::{DataType, ModelSpec, SymbolId};
 use paternoster_observe::{ModelStats, budget::Budget};
-use tokio::sync::Semaphore;
 
 use super::{
-    BindingFault, BuiltIn, Graph, Runs, Servable,
+    BindingFault, BuiltIn, Graph, Runs, Servable, Workers,
     binding::{Binding, TensorKind, bind},
     expected::ExpectedTimes,
     graph::{MAX_DEPTH, TensorIx},
@@ -34,10 +33,8 @@ pub struct PipelineOptions {
     pub models: Arc<dyn Models>,
     /// Limits the bytes of all tensors that pass between steps.
     pub room: Arc<Budget>,
-    /// Limits the worker threads that built-in steps use at a time.
-    pub workers: Arc<Semaphore>,
-    /// Limits those of steps that take long, so that others need not wait for them.
-    pub long_workers: Arc<Semaphore>,
+    /// The worker threads of built-in steps.
+    pub workers: Workers,
 }
 
 impl fmt::Debug for PipelineOptions {
@@ -252,6 +249,16 @@ impl Pipeline {
             Runs::BuiltIn(step) => Some(step),
             Runs::Served { .. } | Runs::Own(_) => None,
         })
+    }
+
+    /// Returns what limits the bytes of all tensors that pass between steps.
+    pub fn room(&self) -> &Arc<Budget> {
+        &self.options.room
+    }
+
+    /// Returns the worker threads of built-in steps.
+    pub fn workers(&self) -> &Workers {
+        &self.options.workers
     }
 
     /// Returns why it cannot answer requests now; `None` if it can.

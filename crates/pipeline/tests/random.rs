@@ -28,12 +28,13 @@ use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution,
 use paternoster_executor::{InferError, InferRequest, InputTensor, OutputTensor, Pool, PoolOptions, Response};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_observe::budget::Budget;
-use paternoster_pipeline::{Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test};
+use paternoster_pipeline::{
+    Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::{
     spawn,
-    sync::Semaphore,
     task::{JoinHandle, yield_now},
     time::timeout,
 };
@@ -359,8 +360,8 @@ fn draw_manner(draw: &mut ChaCha8Rng) -> Manner {
 
 /// Runs requests of the pipeline of one seed at once. Returns how they ended, and how many were larger than a batch.
 async fn play(seed: u64, models: Arc<Served>) -> (Ends, usize) {
-    let (room, workers) = (Budget::of_bytes(64 << 20), Arc::new(Semaphore::new(2)));
-    let options = PipelineOptions { models, room: Arc::clone(&room), long_workers: Arc::clone(&workers), workers };
+    let room = Budget::of_bytes(64 << 20);
+    let options = PipelineOptions { models, room: Arc::clone(&room), workers: Workers::new(2) };
     let mut draw = ChaCha8Rng::seed_from_u64(seed);
     let plans = draw_plans(&mut draw);
     let spec_of = |number: usize| TensorSpec::new(name_of(number), DataType::Fp32, &[WIDTH as i64]);

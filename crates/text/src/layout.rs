@@ -124,7 +124,7 @@ struct Module {
     kind: String,
 }
 
-/// As sentence-transformers 5 and older write it, and as newer ones do: with `pooling_mode`.
+/// As older versions of sentence-transformers write it, and as newer ones do: with `pooling_mode`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PoolingConfig {

@@ -20,7 +20,8 @@ pub use pooling::{Pooling, cut, normalize};
 pub use tensors::floats;
 pub use tokenize::{Tokenize, TokenizeOptions, output};
 pub use tokenizer::{
-    DEFAULT_MAX_BYTES, MAX_TOKENIZER_BYTES, Piece, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
+    DEFAULT_MAX_BYTES, FirstText, MAX_TOKENIZER_BYTES, Piece, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens,
+    Truncate,
 };
 
 /// The example of the README compiles and runs.

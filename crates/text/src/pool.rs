@@ -1,7 +1,10 @@
 //! The step `pool`: the states of a model to one vector for each text.
 
+use std::sync::Arc;
+
+use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value};
+use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, StepWork, Stop, Value, WorkerGroup, Workers};
 
 use super::{
     Pooling, cut, normalize,
@@ -67,9 +70,12 @@ impl BuiltIn for Pool {
         &self.outputs
     }
 
-    fn effort(&self, inputs: &[Option<Value>]) -> Effort {
-        let bytes: usize = inputs.iter().flatten().map(Value::bytes).sum();
-        if bytes <= SHORT_BYTES { Effort::Short } else { Effort::Usual }
+    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
+        inputs.iter().flatten().map(Value::bytes).sum::<usize>() <= SHORT_BYTES
+    }
+
+    fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup {
+        &all.texts
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
@@ -77,32 +83,49 @@ impl BuiltIn for Pool {
         inputs.first().and_then(Option::as_ref).map_or(0, Value::bytes).saturating_mul(2)
     }
 
-    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
-        let given = InputRows::new(inputs, &self.inputs, rows)?;
-        let PoolOptions { pooling, datatype, .. } = self.options;
-        let mut vectors = Vec::with_capacity(rows);
-        for row in 0..rows {
-            stop.check()?;
-            let Some(states) = given.get(0, row) else {
-                vectors.push(None);
-                continue;
-            };
-            let width = states.shape.last().map_or(0, |&width| width.max(0) as usize);
-            let mut vector = pooling.pool(&floats(&states.data, datatype), width);
-            if let Some(wanted) =
-                given.get(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
-            {
-                let dimensions = usize::try_from(wanted).ok().filter(|wanted| (1..=width).contains(wanted));
-                let dimensions = dimensions.ok_or_else(|| {
-                    BuiltInFault::Invalid(format!("expected dimensions from 1 to {width}, but found {wanted}"))
-                })?;
-                cut(&mut vector, dimensions);
-            }
-            if given.get(2, row).map_or(self.options.normalize, |flag| flag.data.first() != Some(&0)) {
-                normalize(&mut vector);
-            }
-            vectors.push(Some(row_of_floats(&vector)));
+    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+        let given = InputRows::new(&inputs, &self.inputs, rows)?;
+        Ok(Box::new(Pooled { options: self.options, given, vectors: Vec::with_capacity(rows) }))
+    }
+}
+
+/// The work of a request.
+struct Pooled {
+    options: PoolOptions,
+    given: InputRows,
+    vectors: Vec<Option<InputTensor>>,
+}
+
+impl StepWork for Pooled {
+    fn effort(&self, _row: usize) -> Effort {
+        Effort::Usual
+    }
+
+    fn run(&mut self, row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {
+        let (given, PoolOptions { pooling, datatype, normalize: normalizes }) = (&self.given, self.options);
+        let Some(states) = given.get(0, row) else {
+            self.vectors.push(None);
+            return Ok(());
+        };
+        let width = states.shape.last().map_or(0, |&width| width.max(0) as usize);
+        let mut vector = pooling.pool(&floats(&states.data, datatype), width);
+        if let Some(wanted) =
+            given.get(1, row).and_then(|wanted| integers(&wanted.data, DataType::Int32).first().copied())
+        {
+            let dimensions = usize::try_from(wanted).ok().filter(|wanted| (1..=width).contains(wanted));
+            let dimensions = dimensions.ok_or_else(|| {
+                BuiltInFault::Invalid(format!("expected dimensions from 1 to {width}, but found {wanted}"))
+            })?;
+            cut(&mut vector, dimensions);
         }
-        Ok(vec![Value::Rows(vectors)])
+        if given.get(2, row).map_or(normalizes, |flag| flag.data.first() != Some(&0)) {
+            normalize(&mut vector);
+        }
+        self.vectors.push(Some(row_of_floats(&vector)));
+        Ok(())
+    }
+
+    fn outputs(&mut self) -> Vec<Value> {
+        vec![Value::Rows(std::mem::take(&mut self.vectors))]
     }
 }

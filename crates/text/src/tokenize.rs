@@ -2,20 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, TensorSpec, text};
-use paternoster_pipeline::{BuiltIn, BuiltInFault, Effort, InputRows, Stop, Value, only_string};
+use paternoster_pipeline::{
+    BuiltIn, BuiltInFault, Effort, InputRows, StepWork, Stop, Value, WorkerGroup, Workers, only_string,
+};
 
 use super::{
-    TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
+    FirstText, TextTokenizer, TokenizerFault, TokenizerOptions, Tokens, Truncate,
     tensors::{integers, row_of_integers},
 };
 
 /// Texts of at most this many bytes together take well below a millisecond.
 const SHORT_BYTES: usize = 2 << 10;
 
-/// Texts of at most this many bytes together take a fraction of a second.
-const USUAL_BYTES: usize = 256 << 10;
+/// A row of at most this many bytes takes some hundredths of a second.
+const USUAL_ROW_BYTES: usize = 64 << 10;
 
 /// Bytes that are built for each byte of text, at most one token each: its id, mask and type.
 const BUILT_FOR_EACH_BYTE: usize = 3 * size_of::<i64>();
@@ -73,33 +76,6 @@ impl Tokenize {
         Self { tokenizer, options, inputs, outputs }
     }
 
-    fn tokens(&self, row: &Row<'_>) -> Result<Tokens, BuiltInFault> {
-        let invalid = |text: String| BuiltInFault::Invalid(text);
-        if let Some(given) = row.tokens {
-            if row.text.is_some() || row.pair.is_some() {
-                return Err(invalid(format!("expected either {} or {}, but found both", text::TEXT, text::TOKENS)));
-            }
-            return self.given(&integers(&given.data, DataType::Int64), row.may_truncate).map_err(invalid);
-        }
-        let read = |name: &str, tensor: &InputTensor| {
-            let bytes = only_string(tensor).ok_or_else(|| invalid(format!("{name} has no string")))?;
-            let utf8 = std::str::from_utf8(bytes);
-            utf8.map(str::to_owned)
-                .map_err(|fault| invalid(format!("expected UTF-8 in {name}, but byte {} is not", fault.valid_up_to())))
-        };
-        let given = row.text.ok_or_else(|| invalid(format!("expected {} or {}", text::TEXT, text::TOKENS)))?;
-        let mut first = read(text::TEXT, given)?;
-        let pair = row.pair.map(|pair| read(text::PAIR, pair)).transpose()?;
-        let named = row.prompt.map(|prompt| read(text::PROMPT, prompt)).transpose()?;
-        let prompt = self.prompt(named.as_deref()).map_err(invalid)?;
-        first.insert_str(0, prompt);
-        match self.tokenizer.encode(&first, pair.as_deref(), row.may_truncate) {
-            Ok(tokens) => Ok(tokens.behind(prompt.len())),
-            Err(fault @ TokenizerFault::Failed(_)) => Err(BuiltInFault::Failed(fault.to_string())),
-            Err(fault) => Err(invalid(fault.to_string())),
-        }
-    }
-
     /// Returns the prompt that is put in front of texts: the default one without a name, and none by an empty name.
     ///
     /// # Errors
@@ -118,6 +94,21 @@ impl Tokenize {
     /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Arc<TextTokenizer> {
         &self.tokenizer
+    }
+
+    /// Returns an upper limit of the bytes that are built for inputs of `bytes` bytes.
+    pub fn built_bytes_of(bytes: usize) -> usize {
+        bytes.saturating_mul(BUILT_FOR_EACH_BYTE)
+    }
+
+    /// Whether texts of `bytes` bytes together take well below a millisecond.
+    pub fn is_short_work(bytes: usize) -> bool {
+        bytes <= SHORT_BYTES
+    }
+
+    /// Returns about how long a text of `bytes` bytes takes.
+    pub fn effort_of(bytes: usize) -> Effort {
+        if bytes <= USUAL_ROW_BYTES { Effort::Usual } else { Effort::Long }
     }
 
     /// Checks the number of tokens that come in place of a text: a text of more would be too long, whether or not it
@@ -155,15 +146,6 @@ impl Tokenize {
     }
 }
 
-/// The inputs of one row.
-struct Row<'a> {
-    text: Option<&'a InputTensor>,
-    pair: Option<&'a InputTensor>,
-    tokens: Option<&'a InputTensor>,
-    prompt: Option<&'a InputTensor>,
-    may_truncate: bool,
-}
-
 impl BuiltIn for Tokenize {
     fn kind(&self) -> &'static str {
         "tokenize"
@@ -177,59 +159,208 @@ impl BuiltIn for Tokenize {
         &self.outputs
     }
 
-    fn effort(&self, inputs: &[Option<Value>]) -> Effort {
-        let bytes: usize = inputs.iter().flatten().map(Value::bytes).sum();
-        if bytes <= SHORT_BYTES {
-            Effort::Short
-        } else if bytes <= USUAL_BYTES {
-            Effort::Usual
-        } else {
-            Effort::Long
-        }
+    fn is_short(&self, inputs: &[Option<Value>]) -> bool {
+        Self::is_short_work(inputs.iter().flatten().map(Value::bytes).sum())
+    }
+
+    fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup {
+        &all.texts
     }
 
     fn built_bytes(&self, inputs: &[Option<Value>]) -> usize {
-        let bytes = inputs.iter().flatten().map(Value::bytes).sum::<usize>();
-        bytes.saturating_mul(BUILT_FOR_EACH_BYTE)
+        Self::built_bytes_of(inputs.iter().flatten().map(Value::bytes).sum())
     }
 
-    fn run(&self, inputs: &[Option<Value>], rows: usize, stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
-        let given = InputRows::new(inputs, &self.inputs, rows)?;
-        let mut outputs: Vec<Vec<Option<InputTensor>>> =
-            self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
-        for number in 0..rows {
-            stop.check()?;
-            let row = Row {
-                text: given.get(0, number),
-                pair: given.get(1, number).filter(|pair| only_string(pair).is_some_and(|text| !text.is_empty())),
-                tokens: given.get(2, number),
-                prompt: given.get(3, number),
-                may_truncate: given.get(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),
-            };
-            if row.text.is_none()
-                && row.tokens.is_none()
-                && inputs.iter().flatten().any(|value| matches!(value, Value::Rows(_)))
-            {
-                // The row skips the step.
-                outputs.iter_mut().for_each(|output| output.push(None));
-                continue;
-            }
-            let tokens = self.tokens(&row).map_err(|fault| match (fault, rows) {
-                (BuiltInFault::Invalid(text), 2..) => BuiltInFault::Invalid(format!("row {number}: {text}")),
-                (fault, _) => fault,
-            })?;
-            let datatype = self.outputs[0].datatype;
-            let length = tokens.ids.len();
-            outputs[0].push(Some(row_of_integers(tokens.ids.iter().map(|&id| i64::from(id)), datatype)));
-            outputs[1].push(Some(row_of_integers(std::iter::repeat_n(1, length), datatype)));
-            outputs[2].push(Some(row_of_integers(tokens.types.iter().map(|&kind| i64::from(kind)), datatype)));
-            outputs[3].push(Some(row_of_integers(std::iter::once(length as i64), DataType::Int32)));
-            let places: Vec<i64> =
-                tokens.offsets.iter().flat_map(|(start, end)| [*start as i64, *end as i64]).collect();
-            let mut offsets = row_of_integers(places.into_iter(), DataType::Int32);
-            offsets.shape = [1, tokens.offsets.len() as i64, 2].as_slice().into();
-            outputs[4].push(Some(offsets));
+    fn begin(self: Arc<Self>, inputs: Vec<Option<Value>>, rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+        let given = InputRows::new(&inputs, &self.inputs, rows)?;
+        let may_skip = inputs.iter().flatten().any(|value| matches!(value, Value::Rows(_)));
+        let outputs = self.outputs.iter().map(|_| Vec::with_capacity(rows)).collect();
+        Ok(Box::new(Tokenizing { step: self, given, rows, may_skip, shared: None, outputs }))
+    }
+}
+
+/// The work of a request.
+struct Tokenizing {
+    step: Arc<Tokenize>,
+    given: InputRows,
+    rows: usize,
+    /// Whether rows without a text skip the step.
+    may_skip: bool,
+    shared: Option<Shared>,
+    /// By output and row.
+    outputs: Vec<Vec<Option<InputTensor>>>,
+}
+
+/// The first text of the last pair, which the next ones may share: a query has many documents.
+struct Shared {
+    text: Bytes,
+    prompt: Option<Bytes>,
+    first: FirstText,
+}
+
+impl Shared {
+    fn is_of(&self, row: &Row<'_>) -> bool {
+        let data = |tensor: Option<&InputTensor>| tensor.map(|tensor| tensor.data.clone());
+        row.pair.is_some() && data(row.text).as_ref() == Some(&self.text) && data(row.prompt) == self.prompt
+    }
+}
+
+/// The inputs of one row.
+struct Row<'a> {
+    text: Option<&'a InputTensor>,
+    pair: Option<&'a InputTensor>,
+    tokens: Option<&'a InputTensor>,
+    prompt: Option<&'a InputTensor>,
+    may_truncate: bool,
+}
+
+impl<'a> Row<'a> {
+    fn of(given: &'a InputRows, number: usize) -> Self {
+        Self {
+            text: given.get(0, number),
+            pair: given.get(1, number),
+            tokens: given.get(2, number),
+            prompt: given.get(3, number),
+            may_truncate: given.get(4, number).is_none_or(|flag| flag.data.first() != Some(&0)),
         }
-        Ok(outputs.into_iter().map(Value::Rows).collect())
+    }
+}
+
+/// Returns the only text of a row.
+fn read<'a>(name: &str, tensor: &'a InputTensor) -> Result<&'a str, BuiltInFault> {
+    let bytes = only_string(tensor).ok_or_else(|| BuiltInFault::Invalid(format!("{name} has no string")))?;
+    std::str::from_utf8(bytes).map_err(|fault| {
+        BuiltInFault::Invalid(format!("expected UTF-8 in {name}, but byte {} is not", fault.valid_up_to()))
+    })
+}
+
+impl From<TokenizerFault> for BuiltInFault {
+    fn from(fault: TokenizerFault) -> Self {
+        match fault {
+            TokenizerFault::Failed(_) => Self::Failed(fault.to_string()),
+            fault => Self::Invalid(fault.to_string()),
+        }
+    }
+}
+
+impl Tokenizing {
+    fn tokens(&mut self, number: usize) -> Result<Tokens, BuiltInFault> {
+        let (row, step, invalid) = (Row::of(&self.given, number), &self.step, BuiltInFault::Invalid);
+        if let Some(given) = row.tokens {
+            if row.text.is_some() || row.pair.is_some() {
+                return Err(invalid(format!("expected either {} or {}, but found both", text::TEXT, text::TOKENS)));
+            }
+            return step.given(&integers(&given.data, DataType::Int64), row.may_truncate).map_err(invalid);
+        }
+        let given = row.text.ok_or_else(|| invalid(format!("expected {} or {}", text::TEXT, text::TOKENS)))?;
+        let pair = row.pair.map(|pair| read(text::PAIR, pair)).transpose()?;
+        let named = row.prompt.map(|prompt| read(text::PROMPT, prompt)).transpose()?;
+        let prompt = step.prompt(named).map_err(invalid)?;
+        let first = match self.shared.take().filter(|shared| shared.is_of(&row)) {
+            Some(shared) => shared,
+            None => {
+                let text = read(text::TEXT, given)?;
+                step.tokenizer.check_bytes(prompt.len() + text.len())?;
+                let first = step.tokenizer.first(&format!("{prompt}{text}"))?;
+                Shared { text: given.data.clone(), prompt: row.prompt.map(|prompt| prompt.data.clone()), first }
+            }
+        };
+        let tokens = if number + 1 < self.rows && pair.is_some() {
+            self.shared.insert(first).first.clone()
+        } else {
+            first.first
+        };
+        Ok(step.tokenizer.complete(tokens, pair, row.may_truncate)?.behind(prompt.len()))
+    }
+}
+
+impl StepWork for Tokenizing {
+    fn effort(&self, row: usize) -> Effort {
+        let row = Row::of(&self.given, row);
+        let of_first = self.shared.as_ref().filter(|shared| shared.is_of(&row)).map_or(row.text, |_| None);
+        let read = [of_first, row.pair, row.tokens];
+        Tokenize::effort_of(read.into_iter().flatten().map(|tensor| tensor.data.len()).sum())
+    }
+
+    fn run(&mut self, row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {
+        let Row { text, tokens, .. } = Row::of(&self.given, row);
+        if self.may_skip && text.is_none() && tokens.is_none() {
+            self.outputs.iter_mut().for_each(|output| output.push(None));
+            return Ok(());
+        }
+        let tokens = self.tokens(row).map_err(|fault| match (fault, self.rows) {
+            (BuiltInFault::Invalid(text), 2..) => BuiltInFault::Invalid(format!("row {row}: {text}")),
+            (fault, _) => fault,
+        })?;
+        let (datatype, length) = (self.step.outputs[0].datatype, tokens.ids.len());
+        let places: Vec<i64> = tokens.offsets.iter().flat_map(|(start, end)| [*start as i64, *end as i64]).collect();
+        let mut offsets = row_of_integers(places.into_iter(), DataType::Int32);
+        offsets.shape = [1, tokens.offsets.len() as i64, 2].as_slice().into();
+        let made = [
+            row_of_integers(tokens.ids.iter().map(|&id| i64::from(id)), datatype),
+            row_of_integers(std::iter::repeat_n(1, length), datatype),
+            row_of_integers(tokens.types.iter().map(|&kind| i64::from(kind)), datatype),
+            row_of_integers(std::iter::once(length as i64), DataType::Int32),
+            offsets,
+        ];
+        self.outputs.iter_mut().zip(made).for_each(|(output, tensor)| output.push(Some(tensor)));
+        Ok(())
+    }
+
+    fn outputs(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.outputs).into_iter().map(Value::Rows).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paternoster_model::Dims;
+    use paternoster_pipeline::run_here;
+
+    use super::*;
+
+    /// A tokenizer of two words.
+    fn step() -> Arc<Tokenize> {
+        let file = br#"{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "?": 1}, "unk_token": "?"}}"#;
+        let (max_tokens, truncate, max_bytes) = (64, Truncate::Right, 1 << 20);
+        let options = TokenizerOptions { max_tokens, truncate, max_bytes, offsets: false, lowercase: false };
+        let prompts = [("p".to_owned(), "? ".to_owned())].into();
+        let tokenizer = Arc::new(TextTokenizer::read(file, options).expect("a tokenizer"));
+        Arc::new(Tokenize::new(tokenizer, TokenizeOptions { prompts, ..TokenizeOptions::default() }))
+    }
+
+    fn strings(texts: &[&str]) -> Option<Value> {
+        let data: Vec<u8> =
+            texts.iter().flat_map(|text| [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()).collect();
+        Some(Value::Joint(InputTensor { shape: Dims::from_slice(&[texts.len() as i64, 1]), data: data.into() }))
+    }
+
+    #[test]
+    fn pairs_that_share_their_first_text_have_the_tokens_of_pairs_that_do_not() {
+        let (texts, pairs) = (["a a", "a a", "? a", "a a", "a a"], ["?", "a", "", "a", "a"]);
+        let prompts = ["", "", "p", "", "p"];
+        let ids = |rows: std::ops::Range<usize>| -> Vec<Bytes> {
+            let of = |all: &[&str]| strings(&all[rows.clone()]);
+            let inputs = vec![of(&texts), of(&pairs), None, of(&prompts), None];
+            let outputs = run_here(step(), inputs, rows.len(), &Stop::never()).expect("tokens");
+            let Value::Rows(ids) = &outputs[0] else { panic!("expected rows") };
+            ids.iter().flatten().map(|ids| ids.data.clone()).collect()
+        };
+        let alone: Vec<Bytes> = (0..5).flat_map(|row| ids(row..row + 1)).collect();
+        assert_eq!(ids(0..5), alone);
+    }
+
+    #[test]
+    fn only_the_first_of_pairs_that_share_a_long_text_is_long_work() {
+        let long = "a ".repeat(USUAL_ROW_BYTES);
+        let inputs = vec![strings(&[&long, &long, &long]), strings(&["a", "a", &long]), None, None, None];
+        let mut work = step().begin(inputs, 3).expect("it begins");
+        let mut efforts = Vec::new();
+        for row in 0..3 {
+            efforts.push(work.effort(row));
+            work.run(row, &Stop::never()).expect("tokens");
+        }
+        assert_eq!(efforts, [Effort::Long, Effort::Usual, Effort::Long]);
     }
 }

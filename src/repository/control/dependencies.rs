@@ -241,8 +241,7 @@ impl Control {
         PipelineOptions {
             models: Arc::new(ServedModels(Arc::downgrade(self))),
             room: Arc::clone(&self.options.request_bytes),
-            workers: Arc::clone(&self.workers),
-            long_workers: Arc::clone(&self.long_workers),
+            workers: self.workers.clone(),
         }
     }
 }

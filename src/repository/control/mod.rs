@@ -36,7 +36,7 @@ use super::{
     serving::Serving,
     table::{Retired, Table},
 };
-use crate::{budget::Budget, observe::RepositoryStats};
+use crate::{budget::Budget, observe::RepositoryStats, pipeline::Workers};
 
 /// Why a model is to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +91,8 @@ pub(crate) struct Control {
     pub(crate) assembling: Arc<tokio::sync::Mutex<()>>,
     /// What loads that need room on cards share.
     pub(crate) card_room: CardRoom,
-    /// Limits the worker threads for built-in steps of pipelines.
-    pub(crate) workers: Arc<Semaphore>,
-    /// The same for those that take long.
-    pub(crate) long_workers: Arc<Semaphore>,
+    /// The worker threads of built-in steps.
+    pub(crate) workers: Workers,
     /// Serializes profiles that are measured in the background.
     pub(crate) profiling: Arc<tokio::sync::Mutex<()>>,
     /// Loads that requests began.

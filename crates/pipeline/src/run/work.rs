@@ -1,13 +1,15 @@
 //! Steps that the server computes itself: on the calling thread where that is short, else on worker threads.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use paternoster_executor::InferError;
 use paternoster_observe::{RequestTimings, StepTimings, budget::Reservation};
-use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout_at};
 
 use super::{Done, InFlight, Run, located};
-use crate::{BuiltInFault, Effort, Runs, Stop, Value};
+use crate::{BuiltInFault, Effort, Progress, Runs, Stop, Value};
 
 impl Run {
     /// Runs a built-in step: here if that is short, else on a worker thread. Returns the place for its result.
@@ -36,58 +38,50 @@ impl Run {
         let mut room = Reservation::none(&self.pipeline.options.room);
         let built = built_in.built_bytes(&inputs);
         room.grow_now(built).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))?;
-        let (built_in, pipeline, rows) = (Arc::clone(built_in), Arc::clone(&self.pipeline), self.rows);
+        let (pipeline, rows) = (Arc::clone(&self.pipeline), self.rows);
         let fail = move |fault: BuiltInFault| match fault {
             BuiltInFault::Invalid(text) => located(&pipeline, step, InferError::Invalid(text)),
             BuiltInFault::Failed(text) => located(&pipeline, step, InferError::Engine(text)),
             BuiltInFault::Stopped => InferError::Expired,
         };
         let (binding, stop) = (self.pipeline.known_binding(step), Stop::new(self.deadline));
-        let effort = built_in.effort(&inputs);
+        let is_short = built_in.is_short(&inputs);
+        let mut work = Arc::clone(built_in).begin(inputs, rows).map_err(&fail)?;
+        let effort = if rows > 0 { work.effort(0) } else { Effort::Usual };
         let leaving = stop.when_dropped();
         let timings = Arc::clone(timings);
-        let work = move || {
+        let (mut next, mut spent) = (0, Duration::ZERO);
+        let mut piece = move || {
             let began = Instant::now();
-            let outputs = built_in.run(&inputs, rows, &stop).map_err(fail);
-            timings.add(&RequestTimings::of_work(began.elapsed()));
-            drop(room);
-            outputs.map(|outputs| binding.outputs.iter().map(|&output| outputs[output].clone()).collect())
-        };
-        let options = &self.pipeline.options;
-        let places = match effort {
-            Effort::Short => {
-                let result = work();
-                in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
-                return Ok(vec![None]);
+            let ran = stop.check().and_then(|()| if next < rows { work.run(next, &stop) } else { Ok(()) });
+            next += 1;
+            spent += began.elapsed();
+            if ran.is_ok() && next < rows {
+                return Progress::Next(work.effort(next));
             }
-            Effort::Usual => Arc::clone(&options.workers),
-            Effort::Long => Arc::clone(&options.long_workers),
+            let outputs = ran.map(|()| work.outputs()).map_err(&fail);
+            timings.add(&RequestTimings::of_work(spent));
+            room.shrink_to(0);
+            Progress::Done(
+                outputs.map(|outputs| binding.outputs.iter().map(|&output| outputs[output].clone()).collect()),
+            )
         };
+        if is_short {
+            let result = loop {
+                if let Progress::Done(result) = piece() {
+                    break result;
+                }
+            };
+            in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
+            return Ok(vec![None]);
+        }
+        let workers = built_in.workers(&self.pipeline.options.workers).clone();
         let (deadline, pipeline) = (self.deadline, Arc::clone(&self.pipeline));
         in_flight.push(Box::pin(async move {
             let _leaving = leaving;
-            let result = on_worker(places, deadline, work).await.map_err(|error| located(&pipeline, step, error));
+            let result = workers.run(effort, deadline, piece).await.map_err(|error| located(&pipeline, step, error));
             Done { step, part: 0, result: result.and_then(|outputs| outputs) }
         }));
         Ok(vec![None])
     }
-}
-
-async fn on_worker<T: Send + 'static>(
-    workers: Arc<Semaphore>,
-    deadline: Option<Instant>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, InferError> {
-    let place = match deadline {
-        None => workers.acquire_owned().await,
-        Some(deadline) => {
-            timeout_at(deadline.into(), workers.acquire_owned()).await.map_err(|_| InferError::Expired)?
-        }
-    };
-    let place = place.map_err(|_| InferError::ShuttingDown)?;
-    let done = spawn_blocking(move || {
-        let _place = place;
-        work()
-    });
-    done.await.map_err(|error| InferError::Engine(format!("a built-in step failed: {error}")))
 }

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokenizers::{
     Encoding, ModelWrapper, PostProcessor, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
-    utils::truncation::{TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings},
+    utils::truncation::TruncationDirection,
 };
 
 use self::bounded::{Decoders, Normalizers, Refusal};
@@ -75,6 +75,17 @@ impl Tokens {
         }
         self
     }
+}
+
+/// The first text of a pair, tokenized.
+#[derive(Clone, Debug)]
+pub struct FirstText {
+    /// At most as many tokens as are allowed.
+    encoding: Encoding,
+    /// All of its tokens.
+    tokens: usize,
+    /// Of the text.
+    bytes: usize,
 }
 
 /// A token as people read it.
@@ -172,7 +183,29 @@ impl TextTokenizer {
     /// If the text is too long, or the tokenizer fails.
     pub fn encode(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
         self.check_bytes(text.len() + pair.map_or(0, str::len))?;
-        let encoding = guarded(|| Ok(self.encoding(text, pair, may_truncate)))??;
+        self.complete(self.first(text)?, pair, may_truncate)
+    }
+
+    /// Tokenizes the first text of pairs, for [`Self::complete`]. Pairs that share it need it once.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn first(&self, text: &str) -> Result<FirstText, TokenizerFault> {
+        self.check_bytes(text.len())?;
+        let mut encoding = guarded(|| self.plain(text))?;
+        let tokens = encoding.len();
+        // No pair keeps more of it.
+        self.cut(&mut encoding, self.options.max_tokens);
+        Ok(FirstText { encoding, tokens, bytes: text.len() })
+    }
+
+    /// Returns the tokens of a text and, if there is one, the second text of its pair.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn complete(&self, text: FirstText, pair: Option<&str>, may_truncate: bool) -> Result<Tokens, TokenizerFault> {
+        self.check_bytes(text.bytes + pair.map_or(0, str::len))?;
+        let encoding = guarded(|| Ok(self.joined(text, pair, may_truncate)))??;
         let (mut offsets, mut is_of_first) = (Vec::new(), Vec::new());
         if self.options.offsets {
             offsets = encoding.get_offsets().to_vec();
@@ -230,40 +263,47 @@ impl TextTokenizer {
         if bytes > most { Err(TokenizerFault::TooLong { most, bytes }) } else { Ok(()) }
     }
 
-    fn encoding(&self, text: &str, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
-        let plain = |text: &str| {
-            if self.options.offsets {
-                self.tokenizer.encode(text, false)
-            } else {
-                self.tokenizer.encode_fast(text, false)
-            }
+    /// Returns the tokens of one text, without those that the tokenizer adds.
+    fn plain(&self, text: &str) -> tokenizers::Result<Encoding> {
+        if self.options.offsets { self.tokenizer.encode(text, false) } else { self.tokenizer.encode_fast(text, false) }
+    }
+
+    fn cut(&self, encoding: &mut Encoding, most: usize) {
+        let direction = match self.options.truncate {
+            Truncate::Right => TruncationDirection::Right,
+            Truncate::Left => TruncationDirection::Left,
         };
-        let mut first = plain(text).map_err(failed)?;
-        let mut second = pair.map(plain).transpose().map_err(failed)?;
+        encoding.truncate(most, 0, direction);
+        // The parts that were cut off.
+        encoding.take_overflowing();
+    }
+
+    fn joined(&self, text: FirstText, pair: Option<&str>, may_truncate: bool) -> Result<Encoding, TokenizerFault> {
+        let FirstText { encoding: mut first, tokens: of_first, .. } = text;
+        let mut second = pair.map(|pair| self.plain(pair)).transpose().map_err(failed)?;
         let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(pair.is_some()));
-        let tokens = added + first.len() + second.as_ref().map_or(0, Encoding::len);
-        let most = self.options.max_tokens;
+        let of_second = second.as_ref().map_or(0, Encoding::len);
+        let (tokens, most) = (added + of_first + of_second, self.options.max_tokens);
         if tokens > most {
             if !may_truncate {
                 return Err(TokenizerFault::TooManyTokens { most, tokens });
             }
-            let direction = match self.options.truncate {
-                Truncate::Right => TruncationDirection::Right,
-                Truncate::Left => TruncationDirection::Left,
-            };
-            let params = TruncationParams {
-                direction,
-                max_length: most.saturating_sub(added),
-                strategy: TruncationStrategy::LongestFirst,
-                stride: 0,
-            };
-            (first, second) = truncate_encodings(first, second, &params).map_err(failed)?;
-            // The parts that were cut off.
-            first.take_overflowing();
-            second.as_mut().map(Encoding::take_overflowing);
+            let (most_of_first, most_of_second) = kept(of_first, of_second, most.saturating_sub(added));
+            self.cut(&mut first, most_of_first);
+            if let Some(second) = &mut second {
+                self.cut(second, most_of_second);
+            }
         }
         self.tokenizer.post_process(first, second, true).map_err(failed)
     }
+}
+
+/// Returns how many tokens of two texts stay where they have more than `most` together: the shorter one loses some only
+/// if it has more than half of them.
+fn kept(first: usize, second: usize, most: usize) -> (usize, usize) {
+    let of_shorter = first.min(second).min(most / 2);
+    let of_longer = most - of_shorter;
+    if first > second { (of_longer, of_shorter) } else { (of_shorter, of_longer) }
 }
 
 /// Calls the library, which may panic on files that its own writer never makes.

@@ -185,3 +185,58 @@ fn texts_are_lowercased_before_the_steps_of_the_file() {
     let after = sequence("Sequence", "normalizers", 1, &json!({"type": "Lowercase"}));
     assert_eq!(of(after, true), [0, 1, 0]);
 }
+
+/// A tokenizer that puts a mark around texts, as BERT's does.
+fn marking(options: TokenizerOptions) -> TextTokenizer {
+    let mark = |kind| json!({"SpecialToken": {"id": "?", "type_id": kind}});
+    let of = |name: &str, kind| json!({"Sequence": {"id": name, "type_id": kind}});
+    let template = json!({
+        "type": "TemplateProcessing",
+        "single": [mark(0), of("A", 0), mark(0)],
+        "pair": [mark(0), of("A", 0), mark(0), of("B", 1), mark(1)],
+        "special_tokens": {"?": {"id": "?", "ids": [1], "tokens": ["?"]}},
+    });
+    TextTokenizer::read(&file("post_processor", template), options).expect("a tokenizer")
+}
+
+#[test]
+fn pairs_are_cut_as_the_library_does() {
+    use tokenizers::utils::truncation::{TruncationParams, TruncationStrategy, truncate_encodings};
+    let encoding =
+        |length: usize| Encoding::from_tokens(vec![tokenizers::Token::new(0, "a".into(), (0, 1)); length], 0);
+    for (first, second, most) in (0..9).flat_map(|a| (0..9).flat_map(move |b| (0..9).map(move |most| (a, b, most)))) {
+        if first + second <= most {
+            continue;
+        }
+        let params =
+            TruncationParams { max_length: most, strategy: TruncationStrategy::LongestFirst, ..Default::default() };
+        let cut = truncate_encodings(encoding(first), Some(encoding(second)), &params).expect("it cuts");
+        let lengths = (cut.0.len(), cut.1.map_or(0, |second| second.len()));
+        let (of_first, of_second) = kept(first, second, most);
+        assert_eq!((of_first.min(first), of_second.min(second)), lengths, "{first} and {second} to {most}");
+    }
+}
+
+#[test]
+fn a_first_text_that_pairs_share_is_tokenized_once() {
+    for truncate in [Truncate::Right, Truncate::Left] {
+        let tokenizer = marking(TokenizerOptions { max_tokens: 8, truncate, offsets: true, ..options() });
+        let long = format!("b {}", "a ".repeat(20));
+        let first = tokenizer.first(&long).expect("tokens");
+        for pair in ["a", "b a", "", &long, &"b ".repeat(30)] {
+            let shared = tokenizer.complete(first.clone(), Some(pair), true);
+            assert_eq!(shared, tokenizer.encode(&long, Some(pair), true), "'{pair}'");
+            assert_eq!(shared.expect("tokens").ids.len(), 8);
+        }
+        let fault = tokenizer.complete(first, Some("a"), false).expect_err("it may lose none");
+        assert_eq!(fault, TokenizerFault::TooManyTokens { most: 8, tokens: 25 });
+    }
+}
+
+#[test]
+fn an_empty_second_text_makes_a_pair() {
+    let tokenizer = marking(options());
+    assert_eq!(tokenizer.encode("a", None, true).expect("tokens").ids, [1, 0, 1]);
+    let pair = tokenizer.encode("a", Some(""), true).expect("tokens");
+    assert_eq!((pair.ids, pair.types), (vec![1, 0, 1, 1], vec![0, 0, 0, 1]));
+}

@@ -20,7 +20,7 @@ use super::{
     built::built_bytes,
     fault::Fault,
     item::Item,
-    tokenizer::check_lengths,
+    tokenizer::{check_lengths, check_room},
 };
 use crate::{
     budget::Reservation,
@@ -80,6 +80,18 @@ impl<T> Received<T> {
     /// Reserves what is built from the request.
     pub(super) async fn reserve(&mut self, bytes: usize) -> Result<(), Fault> {
         Ok(body::grow(&mut self.bytes, bytes).await?)
+    }
+
+    /// Hands over what is reserved, for work that may last longer than the request.
+    #[cfg(feature = "text")]
+    pub(super) fn take_reservation(&mut self) -> Reservation {
+        self.bytes.take()
+    }
+
+    /// Takes back what [`Self::take_reservation`] handed over.
+    #[cfg(feature = "text")]
+    pub(super) fn give_reservation(&mut self, held: Reservation) {
+        self.bytes = held;
     }
 }
 
@@ -173,6 +185,8 @@ pub(super) async fn run<T>(
     (items, treatment): (Vec<Item>, Treatment),
 ) -> Result<Vec<Row>, Fault> {
     let (count, most_rows) = (items.len(), version.spec().max_batch_size as usize);
+    check_count(count)?;
+    check_room(version, request_bytes(&items, &treatment))?;
     let requests = requests(api, received, version, most_rows, (items, treatment)).await?;
     let answers = requests.into_iter().map(|request| version.submit(request));
     let responses = try_join_all(answers).instrument(received.span.clone()).await?;
@@ -193,12 +207,17 @@ pub(super) async fn requests<T>(
 ) -> Result<Vec<InferRequest>, Fault> {
     check_count(items.len())?;
     check_lengths(version, &items)?;
-    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
-    let built = items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add);
+    let built = request_bytes(&items, &treatment);
     received.reserve(built).await?;
     let version = Arc::clone(version);
     let build = move || by_rows(version.spec(), &items, &treatment, most_rows.max(1));
     if built <= MOST_BUILT_HERE_BYTES { build() } else { api.workers.run(built, build).await.map_err(Problem::from)? }
+}
+
+/// Returns an upper limit of the bytes of the requests of all items.
+fn request_bytes(items: &[Item], treatment: &Treatment) -> usize {
+    let prompt_bytes = treatment.prompt.as_ref().map_or(0, String::len);
+    items.iter().map(|item| item.bytes().saturating_add(prompt_bytes)).fold(0, usize::saturating_add)
 }
 
 /// Checks the number of texts of a request.

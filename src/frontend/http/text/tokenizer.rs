@@ -6,7 +6,12 @@ use std::any::Any;
 use super::{fault::Fault, item::Item};
 use crate::repository::ModelVersion;
 #[cfg(feature = "text")]
-use crate::text::{Tokenize, TokenizerOptions, Truncate};
+use crate::{
+    budget::Reservation,
+    executor::InferError,
+    pipeline::WorkerGroup,
+    text::{Tokenize, TokenizerOptions, Truncate},
+};
 
 /// How a model cuts texts of too many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,29 @@ pub(super) fn check_lengths(_: &ModelVersion, _: &[Item]) -> Result<(), Fault> {
 #[cfg(feature = "text")]
 fn tokenizer_options(version: &ModelVersion) -> Option<TokenizerOptions> {
     with_tokenizer(version, |step| Ok(*step.tokenizer().options())).ok()
+}
+
+/// Returns the worker threads for the texts of a version; `None` if it has no steps here.
+#[cfg(feature = "text")]
+pub(super) fn text_workers(version: &ModelVersion) -> Option<WorkerGroup> {
+    version.servable().pipeline().map(|pipeline| pipeline.workers().texts.clone())
+}
+
+/// Checks that there can ever be room for requests of `bytes` bytes, which are there at once, and their tokens.
+#[cfg(feature = "text")]
+pub(super) fn check_room(version: &ModelVersion, bytes: usize) -> Result<(), Fault> {
+    let (Some(_), Some(pipeline)) = (cuts(version), version.servable().pipeline()) else { return Ok(()) };
+    let wanted = bytes.saturating_add(Tokenize::built_bytes_of(bytes));
+    match Reservation::none(pipeline.room()).refusal(wanted) {
+        None => Ok(()),
+        Some(full) => Err(Fault::TooLarge(InferError::NoRoom(full).to_string())),
+    }
+}
+
+/// Without the feature `text` there are no tokens.
+#[cfg(not(feature = "text"))]
+pub(super) fn check_room(_: &ModelVersion, _: usize) -> Result<(), Fault> {
+    Ok(())
 }
 
 /// Calls `use_it` with the step that tokenizes the texts of a version.

@@ -14,10 +14,9 @@ use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution,
 use paternoster_executor::{Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
 use paternoster_observe::budget::Budget;
-use tokio::sync::Semaphore;
 
 use super::*;
-use crate::{Graph, Models, PipelineOptions, Port, Step};
+use crate::{Graph, Models, PipelineOptions, Port, Step, Workers};
 
 /// Longer than any test takes.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -89,9 +88,8 @@ fn two_models(pool: &Arc<Pool>, first: Knobs, program: Echo) -> Arc<Served> {
 }
 
 fn options(models: &Arc<impl Models + 'static>) -> PipelineOptions {
-    let workers = Arc::new(Semaphore::new(1));
     let (models, room) = (Arc::clone(models), Budget::of_bytes(1 << 20));
-    PipelineOptions { models, room, long_workers: Arc::clone(&workers), workers }
+    PipelineOptions { models, room, workers: Workers::new(1) }
 }
 
 /// A pipeline of these models, one after the other.

@@ -3,7 +3,7 @@
 use paternoster_batching::{QueueKnobs, QueueingKnobs, WindowKnobs};
 
 use super::*;
-use crate::{BuiltIn, BuiltInFault, Effort, Stop};
+use crate::{BuiltIn, BuiltInFault, Effort, StepWork, Stop, WorkerGroup};
 
 /// A pipeline whose first model is at a gate, and a request that is there.
 struct Gated {
@@ -81,16 +81,36 @@ impl BuiltIn for Broken {
         &self.outputs
     }
 
-    fn effort(&self, _inputs: &[Option<Value>]) -> Effort {
-        Effort::Usual
+    fn is_short(&self, _inputs: &[Option<Value>]) -> bool {
+        false
+    }
+
+    fn workers<'a>(&self, all: &'a Workers) -> &'a WorkerGroup {
+        &all.texts
     }
 
     fn built_bytes(&self, _inputs: &[Option<Value>]) -> usize {
         self.needs_bytes
     }
 
-    fn run(&self, _inputs: &[Option<Value>], _rows: usize, _stop: &Stop) -> Result<Vec<Value>, BuiltInFault> {
+    fn begin(self: Arc<Self>, _inputs: Vec<Option<Value>>, _rows: usize) -> Result<Box<dyn StepWork>, BuiltInFault> {
+        Ok(Box::new(Panics))
+    }
+}
+
+struct Panics;
+
+impl StepWork for Panics {
+    fn effort(&self, _row: usize) -> Effort {
+        Effort::Usual
+    }
+
+    fn run(&mut self, _row: usize, _stop: &Stop) -> Result<(), BuiltInFault> {
         panic!("out of order")
+    }
+
+    fn outputs(&mut self) -> Vec<Value> {
+        Vec::new()
     }
 }
 
