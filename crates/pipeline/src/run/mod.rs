@@ -274,11 +274,12 @@ impl Run {
             state.give(&pipeline, step, None);
             Ok(None)
         };
-        let Some(inputs) = inputs(&binding, state) else { return skip(state) };
         let mask = self.mask(step, state)?;
         if mask.as_ref().is_some_and(|mask| !mask.contains(&true)) {
             return skip(state);
         }
+        self.check_given(step, &binding, state)?;
+        let Some(inputs) = inputs(&binding, state) else { return skip(state) };
         let Some(servable) = servable else {
             let (timings, parts) = (Arc::default(), Parts::Joint);
             let results = self.built_in(step, inputs, mask, &timings, in_flight)?;
@@ -304,6 +305,21 @@ impl Run {
         }
         let results = (0..left).map(|_| None).collect();
         Ok(Some(Running { binding, started, timings: step_of.timings, parts, left, results }))
+    }
+
+    /// Checks that the request has what a step requires of it. What earlier steps give may be absent: they may have been
+    /// skipped.
+    fn check_given(&self, step: usize, binding: &Binding, state: &State) -> Result<(), InferError> {
+        let bound = binding.inputs.iter().zip(&binding.spec.inputs).filter(|(_, wanted)| !wanted.optional);
+        for (&tensor, wanted) in bound {
+            let Some(tensor) = tensor.filter(|&tensor| state.tensors[tensor].value.is_none()) else { continue };
+            if let Some(input) = self.pipeline.spec.inputs.get(tensor) {
+                let text =
+                    format!("its input '{}' is required, and the request leaves out '{}'", wanted.name, input.name);
+                return Err(located(&self.pipeline, step, InferError::Invalid(text)));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the version that a step runs, and how it is bound to it; no version for a built-in step.

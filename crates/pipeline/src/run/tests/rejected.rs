@@ -3,7 +3,7 @@
 use paternoster_batching::{QueueKnobs, QueueingKnobs, WindowKnobs};
 
 use super::*;
-use crate::{BuiltIn, BuiltInFault, Effort, StepWork, Stop, WorkerGroup};
+use crate::{BuiltIn, BuiltInFault, Condition, Effort, StepWork, Stop, Test, WorkerGroup};
 
 /// A pipeline whose first model is at a gate, and a request that is there.
 struct Gated {
@@ -139,4 +139,37 @@ async fn a_built_in_step_without_room() {
     assert!(matches!(refused.cause(), InferError::NoRoom(_)), "{refused:?}");
     let text = refused.to_string();
     assert!(text.starts_with("in pipeline 'broken one', step 0 (broken): no memory for what passes"), "{text}");
+}
+
+/// A pipeline of one step, whose model requires what a request may leave out.
+fn with_an_optional_input(pool: &Arc<Pool>, when: Option<Condition>) -> Arc<Pipeline> {
+    let port = |port: &str, tensor: &str| vec![Port { port: port.to_owned(), tensor: tensor.to_owned() }];
+    let runs = Runs::Served { model: "model".to_owned(), version: None };
+    let step = Step { runs, inputs: port("x", "b"), outputs: port("y", "y"), when };
+    let model = serve(pool, spec("model", "x", "y"), Knobs::default(), Echo(None));
+    let graph = Graph::new(&["a", "b"], &["y"], vec![step]).expect("a graph");
+    let mut spec = spec("pipeline", "a", "y");
+    spec.inputs.push(TensorSpec { optional: true, ..TensorSpec::new("b", DataType::Fp32, &[1]) });
+    let models = Arc::new(Served(Mutex::new(vec![model])));
+    Arc::new(Pipeline::new(spec, graph, options(&models)).expect("it fits"))
+}
+
+#[tokio::test]
+async fn a_step_that_requires_what_the_request_leaves_out() {
+    let pool = pool();
+    let pipeline = with_an_optional_input(&pool, None);
+    let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::copy_from_slice(&1.0_f32.to_le_bytes()) };
+    let without = InferRequest::new(1, vec![Some(input.clone()), None]);
+    let refused = pipeline.submit(without.clone()).await.expect_err("it is required");
+    assert!(matches!(refused.cause(), InferError::Invalid(_)), "{refused:?}");
+    let text =
+        "in pipeline 'pipeline', step 0 (model 'model'): its input 'x' is required, and the request leaves out 'b'";
+    assert_eq!(refused.to_string(), text);
+    let with = InferRequest::new(1, vec![Some(input.clone()), Some(input)]);
+    let given = pipeline.submit(with).await.expect("it has all");
+    assert_eq!(given.outputs[0].data, 1.0_f32.to_le_bytes().as_slice());
+    // A row that the condition does not hold for has no need of the input.
+    let when = Condition { tensor: "a".to_owned(), test: Test::AtLeast(2.0) };
+    let skipped = with_an_optional_input(&pool, Some(when)).submit(without).await.expect("the step is skipped");
+    assert_eq!(skipped.outputs[0].data, 0.0_f32.to_le_bytes().as_slice());
 }
