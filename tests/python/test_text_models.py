@@ -237,7 +237,7 @@ def test_info_is_about_one_model_and_names_all(texts_server):
     assert status == 200 and first["model_id"] == first["models"][0]
     assert {"plain", "sentences", "reranker"} <= set(first["models"]) and "minilm" not in first["models"]
     status, reranker = ask(texts_server, "GET", "/info?model=reranker")
-    assert status == 200 and reranker["model_type"] == {"classifier": {}} and reranker["max_input_length"] == 512
+    assert status == 200 and reranker["model_type"] == {"reranker": {}} and reranker["max_input_length"] == 512
     status, refusal = ask(texts_server, "GET", "/info?model=minilm")
     assert status == 404 and "'minilm'" in refusal["error"]
 
@@ -277,6 +277,25 @@ def test_the_routes_of_text_embeddings_inference(texts_server, reference):
     assert status == 422 and refusal["error"] == "expected a JSON object"
     status, refusal = post(texts_server, "/embed", {"inputs": 5})
     assert status == 422 and "inputs" in refusal["error"]
+    status, mixed = post(texts_server, "/embed", {"model": "plain", "inputs": ["a cat", [101, 1037, 4937, 102]]})
+    assert status == 200 and mixed[0] == pytest.approx(mixed[1], abs=TOLERANCE), "the same text"
+    status, refusal = post(texts_server, "/embed", {"model": "plain", "inputs": ["a cat", None]})
+    assert status == 422 and "element 1" in refusal["error"]
+
+
+def test_the_root_answers_by_the_kind_of_the_model_and_health_is_where_probes_look(texts_server):
+    texts = {"model": "plain", "inputs": "a cat"}
+    assert post(texts_server, "/", texts) == post(texts_server, "/embed", texts)
+    pairs = {"model": "reranker", "query": "a cat", "texts": ["a dog", "a kitten"]}
+    assert post(texts_server, "/", pairs) == post(texts_server, "/rerank", pairs)
+    status, several = post(texts_server, "/", {"inputs": "a cat"})
+    assert status == 422 and "plain" in several["error"] and "reranker" in several["error"]
+    for path in ("/health", "/ping"):
+        with urllib.request.urlopen(f"http://{texts_server.http}{path}", timeout=60) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+    for method, path, expected in (("POST", "/embed_sparse", 404), ("GET", "/embed", 405)):
+        status, refusal = ask(texts_server, method, path)
+        assert (status, refusal["error_type"]) == (expected, "Validation")
 
 
 def test_tokenize_and_decode_as_text_embeddings_inference_has_them(texts_server, tokenizer):
@@ -339,12 +358,12 @@ def test_the_clients_of_cohere(texts_server):
 
 def test_a_pair_is_tokenized_as_the_library_does(texts_client, tokenizer):
     """The cross-encoder has random weights: it answers alike for the tokens of the library, and by texts."""
-    pairs = [("a cat", "a dog"), ("word " * 400, "short"), ("", "x")]
+    pairs = [("a cat", "a dog"), ("word " * 400, "short"), ("", "x"), ("a cat", "")]
     first, second = zip(*pairs)
     before = texts_client.infer("reranker", [strings("TEXT", first), strings("PAIR", second)])
     counts = [len(tokenizer.encode(one, two).ids) for one, two in pairs]
     # The reranker takes 512 tokens, and the reference is cut to 256.
-    assert before.as_numpy("tokens").ravel().tolist() == [counts[0], 404, counts[2]]
+    assert before.as_numpy("tokens").ravel().tolist() == [counts[0], 404, *counts[2:]]
     swapped = texts_client.infer("reranker", [strings("TEXT", second[:1]), strings("PAIR", first[:1])])
     assert swapped.as_numpy("logits")[0, 0] != before.as_numpy("logits")[0, 0]
 
@@ -456,6 +475,9 @@ def test_places_of_tokens_are_those_in_the_text_of_the_client(start, tmp_path, t
         (folder / "config_sentence_transformers.json").write_text(prompts)
         (folder / "model.yaml").write_text("text: {}\n")
     server = start(tmp_path)
+    status, refusal = post(server, "/predict", {"model": "plain", "inputs": "a"})
+    assert status == 422 and "'logits' of each" in refusal["error"], "it classifies tokens"
+    assert ask(server, "GET", "/info?model=plain")[1]["model_type"] == {"token_classifier": {}}
     text = "hello wörld"
     with triton.InferenceServerClient(server.grpc) as client:
         plain = client.infer("plain", [strings("TEXT", [text])])
@@ -543,6 +565,15 @@ def test_what_a_route_builds_is_reserved_before(start, laid_out):
     status, ranked = post(server, "/v1/rerank", {"query": "x", "documents": ["a", "b"]})
     assert status == 200 and len(ranked["results"]) == 2
     assert on_page(scrape(server), "paternoster_pending_bytes") == 0
+
+
+def test_what_can_never_be_tokenized_is_refused_before_it_is_built(start, laid_out):
+    server = start(laid_out, "--max-pending-bytes=400000000", "--model-control-mode=explicit", "--load-model=reranker")
+    # The texts of its pairs fit into the share of a connection, and their tokens into nothing.
+    asked = {"query": "x " * 500_000, "texts": ["a"] * 40}
+    status, refusal = post(server, "/rerank", asked)
+    assert (status, refusal["error_type"]) == (413, "Validation"), refusal
+    assert "more are wanted" in refusal["error"] and "in pipeline" not in refusal["error"], "no step began"
 
 
 def test_a_directory_that_cannot_be_followed_is_refused_with_the_file(start, laid_out, tmp_path):

@@ -159,11 +159,11 @@ fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(|uri: Uri| async move {
             let message = format!("no such route: {}", uri.path());
-            text::no_route(uri.path(), Problem::new(StatusCode::NOT_FOUND, message))
+            text::no_route(uri.path(), StatusCode::NOT_FOUND, message)
         })
         .method_not_allowed_fallback(|method: Method, uri: Uri| async move {
             let message = format!("method {method} is not allowed for {}", uri.path());
-            text::no_route(uri.path(), Problem::new(StatusCode::METHOD_NOT_ALLOWED, message))
+            text::no_route(uri.path(), StatusCode::METHOD_NOT_ALLOWED, message)
         })
 }
 

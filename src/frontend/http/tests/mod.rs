@@ -201,7 +201,10 @@ async fn what_no_route_answers_is_a_json_error() {
     let server = start().await;
     let cases = [
         ("GET", "/nothing", 404),
-        ("POST", "/", 405),
+        ("POST", "/", 422),
+        ("DELETE", "/", 405),
+        ("POST", "/embed_sparse", 404),
+        ("GET", "/embed", 405),
         ("GET", "/metrics", 404),
         ("GET", "/v2/models/ident/infer", 405),
         ("POST", "/v2/health/live", 405),

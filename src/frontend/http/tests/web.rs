@@ -65,9 +65,9 @@ async fn a_page_whose_own_name_leads_to_this_machine_reads_nothing() {
 #[tokio::test]
 async fn without_the_page_neither_it_nor_its_figures_are_there() {
     let server = with(HttpConfig { allow_web: false, ..HttpConfig::default() }).await;
-    for path in ["/", "/v2/overview"] {
-        assert_eq!(call(server.address(), "GET", path).await.0, 404, "{path}");
-    }
+    // Texts may be sent to the page's path.
+    assert_eq!(call(server.address(), "GET", "/").await.0, 405);
+    assert_eq!(call(server.address(), "GET", "/v2/overview").await.0, 404);
     assert_eq!(call(server.address(), "GET", "/v2/models/stats").await.0, 200);
 }
 

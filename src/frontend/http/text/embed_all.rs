@@ -14,8 +14,9 @@ use tracing::Instrument;
 use super::{
     super::api::Api,
     fault::Fault,
+    inputs::Inputs,
     run::{Received, Treatment, Wanted, check_finite, receive, requests, resolve, send},
-    tei::{Direction, Inputs, check_direction, or_error},
+    tei::{Direction, check_direction, or_error},
 };
 use crate::{
     executor::OutputTensor,
@@ -52,7 +53,7 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Vectors).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let items = std::mem::take(inputs).into_items();
+    let Inputs(items) = std::mem::take(inputs);
     let treatment = Treatment { prompt: prompt_name.take(), truncate: *truncate, ..Treatment::default() };
     let (pipeline, tensor, datatype) = with_tokens(&version)?;
     // One text each: rows of different lengths would be padded.

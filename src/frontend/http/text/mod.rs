@@ -1,15 +1,16 @@
 //! The ways to models that take texts which clients of other servers use: embeddings as OpenAI's clients ask for them,
 //! reranking as those of Cohere and Jina, and the routes of text-embeddings-inference.
 //!
-//! `run` submits each `item` to a model, `fault` says why there is no answer, `built` what reading JSON takes,
-//! `tokenizer` finds a model's tokenizer, and `tokenize` asks that alone; the other modules have one interface each:
-//! its requests, its answers and its errors.
+//! `run` submits each `item` to a model, `inputs` reads the items of requests for vectors, `fault` says why there is no
+//! answer, `built` what reading JSON takes, `tokenizer` finds a model's tokenizer, and `tokenize` asks that alone; the
+//! other modules have one interface each: its requests, its answers and its errors.
 //! Which models an interface can use shows in the names of their tensors. Tokenizers and batching must not live here.
 
 mod built;
 #[cfg(feature = "text")]
 mod embed_all;
 mod fault;
+mod inputs;
 mod item;
 mod openai;
 mod rerank;
@@ -24,22 +25,24 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 
+use http::StatusCode;
+
 use self::{fault::Fault, openai::OpenAiError};
 use super::{Problem, api::Api};
 use crate::frontend::Protocol;
 
-/// Answers requests that no route takes: those of OpenAI's clients, whose paths begin with `/v1/`, in their form.
-pub(super) fn no_route(path: &str, problem: Problem) -> Response {
-    if !path.starts_with("/v1/") {
-        return problem.into_response();
+/// Answers requests that no route takes: those of OpenAI's clients, whose paths begin with `/v1/`, and those of
+/// text-embeddings-inference's in their form.
+pub(super) fn no_route(path: &str, status: StatusCode, message: String) -> Response {
+    if path.starts_with("/v1/") {
+        return OpenAiError(Fault::Server(status, message)).into_response();
     }
-    let (status, message) = problem.into_parts();
-    OpenAiError(Fault::Server(status, message)).into_response()
+    tei::no_route(path, status, &message).unwrap_or_else(|| Problem::new(status, message).into_response())
 }
 
 /// The routes of these interfaces, with their groups.
 pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
-    use Protocol::{Inference, Metadata};
+    use Protocol::{Health, Inference, Metadata};
     let route = |path: &str, group, methods| (path.to_owned(), group, methods);
     #[cfg(feature = "text")]
     let of_tokenizers = [
@@ -55,6 +58,9 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
         route("/v1/models/{model}", Metadata, get(openai::model)),
         route("/v1/rerank", Inference, post(rerank::rerank)),
         route("/v2/rerank", Inference, post(rerank::rerank)),
+        route("/", Inference, post(tei::root)),
+        route("/health", Health, get(tei::health)),
+        route("/ping", Health, get(tei::health)),
         route("/embed", Inference, post(tei::embed)),
         route("/rerank", Inference, post(tei::rerank)),
         route("/predict", Inference, post(tei::predict)),

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use super::{
     super::api::Api,
     fault::Fault,
-    item::Item,
+    inputs::Inputs,
     run::{self, Received, Treatment, Wanted, little_endian, receive, resolve, send},
+    tei::Kind,
 };
 use crate::frontend::span;
 
@@ -27,26 +28,9 @@ use crate::frontend::span;
 #[derive(Deserialize)]
 struct EmbeddingsRequest {
     model: Option<String>,
-    input: Input,
+    input: Inputs,
     encoding_format: Option<Encoding>,
     dimensions: Option<u32>,
-}
-
-/// The texts: one or several, each as text or as tokens.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected input to be a string, a list of strings, or lists of tokens")]
-enum Input {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<i64>),
-    ManyTokens(Vec<Vec<i64>>),
-}
-
-impl Default for Input {
-    /// None.
-    fn default() -> Self {
-        Self::Texts(Vec::new())
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,12 +123,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let version = resolve(api, &received.parts.headers, received.request.model.as_deref(), Wanted::Vectors).await?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");
-    let items = match std::mem::take(&mut received.request.input) {
-        Input::Text(text) => vec![Item::Text(text)],
-        Input::Texts(texts) => texts.into_iter().map(Item::Text).collect(),
-        Input::Tokens(tokens) => vec![Item::Tokens(tokens)],
-        Input::ManyTokens(all) => all.into_iter().map(Item::Tokens).collect(),
-    };
+    let Inputs(items) = std::mem::take(&mut received.request.input);
     let EmbeddingsRequest { model, encoding_format, dimensions, .. } = &received.request;
     let (model, format) = (model.clone(), encoding_format.unwrap_or(Encoding::Float));
     let treatment = Treatment { dimensions: *dimensions, ..Treatment::default() };
@@ -185,9 +164,7 @@ pub(super) async fn model(State(api): State<Api>, Path(name): Path<String>) -> R
 fn text_models(api: &Api) -> BTreeSet<String> {
     let repository = &api.services.repository;
     let loaded = repository.loaded();
-    let able = loaded
-        .iter()
-        .filter(|version| [Wanted::Vectors, Wanted::Classes].iter().any(|wanted| wanted.is_given_by(version.spec())));
+    let able = loaded.iter().filter(|version| Kind::of(version.spec()).is_some());
     able.map(|version| version.spec().name.clone()).chain(repository.loadable_texts()).collect()
 }
 

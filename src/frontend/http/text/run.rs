@@ -26,7 +26,7 @@ use crate::{
     budget::Reservation,
     executor::{InferRequest, InputTensor, OutputTensor, Response},
     frontend::{clients::ClientPlace, intake::MOST_BUILT_HERE_BYTES, span},
-    model::{Dims, ModelSpec, text},
+    model::{Dims, ModelSpec, TensorSpec, text},
     observe::trace::Transport,
     repository::{ModelVersion, ResolveError},
 };
@@ -44,6 +44,8 @@ pub(super) enum Wanted {
     Vectors,
     /// Numbers for the classes of each text.
     Classes,
+    /// Numbers for the classes of each token.
+    TokenClasses,
     /// The tokens of each text.
     #[cfg(feature = "text")]
     Tokens,
@@ -53,7 +55,7 @@ impl Wanted {
     fn output(self) -> &'static str {
         match self {
             Self::Vectors => text::EMBEDDING,
-            Self::Classes => text::LOGITS,
+            Self::Classes | Self::TokenClasses => text::LOGITS,
             #[cfg(feature = "text")]
             Self::Tokens => text::TOKEN_COUNT,
         }
@@ -61,7 +63,10 @@ impl Wanted {
 
     /// Whether a model takes texts and gives this.
     pub(super) fn is_given_by(self, spec: &ModelSpec) -> bool {
-        spec.input_index(text::TEXT).is_some() && spec.output_index(self.output()).is_some() && !spec.decoupled
+        // Behind the batch.
+        let axes = if self == Self::TokenClasses { 2 } else { 1 };
+        let is_output = |output: &TensorSpec| output.name == self.output() && output.dims.len() == axes;
+        spec.input_index(text::TEXT).is_some() && spec.outputs.iter().any(is_output) && !spec.decoupled
     }
 }
 
@@ -95,11 +100,26 @@ impl<T> Received<T> {
     }
 }
 
-/// Reads the JSON of a request, within the server's budgets.
+/// The JSON of a request that has been received, with what it holds.
+pub(super) struct Body {
+    json: Bytes,
+    pub(super) parts: Parts,
+    span: Span,
+    place: Reservation,
+    client: Option<ClientPlace>,
+    held: Reservation,
+}
+
+/// Receives and reads the JSON of a request, within the server's budgets.
 pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     api: &Api,
     request: Request,
 ) -> Result<Received<T>, Fault> {
+    receive_body(api, request).await?.read(api).await
+}
+
+/// Receives the JSON of a request.
+pub(super) async fn receive_body(api: &Api, request: Request) -> Result<Body, Fault> {
     let span = span::open(Transport::Http);
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
@@ -107,22 +127,34 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     let limit = Limit::Texts(api.max_input_bytes);
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let place = pending_place(api)?;
-    let length = message.bytes.len();
     body::grow(&mut message.held, built_bytes(&message.bytes)).await?;
-    let bytes = message.bytes;
-    let parse = move || {
-        // Lists would be read as the values of the keys in order.
-        if !bytes.trim_ascii_start().starts_with(b"{") {
-            return Err(Fault::Request("expected a JSON object".to_owned()));
+    Ok(Body { json: message.bytes, parts, span, place, client, held: message.held })
+}
+
+impl Body {
+    /// Reads the whole.
+    pub(super) async fn read<T: DeserializeOwned + Send + 'static>(self, api: &Api) -> Result<Received<T>, Fault> {
+        let request = self.part(api).await?;
+        let Self { parts, span, place, client, held, .. } = self;
+        Ok(Received { request, parts, span, _place: place, _client: client, bytes: held })
+    }
+
+    /// Reads some of its keys.
+    pub(super) async fn part<T: DeserializeOwned + Send + 'static>(&self, api: &Api) -> Result<T, Fault> {
+        let bytes = self.json.clone();
+        let length = bytes.len();
+        let parse = move || {
+            // Lists would be read as the values of the keys in order.
+            if !bytes.trim_ascii_start().starts_with(b"{") {
+                return Err(Fault::Request("expected a JSON object".to_owned()));
+            }
+            serde_json::from_slice::<T>(&bytes).map_err(|fault| Fault::Request(fault.to_string()))
+        };
+        if length <= LONGEST_JSON_HERE_BYTES {
+            return parse();
         }
-        serde_json::from_slice::<T>(&bytes).map_err(|fault| Fault::Request(fault.to_string()))
-    };
-    let request = if length <= LONGEST_JSON_HERE_BYTES {
-        parse()?
-    } else {
-        api.workers.run(length, parse).await.map_err(Problem::from)??
-    };
-    Ok(Received { request, parts, span, _place: place, _client: client, bytes: message.held })
+        api.workers.run(length, parse).await.map_err(Problem::from)?
+    }
 }
 
 /// Returns the model of a request: that of its name, or the only loaded one that can answer it.
@@ -132,16 +164,31 @@ pub(super) async fn resolve(
     name: Option<&str>,
     wanted: Wanted,
 ) -> Result<Arc<ModelVersion>, Fault> {
+    resolve_any(api, headers, name, &[wanted]).await
+}
+
+/// As [`resolve`], of a model that gives one of these.
+pub(super) async fn resolve_any(
+    api: &Api,
+    headers: &HeaderMap,
+    name: Option<&str>,
+    wanted: &[Wanted],
+) -> Result<Arc<ModelVersion>, Fault> {
+    let is_able = |spec: &ModelSpec| wanted.iter().any(|wanted| wanted.is_given_by(spec));
+    let outputs = || {
+        let names: Vec<String> = wanted.iter().map(|wanted| format!("'{}'", wanted.output())).collect();
+        names.join(" or ")
+    };
     let repository = &api.services.repository;
     let caller = repository.caller(headers);
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         let mut able = repository.loaded();
-        able.retain(|version| wanted.is_given_by(version.spec()));
+        able.retain(|version| is_able(version.spec()));
         let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
         names.dedup();
         return match names[..] {
             [name] => repository.route(name, "", &caller).map_err(|error| Problem::from(&error).into()),
-            [] => Err(Fault::Model(format!("no model takes texts and gives '{}'", wanted.output()))),
+            [] => Err(Fault::Model(format!("no model takes texts and gives {}", outputs()))),
             _ => Err(Fault::Request(format!(
                 "several models can answer, expected \"model\": one of {}",
                 names.join(", ")
@@ -154,11 +201,10 @@ pub(super) async fn resolve(
         ResolveError::NotLoadable { .. } => Fault::Server(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         error => Problem::from(&error).into(),
     })?;
-    if wanted.is_given_by(version.spec()) {
+    if is_able(version.spec()) {
         return Ok(version);
     }
-    let wanted = wanted.output();
-    Err(Fault::Request(format!("the model '{name}' does not take texts and give '{wanted}'")))
+    Err(Fault::Request(format!("the model '{name}' does not take texts and give {} of each", outputs())))
 }
 
 /// How all items of a request are treated.
@@ -402,7 +448,7 @@ pub(super) fn little_endian(values: &[f32]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DataType, TensorSpec};
+    use crate::model::DataType;
 
     #[test]
     fn dimensions_that_no_vector_has_are_refused_as_they_came() {

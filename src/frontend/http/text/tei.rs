@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::{
     super::api::Api,
     fault::Fault,
+    inputs::Inputs,
     item::Item,
-    run::{self, Received, Treatment, Wanted, rank, receive, resolve, scores, send},
+    run::{self, Body, Received, Treatment, Wanted, rank, receive, receive_body, resolve, resolve_any, scores, send},
     tokenizer::{Cuts, cuts},
 };
 use crate::{
@@ -32,33 +33,6 @@ struct EmbedRequest {
     truncation_direction: Option<Direction>,
     prompt_name: Option<String>,
     dimensions: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected inputs to be a string, a list of strings, or lists of tokens")]
-pub(super) enum Inputs {
-    One(String),
-    Many(Vec<String>),
-    Tokens(Vec<i64>),
-    ManyTokens(Vec<Vec<i64>>),
-}
-
-impl Inputs {
-    pub(super) fn into_items(self) -> Vec<Item> {
-        match self {
-            Self::One(text) => vec![Item::Text(text)],
-            Self::Many(texts) => texts.into_iter().map(Item::Text).collect(),
-            Self::Tokens(tokens) => vec![Item::Tokens(tokens)],
-            Self::ManyTokens(all) => all.into_iter().map(Item::Tokens).collect(),
-        }
-    }
-}
-
-impl Default for Inputs {
-    /// None.
-    fn default() -> Self {
-        Self::Many(Vec::new())
-    }
 }
 
 #[derive(Deserialize)]
@@ -160,19 +134,73 @@ pub(super) fn or_error(answer: Result<Response, Fault>) -> Response {
     answer.unwrap_or_else(|fault| TeiError(fault).into_response())
 }
 
-/// Answers `POST /embed` with a vector for each text.
-pub(super) async fn embed(State(api): State<Api>, request: Request) -> Response {
-    or_error(embedded(&api, request).await)
+/// A request whose model says what it asks for.
+#[derive(Deserialize)]
+struct RootRequest {
+    model: Option<String>,
 }
 
-async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
-    let mut received: Received<EmbedRequest> = receive(api, request).await?;
+/// Answers `POST /` as the route of the model's kind does.
+pub(super) async fn root(State(api): State<Api>, request: Request) -> Response {
+    or_error(async { by_kind(&api, receive_body(&api, request).await?).await }.await)
+}
+
+async fn by_kind(api: &Api, body: Body) -> Result<Response, Fault> {
+    let RootRequest { model } = body.part(api).await?;
+    let any = [Wanted::Vectors, Wanted::Classes];
+    let version = resolve_any(api, &body.parts.headers, model.as_deref(), &any).await?;
+    match Kind::of(version.spec()) {
+        Some(Kind::Reranker) => reranked(api, body.read(api).await?).await,
+        Some(Kind::Classifier) => predicted(api, body.read(api).await?).await,
+        _ => embedded(api, body.read(api).await?).await,
+    }
+}
+
+/// Answers `GET /health` and `GET /ping`.
+pub(super) async fn health(State(api): State<Api>) -> Response {
+    if api.services.readiness.ready() {
+        return StatusCode::OK.into_response();
+    }
+    let unhealthy = json!({ "error": "unhealthy", "error_type": "unhealthy" });
+    (StatusCode::SERVICE_UNAVAILABLE, Json(unhealthy)).into_response()
+}
+
+/// The paths of text-embeddings-inference, whether or not they are served.
+const PATHS: [&str; 14] = [
+    "/",
+    "/decode",
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/embeddings",
+    "/health",
+    "/info",
+    "/invocations",
+    "/ping",
+    "/predict",
+    "/rerank",
+    "/similarity",
+    "/tokenize",
+];
+
+/// Answers a request that no route takes, if its path is one of that server.
+pub(super) fn no_route(path: &str, status: StatusCode, message: &str) -> Option<Response> {
+    let error = || (status, Json(json!({ "error": message, "error_type": "Validation" }))).into_response();
+    PATHS.contains(&path).then(error)
+}
+
+/// Answers `POST /embed` with a vector for each text.
+pub(super) async fn embed(State(api): State<Api>, request: Request) -> Response {
+    or_error(async { embedded(&api, receive(&api, request).await?).await }.await)
+}
+
+async fn embedded(api: &Api, mut received: Received<EmbedRequest>) -> Result<Response, Fault> {
     let EmbedRequest { model, inputs, normalize, truncate, truncation_direction, prompt_name, dimensions } =
         &mut received.request;
     let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Vectors).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
-    let items = std::mem::take(inputs).into_items();
+    let Inputs(items) = std::mem::take(inputs);
     let treatment = Treatment {
         prompt: prompt_name.take(),
         truncate: *truncate,
@@ -187,11 +215,10 @@ async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
 
 /// Answers `POST /rerank` with the texts' scores for a query, the highest first.
 pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response {
-    or_error(reranked(&api, request).await)
+    or_error(async { reranked(&api, receive(&api, request).await?).await }.await)
 }
 
-async fn reranked(api: &Api, request: Request) -> Result<Response, Fault> {
-    let mut received: Received<RerankRequest> = receive(api, request).await?;
+async fn reranked(api: &Api, mut received: Received<RerankRequest>) -> Result<Response, Fault> {
     let RerankRequest { model, query, texts, truncate, truncation_direction, raw_scores, return_text } =
         &mut received.request;
     let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
@@ -214,11 +241,10 @@ async fn reranked(api: &Api, request: Request) -> Result<Response, Fault> {
 
 /// Answers `POST /predict` with the scores of the classes, the highest first.
 pub(super) async fn predict(State(api): State<Api>, request: Request) -> Response {
-    or_error(predicted(&api, request).await)
+    or_error(async { predicted(&api, receive(&api, request).await?).await }.await)
 }
 
-async fn predicted(api: &Api, request: Request) -> Result<Response, Fault> {
-    let mut received: Received<PredictRequest> = receive(api, request).await?;
+async fn predicted(api: &Api, mut received: Received<PredictRequest>) -> Result<Response, Fault> {
     let PredictRequest { model, inputs, truncate, truncation_direction, raw_scores } = &mut received.request;
     let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
     check_direction(&version, *truncation_direction)?;
@@ -277,7 +303,7 @@ pub(super) async fn info(State(api): State<Api>, query: Result<Query<InfoQuery>,
         Err(rejection) => return TeiError(Fault::Request(rejection.body_text())).into_response(),
     };
     let mut able = api.services.repository.loaded();
-    able.retain(|version| kind_of(version.spec()).is_some());
+    able.retain(|version| Kind::of(version.spec()).is_some());
     let mut names: Vec<&str> = able.iter().map(|version| version.spec().name.as_str()).collect();
     names.dedup();
     let wanted = model.as_deref().or(names.first().copied());
@@ -290,7 +316,7 @@ pub(super) async fn info(State(api): State<Api>, query: Result<Query<InfoQuery>,
     };
     Json(json!({
         "model_id": version.spec().name,
-        "model_type": kind_of(version.spec()),
+        "model_type": Kind::of(version.spec()).map(Kind::shown),
         "max_input_length": cuts(version).map(|cuts| cuts.max_tokens),
         "max_client_batch_size": version.spec().max_batch_size,
         "version": env!("CARGO_PKG_VERSION"),
@@ -299,11 +325,58 @@ pub(super) async fn info(State(api): State<Api>, query: Result<Query<InfoQuery>,
     .into_response()
 }
 
-/// What text-embeddings-inference calls a model; `None` if it takes no texts.
-fn kind_of(spec: &ModelSpec) -> Option<Value> {
-    match () {
-        () if Wanted::Vectors.is_given_by(spec) => Some(json!({ "embedding": {} })),
-        () if Wanted::Classes.is_given_by(spec) => Some(json!({ "classifier": {} })),
-        () => None,
+/// What a model does with texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Embedding,
+    /// With a single class.
+    Reranker,
+    Classifier,
+    /// None of text-embeddings-inference.
+    TokenClassifier,
+}
+
+impl Kind {
+    /// Returns the kind of a model; `None` if it takes no texts.
+    pub(super) fn of(spec: &ModelSpec) -> Option<Self> {
+        let classes = spec.outputs.iter().find(|output| output.name == text::LOGITS).map(|output| &output.dims[..]);
+        match () {
+            () if Wanted::Vectors.is_given_by(spec) => Some(Self::Embedding),
+            () if Wanted::Classes.is_given_by(spec) && classes == Some(&[1]) => Some(Self::Reranker),
+            () if Wanted::Classes.is_given_by(spec) => Some(Self::Classifier),
+            () if Wanted::TokenClasses.is_given_by(spec) => Some(Self::TokenClassifier),
+            () => None,
+        }
+    }
+
+    /// Returns it as `GET /info` shows it.
+    fn shown(self) -> Value {
+        match self {
+            Self::Embedding => json!({ "embedding": {} }),
+            Self::Reranker => json!({ "reranker": {} }),
+            Self::Classifier => json!({ "classifier": {} }),
+            Self::TokenClassifier => json!({ "token_classifier": {} }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DataType, TensorSpec};
+
+    #[test]
+    fn the_kind_of_a_model_is_in_its_outputs() {
+        let kind = |output: &str, dims: &[i64]| {
+            let tensor = |name: &str, datatype, dims: &[i64]| vec![TensorSpec::new(name, datatype, dims)];
+            let (inputs, outputs) = (tensor(text::TEXT, DataType::Bytes, &[1]), tensor(output, DataType::Fp32, dims));
+            let (name, symbols) = ("m".to_owned(), Vec::new());
+            Kind::of(&ModelSpec { name, version: 1, max_batch_size: 1, inputs, outputs, symbols, decoupled: false })
+        };
+        assert_eq!(kind(text::EMBEDDING, &[-1]), Some(Kind::Embedding));
+        assert_eq!(kind(text::LOGITS, &[1]), Some(Kind::Reranker));
+        assert_eq!(kind(text::LOGITS, &[3]), Some(Kind::Classifier));
+        assert_eq!(kind(text::LOGITS, &[-1, 3]), Some(Kind::TokenClassifier));
+        assert_eq!(kind("pixels", &[1]), None);
     }
 }
