@@ -123,10 +123,10 @@ mod tests {
             rest.next();
             receiver.recv().unwrap_or_default();
             log.lock().push(name);
-            let next = if rest.len() % 2 == 0 { Effort::Usual } else { Effort::Long };
+            let next = if rest.len().is_multiple_of(2) { Effort::Usual } else { Effort::Long };
             if rest.len() == 0 { Progress::Done(()) } else { Progress::Next(next) }
         };
-        let first = if pieces % 2 == 0 { Effort::Usual } else { Effort::Long };
+        let first = if pieces.is_multiple_of(2) { Effort::Usual } else { Effort::Long };
         let work = tokio::spawn(async move { group.run(first, None, piece).await.expect("it runs") });
         (sender, work)
     }
@@ -173,7 +173,7 @@ mod tests {
             held.1 += 1;
             released.recv().unwrap_or_default();
             // Pieces of the other kind begin another turn.
-            Progress::<()>::Next(if held.1 % 2 == 0 { Effort::Usual } else { Effort::Long })
+            Progress::<()>::Next(if held.1.is_multiple_of(2) { Effort::Usual } else { Effort::Long })
         };
         let work = tokio::spawn(async move { group.run(Effort::Usual, None, piece).await });
         yield_now().await;

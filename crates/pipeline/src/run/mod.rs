@@ -307,15 +307,15 @@ impl Run {
         Ok(Some(Running { binding, started, timings: step_of.timings, parts, left, results }))
     }
 
-    /// Checks that the request has what a step requires of it. What earlier steps give may be absent: they may have been
-    /// skipped.
+    /// Checks that the request has what a step requires of it. What earlier steps give may be absent: they may have
+    /// been skipped.
     fn check_given(&self, step: usize, binding: &Binding, state: &State) -> Result<(), InferError> {
         let bound = binding.inputs.iter().zip(&binding.spec.inputs).filter(|(_, wanted)| !wanted.optional);
         for (&tensor, wanted) in bound {
             let Some(tensor) = tensor.filter(|&tensor| state.tensors[tensor].value.is_none()) else { continue };
             if let Some(input) = self.pipeline.spec.inputs.get(tensor) {
-                let text =
-                    format!("its input '{}' is required, and the request leaves out '{}'", wanted.name, input.name);
+                let (wanted, given) = (&wanted.name, &input.name);
+                let text = format!("its input '{wanted}' is required, and the request leaves out '{given}'");
                 return Err(located(&self.pipeline, step, InferError::Invalid(text)));
             }
         }
