@@ -7,14 +7,13 @@ use super::{
     bounded_file::read_up_to,
     config::{ConfigError, Origin, Settings, json, pbtxt, settings::ONNX_FILENAME, yaml},
     directory::TOKENIZER,
+    generation::{DESCRIPTION, GENERATION},
 };
 
 /// Triton's form.
 pub(super) const PBTXT: &str = "config.pbtxt";
 /// This server's form.
 pub(super) const YAML: &str = "model.yaml";
-/// What Hugging Face describes a model in.
-const DESCRIPTION: &str = "config.json";
 /// What some editors put in front of UTF-8 text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 /// Directory of named configurations.
@@ -43,7 +42,8 @@ pub(super) fn misplaced(directory: &Path) -> Option<String> {
     if directory.join(DESCRIPTION).is_file() && !directory.join(TOKENIZER).is_file() {
         let found = found.display();
         return Some(format!(
-            "; found '{found}' and '{DESCRIPTION}', as Hugging Face lays models out: expected '{TOKENIZER}' as well"
+            "; found '{found}' and '{DESCRIPTION}', as Hugging Face lays models out: expected '{TOKENIZER}' as \
+             well, or '{GENERATION}' of a decoder"
         ));
     }
     let (found, expected) = (found.display(), Path::new("1").join(ONNX_FILENAME));

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     Generation,
     bounded_file::read_up_to,
-    config::{model::Generate, settings::OwnSettings},
+    config::{
+        generate::{MAX_ENDS, too_many_ends},
+        settings::OwnSettings,
+    },
 };
 use crate::onnx::{Signature, decoder};
 
@@ -17,35 +20,21 @@ const DEFAULT_MAX_TOKENS: u64 = 256;
 const DEFAULT_MAX_LENGTH: u64 = 4096;
 /// Maximum of that.
 const MAX_LENGTH: u64 = 1 << 20;
-/// Files that describe a decoder, in the order in which they count.
-const FILES: [&str; 2] = [GENERATION, CONFIG];
-const GENERATION: &str = "generation_config.json";
-const CONFIG: &str = "config.json";
+/// What exporters write beside a decoder.
+pub(super) const GENERATION: &str = "generation_config.json";
+/// What Hugging Face describes a model in.
+pub(super) const DESCRIPTION: &str = "config.json";
 /// Largest of these files, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-
-/// What exporters say of a decoder.
-#[derive(Default, Deserialize)]
-struct Description {
-    #[serde(default)]
-    architectures: Vec<String>,
-    eos_token_id: Option<Ends>,
-    #[serde(alias = "n_positions", alias = "max_sequence_length")]
-    max_position_embeddings: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Ends {
-    One(i64),
-    Some(Vec<i64>),
-}
+/// The number of positions, by the names that architectures give it.
+const POSITIONS: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "seq_length"];
 
 /// Returns whether the files in a model's directory describe a decoder that generates tokens.
 pub(super) fn is_described(directory: &Path) -> bool {
-    let description = || read(directory, CONFIG).unwrap_or_default();
-    let generates = |name: &String| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel");
-    directory.join(GENERATION).is_file() || description().architectures.iter().any(generates)
+    let architectures = || read(directory, DESCRIPTION).ok()?.get("architectures")?.as_array().cloned();
+    let generates =
+        |name: &Value| name.as_str().is_some_and(|name| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel"));
+    directory.join(GENERATION).is_file() || architectures().is_some_and(|names| names.iter().any(generates))
 }
 
 /// Returns whether a program is a decoder, and the files in the model's directory say that it generates tokens. Vectors
@@ -55,45 +44,77 @@ pub(super) fn generates(directory: &Path, program: &Path) -> bool {
     is_described(directory) && is_decoder()
 }
 
-/// Returns how a decoder generates tokens.
+/// Returns how a decoder generates tokens; `None` if it does not. Files in its directory are read only for what the
+/// configuration leaves out.
 ///
 /// # Errors
-/// If a file in its directory cannot be read.
-pub(super) fn generation(
-    own: &OwnSettings,
-    section: &Generate,
-    directory: Option<&Path>,
-) -> Result<Generation, String> {
-    let described = match directory {
-        Some(directory) => FILES.into_iter().map(|file| read(directory, file)).collect::<Result<Vec<_>, _>>()?,
-        None => Vec::new(),
+/// If a file cannot be read, or what it says cannot be followed; or if the configuration has more tokens than the model
+/// has positions.
+pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<Option<Generation>, String> {
+    let Some(section) = &own.generate else { return Ok(None) };
+    let file = |name: &str| directory.map_or(Ok(Value::Null), |directory| read(directory, name));
+    let ends_in = |name: &str| ends(name, &file(name)?);
+    let ends = match &section.end_tokens {
+        Some(tokens) => tokens.iter().map(|token| token.0).collect(),
+        None => match ends_in(GENERATION)? {
+            Some(ends) => ends,
+            None => ends_in(DESCRIPTION)?.unwrap_or_default(),
+        },
     };
-    let (mut ends, mut positions) = (None, None);
-    for file in described {
-        ends = ends.or(file.eos_token_id);
-        positions = positions.or(file.max_position_embeddings);
-    }
-    let given = section.end_tokens.as_ref().map(|tokens| tokens.iter().map(|token| token.0).collect());
-    let described = || match ends {
-        Some(Ends::One(end)) => vec![end],
-        Some(Ends::Some(ends)) => ends,
-        None => Vec::new(),
+    let given = section.max_length.map(|length| u64::from(length.0));
+    let max_length = match (given, file(DESCRIPTION).and_then(|config| positions(&config))) {
+        (Some(given), Ok(Some(positions))) if given > positions => {
+            return Err(format!(
+                "generate.max_length: expected at most the {positions} positions of {DESCRIPTION}, but found {given}"
+            ));
+        }
+        (Some(given), _) => given,
+        (None, positions) => positions?.unwrap_or(DEFAULT_MAX_LENGTH),
     };
-    let max_length = section.max_length.map(|length| u64::from(length.0)).or(positions).unwrap_or(DEFAULT_MAX_LENGTH);
-    Ok(Generation {
+    Ok(Some(Generation {
         max_tokens: section.max_tokens.map_or(DEFAULT_MAX_TOKENS, |tokens| u64::from(tokens.0)),
         max_length: max_length.clamp(2, MAX_LENGTH),
-        ends: given.unwrap_or_else(described),
+        ends,
         has_slots: own.batching.cellular.as_ref().is_some_and(|section| section.slots.is_some()),
-    })
+    }))
+}
+
+/// Returns the tokens that end an answer, if a file has them.
+fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, String> {
+    let given = description.get("eos_token_id").unwrap_or(&Value::Null);
+    let tokens = match given {
+        Value::Null => return Ok(None),
+        Value::Array(tokens) => tokens.as_slice(),
+        token => std::slice::from_ref(token),
+    };
+    if tokens.len() > MAX_ENDS {
+        return Err(format!("{file}: eos_token_id: {}", too_many_ends(tokens.len())));
+    }
+    let token = |token: &Value| {
+        let id = token.as_i64().filter(|id| *id >= 0);
+        id.ok_or_else(|| format!("{file}: eos_token_id: expected whole numbers from 0, but found {token}"))
+    };
+    tokens.iter().map(token).collect::<Result<_, _>>().map(Some)
+}
+
+/// Returns how many positions `config.json` says that a model has.
+fn positions(config: &Value) -> Result<Option<u64>, String> {
+    let mut given =
+        POSITIONS.iter().filter_map(|name| Some((name, config.get(name).filter(|value| !value.is_null())?)));
+    let Some((name, value)) = given.next() else { return Ok(None) };
+    match value.as_u64() {
+        Some(positions @ 2..) => Ok(Some(positions)),
+        _ => Err(format!("{DESCRIPTION}: {name}: expected a whole number from 2, but found {value}")),
+    }
 }
 
 /// Reads a file; a missing one says nothing.
-fn read(directory: &Path, file: &str) -> Result<Description, String> {
+fn read(directory: &Path, file: &str) -> Result<Value, String> {
     let path = directory.join(file);
     if !path.is_file() {
-        return Ok(Description::default());
+        return Ok(Value::Null);
     }
     let text = read_up_to(&path, MAX_FILE_BYTES)?;
-    serde_json::from_slice(&text).map_err(|fault| format!("cannot read {}: {fault}", path.display()))
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&text);
+    serde_json::from_slice(text).map_err(|fault| format!("cannot read {}: {fault}", path.display()))
 }

@@ -86,7 +86,10 @@ pub(super) fn decoder(
     let (decoder, programs) = decoder::open_sealed(&model, &generation.ends)
         .map_err(|reason| format!("cannot load '{}': it cannot generate: {reason}", request.program.display()))?;
     let name = &request.spec.name;
-    let (most, longest, ends) = (generation.max_tokens, generation.max_length, &generation.ends);
+    let (most, ends) = (generation.max_tokens, &generation.ends);
+    // A table of positions has an end that no file need say.
+    let positions = decoder.positions.unwrap_or(generation.max_length);
+    let longest = generation.max_length.min(positions).max(2);
     info!(model = name, max_tokens = most, max_length = longest, end_tokens = ?ends, "a decoder is served by cells");
     let number = |number: u64| Expression::Number(number);
     let minus = |left, right| Expression::Joined(Operator::Minus, Box::new([left, right]));

@@ -15,6 +15,11 @@ from onnx_bytes import identity
 from repository_on_disk import write_model
 
 SENDER = "inputs: [{ name: input_ids, dtype: INT64, dims: [-1] }]\n"
+DESCRIBED = {
+    "long": {"n_positions": 16},
+    "ends": {"eos_token_id": list(range(100))},
+    "words": {"eos_token_id": "</s>"},
+}
 MAX_TOKENS, MAX_LENGTH, END = 12, 40, 7
 PROMPTS = [*range(1, 36), 39]
 
@@ -121,16 +126,58 @@ def test_what_cannot_be_generated_is_refused(server, prompt, most, message):
         assert client.is_server_live()
 
 
+@pytest.mark.parametrize("policy", ["auto", "cellular", "lazy"])
+def test_settings_of_cells_are_those_of_decoders(start, tmp_path, policy):
+    write_model(tmp_path, "chat", decoders.gpt2())
+    batching = f"{{ policy: {policy}, queueing: {{ queue: {{ max_queue_size: 50 }} }} }}"
+    (tmp_path / "chat" / "model.yaml").write_text(f"generate: {{ max_tokens: 3 }}\nbatching: {batching}\n")
+    server = start(tmp_path, "--model-control-mode=explicit", "--load-model=chat")
+    with triton.InferenceServerClient(server.grpc) as client:
+        answer = client.infer("chat", [tensor("input_ids", [[1, 2]])]).as_numpy("tokens")
+        shown = client.get_model_config("chat", as_json=True)["config"]
+        client.load_model("chat", config=json.dumps(shown))
+        assert client.infer("chat", [tensor("input_ids", [[1, 2]])]).as_numpy("tokens").tolist() == answer.tolist()
+        with pytest.raises(triton.InferenceServerException, match="expected a length of 1 to 63, but found 64"):
+            client.infer("chat", [tensor("input_ids", [[1] * decoders.POSITIONS])])
+
+
+def test_directories_as_exports_leave_them(start, tmp_path):
+    described = {
+        "plain": ("config.json", {"architectures": ["GPT2LMHeadModel"], "n_positions": None, "max_position_embeddings": 9}),
+        "listed": ("generation_config.json", {"eos_token_id": [END, 3], "architectures": None}),
+        "off": ("generation_config.json", {}),
+    }
+    for name, (file, content) in described.items():
+        (tmp_path / name / "onnx").mkdir(parents=True)
+        (tmp_path / name / "onnx" / "model.onnx").write_bytes(decoders.gpt2())
+        (tmp_path / name / file).write_text(json.dumps(content))
+    (tmp_path / "off" / "model.yaml").write_text("cells: off\n")
+    server = start(tmp_path)
+    with triton.InferenceServerClient(server.grpc) as client:
+        for name, most in (("plain", 8), ("listed", decoders.POSITIONS - 1)):
+            with pytest.raises(triton.InferenceServerException, match=f"expected a length of 1 to {most}, but found 64"):
+                client.infer(name, [tensor("input_ids", [[1] * decoders.POSITIONS])])
+            assert client.infer(name, [tensor("input_ids", [[1, 2]])]).as_numpy("tokens").size
+        assert {one.name for one in client.get_model_metadata("off").outputs} > {"logits"}
+
+
 def test_a_decoder_that_cannot_generate_is_refused_with_the_reason(start, tmp_path):
     models = {
         "counting": (decoders.opt(by_mask=False), "", "it counts positions by the length of the past"),
         "sender": (decoders.gpt2(), SENDER, "inputs: a decoder that generates has its own: remove this"),
         "wide": (decoders.gpt2(), "max_batch_size: 4\n", "max_batch_size: expected 0 or 1"),
+        "window": (decoders.gpt2(), "batching: { policy: window }\n", "the policy 'window' does not go with cells"),
+        "long": (decoders.gpt2(), "", "generate.max_length: expected at most the 16 positions of config.json"),
+        "ends": (decoders.gpt2(), "", "eos_token_id: expected at most 64 tokens, but found 100"),
+        "words": (decoders.gpt2(), "", "eos_token_id: expected whole numbers from 0, but found"),
         "identity": (identity(), "", "generate: expected a decoder that was exported with its past keys"),
     }
     for name, (graph, configuration, _) in models.items():
         write_model(tmp_path, name, graph)
-        (tmp_path / name / "model.yaml").write_text(configuration + "generate: {}\n")
+        section = "{ max_length: 30 }" if name == "long" else "{}"
+        (tmp_path / name / "model.yaml").write_text(f"{configuration}generate: {section}\n")
+    for name, content in DESCRIBED.items():
+        (tmp_path / name / "config.json").write_text(json.dumps(content))
     server = start(tmp_path, until="settled")
     with triton.InferenceServerClient(server.grpc) as client:
         found = {model.name: model.reason for model in client.get_model_repository_index().models}

@@ -40,7 +40,7 @@ pub fn index_ranges(model: &[u8]) -> BTreeMap<String, IndexRange> {
     outline.as_ref().map(ranges).unwrap_or_default()
 }
 
-fn ranges(graph: &pb::GraphProto) -> BTreeMap<String, IndexRange> {
+pub(super) fn ranges(graph: &pb::GraphProto) -> BTreeMap<String, IndexRange> {
     let mut ranges: BTreeMap<String, IndexRange> = BTreeMap::new();
     let links = Links::new(graph);
     let needed = needed_tensors(graph, &links);

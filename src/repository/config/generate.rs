@@ -1,6 +1,11 @@
 //! `generate`: the inputs and outputs of a decoder, and what its configuration may not have beside it.
 
-use super::{ConfigError, Origin, model_config::datatype_to_pb, pb, settings::Settings};
+use super::{
+    ConfigError, Origin,
+    model_config::{datatype_to_pb, sequence_batching},
+    pb,
+    settings::Settings,
+};
 use crate::{
     model::DataType,
     onnx::{Signature, decoder},
@@ -13,7 +18,12 @@ pub const OUTPUT: &str = "tokens";
 pub const MAX_TOKENS: &str = "max_tokens";
 
 /// Most tokens that end an answer.
-const MAX_ENDS: usize = 64;
+pub const MAX_ENDS: usize = 64;
+
+/// Says that there are more than [`MAX_ENDS`].
+pub fn too_many_ends(found: usize) -> String {
+    format!("expected at most {MAX_ENDS} tokens, but found {found}")
+}
 
 /// Gives the configuration of a decoder its inputs and outputs.
 ///
@@ -30,26 +40,10 @@ pub fn complete(settings: &mut Settings, signature: &Signature, origin: &Origin)
         origin.error("generate", message)
     })?;
     let ends = own.generate.as_ref().and_then(|section| section.end_tokens.as_ref()).map_or(0, Vec::len);
-    let many = format!("expected at most {MAX_ENDS} tokens, but found {ends}");
-    origin.refuse_if(ends > MAX_ENDS, "generate.end_tokens", many)?;
+    origin.refuse_if(ends > MAX_ENDS, "generate.end_tokens", too_many_ends(ends))?;
     let batch =
         format!("expected 0 or 1, because each request generates by itself, but found {}", config.max_batch_size);
     origin.refuse_if(config.max_batch_size > 1, "max_batch_size", batch)?;
-    let refused = [
-        ("input", !config.input.is_empty()),
-        ("output", !config.output.is_empty()),
-        ("stages", own.stages.is_some()),
-        ("exits", !own.exits.is_empty()),
-        ("cells", !own.cells.is_empty()),
-        ("unfold", !own.unfold.is_empty()),
-        ("text", own.text.is_some()),
-        ("dynamic_batching", config.scheduling_choice.is_some()),
-    ];
-    let refused = refused.into_iter().find_map(|(key, is_given)| is_given.then(|| key.to_owned()));
-    if let Some(key) = refused {
-        let message = "a decoder that generates has its own: remove this";
-        return Err(origin.error(&key, message));
-    }
     let data_type = datatype_to_pb(datatype).into();
     let input = pb::ModelInput { name: decoder::TOKENS.to_owned(), data_type, dims: vec![-1], ..Default::default() };
     let output = pb::ModelOutput { name: OUTPUT.to_owned(), data_type, dims: vec![-1], ..Default::default() };
@@ -60,6 +54,22 @@ pub fn complete(settings: &mut Settings, signature: &Signature, origin: &Origin)
         optional: true,
         ..Default::default()
     };
-    (config.input, config.output) = (vec![input, most], vec![output]);
+    let (inputs, outputs) = (vec![input, most], vec![output]);
+    let refused = [
+        ("input", !config.input.is_empty() && config.input != inputs),
+        ("output", !config.output.is_empty() && config.output != outputs),
+        ("stages", own.stages.is_some()),
+        ("exits", !own.exits.is_empty()),
+        ("cells", !own.cells.is_empty()),
+        ("unfold", !own.unfold.is_empty()),
+        ("text", own.text.is_some()),
+        ("sequence_batching", sequence_batching(config).is_some()),
+    ];
+    let refused = refused.into_iter().find_map(|(key, is_given)| is_given.then(|| key.to_owned()));
+    if let Some(key) = refused {
+        let message = "a decoder that generates has its own: remove this";
+        return Err(origin.error(&key, message));
+    }
+    (config.input, config.output) = (inputs, outputs);
     Ok(())
 }

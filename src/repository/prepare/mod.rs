@@ -177,12 +177,15 @@ impl Plan {
             available.push(1);
             let (config, own) = (&mut settings.config, &mut settings.own);
             let generates = |path: &PathBuf| generation::generates(path, &path.join(program));
-            if own.text.is_none() && own.generate.is_none() && directory.as_ref().is_some_and(generates) {
-                own.generate = Some(Generate::default());
-                config.max_batch_size = 1;
-            }
-            if own.generate.is_none() {
-                own.text.get_or_insert_default();
+            let is_plain = own.text.is_none() && own.generate.is_none();
+            match is_plain && directory.as_ref().is_some_and(generates) {
+                true if own.cells.is_off => {}
+                true => {
+                    own.generate = Some(Generate::default());
+                    config.max_batch_size = 1;
+                }
+                false if own.generate.is_none() => drop(own.text.get_or_insert_default()),
+                false => {}
             }
         }
         let text = match (&settings.own.text, &directory) {
@@ -425,8 +428,8 @@ impl Plan {
         unfolds: bool,
     ) -> Result<Opening, String> {
         let Settings { config, own } = settings;
-        if let Some(section) = &own.generate {
-            return generation::generation(own, section, self.directory.as_deref()).map(Opening::Decoder);
+        if let Some(generation) = generation::generation(own, self.directory.as_deref())? {
+            return Ok(Opening::Decoder(generation));
         }
         let is_automatic = matches!(settings.policy(), None | Some(PolicyName::Auto))
             && self.settings.config.scheduling_choice.is_none()

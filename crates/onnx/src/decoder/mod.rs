@@ -23,6 +23,7 @@ use self::program::Opener;
 use super::{
     Model, Port, PortDim, SealedModel,
     cut::stage::frame,
+    indices::ranges,
     links::{Links, TensorId},
     nodes::{standard_opset, unused_prefix},
     pb,
@@ -58,6 +59,8 @@ pub struct Decoder {
     pub ended: Option<String>,
     /// Bytes of a token's keys and values.
     pub token_bytes: usize,
+    /// The number of positions, if the graph has a table of them.
+    pub positions: Option<u64>,
 }
 
 /// Returns whether a graph with these inputs is a decoder with past keys and values, and the datatype of its tokens.
@@ -89,7 +92,8 @@ pub fn open(model: &Model, ends: &[i64]) -> Result<Decoder, NotOpened> {
     signature.knows_positions(graph, &links)?;
     let prefix = unused_prefix(graph);
     let opener = Opener { graph, links: &links, signature: &signature, prefix: &prefix, frame: &frame(&model.0) };
-    Ok(opener.decoder(ends))
+    let positions = ranges(graph).get(POSITIONS).and_then(|range| u64::try_from(range.most.saturating_add(1)).ok());
+    Ok(Decoder { positions, ..opener.decoder(ends) })
 }
 
 /// Opens a sealed decoder; the programs use the same files of weights.
