@@ -215,7 +215,7 @@ def test_without_the_key_nothing_answers_over_http_but_health(locked):
     for path, method in described:
         for placeholder, name in names.items():
             path = path.replace(placeholder, name)
-        is_health = path.endswith("/ready") or path == "/v2/health/live"
+        is_health = path.endswith("/ready") or path in {"/v2/health/live", "/health", "/ping"}
         assert asked(locked, method, path) == (200 if is_health else 403), f"{method} {path}"
     with over_http.InferenceServerClient(locked.http) as client:
         found = client.infer("identity", [given(rows(1))], headers={"key": "secret"}).as_numpy("OUTPUT0")

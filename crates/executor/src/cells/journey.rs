@@ -436,7 +436,7 @@ impl Journey {
         if self.has_batch_axis {
             shape.push(1);
         }
-        if self.programs.one_element.get(number).is_some_and(|is_one| *is_one) {
+        if dims.is_empty() && self.programs.one_element.get(number).is_some_and(|is_one| *is_one) {
             shape.push(1);
         }
         shape.extend_from_slice(dims);
