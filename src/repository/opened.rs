@@ -87,7 +87,7 @@ pub(super) fn decoder(
         .map_err(|reason| format!("cannot load '{}': it cannot generate: {reason}", request.program.display()))?;
     let name = &request.spec.name;
     let (most, ends) = (generation.max_tokens, &generation.ends);
-    // A table of positions has an end that no file need say.
+    // A graph with a table of positions knows their number itself.
     let positions = decoder.positions.unwrap_or(generation.max_length);
     let longest = generation.max_length.min(positions).max(2);
     info!(model = name, max_tokens = most, max_length = longest, end_tokens = ?ends, "a decoder is served by cells");
@@ -104,10 +104,10 @@ pub(super) fn decoder(
     };
     let mut unfold = unfolding(&decoder.segments, nodes, &request.spec)?;
     unfold.limits = vec![Limit::Length { input: 0, most: longest - 1 }];
-    let asked = input_of(&request.spec, MAX_TOKENS)?;
+    let max_tokens = input_of(&request.spec, MAX_TOKENS)?;
     for (number, segment) in unfold.segments.iter_mut().enumerate() {
         let is_loop = segment.nodes != Nodes::Stage;
-        unfold.limits.extend(is_loop.then_some(Limit::Steps { segment: number, input: asked }));
+        unfold.limits.extend(is_loop.then_some(Limit::Steps { segment: number, input: max_tokens }));
         segment.streams = is_loop && request.spec.decoupled;
         segment.emits.iter_mut().filter(|_| is_loop).for_each(|emit| emit.name = OUTPUT.to_owned());
     }

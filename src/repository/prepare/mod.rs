@@ -17,7 +17,7 @@ use super::{
     config::{
         ConfigError, Origin, Settings, check, complete, convert, generate,
         lengths::PreparedLengths,
-        model::{Generate, PipelineStep, PolicyName},
+        model::{Generate, PipelineStep, PolicyName, Text},
         pb,
         pb::model_version_policy::PolicyChoice,
         pipeline, placement,
@@ -177,15 +177,13 @@ impl Plan {
             available.push(1);
             let (config, own) = (&mut settings.config, &mut settings.own);
             let generates = |path: &PathBuf| generation::generates(path, &path.join(program));
-            let is_plain = own.text.is_none() && own.generate.is_none();
-            match is_plain && directory.as_ref().is_some_and(generates) {
-                true if own.cells.is_off => {}
-                true => {
-                    own.generate = Some(Generate::default());
-                    config.max_batch_size = 1;
-                }
-                false if own.generate.is_none() => drop(own.text.get_or_insert_default()),
-                false => {}
+            if own.generate.is_some() || own.text.is_some() {
+                // The configuration says what the model does.
+            } else if !directory.as_ref().is_some_and(generates) {
+                own.text = Some(Text::default());
+            } else if !own.cells.is_off {
+                own.generate = Some(Generate::default());
+                config.max_batch_size = 1;
             }
         }
         let text = match (&settings.own.text, &directory) {

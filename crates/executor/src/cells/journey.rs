@@ -432,15 +432,9 @@ impl Journey {
 
     /// Converts the output with this number to wire form.
     pub(crate) fn output(&self, number: usize, dims: &[i64], data: Bytes) -> OutputTensor {
-        let mut shape = Dims::new();
-        if self.has_batch_axis {
-            shape.push(1);
-        }
-        if dims.is_empty() && self.programs.one_element.get(number).is_some_and(|is_one| *is_one) {
-            shape.push(1);
-        }
-        shape.extend_from_slice(dims);
-        OutputTensor { shape, data }
+        let is_one = dims.is_empty() && self.programs.one_element.get(number).is_some_and(|is_one| *is_one);
+        let first = [self.has_batch_axis, is_one].into_iter().filter(|is_there| *is_there).map(|_| 1);
+        OutputTensor { shape: first.chain(dims.iter().copied()).collect(), data }
     }
 }
 
