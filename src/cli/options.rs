@@ -20,7 +20,7 @@ use crate::{
         grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
         http::HttpConfig,
     },
-    observe::{LogOptions, memory_bytes},
+    observe::{LogOptions, RequestBudgets, memory_bytes},
     pipeline::ResponseCache,
     repository::{self, Isolation, IsolationScope, ResidencyOptions, StartCache},
 };
@@ -54,7 +54,7 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool, budgets: &Budgets) -
         start_unreadable: models.exit_on_error == Some(false),
         load_threads: models.load_threads as usize,
         sent_model_bytes: Arc::clone(&budgets.sent_model_bytes),
-        request_bytes: Arc::clone(&budgets.bytes),
+        request_budgets: RequestBudgets { bytes: Arc::clone(&budgets.bytes), requests: Arc::clone(&budgets.requests) },
         response_cache: args.cache_bytes().map(|bytes| Arc::new(ResponseCache::new(bytes))),
         residency: residency(models),
     }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use crate::{budget::Budget, pipeline::ResponseCache};
+use crate::{budget::Budget, observe::RequestBudgets, pipeline::ResponseCache};
 
 /// What the command line configures of the repository.
 #[derive(Clone, Debug)]
@@ -34,9 +34,8 @@ pub struct Options {
     /// Bytes that models and configurations from load requests may take, while they load and as long as they are
     /// loaded (`--max-sent-model-bytes`).
     pub sent_model_bytes: Arc<Budget>,
-    /// Bytes that requests may take, which those between the steps of pipelines are a part of
-    /// (`--max-pending-bytes`).
-    pub request_bytes: Arc<Budget>,
+    /// What the steps of pipelines are charged to, as the requests of clients are.
+    pub request_budgets: RequestBudgets,
     /// Keeps the responses of models that ask for it; `None` keeps none (`--cache-config`).
     pub response_cache: Option<Arc<ResponseCache>>,
     /// What bounds the models that are loaded.
@@ -78,7 +77,7 @@ impl Options {
             start_unreadable: false,
             load_threads: 1,
             sent_model_bytes: Budget::of(usize::MAX),
-            request_bytes: Budget::of(usize::MAX),
+            request_budgets: RequestBudgets::unlimited(),
             response_cache: None,
             residency: ResidencyOptions::default(),
         }

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::shared_memory::RegionSlice;
+use crate::model::ModelSpec;
 
 /// How to build the reply, or replies, to one request.
 #[derive(Clone, Debug)]
@@ -22,6 +23,17 @@ pub enum Selection {
     All,
     /// These outputs, in the model's order, each once.
     Some(SmallVec<[OutputPlan; 2]>),
+}
+
+impl Selection {
+    /// Returns the numbers of the outputs; `None` for all of a model.
+    pub(super) fn wanted(&self, spec: &ModelSpec) -> Option<SmallVec<[usize; 4]>> {
+        match self {
+            Self::All => None,
+            Self::Some(plans) if plans.len() == spec.outputs.len() => None,
+            Self::Some(plans) => Some(plans.iter().map(|plan| plan.index).collect()),
+        }
+    }
 }
 
 /// One requested output.

@@ -10,7 +10,10 @@ use std::{
 };
 
 use paternoster_batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome};
-use paternoster_observe::{ObservedRequest, RequestEnd, TaskRun, budget::Exhausted};
+use paternoster_observe::{
+    Charge, ObservedRequest, RequestEnd, TaskRun,
+    budget::{Exhausted, Reservation},
+};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -23,11 +26,13 @@ use super::{
 /// The reply to a client.
 pub(super) type Reply = Result<Response, InferError>;
 
-/// A reply that is counted in the backlog as long as this value exists.
+/// A reply that is counted in the backlog, and charged to the client's request that its own is derived from, as long
+/// as this value exists.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) reply: Reply,
-    pub(super) _held: Option<BacklogShare>,
+    _held: Option<BacklogShare>,
+    _charged: Option<Reservation>,
 }
 
 /// The channel to the client.
@@ -63,6 +68,8 @@ pub(super) struct Record {
     /// Its data between cells, if it unfolds.
     pub(super) journey: Option<Arc<Journey>>,
     pub(super) sink: Sink,
+    /// The account that its reply is charged to, if it is derived from another request.
+    pub(super) charge: Option<Charge>,
     /// Where its submitter finds it, if it may move to another device.
     pub(super) whereabouts: Option<Arc<Whereabouts>>,
     /// Responses that its tasks made and that the core has not released yet.
@@ -97,10 +104,17 @@ pub(super) struct Record {
     pub(super) delayed_ns: Ns,
 }
 
+impl Waiting {
+    /// A reply that holds nothing.
+    fn uncounted(reply: Reply) -> Self {
+        Self { reply, _held: None, _charged: None }
+    }
+}
+
 impl Sink {
     /// Answers a request that is not admitted.
     pub(super) fn refuse(self, error: InferError) {
-        self.send(Waiting { reply: Err(error), _held: None });
+        self.send(Waiting::uncounted(Err(error)));
     }
 
     /// Sends the last reply.
@@ -213,7 +227,7 @@ impl Record {
         self.observed.responded(&self.handle.observed, now, step);
         if let Sink::Stream { sender, .. } = &self.sink {
             // If the client is gone, the request has been or will be cancelled.
-            let _ = sender.send(Waiting { reply: Ok(response), _held: held });
+            let _ = sender.send(Waiting { reply: Ok(response), _held: held, _charged: None });
         }
     }
 
@@ -262,14 +276,19 @@ impl Record {
         }
     }
 
-    /// Counts a reply in the backlog, or replaces it by an error.
+    /// Counts a reply in the backlog and charges it, or replaces it by an error.
     fn waiting(&self, reply: Reply) -> Waiting {
-        match (reply, &self.payload.backlog) {
-            (Ok(response), Some(backlog)) => match backlog.try_hold(response.kept_bytes()) {
-                Ok(held) => Waiting { reply: Ok(response), _held: Some(held) },
-                Err(unread) => Waiting { reply: Err(unread.into()), _held: None },
-            },
-            (reply, _) => Waiting { reply, _held: None },
+        let Ok(response) = reply else { return Waiting::uncounted(reply) };
+        let bytes = response.kept_bytes();
+        let held = self.payload.backlog.as_ref().map(|backlog| backlog.try_hold(bytes)).transpose();
+        let charged = self.charge.as_ref().map(|charge| {
+            let mut charged = charge.bytes();
+            charged.grow_now(bytes).map(|()| charged)
+        });
+        match (held, charged.transpose()) {
+            (Err(unread), _) => Waiting::uncounted(Err(unread.into())),
+            (_, Err(full)) => Waiting::uncounted(Err(InferError::NoRoom(full))),
+            (Ok(held), Ok(charged)) => Waiting { reply: Ok(response), _held: held, _charged: charged },
         }
     }
 

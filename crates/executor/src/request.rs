@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use paternoster_device::cuda::ImportedSlice;
 use paternoster_model::{Dims, InSequence};
-use paternoster_observe::{RequestEnd, StepOf, budget::Exhausted, trace::RequestTrace};
+use paternoster_observe::{Charge, RequestEnd, StepOf, budget::Exhausted, trace::RequestTrace};
 use smallvec::SmallVec;
 
 use super::Unread;
@@ -35,6 +35,12 @@ pub struct InferRequest {
     pub trace: Option<Arc<RequestTrace>>,
     /// The request that it is a step of, if it is.
     pub step_of: Option<StepOf>,
+    /// The account that what it builds is charged to: that of the client's request that it is derived from. `None` if
+    /// it is the client's own.
+    pub charge: Option<Charge>,
+    /// The outputs that are wanted, by number; all if `None`. A pipeline leaves out steps that none of them needs, and
+    /// answers without their elements.
+    pub wanted_outputs: Option<SmallVec<[usize; 4]>>,
     /// How long the response cache was searched, which did not have its response; `None` if it was not searched.
     pub missed_ns: Option<u64>,
     /// Tensors in memory of a card, which the version reads and writes there ([`CardPorts`]).
@@ -55,6 +61,8 @@ impl InferRequest {
             sequence: None,
             trace: None,
             step_of: None,
+            charge: None,
+            wanted_outputs: None,
             missed_ns: None,
             on_card: None,
         }

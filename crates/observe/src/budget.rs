@@ -113,7 +113,12 @@ impl Budget {
 
     /// A part of a budget that may use a quarter of it.
     pub fn share_of(whole: &Arc<Self>) -> Arc<Self> {
-        Arc::new(Self::new(whole.capacity / 4, 0, Some(Arc::clone(whole))))
+        Self::part_of(whole, whole.capacity / 4)
+    }
+
+    /// A part of a budget that may use `capacity` of it.
+    pub fn part_of(whole: &Arc<Self>, capacity: usize) -> Arc<Self> {
+        Arc::new(Self::new(capacity, 0, Some(Arc::clone(whole))))
     }
 
     fn new(capacity: usize, kept: usize, whole: Option<Arc<Self>>) -> Self {
@@ -218,8 +223,15 @@ impl Reservation {
     /// What is held, leaving nothing.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        let nothing = Self::none(&self.budget);
-        std::mem::replace(self, nothing)
+        self.split_off(self.amount)
+    }
+
+    /// Takes a part of what is held into a reservation of its own.
+    #[must_use]
+    pub fn split_off(&mut self, amount: usize) -> Self {
+        let amount = amount.min(self.amount);
+        self.amount -= amount;
+        Self { budget: Arc::clone(&self.budget), amount }
     }
 
     /// Why a reservation of `amount` can never be made, counted as a refusal; `None` if it can.

@@ -7,13 +7,15 @@
 //! [`Metrics`] renders them as Prometheus text at scrape time, and [`Trends`] keeps the load of the last minute.
 //! [`timeline`] records requests and tasks one by one,
 //! [`trace`] the course of single requests, and [`Logging`] installs the log and changes its settings at run time.
-//! [`budget`] limits what all clients hold together. This crate makes no decisions, and does not know the wire, the
+//! [`budget`] limits what all clients hold together; [`Charge`] is the account of one request and what is derived
+//! from it. This crate makes no decisions, and does not know the wire, the
 //! repository or the executor; the list of loaded versions is passed in as a closure.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod budget;
 mod cards;
+mod charge;
 mod end;
 mod histogram;
 mod hit;
@@ -36,6 +38,7 @@ pub mod trace;
 mod trends;
 
 pub use cards::WatchedCards;
+pub use charge::{Charge, MAX_STEPS_WITHIN, RequestBudgets, TooManySteps};
 pub use end::{FailureCounts, FailureReason, RequestEnd};
 pub use histogram::Histogram;
 pub use hit::ObservedHit;

@@ -21,10 +21,12 @@ pub struct Graph {
     pub(crate) steps: Vec<GraphStep>,
     /// The pipeline's outputs, in order.
     pub(crate) outputs: Vec<TensorIx>,
-    /// By tensor: the number of steps that give it.
-    pub(crate) producers: Vec<usize>,
+    /// By tensor: the steps that give it, in the order of the configuration.
+    pub(crate) producers: Vec<Vec<usize>>,
     /// By tensor: the steps that read it, each once.
     pub(crate) readers: Vec<Vec<usize>>,
+    /// By step: the tensors that it reads, each once.
+    pub(crate) reads: Vec<Vec<TensorIx>>,
 }
 
 /// A step as the configuration has it.
@@ -181,8 +183,9 @@ impl Graph {
         }
         let Names { tensors, by_name, .. } = names;
         let mut graph = Self {
-            producers: vec![0; tensors.len()],
+            producers: vec![Vec::new(); tensors.len()],
             readers: vec![Vec::new(); tensors.len()],
+            reads: vec![Vec::new(); steps.len()],
             steps: Vec::with_capacity(steps.len()),
             outputs: Vec::with_capacity(outputs.len()),
             tensors,
@@ -205,13 +208,14 @@ impl Graph {
             let (inputs, outputs) = (number_of(inputs)?, number_of(outputs)?);
             let when = when.map(|when| Ok((find(&when.tensor)?, when))).transpose()?;
             for (_, tensor) in &outputs {
-                graph.producers[*tensor] += 1;
+                graph.producers[*tensor].push(number);
             }
             let read = inputs.iter().map(|(_, tensor)| *tensor).chain(when.iter().map(|(tensor, _)| *tensor));
             for tensor in read {
                 let readers: &mut Vec<usize> = &mut graph.readers[tensor];
                 if readers.last() != Some(&number) {
                     readers.push(number);
+                    graph.reads[number].push(tensor);
                 }
             }
             graph.steps.push(GraphStep { runs, inputs, outputs, when });
@@ -225,15 +229,10 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Returns the number of tensors that a step waits for.
-    pub(crate) fn reads(&self, step: usize) -> usize {
-        self.readers.iter().filter(|readers| readers.contains(&step)).count()
-    }
-
     /// Returns the steps in an order in which each comes after those whose tensors it reads.
     pub(crate) fn order(&self) -> Vec<usize> {
-        let mut missing: Vec<usize> = (0..self.steps.len()).map(|step| self.reads(step)).collect();
-        let mut producers = self.producers.clone();
+        let mut missing: Vec<usize> = self.reads.iter().map(Vec::len).collect();
+        let mut producers: Vec<usize> = self.producers.iter().map(Vec::len).collect();
         let mut order: Vec<usize> = Vec::with_capacity(self.steps.len());
         let mut complete: Vec<TensorIx> = (0..self.tensors.len()).filter(|&tensor| producers[tensor] == 0).collect();
         let mut started: Vec<usize> = (0..self.steps.len()).filter(|&step| missing[step] == 0).collect();
@@ -343,7 +342,7 @@ mod tests {
             vec![step(&[("x", "b"), ("y", "c")], &[("z", "out")]), step(&[("x", "in")], &[("y", "b"), ("z", "c")])];
         let graph = Graph::new(&["in"], &["out"], steps).expect("a graph");
         assert_eq!(graph.order(), [1, 0]);
-        assert_eq!((graph.reads(0), graph.reads(1)), (2, 1));
+        assert_eq!(graph.reads, [vec![2, 3], vec![0]]);
     }
 
     #[test]
@@ -383,7 +382,7 @@ mod tests {
             step(&[("x", "a")], &[("y", "out")]),
         ];
         let graph = Graph::new(&["in"], &["out"], steps).expect("a graph");
-        assert_eq!(graph.producers, [0, 2, 1]);
+        assert_eq!(graph.producers, [vec![], vec![0, 1], vec![2]]);
         assert_eq!(graph.order().last(), Some(&2), "after both");
     }
 }

@@ -13,6 +13,7 @@ mod binding;
 mod built_in;
 mod cache;
 mod condition;
+mod demand;
 mod expected;
 mod graph;
 mod pipeline;

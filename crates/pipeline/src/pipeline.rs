@@ -5,11 +5,12 @@ use std::{fmt, sync::Arc};
 use arc_swap::ArcSwap;
 use paternoster_executor::InferRequest;
 use paternoster_model::{DataType, ModelSpec, SymbolId};
-use paternoster_observe::{ModelStats, budget::Budget};
+use paternoster_observe::{MAX_STEPS_WITHIN, ModelStats, RequestBudgets, TooManySteps};
 
 use super::{
     BindingFault, BuiltIn, Graph, Runs, Servable, Workers,
     binding::{Binding, TensorKind, bind},
+    demand::Demand,
     expected::ExpectedTimes,
     graph::{MAX_DEPTH, TensorIx},
     run,
@@ -31,15 +32,15 @@ pub trait Models: Send + Sync {
 pub struct PipelineOptions {
     /// The models that steps name.
     pub models: Arc<dyn Models>,
-    /// Limits the bytes of all tensors that pass between steps.
-    pub room: Arc<Budget>,
+    /// What requests that are derived from clients' requests are charged to, with all that passes between steps.
+    pub budgets: RequestBudgets,
     /// The worker threads of built-in steps.
     pub workers: Workers,
 }
 
 impl fmt::Debug for PipelineOptions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("PipelineOptions").field("room", &self.room).finish_non_exhaustive()
+        formatter.debug_struct("PipelineOptions").field("budgets", &self.budgets).finish_non_exhaustive()
     }
 }
 
@@ -56,8 +57,8 @@ pub struct Pipeline {
     bindings: ArcSwap<Bindings>,
     /// By tensor. Their datatypes never change, whatever is reloaded.
     pub(crate) kinds: Vec<TensorKind>,
-    /// By step: the number of tensors that it waits for.
-    pub(crate) waits_for: Vec<usize>,
+    /// What a request needs that wants all outputs.
+    pub(crate) demand: Arc<Demand>,
     /// Steps in an order in which each comes after those that it reads from.
     pub(crate) order: Vec<usize>,
     /// How long steps take.
@@ -171,7 +172,7 @@ impl Pipeline {
     /// # Errors
     /// If a model is not served, or does not fit its step.
     pub fn new(mut spec: ModelSpec, graph: Graph, options: PipelineOptions) -> Result<Self, PipelineFault> {
-        let (mut own_stats, mut depth) = (None, 0);
+        let (mut own_stats, mut extent) = (None, Extent::default());
         let mut specs = Vec::with_capacity(graph.steps.len());
         for (number, step) in graph.steps.iter().enumerate() {
             specs.push(match &step.runs {
@@ -184,10 +185,12 @@ impl Pipeline {
                     let no_model = |reason| PipelineFault::Model { step: number, model: model.clone(), reason };
                     let servable = options.models.resolve(model, *version).map_err(no_model)?;
                     if let Some(inner) = servable.pipeline() {
-                        depth = depth.max(inner.depth(&mut Vec::new()));
+                        extent.add(inner.extent(&mut Vec::new()));
                     }
-                    if depth >= MAX_DEPTH {
-                        return Err(no_model(too_deep()));
+                    let with_this =
+                        Extent { depth: extent.depth + 1, steps: extent.steps.saturating_add(graph.steps.len()) };
+                    if let Some(reason) = with_this.fault() {
+                        return Err(no_model(reason));
                     }
                     Arc::clone(servable.spec())
                 }
@@ -197,7 +200,7 @@ impl Pipeline {
         let order = graph.order();
         let (bindings, kinds) = bind_all(&spec, &graph, &order, &specs)?;
         let step_names = graph.steps.iter().map(|step| step.runs.name().to_owned()).collect();
-        let waits_for = (0..graph.steps.len()).map(|step| graph.reads(step)).collect();
+        let demand = Arc::new(Demand::new(&graph, &graph.outputs));
         let (stats, shares_stats) = match own_stats {
             Some(stats) => (stats, true),
             None => (Arc::new(ModelStats::new(spec.max_batch_size)), false),
@@ -210,7 +213,7 @@ impl Pipeline {
             order,
             graph,
             kinds,
-            waits_for,
+            demand,
             step_names,
             options,
             shares_stats,
@@ -251,9 +254,9 @@ impl Pipeline {
         })
     }
 
-    /// Returns what limits the bytes of all tensors that pass between steps.
-    pub fn room(&self) -> &Arc<Budget> {
-        &self.options.room
+    /// Returns what its requests are charged to.
+    pub fn budgets(&self) -> &RequestBudgets {
+        &self.options.budgets
     }
 
     /// Returns the worker threads of built-in steps.
@@ -263,10 +266,7 @@ impl Pipeline {
 
     /// Returns why it cannot answer requests now; `None` if it can.
     pub fn fault(&self) -> Option<String> {
-        if self.depth(&mut Vec::new()) > MAX_DEPTH {
-            return Some(too_deep());
-        }
-        self.fault_within(&mut Vec::new())
+        self.extent(&mut Vec::new()).fault().or_else(|| self.fault_within(&mut Vec::new()))
     }
 
     /// As [`Self::fault`], within pipelines that need this one. `seen` has those that were looked at before, each once.
@@ -308,25 +308,26 @@ impl Pipeline {
         })
     }
 
-    /// Returns the number of pipelines within each other now, itself included; more than [`MAX_DEPTH`] if one of them
-    /// is within itself. `seen` has those that were looked at before; without their depth, they are being looked at.
-    fn depth(&self, seen: &mut Vec<(*const Self, Option<usize>)>) -> usize {
+    /// Returns its extent now; a depth of more than [`MAX_DEPTH`] if a pipeline is within itself. `seen` has those that
+    /// were looked at before; without their extent, they are being looked at.
+    fn extent(&self, seen: &mut Vec<(*const Self, Option<Extent>)>) -> Extent {
         let this = std::ptr::from_ref(self);
-        if let Some((_, depth)) = seen.iter().find(|(known, _)| *known == this) {
-            return depth.unwrap_or(MAX_DEPTH);
+        if let Some((_, extent)) = seen.iter().find(|(known, _)| *known == this) {
+            return extent.unwrap_or(Extent { depth: MAX_DEPTH, steps: 0 });
         }
         let place = seen.len();
         seen.push((this, None));
-        let mut depth = 1;
+        let mut within = Extent { depth: 0, steps: self.graph.steps.len() };
         for (model, version) in self.models() {
             if let Ok(servable) = self.options.models.resolve(model, version)
                 && let Some(inner) = servable.pipeline()
             {
-                depth = depth.max(1 + inner.depth(seen));
+                within.add(inner.extent(seen));
             }
         }
-        seen[place].1 = Some(depth);
-        depth
+        let extent = Extent { depth: within.depth + 1, ..within };
+        seen[place].1 = Some(extent);
+        extent
     }
 
     /// Collects the specifications of the versions that its steps would run now, and those of the steps of these.
@@ -354,7 +355,7 @@ impl Pipeline {
     /// Returns a tensor that a step gives, and its datatype.
     pub fn tensor(&self, name: &str) -> Option<(TensorIx, DataType)> {
         let number = self.graph.tensors.iter().position(|tensor| tensor == name)?;
-        (self.graph.producers[number] > 0).then(|| (number, self.kinds[number].datatype))
+        (!self.graph.producers[number].is_empty()).then(|| (number, self.kinds[number].datatype))
     }
 
     /// Submits a request whose response is one tensor that a step gives, in place of the outputs.
@@ -441,8 +442,27 @@ impl Pipeline {
 /// What is said of a step that fitted its model when the pipeline was loaded.
 const NO_LONGER: &str = "it does not fit any more";
 
-fn too_deep() -> String {
-    format!("pipelines are nested more than {MAX_DEPTH} deep")
+/// How many pipelines are within each other, and how many steps they run in all for one request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extent {
+    depth: usize,
+    steps: usize,
+}
+
+impl Extent {
+    /// Adds a pipeline that a step runs.
+    fn add(&mut self, inner: Self) {
+        self.depth = self.depth.max(inner.depth);
+        self.steps = self.steps.saturating_add(inner.steps);
+    }
+
+    /// Returns why it is too large, if it is.
+    fn fault(self) -> Option<String> {
+        if self.depth > MAX_DEPTH {
+            return Some(format!("pipelines are nested more than {MAX_DEPTH} deep"));
+        }
+        (self.steps > MAX_STEPS_WITHIN).then(|| TooManySteps.to_string())
+    }
 }
 
 /// Returns the specification of a built-in step, which takes any number of rows.

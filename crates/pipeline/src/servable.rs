@@ -232,6 +232,14 @@ impl Responses {
         poll_fn(|context| self.poll_next(context)).await
     }
 
+    /// Whether the response that was returned last is known to be the last one. If not, the end may still follow it.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Self::Model(_) => false,
+            Self::Pipeline(responses) => responses.is_over(),
+        }
+    }
+
     /// Polls for the next response; see [`Self::next`].
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, InferError>>> {
         match self {

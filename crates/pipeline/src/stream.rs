@@ -9,13 +9,16 @@ use std::{
 use paternoster_executor::{InferError, Response};
 use tokio::sync::mpsc;
 
+use super::run::StreamedResponse;
+
 type Work = Pin<Box<dyn Future<Output = Result<(), InferError>> + Send>>;
 
 /// The responses of a request, in order. The steps run while the stream is polled: a response that is not taken holds
 /// up those behind it.
 pub struct PipelineStream {
     work: Option<Work>,
-    responses: mpsc::Receiver<Response>,
+    responses: mpsc::Receiver<StreamedResponse>,
+    is_over: bool,
 }
 
 impl std::fmt::Debug for PipelineStream {
@@ -25,12 +28,17 @@ impl std::fmt::Debug for PipelineStream {
 }
 
 impl PipelineStream {
-    pub(crate) fn new<W>(work: impl FnOnce(mpsc::Sender<Response>) -> W) -> Self
+    pub(crate) fn new<W>(work: impl FnOnce(mpsc::Sender<StreamedResponse>) -> W) -> Self
     where
         W: Future<Output = Result<(), InferError>> + Send + 'static,
     {
         let (sender, responses) = mpsc::channel(1);
-        Self { work: Some(Box::pin(work(sender))), responses }
+        Self { work: Some(Box::pin(work(sender))), responses, is_over: false }
+    }
+
+    /// Whether the response that was returned last is known to be the last one.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Polls for the next response; `None` after the last one, or after an error.
@@ -44,7 +52,8 @@ impl PipelineStream {
         }
         // After the steps, which may just have sent one.
         match self.responses.poll_recv(context) {
-            Poll::Ready(Some(response)) => {
+            Poll::Ready(Some(StreamedResponse { response, is_last })) => {
+                self.is_over = is_last;
                 // An error comes behind the responses before it.
                 if let Some(error) = ended {
                     self.work = Some(Box::pin(std::future::ready(Err(error))));

@@ -27,7 +27,7 @@ use paternoster_batching::{Knobs, Policy, WindowKnobs};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{InferError, InferRequest, InputTensor, OutputTensor, Pool, PoolOptions, Response};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
-use paternoster_observe::budget::Budget;
+use paternoster_observe::{RequestBudgets, budget::Budget};
 use paternoster_pipeline::{
     Condition, Graph, Models, Pipeline, PipelineOptions, Port, Runs, Servable, Step, Test, Workers,
 };
@@ -361,7 +361,8 @@ fn draw_manner(draw: &mut ChaCha8Rng) -> Manner {
 /// Runs requests of the pipeline of one seed at once. Returns how they ended, and how many were larger than a batch.
 async fn play(seed: u64, models: Arc<Served>) -> (Ends, usize) {
     let room = Budget::of_bytes(64 << 20);
-    let options = PipelineOptions { models, room: Arc::clone(&room), workers: Workers::new(2) };
+    let budgets = RequestBudgets { bytes: Arc::clone(&room), requests: Budget::of(8) };
+    let options = PipelineOptions { models, budgets: budgets.clone(), workers: Workers::new(2) };
     let mut draw = ChaCha8Rng::seed_from_u64(seed);
     let plans = draw_plans(&mut draw);
     let spec_of = |number: usize| TensorSpec::new(name_of(number), DataType::Fp32, &[WIDTH as i64]);
@@ -392,7 +393,7 @@ async fn play(seed: u64, models: Arc<Served>) -> (Ends, usize) {
     }
     let ended = timeout(PATIENCE, AssertUnwindSafe(join_all(requests)).catch_unwind()).await;
     let Ok(Ok(ended)) = ended else { panic!("seed {seed}, hangs: {}: {plans:?}", ended.is_err()) };
-    assert_eq!(room.used(), 0, "seed {seed}");
+    assert_eq!((room.used(), budgets.requests.used()), (0, 0), "seed {seed}");
     let counted = pipeline.stats().snapshot().inference_stats;
     assert_eq!(counted.success.count + counted.fail.count, REQUESTS as u64, "seed {seed}: each ends once");
     let mut ends = Ends::new();

@@ -240,7 +240,7 @@ impl Control {
     pub(crate) fn pipeline_options(self: &Arc<Self>) -> PipelineOptions {
         PipelineOptions {
             models: Arc::new(ServedModels(Arc::downgrade(self))),
-            room: Arc::clone(&self.options.request_bytes),
+            budgets: self.options.request_budgets.clone(),
             workers: self.workers.clone(),
         }
     }

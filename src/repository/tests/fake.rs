@@ -21,7 +21,7 @@ use crate::{
     engine::{Batch, EngineError, Execution, Program},
     executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, ModelSpec},
-    observe::LatencyMetrics,
+    observe::{LatencyMetrics, RequestBudgets},
     onnx::{Port, PortDim, Signature},
     repository::{
         ControlMode, IndexEntry, LoadAttempt, LoadRequest, Loader, Options, Overrides, Repository, ResidencyOptions,
@@ -220,7 +220,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         has_cards: false,
         load_threads: 4,
         sent_model_bytes: Budget::of(SENT_MODEL_BYTES),
-        request_bytes: Budget::of(usize::MAX),
+        request_budgets: RequestBudgets::unlimited(),
         response_cache: None,
         residency: ResidencyOptions::default(),
     }

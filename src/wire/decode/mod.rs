@@ -80,6 +80,7 @@ pub fn decode_for(
         queue_timeout: parameters.queue_timeout,
         sequence: parameters.sequence,
         on_card,
+        wanted_outputs: outputs.wanted(spec),
         ..InferRequest::new(rows, inputs)
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;

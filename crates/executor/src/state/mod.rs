@@ -177,6 +177,7 @@ impl State {
             payload,
             journey,
             sink,
+            charge: request.charge,
             whereabouts,
             responses: VecDeque::new(),
             pieces: Vec::new(),

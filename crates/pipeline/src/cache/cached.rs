@@ -51,7 +51,13 @@ impl Cached {
         &self.inner
     }
 
-    pub(crate) fn submit(self: &Arc<Self>, request: InferRequest, backlog: Option<&Arc<Backlog>>) -> PendingResponse {
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        mut request: InferRequest,
+        backlog: Option<&Arc<Backlog>>,
+    ) -> PendingResponse {
+        // A model's response has all outputs.
+        request.wanted_outputs = request.wanted_outputs.filter(|_| self.inner.pipeline().is_some());
         if request.sequence.is_some() || request.on_card.is_some() || self.inner.spec().decoupled {
             return self.inner.submit_one(request, backlog);
         }

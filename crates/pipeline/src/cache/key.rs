@@ -3,9 +3,9 @@
 use paternoster_executor::InferRequest;
 use sha2::{Digest, Sha256};
 
-/// A hash of everything that decides a response: the load of the version, and the request's inputs. Priority, timeouts,
-/// deadline and id are not in it; neither are the requested outputs and their forms, since a response has all outputs
-/// as the model gave them.
+/// A hash of everything that decides a response: the load of the version, the request's inputs, and which outputs a
+/// pipeline gives. Priority, timeouts, deadline and id are not in it; neither are the forms of the outputs, since a
+/// response has them as the model gave them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; 32]);
 
@@ -18,6 +18,9 @@ impl Key {
         // Each list comes behind its length, so no two requests are the same sequence of bytes.
         number(load);
         number(u64::from(request.rows));
+        let wanted = request.wanted_outputs.as_deref();
+        number(wanted.map_or(u64::MAX, |wanted| wanted.len() as u64));
+        wanted.unwrap_or_default().iter().for_each(|&output| number(output as u64));
         number(request.inputs.len() as u64);
         for input in &request.inputs {
             let Some(input) = input else {

@@ -3,32 +3,52 @@
 //! A step starts when every tensor that it reads is complete. `spread` says how its rows become requests of its model,
 //! and `work` runs the steps of the server itself.
 
+mod flight;
 mod spread;
+mod state;
 #[cfg(test)]
 mod tests;
 mod work;
 
 use std::{
-    collections::VecDeque,
     future::Future,
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use bytes::Bytes;
+use futures_util::StreamExt;
 use paternoster_executor::{Backlog, InferError, InferRequest, InputTensor, OutputTensor, Response};
-use paternoster_model::{InSequence, TensorSpec};
-use paternoster_observe::{ObservedSteps, RequestEnd, StepTimings, budget::Reservation};
-use tokio::sync::mpsc;
+use paternoster_model::{Dims, InSequence, TensorSpec};
+use paternoster_observe::{
+    Charge, ObservedSteps, RequestEnd,
+    budget::{Exhausted, Reservation},
+};
+use smallvec::{SmallVec, smallvec};
+use tokio::{sync::mpsc, task::consume_budget};
 
-use self::spread::Parts;
+use self::{
+    flight::{Answer, Flight, OpenStream, PartRequest, Running, chosen},
+    spread::Parts,
+    state::{State, TensorValue},
+};
 use super::{
     Pipeline, Runs, Servable, Value, ValueFault,
     binding::{Binding, TensorKind},
+    demand::Demand,
     graph::{MAX_DEPTH, TensorIx},
     value::join,
 };
+
+/// Bytes that a request of a step takes beside its tensors, in all layers together.
+const PART_BYTES: usize = 1 << 10;
+
+/// The part of a turn on its thread that a start takes, in units of tokio's budget of 128: about ten microseconds.
+const START_UNITS: usize = 1;
+
+/// The same for a built-in step that runs at once, which takes well below a millisecond.
+const BUILT_IN_UNITS: usize = 16;
 
 /// Runs a request that has one response: the outputs, or one tensor in their place. It counts from now on, even if the
 /// future is never polled.
@@ -37,12 +57,7 @@ pub(crate) fn once(
     request: InferRequest,
     only: Option<TensorIx>,
 ) -> impl Future<Output = Result<Response, InferError>> + Send {
-    let (mut run, state) = Run::begin(pipeline, request, Sink::Once(None));
-    run.only = only.map(|tensor| {
-        let TensorKind { datatype, dims } = &run.pipeline.kinds[tensor];
-        let dims = dims.get(1..).unwrap_or_default();
-        (TensorSpec::new(&run.pipeline.graph.tensors[tensor], *datatype, dims), tensor)
-    });
+    let (mut run, state) = Run::begin(pipeline, request, only, Sink::Once(None));
     async move {
         let outcome = run.finish(state).await;
         let Run { sink, observed, .. } = run;
@@ -65,9 +80,9 @@ pub(crate) fn many(
     pipeline: Arc<Pipeline>,
     request: InferRequest,
     backlog: Arc<Backlog>,
-    sender: mpsc::Sender<Response>,
+    sender: mpsc::Sender<StreamedResponse>,
 ) -> impl Future<Output = Result<(), InferError>> + Send {
-    let (mut run, state) = Run::begin(pipeline, request, Sink::Many(sender, backlog));
+    let (mut run, state) = Run::begin(pipeline, request, None, Sink::Many(sender, backlog));
     async move {
         let outcome = run.finish(state).await;
         run.observed.ended(end_of(outcome.as_ref().err()));
@@ -75,14 +90,23 @@ pub(crate) fn many(
     }
 }
 
+/// One of several responses.
+#[derive(Debug)]
+pub(crate) struct StreamedResponse {
+    pub(crate) response: Response,
+    /// Whether no step is in flight that may give another one.
+    pub(crate) is_last: bool,
+}
+
 enum Sink {
     Once(Option<Response>),
-    Many(mpsc::Sender<Response>, Arc<Backlog>),
+    Many(mpsc::Sender<StreamedResponse>, Arc<Backlog>),
 }
 
 /// What all steps of a request share.
 struct Run {
     pipeline: Arc<Pipeline>,
+    demand: Arc<Demand>,
     rows: usize,
     priority: u64,
     queue_timeout: Option<Duration>,
@@ -90,105 +114,44 @@ struct Run {
     /// By step: the time that is needed between its end and the deadline; empty without one.
     needed_after: Vec<Duration>,
     sequence: Option<InSequence>,
-    /// Holds the bytes of the tensors that steps gave.
+    charge: Charge,
+    /// Holds the bytes of the request's state, and of rows that are joined for a response.
     room: Reservation,
+    /// Why there is no room for its state, if there is none.
+    refused: Option<Exhausted>,
     observed: ObservedSteps,
     sink: Sink,
+    /// The responses of decoupled steps that it follows, the first step's first.
+    streams: Vec<OpenStream>,
     /// What is sent in place of the outputs.
     only: Option<(TensorSpec, TensorIx)>,
 }
 
-/// How far a request is.
-#[derive(Clone)]
-struct State {
-    tensors: Vec<TensorState>,
-    /// By step: the number of tensors that it waits for.
-    missing: Vec<usize>,
-    ready: VecDeque<usize>,
-    /// Decoupled steps that are ready.
-    streams: Vec<usize>,
-}
-
-#[derive(Clone)]
-struct TensorState {
-    /// Steps that may still give it.
-    producers: usize,
-    /// `None` if no step gave it, or the request left it out.
-    value: Option<Value>,
-}
-
-/// A step whose requests are in flight.
-struct Running {
-    binding: Arc<Binding>,
-    started: Instant,
-    /// Of its executions.
-    timings: Arc<StepTimings>,
-    parts: Parts,
-    left: usize,
-    results: Vec<Option<Vec<Value>>>,
-}
-
-/// A request of a step that has ended.
-struct Done {
-    step: usize,
-    part: usize,
-    result: Result<Vec<Value>, InferError>,
-}
-
-type InFlight = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
-
-impl State {
-    fn new(pipeline: &Pipeline, inputs: Vec<Option<InputTensor>>) -> Self {
-        let tensors = pipeline.graph.producers.iter().map(|&producers| TensorState { producers, value: None });
-        let missing = pipeline.waits_for.clone();
-        let ready = (0..missing.len()).filter(|&step| missing[step] == 0).collect();
-        let mut state = Self { tensors: tensors.collect(), missing, ready, streams: Vec::new() };
-        let count = inputs.len();
-        for (tensor, input) in inputs.into_iter().enumerate() {
-            state.tensors[tensor].value = input.map(Value::Joint);
-        }
-        (0..count).for_each(|tensor| state.completed(pipeline, tensor));
-        state
-    }
-
-    fn completed(&mut self, pipeline: &Pipeline, tensor: TensorIx) {
-        for &reader in &pipeline.graph.readers[tensor] {
-            self.missing[reader] -= 1;
-            if self.missing[reader] == 0 {
-                self.ready.push_back(reader);
-            }
-        }
-    }
-
-    /// Stores the outputs of a step; `None` if it did not run.
-    fn give(&mut self, pipeline: &Pipeline, step: usize, outputs: Option<Vec<Value>>) {
-        let mut outputs = outputs.map(Vec::into_iter);
-        for (_, tensor) in &pipeline.graph.steps[step].outputs {
-            let given = outputs.as_mut().and_then(Iterator::next);
-            let state = &mut self.tensors[*tensor];
-            state.value = match (state.value.take(), given) {
-                (Some(Value::Rows(known)), Some(Value::Rows(more))) => {
-                    Some(Value::Rows(known.into_iter().zip(more).map(|(known, more)| known.or(more)).collect()))
-                }
-                (known, given) => known.or(given),
-            };
-            state.producers -= 1;
-            if state.producers == 0 {
-                self.completed(pipeline, *tensor);
-            }
-        }
-    }
-}
-
 impl Run {
-    fn begin(pipeline: Arc<Pipeline>, request: InferRequest, sink: Sink) -> (Self, State) {
+    fn begin(
+        pipeline: Arc<Pipeline>,
+        request: InferRequest,
+        only: Option<TensorIx>,
+        sink: Sink,
+    ) -> (Self, Option<State>) {
         let InferRequest { rows, inputs, priority, queue_timeout, deadline, needed_after, sequence, .. } = request;
-        let InferRequest { trace, step_of, missed_ns, .. } = request;
+        let InferRequest { trace, step_of, missed_ns, charge, wanted_outputs, .. } = request;
         let observed = ObservedSteps::begin(&pipeline.stats, rows, step_of).missed(missed_ns);
         let observed = observed.traced(trace, &pipeline.step_names);
         let observed = if pipeline.shares_stats { observed } else { observed.counted_as_execution() };
-        let room = Reservation::none(&pipeline.options.room);
-        let state = State::new(&pipeline, inputs);
+        let rows = rows as usize;
+        let charge = charge.unwrap_or_else(|| Charge::new(&pipeline.options.budgets, rows));
+        let mut room = charge.bytes();
+        let refused = room.grow_now(State::bytes(&pipeline) + Flight::bytes(&pipeline)).err();
+        let demand = match (only, &wanted_outputs) {
+            (None, None) => Arc::clone(&pipeline.demand),
+            (Some(only), _) => Arc::new(Demand::new(&pipeline.graph, &[only])),
+            (None, Some(wanted)) => {
+                let wanted: Vec<TensorIx> = wanted.iter().map(|&output| pipeline.graph.outputs[output]).collect();
+                Arc::new(Demand::new(&pipeline.graph, &wanted))
+            }
+        };
+        let state = refused.is_none().then(|| State::new(&pipeline, &demand, inputs));
         let needed_after = match deadline {
             None => Vec::new(),
             Some(_) => {
@@ -196,26 +159,38 @@ impl Run {
                 behind.into_iter().map(|behind| behind.saturating_add(needed_after)).collect()
             }
         };
-        let rows = rows as usize;
-        let only = None;
+        let only = only.map(|tensor| {
+            let TensorKind { datatype, dims } = &pipeline.kinds[tensor];
+            let dims = dims.get(1..).unwrap_or_default();
+            (TensorSpec::new(&pipeline.graph.tensors[tensor], *datatype, dims), tensor)
+        });
+        let streams = Vec::new();
         let run = Self {
             pipeline,
+            demand,
             rows,
             priority,
             queue_timeout,
             deadline,
             needed_after,
             sequence,
+            charge,
             room,
+            refused,
             observed,
             sink,
+            streams,
             only,
         };
         (run, state)
     }
 
-    async fn finish(&mut self, state: State) -> Result<(), InferError> {
-        let outcome = self.drive(state).await;
+    async fn finish(&mut self, state: Option<State>) -> Result<(), InferError> {
+        let outcome = match (self.refused, state) {
+            (None, Some(state)) => self.drive(state).await,
+            (None, None) => Ok(()),
+            (Some(full), _) => Err(InferError::NoRoom(full)),
+        };
         if outcome.as_ref().is_err_and(|error| *error.cause() == InferError::Late) {
             self.pipeline.expected.doubt();
         }
@@ -227,28 +202,26 @@ impl Run {
     fn drive(&mut self, mut state: State) -> Pin<Box<dyn Future<Output = Result<(), InferError>> + Send + '_>> {
         Box::pin(async move {
             let pipeline = Arc::clone(&self.pipeline);
-            let mut in_flight = InFlight::new();
-            let mut running: Vec<Option<Running>> = pipeline.graph.steps.iter().map(|_| None).collect();
+            let mut flight = Flight::new(&pipeline);
             loop {
-                while let Some(step) = state.ready.pop_front() {
-                    if let Some(started) = self.start(step, &mut state, &in_flight)? {
-                        running[step] = Some(started);
-                    }
-                }
-                let Some(Done { step, part, result }) = in_flight.next().await else { break };
-                let Some(mut work) = running[step].take() else { continue };
-                work.results[part] = Some(result?);
-                work.left -= 1;
-                if work.left > 0 {
-                    running[step] = Some(work);
+                self.start_all(&mut state, &mut flight).await?;
+                let Some(Answer { step, part, result }) = flight.answers.next().await else { break };
+                let Some(mut running) = flight.running[step].take() else { continue };
+                let outputs = result?;
+                let bytes = outputs.iter().flatten().map(Value::bytes).sum();
+                self.grow(step, &mut running.room, bytes)?;
+                running.results[part] = Some(outputs);
+                running.left -= 1;
+                if running.left > 0 {
+                    flight.running[step] = Some(running);
                     continue;
                 }
-                self.observed.ran(step, work.started);
-                pipeline.expected.learn(step, work.timings.compute_ns() / work.results.len().max(1) as u64);
-                let outputs = self.collect(step, work)?;
-                state.give(&pipeline, step, Some(outputs));
+                self.observed.ran(step, running.started);
+                pipeline.expected.learn(step, running.timings.compute_ns() / running.results.len().max(1) as u64);
+                let outputs = self.collect(step, running)?;
+                self.give(&mut state, step, outputs)?;
             }
-            drop(in_flight);
+            drop(flight);
             match state.streams.pop() {
                 None => self.respond(&state).await,
                 Some(step) => self.stream(step, state).await,
@@ -256,63 +229,100 @@ impl Run {
         })
     }
 
-    /// Starts a step whose tensors are complete. Returns its requests in flight; none if no row runs it, or if it is
-    /// decoupled.
-    fn start(&mut self, step: usize, state: &mut State, in_flight: &InFlight) -> Result<Option<Running>, InferError> {
+    /// Starts steps that are ready, and requests of steps that have started, as long as there are places for them. The
+    /// first request in flight needs no place, so that every request of a client goes on whatever others do.
+    async fn start_all(&mut self, state: &mut State, flight: &mut Flight) -> Result<(), InferError> {
+        while !(flight.waiting.is_empty() && state.ready.is_empty()) {
+            let place = if flight.answers.is_empty() { None } else { self.charge.place() };
+            if place.is_none() && !flight.answers.is_empty() {
+                break;
+            }
+            let units = if let Some(part) = flight.waiting.pop_front() {
+                flight.submit(&self.pipeline, &self.demand, part, place);
+                START_UNITS
+            } else if let Some(step) = state.ready.pop_front() {
+                let is_built_in = matches!(self.pipeline.graph.steps[step].runs, Runs::BuiltIn(_));
+                self.start(step, state, flight, place)?;
+                if is_built_in { BUILT_IN_UNITS } else { START_UNITS }
+            } else {
+                break;
+            };
+            for _ in 0..units {
+                consume_budget().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a step whose tensors are complete. A step of a model leaves its requests to be submitted. No row may run
+    /// it; a decoupled one is left for later.
+    fn start(
+        &mut self,
+        step: usize,
+        state: &mut State,
+        flight: &mut Flight,
+        place: Option<Reservation>,
+    ) -> Result<(), InferError> {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(InferError::Expired);
         }
         // Models may be reloaded as pipelines after this one was checked.
+        let unavailable = |text: String| located(&self.pipeline, step, InferError::Unavailable(text));
         if self.observed.depth() >= MAX_DEPTH {
-            let text = format!("pipelines are nested more than {MAX_DEPTH} deep");
-            return Err(located(&self.pipeline, step, InferError::Unavailable(text)));
+            return Err(unavailable(format!("pipelines are nested more than {MAX_DEPTH} deep")));
         }
+        self.charge.start_step().map_err(|too_many| unavailable(too_many.to_string()))?;
         let (pipeline, started) = (Arc::clone(&self.pipeline), Instant::now());
         let (servable, binding) = self.bound(step)?;
-        let skip = |state: &mut State| {
-            pipeline.expected.learn(step, 0);
-            state.give(&pipeline, step, None);
-            Ok(None)
-        };
         let mask = self.mask(step, state)?;
-        if mask.as_ref().is_some_and(|mask| !mask.contains(&true)) {
-            return skip(state);
+        let is_skipped = mask.as_ref().is_some_and(|mask| !mask.contains(&true));
+        if !is_skipped {
+            self.check_given(step, &binding, state)?;
         }
-        self.check_given(step, &binding, state)?;
-        let Some(inputs) = inputs(&binding, state) else { return skip(state) };
-        let Some(servable) = servable else {
-            let (timings, parts) = (Arc::default(), Parts::Joint);
-            let results = self.built_in(step, inputs, mask, &timings, in_flight)?;
-            return Ok(Some(Running { binding, started, timings, parts, left: 1, results }));
+        let Some(given) = inputs(&binding, state).filter(|_| !is_skipped) else {
+            state.read_by(&pipeline, step);
+            return self.skip(step, state);
         };
         if binding.spec.decoupled {
             state.streams.push(step);
-            return Ok(None);
+            return Ok(());
         }
+        state.read_by(&pipeline, step);
+        let rooms = given.iter().flatten().flat_map(|given| given.rooms.iter().cloned()).collect();
+        let inputs: Vec<Option<Value>> = given.into_iter().map(|given| Some(given?.value)).collect();
+        let mut running = Running::new(&self.charge, binding, started, rooms);
+        let Some(servable) = servable else {
+            running.expect(1);
+            let answer = self.built_in(step, inputs, mask, &running.timings)?;
+            flight.running[step] = Some(running);
+            flight.add(answer, place);
+            return Ok(());
+        };
+        self.grow(step, &mut running.room, self.rows * PART_BYTES)?;
         let step_of = self.observed.step_apart(!pipeline.shares_stats);
-        let (parts, requests) = self.requests(step, &binding, &inputs, mask, &step_of)?;
+        running.timings = Arc::clone(&step_of.timings);
+        let wanted = servable.pipeline().and_then(|inner| self.wanted_of(step, &running.binding, inner));
+        let (parts, requests) = self.requests(step, &running.binding, &inputs, mask, wanted, &step_of)?;
         if requests.is_empty() {
-            return skip(state);
+            return self.skip(step, state);
         }
-        let left = requests.len();
-        for (part, request) in requests.into_iter().enumerate() {
-            let answer = servable.submit(request);
-            let (binding, pipeline) = (Arc::clone(&binding), Arc::clone(&pipeline));
-            in_flight.push(Box::pin(async move {
-                let result = answer.await.map(|response| chosen(&binding, response));
-                Done { step, part, result: result.map_err(|error| located(&pipeline, step, error)) }
-            }));
-        }
-        let results = (0..left).map(|_| None).collect();
-        Ok(Some(Running { binding, started, timings: step_of.timings, parts, left, results }))
+        running.room.shrink_to(requests.len() * PART_BYTES);
+        running.parts = parts;
+        running.expect(requests.len());
+        let part = |(part, request)| {
+            let (servable, binding) = (servable.clone(), Arc::clone(&running.binding));
+            PartRequest { step, part, servable, binding, request }
+        };
+        flight.waiting.extend(requests.into_iter().enumerate().map(part));
+        flight.running[step] = Some(running);
+        Ok(())
     }
-
     /// Checks that the request has what a step requires of it. What earlier steps give may be absent: they may have
     /// been skipped.
     fn check_given(&self, step: usize, binding: &Binding, state: &State) -> Result<(), InferError> {
         let bound = binding.inputs.iter().zip(&binding.spec.inputs).filter(|(_, wanted)| !wanted.optional);
         for (&tensor, wanted) in bound {
-            let Some(tensor) = tensor.filter(|&tensor| state.tensors[tensor].value.is_none()) else { continue };
+            let Some(tensor) = tensor.filter(|&tensor| state.value(tensor).is_none()) else { continue };
             if let Some(input) = self.pipeline.spec.inputs.get(tensor) {
                 let (wanted, given) = (&wanted.name, &input.name);
                 let text = format!("its input '{wanted}' is required, and the request leaves out '{given}'");
@@ -336,47 +346,77 @@ impl Run {
         Ok((Some(servable), binding))
     }
 
-    /// Reserves room for what a step gave.
-    fn grow(&mut self, step: usize, bytes: usize) -> Result<(), InferError> {
-        self.room.grow_now(bytes).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))
+    /// Reserves room for what a step is given or gives.
+    fn grow(&self, step: usize, room: &mut Reservation, bytes: usize) -> Result<(), InferError> {
+        room.grow_now(bytes).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))
     }
 
     fn fault(&self, step: usize, tensor: TensorIx, fault: ValueFault) -> InferError {
         located(&self.pipeline, step, invalid(&format!("tensor '{}'", self.pipeline.graph.tensors[tensor]), fault))
     }
 
-    /// Puts the outputs of a step's requests together, and reserves room for them.
-    fn collect(&mut self, step: usize, work: Running) -> Result<Vec<Value>, InferError> {
-        let Running { binding, parts, results, .. } = work;
-        let mut results: Vec<Vec<Value>> = results.into_iter().flatten().collect();
+    /// Returns the outputs of a pipeline that a step reads; `None` for all of them.
+    fn wanted_of(&self, step: usize, binding: &Binding, inner: &Pipeline) -> Option<SmallVec<[usize; 4]>> {
+        let outputs = binding.outputs.iter().zip(&self.pipeline.graph.steps[step].outputs);
+        let read = outputs.filter(|(_, (_, tensor))| self.demand.reads(*tensor)).map(|(&output, _)| output);
+        let mut wanted: SmallVec<[usize; 4]> = read.collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        (wanted.len() < inner.spec.outputs.len()).then_some(wanted)
+    }
+
+    /// Records that no row runs a step.
+    fn skip(&self, step: usize, state: &mut State) -> Result<(), InferError> {
+        self.pipeline.expected.learn(step, 0);
+        self.give(state, step, Vec::new())
+    }
+
+    fn give(&self, state: &mut State, step: usize, outputs: Vec<Option<TensorValue>>) -> Result<(), InferError> {
+        let given = state.give(&self.pipeline, &self.demand, (step, self.rows), outputs);
+        given.map_err(|(tensor, fault)| self.fault(step, tensor, fault))
+    }
+
+    /// Puts the outputs of a step's requests together. Each keeps the room of its bytes.
+    fn collect(&self, step: usize, running: Running) -> Result<Vec<Option<TensorValue>>, InferError> {
+        let Running { binding, parts, results, mut room, .. } = running;
+        let mut results: Vec<Vec<Option<Value>>> = results.into_iter().flatten().collect();
         let outputs = match (parts, results.len()) {
             (Parts::Joint, 1) => results.pop().unwrap_or_default(),
-            (Parts::Joint, _) => self.joined(step, &binding, &results)?,
-            (Parts::Rows(rows), _) => {
-                let mut outputs: Vec<Vec<Option<InputTensor>>> = vec![vec![None; self.rows]; binding.outputs.len()];
-                for (row, result) in rows.into_iter().zip(results) {
-                    for (output, value) in outputs.iter_mut().zip(result) {
-                        output[row] = joint(&value);
+            (Parts::Joint, _) => self.joined(step, &binding, &results, &mut room)?,
+            (Parts::Rows(rows), _) => (0..binding.outputs.len())
+                .map(|output| {
+                    let mut by_row: Vec<Option<InputTensor>> = vec![None; self.rows];
+                    let mut is_read = false;
+                    for (&row, result) in rows.iter().zip(&results) {
+                        by_row[row] = result[output].as_ref().and_then(joint);
+                        is_read |= by_row[row].is_some();
                     }
-                }
-                outputs.into_iter().map(Value::Rows).collect()
-            }
+                    is_read.then_some(Value::Rows(by_row))
+                })
+                .collect(),
         };
-        let read = |&(_, (_, tensor)): &(&Value, &(String, TensorIx))| !self.pipeline.graph.readers[*tensor].is_empty();
-        let passed = outputs.iter().zip(&self.pipeline.graph.steps[step].outputs).filter(read);
-        let bytes = passed.map(|(value, _)| value.bytes()).sum();
-        self.grow(step, bytes)?;
-        Ok(outputs)
+        Ok(with_rooms(outputs, room))
     }
 
     /// Joins the outputs of consecutive rows.
-    fn joined(&mut self, step: usize, binding: &Binding, results: &[Vec<Value>]) -> Result<Vec<Value>, InferError> {
+    fn joined(
+        &self,
+        step: usize,
+        binding: &Binding,
+        results: &[Vec<Option<Value>>],
+        room: &mut Reservation,
+    ) -> Result<Vec<Option<Value>>, InferError> {
         let mut outputs = Vec::with_capacity(binding.outputs.len());
         for (number, &output) in binding.outputs.iter().enumerate() {
-            let parts: Vec<Option<InputTensor>> = results.iter().map(|result| joint(&result[number])).collect();
-            let joined = join(&parts, &binding.spec.outputs[output], &mut self.room);
             let tensor = self.pipeline.graph.steps[step].outputs[number].1;
-            outputs.push(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?));
+            if !self.demand.reads(tensor) {
+                outputs.push(None);
+                continue;
+            }
+            let parts: Vec<Option<InputTensor>> =
+                results.iter().map(|result| result[number].as_ref().and_then(joint)).collect();
+            let joined = join(&parts, &binding.spec.outputs[output], room);
+            outputs.push(Some(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?)));
         }
         Ok(outputs)
     }
@@ -390,41 +430,53 @@ impl Run {
         let backlog = Arc::clone(backlog);
         let pipeline = Arc::clone(&self.pipeline);
         let (Some(servable), binding) = self.bound(step)? else { return Ok(()) };
-        let inputs = inputs(&binding, &state).unwrap_or_default();
+        let given = inputs(&binding, &state).unwrap_or_default();
+        let inputs: Vec<Option<Value>> = given.into_iter().map(|given| Some(given?.value)).collect();
         let mask = self.mask(step, &state)?;
         let step_of = self.observed.step_apart(!pipeline.shares_stats);
-        let (_, mut requests) = self.requests(step, &binding, &inputs, mask, &step_of)?;
+        let wanted = servable.pipeline().and_then(|inner| self.wanted_of(step, &binding, inner));
+        let (_, mut requests) = self.requests(step, &binding, &inputs, mask, wanted, &step_of)?;
         let (Some(request), true) = (requests.pop(), requests.is_empty()) else {
             let text = "a decoupled step takes requests of one batch whose rows do not differ".to_owned();
             return Err(located(&pipeline, step, InferError::Invalid(text)));
         };
-        let mut responses = servable.submit_stream(request, &backlog);
-        let held = self.room.amount();
-        while let Some(response) = responses.next().await {
+        self.streams.push(OpenStream::new(servable.submit_stream(request, &backlog)));
+        while let Some(response) = self.next_response().await {
             let response = response.map_err(|error| located(&pipeline, step, error))?;
-            let outputs = chosen(&binding, response);
-            self.grow(step, outputs.iter().map(Value::bytes).sum())?;
+            let outputs = chosen(&pipeline, &self.demand, step, &binding, response);
+            let mut room = self.charge.bytes();
+            self.grow(step, &mut room, outputs.iter().flatten().map(Value::bytes).sum())?;
             let mut next = state.clone();
-            next.give(&pipeline, step, Some(outputs));
+            self.give(&mut next, step, with_rooms(outputs, room))?;
             self.drive(next).await?;
-            self.room.shrink_to(held);
         }
+        self.streams.pop();
         pipeline.expected.learn(step, step_of.timings.compute_ns());
         Ok(())
+    }
+
+    /// Returns the next response of the decoupled step that started last.
+    async fn next_response(&mut self) -> Option<Result<Response, InferError>> {
+        self.streams.last_mut()?.next().await
     }
 
     /// Sends the response of a request whose steps have all ended.
     async fn respond(&mut self, state: &State) -> Result<(), InferError> {
         let pipeline = Arc::clone(&self.pipeline);
-        let mut outputs = Vec::with_capacity(pipeline.graph.outputs.len());
+        let held = self.room.amount();
         let only = self.only.take();
         let wanted: Vec<(&TensorSpec, TensorIx)> = match &only {
             Some((spec, tensor)) => vec![(spec, *tensor)],
             None => pipeline.spec.outputs.iter().zip(pipeline.graph.outputs.iter().copied()).collect(),
         };
+        let mut outputs = Vec::with_capacity(wanted.len());
         for (spec, tensor) in wanted {
+            if !self.demand.reads(tensor) {
+                outputs.push(OutputTensor { shape: Dims::new(), data: Bytes::new() });
+                continue;
+            }
             let rows = if pipeline.spec.has_batch_axis() { self.rows } else { 1 };
-            let joined = match &state.tensors[tensor].value {
+            let joined = match state.value(tensor).map(|given| &given.value) {
                 Some(Value::Joint(tensor)) => Ok(tensor.clone()),
                 Some(Value::Rows(rows)) => join(rows, spec, &mut self.room),
                 None => join(&vec![None; rows], spec, &mut self.room),
@@ -435,23 +487,40 @@ impl Run {
         }
         let response = Response { outputs };
         self.observed.responded(matches!(self.sink, Sink::Many(..)));
+        if self.observed.depth() == 0 {
+            self.charge.responded();
+        }
         match &mut self.sink {
             Sink::Once(slot) => *slot = Some(response),
-            // The stream polls both ends; if the receiver is gone, so is the request.
-            Sink::Many(sender, _) => drop(sender.send(response).await),
+            Sink::Many(sender, _) => {
+                let is_last = self.streams.iter_mut().all(OpenStream::is_over);
+                // The stream polls both ends; if the receiver is gone, so is the request.
+                drop(sender.send(StreamedResponse { response, is_last }).await);
+                self.room.shrink_to(held);
+            }
         }
         Ok(())
     }
 }
 
 /// Returns the inputs of a step; `None` if one that its model requires is absent.
-fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<Value>>> {
+fn inputs(binding: &Binding, state: &State) -> Option<Vec<Option<TensorValue>>> {
     let bound = binding.inputs.iter().zip(&binding.spec.inputs);
-    let inputs = bound.map(|(tensor, wanted)| match tensor.and_then(|tensor| state.tensors[tensor].value.clone()) {
+    let inputs = bound.map(|(tensor, wanted)| match tensor.and_then(|tensor| state.value(tensor).cloned()) {
         None if !wanted.optional => None,
         value => Some(value),
     });
     inputs.collect()
+}
+
+/// Gives each value the part of the room that its bytes take.
+fn with_rooms(values: Vec<Option<Value>>, mut room: Reservation) -> Vec<Option<TensorValue>> {
+    let with_room = |value: Option<Value>| {
+        let value = value?;
+        let own = Arc::new(room.split_off(value.bytes()));
+        Some(TensorValue { value, rooms: smallvec![own] })
+    };
+    values.into_iter().map(with_room).collect()
 }
 
 fn joint(value: &Value) -> Option<InputTensor> {
@@ -459,15 +528,6 @@ fn joint(value: &Value) -> Option<InputTensor> {
         Value::Joint(tensor) => Some(tensor.clone()),
         Value::Rows(_) => None,
     }
-}
-
-/// Returns the outputs of a response that the step uses.
-fn chosen(binding: &Binding, response: Response) -> Vec<Value> {
-    let value = |&output: &usize| {
-        let OutputTensor { shape, data } = response.outputs[output].clone();
-        Value::Joint(InputTensor { shape, data })
-    };
-    binding.outputs.iter().map(value).collect()
 }
 
 /// Returns the error of a request that has a tensor whose rows cannot be cut or joined.

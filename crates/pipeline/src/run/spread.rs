@@ -8,7 +8,9 @@ use paternoster_executor::{InferError, InferRequest, InputTensor};
 use paternoster_model::{RequestShape, TensorSpec};
 use paternoster_observe::StepOf;
 
-use super::{Run, State, joint, located};
+use smallvec::SmallVec;
+
+use super::{Run, State, TensorValue, joint, located};
 use crate::{Value, binding::Binding, value::split};
 
 /// How the rows of a request are spread over the requests of a step.
@@ -23,7 +25,7 @@ impl Run {
     /// Returns which rows a step's condition holds for; `None` if all rows run it.
     pub(super) fn mask(&self, step: usize, state: &State) -> Result<Option<Vec<bool>>, InferError> {
         let Some((tensor, condition)) = &self.pipeline.graph.steps[step].when else { return Ok(None) };
-        let Some(value) = &state.tensors[*tensor].value else { return Ok(Some(vec![false; self.rows])) };
+        let Some(TensorValue { value, .. }) = state.value(*tensor) else { return Ok(Some(vec![false; self.rows])) };
         let datatype = self.pipeline.kinds[*tensor].datatype;
         let rows = value.by_row(datatype, self.rows).map_err(|fault| self.fault(step, *tensor, fault))?;
         let mask: Vec<bool> =
@@ -38,6 +40,7 @@ impl Run {
         binding: &Binding,
         inputs: &[Option<Value>],
         mask: Option<Vec<bool>>,
+        wanted_outputs: Option<SmallVec<[usize; 4]>>,
         step_of: &StepOf,
     ) -> Result<(Parts, Vec<InferRequest>), InferError> {
         let common = InferRequest {
@@ -47,6 +50,8 @@ impl Run {
             needed_after: self.needed_after.get(step).copied().unwrap_or_default(),
             sequence: self.sequence.clone(),
             step_of: Some(step_of.clone()),
+            charge: Some(self.charge.clone()),
+            wanted_outputs,
             ..InferRequest::new(0, Vec::new())
         };
         let is_joint = mask.is_none() && inputs.iter().flatten().all(|value| matches!(value, Value::Joint(_)));

@@ -5,23 +5,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::{Either, ready};
 use paternoster_executor::InferError;
-use paternoster_observe::{RequestTimings, StepTimings, budget::Reservation};
+use paternoster_observe::{RequestTimings, StepTimings};
 
-use super::{Done, InFlight, Run, located};
+use super::{Answer, Run, located};
 use crate::{BuiltInFault, Effort, Progress, Runs, Stop, Value};
 
 impl Run {
-    /// Runs a built-in step: here if that is short, else on a worker thread. Returns the place for its result.
+    /// Runs a built-in step: here if that is short, else on a worker thread.
     pub(super) fn built_in(
-        &mut self,
+        &self,
         step: usize,
         mut inputs: Vec<Option<Value>>,
         mask: Option<Vec<bool>>,
         timings: &Arc<StepTimings>,
-        in_flight: &InFlight,
-    ) -> Result<Vec<Option<Vec<Value>>>, InferError> {
-        let Runs::BuiltIn(built_in) = &self.pipeline.graph.steps[step].runs else { return Ok(Vec::new()) };
+    ) -> Result<impl Future<Output = Answer> + Send + use<>, InferError> {
+        let Runs::BuiltIn(built_in) = &self.pipeline.graph.steps[step].runs else {
+            return Err(located(&self.pipeline, step, InferError::Engine("it is no built-in step".to_owned())));
+        };
         if let Some(mask) = mask {
             let binding = self.pipeline.known_binding(step);
             for (number, value) in inputs.iter_mut().enumerate() {
@@ -35,9 +37,8 @@ impl Run {
             }
         }
         // Kept until the work has ended, which may be after the request.
-        let mut room = Reservation::none(&self.pipeline.options.room);
-        let built = built_in.built_bytes(&inputs);
-        room.grow_now(built).map_err(|full| located(&self.pipeline, step, InferError::NoRoom(full)))?;
+        let mut room = self.charge.bytes();
+        self.grow(step, &mut room, built_in.built_bytes(&inputs))?;
         let (pipeline, rows) = (Arc::clone(&self.pipeline), self.rows);
         let fail = move |fault: BuiltInFault| match fault {
             BuiltInFault::Invalid(text) => located(&pipeline, step, InferError::Invalid(text)),
@@ -50,6 +51,8 @@ impl Run {
         let effort = if rows > 0 { work.effort(0) } else { Effort::Usual };
         let leaving = stop.when_dropped();
         let timings = Arc::clone(timings);
+        let tensors = &self.pipeline.graph.steps[step].outputs;
+        let is_read: Vec<bool> = tensors.iter().map(|&(_, tensor)| self.demand.reads(tensor)).collect();
         let (mut next, mut spent) = (0, Duration::ZERO);
         let mut piece = move || {
             let began = Instant::now();
@@ -62,9 +65,10 @@ impl Run {
             let outputs = ran.map(|()| work.outputs()).map_err(&fail);
             timings.add(&RequestTimings::of_work(spent));
             room.shrink_to(0);
-            Progress::Done(
-                outputs.map(|outputs| binding.outputs.iter().map(|&output| outputs[output].clone()).collect()),
-            )
+            Progress::Done(outputs.map(|outputs| {
+                let used = binding.outputs.iter().zip(&is_read);
+                used.map(|(&output, is_read)| is_read.then(|| outputs[output].clone())).collect()
+            }))
         };
         if is_short {
             let result = loop {
@@ -72,16 +76,14 @@ impl Run {
                     break result;
                 }
             };
-            in_flight.push(Box::pin(std::future::ready(Done { step, part: 0, result })));
-            return Ok(vec![None]);
+            return Ok(Either::Left(ready(Answer { step, part: 0, result })));
         }
         let workers = built_in.workers(&self.pipeline.options.workers).clone();
         let (deadline, pipeline) = (self.deadline, Arc::clone(&self.pipeline));
-        in_flight.push(Box::pin(async move {
+        Ok(Either::Right(async move {
             let _leaving = leaving;
             let result = workers.run(effort, deadline, piece).await.map_err(|error| located(&pipeline, step, error));
-            Done { step, part: 0, result: result.and_then(|outputs| outputs) }
-        }));
-        Ok(vec![None])
+            Answer { step, part: 0, result: result.and_then(|outputs| outputs) }
+        }))
     }
 }

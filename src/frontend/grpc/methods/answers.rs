@@ -66,10 +66,11 @@ impl Stream for Decoupled {
         if self.state == DecoupledState::Running {
             match ready!(self.responses.poll_next(context)) {
                 Some(result) => {
-                    if result.is_err() {
+                    let is_last = self.responses.is_over();
+                    if result.is_err() || is_last {
                         self.state = DecoupledState::Over;
                     }
-                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), &self.span, result, false);
+                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), &self.span, result, is_last);
                     return Poll::Ready(Some(DecoupledEvent::Answer(answer)));
                 }
                 None => self.state = DecoupledState::Over,

@@ -73,7 +73,7 @@ pub(super) fn text_workers(version: &ModelVersion) -> Option<WorkerGroup> {
 pub(super) fn check_room(version: &ModelVersion, bytes: usize) -> Result<(), Fault> {
     let (Some(_), Some(pipeline)) = (cuts(version), version.servable().pipeline()) else { return Ok(()) };
     let wanted = bytes.saturating_add(Tokenize::built_bytes_of(bytes));
-    match Reservation::none(pipeline.room()).refusal(wanted) {
+    match Reservation::none(&pipeline.budgets().bytes).refusal(wanted) {
         None => Ok(()),
         Some(full) => Err(Fault::TooLarge(InferError::NoRoom(full).to_string())),
     }

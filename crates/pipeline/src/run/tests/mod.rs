@@ -2,6 +2,7 @@
 //! cannot run.
 
 mod cached;
+mod derived;
 mod rejected;
 mod reloaded;
 
@@ -13,7 +14,7 @@ use paternoster_batching::{Knobs, LazyKnobs, Policy};
 use paternoster_engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program};
 use paternoster_executor::{Pool, PoolOptions};
 use paternoster_model::{DataType, Dims, ModelSpec, TensorSpec};
-use paternoster_observe::budget::Budget;
+use paternoster_observe::{RequestBudgets, budget::Budget};
 
 use super::*;
 use crate::{Graph, Models, PipelineOptions, Port, Step, Workers};
@@ -88,8 +89,9 @@ fn two_models(pool: &Arc<Pool>, first: Knobs, program: Echo) -> Arc<Served> {
 }
 
 fn options(models: &Arc<impl Models + 'static>) -> PipelineOptions {
-    let (models, room) = (Arc::clone(models), Budget::of_bytes(1 << 20));
-    PipelineOptions { models, room, workers: Workers::new(1) }
+    let budgets = RequestBudgets { bytes: Budget::of_bytes(16 << 20), requests: Budget::of(1 << 10) };
+    let models = Arc::clone(models);
+    PipelineOptions { models, budgets, workers: Workers::new(1) }
 }
 
 /// A pipeline of these models, one after the other.
@@ -123,9 +125,10 @@ fn request(deadline: Option<Instant>) -> InferRequest {
 /// Returns the request of a step, given the tensor that it reads.
 fn request_of_step(pipeline: &Arc<Pipeline>, step: usize, asked: InferRequest) -> InferRequest {
     let input = asked.inputs[0].clone().map(Value::Joint);
-    let (run, _) = Run::begin(Arc::clone(pipeline), asked, Sink::Once(None));
+    let (run, _) = Run::begin(Arc::clone(pipeline), asked, None, Sink::Once(None));
     let (_, binding) = run.bound(step).expect("its model is served");
-    let (_, requests) = run.requests(step, &binding, &[input], None, &run.observed.step_apart(true)).expect("it fits");
+    let step_of = run.observed.step_apart(true);
+    let (_, requests) = run.requests(step, &binding, &[input], None, None, &step_of).expect("it fits");
     requests.into_iter().next().expect("a request")
 }
 
