@@ -69,6 +69,12 @@ def constant(name, values):
     return sizes + number(2, ELEMENT[datatype]) + text(8, name) + text(9, values.astype(kind).tobytes())
 
 
+def sizes(name, values):
+    """Returns a tensor of INT64."""
+    data = np.array(values, "<i8").tobytes()
+    return number(1, len(values)) + number(2, ELEMENT["INT64"]) + text(8, name) + text(9, data)
+
+
 def external(name, shape, location, offset=None, length=None, datatype="FP32"):
     """Returns a tensor whose elements are in another file."""
     entries = {"location": location, "offset": offset, "length": length}
@@ -126,6 +132,16 @@ def product(factor, width):
         [port("INPUT0", "FP32", dims)],
         [port("OUTPUT0", "FP32", dims)],
         [constant("matrix", np.fliplr(np.eye(width, dtype=np.float32)) * float(factor))],
+    )
+
+
+def blown_up(elements):
+    """OUTPUT0 = the one element of each row of INPUT0, as often as this, FP32 [batch, elements]."""
+    return model(
+        [node("Expand", ["INPUT0", "shape"], ["OUTPUT0"])],
+        [port("INPUT0", "FP32", ("batch", 1))],
+        [port("OUTPUT0", "FP32", ("batch", elements))],
+        [sizes("shape", [1, elements])],
     )
 
 

@@ -234,6 +234,12 @@ impl Reservation {
         Self { budget: Arc::clone(&self.budget), amount }
     }
 
+    /// Adds what another reservation of the same budget holds.
+    pub fn absorb(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "both are of one budget");
+        self.amount += std::mem::take(&mut other.amount);
+    }
+
     /// Why a reservation of `amount` can never be made, counted as a refusal; `None` if it can.
     pub fn refusal(&self, amount: usize) -> Option<Exhausted> {
         let capacity = self.largest();

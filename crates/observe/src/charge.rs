@@ -79,7 +79,7 @@ impl Charge {
         if started < MAX_STEPS_WITHIN.saturating_mul(self.0.rows) { Ok(()) } else { Err(TooManySteps) }
     }
 
-    /// Records a response, behind which steps count anew.
+    /// Records a response. Steps behind it are counted from zero.
     pub fn responded(&self) {
         self.0.steps.store(0, Ordering::Relaxed);
     }

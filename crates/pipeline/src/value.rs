@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use paternoster_executor::InputTensor;
 use paternoster_model::{DataType, Dims, TensorSpec, element_count};
 use paternoster_observe::budget::{Exhausted, Reservation};
+use tokio::task::spawn_blocking;
 
 /// Bytes of the length in front of each BYTES element.
 const LENGTH_BYTES: usize = size_of::<u32>();
@@ -39,6 +40,9 @@ pub enum ValueFault {
     /// There is no room for the joined rows.
     #[error("no memory for the rows of a response: {0}")]
     NoRoom(#[from] Exhausted),
+    /// The thread that joined rows failed.
+    #[error("the rows could not be joined: {0}")]
+    Failed(String),
 }
 
 impl Value {
@@ -104,43 +108,80 @@ fn skip(data: &[u8], mut position: usize, count: usize) -> Option<usize> {
     (position <= data.len()).then_some(position)
 }
 
+/// Joins that build more than this many bytes run on a worker thread: copying so many takes well below a millisecond.
+const MOST_JOINED_HERE_BYTES: usize = 256 << 10;
+
 /// Joins rows along the first axis. Rows that are shorter along another axis are padded to the longest with zeros, or
 /// with empty strings; a row that has no tensor is all zeros. `room` grows by what is built.
 ///
 /// # Errors
 /// If the rows differ in rank, or there is no room.
-pub(crate) fn join(
-    rows: &[Option<InputTensor>],
+pub(crate) async fn join(
+    rows: Vec<Option<InputTensor>>,
     spec: &TensorSpec,
     room: &mut Reservation,
 ) -> Result<InputTensor, ValueFault> {
-    let dims = longest(rows, spec)?;
-    let count: i64 = rows.iter().map(|row| row.as_ref().map_or(1, |row| row.shape[0])).sum();
-    let shape: Dims = std::iter::once(count).chain(dims.iter().copied()).collect();
-    let uncountable = || ValueFault::Shapes(shape.to_vec(), dims.to_vec());
-    if let [Some(only)] = rows {
+    let joining = Joining::new(rows, spec)?;
+    if let [Some(only)] = &joining.rows[..] {
         return Ok(only.clone());
     }
-    let row_elements = element_count(&dims).ok_or_else(uncountable)?;
-    let size = spec.datatype.size_bytes();
-    let elements = element_count(&shape).and_then(|all| all.checked_mul(size.unwrap_or(LENGTH_BYTES)));
-    let strings = || rows.iter().flatten().map(|row| row.data.len()).sum::<usize>();
-    let bytes = elements.and_then(|bytes| bytes.checked_add(if size.is_none() { strings() } else { 0 }));
-    let bytes = bytes.ok_or_else(uncountable)?;
-    room.grow_now(bytes)?;
-    let mut joined = BytesMut::with_capacity(bytes);
-    for row in rows {
-        match row {
-            None => joined.resize(joined.len() + row_elements * size.unwrap_or(LENGTH_BYTES), 0),
-            Some(row) if row.shape[1..] == dims[..] => joined.extend_from_slice(&row.data),
-            Some(row) => pad(row, &dims, size, &mut joined).ok_or_else(|| ValueFault::Rows {
-                bytes: row.data.len(),
-                rows: row.shape[0] as usize,
-                shape: row.shape.to_vec(),
-            })?,
-        }
+    if joining.bytes <= MOST_JOINED_HERE_BYTES {
+        room.grow_now(joining.bytes)?;
+        return joining.run();
     }
-    Ok(InputTensor { shape, data: joined.freeze() })
+    // Held until the thread has ended, which may be after the request.
+    let mut held = room.split_off(0);
+    held.grow_now(joining.bytes)?;
+    let work = spawn_blocking(|| (joining.run(), held)).await;
+    let (joined, held) = work.map_err(|error| ValueFault::Failed(error.to_string()))?;
+    room.absorb(held);
+    joined
+}
+
+/// Rows that are being joined.
+struct Joining {
+    rows: Vec<Option<InputTensor>>,
+    /// Of the joined tensor.
+    shape: Dims,
+    row_elements: usize,
+    /// Bytes of an element; `None` for BYTES.
+    size: Option<usize>,
+    /// Bytes that are built.
+    bytes: usize,
+}
+
+impl Joining {
+    fn new(rows: Vec<Option<InputTensor>>, spec: &TensorSpec) -> Result<Self, ValueFault> {
+        let dims = longest(&rows, spec)?;
+        let count: i64 = rows.iter().map(|row| row.as_ref().map_or(1, |row| row.shape[0])).sum();
+        let shape: Dims = std::iter::once(count).chain(dims.iter().copied()).collect();
+        let uncountable = || ValueFault::Shapes(shape.to_vec(), dims.to_vec());
+        let row_elements = element_count(&dims).ok_or_else(uncountable)?;
+        let size = spec.datatype.size_bytes();
+        let elements = element_count(&shape).and_then(|all| all.checked_mul(size.unwrap_or(LENGTH_BYTES)));
+        let strings = || rows.iter().flatten().map(|row| row.data.len()).sum::<usize>();
+        let bytes = elements.and_then(|bytes| bytes.checked_add(if size.is_none() { strings() } else { 0 }));
+        let bytes = bytes.ok_or_else(uncountable)?;
+        Ok(Self { rows, shape, row_elements, size, bytes })
+    }
+
+    fn run(self) -> Result<InputTensor, ValueFault> {
+        let Self { rows, shape, row_elements, size, bytes } = self;
+        let dims = &shape[1..];
+        let mut joined = BytesMut::with_capacity(bytes);
+        for row in &rows {
+            match row {
+                None => joined.resize(joined.len() + row_elements * size.unwrap_or(LENGTH_BYTES), 0),
+                Some(row) if row.shape[1..] == *dims => joined.extend_from_slice(&row.data),
+                Some(row) => pad(row, dims, size, &mut joined).ok_or_else(|| ValueFault::Rows {
+                    bytes: row.data.len(),
+                    rows: row.shape[0] as usize,
+                    shape: row.shape.to_vec(),
+                })?,
+            }
+        }
+        Ok(InputTensor { shape, data: joined.freeze() })
+    }
 }
 
 /// Returns the longest dimensions of the rows, without the first. Dimensions that the specification fixes are as it
@@ -231,37 +272,37 @@ mod tests {
         assert!(split(&cut_off, DataType::Bytes, &[1]).is_err());
     }
 
-    #[test]
-    fn shorter_rows_are_padded_and_absent_rows_are_zeros() {
+    #[tokio::test]
+    async fn shorter_rows_are_padded_and_absent_rows_are_zeros() {
         let spec = TensorSpec::new("t", DataType::Uint8, &[-1, 2]);
         let rows = [Some(tensor(&[1, 1, 2], &[1, 2])), None, Some(tensor(&[1, 2, 2], &[3, 4, 5, 6]))];
-        let joined = join(&rows, &spec, &mut room()).expect("it fits");
+        let joined = join(rows.to_vec(), &spec, &mut room()).await.expect("it fits");
         assert_eq!(&joined.shape[..], [3, 2, 2]);
         assert_eq!(&joined.data[..], [1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 5, 6]);
     }
 
-    #[test]
-    fn strings_are_padded_with_empty_ones() {
+    #[tokio::test]
+    async fn strings_are_padded_with_empty_ones() {
         let spec = TensorSpec::new("t", DataType::Bytes, &[-1]);
         let rows = [Some(tensor(&[1, 1], &strings(&["a"]))), Some(tensor(&[1, 2], &strings(&["b", "c"]))), None];
-        let joined = join(&rows, &spec, &mut room()).expect("it fits");
+        let joined = join(rows.to_vec(), &spec, &mut room()).await.expect("it fits");
         assert_eq!(&joined.shape[..], [3, 2]);
         assert_eq!(joined.data, strings(&["a", "", "b", "c", "", ""]));
     }
 
-    #[test]
-    fn a_request_of_which_no_row_has_a_tensor_has_the_shape_of_the_specification() {
+    #[tokio::test]
+    async fn a_request_of_which_no_row_has_a_tensor_has_the_shape_of_the_specification() {
         let spec = TensorSpec::new("t", DataType::Fp32, &[3, -1]);
-        let joined = join(&[None, None], &spec, &mut room()).expect("it fits");
+        let joined = join(vec![None, None], &spec, &mut room()).await.expect("it fits");
         assert_eq!((&joined.shape[..], joined.data.len()), (&[2, 3, 0][..], 0));
     }
 
-    #[test]
-    fn room_is_taken_before_rows_are_built() {
+    #[tokio::test]
+    async fn room_is_taken_before_rows_are_built() {
         let spec = TensorSpec::new("t", DataType::Uint8, &[-1]);
         let mut room = Reservation::none(&Budget::of(5));
         let rows = [Some(tensor(&[1, 3], &[1, 2, 3])), Some(tensor(&[1, 1], &[1]))];
-        assert!(matches!(join(&rows, &spec, &mut room), Err(ValueFault::NoRoom(_))), "six bytes");
+        assert!(matches!(join(rows.to_vec(), &spec, &mut room).await, Err(ValueFault::NoRoom(_))), "six bytes");
         assert_eq!(room.amount(), 0);
     }
 }

@@ -218,7 +218,7 @@ impl Run {
                 }
                 self.observed.ran(step, running.started);
                 pipeline.expected.learn(step, running.timings.compute_ns() / running.results.len().max(1) as u64);
-                let outputs = self.collect(step, running)?;
+                let outputs = self.collect(step, running).await?;
                 self.give(&mut state, step, outputs)?;
             }
             drop(flight);
@@ -377,12 +377,12 @@ impl Run {
     }
 
     /// Puts the outputs of a step's requests together. Each keeps the room of its bytes.
-    fn collect(&self, step: usize, running: Running) -> Result<Vec<Option<TensorValue>>, InferError> {
+    async fn collect(&mut self, step: usize, running: Running) -> Result<Vec<Option<TensorValue>>, InferError> {
         let Running { binding, parts, results, mut room, .. } = running;
         let mut results: Vec<Vec<Option<Value>>> = results.into_iter().flatten().collect();
         let outputs = match (parts, results.len()) {
             (Parts::Joint, 1) => results.pop().unwrap_or_default(),
-            (Parts::Joint, _) => self.joined(step, &binding, &results, &mut room)?,
+            (Parts::Joint, _) => self.joined(step, &binding, &results, &mut room).await?,
             (Parts::Rows(rows), _) => (0..binding.outputs.len())
                 .map(|output| {
                     let mut by_row: Vec<Option<InputTensor>> = vec![None; self.rows];
@@ -399,8 +399,8 @@ impl Run {
     }
 
     /// Joins the outputs of consecutive rows.
-    fn joined(
-        &self,
+    async fn joined(
+        &mut self,
         step: usize,
         binding: &Binding,
         results: &[Vec<Option<Value>>],
@@ -415,7 +415,7 @@ impl Run {
             }
             let parts: Vec<Option<InputTensor>> =
                 results.iter().map(|result| result[number].as_ref().and_then(joint)).collect();
-            let joined = join(&parts, &binding.spec.outputs[output], room);
+            let joined = join(parts, &binding.spec.outputs[output], room).await;
             outputs.push(Some(Value::Joint(joined.map_err(|fault| self.fault(step, tensor, fault))?)));
         }
         Ok(outputs)
@@ -478,8 +478,8 @@ impl Run {
             let rows = if pipeline.spec.has_batch_axis() { self.rows } else { 1 };
             let joined = match state.value(tensor).map(|given| &given.value) {
                 Some(Value::Joint(tensor)) => Ok(tensor.clone()),
-                Some(Value::Rows(rows)) => join(rows, spec, &mut self.room),
-                None => join(&vec![None; rows], spec, &mut self.room),
+                Some(Value::Rows(rows)) => join(rows.clone(), spec, &mut self.room).await,
+                None => join(vec![None; rows], spec, &mut self.room).await,
             };
             let InputTensor { shape, data } =
                 joined.map_err(|fault| invalid(&format!("output '{}'", spec.name), fault))?;
@@ -534,6 +534,7 @@ fn joint(value: &Value) -> Option<InputTensor> {
 fn invalid(tensor: &str, fault: ValueFault) -> InferError {
     match fault {
         ValueFault::NoRoom(full) => InferError::NoRoom(full),
+        ValueFault::Failed(text) => InferError::Engine(text),
         fault => InferError::Invalid(format!("{tensor}: {fault}")),
     }
 }
