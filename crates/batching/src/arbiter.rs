@@ -244,6 +244,13 @@ impl Arbiter {
         }
     }
 
+    /// Removes a group from the ring.
+    pub(super) fn uncall(&mut self, group: GroupIx) {
+        self.settle(group);
+        self.standing(group).in_ring = false;
+        self.ring.retain(|&other| other != group);
+    }
+
     /// Makes a group that is not in the ring wait for units.
     pub(super) fn stall(&mut self, group: GroupIx) {
         debug_assert!(!self.standings[group].in_ring, "a group waits for a lane or for units");

@@ -20,6 +20,8 @@ pub(crate) struct Limiting {
     shared: Option<(Arc<RateLimiter>, usize)>,
     /// Units of tasks in flight.
     holdings: Vec<Holding>,
+    /// Groups whose tasks have given back units since groups were last called.
+    released: SmallVec<[GroupIx; 1]>,
     /// Whether the limiter may have called groups of this core that do not know it yet.
     has_calls: bool,
     /// Groups that were called since lanes were last given out.
@@ -33,6 +35,7 @@ pub(crate) struct Limiting {
 struct Holding {
     task: TaskId,
     lane: LaneId,
+    group: GroupIx,
     instance: InstanceIx,
 }
 
@@ -62,8 +65,8 @@ impl Limiting {
         taken.ok()
     }
 
-    fn hold(&mut self, claim: &Claim, task: TaskId, lane: LaneId) {
-        self.holdings.push(Holding { task, lane, instance: claim.instance });
+    fn hold(&mut self, group: GroupIx, claim: &Claim, task: TaskId, lane: LaneId) {
+        self.holdings.push(Holding { task, lane, group, instance: claim.instance });
     }
 
     fn decline(&mut self, claim: &Claim) {
@@ -92,9 +95,10 @@ impl Limiting {
 
     /// Gives back the units of tasks that have ended.
     fn release(&mut self, has_ended: impl Fn(&Holding) -> bool) {
-        let ended: SmallVec<[Holding; 1]> = self.holdings.extract_if(.., |holding| has_ended(holding)).collect();
-        for holding in ended {
-            self.change(|limiter| limiter.give_back(holding.instance));
+        let Some((limiter, _)) = &self.shared else { return };
+        for holding in self.holdings.extract_if(.., |holding| has_ended(holding)) {
+            limiter.give_back(holding.instance);
+            self.released.push(holding.group);
         }
     }
 
@@ -146,7 +150,7 @@ impl Core {
     /// Records that a task was launched with the units that were taken for it.
     pub(super) fn hold_units(&mut self, group: GroupIx, task: TaskId, lane: LaneId) {
         if let Some(claim) = &self.groups[group].claim {
-            self.limiting.hold(claim, task, lane);
+            self.limiting.hold(group, claim, task, lane);
         }
     }
 
@@ -186,9 +190,34 @@ impl Core {
         }
     }
 
+    /// Calls the groups that may run since units were given back, on all cores. Those that gave them back and want
+    /// another task line up first, so that the places in the order decide, and not who waited already. Without any lane
+    /// they would keep units from others.
+    fn pass_on_units(&mut self) {
+        let released = mem::take(&mut self.limiting.released);
+        if released.is_empty() {
+            return;
+        }
+        let Some((limiter, _)) = &self.limiting.shared else { return };
+        let has_lanes = self.arbiter.lanes().next().is_some();
+        for group in released {
+            let entry = self.groups.get_mut(group).filter(|entry| has_lanes && entry.wants_lane());
+            if let Some(claim) = entry.and_then(|entry| entry.claim.as_mut()).filter(|claim| claim.waits_at.is_none())
+                && self.arbiter.waits(group).0
+                && let Some(tag) = limiter.line_up(claim.instance, self.now)
+            {
+                claim.waits_at = Some(tag);
+                self.arbiter.uncall(group);
+                self.arbiter.stall(group);
+            }
+        }
+        self.limiting.change(RateLimiter::call);
+    }
+
     /// Puts the groups whose units are there now at the head of the ring, in the limiter's order: their turn had come
     /// before.
     pub(super) fn call_groups_with_units(&mut self) {
+        self.pass_on_units();
         if !mem::take(&mut self.limiting.has_calls) {
             return;
         }

@@ -8,6 +8,9 @@
 //! it as they are returned, so a group that needs many is not overtaken forever by groups that need few; units beyond
 //! that go to the next. The order is total and a task takes all its units at once, so there is no deadlock.
 //!
+//! A group whose task ends and that wants another one takes its place in the order before the units of the task go to
+//! those that wait. Otherwise groups that run one task at a time would take turns, whatever their priorities.
+//!
 //! A group is called once all its units are there. If its core has no open lane then, the group yields: no units are
 //! kept for it, and it keeps its place in the order. If its next lane opens while units lack again, that lane is kept
 //! for it: it runs as soon as the tasks that hold its units end.
@@ -87,7 +90,7 @@ impl TaskLimits {
 /// The resources of a pool.
 #[derive(Debug)]
 pub struct RateLimiter {
-    /// As given; other resources have as many units as the most demanding version asks for.
+    /// As given; resources that none names have as many units as the most demanding version asks for.
     amounts: Vec<ResourceAmount>,
     /// Name of each core's device. Cores with the same name share a device.
     devices: Vec<String>,
@@ -221,18 +224,9 @@ impl RateLimiter {
     /// If units lack, or are kept for groups before it. The instance waits from now on, at the returned place.
     pub(super) fn take(&self, ix: InstanceIx, now: Ns) -> Result<TaskLimits, StartTag> {
         let tables = &mut *self.tables.lock();
-        let tag = match tables.instances[ix].wait {
-            Some(wait) => wait.tag,
-            None => {
-                tables.arrivals += 1;
-                (tables.instances[ix].finish_tag.max(tables.virtual_time), tables.arrivals)
-            }
-        };
+        let tag = tables.instances[ix].wait.map_or_else(|| tables.next_tag(ix), |wait| wait.tag);
         if !tables.fits(ix, tag) {
-            let wait = &mut tables.instances[ix].wait;
-            let since = wait.filter(|wait| wait.phase != Phase::Yielded).map_or(now, |wait| wait.since);
-            *wait = Some(Wait { tag, since, phase: Phase::Lacks });
-            tables.order.insert(tag, ix);
+            tables.wait(ix, tag, now);
             return Err(tag);
         }
         tables.leave_order(ix, now);
@@ -260,11 +254,23 @@ impl RateLimiter {
         tables.call()
     }
 
-    /// Gives back the units of a task that has ended.
-    pub(super) fn give_back(&self, ix: InstanceIx) -> Wakes {
+    /// Takes back the units of a task that has ended. [`Self::call`] gives them to those that wait.
+    pub(super) fn give_back(&self, ix: InstanceIx) {
+        self.tables.lock().give_back(ix);
+    }
+
+    /// Puts an instance whose task has ended, and that wants another one, into the order, if others wait there for what
+    /// it needs. Returns its place.
+    pub(super) fn line_up(&self, ix: InstanceIx, now: Ns) -> Option<StartTag> {
         let tables = &mut *self.tables.lock();
-        tables.give_back(ix);
-        tables.call()
+        let tag = tables.is_contested(ix).then(|| tables.next_tag(ix))?;
+        tables.wait(ix, tag, now);
+        Some(tag)
+    }
+
+    /// Calls the instances that may run since units were given back.
+    pub(super) fn call(&self) -> Wakes {
+        self.tables.lock().call()
     }
 
     /// Gives back units for which there was no task after all, which costs no chance.
@@ -300,15 +306,16 @@ impl RateLimiter {
         groups.filter(|(_, ix)| is_called(*ix)).map(|(group, _)| group).collect()
     }
 
-    /// Returns the units that the operator gave to a device, or to all together. As in Triton, the largest amount that
-    /// applies counts, and a global resource has no device.
+    /// Returns the units that the operator gave to a device, or to all together; `None` if none are given to any.
+    /// As in Triton, the largest amount that applies counts, a global resource has no device, and a device has none of
+    /// a resource that is given to other devices alone.
     fn given(&self, name: &str, device: Option<&str>) -> Option<u32> {
         let amounts = self.amounts.iter().filter(|amount| amount.name == name);
-        let applies = |amount: &&ResourceAmount| match (device, &amount.device) {
-            (None, _) | (Some(_), None) => true,
-            (Some(device), Some(named)) => device == named,
-        };
-        amounts.filter(applies).map(|amount| amount.count).max()
+        let units = amounts.map(|amount| match (device, &amount.device) {
+            (Some(device), Some(named)) if device != named => 0,
+            _ => amount.count,
+        });
+        units.max()
     }
 
     /// Sets the units of each resource after the versions have changed, and removes those that none names.

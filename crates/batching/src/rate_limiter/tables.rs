@@ -137,6 +137,27 @@ impl Tables {
         })
     }
 
+    /// Returns the place of an instance's next task in the order.
+    pub(super) fn next_tag(&mut self, ix: InstanceIx) -> StartTag {
+        self.arrivals += 1;
+        (self.instances[ix].finish_tag.max(self.virtual_time), self.arrivals)
+    }
+
+    /// Puts an instance into the order, or records that it lacks units again.
+    pub(super) fn wait(&mut self, ix: InstanceIx, tag: StartTag, now: Ns) {
+        let wait = &mut self.instances[ix].wait;
+        let since = wait.filter(|wait| wait.phase != Phase::Yielded).map_or(now, |wait| wait.since);
+        *wait = Some(Wait { tag, since, phase: Phase::Lacks });
+        self.order.insert(tag, ix);
+    }
+
+    /// Whether another instance waits for a resource that this one needs.
+    pub(super) fn is_contested(&self, ix: InstanceIx) -> bool {
+        let needs = &self.instances[ix].needs;
+        let mut others = self.order.values().map(|&other| &self.instances[other]);
+        others.any(|other| needs.iter().any(|&(resource, _)| other.need(resource).is_some()))
+    }
+
     /// Whether an instance at this place may take its units: enough are left besides those kept for the ones before it.
     pub(super) fn fits(&self, ix: InstanceIx, tag: StartTag) -> bool {
         let mut left = Needs::new();

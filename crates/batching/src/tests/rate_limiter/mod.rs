@@ -89,6 +89,26 @@ fn priorities_divide_the_chances() {
 }
 
 #[test]
+fn priorities_divide_the_chances_on_any_number_of_lanes_however_many_tasks_a_model_may_have() {
+    for (lanes, max_in_flight, cores) in [(1, 1, 1), (2, 1, 1), (4, 1, 1), (2, 2, 1), (4, 8, 1), (2, 1, 2), (1, 8, 2)] {
+        let mut cluster = Cluster::new(&["cpu", "cpu"][..cores], lanes, &[], |_| 100_000_000);
+        // The second needs less, but not so little that it runs beside the first.
+        let models = [(vec![demand("R", false, 4)], 1), (vec![demand("R", false, 2), demand("G", true, 2)], 2)];
+        for (model, (resources, priority)) in (0..).zip(models) {
+            cluster.up(model, Knobs { max_in_flight, ..needs(&resources, priority) }).expect("there are enough");
+            (0..300).for_each(|_| (0..cores).for_each(|core| _ = cluster.send(core, model)));
+        }
+        while cluster.launches.len() < 240 {
+            assert!(cluster.pass());
+        }
+        let of = |model: u32| cluster.launches.iter().filter(|launch| launch.2 == model).count();
+        let (first, second) = (of(0), of(1));
+        let place = format!("{lanes} lanes of {cores} cores, {max_in_flight} tasks in flight");
+        assert!(first.abs_diff(160) <= 4, "{first} : {second} on {place}; expected 160 : 80");
+    }
+}
+
+#[test]
 fn chances_that_a_model_did_not_want_are_not_owed() {
     let mut cluster = Cluster::new(&["cpu"], 4, &[], |_| 10);
     for model in [0, 1] {
@@ -317,6 +337,14 @@ fn a_model_that_could_never_run_is_refused() {
         "resource 'G' is limited to 1 (--rate-limit-resource), but a batch needs 2"
     );
     assert_eq!(cluster.limiter.resources(), [], "what is refused leaves nothing behind");
+    // On the other device alone, there are units.
+    let mut elsewhere = Cluster::new(&["cpu", "1"], 1, &[amount("R", 9, Some("1")), amount("S", 1, Some("7"))], |_| 10);
+    assert_eq!(
+        refused(&mut elsewhere, needs(&[demand("R", false, 4)], 1)),
+        "resource 'R' is limited to 0 on device cpu (--rate-limit-resource), but a batch needs 4"
+    );
+    elsewhere.up(2, needs(&[demand("R", true, 9), demand("S", true, 1)], 1)).expect("global ones are of no device");
+    elsewhere.up(3, needs(&[demand("T", false, 3)], 1)).expect("nothing limits what is not given");
     cluster.up(1, needs(&[demand("H", true, 1)], 1)).expect("nothing limits it");
     assert_eq!(
         refused(&mut cluster, needs(&[demand("H", false, 1)], 1)),
