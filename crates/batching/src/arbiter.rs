@@ -3,15 +3,21 @@
 //! Groups with work form a ring and share the device by deficit round robin. Each group is charged the device time of
 //! its tasks; a group in debt waits until the others have had as much, by weight. Time for which no other group waited
 //! is not owed. A group whose slack is running out goes first and pays later, as long as its debt is within its loan;
-//! beyond the loan, weights decide. While one group holds all other lanes and another group waits, it does not get the
-//! last lane. A group that lacks units of the rate limiter leaves the ring, and returns to its head with them. A lane
-//! may be kept for such a group; the time for which it waits open counts as used.
+//! beyond the loan, weights decide.
+//!
+//! The last lane is kept for others. A group that holds all other lanes does not get it while another group waits.
+//! While another group was used lately, the time of a task on it is limited, so that it is soon free again. A lane is
+//! the last if no other one is open or predicted to open within the limit.
+//!
+//! A group that lacks units of the rate limiter leaves the ring, and returns to its head with them. A lane may be kept
+//! for such a group; the time for which it waits open counts as used.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
     LaneId, LaneKnobs, Ns, TaskId,
     ids::{GroupIx, StartTag},
+    offer::TimeLimit,
 };
 
 /// Device time that a group of weight 1 is credited per round when all waiting groups are in debt.
@@ -25,6 +31,9 @@ const LOAN_QUANTA: i64 = 16;
 /// Maximum debt of a group, in quanta, so that a single endless task does not starve a group forever. Shares are exact
 /// as long as tasks are shorter than that: a second for a group of weight 1.
 const MOST_DEBT_QUANTA: i64 = 1_000;
+
+/// Time after a request for which its group counts as used.
+const LATELY_NS: Ns = 60_000_000_000;
 
 /// Weight of one task in the average of its lane's pace.
 const PACE_WEIGHT: f64 = 1.0 / 8.0;
@@ -47,6 +56,8 @@ struct Standing {
     called_at: Option<StartTag>,
     /// Value of `credited_ns` when this group's credit was last brought up to date.
     settled_ns: i64,
+    /// Arrival of its latest request.
+    used: Option<Ns>,
 }
 
 impl Standing {
@@ -112,12 +123,30 @@ impl Lane {
     }
 }
 
+/// A lane that a group gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) lane: Lane,
+    pub(super) group: GroupIx,
+    /// The limit on its next task, if it must soon leave the lane to others.
+    pub(super) limit: Option<TimeLimit>,
+}
+
 /// A lane and its tasks.
 #[derive(Debug)]
 struct Load {
     lane: Lane,
     /// Tasks in launch order, with their predicted durations.
     tasks: VecDeque<(TaskId, Option<Ns>)>,
+}
+
+impl Load {
+    /// Whether the lane is open or predicted to open within a time. A task that takes longer than predicted does not
+    /// count.
+    fn opens_within(&self, now: Ns, ns: Ns) -> bool {
+        let is_known = self.tasks.iter().all(|(_, predicted_ns)| predicted_ns.is_some());
+        self.lane.is_open(now) || is_known && (now..=now.saturating_add(ns)).contains(&self.lane.busy_until)
+    }
 }
 
 /// The lanes, and the groups that wait for a lane or for a time.
@@ -135,9 +164,44 @@ pub(super) struct Arbiter {
     standings: Vec<Standing>,
     /// Total device time credited to, or forgiven, a group of weight 1.
     credited_ns: i64,
+    /// Limit on the time of a task on the last lane; `None`: there is none.
+    last_lane_ns: Option<Ns>,
+    /// The latest use of any group, and the latest of any other one.
+    uses: [Option<(Ns, GroupIx)>; 2],
 }
 
 impl Arbiter {
+    /// Sets the limit on the time of a task on the last lane.
+    pub(super) fn limit_last_lane(&mut self, most_ns: Option<Ns>) {
+        self.last_lane_ns = most_ns;
+    }
+
+    /// Notes a request for a group.
+    pub(super) fn used(&mut self, group: GroupIx, now: Ns) {
+        self.standing(group).used = Some(now);
+        let [latest, other] = &mut self.uses;
+        if latest.is_some_and(|(_, own)| own != group) {
+            *other = *latest;
+        }
+        *latest = Some((now, group));
+    }
+
+    /// Returns until when a group must leave a lane to others, which were used lately.
+    fn yields_until(&self, group: GroupIx) -> Option<Ns> {
+        let (used, _) = self.uses.iter().flatten().find(|(_, own)| *own != group)?;
+        Some(used.saturating_add(LATELY_NS))
+    }
+
+    /// Returns the limit on the next task of a group that gets a lane, if no other lane is left for other groups.
+    fn limit(&self, now: Ns, lane: LaneId, group: GroupIx, holds: impl Fn(GroupIx) -> usize) -> Option<TimeLimit> {
+        let most_ns = self.last_lane_ns?;
+        let until = self.yields_until(group).filter(|&until| until > now)?;
+        let others = self.lanes.iter().filter(|load| load.lane.id != lane && load.opens_within(now, most_ns));
+        let is_last = others.count() <= self.kept.len();
+        let longer_from = would_hold_all(holds(group), self.lanes.len()).then_some(until);
+        is_last.then_some(TimeLimit { most_ns, longer_from })
+    }
+
     /// Puts a lane into service. Ignored if the lane is known.
     pub(super) fn lane_up(&mut self, id: LaneId, knobs: LaneKnobs) {
         let lane = Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0, pace: 1.0 };
@@ -334,14 +398,14 @@ impl Arbiter {
         self.lanes().filter(|lane| lane.has_room())
     }
 
-    /// Returns an open lane and the group that gets it, and removes the group from the ring. `holds` returns how many
-    /// lanes a group has tasks on, `urgent` whether its slack is running out.
+    /// Gives an open lane to a group, and removes the group from the ring. `holds` returns how many lanes a group has
+    /// tasks on, `urgent` whether its slack is running out.
     pub(super) fn grant(
         &mut self,
         now: Ns,
         holds: impl Fn(GroupIx) -> usize,
         urgent: impl FnMut(GroupIx) -> bool,
-    ) -> Option<(Lane, GroupIx)> {
+    ) -> Option<Grant> {
         if self.ring.is_empty() {
             return None;
         }
@@ -350,7 +414,7 @@ impl Arbiter {
             Some(at) => at,
             None if self.open_lanes(now).count() <= self.kept.len() => return None,
             None if self.ring.len() == 1 => self.forgive(),
-            None => self.turn(holds, urgent),
+            None => self.turn(&holds, urgent),
         };
         let group = self.ring.remove(at)?;
         self.settle(group);
@@ -360,7 +424,7 @@ impl Arbiter {
             let (_, since) = self.kept.swap_remove(at);
             self.charge(group, now.saturating_sub(since));
         }
-        Some((lane, group))
+        Some(Grant { lane, group, limit: self.limit(now, lane.id, group, holds) })
     }
 
     /// Returns the position in the ring of the first group for which a lane is kept.
@@ -387,7 +451,7 @@ impl Arbiter {
     /// Returns the position in the ring of the group whose turn it is.
     fn turn(&mut self, holds: impl Fn(GroupIx) -> usize, mut urgent: impl FnMut(GroupIx) -> bool) -> usize {
         let lanes = self.lanes.len();
-        let may = |group: GroupIx| lanes <= 1 || holds(group) + 1 < lanes;
+        let may = |group: GroupIx| !would_hold_all(holds(group), lanes);
         let mut in_a_hurry = |group: GroupIx| self.standings[group].is_within_loan() && urgent(group);
         if let Some(at) = self.ring.iter().position(|&group| may(group) && in_a_hurry(group)) {
             return at;
@@ -425,10 +489,21 @@ impl Arbiter {
         if let Some(due) = standing.due {
             self.delays.remove(&(due, group));
         }
+        if self.uses.iter().flatten().any(|&(_, own)| own == group) {
+            let mut used: Vec<(Ns, GroupIx)> =
+                self.standings.iter().zip(0..).filter_map(|(standing, group)| Some((standing.used?, group))).collect();
+            used.sort_unstable_by(|one, other| other.cmp(one));
+            self.uses = [used.first().copied(), used.get(1).copied()];
+        }
     }
 
     /// Whether a group waits for a lane, and the time that it waits for, if any.
     pub(super) fn waits(&self, group: GroupIx) -> (bool, Option<Ns>) {
         self.standings.get(group).map_or((false, None), |standing| (standing.in_ring, standing.due))
     }
+}
+
+/// Whether a group with tasks on `held` of several lanes would hold all of them with one more.
+fn would_hold_all(held: usize, lanes: usize) -> bool {
+    lanes > 1 && held + 1 >= lanes
 }

@@ -153,6 +153,16 @@ pub(super) struct BatchSpan {
     pub(super) rows: RowSpan,
 }
 
+impl BatchSpan {
+    /// Removes its first `count` rows, of more, and returns them.
+    pub(super) fn split_off_front(&mut self, count: u32) -> Self {
+        let RowSpan { start, at, count: all, .. } = self.rows;
+        let front = Self { rows: RowSpan { count, ..self.rows }, ..*self };
+        self.rows = RowSpan { start: start + count, at: at + count, count: all - count, ..self.rows };
+        front
+    }
+}
+
 /// Marks the absence of a request in a list.
 pub(super) const NONE: RequestIx = RequestIx::MAX;
 

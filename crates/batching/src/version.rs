@@ -25,6 +25,9 @@ pub struct Knobs {
     pub max_batch_rows: u32,
     /// Whether requests may share a batch; false for models without a batch axis.
     pub mergeable: bool,
+    /// Whether the rows of a request may run in different tasks. They do only if requests share batches too, and the
+    /// request would hold the [last lane](super::Core::with_last_lane_limit) for too long.
+    pub parts_requests: bool,
     /// Maximum number of tasks in flight per device (`instance_group.count`).
     pub max_in_flight: u32,
     /// The stages in order; at least one.
@@ -54,6 +57,7 @@ impl Default for Knobs {
         Self {
             max_batch_rows: 1,
             mergeable: true,
+            parts_requests: false,
             max_in_flight: 1,
             stages: vec![StageKnobs::default()],
             buffer_pairs: 2,
@@ -138,8 +142,6 @@ pub(super) struct Version {
     unit_ns: Option<Ns>,
     /// Number of runs that have corrected the costs.
     pub(super) learned: u64,
-    /// Whether costs are used, by the policy, an objective or buckets.
-    learns: bool,
     /// Which lengths may share a batch; `None` if requests never share one.
     pub(super) merges: Option<LengthBucketing>,
     pub(super) pending: Pending,
@@ -168,7 +170,6 @@ impl Version {
             Some(cellular) => cellular.cells.iter().map(|cell| &*cell.buckets).collect(),
             None => knobs.stages.iter().map(|stage| &*stage.buckets).collect(),
         };
-        let has_buckets = buckets.iter().any(|buckets| !buckets.is_empty());
         let graph = Graph::new(buckets.len(), cellular.map(|cellular| cellular.segments.as_slice()));
         let is_chunked = |cell: usize| {
             let cells = cellular.map_or(&[][..], |cellular| &cellular.cells);
@@ -176,7 +177,7 @@ impl Version {
         };
         let sequences = cellular.and_then(|cellular| cellular.sequences).map(Sequences::new);
         let max_rows = knobs.max_rows();
-        let Requirements { costs, targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
+        let Requirements { targets, shares_batches, lengths, pads_any, .. } = knobs.policy.requirements();
         let keeps_targets = targets || knobs.objective_ns.is_some();
         let merges = (shares_batches && knobs.mergeable).then_some(match (lengths, knobs.queueing.bucket_width) {
             (Some(lengths), _) => lengths,
@@ -199,7 +200,6 @@ impl Version {
                 .with_chunks(is_chunked, knobs.latencies.as_ref()),
             graph,
             learned: 0,
-            learns: costs || knobs.objective_ns.is_some() || has_buckets,
             merges,
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets, by_length, may_leave),
             unit_ns: None,
@@ -239,11 +239,8 @@ impl Version {
 
     /// Corrects the costs by one run of `rows` rows of a stage or cell, executed in a bucket.
     pub(super) fn learn(&mut self, cell: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
-        // Where run times decide which lengths share a batch, runs of models with lengths are learned.
-        if self.learns || self.pending.by_length.is_some() && !class.0.is_empty() {
-            self.costs.learn(cell, rows, bucket, class, took_ns);
-            self.learned += 1;
-        }
+        self.costs.learn(cell, rows, bucket, class, took_ns);
+        self.learned += 1;
     }
 
     /// Updates the average device time per row by a task of `units` rows in one stage, or `units` nodes.

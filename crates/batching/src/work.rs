@@ -64,7 +64,7 @@ impl Work {
     ) -> Answer {
         match self {
             Self::Batches(batches) => batches.offer(context, lane, id, pool),
-            Self::Cells(cells) => cells.offer(context, lane, id, pool.brought),
+            Self::Cells(cells) => cells.offer(context, lane, id, pool),
         }
     }
 

@@ -153,8 +153,7 @@ impl Batches {
         self.tasks.push(task);
         let bucket = context.version.costs.bucket(cell, rows, &class);
         context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, (rows, bucket), context.now));
-        let predicted_ns =
-            if lane.looks_ahead() { context.version.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
+        let predicted_ns = context.version.costs.predict(cell, rows, &class, Quantile::Mean);
         let Access { reads, writes, .. } = access;
         let bucket = Bucket { rows: bucket, class };
         let task = Task {

@@ -1,9 +1,10 @@
 //! Requests that run as batches through stages (DVABatch section 5). Carries out the policy's decisions on the queue
-//! and the batch table. `launching` and `leasing` form and launch batches; `outcomes` applies the outcomes of their
-//! tasks.
+//! and the batch table. `launching` and `leasing` form and launch batches, `limiting` cuts them; `outcomes` applies the
+//! outcomes of their tasks.
 
 mod launching;
 mod leasing;
+mod limiting;
 mod outcomes;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ pub(crate) struct Batches {
     pub(crate) untidy: bool,
     /// Tasks in flight.
     pub(crate) tasks: Vec<BatchTask>,
+    /// Whether rows of a request may run in different tasks.
+    parts_requests: bool,
 }
 
 /// One task in flight.
@@ -69,6 +72,8 @@ impl Batches {
             paused: BTreeMap::new(),
             untidy: false,
             tasks: Vec::new(),
+            // Where requests share no batch, the rows of one may depend on each other.
+            parts_requests: knobs.parts_requests && knobs.mergeable && knobs.policy.requirements().shares_batches,
         }
     }
 
@@ -89,6 +94,10 @@ impl Batches {
             let (part, waiting) = match self.decide(context, lane, pool) {
                 Decision::GoOn(part) => (part, None),
                 Decision::New { sub_queue, selection, accepts_newcomers } => {
+                    let selection = match self.shorten(context, sub_queue, selection, pool.limit) {
+                        Ok(selection) => selection,
+                        Err(from) => return Answer::NotBefore(from),
+                    };
                     let waiting = self.table.has_queued();
                     (self.new_batch(context, sub_queue, &selection, accepts_newcomers), Some(waiting))
                 }
@@ -114,6 +123,10 @@ impl Batches {
                 Decision::Wait(due) => return Answer::NotBefore(due),
                 Decision::Nothing => return Answer::Nothing,
             };
+            if let Some(from) = self.cut(context, part, pool.limit) {
+                self.table.enqueue(part);
+                return Answer::NotBefore(from);
+            }
             if waiting == Some(true) {
                 context.version.totals.preemptions += 1;
             }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use self::{limiting::Limiting, sharing::SharedCells};
 use super::{
     Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
-    arbiter::{Arbiter, Lane},
+    arbiter::{Arbiter, Grant, Lane},
     group::{self, Group},
     ids::{GroupIx, RequestIx},
     ledger::{InFlightTask, Ledger},
@@ -71,6 +71,15 @@ impl Core {
     /// Creates a core of a pool whose cores share a rate limiter, by its number among them.
     pub fn limited(limiter: Arc<RateLimiter>, core: usize) -> Self {
         Self { limiting: Limiting::new(limiter, core), ..Self::default() }
+    }
+
+    /// Limits the predicted time of a task on the last lane, while other versions were used in the last minute. Longer
+    /// tasks are cut to fewer rows. Of tasks whose single rows take longer, a version has at most one on all lanes but
+    /// one. `None`: no limit, which is the default.
+    #[must_use]
+    pub fn with_last_lane_limit(mut self, most_ns: Option<Ns>) -> Self {
+        self.arbiter.limit_last_lane(most_ns);
+        self
     }
 
     /// Handles one event at `now` and returns the actions for the driver, in order. `now` is in nanoseconds since the
@@ -164,7 +173,10 @@ impl Core {
     fn arrived(&mut self, arrival: &mut Arrival, actions: &mut Actions) {
         debug_assert!(self.ledger.find(arrival.req).is_none(), "request {:?} arrived twice", arrival.req);
         match self.by_model.get(&arrival.model) {
-            Some(&group) => self.with_group(group, actions, |work, context| group::arrive(work, context, arrival)),
+            Some(&group) => {
+                self.arbiter.used(group, self.now);
+                self.with_group(group, actions, |work, context| group::arrive(work, context, arrival));
+            }
             None => actions.push(Action::Finish { req: arrival.req, end: End::Failed }),
         }
     }
@@ -309,7 +321,7 @@ impl Core {
             let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
             let holds = |group: GroupIx| ledger.lanes_of(group);
             let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
-            let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else {
+            let Some(Grant { lane, group, limit }) = self.arbiter.grant(now, holds, urgent) else {
                 if self.yield_units() {
                     continue;
                 }
@@ -324,7 +336,7 @@ impl Core {
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
             let idle_besides = idle_besides.min(limits.additional);
             let lanes = (self.arbiter.lanes().count() as u32).min(limits.total);
-            let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
+            let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, limit, brought: &[] };
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
             if matches!(answer, Answer::Nothing) && self.groups[group].work.cells().is_some() {
@@ -377,7 +389,9 @@ impl Core {
         let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
         let answer = work.offer(&mut context, &lane, id, pool);
         match answer {
-            Answer::Launched(predicted_ns) => Answer::Launched(self.fill_up(group, lane, predicted_ns, actions)),
+            Answer::Launched(predicted_ns) => {
+                Answer::Launched(self.fill_up(group, lane, pool.limit, predicted_ns, actions))
+            }
             Answer::NotBefore(_) | Answer::Nothing => answer,
         }
     }

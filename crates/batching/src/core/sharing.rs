@@ -14,6 +14,7 @@ use crate::{
     cost::class_of,
     group::Group,
     ids::GroupIx,
+    offer::TimeLimit,
 };
 
 /// Maps each cell kind to the versions that have cells of it.
@@ -79,6 +80,7 @@ impl Core {
         &mut self,
         group: GroupIx,
         lane: Lane,
+        limit: Option<TimeLimit>,
         predicted_ns: Option<Ns>,
         actions: &mut Actions,
     ) -> Option<Ns> {
@@ -91,7 +93,9 @@ impl Core {
         let shared_cells = self.shared_cells.of(group, entry, cell).filter(|_| !is_sealed);
         let shared_cells = shared_cells.filter(|(other, _)| may_join(entry, &self.groups[*other]));
         let shared_cells: SmallVec<[(GroupIx, CellId); 2]> = shared_cells.collect();
-        let mut most = entry.work.cells().map_or(own, |cellular| cellular.most_rows(cell));
+        let most = entry.work.cells().map_or(own, |cellular| cellular.most_rows(cell));
+        let class = class_of(steps);
+        let mut most = limit.map_or(most, |limit| entry.version.costs.rows_within(cell, most, &class, limit.most_ns));
         let (mut rows, mut candidates) = (own, Vec::new());
         for (other, cell) in shared_cells {
             let entry = &mut self.groups[other];
@@ -103,7 +107,7 @@ impl Core {
             }
             let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
             let Some(cells) = work.cells_mut() else { continue };
-            let place = Place { lane: lane.id, task: id, at: rows, steps: Some(steps) };
+            let place = Place { lane: lane.id, task: id, at: rows, steps: Some(steps), most_ns: None };
             let joined = cells.add_to_task(&mut context, place, cell, most.min(largest) - rows, &[]);
             if !joined.is_empty() {
                 most = most.min(largest);
@@ -118,12 +122,12 @@ impl Core {
         if candidates.is_empty() {
             return predicted_ns;
         }
-        let bucket = self.groups[group].version.costs.bucket(cell, rows, &class_of(steps));
+        let bucket = self.groups[group].version.costs.bucket(cell, rows, &class);
         self.ledger.shared(id, rows, bucket);
         if let Some(Action::Launch(task)) = actions.get_mut(at) {
             task.rows.extend(candidates);
             task.bucket.rows = bucket;
         }
-        predict(&self.groups[group].version, &lane, cell, rows, steps)
+        predict(&self.groups[group].version, cell, rows, steps)
     }
 }

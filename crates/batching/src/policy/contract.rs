@@ -201,8 +201,6 @@ pub(crate) struct BatchLimits {
 /// A policy's requirements on its version's queue and costs.
 #[derive(Debug)]
 pub(crate) struct Requirements {
-    /// Whether costs must be learned, because the policy uses stage times.
-    pub(crate) costs: bool,
     /// Whether requests board in the order of their targets.
     pub(crate) targets: bool,
     /// Whether requests may share a batch, if the model allows it.
@@ -218,6 +216,6 @@ pub(crate) struct Requirements {
 
 impl Default for Requirements {
     fn default() -> Self {
-        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None, pads_any: false }
+        Self { targets: false, shares_batches: true, joins: false, lengths: None, pads_any: false }
     }
 }

@@ -15,8 +15,7 @@
 //! launched next and does not wait either.
 
 use super::{
-    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, View, candidate::CandidateBatch, filling::Filling,
-    serial::Serial,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, View, candidate::CandidateBatch, filling::Filling, serial::Serial,
 };
 use crate::{
     Ns,
@@ -57,10 +56,6 @@ impl PolicyKnobs for WindowKnobs {
         } else {
             Box::new(Serial)
         }
-    }
-
-    fn requirements(&self) -> Requirements {
-        Requirements { costs: false, ..Requirements::default() }
     }
 }
 

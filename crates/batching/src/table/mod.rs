@@ -134,6 +134,26 @@ impl BatchTable {
         }
     }
 
+    /// Cuts the foot of a part, which must be queued, behind its first `rows` rows. The others become another part.
+    pub(crate) fn cut(&mut self, ix: PartIx, rows: u32) {
+        let part = &mut self[ix];
+        let Some(foot) = part.foot_at().map(|at| &mut part.steps[at]) else { return };
+        let (next, mut left) = (foot.next, rows);
+        let whole = foot.rows.iter().take_while(|span| {
+            let fits = span.rows.count <= left;
+            left -= if fits { span.rows.count } else { 0 };
+            fits
+        });
+        let whole = whole.count();
+        let mut rest = foot.rows.split_off(whole);
+        if left > 0
+            && let Some(first) = rest.first_mut()
+        {
+            foot.rows.push(first.split_off_front(left));
+        }
+        self.new_part(ix, next, rest);
+    }
+
     /// Adds rows that wait for `next` as another part of the batch.
     pub(crate) fn new_part(&mut self, of: PartIx, next: CellId, rows: Vec<BatchSpan>) {
         let ix = PartIx { number: self.next_number(), batch: of.batch };
@@ -207,11 +227,12 @@ impl BatchTable {
         merged
     }
 
-    /// Returns the queued parts that may run, in order. In a depth-first batch only the first part may run.
+    /// Returns the queued parts that may run, in order. In a depth-first batch of several stages only the first part
+    /// may run.
     pub(crate) fn queued(&self) -> impl Iterator<Item = &Part> {
         self.all_queued().map(|ix| &self[ix]).filter(|part| {
             let batch = &self.batches[part.ix.batch];
-            batch.order == PartOrder::Pipelined || batch.parts[0].ix == part.ix
+            self.stages == 1 || batch.order == PartOrder::Pipelined || batch.parts[0].ix == part.ix
         })
     }
 

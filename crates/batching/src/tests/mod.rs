@@ -21,6 +21,7 @@ mod driver;
 mod endings;
 mod fairness;
 mod held;
+mod last_lane;
 mod lazy;
 mod lazy_slack;
 mod leases;

@@ -96,6 +96,7 @@ fn model(rng: &mut Rng) -> Model {
     let knobs = Knobs {
         max_batch_rows,
         mergeable: rng.permille(980),
+        parts_requests: false,
         max_in_flight: rng.within(1, 8) as u32,
         stages,
         buffer_pairs: rng.within(1, 3) as u16,

@@ -143,6 +143,7 @@ fn knobs(
     Ok(Knobs {
         max_batch_rows: unfold.as_ref().map_or(max_batch_size.max(1), UnfoldRequest::max_rows),
         mergeable: max_batch_size > 0 || unfold.is_some(),
+        parts_requests: default.parts_requests,
         max_in_flight: instances(config),
         stages: cells.map_or(default.stages, StageKnobs::chain),
         buffer_pairs: batching.buffer_pairs.map_or(default.buffer_pairs, |pairs| pairs.0),

@@ -169,21 +169,22 @@ impl Cells {
             None => {
                 let brought = brought.iter().find(|(own, _)| *own == cell).map_or(0, |&(_, nodes)| nodes);
                 let room = u64::from(self.most_rows(cell)).saturating_sub(rows.len() as u64);
-                self.choose_steps(context, cell, chunks, rows, brought.min(room) as u32)
+                self.choose_steps(context, cell, chunks, rows, (brought.min(room) as u32, place.most_ns))
             }
         };
         self.cells.queues.lengthen(rows, steps);
         self.steps.ran(cell, steps);
     }
 
-    /// Chooses how many steps the rows of a task run at most. `brought` is the number of rows that others will add.
+    /// Chooses how many steps the rows of a task run at most. `brought` is the number of rows that others will add,
+    /// `most_ns` a limit on the task's time.
     fn choose_steps(
         &self,
         context: &mut StepContext<'_>,
         cell: CellId,
         chunks: ChunkKnobs,
         rows: &[NodeRow],
-        brought: u32,
+        (brought, most_ns): (u32, Option<Ns>),
     ) -> u32 {
         let left = self.cells.queues.steps_left(rows);
         let all_rows = left.len() as u32 + brought;
@@ -200,7 +201,11 @@ impl Cells {
         };
         let mut steps = choice.best(&left, most);
         if steps > 1
-            && let Some(most_ns) = self.longest_chunk_ns(context, cell, &choice, rows, &left)
+            && let Some(most_ns) = self
+                .longest_chunk_ns(context, cell, &choice, rows, &left)
+                .into_iter()
+                .chain(most_ns.map(|ns| ns as f64))
+                .reduce(f64::min)
             && choice.run_ns(steps) > most_ns
         {
             let each_ns = choice.run_ns(2) - choice.run_ns(1);

@@ -21,7 +21,7 @@ use crate::{
     graph::time_of,
     ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
-    offer::Answer,
+    offer::{Answer, PoolView, TimeLimit},
     policy::filling::Filling,
     queue::SubQueue,
     steps::MEDIAN,
@@ -71,6 +71,8 @@ pub(crate) struct Place {
     pub(crate) at: u32,
     /// Most steps that a row may run, as the version that leads the task has chosen them; `None`: none has.
     pub(crate) steps: Option<u32>,
+    /// Longest predicted time of a task of more than one step; `None`: no limit.
+    pub(crate) most_ns: Option<Ns>,
 }
 
 impl Cells {
@@ -174,7 +176,7 @@ impl Cells {
         context: &mut StepContext<'_>,
         lane: &Lane,
         id: TaskId,
-        brought: &[(CellId, u64)],
+        PoolView { limit, brought, .. }: PoolView<'_>,
     ) -> Answer {
         self.refuse_late(context);
         self.forget_targets(context.now);
@@ -197,16 +199,24 @@ impl Cells {
             self.choose_by_gain(context, lane.id, waiting, brought)
         };
         let Some(cell) = cell else { return Answer::Nothing };
-        let place = Place { lane: lane.id, task: id, at: 0, steps: None };
+        let mut most = self.most_rows(cell).min(most_newcomers);
+        if let Some(TimeLimit { most_ns, longer_from }) = limit {
+            most = context.version.costs.rows_within(cell, most, &class_of(1), most_ns);
+            if let (0, Some(from)) = (most, longer_from) {
+                return Answer::NotBefore(from);
+            }
+        }
+        let most_ns = limit.map(|limit| limit.most_ns);
+        let place = Place { lane: lane.id, task: id, at: 0, steps: None, most_ns };
         // A retry runs exactly the nodes of its half. Additional nodes would make it harder to find the one at fault.
         let spans = match self.cells.launch_retry(cell, lane.id) {
             Some(nodes) => self.launch_nodes(context, place, cell, nodes, true),
-            None => self.add_to_task(context, place, cell, self.most_rows(cell).min(most_newcomers), brought),
+            None => self.add_to_task(context, place, cell, most.max(1), brought),
         };
         if spans.is_empty() {
             return Answer::Nothing;
         }
-        Answer::Launched(launch(context, lane, id, cell, spans))
+        Answer::Launched(launch(context, lane.id, id, cell, spans))
     }
 
     /// Returns how many nodes the version could add to another version's task of a cell of the same kind.
@@ -341,7 +351,7 @@ fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
     unboarded(version, ledger).next()
 }
 
-fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
+fn launch(context: &mut StepContext<'_>, lane: LaneId, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
     let rows = spans.len() as u32;
     let steps = longest(&spans);
     let class = class_of(steps);
@@ -351,14 +361,14 @@ fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, 
         model: context.version.model,
         cell,
         bucket,
-        lane: lane.id,
+        lane,
         batch: id.0,
         rows: spans,
         reads: SmallVec::new(),
         writes: None,
         after: SmallVec::new(),
     }));
-    predict(context.version, lane, cell, rows, steps)
+    predict(context.version, cell, rows, steps)
 }
 
 /// Returns the most steps of any row of a task.
@@ -366,8 +376,7 @@ pub(crate) fn longest(rows: &[RowSpan]) -> u32 {
     rows.iter().map(|row| row.count).max().unwrap_or(1)
 }
 
-/// Returns the predicted duration of a task, for lanes that take work ahead.
-pub(crate) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32, steps: u32) -> Option<Ns> {
-    let predict = || version.costs.predict(cell, rows, &class_of(steps), Quantile::Mean);
-    lane.looks_ahead().then(predict).flatten()
+/// Returns the predicted duration of a task.
+pub(crate) fn predict(version: &Version, cell: CellId, rows: u32, steps: u32) -> Option<Ns> {
+    version.costs.predict(cell, rows, &class_of(steps), Quantile::Mean)
 }
