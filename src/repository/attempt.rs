@@ -46,7 +46,7 @@ pub struct LoadAttempt {
     stopped: CancellationToken,
     /// Ends trial runs.
     runs: StopSignal,
-    reason: OnceLock<String>,
+    end: OnceLock<EarlyEnd>,
     /// When the first trial run began.
     trials_began: OnceLock<Instant>,
     /// Budget of what clients send. `None` if everything comes from the repository, which the operator fills.
@@ -58,6 +58,14 @@ pub struct LoadAttempt {
     may_make_card_room: AtomicBool,
     /// What it lacked on a card when it was tried last.
     card_lack: Mutex<Option<CardLack>>,
+}
+
+/// What ended a load early.
+#[derive(Debug)]
+struct EarlyEnd {
+    reason: String,
+    /// Whether a time limit has passed, rather than that the model is not wanted any more.
+    is_late: bool,
 }
 
 /// Memory that the versions of a load keep reserved, until the last of them is dropped.
@@ -79,7 +87,7 @@ impl LoadAttempt {
         Self {
             stopped: CancellationToken::new(),
             runs: StopSignal::default(),
-            reason: OnceLock::new(),
+            end: OnceLock::new(),
             trials_began: OnceLock::new(),
             budget,
             kept: Arc::default(),
@@ -89,10 +97,19 @@ impl LoadAttempt {
         }
     }
 
-    /// Ends the load early. The first reason is the one that is reported.
+    /// Ends the load early, because the model is not wanted any more. The first reason is the one that is reported.
     pub fn stop(&self, reason: impl Into<String>) {
+        self.end(EarlyEnd { reason: reason.into(), is_late: false });
+    }
+
+    /// Ends the load early, because a time limit has passed: that is the model's fault.
+    pub(super) fn stop_late(&self, reason: String) {
+        self.end(EarlyEnd { reason, is_late: true });
+    }
+
+    fn end(&self, end: EarlyEnd) {
         // Ignored if another reason was first.
-        let _ = self.reason.set(reason.into());
+        let _ = self.end.set(end);
         self.stopped.cancel();
         self.runs.raise();
     }
@@ -102,12 +119,17 @@ impl LoadAttempt {
     /// # Errors
     /// Returns the reason if it was stopped.
     pub fn check(&self) -> Result<(), String> {
-        self.reason.get().map_or(Ok(()), |reason| Err(reason.clone()))
+        self.end.get().map_or(Ok(()), |end| Err(end.reason.clone()))
     }
 
     /// Returns why it was stopped; empty if it was not.
     pub(super) fn reason(&self) -> String {
-        self.reason.get().cloned().unwrap_or_default()
+        self.end.get().map(|end| end.reason.clone()).unwrap_or_default()
+    }
+
+    /// Returns why the model is not wanted any more, if that ended the load.
+    pub(super) fn unwanted(&self) -> Option<&str> {
+        self.end.get().filter(|end| !end.is_late).map(|end| end.reason.as_str())
     }
 
     /// Returns whether a client sent a part of the model.
@@ -154,7 +176,7 @@ impl LoadAttempt {
         let result = thread::scope(|scope| {
             let watch = move || {
                 if has_ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                    self.stop(reason);
+                    self.stop_late(reason);
                 }
             };
             let thread = thread::Builder::new().name("paternoster-trial".to_owned());
@@ -240,7 +262,7 @@ pub(super) fn grow(reservation: &mut Reservation, more: usize) -> Result<(), Str
 
 impl fmt::Debug for LoadAttempt {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("LoadAttempt").field("stopped", &self.reason.get()).finish_non_exhaustive()
+        formatter.debug_struct("LoadAttempt").field("end", &self.end.get()).finish_non_exhaustive()
     }
 }
 
@@ -272,7 +294,7 @@ mod tests {
         let attempt = LoadAttempt::of_repository();
         let reason = attempt.trial(TrialLimits { each: short, all: Some(LONG) }, endless).unwrap_err();
         assert!(reason.starts_with("a trial run has not ended within 20ms (--task-time-limit-secs"), "{reason}");
-        assert_eq!(attempt.check(), Err(reason), "the load is over");
+        assert_eq!((attempt.check(), attempt.unwanted()), (Err(reason), None), "the load is over, and has failed");
 
         let attempt = LoadAttempt::of_repository();
         let first = attempt.trial(TrialLimits { each: None, all: Some(LONG) }, |_| Ok(Instant::now()));

@@ -78,7 +78,7 @@ def test_an_unload_ends_an_endless_warmup(serve):
         try:
             load(client, "m", endless(), ENDLESS, client_timeout=GENEROUS_S)
         except InferenceServerException as refusal:
-            failed.append(refusal.message())
+            failed.append(refusal)
 
     loading = threading.Thread(target=load_it)
     loading.start()
@@ -86,7 +86,8 @@ def test_an_unload_ends_an_endless_warmup(serve):
     assert client.is_server_ready(), "readiness does not depend on what a client loads"
     client.unload_model("m", client_timeout=GENEROUS_S)
     loading.join()
-    assert "the model is being unloaded" in failed[0]
+    assert failed[0].status() == "StatusCode.UNAVAILABLE", "as before its turn, and 503 over HTTP"
+    assert "the model is being unloaded" in failed[0].message()
     assert state(client, "m") == ("", ""), "it is nowhere on disk"
 
 

@@ -156,8 +156,24 @@ impl Control {
         attempt
     }
 
-    /// Loads a model at the request of a client, with what the client sent of it.
+    /// Loads a model at the request of a client, with what the client sent of it. A load that ends early because the
+    /// model is not wanted any more has one error, at whatever step that is.
     pub(crate) async fn load(
+        self: &Arc<Self>,
+        name: &str,
+        overrides: Overrides,
+        attempt: &Arc<LoadAttempt>,
+        demand: Demand,
+    ) -> Result<(), ControlError> {
+        self.load_in_turn(name, overrides, attempt, demand).await.map_err(|error| match (error, attempt.unwanted()) {
+            (ControlError::LoadFailed { name, .. }, Some(reason)) => {
+                ControlError::Stopped { name, reason: reason.to_owned() }
+            }
+            (error, _) => error,
+        })
+    }
+
+    async fn load_in_turn(
         self: &Arc<Self>,
         name: &str,
         overrides: Overrides,

@@ -278,11 +278,9 @@ async fn an_unload_ends_the_loads_before_it() {
     let queued = client(&repository, "m", Overrides::default());
     until_used(&repository.control.pending, 2).await;
     repository.unload("m", false).await.unwrap();
-    let reason = first.await.unwrap().unwrap_err().to_string();
-    assert!(reason.ends_with("the model is being unloaded"), "{reason}");
-    let reason = queued.await.unwrap().unwrap_err();
     let expected = ControlError::Stopped { name: "m".to_owned(), reason: "the model is being unloaded".to_owned() };
-    assert_eq!(reason, expected);
+    assert_eq!(first.await.unwrap(), Err(expected.clone()), "in its thread");
+    assert_eq!(queued.await.unwrap(), Err(expected), "before its turn");
     assert_eq!(index(&repository).await, [row("m", "1", "UNAVAILABLE", "unloaded")]);
     loader.release("m");
     load(&repository, "m").await.unwrap();
