@@ -3,6 +3,7 @@ models."""
 
 import multiprocessing
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,27 @@ def suffered(times):
     failed = len(times) - len(done)
     worst = np.percentile(done, 99) if done else float("nan")
     return f"p99 {worst:.1f} ms, longest {max(done, default=float('nan')):.0f} ms, {failed} of {len(times)} failed"
+
+
+def asked_in_turn(server, models, seed, seconds):
+    """Asks for one of these models after the other, at random, on its own connection; returns the milliseconds of each
+    answer, None where there was none."""
+    draw, times, until = random.Random(seed), [], time.monotonic() + seconds
+    with triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
+        while time.monotonic() < until:
+            began = time.monotonic()
+            try:
+                client.infer(draw.choice(models), ROW, client_timeout=30)
+                times.append((time.monotonic() - began) * 1e3)
+            except InferenceServerException:
+                times.append(None)
+    return times
+
+
+def latencies(times):
+    done = [taken for taken in times if taken is not None]
+    p50, p99 = np.percentile(done, [50, 99]) if done else (float("nan"),) * 2
+    return f"{len(done)} answered, {len(times) - len(done)} failed, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
 
 
 @contextmanager

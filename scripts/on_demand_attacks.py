@@ -1,6 +1,7 @@
 """Attacks on a server whose models are loaded by requests: 300 small models, memory for 40. `make attacks` runs them
 with the others."""
 
+import random
 import threading
 import time
 from collections import Counter
@@ -8,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attack_models
 import tritonclient.grpc as triton
-from attacking import LOAD, MB, ROW, bystander, memory_of, raw_call, suffered
+from attacking import LOAD, MB, ROW, asked_in_turn, bystander, latencies, memory_of, raw_call, suffered
 from clients import metric
 from onnx_bytes import scale
 from repository_on_disk import write_model
@@ -19,7 +20,7 @@ MODELS, ROOM = 300, 40
 ONE = (1 << 20) + 4096
 #: The model of the client that is not attacked.
 POPULAR = "popular"
-FLAGS = ("--model-control-mode=on-demand", f"--memory-budget-bytes={ROOM * ONE}", "--load-timeout-secs=10")
+FLAGS = ("--model-control-mode=on-demand", "--load-timeout-secs=10")
 LASTS_S = 10
 
 
@@ -27,12 +28,12 @@ def name(number):
     return f"scale{number:03}"
 
 
-def serve(given, *flags):
+def serve(given, *flags, room=ROOM):
     folder = given.empty()
     for number in range(MODELS):
         write_model(folder, name(number), scale(number + 1))
     write_model(folder, POPULAR, scale(1))
-    return given.serve(folder, *FLAGS, *flags)
+    return given.serve(folder, *FLAGS, f"--memory-budget-bytes={room * ONE}", *flags)
 
 
 def ask(client, model, codes):
@@ -120,4 +121,47 @@ def largest_uploads(given):
         yield "memory of models", f"{used / MB:.0f} of {limit / MB:.0f} MB"
 
 
-ATTACKS = (all_in_a_row, kept_alive, largest_uploads)
+def abandoned_requests(given):
+    """A client asks for any of 300 models, twenty at a time, and leaves after 20 ms, next to three that use fifteen."""
+    models = [name(number) for number in range(MODELS)]
+
+    def others(server):
+        with ThreadPoolExecutor(3) as clients:
+            asked = clients.map(lambda seed: asked_in_turn(server, models[:15], seed, LASTS_S), range(3))
+            return [taken for times in asked for taken in times]
+
+    def leave(server, over):
+        draw, options = random.Random(9), [("grpc.use_local_subchannel_pool", 1)]
+        with triton.InferenceServerClient(server.grpc, channel_args=options) as client:
+            while not over.is_set():
+                calls = [client.async_infer(draw.choice(models), ROW, lambda result, error: None) for _ in range(20)]
+                time.sleep(0.02)
+                for call in calls:
+                    call.cancel()
+
+    with serve(given) as server, memory_of(server) as grown:
+        yield "others, without the attack", latencies(others(server))
+        over = threading.Event()
+        leaving = threading.Thread(target=leave, args=(server, over))
+        leaving.start()
+        times = others(server)
+        over.set()
+        leaving.join()
+        yield "others", latencies(times)
+        loads = metric(server, "paternoster_on_demand_loads_total")
+        yield "the attack", f"{loads:.0f} loads, {grown():.0f} MB more resident at the peak"
+
+
+def one_busy_model(given):
+    """Three clients use one model without a pause, next to one that uses another, where one has room."""
+    with serve(given, room=1) as server, memory_of(server) as grown:
+        yield "others, without the attack", latencies(asked_in_turn(server, [name(0)], 0, LASTS_S))
+        with ThreadPoolExecutor(4) as clients:
+            busy = [clients.submit(asked_in_turn, server, [name(1)], seed, LASTS_S) for seed in range(3)]
+            yield "others", latencies(asked_in_turn(server, [name(0)], 0, LASTS_S))
+            yield "the busy model", latencies([taken for times in busy for taken in times.result()])
+        loads = metric(server, "paternoster_on_demand_loads_total")
+        yield "the attack", f"{loads:.0f} loads, {grown():.0f} MB more resident at the peak"
+
+
+ATTACKS = (all_in_a_row, kept_alive, largest_uploads, abandoned_requests, one_busy_model)

@@ -142,6 +142,11 @@ impl Clients {
 
     /// Returns the client of a call.
     pub(super) fn client(self: &Arc<Self>, identity: &Identity, headers: &HeaderMap) -> Client {
+        self.enter(self.key(identity, headers))
+    }
+
+    /// Returns what tells the client of a call apart.
+    pub(super) fn key(&self, identity: &Identity, headers: &HeaderMap) -> [u8; 32] {
         let mut hash = Sha256::new();
         match &self.limit.key {
             ClientKey::Address => match identity.address.map(|address| address.to_canonical()) {
@@ -158,8 +163,7 @@ impl Clients {
                 }
             }
         }
-        let key: Digested = hash.finalize().into();
-        self.enter(key)
+        hash.finalize().into()
     }
 
     fn enter(self: &Arc<Self>, key: Digested) -> Client {

@@ -164,6 +164,15 @@ impl Restrictions {
         // A header that comes twice with different values is ambiguous.
         if given.peek().is_some() && given.all(|given| given == *value) { Ok(()) } else { Err(name) }
     }
+
+    /// Checks that a call may load models: that it carries the header of load requests or that of inference, which
+    /// loads models too.
+    ///
+    /// # Errors
+    /// Returns the name of the header that inference requires.
+    pub(super) fn check_load(&self, headers: &HeaderMap) -> Result<(), &HeaderName> {
+        self.check(Protocol::ModelRepository, headers).or_else(|_| self.check(Protocol::Inference, headers))
+    }
 }
 
 #[cfg(test)]
@@ -225,6 +234,24 @@ mod tests {
         let first = RestrictedProtocol::of_grpc("health,trace:a=1").expect("a well-formed flag");
         let second = RestrictedProtocol::of_grpc("trace:b=1").expect("a well-formed flag");
         assert_eq!(Restrictions::new(&[first, second]).err(), Some(RestrictionError::Twice("trace")));
+    }
+
+    #[test]
+    fn whoever_may_infer_or_load_may_have_models_loaded() {
+        let restrictions = |flags: &[&str]| {
+            let flags = flags.iter().map(|flag| RestrictedProtocol::of_http(flag).expect("a well-formed flag"));
+            Restrictions::new(&flags.collect::<Vec<_>>()).expect("different groups")
+        };
+        let none = HeaderMap::new();
+        for flags in [&[][..], &["inference:user=u"], &["model-repository:admin=a", "metadata:x=x"]] {
+            assert!(restrictions(flags).check_load(&none).is_ok(), "{flags:?}: the other group is open");
+        }
+        let both = restrictions(&["inference:user=u", "model-repository:admin=a"]);
+        assert_eq!(both.check_load(&none).expect_err("neither header"), "user");
+        for (header, value, passes) in [("user", "u", true), ("admin", "a", true), ("user", "a", false)] {
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(header), HeaderValue::from_static(value))]);
+            assert_eq!(both.check_load(&headers).is_ok(), passes, "{header}: {value}");
+        }
     }
 
     #[test]

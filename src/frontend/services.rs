@@ -12,7 +12,7 @@ use crate::{
     budget::{Budget, Budgets},
     executor::{Backlog, Pool},
     observe::{Logging, trace::Tracer},
-    repository::Repository,
+    repository::{Caller, Repository, Requester},
     wire::SharedMemory,
 };
 
@@ -63,5 +63,19 @@ impl Services {
     /// Returns the client of a call for inference; `None` if clients have no limits.
     pub(super) fn client(&self, holds: &ConnectionHolds, headers: &HeaderMap) -> Option<Client> {
         self.clients.as_ref().map(|clients| clients.client(&holds.identity, headers))
+    }
+
+    /// Returns among which clients the loads are divided that a call waits for: those that have limits, or else
+    /// connections.
+    pub(super) fn requester(&self, holds: &ConnectionHolds, headers: &HeaderMap) -> Requester {
+        match self.clients.as_ref().filter(|_| self.repository.is_on_demand()) {
+            Some(clients) => Requester::Client(clients.key(&holds.identity, headers)),
+            None => Requester::Connection(Arc::as_ptr(&holds.share).addr()),
+        }
+    }
+
+    /// Returns who sends a call for inference.
+    pub(super) fn caller(&self, holds: &ConnectionHolds, headers: &HeaderMap) -> Caller {
+        self.repository.caller(headers, self.requester(holds, headers))
     }
 }

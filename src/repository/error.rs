@@ -84,12 +84,15 @@ pub enum ResolveError {
         limit: Duration,
     },
     /// Too many requests wait for models. UNAVAILABLE.
-    #[error("model '{name}' is not loaded, and {limit} requests wait for models already, the limit")]
+    #[error("model '{name}' is not loaded, and {limit} requests{} wait for models already, the limit",
+        if *.is_of_client { " of this client" } else { "" })]
     TooManyWaiting {
         /// The model.
         name: String,
         /// The limit.
         limit: usize,
+        /// Whether it is that of a client.
+        is_of_client: bool,
     },
     /// The model failed to load or was unloaded. NOT_FOUND.
     #[error("Request for unknown model: '{name}' has no available versions")]

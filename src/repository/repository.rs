@@ -21,8 +21,8 @@ use tokio::{
 };
 
 use super::{
-    Caller, ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, ResolveError,
-    StartError,
+    Caller, ControlError, ControlMode, IndexEntry, LoadAttempt, Loader, ModelVersion, Options, Overrides, Requester,
+    ResolveError, StartError,
     control::{Control, Demand, card_room::CardRoom, dependencies::Dependencies, memory_budget, on_demand::OnDemand},
     gates::Gates,
     places::Places,
@@ -104,11 +104,11 @@ impl Repository {
         Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), scanned)
     }
 
-    /// Returns what may decide which version answers a request with these headers.
-    pub fn caller(&self, headers: &HeaderMap) -> Caller {
+    /// Returns what may decide which version answers a request with these headers, and when a model is loaded for it.
+    pub fn caller(&self, headers: &HeaderMap, requester: Requester) -> Caller {
         // Which headers decide about a model that requests load is not known before.
-        let is_needed = self.is_on_demand() || self.control.serving.load().reads_headers;
-        if is_needed { Caller::of(headers) } else { Caller::default() }
+        let are_needed = self.is_on_demand() || self.control.serving.load().reads_headers;
+        Caller::new(are_needed.then_some(headers), requester)
     }
 
     /// Returns the version that answers a request for inference. `version` is the request's text; where it is empty and
@@ -130,7 +130,7 @@ impl Repository {
     }
 
     /// As [`Self::route`], but a model that is to be loaded by requests is loaded first. Dropping the future ends the
-    /// wait, not the load.
+    /// wait, and the load if no other request waits.
     ///
     /// # Errors
     /// As [`Self::resolve_or_load`].
@@ -142,7 +142,7 @@ impl Repository {
     ) -> Result<Arc<ModelVersion>, ResolveError> {
         match self.route(name, version, caller) {
             Err(ResolveError::NotLoaded { .. }) => {
-                let latest = self.control.demand(name, version).await?;
+                let latest = self.control.demand(name, version, caller.requester()).await?;
                 // The load has counted as a miss, so this is no hit.
                 let serving = self.control.serving.load();
                 let loaded = serving.models.get(name).filter(|_| version.is_empty());
@@ -168,13 +168,18 @@ impl Repository {
     }
 
     /// As [`Self::resolve`], but a model that is to be loaded by requests is loaded first. Dropping the future ends the
-    /// wait, not the load.
+    /// wait, and the load if no other request waits.
     ///
     /// # Errors
     /// As [`Self::resolve`], and if the model cannot be loaded in time, or too many requests wait.
-    pub async fn resolve_or_load(&self, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+    pub async fn resolve_or_load(
+        &self,
+        name: &str,
+        version: &str,
+        requester: Requester,
+    ) -> Result<Arc<ModelVersion>, ResolveError> {
         match self.resolve(name, version) {
-            Err(ResolveError::NotLoaded { .. }) => self.control.demand(name, version).await,
+            Err(ResolveError::NotLoaded { .. }) => self.control.demand(name, version, requester).await,
             resolved => resolved,
         }
     }

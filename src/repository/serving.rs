@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     ModelVersion, ResolveError,
+    residency::Uses,
     rollout::{Caller, Rollout},
 };
 
@@ -24,11 +25,16 @@ pub(super) struct Serving {
     pub(super) reads_headers: bool,
 }
 
+/// Unit of the time in [`Usage::uses`]: half of a number's bits last for years.
+const TICK: Duration = Duration::from_millis(1 << 6);
+
 /// When requests for a model arrived. Kept while the model is unloaded.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     last_ns: AtomicU64,
     hits: AtomicU64,
+    /// [`Uses`] as the bits of the count, and the time in [`TICK`]s.
+    uses: AtomicU64,
 }
 
 impl Usage {
@@ -36,6 +42,16 @@ impl Usage {
     pub(super) fn hit(&self, now: Duration) {
         self.hits.fetch_add(1, Ordering::Relaxed);
         self.last_ns.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let Uses { count, at } = self.uses().with_one(now);
+        let ticks = u32::try_from(at.as_millis() / TICK.as_millis()).unwrap_or(u32::MAX);
+        // Of two requests at once, one may not count.
+        self.uses.store(u64::from(count.to_bits()) << 32 | u64::from(ticks), Ordering::Relaxed);
+    }
+
+    /// Returns how much the model has been used lately.
+    pub(super) fn uses(&self) -> Uses {
+        let packed = self.uses.load(Ordering::Relaxed);
+        Uses { count: f32::from_bits((packed >> 32) as u32), at: TICK * (packed as u32) }
     }
 
     /// Returns when the last request arrived.

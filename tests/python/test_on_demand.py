@@ -7,14 +7,18 @@ import queue
 import random
 import shutil
 import threading
+import urllib.error
+import urllib.request
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 import tritonclient.grpc as triton
+from attack_models import endless
 from clients import ROW, eventually, metric, on_page, refused, scrape, tensor
 from onnx_bytes import scale
-from repository_on_disk import write_model
+from repository_on_disk import config, write_model
 from tritonclient.utils import InferenceServerException
 
 MODELS, ROOM, CLIENTS, REQUESTS = 300, 40, 16, 2400
@@ -219,3 +223,71 @@ def test_idle_models_are_unloaded_and_loaded_again(start, tmp_path):
         eventually("it is unloaded", lambda: states(client)[name(0)] == "ON_DEMAND")
         ask(client, 0)
     assert metric(server, "paternoster_on_demand_unloaded_total", reason="idle") >= 1
+
+
+def post(server, path, body):
+    try:
+        with urllib.request.urlopen(f"http://{server.http}{path}", body, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.read()
+
+
+def test_calls_without_a_key_load_nothing(start, tmp_path):
+    groups = "inference,model-repository:key=secret"
+    flags = [f"--grpc-restricted-protocol={groups}", f"--http-restricted-api={groups}"]
+    server = start(write_scales(tmp_path, 2), MODE, *flags)
+    model = f"/v2/models/{name(0)}"
+    loads = ("on_demand_loads", "on_demand_misses")
+    counted = lambda: [metric(server, f"paternoster_{what}_total") for what in loads]  # noqa: E731
+    gets = [
+        model, f"{model}/versions/1", f"{model}/config", f"{model}/ready", f"{model}/stats", f"{model}/trace/setting",
+        f"/info?model={name(0)}", f"/v1/models/{name(0)}", "/v2/overview", "/v2/models/stats",
+    ]  # fmt: skip
+    posts = [
+        f"{model}/infer", f"{model}/generate", f"{model}/generate_stream", "/v1/embeddings", "/v1/rerank", "/v2/rerank",
+        "/", "/embed", "/embed_all", "/rerank", "/predict", "/tokenize", "/decode", "/v2/repository/index",
+        f"/v2/repository/models/{name(0)}/load", f"{model}/trace/setting", "/v2/logging",
+    ]  # fmt: skip
+    body = f'{{"model": "{name(0)}", "inputs": "x", "input": "x", "query": "x", "texts": ["x"]}}'.encode()
+    answers = {path: server.get(path) for path in gets} | {path: post(server, path, body) for path in posts}
+    for path in (model, f"{model}/versions/1", f"{model}/config"):
+        status, text = answers[path]
+        assert status == 403 and b"not loaded" in text and b"expecting header 'key'" in text, (path, status, text)
+    with triton.InferenceServerClient(server.grpc) as client:
+        for ask_about in (client.get_model_metadata, client.get_model_config):
+            with refused("UNAVAILABLE", "not loaded", "expecting header 'triton-grpc-protocol-key'"):
+                ask_about(name(0))
+        with refused("UNAVAILABLE", "expecting header"):
+            client.infer(name(0), [tensor("INPUT0", ROW.reshape(1, 16))])
+        for call in (client.is_model_ready, client.get_trace_settings, client.get_inference_statistics):
+            try:
+                call(name(0))
+            except InferenceServerException:
+                pass
+        assert counted() == [0, 0]
+
+        key = {"triton-grpc-protocol-key": "secret"}
+        assert client.get_model_metadata(name(0), headers=key).inputs[0].name == "INPUT0"
+        assert client.get_model_metadata(name(0)).inputs[0].name == "INPUT0", "it is loaded"
+        assert server.get(f"{model}/config")[0] == 200
+        assert server.get(f"/v2/models/{name(1)}", headers={"key": "secret"})[0] == 200
+    assert counted() == [2, 2]
+
+
+@pytest.mark.parametrize("protocol", ["gRPC", "HTTP"])
+def test_a_load_ends_with_the_clients_that_wait_for_it(start, tmp_path, protocol):
+    warmup = """model_warmup [{ name: "first" batch_size: 1
+        inputs { key: "INPUT0" value { data_type: TYPE_FP32 dims: [16] zero_data: true } } }]"""
+    write_model(tmp_path, "endless", endless(), config("endless", {"INPUT0": ("FP32", [16])}, extra=warmup))
+    write_scales(tmp_path, 1)
+    server = start(tmp_path, MODE, "--model-load-thread-count=1", "--warmup-time-limit-secs=0", "--task-time-limit-secs=0")
+    with triton.InferenceServerClient(server.grpc) as client:
+        if protocol == "gRPC":
+            with refused("DEADLINE_EXCEEDED"):
+                client.infer("endless", [tensor("INPUT0", ROW.reshape(1, 16))], client_timeout=2)
+        else:
+            assert server.get("/v2/models/endless", timeout_s=2)[0] is None
+        eventually("the load has ended", lambda: states(client)["endless"] == "ON_DEMAND")
+        ask(client, 0)
+    assert metric(server, "paternoster_on_demand_failed_loads_total") == 0

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use hyper::body::Incoming;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,7 @@ use crate::{
         services::ConnectionHolds, span,
     },
     observe::trace::{RequestTrace, TRACE_RESPONSE, Transport},
+    repository::Requester,
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -187,6 +188,7 @@ impl Dispatch {
             Method::ModelInfer | Method::ModelStreamInfer => self.services.client(&holds, &parts.headers),
             _ => None,
         };
+        let requester = self.services.requester(&holds, &parts.headers);
         let mut call = match self.begin(method, &parts.headers, body, holds) {
             Ok(call) => call,
             Err(status) => return refused(&status),
@@ -205,7 +207,7 @@ impl Dispatch {
         match method {
             Method::ModelInfer => {
                 let head = self.services.tracer.head(&parts.headers);
-                let caller = self.services.repository.caller(&parts.headers);
+                let caller = self.services.repository.caller(&parts.headers, requester);
                 drop(parts);
                 let span = span::open(Transport::Grpc);
                 let answering = async {
@@ -237,11 +239,14 @@ impl Dispatch {
                 let services = Arc::clone(&self.services);
                 let closing = self.closing.clone();
                 let parent = services.tracer.parent(&parts.headers);
-                let of_call = (services.repository.caller(&parts.headers), parent, client);
+                let of_call = (services.repository.caller(&parts.headers, requester), parent, client);
                 let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing, of_call);
                 streaming(writer, Box::pin(stream))
             }
-            other => Box::pin(self.manage(other, call)).await,
+            other => {
+                let loader = self.restrictions.check_load(&parts.headers).map(|()| requester);
+                Box::pin(self.manage(other, call, loader)).await
+            }
         }
     }
 
@@ -280,7 +285,7 @@ impl Dispatch {
     }
 
     /// Answers every method except inference and load.
-    async fn manage(&self, method: Method, call: Call) -> Response<ReplyBody> {
+    async fn manage(&self, method: Method, call: Call, loader: Result<Requester, &HeaderName>) -> Response<ReplyBody> {
         let services = &*self.services;
         match method {
             Method::ModelInfer | Method::ModelStreamInfer => refused(&Status::internal("inference is no management")),
@@ -289,9 +294,11 @@ impl Dispatch {
             Method::ModelReady => unary(call, async |request| methods::model_ready(services, request)).await,
             Method::ServerMetadata => unary(call, async |request| Ok(methods::metadata(services, request))).await,
             Method::ModelMetadata => {
-                unary(call, async |request| methods::model_metadata(services, request).await).await
+                unary(call, async |request| Ok(methods::model_metadata(services, request, loader).await?)).await
             }
-            Method::ModelConfig => unary(call, async |request| methods::model_config(services, request).await).await,
+            Method::ModelConfig => {
+                unary(call, async |request| Ok(methods::model_config(services, request, loader).await?)).await
+            }
             Method::ModelStatistics => {
                 unary(call, async |request| methods::model_statistics(services, request).await).await
             }

@@ -5,7 +5,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::StatusCode;
+use http::{StatusCode, request::Parts};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -47,10 +47,14 @@ pub(super) async fn server_metadata(State(api): State<Api>) -> Json<Value> {
     Json(json!({ "name": name, "version": version, "extensions": extensions }))
 }
 
-pub(super) async fn model_metadata(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
+pub(super) async fn model_metadata(
+    State(api): State<Api>,
+    path: ModelPath,
+    parts: Parts,
+) -> Result<Json<Value>, Problem> {
     let asked = ModelMetadataRequest { name: path.model, version: path.version };
     let ModelMetadataResponse { name, versions, platform, inputs, outputs } =
-        methods::model_metadata(&api.services, asked).await?;
+        methods::model_metadata(&api.services, asked, api.loader(&parts)).await?;
     let tensors = |tensors: &[TensorMetadata]| -> Vec<Value> {
         let written = tensors.iter().map(
             |TensorMetadata { name, datatype, shape }| json!({ "name": name, "datatype": datatype, "shape": shape }),
@@ -66,9 +70,12 @@ pub(super) async fn model_metadata(State(api): State<Api>, path: ModelPath) -> R
     })))
 }
 
-pub(super) async fn model_config(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
-    let version = api.services.repository.resolve_or_load(&path.model, &path.version).await;
-    let version = version.map_err(|error| Problem::from(&error))?;
+pub(super) async fn model_config(
+    State(api): State<Api>,
+    path: ModelPath,
+    parts: Parts,
+) -> Result<Json<Value>, Problem> {
+    let version = methods::described(&api.services, &path.model, &path.version, api.loader(&parts)).await?;
     api.config_json.write(version.config()).map(Json)
 }
 

@@ -160,8 +160,8 @@ async fn submit(
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
     let place = pending_place(api)?;
-    let repository = &api.services.repository;
-    let version = repository.route_or_load(&path.model, &path.version, &repository.caller(&parts.headers)).await;
+    let caller = api.services.caller(&holds, &parts.headers);
+    let version = api.services.repository.route_or_load(&path.model, &path.version, &caller).await;
     let version = version.map_err(|error| Problem::from(&error))?;
 
     let length = message.bytes.len();

@@ -57,7 +57,7 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     let limit = limit(json_bytes, api.max_input_bytes)?;
     let message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let received = Received::now(head);
-    let caller = api.services.repository.caller(&parts.headers);
+    let caller = api.services.caller(&holds, &parts.headers);
     let (mut admitted, forms) = take_in(api, path, &caller, message, json_bytes).await?;
     span::admitted(span, &admitted);
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);

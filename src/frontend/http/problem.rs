@@ -10,7 +10,10 @@ use tonic::{Code, Status};
 use tracing::Span;
 
 use crate::{
-    frontend::{methods::unresolved, span},
+    frontend::{
+        methods::{Undescribed, unresolved},
+        span,
+    },
     repository::ResolveError,
     wire::{Kind, RequestError},
 };
@@ -84,6 +87,15 @@ impl From<&ResolveError> for Problem {
             // The status of RESOURCE_EXHAUSTED would blame the request's size.
             ResolveError::NoMemory { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             _ => unresolved(error).into(),
+        }
+    }
+}
+
+impl From<Undescribed> for Problem {
+    fn from(error: Undescribed) -> Self {
+        match error {
+            Undescribed::Unresolved(error) => Self::from(&error),
+            Undescribed::Restricted(_) => Self::new(StatusCode::FORBIDDEN, error.to_string()),
         }
     }
 }

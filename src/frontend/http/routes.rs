@@ -41,7 +41,7 @@ pub(super) fn api(
     config: HttpConfig,
     timeline: Arc<Timeline>,
 ) -> Result<Router, HttpStartError> {
-    let restrictions = Restrictions::new(&config.restricted)?;
+    let restrictions = Arc::new(Restrictions::new(&config.restricted)?);
     let asks_for_certificates = config.tls.is_some_and(|tls| tls.client_ca.is_some());
     let overview = Overview::new(Arc::clone(&services), Arc::clone(&timeline));
     if config.allow_web {
@@ -49,12 +49,13 @@ pub(super) fn api(
     }
     let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
     let (workers, max_input_bytes) = (Workers::new(), config.max_input_bytes);
-    let state = Api { services, workers, max_input_bytes, config_json, timeline, overview };
+    let for_loads = Arc::clone(&restrictions);
+    let state = Api { services, workers, max_input_bytes, config_json, timeline, overview, restrictions: for_loads };
     let mut router = Router::new();
     let web = if config.allow_web { web() } else { Vec::new() };
     for (path, group, methods) in table().into_iter().chain(web) {
         let needs_certificate = asks_for_certificates && group != Protocol::Health;
-        let restriction = Restriction { restrictions: restrictions.clone(), group, needs_certificate };
+        let restriction = Restriction { restrictions: Arc::clone(&restrictions), group, needs_certificate };
         let methods = if needs_certificate || restrictions.restricts(group) {
             methods.layer(from_fn_with_state(restriction, check))
         } else {
@@ -68,7 +69,7 @@ pub(super) fn api(
 /// A group of routes that requires a header, a certificate or both.
 #[derive(Clone)]
 struct Restriction {
-    restrictions: Restrictions,
+    restrictions: Arc<Restrictions>,
     group: Protocol,
     needs_certificate: bool,
 }

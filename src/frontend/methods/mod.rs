@@ -11,7 +11,7 @@ mod trace;
 mod unresolved;
 
 pub(super) use log::log_settings;
-pub(super) use model::{model_config, model_metadata, model_ready};
+pub(super) use model::{Undescribed, described, model_config, model_metadata, model_ready};
 pub(super) use repository::{index, load, unload};
 pub use server::server_metadata;
 pub(super) use server::{metadata, server_live, server_ready};

@@ -1,10 +1,16 @@
 //! ModelReady, ModelMetadata, ModelConfig.
 
+use std::sync::Arc;
+
+use http::HeaderName;
 use tonic::Status;
 
 use super::unresolved;
-use crate::frontend::Services;
-use crate::wire::{metadata, pb};
+use crate::{
+    frontend::Services,
+    repository::{ModelVersion, Requester, ResolveError},
+    wire::{metadata, pb},
+};
 
 /// Answers ModelReady; an unknown or failed model is not ready, nor is one that a request would load.
 ///
@@ -20,16 +26,57 @@ pub(in crate::frontend) fn model_ready(
     }
 }
 
-/// Answers ModelMetadata. Waits for the model where requests load models, since clients ask before they infer.
+/// Why a call has no version to describe.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::frontend) enum Undescribed {
+    #[error(transparent)]
+    Unresolved(#[from] ResolveError),
+    /// The model is not loaded, and the call may not load it. Names the header that it lacks.
+    #[error("{0}")]
+    Restricted(String),
+}
+
+impl From<Undescribed> for Status {
+    fn from(error: Undescribed) -> Self {
+        match error {
+            Undescribed::Unresolved(error) => unresolved(&error).into(),
+            Undescribed::Restricted(message) => Self::unavailable(message),
+        }
+    }
+}
+
+/// Returns the version that a call asks about. Waits for its model where requests load models, since clients ask before
+/// they infer. `loader` is the client for which the call may load models, or the header that it lacks.
 ///
 /// # Errors
-/// NOT_FOUND for a model or version that is not ready, INVALID_ARGUMENT for a version that is not a number.
+/// For a model or version that is not ready, and for a version that is not a number.
+pub(in crate::frontend) async fn described(
+    services: &Services,
+    name: &str,
+    version: &str,
+    loader: Result<Requester, &HeaderName>,
+) -> Result<Arc<ModelVersion>, Undescribed> {
+    match (loader, services.repository.resolve(name, version)) {
+        (Ok(requester), Err(ResolveError::NotLoaded { .. })) => {
+            Ok(services.repository.resolve_or_load(name, version, requester).await?)
+        }
+        (Err(header), Err(ResolveError::NotLoaded { .. })) => Err(Undescribed::Restricted(format!(
+            "model '{name}' is not loaded, and loading it is restricted, expecting header '{header}'"
+        ))),
+        (_, resolved) => Ok(resolved?),
+    }
+}
+
+/// Answers ModelMetadata.
+///
+/// # Errors
+/// As [`described`].
 pub(in crate::frontend) async fn model_metadata(
     services: &Services,
     request: pb::ModelMetadataRequest,
-) -> Result<pb::ModelMetadataResponse, Status> {
-    let version = services.repository.resolve_or_load(&request.name, &request.version).await;
-    let version = version.map_err(|error| unresolved(&error))?;
+    loader: Result<Requester, &HeaderName>,
+) -> Result<pb::ModelMetadataResponse, Undescribed> {
+    let version = described(services, &request.name, &request.version, loader).await?;
     let versions = services.repository.ready_versions(&request.name);
     Ok(metadata::metadata(version.spec(), &versions, &version.config().platform))
 }
@@ -37,12 +84,12 @@ pub(in crate::frontend) async fn model_metadata(
 /// Answers ModelConfig.
 ///
 /// # Errors
-/// The same as ModelMetadata.
+/// As [`described`].
 pub(in crate::frontend) async fn model_config(
     services: &Services,
     request: pb::ModelConfigRequest,
-) -> Result<pb::ModelConfigResponse, Status> {
-    let version = services.repository.resolve_or_load(&request.name, &request.version).await;
-    let version = version.map_err(|error| unresolved(&error))?;
+    loader: Result<Requester, &HeaderName>,
+) -> Result<pb::ModelConfigResponse, Undescribed> {
+    let version = described(services, &request.name, &request.version, loader).await?;
     Ok(pb::ModelConfigResponse { config: Some(version.config().as_ref().clone()) })
 }

@@ -22,7 +22,7 @@ use crate::repository::{
     attempt::CardLack,
     blocking::blocking,
     prepare::Plan,
-    residency::{Hold, Holders, Resident, Room, room},
+    residency::{Hold, Holders, Resident, Room, Wanted, room},
 };
 
 /// How often models are looked at that may leave.
@@ -140,17 +140,19 @@ impl Control {
             }
         }
         let retry_at = Instant::now() + RETRY;
+        let mut draining = self.draining();
         loop {
             let (residents, now) = (self.residents_on(card), self.now());
             let others: Vec<Resident> = residents.iter().filter(|resident| resident.name != name).cloned().collect();
             let stays = |resident: &&Resident| resident.hold.is_some_and(Hold::is_permanent);
             let permanent: usize = others.iter().filter(stays).map(|resident| resident.bytes).sum();
             let lacking = needed_bytes.saturating_add(shortage.reserved_bytes).saturating_sub(most_bytes);
-            let until = match leaving(&others, lacking, now) {
-                Room::Unload(names) if self.unload_all(&names, &self.stats.residency.unloaded_for_room).await => {
-                    return Ok(());
-                }
-                // Each has a request again.
+            let since = now.saturating_sub(began.elapsed());
+            let uses = self.uses(name, now);
+            let wanted = Wanted { bytes: lacking, uses, since, longest_wait: patience / 2 };
+            let until = match leaving(&others, wanted, now) {
+                Room::Unload(names) if self.make_room(&names, &others, &mut draining).await => return Ok(()),
+                // Each has a request still, or again.
                 Room::Unload(_) => None,
                 _ if others.len() < residents.len() => {
                     self.make_way_on_card(name, card).await;
@@ -185,10 +187,10 @@ impl Control {
 
 /// Decides which models leave a card: as many as free what is lacking, or else as free anything, since a part of what a
 /// model has reserved may stay for others, and be counted for none.
-fn leaving(others: &[Resident], lacking: usize, now: Duration) -> Room {
+fn leaving(others: &[Resident], lacking: Wanted, now: Duration) -> Room {
     let reserved: usize = others.iter().map(|resident| resident.bytes).sum();
-    let wanted = |bytes: usize| room(reserved, reserved, bytes, others, now);
-    match wanted(lacking.clamp(1, reserved.max(1))) {
+    let wanted = |bytes: usize| room(reserved, reserved, Wanted { bytes, ..lacking }, others, now);
+    match wanted(lacking.bytes.clamp(1, reserved.max(1))) {
         Room::Unload(names) => Room::Unload(names),
         _ => wanted(1),
     }
@@ -197,14 +199,23 @@ fn leaving(others: &[Resident], lacking: usize, now: Duration) -> Room {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repository::residency::Uses;
+
+    const NOW: Duration = Duration::from_secs(9);
+
+    /// A load that lacks this much and has not waited.
+    fn lacks(bytes: usize) -> Wanted {
+        Wanted { bytes, uses: 1.0, since: NOW, longest_wait: NOW }
+    }
 
     fn resident(name: &str, bytes: usize, last_used: u64) -> Resident {
         Resident {
             name: name.to_owned(),
             bytes,
             loaded_at: Duration::ZERO,
-            load_took: Duration::ZERO,
+            load_took: Duration::from_millis(1),
             last_used: Duration::from_secs(last_used),
+            uses: Uses::default(),
             hold: None,
             needed_by: Vec::new(),
         }
@@ -217,13 +228,9 @@ mod tests {
     #[test]
     fn models_without_memory_of_the_card_stay() {
         let others = [resident("cpu", 0, 1), resident("old", 4, 2), resident("new", 4, 3)];
-        assert_eq!(names(leaving(&others, 4, Duration::from_secs(9))), ["old"]);
-        assert_eq!(names(leaving(&others, 5, Duration::from_secs(9))), ["old", "new"]);
-        assert_eq!(
-            names(leaving(&others, 40, Duration::from_secs(9))),
-            ["old", "new"],
-            "the workspace counts for no model"
-        );
+        assert_eq!(names(leaving(&others, lacks(4), NOW)), ["old"]);
+        assert_eq!(names(leaving(&others, lacks(5), NOW)), ["old", "new"]);
+        assert_eq!(names(leaving(&others, lacks(40), NOW)), ["old", "new"], "the workspace counts for no model");
     }
 
     #[test]
@@ -231,7 +238,7 @@ mod tests {
         let mut model = resident("model", 4, 1);
         model.needed_by = vec!["pipeline".to_owned()];
         let others = [model, resident("pipeline", 0, 2), resident("cpu", 0, 0)];
-        assert_eq!(names(leaving(&others, 4, Duration::from_secs(9))), ["pipeline", "model"]);
+        assert_eq!(names(leaving(&others, lacks(4), NOW)), ["pipeline", "model"]);
     }
 
     #[test]
@@ -239,8 +246,8 @@ mod tests {
         let mut busy = resident("busy", 30, 1);
         busy.hold = Some(Hold::Busy);
         let others = [busy, resident("idle", 4, 2)];
-        assert_eq!(names(leaving(&others, 20, Duration::from_secs(9))), ["idle"]);
-        assert_eq!(leaving(&others[..1], 20, Duration::ZERO), Room::Wait { until: None });
-        assert_eq!(leaving(&[], 20, Duration::ZERO), Room::Never);
+        assert_eq!(names(leaving(&others, lacks(20), NOW)), ["idle"]);
+        assert_eq!(leaving(&others[..1], lacks(20), NOW), Room::Wait { until: None });
+        assert_eq!(leaving(&[], lacks(20), NOW), Room::Never);
     }
 }

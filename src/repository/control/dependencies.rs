@@ -181,10 +181,10 @@ impl Control {
             let is_due = matches!(demand, Demand::Named | Demand::Client | Demand::Request);
             if is_due && self.options.mode.is_on_demand() {
                 // Shared with requests for the model, and bounded as their loads are.
-                match attempt.unless_stopped(self.load_on_demand(model)).await? {
-                    Err((fault, _)) if fault.is_memory() => return Err(fault.within(model)),
+                match attempt.unless_stopped(self.load_for_pipeline(model)).await? {
+                    Err(fault) if fault.is_memory() => return Err(fault.within(model)),
                     // The pipeline says why a model of its steps is not served.
-                    Ok(_) | Err(_) => {}
+                    Ok(()) | Err(_) => {}
                 }
             } else if is_due && !self.table.lock().needs(model) {
                 let found = self.places.find(model).await?;

@@ -10,20 +10,20 @@ pub(crate) struct LoadFault {
     reason: String,
     /// Whether there was no memory for the model, rather than anything wrong with it.
     is_memory: bool,
-    /// Whether the model was unloaded meanwhile: nothing is wrong with it, and the next request loads it.
-    is_unload: bool,
+    /// Whether the model was not wanted any more: nothing is wrong with it, and the next request loads it.
+    is_unwanted: bool,
 }
 
 impl From<String> for LoadFault {
     fn from(reason: String) -> Self {
-        Self { reason, is_memory: false, is_unload: false }
+        Self { reason, is_memory: false, is_unwanted: false }
     }
 }
 
 impl LoadFault {
     /// There is no memory for the model.
     pub(crate) fn of_memory(reason: String) -> Self {
-        Self { reason, is_memory: true, is_unload: false }
+        Self { reason, is_memory: true, is_unwanted: false }
     }
 
     pub(crate) fn reason(&self) -> &str {
@@ -46,8 +46,9 @@ impl LoadFault {
         if self.is_memory { ControlError::NoMemory { name, reason } } else { ControlError::LoadFailed { name, reason } }
     }
 
-    /// Returns the fault of a load. `is_unload` says whether an unload ended it.
-    pub(crate) fn of(error: &ControlError, is_unload: bool) -> Self {
+    /// Returns the fault of a load. `is_unwanted` says whether it ended early because the model was
+    /// not wanted any more.
+    pub(crate) fn of(error: &ControlError, is_unwanted: bool) -> Self {
         let fault = match error {
             ControlError::NoMemory { reason, .. } => Self::of_memory(reason.clone()),
             ControlError::LoadFailed { reason, .. }
@@ -55,12 +56,12 @@ impl LoadFault {
             | ControlError::Stopped { reason, .. } => reason.clone().into(),
             other => other.to_string().into(),
         };
-        Self { is_unload, ..fault }
+        Self { is_unwanted, ..fault }
     }
 
-    /// Returns whether the model was unloaded meanwhile.
-    pub(crate) fn is_unload(&self) -> bool {
-        self.is_unload
+    /// Returns whether the model was not wanted any more.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.is_unwanted
     }
 
     /// Returns the fault as that of a request that waited for the load.

@@ -232,7 +232,11 @@ impl Control {
         let fingerprint = self.fingerprint(directory.as_deref()).await;
         let config = config.or_else(|| self.kept(name, fingerprint.as_ref()));
         let source = Source { directory, overrides, config: config.clone(), demand, is_stray: false };
-        self.load_source(name, source, attempt).await?;
+        let loaded = self.load_source(name, source, attempt).await;
+        if loaded.is_err() && demand == Demand::Request && attempt.unwanted().is_some() {
+            self.change(|table| table.forget_failure(name)).await;
+        }
+        loaded?;
         match (config, fingerprint) {
             (Some(config), Some(fingerprint)) => {
                 drop(self.kept.lock().insert(name.to_owned(), Kept { config, fingerprint }))

@@ -20,7 +20,7 @@ use crate::{
     repository::{
         LoadAttempt,
         prepare::Plan,
-        residency::{Holders, Resident, Room, room},
+        residency::{Holders, Resident, Room, Wanted, room},
         table::Retired,
     },
 };
@@ -106,6 +106,38 @@ impl Drop for Place<'_> {
     }
 }
 
+/// Models that take no further requests, so that a load gets their memory once they have answered those they have. They
+/// take requests again when this is dropped, unless they have left.
+pub(crate) struct Draining<'a> {
+    control: &'a Arc<Control>,
+    names: Vec<String>,
+}
+
+impl Draining<'_> {
+    /// Lets these models drain, and no others.
+    fn set(&mut self, names: Vec<String>) {
+        let former = std::mem::replace(&mut self.names, names);
+        let mut table = self.control.table.lock();
+        let mut has_changed = false;
+        for name in former.iter().filter(|name| !self.names.contains(name)) {
+            has_changed |= table.drain(name, false);
+        }
+        for name in &self.names {
+            has_changed |= table.drain(name, true);
+        }
+        drop(table);
+        if has_changed {
+            self.control.publish();
+        }
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.set(Vec::new());
+    }
+}
+
 impl Control {
     /// Returns the time that the repository has been open.
     pub(crate) fn now(&self) -> Duration {
@@ -131,7 +163,9 @@ impl Control {
         let is_on_demand = self.options.mode.is_on_demand();
         let patience = self.options.residency.load_timeout / 2;
         let (began, mut look, place) = (Instant::now(), FIRST_LOOK, self.memory_queue.enter());
+        let (since, longest_wait, mut draining) = (self.now(), patience / 2, self.draining());
         loop {
+            attempt.check()?;
             let is_behind = place.is_behind();
             if !is_behind && reservation.try_grow(bytes) {
                 return Ok(Some(reservation));
@@ -139,7 +173,8 @@ impl Control {
             let (residents, now) = (self.residents(), self.now());
             let others: Vec<Resident> = residents.iter().filter(|resident| resident.name != name).cloned().collect();
             let is_loaded = others.len() < residents.len();
-            let room = room(memory.capacity(), memory.used(), bytes, &others, now);
+            let wanted = Wanted { bytes, uses: self.uses(name, now), since, longest_wait };
+            let room = room(memory.capacity(), memory.used(), wanted, &others, now);
             let is_hopeful = is_on_demand && matches!(room, Room::Unload(_) | Room::Wait { until: Some(_) });
             place.hopes(is_hopeful);
             let is_first = is_hopeful && !is_behind;
@@ -148,10 +183,10 @@ impl Control {
                 Room::Free => continue,
                 Room::Unload(_) if is_on_demand && is_behind => Some(look),
                 Room::Unload(names) if is_on_demand => {
-                    if self.unload_all(&names, &self.stats.residency.unloaded_for_room).await {
+                    if self.make_room(&names, &others, &mut draining).await {
                         continue;
                     }
-                    // Each has a request again.
+                    // Each has a request still, or again.
                     Some(look)
                 }
                 Room::Wait { .. } if is_on_demand && is_loaded => {
@@ -187,9 +222,37 @@ impl Control {
         if memory.used() <= memory.capacity() {
             return;
         }
-        if let Room::Unload(names) = room(memory.capacity(), memory.used(), 0, &self.residents(), self.now()) {
+        let (mut residents, now) = (self.residents(), self.now());
+        residents.retain(|resident| resident.hold.is_none());
+        let nothing = Wanted { bytes: 0, uses: f32::INFINITY, since: now, longest_wait: Duration::ZERO };
+        if let Room::Unload(names) = room(memory.capacity(), memory.used(), nothing, &residents, now) {
             self.unload_all(&names, &self.stats.residency.unloaded_for_room).await;
         }
+    }
+
+    /// Returns how much a model that is to be loaded was used lately. However many requests wait for it, they count as
+    /// one, since one client can send them.
+    pub(crate) fn uses(&self, name: &str, now: Duration) -> f32 {
+        1.0 + self.table.lock().uses(name, now)
+    }
+
+    /// Returns that no model drains.
+    pub(crate) fn draining(self: &Arc<Self>) -> Draining<'_> {
+        Draining { control: self, names: Vec::new() }
+    }
+
+    /// Unloads models for a load, once none of them has requests. Returns whether one left.
+    pub(crate) async fn make_room(
+        self: &Arc<Self>,
+        names: &[String],
+        residents: &[Resident],
+        draining: &mut Draining<'_>,
+    ) -> bool {
+        if residents.iter().any(|resident| resident.hold.is_some() && names.contains(&resident.name)) {
+            draining.set(names.to_vec());
+            return false;
+        }
+        self.unload_all(names, &self.stats.residency.unloaded_for_room).await
     }
 
     fn residents(&self) -> Vec<Resident> {

@@ -1,20 +1,22 @@
 //! Loads that requests begin. A request for a model that is not loaded waits for one load, which all requests for the
-//! model share. After a load that failed, requests get its reason at once until the next one is due.
+//! model share, and which ends early when none waits any more. A client has at most as many loads in progress as there
+//! are loader threads, and begins its next ones in the order of its requests. After a load that failed, requests get
+//! its reason at once until the next one is due.
 
 use std::{
     collections::HashMap,
     future::Future,
     pin::Pin,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{Instant, timeout},
 };
 
@@ -23,11 +25,12 @@ use crate::{
     budget::Budget,
     observe::{ResidencyReading, ResidencyStats},
     repository::{
-        ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, directory, scan::Found,
+        LoadAttempt, ModelVersion, Overrides, ResolveError, config::model::PipelineStep, configuration, directory,
+        scan::Found,
     },
 };
 
-/// Most requests that wait for models.
+/// Most requests that wait for models. Those of one client have a quarter of these places.
 pub(crate) const MAX_WAITING: usize = 1024;
 
 /// Time between a load that failed and the next one. Each further failure doubles it.
@@ -39,12 +42,32 @@ const SHUTTING_DOWN: &str = "the server is shutting down";
 /// Longest such time.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
+/// The client of a request. Loads are divided among clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Requester {
+    /// What comes over a connection, by the address of what it holds.
+    Connection(usize),
+    /// A client that the server tells apart, by its digest.
+    Client([u8; 32]),
+}
+
+/// What a client that waits for models has of the places for that.
+#[derive(Debug)]
+struct ClientPlaces {
+    /// Limits its requests that wait.
+    waiting: Arc<Budget>,
+    /// Limits its loads in progress.
+    loads: Arc<Semaphore>,
+}
+
 /// The loads that requests wait for.
 #[derive(Debug)]
 pub(crate) struct OnDemand {
     loads: Mutex<HashMap<String, SharedLoad>>,
     /// Limits the requests that wait.
     waiting: Arc<Budget>,
+    /// Clients with requests that wait.
+    clients: Mutex<HashMap<Requester, Weak<ClientPlaces>>>,
     /// Whether no load may begin any more.
     is_closed: AtomicBool,
 }
@@ -53,9 +76,28 @@ pub(crate) struct OnDemand {
 #[derive(Debug)]
 enum SharedLoad {
     /// Queued or in progress. `backoff` follows if it fails.
-    Running { outcome: watch::Receiver<Option<Outcome>>, backoff: Duration },
+    Wanted { load: Arc<WantedLoad>, backoff: Duration },
     /// The last one failed; the next may begin at `retry_at`.
     Failed { fault: LoadFault, retry_at: Instant, backoff: Duration },
+}
+
+/// A load that requests wait for.
+#[derive(Debug)]
+struct WantedLoad {
+    attempt: Arc<LoadAttempt>,
+    begun_at: OnceLock<Instant>,
+    outcome: watch::Sender<Option<Outcome>>,
+    /// The requests and pipelines that wait. Changed with the lock of [`OnDemand::loads`] held.
+    waiting: AtomicUsize,
+}
+
+/// Waits for a load. Dropping the last of a load ends it.
+struct Waiter {
+    control: Arc<Control>,
+    name: String,
+    load: Arc<WantedLoad>,
+    /// Whether it stops waiting because the load takes too long.
+    is_late: bool,
 }
 
 /// What came of a load. The versions are held, so that none is unloaded before the requests that waited have it.
@@ -63,7 +105,8 @@ type Outcome = Result<Vec<Arc<ModelVersion>>, LoadFault>;
 
 impl Default for OnDemand {
     fn default() -> Self {
-        Self { loads: Mutex::default(), waiting: Budget::of(MAX_WAITING), is_closed: AtomicBool::new(false) }
+        let (loads, clients, is_closed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Self { loads, waiting: Budget::of(MAX_WAITING), clients, is_closed }
     }
 }
 
@@ -82,12 +125,30 @@ impl OnDemand {
         self.loads.lock().retain(|_, load| !is_lack(load));
     }
 
+    /// Returns the places of a client that begins at most this many loads at a time.
+    fn places(&self, requester: Requester, most_loads: usize) -> Arc<ClientPlaces> {
+        let mut clients = self.clients.lock();
+        clients.retain(|_, places| places.strong_count() > 0);
+        if let Some(places) = clients.get(&requester).and_then(Weak::upgrade) {
+            return places;
+        }
+        let (waiting, loads) = (Budget::share_of(&self.waiting), Arc::new(Semaphore::new(most_loads)));
+        let places = Arc::new(ClientPlaces { waiting, loads });
+        clients.insert(requester, Arc::downgrade(&places));
+        places
+    }
+
     /// Records the end of a load, from which on requests get its outcome.
-    fn ended(&self, name: &str, outcome: &Outcome) {
+    fn ended(&self, name: &str, load: &Arc<WantedLoad>, outcome: &Outcome) {
         let mut loads = self.loads.lock();
-        let Some(SharedLoad::Running { backoff, .. }) = loads.remove(name) else { return };
+        let backoff = match loads.get(name) {
+            Some(SharedLoad::Wanted { load: wanted, backoff }) if Arc::ptr_eq(wanted, load) => *backoff,
+            // No request waited for it any more.
+            _ => return,
+        };
+        loads.remove(name);
         if let Err(fault) = outcome
-            && !fault.is_unload()
+            && !fault.is_unwanted()
         {
             let (fault, retry_at) = (fault.clone(), Instant::now() + backoff);
             loads.insert(name.to_owned(), SharedLoad::Failed { fault, retry_at, backoff });
@@ -99,67 +160,151 @@ fn interrupted() -> LoadFault {
     "the load was interrupted".to_owned().into()
 }
 
+impl Waiter {
+    /// Waits for the load, which begins once its client has a place for it, or at once if `places` is `None`. Returns
+    /// the model's versions.
+    ///
+    /// # Errors
+    /// Returns why the load failed, and the time until the next is due.
+    async fn outcome(&self, places: Option<&Arc<Semaphore>>) -> Result<Vec<Arc<ModelVersion>>, (LoadFault, Duration)> {
+        let load = &self.load;
+        let mut outcome = load.outcome.subscribe();
+        match places {
+            None => self.begin(None),
+            Some(places) => tokio::select! {
+                biased;
+                // Another client began it.
+                _ = outcome.wait_for(Option::is_some) => {}
+                // What begins now ends at once.
+                () = load.attempt.stopped() => self.begin(None),
+                // Places are never closed.
+                place = Arc::clone(places).acquire_owned() => self.begin(place.ok()),
+            },
+        }
+        let ended = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        let outcome = ended.ok().flatten().unwrap_or_else(|| Err(interrupted()));
+        outcome.map_err(|fault| (fault, self.control.time_to_retry(&self.name)))
+    }
+
+    /// Begins the load unless it has begun. The place of the client who began it is taken until it has ended.
+    fn begin(&self, place: Option<OwnedSemaphorePermit>) {
+        if self.load.begun_at.set(Instant::now()).is_err() {
+            return;
+        }
+        let (control, name, load) = (Arc::clone(&self.control), self.name.clone(), Arc::clone(&self.load));
+        // Two tasks, so that a load that panics ends too.
+        let run = tokio::spawn(control.run_boxed(name.clone(), Arc::clone(&load.attempt)));
+        tokio::spawn(async move {
+            let outcome = run.await.unwrap_or_else(|_| Err(interrupted()));
+            control.on_demand.ended(&name, &load, &outcome);
+            load.outcome.send_replace(Some(outcome));
+            drop(place);
+        });
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut loads = self.control.on_demand.loads.lock();
+        if self.load.waiting.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        let is_this =
+            matches!(loads.get(&self.name), Some(SharedLoad::Wanted { load, .. }) if Arc::ptr_eq(load, &self.load));
+        let limit = self.control.options.residency.load_timeout;
+        let had_time = |begun_at: &Instant| begun_at.elapsed() >= limit / 2;
+        if is_this && self.is_late && self.load.begun_at.get().is_some_and(had_time) {
+            drop(loads);
+            self.load.attempt.stop_late(too_late(limit));
+        } else if is_this {
+            // The next request begins another one.
+            loads.remove(&self.name);
+            drop(loads);
+            self.load.attempt.stop("no request waits for the model any more");
+        }
+    }
+}
+
+fn too_late(limit: Duration) -> String {
+    format!("it has not loaded within {limit:?} (--load-timeout-secs)")
+}
+
 impl Control {
     /// Returns the version that a request names once its model is loaded: waits for the load that others wait for too,
-    /// or else begins one. Dropping the future ends the wait, not the load.
+    /// or else begins one. Dropping the future ends the wait, and the load if no other request waits.
     ///
     /// # Errors
     /// Fails if the load fails or failed shortly before, if there is no memory for the model, if the load takes too
     /// long, if too many requests wait, or as [`crate::repository::Repository::resolve`].
-    pub(crate) async fn demand(self: &Arc<Self>, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+    pub(crate) async fn demand(
+        self: &Arc<Self>,
+        name: &str,
+        version: &str,
+        requester: Requester,
+    ) -> Result<Arc<ModelVersion>, ResolveError> {
         let stats = &self.stats.residency;
         ResidencyStats::count(&stats.misses);
-        let waiting = &self.on_demand.waiting;
-        let Some(_place) = waiting.take_one() else {
-            ResidencyStats::count(&stats.refused_waiting);
-            return Err(ResolveError::TooManyWaiting { name: name.to_owned(), limit: waiting.capacity() });
-        };
         let refused = |counter: &AtomicU64, error: ResolveError| {
             ResidencyStats::count(counter);
             Err(error)
         };
+        let failed = |fault: LoadFault, retry| {
+            let counter = if fault.is_memory() { &stats.refused_memory } else { &stats.refused_failed };
+            refused(counter, fault.into_error(name, retry))
+        };
+        let client = self.on_demand.places(requester, self.options.load_threads.max(1));
+        let Some(_place) = client.waiting.take_one() else {
+            let all = &self.on_demand.waiting;
+            let is_of_client = all.used() < all.capacity();
+            let limit = if is_of_client { client.waiting.capacity() } else { all.capacity() };
+            let error = ResolveError::TooManyWaiting { name: name.to_owned(), limit, is_of_client };
+            return refused(&stats.refused_waiting, error);
+        };
         let limit = self.options.residency.load_timeout;
+        let mut waiter = match self.join_load(name) {
+            Ok(waiter) => waiter,
+            Err((fault, retry)) => return failed(fault, retry),
+        };
         // Held until the version has been resolved.
-        let _loaded = match timeout(limit, self.load_on_demand(name)).await {
+        let _loaded = match timeout(limit, waiter.outcome(Some(&client.loads))).await {
             Ok(Ok(loaded)) => loaded,
-            Ok(Err((fault, retry))) => {
-                let counter = if fault.is_memory() { &stats.refused_memory } else { &stats.refused_failed };
-                return refused(counter, fault.into_error(name, retry));
+            Ok(Err((fault, retry))) => return failed(fault, retry),
+            Err(_) => {
+                waiter.is_late = true;
+                return refused(&stats.refused_time, ResolveError::NotInTime { name: name.to_owned(), limit });
             }
-            Err(_) => return refused(&stats.refused_time, ResolveError::NotInTime { name: name.to_owned(), limit }),
         };
         self.serving.load().resolve(name, version).cloned()
     }
 
-    /// Loads a model unless it is loaded; loads of one model at the same time are one. Returns its versions.
+    /// Loads a model that a pipeline needs, unless it is loaded. Requests for the model share the load.
     ///
     /// # Errors
-    /// Returns why the load failed, or the one before that failed recently, and the time until the next is due.
-    pub(crate) async fn load_on_demand(
-        self: &Arc<Self>,
-        name: &str,
-    ) -> Result<Vec<Arc<ModelVersion>>, (LoadFault, Duration)> {
-        let mut outcome = self.shared_load(name)?;
-        let ended = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-        let outcome = ended.ok().flatten().unwrap_or_else(|| Err(interrupted()));
-        outcome.map_err(|fault| (fault, self.time_to_retry(name)))
+    /// Returns why the load failed, or the one before that failed recently.
+    pub(crate) async fn load_for_pipeline(self: &Arc<Self>, name: &str) -> Result<(), LoadFault> {
+        let waiter = self.join_load(name).map_err(|(fault, _)| fault)?;
+        waiter.outcome(None).await.map(drop).map_err(|(fault, _)| fault)
     }
 
     fn time_to_retry(&self, name: &str) -> Duration {
         match self.on_demand.loads.lock().get(name) {
             Some(SharedLoad::Failed { retry_at, .. }) => retry_at.saturating_duration_since(Instant::now()),
-            Some(SharedLoad::Running { .. }) | None => Duration::ZERO,
+            Some(SharedLoad::Wanted { .. }) | None => Duration::ZERO,
         }
     }
 
-    /// Returns where the outcome of a model's load appears; begins the load if none is in progress.
-    fn shared_load(self: &Arc<Self>, name: &str) -> Result<watch::Receiver<Option<Outcome>>, (LoadFault, Duration)> {
+    /// Joins those that wait for the load of a model, which is queued if there is none.
+    fn join_load(self: &Arc<Self>, name: &str) -> Result<Waiter, (LoadFault, Duration)> {
         let mut loads = self.on_demand.loads.lock();
         if self.on_demand.is_closed.load(Ordering::Relaxed) {
             return Err((SHUTTING_DOWN.to_owned().into(), Duration::ZERO));
         }
+        let waiter = |load: &Arc<WantedLoad>| {
+            load.waiting.fetch_add(1, Ordering::Relaxed);
+            Waiter { control: Arc::clone(self), name: name.to_owned(), load: Arc::clone(load), is_late: false }
+        };
         let backoff = match loads.get(name) {
-            Some(SharedLoad::Running { outcome, .. }) => return Ok(outcome.clone()),
+            Some(SharedLoad::Wanted { load, .. }) => return Ok(waiter(load)),
             Some(SharedLoad::Failed { fault, retry_at, backoff }) => {
                 let left = retry_at.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
@@ -170,72 +315,82 @@ impl Control {
             }
             None => FIRST_BACKOFF,
         };
-        let (sender, outcome) = watch::channel(None);
-        loads.insert(name.to_owned(), SharedLoad::Running { outcome: outcome.clone(), backoff });
-        drop(loads);
-        let (control, model) = (Arc::clone(self), name.to_owned());
-        // Two tasks, so that a load that panics ends too.
-        let load = tokio::spawn(self.run_boxed(name.to_owned()));
-        tokio::spawn(async move {
-            let outcome = load.await.unwrap_or_else(|_| Err(interrupted()));
-            control.on_demand.ended(&model, &outcome);
-            // Fails if no request waits any more.
-            let _ = sender.send(Some(outcome));
+        let load = Arc::new(WantedLoad {
+            attempt: self.attempt(name, &Overrides::default()),
+            begun_at: OnceLock::new(),
+            outcome: watch::Sender::new(None),
+            waiting: AtomicUsize::new(0),
         });
-        Ok(outcome)
+        let waiter = waiter(&load);
+        loads.insert(name.to_owned(), SharedLoad::Wanted { load, backoff });
+        Ok(waiter)
     }
 
     /// As [`Self::run`], as a future whose type does not contain itself: the load of a pipeline loads its models.
-    fn run_boxed(self: &Arc<Self>, name: String) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    fn run_boxed(
+        self: &Arc<Self>,
+        name: String,
+        attempt: Arc<LoadAttempt>,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
         let control = Arc::clone(self);
-        Box::pin(async move { control.run(&name).await })
+        Box::pin(async move { control.run(&name, &attempt).await })
     }
 
     /// Loads a model within the time limit, unless it is loaded.
-    async fn run(self: &Arc<Self>, name: &str) -> Outcome {
-        let loaded = || -> Vec<Arc<ModelVersion>> {
-            let serving = self.serving.load();
-            serving.models.get(name).map(|served| served.ready.clone()).unwrap_or_default()
-        };
-        let versions = loaded();
-        if !versions.is_empty() {
-            return Ok(versions);
-        }
-        let stats = &self.stats.residency;
-        ResidencyStats::count(&stats.loads);
-        let (began, limit) = (Instant::now(), self.options.residency.load_timeout);
-        let attempt = self.attempt(name, &Overrides::default());
-        let mut load = std::pin::pin!(self.load(name, Overrides::default(), &attempt, Demand::Request));
-        let mut is_late = false;
-        let ended = match timeout(limit, &mut load).await {
-            Ok(ended) => ended,
+    async fn run(self: &Arc<Self>, name: &str, attempt: &Arc<LoadAttempt>) -> Outcome {
+        let limit = self.options.residency.load_timeout;
+        let mut load = std::pin::pin!(self.load_unless_loaded(name, attempt));
+        match timeout(limit, &mut load).await {
+            Ok(outcome) => outcome,
             Err(_) => {
-                is_late = true;
-                attempt.stop(format!("it has not loaded within {limit:?} (--load-timeout-secs)"));
+                attempt.stop_late(too_late(limit));
                 load.await
             }
-        };
-        match ended {
-            Ok(()) => {
-                tracing::info!(model = name, took_ms = began.elapsed().as_millis() as u64, "model loaded on demand");
-                Ok(loaded())
+        }
+    }
+
+    async fn load_unless_loaded(self: &Arc<Self>, name: &str, attempt: &Arc<LoadAttempt>) -> Outcome {
+        loop {
+            let mut changes = self.changes.subscribe();
+            while self.table.lock().is_draining(name) {
+                // The sender is a part of `self`.
+                let _ = attempt.unless_stopped(changes.changed()).await?;
             }
-            Err(error) => {
-                let is_unload = !is_late && attempt.check().is_err();
-                let fault = LoadFault::of(&error, is_unload);
-                if is_unload {
-                    tracing::info!(model = name, fault = %error, "a load on demand was ended");
-                    return Err(fault);
-                }
-                ResidencyStats::count(&stats.failed_loads);
-                if fault.is_memory() {
-                    tracing::warn!(model = name, fault = %error, "no memory for a load on demand");
-                } else {
-                    tracing::error!(model = name, fault = %error, "load on demand failed");
-                }
-                Err(fault)
+            let loaded = || -> Vec<Arc<ModelVersion>> {
+                let serving = self.serving.load();
+                serving.models.get(name).map(|served| served.ready.clone()).unwrap_or_default()
+            };
+            let versions = loaded();
+            if !versions.is_empty() {
+                return Ok(versions);
+            }
+            self.load_logged(name, attempt).await?;
+            if !self.table.lock().is_draining(name) {
+                return Ok(loaded());
             }
         }
+    }
+
+    async fn load_logged(self: &Arc<Self>, name: &str, attempt: &Arc<LoadAttempt>) -> Result<(), LoadFault> {
+        let stats = &self.stats.residency;
+        ResidencyStats::count(&stats.loads);
+        let began = Instant::now();
+        let Err(error) = self.load(name, Overrides::default(), attempt, Demand::Request).await else {
+            tracing::info!(model = name, took_ms = began.elapsed().as_millis() as u64, "model loaded on demand");
+            return Ok(());
+        };
+        let fault = LoadFault::of(&error, attempt.unwanted().is_some());
+        if fault.is_unwanted() {
+            tracing::debug!(model = name, fault = %error, "a load on demand was ended");
+            return Err(fault);
+        }
+        ResidencyStats::count(&stats.failed_loads);
+        if fault.is_memory() {
+            tracing::warn!(model = name, fault = %error, "no memory for a load on demand");
+        } else {
+            tracing::error!(model = name, fault = %error, "load on demand failed");
+        }
+        Err(fault)
     }
 
     /// Ends the loads that requests wait for, and begins no others: these requests are answered before the server ends.

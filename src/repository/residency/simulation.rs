@@ -16,6 +16,8 @@ const REQUESTS: usize = 10_000;
 const LOADERS: usize = 4;
 const LOAD: Duration = Duration::from_millis(100);
 const RUN: Duration = Duration::from_millis(2);
+/// Time between two looks at whether a model may leave.
+const LOOK: Duration = Duration::from_millis(20);
 /// Longest wait of a request for its model.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -117,6 +119,9 @@ enum Event {
 #[derive(Default)]
 struct State {
     resident: Option<Resident>,
+    uses: Uses,
+    /// Whether it takes no further requests, because it is to make room.
+    is_draining: bool,
     running: usize,
     waiting: Vec<(usize, Duration)>,
 }
@@ -184,14 +189,15 @@ impl<N: FnMut(usize) -> Option<usize>> Run<N> {
     fn ask(&mut self, client: usize) {
         let Some(model) = (self.next)(client) else { return };
         let state = self.models.entry(model).or_default();
-        if let Some(resident) = &mut state.resident {
+        if let Some(resident) = state.resident.as_mut().filter(|_| !state.is_draining) {
             resident.last_used = self.now;
+            state.uses = state.uses.with_one(self.now);
             state.running += 1;
             self.events.push(Reverse((self.now + RUN, Event::Answered { client, model })));
             return;
         }
         state.waiting.push((client, self.now));
-        if state.waiting.len() == 1 {
+        if state.waiting.len() == 1 && !state.is_draining {
             self.without_room.push_back((model, self.now));
         }
     }
@@ -206,6 +212,7 @@ impl<N: FnMut(usize) -> Option<usize>> Run<N> {
             loaded_at: self.now,
             load_took: LOAD,
             last_used: self.now,
+            uses: Uses::default(),
             hold: None,
             needed_by: Vec::new(),
         });
@@ -218,10 +225,15 @@ impl<N: FnMut(usize) -> Option<usize>> Run<N> {
 
     fn residents(&self) -> Vec<Resident> {
         let loaded = self.models.values().filter_map(|state| {
-            let hold = (state.running > 0).then_some(Hold::Busy);
             let resident = state.resident.as_ref()?.clone();
-            let load_took = if self.decides == Decides::Lru { Duration::ZERO } else { resident.load_took };
-            Some(Resident { hold, load_took, ..resident })
+            // Plain LRU lets no model drain.
+            let busy = if self.decides == Decides::Lru { Hold::Sequences(1) } else { Hold::Busy };
+            let hold = (state.running > 0).then_some(busy);
+            let (load_took, uses) = match self.decides {
+                Decides::Lru => (Duration::ZERO, Uses::default()),
+                Decides::Rule | Decides::RuleWithoutWaiting => (resident.load_took, state.uses),
+            };
+            Some(Resident { hold, load_took, uses, ..resident })
         });
         loaded.collect()
     }
@@ -232,13 +244,27 @@ impl<N: FnMut(usize) -> Option<usize>> Run<N> {
 
     fn make_room(&mut self) {
         while let Some((model, since)) = self.without_room.pop_front() {
-            match room(self.budget, self.used(), 1, &self.residents(), self.now) {
+            let uses = 1.0 + self.models[&model].uses.count_at(self.now);
+            let wanted = Wanted { bytes: 1, uses, since, longest_wait: PATIENCE / 4 };
+            match room(self.budget, self.used(), wanted, &self.residents(), self.now) {
                 Room::Free => self.queued.push_back(model),
                 Room::Unload(names) => {
+                    let names: Vec<usize> = names.iter().map(|name| name.parse().expect("a number")).collect();
+                    if names.iter().any(|name| self.models[name].running > 0) {
+                        for name in names {
+                            self.models.entry(name).or_default().is_draining = true;
+                        }
+                        // Looks again at the next answer.
+                        self.without_room.push_front((model, since));
+                        break;
+                    }
                     for name in names {
-                        let left: usize = name.parse().expect("a number");
-                        self.models.entry(left).or_default().resident = None;
+                        let state = self.models.entry(name).or_default();
+                        (state.resident, state.is_draining) = (None, false);
                         self.loaded -= 1;
+                        if !state.waiting.is_empty() {
+                            self.without_room.push_back((name, self.now));
+                        }
                     }
                     self.queued.push_back(model);
                 }
@@ -251,7 +277,7 @@ impl<N: FnMut(usize) -> Option<usize>> Run<N> {
                     }
                 }
                 Room::Wait { until } => {
-                    let look = until.unwrap_or(self.now + RUN).min(since + PATIENCE);
+                    let look = until.unwrap_or(self.now + LOOK).min(since + PATIENCE);
                     if self.next_look <= self.now || look < self.next_look {
                         self.next_look = look;
                         self.events.push(Reverse((look, Event::Look)));
@@ -301,7 +327,7 @@ fn two_that_evict_each_other(decides: Decides) -> Figures {
 }
 
 #[test]
-fn the_rule_is_close_to_lru_under_zipf_traffic_and_refuses_nothing() {
+fn the_rule_is_no_worse_than_lru_under_zipf_traffic_and_refuses_nothing() {
     println!("| exponent | | hit rate | loads | refused | requests/s | longest wait |");
     println!("|---|---|---|---|---|---|---|");
     for exponent in [0.8, 1.0, 1.2] {
@@ -324,7 +350,7 @@ fn the_rule_is_close_to_lru_under_zipf_traffic_and_refuses_nothing() {
         println!("| {exponent} | offline optimum | {:.1} % | {optimum} | | | |", optimal.hit_rate());
 
         assert_eq!((rule.answered, rule.refused), (REQUESTS, 0), "{exponent}: every request is answered");
-        assert!((rule.hit_rate() - lru.hit_rate()).abs() < 2.0, "{exponent}: {rule:?} {lru:?}");
+        assert!(rule.hit_rate() > lru.hit_rate() - 2.0, "{exponent}: {rule:?} {lru:?}");
         assert!(rule.hit_rate() < optimal.hit_rate(), "{exponent}: nothing is better than the optimum");
         assert!(rule.longest_wait < PATIENCE, "{exponent}: {rule:?}");
     }
@@ -344,4 +370,22 @@ fn two_models_that_evict_each_other_cost_a_tenth_of_the_time_at_most() {
     let loading = LOAD * u32::try_from(rule.loads).expect("few");
     assert!(loading * STAY_FACTOR <= rule.took + LOAD * STAY_FACTOR, "{rule:?}");
     assert!(rule.loads <= lru.loads, "{rule:?} {lru:?}");
+}
+
+#[test]
+fn a_model_that_always_has_requests_and_another_have_their_turns() {
+    const FOR: Duration = Duration::from_secs(100);
+    // Three clients that wait for nothing use one model, and one the other.
+    let mut answered = [0; 2];
+    let mut left = FOR.div_duration_f64(RUN) as i64;
+    let figures = Run::figures(Decides::Rule, 1, (4, Duration::ZERO), |client| {
+        let model = usize::from(client == 3);
+        answered[model] += 1;
+        left -= 1;
+        (left > 0).then_some(model)
+    });
+    println!("room for one: {answered:?} requests of each, {} loads in {:?}", figures.loads, figures.took);
+    let [busy, other] = answered;
+    assert!(busy < 5 * other, "the three have three times as many requests in equal times: {answered:?}");
+    assert!(figures.longest_wait < STAY_FACTOR * 2 * LOAD + 2 * LOAD, "{figures:?}");
 }

@@ -12,13 +12,15 @@ fn model(name: &str, last_used: u32) -> Resident {
         loaded_at: Duration::ZERO,
         load_took: Duration::ZERO,
         last_used: last_used * SECOND,
+        uses: Uses::default(),
         hold: None,
         needed_by: Vec::new(),
     }
 }
 
+/// A model that took a second to load and may not leave now.
 fn held(name: &str, hold: Hold) -> Resident {
-    Resident { hold: Some(hold), ..model(name, 0) }
+    Resident { hold: Some(hold), load_took: SECOND, ..model(name, 0) }
 }
 
 fn of_bytes(bytes: usize, resident: Resident) -> Resident {
@@ -31,8 +33,17 @@ fn unload(names: &[&str]) -> Room {
 
 /// Decides at second 100, where the models are all that takes memory.
 fn decide(budget: usize, wanted: usize, residents: &[Resident]) -> Room {
+    decide_for(budget, wants(wanted), residents)
+}
+
+fn decide_for(budget: usize, wanted: Wanted, residents: &[Resident]) -> Room {
     let used = residents.iter().map(|resident| resident.bytes).sum();
     room(budget, used, wanted, residents, 100 * SECOND)
+}
+
+/// A load that has just begun to wait.
+fn wants(bytes: usize) -> Wanted {
+    Wanted { bytes, uses: 1.0, since: 100 * SECOND, longest_wait: 15 * SECOND }
 }
 
 #[test]
@@ -42,7 +53,7 @@ fn what_fits_evicts_nothing_and_else_the_least_recently_used_leave() {
     assert_eq!(decide(3, 1, &models), unload(&["a"]));
     assert_eq!(decide(3, 2, &models), unload(&["a", "b"]));
     assert_eq!(decide(3, 3, &models), unload(&["a", "b", "c"]));
-    assert_eq!(room(3, 5, 0, &models, 100 * SECOND), unload(&["a", "b"]), "more is used than the budget has");
+    assert_eq!(room(3, 5, wants(0), &models, 100 * SECOND), unload(&["a", "b"]), "more is used than the budget has");
 }
 
 #[test]
@@ -86,6 +97,39 @@ fn a_model_stays_ten_times_as_long_as_its_load_took_and_a_minute_at_most() {
 }
 
 #[test]
+fn a_model_that_is_needed_more_leaves_once_another_has_waited_ten_times_as_long_as_its_load_took() {
+    let used = |count| Resident { uses: Uses { count, at: 98 * SECOND }, load_took: SECOND, ..model("used", 98) };
+    let waits = |since: u32, wanted| Wanted { since: since * SECOND, ..wanted };
+    let wait = Room::Wait { until: None };
+    assert_eq!(decide(1, 1, &[used(4.0)]), unload(&["used"]), "two half-lives ago");
+    assert_eq!(decide(1, 1, &[used(5.0)]), wait, "it is used more");
+    let as_much = Wanted { uses: 1.25, ..wants(1) };
+    assert_eq!(decide_for(1, as_much, &[used(5.0)]), unload(&["used"]));
+    for needed_more in [used(5.0), held("used", Hold::Busy)] {
+        let residents = [Resident { name: "used".to_owned(), ..needed_more }];
+        assert_eq!(decide_for(1, waits(91, wants(1)), &residents), wait, "nine seconds");
+        assert_eq!(decide_for(1, waits(90, wants(1)), &residents), unload(&["used"]), "ten");
+        let slow = residents.map(|resident| Resident { load_took: 9 * SECOND, ..resident });
+        assert_eq!(decide_for(1, waits(86, wants(1)), &slow), wait);
+        assert_eq!(decide_for(1, waits(85, wants(1)), &slow), unload(&["used"]), "as long as it may wait");
+    }
+    let young = [Resident { loaded_at: 95 * SECOND, ..held("used", Hold::Busy) }];
+    assert_eq!(decide_for(1, waits(0, wants(1)), &young), wait, "it stays after its load first");
+    for hold in [Hold::Sequences(1), Hold::Pinned, Hold::Sent] {
+        assert!(!matches!(decide_for(1, waits(0, wants(1)), &[held("held", hold)]), Room::Unload(_)), "{hold:?}");
+    }
+    let both = [held("busy", Hold::Busy), model("idle", 99)];
+    assert_eq!(decide_for(2, waits(0, wants(1)), &both), unload(&["idle"]), "one without requests first");
+}
+
+#[test]
+fn uses_count_half_as_much_after_each_half_life() {
+    let uses = [1, 1, 2].into_iter().fold(Uses::default(), |uses, second| uses.with_one(second * SECOND));
+    assert_eq!((uses.count_at(2 * SECOND), uses.count_at(4 * SECOND)), (2.0, 0.5));
+    assert_eq!(uses.count_at(SECOND), 2.0, "a clock that two threads read does not go back");
+}
+
+#[test]
 fn the_models_of_a_pipeline_leave_only_with_it() {
     let step = |name: &str, by: &[&str]| Resident {
         needed_by: by.iter().map(|&by| by.to_owned()).collect(),
@@ -94,7 +138,7 @@ fn the_models_of_a_pipeline_leave_only_with_it() {
     let models = [step("a", &["p"]), step("b", &["p", "q"]), model("p", 50), model("q", 60)];
     assert_eq!(decide(22, 5, &models), unload(&["p", "a"]));
     assert_eq!(decide(22, 15, &models), unload(&["p", "a", "q", "b"]));
-    let busy = [step("a", &["p"]), Resident { hold: Some(Hold::Busy), ..model("p", 50) }];
+    let busy = [step("a", &["p"]), held("p", Hold::Busy)];
     assert_eq!(decide(11, 5, &busy), Room::Wait { until: None });
     let loading = [step("a", &["is being loaded"])];
     assert_eq!(decide(10, 5, &loading), Room::Wait { until: None });
@@ -129,7 +173,7 @@ fn a_refusal_names_the_largest_models_and_why_each_stays() {
          (6 bytes, open sequences: 3), 'young' (5 bytes, loaded recently, stays 9.0s) and 2 more"
     );
     assert_eq!(said(&[step, model("m", 1)]), "held by 'step' (4 bytes, needed by 'p'), 'm' (1 bytes, idle)");
-    assert_eq!(said(&[]), "loads in progress hold the rest");
+    assert_eq!(said(&[]), "loads in progress and requests of unloaded models hold the rest");
     let elsewhere = Holders { residents: &models[..1], now: Duration::ZERO, is_on_demand: false };
     assert_eq!(elsewhere.to_string(), "held by 'pinned' (9 bytes, loaded)");
 }

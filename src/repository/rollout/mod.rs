@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use self::shadow::Shadow;
 use super::{
-    ModelVersion,
+    ModelVersion, Requester,
     config::{ConfigError, Origin, Settings},
 };
 use crate::{
@@ -32,18 +32,25 @@ use crate::{
 /// Largest relative difference that counts as none, unless the configuration says so.
 const DEFAULT_TOLERANCE: f64 = 1e-4;
 
-/// The headers of a request, where they may decide which version answers it.
-#[derive(Clone, Debug, Default)]
-pub struct Caller(Option<Arc<HeaderMap>>);
+/// Who sent a request: its client, and its headers where they may decide which version answers it.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    headers: Option<Arc<HeaderMap>>,
+    requester: Requester,
+}
 
 impl Caller {
     /// Keeps a copy of the headers.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        Self(Some(Arc::new(headers.clone())))
+    pub(super) fn new(headers: Option<&HeaderMap>, requester: Requester) -> Self {
+        Self { headers: headers.map(|headers| Arc::new(headers.clone())), requester }
+    }
+
+    pub(super) fn requester(&self) -> Requester {
+        self.requester
     }
 
     fn value(&self, header: &HeaderName) -> Option<&[u8]> {
-        Some(self.0.as_ref()?.get(header)?.as_bytes())
+        Some(self.headers.as_ref()?.get(header)?.as_bytes())
     }
 }
 

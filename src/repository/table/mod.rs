@@ -47,6 +47,8 @@ struct Model {
     is_on_demand: bool,
     /// Whether its directory says that it takes texts.
     takes_texts: bool,
+    /// Whether it takes no further requests, because it is to make room for another model.
+    is_draining: bool,
     usage: Arc<Usage>,
     /// What its ready versions take, where that is counted.
     footprint: Option<Footprint>,
@@ -211,6 +213,7 @@ impl Table {
         let mut retired = Retired::new();
         if let Some(model) = self.models.get_mut(name) {
             (model.wanted, model.expected, model.fault, model.footprint) = (false, false, None, None);
+            model.is_draining = false;
             for state in model.versions.values_mut() {
                 state.retire(&mut retired);
             }
@@ -227,6 +230,11 @@ impl Table {
             model.wanted = wanted;
         }
         retired
+    }
+
+    /// ## Failed => Unloaded, unless it serves: nothing is wrong with a model whose load was ended early
+    pub(super) fn forget_failure(&mut self, name: &str) -> Retired {
+        if self.serves(name) { Retired::new() } else { self.make_way(name) }
     }
 
     /// Unloads everything permanently. The results of loads in progress are dropped when they finish.
@@ -313,7 +321,7 @@ impl Table {
             let mut served = Served { is_loading, is_on_demand, usage, ..Served::default() };
             for (number, state) in &model.versions {
                 match state {
-                    State::Ready { version, .. } => served.ready.push(version.clone()),
+                    State::Ready { version, .. } if !model.is_draining => served.ready.push(version.clone()),
                     _ => served.unready.push(*number),
                 }
             }

@@ -8,9 +8,6 @@ use crate::{
     repository::residency::{Hold, Resident},
 };
 
-/// References to a ready version that the repository itself has: in the table, and in the snapshot that serves.
-const OWN_REFERENCES: usize = 2;
-
 /// What the ready versions of a model take, and what is known of their load.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::repository) struct Footprint {
@@ -57,6 +54,22 @@ impl Table {
         memory.collect()
     }
 
+    /// Returns how much a model was used lately.
+    pub(in crate::repository) fn uses(&self, name: &str, now: Duration) -> f32 {
+        self.models.get(name).map_or(0.0, |model| model.usage.uses().count_at(now))
+    }
+
+    /// Lets a loaded model take no further requests, which wait as if it were unloaded, or take them again. Returns
+    /// whether that is a change.
+    pub(in crate::repository) fn drain(&mut self, name: &str, is_draining: bool) -> bool {
+        let model = self.models.get_mut(name).filter(|model| model.serves() && model.is_draining != is_draining);
+        model.map(|model| model.is_draining = is_draining).is_some()
+    }
+
+    pub(in crate::repository) fn is_draining(&self, name: &str) -> bool {
+        self.models.get(name).is_some_and(|model| model.is_draining)
+    }
+
     /// Returns how many requests found their model loaded.
     pub(in crate::repository) fn hits(&self) -> u64 {
         self.models.values().map(|model| model.usage.hits()).sum()
@@ -101,6 +114,7 @@ impl Model {
             loaded_at,
             load_took,
             last_used: self.usage.last().max(loaded_at),
+            uses: self.usage.uses(),
             hold: self.hold(footprint),
             needed_by: pipelines.get(name).cloned().unwrap_or_default(),
         })
@@ -123,20 +137,20 @@ impl Model {
         if footprint.is_sent {
             return Some(Hold::Sent);
         }
-        let mut open_sequences = 0;
+        // In the table, and in the snapshot that serves.
+        let own_references = if self.is_draining { 1 } else { 2 };
+        let (mut open_sequences, mut is_busy) = (0, false);
         for state in self.versions.values() {
             match state {
-                State::Loading => return Some(Hold::Busy),
+                State::Loading => is_busy = true,
                 State::Ready { version, .. } => {
                     // Requests hold the version, and the steps of pipelines what serves it.
-                    if Arc::strong_count(version) > OWN_REFERENCES || version.servable().is_shared() {
-                        return Some(Hold::Busy);
-                    }
+                    is_busy |= Arc::strong_count(version) > own_references || version.servable().is_shared();
                     open_sequences += version.servable().open_sequences();
                 }
                 State::Failed { .. } | State::Unloaded { .. } => {}
             }
         }
-        (open_sequences > 0).then_some(Hold::Sequences(open_sequences))
+        if open_sequences > 0 { Some(Hold::Sequences(open_sequences)) } else { is_busy.then_some(Hold::Busy) }
     }
 }

@@ -112,6 +112,11 @@ impl FakeLoader {
         Ok(())
     }
 
+    /// Returns whether a thread loads a version of a model.
+    pub(super) fn is_loading(&self, name: &str) -> bool {
+        self.running.lock().iter().any(|(key, count)| key.split(' ').next() == Some(name) && *count > 0)
+    }
+
     pub(super) fn loads_of(&self, name: &str) -> Vec<i64> {
         let requests = self.requests.lock();
         requests.iter().filter(|request| request.spec.name == name).map(|request| request.spec.version).collect()

@@ -1,19 +1,23 @@
 //! Models that requests load, and what makes room for them.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    fs,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::{
     task::JoinHandle,
-    time::{advance, pause, resume},
+    time::{advance, pause, resume, sleep},
 };
 
 use super::fake::{Directory, FakeLoader, GARBAGE, explicit, index, load, options, start_with, states, until};
 use crate::{
     observe::ResidencyReading,
     repository::{
-        ControlError, ControlMode, ModelVersion, Options, Overrides, Repository, ResidencyOptions, ResolveError,
-        changes::ChangeDetector, control::on_demand::MAX_WAITING, polling,
+        ControlError, ControlMode, ModelVersion, Options, Overrides, Repository, Requester, ResidencyOptions,
+        ResolveError, changes::ChangeDetector, control::on_demand::MAX_WAITING, polling,
     },
 };
 
@@ -21,6 +25,8 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// Bytes that hold one model of the fake loader, but not two.
 const ONE_MODEL: usize = (1 << 20) + 4096;
+/// The client of requests for which it does not matter.
+const CLIENT: Requester = Requester::Connection(0);
 /// The same of a pipeline.
 const ONE_PIPELINE: usize = 128 << 10;
 
@@ -46,13 +52,47 @@ async fn start_within(directory: &Directory, models: usize) -> (Arc<Repository>,
     start(directory, |options| options.residency = residency).await
 }
 
-async fn request(repository: &Repository, name: &str) -> Result<(), ResolveError> {
-    repository.resolve_or_load(name, "").await.map(drop)
+async fn version(repository: &Repository, name: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+    repository.resolve_or_load(name, "", CLIENT).await
 }
 
-fn waits(repository: &Arc<Repository>, name: &str) -> JoinHandle<Result<Arc<ModelVersion>, ResolveError>> {
+async fn request(repository: &Repository, name: &str) -> Result<(), ResolveError> {
+    version(repository, name).await.map(drop)
+}
+
+type Waiting = JoinHandle<Result<Arc<ModelVersion>, ResolveError>>;
+
+fn waits(repository: &Arc<Repository>, name: &str) -> Waiting {
+    waits_as(repository, name, CLIENT)
+}
+
+fn waits_as(repository: &Arc<Repository>, name: &str, requester: Requester) -> Waiting {
     let (repository, name) = (Arc::clone(repository), name.to_owned());
-    tokio::spawn(async move { repository.resolve_or_load(&name, "").await })
+    tokio::spawn(async move { repository.resolve_or_load(&name, "", requester).await })
+}
+
+/// Loads a model, which takes this long in virtual time.
+async fn load_taking(repository: &Arc<Repository>, loader: &FakeLoader, name: &str, took: Duration) {
+    loader.hold(name);
+    let waiting = waits(repository, name);
+    takes(loader, name, took).await;
+    waiting.await.unwrap().unwrap();
+}
+
+/// Lets the load of a model that is held take this long in virtual time.
+async fn takes(loader: &FakeLoader, name: &str, took: Duration) {
+    for look in 1_u32.. {
+        if loader.is_loading(name) {
+            break;
+        }
+        tokio::task::yield_now().await;
+        // The load may wait for a timer before it has a thread.
+        if look.is_multiple_of(1000) {
+            advance(Duration::from_millis(1)).await;
+        }
+    }
+    advance(took).await;
+    loader.release(name);
 }
 
 /// Waits until this many requests wait for models.
@@ -93,11 +133,11 @@ async fn a_request_loads_its_model_and_probes_do_not() {
     assert_eq!(repository.look_up("a", "").unwrap_err(), ResolveError::NotLoaded { name: "a".to_owned() });
     assert!(loader.requests.lock().is_empty(), "nothing of this loads a model");
 
-    let version = repository.resolve_or_load("a", "").await.unwrap();
+    let version = version(&repository, "a").await.unwrap();
     assert_eq!(version.spec().version, 1);
     assert_eq!(index(&repository).await[..2], [row("a", "1", "READY", ""), known[1].clone()]);
     assert_eq!(repository.is_ready("a", ""), Ok(true));
-    let of_other_versions = repository.resolve_or_load("b", "7").await.unwrap_err();
+    let of_other_versions = repository.resolve_or_load("b", "7", CLIENT).await.unwrap_err();
     assert_eq!(of_other_versions, ResolveError::UnknownVersion { name: "b".to_owned(), version: 7 });
     assert_eq!(loader.loads_of("b"), [1]);
     request(&repository, "a").await.unwrap();
@@ -116,7 +156,7 @@ async fn invented_names_are_not_found_and_never_looked_for_on_disk() {
         let unknown = ResolveError::UnknownModel { name: name.to_owned() };
         assert_eq!(request(&repository, name).await, Err(unknown));
     }
-    let bad = repository.resolve_or_load("a", "x").await.unwrap_err();
+    let bad = repository.resolve_or_load("a", "x", CLIENT).await.unwrap_err();
     assert_eq!(bad, ResolveError::BadVersion { given: "x".to_owned() });
     assert!(loader.requests.lock().is_empty());
     assert_eq!(index(&repository).await, [row("a", "", "ON_DEMAND", "")]);
@@ -139,15 +179,106 @@ async fn requests_for_one_model_share_one_load_and_one_that_leaves_does_not_end_
     assert_eq!(last.await.unwrap().unwrap().spec().name, "m");
     assert_eq!(loader.loads_of("m"), [1]);
     assert_eq!(repository.residency().waiting, 0);
+}
 
-    loader.hold("m");
-    repository.unload("m", false).await.unwrap();
-    let only = waits(&repository, "m");
+#[tokio::test]
+async fn a_load_that_no_request_waits_for_ends() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, |_| {}).await;
+    let stats = repository.stats();
+    for _ in 0..3 {
+        loader.hold("m");
+        let only = waits(&repository, "m");
+        until(&repository, |repository| states(repository)[0][2] == "LOADING").await;
+        only.abort();
+        until(&repository, |repository| states(repository)[0][2..] == ["ON_DEMAND", ""]).await;
+        loader.release("m");
+        assert_eq!(stats.residency.failed_loads.load(Ordering::Relaxed), 0, "nothing is wrong with the model");
+    }
+    assert!(loader.loads_of("m").is_empty());
+    request(&repository, "m").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_comes_when_the_others_have_left_is_answered() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, |_| {}).await;
+    for _ in 0..20 {
+        loader.hold("m");
+        let first = waits(&repository, "m");
+        until(&repository, |repository| states(repository)[0][2] == "LOADING").await;
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        // The first load may still be ending.
+        let second = waits(&repository, "m");
+        loader.release("m");
+        second.await.unwrap().unwrap();
+        repository.unload("m", false).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_without_requests_evicts_nothing() {
+    let directory = Directory::new();
+    directory.model("used").model("other");
+    let residency = ResidencyOptions { memory_budget: Some(ONE_MODEL), ..ResidencyOptions::default() };
+    let (repository, loader) = start(&directory, |options| options.residency = residency).await;
+    let in_flight = version(&repository, "used").await.unwrap();
+    let waiting = waits(&repository, "other");
     until_waiting(&repository, 1).await;
-    only.abort();
+    waiting.abort();
     until_waiting(&repository, 0).await;
-    loader.release("m");
-    until(&repository, |repository| repository.is_ready("m", "") == Ok(true)).await;
+    drop(in_flight);
+    sleep(Duration::from_secs(90)).await;
+    assert_eq!((ready(&repository), loader.loads_of("other")), (vec!["used".to_owned()], Vec::new()));
+}
+
+#[tokio::test]
+async fn loads_that_wait_are_taken_in_turn_from_clients() {
+    let directory = Directory::new();
+    let names: Vec<String> = (0..8).map(|number| format!("m{number}")).collect();
+    for name in &names {
+        directory.model(name);
+    }
+    directory.model("other");
+    let (repository, loader) = start(&directory, |options| options.load_threads = 1).await;
+    loader.hold("m0");
+    let greedy: Vec<_> = names.iter().map(|name| waits_as(&repository, name, Requester::Connection(1))).collect();
+    until_waiting(&repository, names.len()).await;
+    while !loader.is_loading("m0") {
+        tokio::task::yield_now().await;
+    }
+    let other = waits_as(&repository, "other", Requester::Connection(2));
+    let is_loading = |name: &str, repository: &Repository| repository.states_of(name)[0].state == "LOADING";
+    until(&repository, |repository| is_loading("other", repository)).await;
+    assert!(!is_loading("m1", &repository), "it is not begun");
+    greedy[3].abort();
+    loader.release("m0");
+    other.await.unwrap().unwrap();
+    for (number, waiting) in greedy.into_iter().enumerate().filter(|(number, _)| *number != 3) {
+        waiting.await.unwrap().unwrap_or_else(|fault| panic!("{number}: {fault}"));
+    }
+    let loaded: Vec<String> = loader.requests.lock().iter().map(|request| request.spec.name.clone()).collect();
+    assert_eq!(loaded, ["m0", "other", "m1", "m2", "m4", "m5", "m6", "m7"]);
+}
+
+#[tokio::test]
+async fn a_model_that_several_clients_ask_for_is_loaded_in_the_first_turn() {
+    let directory = Directory::new();
+    directory.model("slow").model("m");
+    let (repository, loader) = start(&directory, |options| options.load_threads = 2).await;
+    loader.hold("slow");
+    let slow = waits_as(&repository, "slow", Requester::Connection(1));
+    until_waiting(&repository, 1).await;
+    let requests = [1, 1, 2].map(|client| waits_as(&repository, "m", Requester::Connection(client)));
+    for request in requests {
+        request.await.unwrap().unwrap();
+    }
+    assert_eq!(loader.loads_of("m"), [1]);
+    loader.release("slow");
+    slow.await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -156,7 +287,7 @@ async fn a_load_that_fails_gives_every_request_its_reason_and_the_next_load_wait
     directory.write("m/1/model.onnx", GARBAGE);
     let (repository, _) = start(&directory, |_| {}).await;
     let stats = repository.stats();
-    let loads = || stats.residency.loads.load(std::sync::atomic::Ordering::Relaxed);
+    let loads = || stats.residency.loads.load(Ordering::Relaxed);
     let requests: Vec<_> = (0..3).map(|_| waits(&repository, "m")).collect();
     let mut faults = Vec::new();
     for request in requests {
@@ -282,7 +413,7 @@ async fn nothing_is_wrong_with_a_model_that_is_unloaded_while_requests_wait_for_
         request(&repository, "m").await.unwrap();
         repository.unload("m", false).await.unwrap();
     }
-    assert_eq!(stats.residency.failed_loads.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(stats.residency.failed_loads.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
@@ -343,9 +474,16 @@ async fn no_more_requests_wait_than_may() {
     directory.model("m");
     let (repository, loader) = start(&directory, |_| {}).await;
     loader.hold("m");
-    let requests: Vec<_> = (0..MAX_WAITING).map(|_| waits(&repository, "m")).collect();
-    until_waiting(&repository, MAX_WAITING).await;
+    let of_client = |client| (0..MAX_WAITING / 4).map(move |_| Requester::Connection(client));
+    let wait = |requester| waits_as(&repository, "m", requester);
+    let mut requests: Vec<_> = of_client(0).map(wait).collect();
+    until_waiting(&repository, MAX_WAITING / 4).await;
     let refused = request(&repository, "m").await.unwrap_err();
+    let expected = "model 'm' is not loaded, and 256 requests of this client wait for models already, the limit";
+    assert_eq!(text(refused), expected);
+    requests.extend((1..4).flat_map(of_client).map(wait));
+    until_waiting(&repository, MAX_WAITING).await;
+    let refused = waits_as(&repository, "m", Requester::Connection(4)).await.unwrap().unwrap_err();
     assert_eq!(text(refused), "model 'm' is not loaded, and 1024 requests wait for models already, the limit");
     loader.release("m");
     for request in requests {
@@ -408,17 +546,83 @@ async fn a_model_with_requests_stays_until_they_end() {
     let directory = Directory::new();
     directory.model("a").model("b");
     let (repository, _) = start_within(&directory, 1).await;
-    let in_flight = repository.resolve_or_load("a", "").await.unwrap();
+    let in_flight = version(&repository, "a").await.unwrap();
     let waiting = waits(&repository, "b");
     until_waiting(&repository, 1).await;
     drop(in_flight);
     waiting.await.unwrap().unwrap();
     assert_eq!(ready(&repository), ["b"], "it left once its request had ended");
+}
 
-    let in_flight = repository.resolve_or_load("b", "").await.unwrap().servable().clone();
-    let refused = text(request(&repository, "a").await.unwrap_err());
-    assert!(refused.ends_with("held by 'b' (1048584 bytes, busy)"), "{refused}");
-    assert_eq!(repository.is_ready("b", ""), Ok(true));
+#[tokio::test(start_paused = true)]
+async fn a_model_that_is_used_more_stays_while_others_wait_for_ten_times_its_load() {
+    let directory = Directory::new();
+    directory.model("used").model("other");
+    let residency = ResidencyOptions { memory_budget: Some(ONE_MODEL), ..ResidencyOptions::default() };
+    let (repository, loader) = start(&directory, |options| options.residency = residency).await;
+    let use_for = async |tenths: u32| {
+        for _ in 0..tenths {
+            request(&repository, "used").await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    load_taking(&repository, &loader, "used", Duration::from_secs(1)).await;
+    use_for(110).await;
+    let waiting = waits(&repository, "other");
+    use_for(95).await;
+    assert_eq!((loader.loads_of("used").len(), waiting.is_finished()), (1, false), "it has stayed long enough");
+    waiting.await.unwrap().unwrap();
+    assert_eq!(ready(&repository), ["other"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_model_leaves_for_one_that_has_waited_for_ten_times_its_load() {
+    let directory = Directory::new();
+    directory.model("busy").model("other");
+    let residency = ResidencyOptions { memory_budget: Some(ONE_MODEL), ..ResidencyOptions::default() };
+    let (repository, loader) = start(&directory, |options| options.residency = residency).await;
+    load_taking(&repository, &loader, "busy", Duration::from_millis(100)).await;
+    for round in 0..3 {
+        let in_flight = version(&repository, "busy").await.unwrap();
+        sleep(Duration::from_millis(1100)).await;
+        let waiting = waits(&repository, "other");
+        sleep(Duration::from_millis(900)).await;
+        let also_in_flight = version(&repository, "busy").await.unwrap();
+        assert!(!waiting.is_finished(), "round {round}: nine times its load");
+        sleep(Duration::from_millis(300)).await;
+        let held_off = waits(&repository, "busy");
+        sleep(Duration::from_millis(300)).await;
+        assert!(!held_off.is_finished() && !waiting.is_finished(), "round {round}: it has requests to answer");
+        assert_eq!(repository.states_of("busy")[0].state, "READY");
+        loader.hold("busy");
+        drop((in_flight, also_in_flight));
+        waiting.await.unwrap().unwrap();
+        // The other one's load took no time, so it need not stay.
+        takes(&loader, "busy", Duration::from_millis(100)).await;
+        held_off.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_cannot_leave_in_time_takes_requests_again() {
+    let directory = Directory::new();
+    directory.model("busy").model("other");
+    let residency = ResidencyOptions {
+        memory_budget: Some(ONE_MODEL),
+        load_timeout: Duration::from_secs(20),
+        ..ResidencyOptions::default()
+    };
+    let (repository, loader) = start(&directory, |options| options.residency = residency).await;
+    load_taking(&repository, &loader, "busy", Duration::from_millis(100)).await;
+    let in_flight = version(&repository, "busy").await.unwrap();
+    let waiting = waits(&repository, "other");
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(repository.is_ready("busy", ""), Ok(false), "it takes no requests");
+    let held_off = waits(&repository, "busy");
+    let refused = text(waiting.await.unwrap().unwrap_err());
+    assert!(refused.ends_with("held by 'busy' (1048584 bytes, busy)"), "{refused}");
+    assert!(Arc::ptr_eq(&held_off.await.unwrap().unwrap(), &in_flight), "it is not loaded again");
+    assert_eq!((repository.is_ready("busy", ""), loader.loads_of("busy").len()), (Ok(true), 1));
     drop(in_flight);
 }
 
@@ -509,7 +713,7 @@ async fn a_pipeline_whose_model_was_away_is_loaded_again_once_it_is_back() {
 async fn a_pipeline_is_loaded_with_its_models_and_they_leave_together() {
     let directory = with_pipeline();
     let (repository, loader) = start_within(&directory, 3).await;
-    let in_flight = repository.resolve_or_load("p", "").await.unwrap();
+    let in_flight = version(&repository, "p").await.unwrap();
     assert_eq!(ready(&repository), ["a", "b", "p"]);
     request(&repository, "a").await.unwrap();
     assert_eq!(loader.loads_of("a"), [1], "the load of the pipeline");
@@ -521,7 +725,7 @@ async fn a_pipeline_is_loaded_with_its_models_and_they_leave_together() {
         ..ResidencyOptions::default()
     };
     let (repository, _) = start(&directory, |options| options.residency = residency).await;
-    let in_flight = repository.resolve_or_load("p", "").await.unwrap();
+    let in_flight = version(&repository, "p").await.unwrap();
     let refused = text(request(&repository, "other").await.unwrap_err());
     assert!(refused.contains("needed by 'p'") && refused.contains("'p' (") && refused.contains("busy"), "{refused}");
     assert_eq!(ready(&repository), ["a", "b", "p"]);
@@ -550,7 +754,7 @@ async fn models_without_requests_are_unloaded_after_a_while() {
     directory.model("idle").model("used").model("pinned").write("pinned/model.yaml", "pin: true");
     let residency = ResidencyOptions { idle_unload: Some(Duration::from_millis(20)), ..ResidencyOptions::default() };
     let (repository, _) = start(&directory, |options| options.residency = residency).await;
-    let in_flight = repository.resolve_or_load("used", "").await.unwrap();
+    let in_flight = version(&repository, "used").await.unwrap();
     request(&repository, "idle").await.unwrap();
     until(&repository, |repository| ready(repository) == ["pinned", "used"]).await;
     drop(in_flight);
@@ -585,7 +789,7 @@ async fn a_configuration_that_a_client_sent_outlives_an_eviction() {
     let config_json = Some("{\"max_batch_size\": 7}".to_owned());
     repository.load("a", Overrides { config_json, ..Overrides::default() }).await.unwrap();
     request(&repository, "b").await.unwrap();
-    let version = repository.resolve_or_load("a", "").await.unwrap();
+    let version = version(&repository, "a").await.unwrap();
     assert_eq!(version.spec().max_batch_size, 7);
 }
 

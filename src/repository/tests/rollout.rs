@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderValue};
 
 use super::fake::{Directory, explicit, load, start};
-use crate::repository::{Caller, ControlMode, Repository};
+use crate::repository::{ControlMode, Repository, Requester};
+
+const CLIENT: Requester = Requester::Connection(0);
 
 /// A directory with a model of three versions.
 fn directory(rollout: &str) -> Directory {
@@ -32,7 +34,7 @@ async fn refusal(rollout: &str) -> String {
 fn route(repository: &Repository, version: &str, headers: &[(&'static str, &str)]) -> i64 {
     let headers: HeaderMap =
         headers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_str(value).unwrap())).collect();
-    repository.route("m", version, &repository.caller(&headers)).unwrap().spec().version
+    repository.route("m", version, &repository.caller(&headers, CLIENT)).unwrap().spec().version
 }
 
 #[tokio::test]
@@ -63,7 +65,7 @@ async fn a_header_decides_and_the_largest_share_has_those_without() {
 async fn a_model_without_shares_is_served_by_the_latest() {
     let repository = served("{ shadow: 1 }").await;
     assert!((0..50).all(|_| route(&repository, "", &[]) == 3));
-    assert!(repository.route("other", "", &Caller::default()).is_err());
+    assert!(repository.route("other", "", &repository.caller(&HeaderMap::new(), CLIENT)).is_err());
 }
 
 #[tokio::test]

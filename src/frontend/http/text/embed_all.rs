@@ -50,7 +50,7 @@ pub(super) async fn embed_all(State(api): State<Api>, request: Request) -> Respo
 async fn embedded(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<EmbedAllRequest> = receive(api, request).await?;
     let EmbedAllRequest { model, inputs, truncate, truncation_direction, prompt_name } = &mut received.request;
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Vectors).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Vectors).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let Inputs(items) = std::mem::take(inputs);

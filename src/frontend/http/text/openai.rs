@@ -120,7 +120,7 @@ pub(super) async fn embeddings(State(api): State<Api>, request: Request) -> Resp
 
 async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<EmbeddingsRequest> = receive(api, request).await?;
-    let version = resolve(api, &received.parts.headers, received.request.model.as_deref(), Wanted::Vectors).await?;
+    let version = resolve(api, &received.parts, received.request.model.as_deref(), Wanted::Vectors).await?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");
     let Inputs(items) = std::mem::take(&mut received.request.input);

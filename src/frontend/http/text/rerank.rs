@@ -76,7 +76,7 @@ async fn answer(api: &Api, request: Request) -> Result<Response, Fault> {
     });
     let texts: Vec<String> = texts.collect();
     let returned = return_documents.unwrap_or(false).then(|| texts.clone());
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Classes).await?;
     check_most_tokens(&version, most)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let ranking = rank(api, &mut received, &version, (&query, texts), (Treatment::default(), false));

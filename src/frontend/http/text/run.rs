@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
-use http::{HeaderMap, StatusCode, request::Parts};
+use http::{StatusCode, request::Parts};
 use serde::de::DeserializeOwned;
 use tracing::{Instrument, Span};
 
@@ -160,17 +160,17 @@ impl Body {
 /// Returns the model of a request: that of its name, or the only loaded one that can answer it.
 pub(super) async fn resolve(
     api: &Api,
-    headers: &HeaderMap,
+    parts: &Parts,
     name: Option<&str>,
     wanted: Wanted,
 ) -> Result<Arc<ModelVersion>, Fault> {
-    resolve_any(api, headers, name, &[wanted]).await
+    resolve_any(api, parts, name, &[wanted]).await
 }
 
 /// As [`resolve`], of a model that gives one of these.
 pub(super) async fn resolve_any(
     api: &Api,
-    headers: &HeaderMap,
+    parts: &Parts,
     name: Option<&str>,
     wanted: &[Wanted],
 ) -> Result<Arc<ModelVersion>, Fault> {
@@ -180,7 +180,7 @@ pub(super) async fn resolve_any(
         names.join(" or ")
     };
     let repository = &api.services.repository;
-    let caller = repository.caller(headers);
+    let caller = api.caller(parts);
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         let mut able = repository.loaded();
         able.retain(|version| is_able(version.spec()));

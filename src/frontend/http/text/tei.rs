@@ -148,7 +148,7 @@ pub(super) async fn root(State(api): State<Api>, request: Request) -> Response {
 async fn by_kind(api: &Api, body: Body) -> Result<Response, Fault> {
     let RootRequest { model } = body.part(api).await?;
     let any = [Wanted::Vectors, Wanted::Classes];
-    let version = resolve_any(api, &body.parts.headers, model.as_deref(), &any).await?;
+    let version = resolve_any(api, &body.parts, model.as_deref(), &any).await?;
     match Kind::of(version.spec()) {
         Some(Kind::Reranker) => reranked(api, body.read(api).await?).await,
         Some(Kind::Classifier) => predicted(api, body.read(api).await?).await,
@@ -197,7 +197,7 @@ pub(super) async fn embed(State(api): State<Api>, request: Request) -> Response 
 async fn embedded(api: &Api, mut received: Received<EmbedRequest>) -> Result<Response, Fault> {
     let EmbedRequest { model, inputs, normalize, truncate, truncation_direction, prompt_name, dimensions } =
         &mut received.request;
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Vectors).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Vectors).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let Inputs(items) = std::mem::take(inputs);
@@ -221,7 +221,7 @@ pub(super) async fn rerank(State(api): State<Api>, request: Request) -> Response
 async fn reranked(api: &Api, mut received: Received<RerankRequest>) -> Result<Response, Fault> {
     let RerankRequest { model, query, texts, truncate, truncation_direction, raw_scores, return_text } =
         &mut received.request;
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Classes).await?;
     check_direction(&version, *truncation_direction)?;
     span::asked(&received.span, &version.spec().name, "", "");
     let (query, asked) = (std::mem::take(query), std::mem::take(texts));
@@ -246,7 +246,7 @@ pub(super) async fn predict(State(api): State<Api>, request: Request) -> Respons
 
 async fn predicted(api: &Api, mut received: Received<PredictRequest>) -> Result<Response, Fault> {
     let PredictRequest { model, inputs, truncate, truncation_direction, raw_scores } = &mut received.request;
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Classes).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Classes).await?;
     check_direction(&version, *truncation_direction)?;
     let spec = version.spec();
     span::asked(&received.span, &spec.name, "", "");

@@ -101,7 +101,7 @@ pub(super) async fn tokenize(State(api): State<Api>, request: Request) -> Respon
 async fn tokenized(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<TokenizeRequest> = receive(api, request).await?;
     let TokenizeRequest { model, inputs, add_special_tokens, prompt_name } = &mut received.request;
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Tokens).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Tokens).await?;
     span::asked(&received.span, &version.spec().name, "", "");
     let texts = match std::mem::replace(inputs, Inputs::Many(Vec::new())) {
         Inputs::One(text) => vec![text],
@@ -132,7 +132,7 @@ pub(super) async fn decode(State(api): State<Api>, request: Request) -> Response
 async fn decoded(api: &Api, request: Request) -> Result<Response, Fault> {
     let mut received: Received<DecodeRequest> = receive(api, request).await?;
     let DecodeRequest { model, ids, skip_special_tokens } = &mut received.request;
-    let version = resolve(api, &received.parts.headers, model.as_deref(), Wanted::Tokens).await?;
+    let version = resolve(api, &received.parts, model.as_deref(), Wanted::Tokens).await?;
     span::asked(&received.span, &version.spec().name, "", "");
     let lists = match std::mem::replace(ids, Ids::Many(Vec::new())) {
         Ids::One(ids) => vec![ids],
