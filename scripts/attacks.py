@@ -36,6 +36,7 @@ import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 import on_demand_attacks  # noqa: E402
 import pipeline_attacks  # noqa: E402
+import rollout_attacks  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 from attacking import LOAD, MB, ROW, Given, bystander, memory_of, raw_call, suffered  # noqa: E402
 from clients import metric  # noqa: E402
@@ -440,7 +441,7 @@ def vanished_repository(given):
     yield "models while it is away", "served" if served else "UNLOADED"
 
 
-for module in (on_demand_attacks, pipeline_attacks):
+for module in (on_demand_attacks, pipeline_attacks, rollout_attacks):
     for one in module.ATTACKS:
         attack(one)
 

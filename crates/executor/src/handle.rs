@@ -83,6 +83,11 @@ impl ModelHandle {
         &self.observed.stats
     }
 
+    /// Returns how many tasks may run at the same time on its devices.
+    pub fn lanes(&self) -> u16 {
+        self.pool.lanes_of(&self.homes)
+    }
+
     /// Returns the tensors of requests that the version reads and writes in place, in a card's memory.
     pub fn card_ports(&self) -> &CardPorts {
         &self.card_ports

@@ -25,6 +25,7 @@ use super::{
     config::{ConfigError, Origin, Settings},
 };
 use crate::{
+    budget::Budget,
     executor::{Backlog, InferRequest},
     pipeline::PendingResponse,
 };
@@ -120,17 +121,17 @@ impl Rollout {
         Ok(Some(Self { traffic, header, shadow: shadow.map(|version| Arc::new(Shadow::new(version, tolerance))) }))
     }
 
-    /// Lets the versions of a load find the one that answers for comparison.
+    /// Lets the versions of a load find the one that answers for comparison. Copies of requests count in `room`.
     ///
     /// # Errors
     /// Replaces that version by the reason if it cannot take the requests of the others.
-    pub(super) fn bind(&self, results: &mut BTreeMap<i64, Result<Arc<ModelVersion>, String>>) {
+    pub(super) fn bind(&self, results: &mut BTreeMap<i64, Result<Arc<ModelVersion>, String>>, room: &Arc<Budget>) {
         let Some(shadow) = &self.shadow else { return };
         let Some(Ok(target)) = results.get(&shadow.version()) else { return };
         let target = Arc::clone(target);
         let others = results.values().filter_map(|result| result.as_ref().ok());
         match others.filter(|other| !Arc::ptr_eq(other, &target)).try_for_each(|other| shadow.fits(&target, other)) {
-            Ok(()) => shadow.bind(&target),
+            Ok(()) => shadow.bind(&target, room),
             Err(reason) => drop(results.insert(shadow.version(), Err(reason))),
         }
     }

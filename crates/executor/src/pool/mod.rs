@@ -319,6 +319,11 @@ impl Pool {
         self.shards.iter().map(Shard::lanes).sum()
     }
 
+    /// Returns how many tasks may run at the same time on these devices.
+    pub(super) fn lanes_of(&self, devices: &[usize]) -> u16 {
+        devices.iter().map(|&device| self.shards[device].lanes()).sum()
+    }
+
     /// Returns a channel that reports whether versions and lanes respond.
     pub fn responsiveness(&self) -> watch::Receiver<Responsiveness> {
         self.responsiveness.subscribe()
