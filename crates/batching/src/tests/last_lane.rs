@@ -3,13 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use paternoster_model::unfold::Unfolded;
+
 use super::{
-    pool::arrival,
+    cellular::{cell, cellular, request as cells_request},
+    driver::Driver,
+    pool::{arrival, serial},
     timeline::{Timeline, rows_of, staged},
 };
 use crate::{
-    AdaptiveKnobs, Arrival, DeferredKnobs, DiversityKnobs, Knobs, LazyKnobs, ModelId, Ns, Policy, PolicyKind, ReqId,
-    Task, WindowKnobs,
+    AdaptiveKnobs, Arrival, CellId, CellKnobs, ChunkKnobs, Core, CostPoint, CostTable, DeferredKnobs, DiversityKnobs,
+    End, Event, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, Policy, PolicyKind, ReqId, SegmentKnobs, Task,
+    WindowKnobs,
 };
 
 const MS: Ns = 1_000_000;
@@ -215,6 +220,47 @@ fn models_with_long_tasks_share_the_lanes_as_without_the_limit() {
     let (least, most) = (times.iter().min().expect("three"), times.iter().max().expect("three"));
     assert!(most - least <= 450 * MS, "{times:?}: no model is behind by more than a task or two");
     server.run_out();
+}
+
+/// Of a task of cells.
+fn cells_ns(rows: u32, steps: u32) -> Ns {
+    2 * MS + Ns::from(steps) * (MS + Ns::from(rows) * MS)
+}
+
+/// Returns the rows and steps of each task of 64 chains, next to another model.
+fn tasks_of_cells(chunks: Option<ChunkKnobs>, limit: Option<Ns>) -> Vec<(u32, u32)> {
+    let sizes = [(1, 1), (64, 1), (1, 30), (4, 8)].into_iter().filter(|(_, steps)| chunks.is_some() || *steps == 1);
+    let points = sizes.map(|(rows, steps)| CostPoint { rows, length: steps.into(), took_ns: cells_ns(rows, steps) });
+    let cells = [CellKnobs { chunks, ..cell(64, 1) }];
+    let latencies = Some(CostTable { stages: vec![points.collect()] });
+    let knobs = Knobs { latencies, ..cellular(&cells, &[SegmentKnobs::Steps { cell: CellId(0) }], 1_000) };
+    let mut driver = Driver { core: Core::new().with_last_lane_limit(limit), ..Driver::default() };
+    driver.act(Event::ModelUp(ModelId(0), knobs));
+    driver.act(Event::ModelUp(ModelId(1), serial()));
+    driver.act(Event::LaneUp(LaneId(0), LaneKnobs::default()));
+    driver.act(Event::Arrived(request(99, 1, 1)));
+    (0..64).for_each(|req| _ = driver.act(Event::Arrived(cells_request(req, vec![Unfolded::Steps(30)]))));
+    let mut tasks = Vec::new();
+    while let Some((_, task)) = driver.running.first().cloned() {
+        let size = (task.row_count(), task.rows.iter().map(|row| row.count).max().expect("it has rows"));
+        driver.now += if task.model == ModelId(0) { cells_ns(size.0, size.1) } else { MS };
+        tasks.extend((task.model == ModelId(0)).then_some(size));
+        driver.act(Event::Completed { task: task.id, rows: &[] });
+    }
+    assert!(driver.ends.len() == 65 && driver.ends.iter().all(|(.., end)| *end == End::Completed));
+    tasks
+}
+
+#[test]
+fn cells_run_fewer_rows_and_fewer_steps() {
+    for chunks in [None, Some(ChunkKnobs { is_padded: true, most_row_steps: u32::MAX, powers_up_to: None })] {
+        let longest = |limit: Option<Ns>| {
+            let tasks = tasks_of_cells(chunks, limit);
+            tasks.into_iter().map(|(rows, steps)| cells_ns(rows, steps)).max().expect("there are tasks")
+        };
+        assert!(longest(None) > LIMIT, "the limit says nothing");
+        assert!((LIMIT / 2..=LIMIT).contains(&longest(Some(LIMIT))), "{} ns", longest(Some(LIMIT)));
+    }
 }
 
 /// A generator of random numbers (Knuth's MMIX).
