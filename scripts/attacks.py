@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "pytho
 
 import attack_models  # noqa: E402
 import grpc  # noqa: E402
+import lane_attacks  # noqa: E402
 import numpy as np  # noqa: E402
 import on_demand_attacks  # noqa: E402
 import pipeline_attacks  # noqa: E402
@@ -441,7 +442,7 @@ def vanished_repository(given):
     yield "models while it is away", "served" if served else "UNLOADED"
 
 
-for module in (on_demand_attacks, pipeline_attacks, rollout_attacks):
+for module in (lane_attacks, on_demand_attacks, pipeline_attacks, rollout_attacks):
     for one in module.ATTACKS:
         attack(one)
 

@@ -86,6 +86,7 @@ pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
         max_sequence_state_bytes: usize::try_from(args.max_sequence_state_bytes.unwrap_or_else(quarter))
             .unwrap_or(usize::MAX),
         task_time_limit: Duration::from_secs(u64::from(args.task_time_limit_secs)),
+        last_lane_limit: Duration::from_millis(u64::from(args.last_lane_limit_ms)),
         ..PoolOptions::default()
     }
 }

@@ -165,6 +165,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
             cpu_lanes: 1,
             cpu_shards: 1,
             task_time_limit_secs: 60,
+            last_lane_limit_ms: 50,
             cpu_threads: 1,
             max_output_bytes: None,
             max_sequence_state_bytes: None,

@@ -267,6 +267,11 @@ pub struct DeviceArgs {
     #[arg(long = "task-time-limit-secs", value_name = "SECONDS", default_value_t = 60)]
     pub task_time_limit_secs: u32,
 
+    /// Limit on the predicted milliseconds of a batch on the last free lane of a device, while other models were used
+    /// there in the last minute: a longer batch is cut to fewer rows. 0 means no limit
+    #[arg(long = "last-lane-limit-ms", value_name = "MILLISECONDS", default_value_t = 50)]
+    pub last_lane_limit_ms: u32,
+
     /// Threads that ONNX Runtime shares among all batches, and threads of each batch on OpenVINO; 0 uses one per core
     #[arg(long = "cpu-threads", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=MOST_THREADS))]

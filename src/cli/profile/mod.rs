@@ -335,6 +335,7 @@ mod tests {
                 cpu_lanes: 2,
                 cpu_shards: 1,
                 task_time_limit_secs: 60,
+                last_lane_limit_ms: 50,
                 cpu_threads: 1,
                 max_output_bytes: None,
                 max_sequence_state_bytes: None,

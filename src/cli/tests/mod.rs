@@ -327,6 +327,7 @@ fn values_reach_their_fields() {
         "--drain-delay-secs=2",
         "--cpu-lanes=3",
         "--task-time-limit-secs=600",
+        "--last-lane-limit-ms=20",
         "--cpu-threads",
         "4",
         "--onnxruntime-library=lib.so",
@@ -346,7 +347,7 @@ fn values_reach_their_fields() {
     assert_eq!(args.log.format, crate::observe::LogFormat::Iso8601);
     assert_eq!((args.life.exit_timeout_secs, args.life.drain_delay_secs), (5, 2));
     assert_eq!((args.device.cpu_lanes, args.device.cpu_threads), (3, 4));
-    assert_eq!(args.device.task_time_limit_secs, 600);
+    assert_eq!((args.device.task_time_limit_secs, args.device.last_lane_limit_ms), (600, 20));
     assert_eq!(args.device.onnxruntime_library.as_deref(), Some(Path::new("lib.so")));
     assert_eq!((args.timeline.file.as_deref(), args.timeline.events), (Some(Path::new("trace.json")), 500));
     assert_eq!((args.log_name(), args.server_name()), ("west", "west"));

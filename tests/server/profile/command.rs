@@ -38,6 +38,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
             cpu_lanes,
             cpu_shards: 1,
             task_time_limit_secs: 60,
+            last_lane_limit_ms: 50,
             cpu_threads: 1,
             max_output_bytes: None,
             max_sequence_state_bytes: None,

@@ -21,7 +21,7 @@ use paternoster_batching::{
     Core, Knobs, ModelId, Ns, Policy, RateLimiter, RateLimiterKnobs, ResourceAmount, router::Router,
 };
 use paternoster_device::BufferPool;
-use paternoster_model::ModelSpec;
+use paternoster_model::{ModelSpec, TensorSpec};
 use paternoster_observe::{ModelStats, ObservedVersion, PoolStats, budget::Budget, timeline::Timeline, trace::Parts};
 use tokio::sync::watch;
 use tracing::warn;
@@ -68,6 +68,9 @@ pub struct PoolOptions {
     pub backlog: BacklogLimits,
     /// CUDA cards, each a separate device in addition to the CPU.
     pub cards: CardsOptions,
+    /// Limit on the predicted time of a task on the last lane of a device, while other models were used there in the
+    /// last minute. Zero: no limit.
+    pub last_lane_limit: Duration,
     /// Units of the rate limiter's resources; `None`: there is no rate limiter, and settings for it have no effect.
     pub rate_limiter: Option<Vec<ResourceAmount>>,
 }
@@ -85,6 +88,7 @@ impl Default for PoolOptions {
             timeline: Arc::default(),
             backlog: BacklogLimits::default(),
             cards: CardsOptions::default(),
+            last_lane_limit: Duration::from_millis(50),
             rate_limiter: None,
         }
     }
@@ -149,12 +153,14 @@ impl Pool {
         let (kinds, backends): (Vec<DeviceKind>, Vec<Box<dyn Backend>>) = backends.into_iter().unzip();
         let router = Router::new(kinds.iter().map(|kind| u16::from(*kind != DeviceKind::Cpu)));
         let limiter = options.rate_limiter.as_ref().map(|amounts| Arc::new(rate_limiter(amounts, &kinds)));
+        let last_lane_ns = Some(options.last_lane_limit).filter(|limit| !limit.is_zero()).map(duration_ns);
         let mut first_lane = 0;
         let shards = backends.into_iter().enumerate().map(|(shard, backend)| {
             let numbers = Numbers { shard, shards: count, first_lane };
             first_lane += backend.lanes();
             let lanes = (backend.lanes(), backend.lane_knobs());
             let core = limiter.as_ref().map_or_else(Core::new, |limiter| Core::limited(Arc::clone(limiter), shard));
+            let core = core.with_last_lane_limit(last_lane_ns);
             let (grace_ns, timeline) = (duration_ns(options.stop_grace), Arc::clone(&options.timeline));
             let state = State::new(core, numbers, lanes, grace_ns, timeline);
             router.publish(shard, state.load());
@@ -212,6 +218,7 @@ impl Pool {
         let task_time_limit = task_time_limit.unwrap_or(self.task_time_limit);
         let programs = programs.into();
         knobs.stages = programs.knobs();
+        knobs.parts_requests = has_equal_rows(&spec);
         let spec = Arc::new(spec);
         if self.limiter.is_none() && std::mem::take(&mut knobs.rate_limiter) != RateLimiterKnobs::default() {
             self.warn_of_missing_limiter(&spec.name);
@@ -381,6 +388,15 @@ impl Pool {
     pub(super) fn now(&self) -> Ns {
         self.clock.now()
     }
+}
+
+/// Whether the outputs of a request's rows have equal shapes whichever rows run together, so that they can be joined.
+fn has_equal_rows(spec: &ModelSpec) -> bool {
+    let follows = |output: &TensorSpec| {
+        let mut axes = output.dims.iter().enumerate();
+        axes.all(|(axis, dim)| *dim >= 0 || output.padded_lengths(&[]).any(|(padded, _)| padded == axis))
+    };
+    spec.has_batch_axis() && !spec.decoupled && spec.outputs.iter().all(follows)
 }
 
 /// Returns the names of the parts that tasks of a version run.
