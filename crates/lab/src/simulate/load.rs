@@ -76,7 +76,8 @@ impl Load {
 /// Draws the inputs of a model's requests.
 struct Sampler {
     lengths: Option<Box<dyn Iterator<Item = u32> + Send>>,
-    translations: Option<Translations>,
+    /// The translations, and the longest where the sentence comes from the distribution.
+    translations: Option<(Translations, u32)>,
     trees: Option<Box<dyn Iterator<Item = Topology> + Send>>,
 }
 
@@ -90,7 +91,7 @@ impl Sampler {
         let trees = if let RequestInputs::Tree(trees) = inputs { Some(trees) } else { None };
         Self {
             lengths: lengths.map(|lengths| Box::new(lengths.sampler(seed)) as Box<_>),
-            translations: translated.map(|lengths| Translations::new(mix(seed), lengths.most().unwrap_or(u32::MAX))),
+            translations: translated.map(|lengths| (Translations::new(mix(seed)), lengths.most().unwrap_or(u32::MAX))),
             trees: trees.map(|trees| Box::new(trees.sampler(seed)) as Box<_>),
         }
     }
@@ -99,7 +100,10 @@ impl Sampler {
     fn draw(&mut self, traced: Option<u32>) -> Offered {
         let drawn = self.lengths.as_mut().map(|lengths| lengths.next().unwrap_or(1));
         let length = drawn.map_or(0, |drawn| traced.unwrap_or(drawn));
-        let decoded = self.translations.as_mut().map_or(0, |translations| translations.of(length));
+        let decoded = self.translations.as_mut().map_or(0, |(translations, most)| {
+            // The bound of the distribution is not one of a trace.
+            translations.of(length, traced.map_or(*most, |_| u32::MAX))
+        });
         let tree = self.trees.as_mut().and_then(Iterator::next).map(Arc::new);
         Offered { length, decoded, tree, ..Offered::default() }
     }
@@ -154,5 +158,22 @@ mod tests {
         let of = |offered: &Offered| (offered.at, offered.length);
         assert_eq!(found.iter().map(of).collect::<Vec<_>>(), [(10, 4), (20, 5), (30, 6)]);
         assert!(found.iter().all(|offered| offered.decoded.abs_diff(offered.length) <= 3), "{found:?}");
+    }
+
+    #[test]
+    fn outputs_of_a_trace_are_not_bounded_by_the_lengths_that_it_replaces() {
+        let lengths = Lengths::named("wmt15").expect("a known workload");
+        let most = lengths.most().expect("it has a bound");
+        let load = Load {
+            arrivals: Arrivals::At((0..100).collect()),
+            models: vec![(1.0, RequestInputs::Translated(lengths))],
+            traced: Some(vec![most * 10; 100]),
+            backlog: 0,
+        };
+        let decoded: Vec<u32> = load.requests(1, 100).map(|offered| offered.decoded).collect();
+        let mean = decoded.iter().sum::<u32>() / 100;
+        assert!(mean.abs_diff(most * 10) < most, "{mean}");
+        let drawn = Load { traced: None, ..load };
+        assert!(drawn.requests(1, 100).all(|offered| offered.decoded <= most));
     }
 }

@@ -12,19 +12,18 @@ const SPREAD: f64 = 0.15;
 pub struct Translations {
     random: ChaCha8Rng,
     factors: Option<Normal<f64>>,
-    most: u32,
 }
 
 impl Translations {
-    /// The same for the same seed; none is longer than `most`.
-    pub fn new(seed: u64, most: u32) -> Self {
-        Self { random: ChaCha8Rng::seed_from_u64(seed), factors: Normal::new(1.0, SPREAD).ok(), most }
+    /// The same for the same seed.
+    pub fn new(seed: u64) -> Self {
+        Self { random: ChaCha8Rng::seed_from_u64(seed), factors: Normal::new(1.0, SPREAD).ok() }
     }
 
-    /// The length of a translation of a sentence of this length, at least 1.
-    pub fn of(&mut self, length: u32) -> u32 {
+    /// The length of a translation of a sentence of this length, at least 1 and at most `most`.
+    pub fn of(&mut self, length: u32, most: u32) -> u32 {
         let factor = self.factors.map_or(1.0, |factors| factors.sample(&mut self.random));
-        (f64::from(length) * factor).round().clamp(1.0, f64::from(self.most.max(1))) as u32
+        (f64::from(length) * factor).round().clamp(1.0, f64::from(most.max(1))) as u32
     }
 }
 
@@ -33,8 +32,8 @@ mod tests {
     use super::*;
 
     fn drawn(seed: u64, length: u32) -> Vec<u32> {
-        let mut translations = Translations::new(seed, 330);
-        (0..20_000).map(|_| translations.of(length)).collect()
+        let mut translations = Translations::new(seed);
+        (0..20_000).map(|_| translations.of(length, 330)).collect()
     }
 
     #[test]
@@ -50,7 +49,7 @@ mod tests {
     fn none_is_empty_and_none_longer_than_the_longest() {
         assert!(drawn(7, 1).iter().all(|length| *length == 1 || *length == 2));
         assert_eq!(drawn(7, 330).iter().max(), Some(&330));
-        assert_eq!(Translations::new(7, 5).of(100), 5);
+        assert_eq!(Translations::new(7).of(100, 5), 5);
     }
 
     #[test]
