@@ -188,7 +188,7 @@ class Server:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return any(model.get("state") == "LOADING" for model in json.load(answer))
 
-    def get(self, path, port="http", timeout_s=10, headers=None):
+    def get(self, path, port="http", timeout_s=120, headers=None):
         """Sends a GET to the HTTP or the metrics port; returns (status, body), or (None, reason) if there is no
         answer."""
         tls = self.tls if port == "http" else None
@@ -203,7 +203,7 @@ class Server:
         except OSError as failure:
             return None, str(failure).encode()
 
-    def stop(self, timeout_s=45):
+    def stop(self, timeout_s=120):
         """Sends SIGTERM and returns the exit status. A server that does not end is killed (status -9)."""
         if self.process.poll() is None:
             self.process.terminate()

@@ -63,7 +63,7 @@ class Browser:
         os.close(self.answers)
         self.process.terminate()
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -78,12 +78,12 @@ class Browser:
             left = deadline - time.monotonic()
             assert left > 0 and select.select([self.answers], [], [], left)[0], "the browser does not answer"
             read = os.read(self.answers, 1 << 20)
-            assert read, f"the browser has ended with {self.process.wait(30)}"
+            assert read, f"the browser has ended with {self.process.wait(120)}"
             self.received += read
         message, _, self.received = self.received.partition(b"\0")
         return json.loads(message)
 
-    def ask(self, method, timeout_s=60, **parameters):
+    def ask(self, method, timeout_s=120, **parameters):
         """Runs a command; returns its result."""
         self.next += 1
         command = {"id": self.next, "method": method, "params": parameters}

@@ -63,7 +63,7 @@ def refused(code, *facts):
         assert fact in caught.value.message(), f"{fact!r} is not in {caught.value.message()!r}"
 
 
-def eventually(what, condition, timeout_s=20):
+def eventually(what, condition, timeout_s=120):
     """Waits for something that another process does; returns the first true value of `condition`."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -262,6 +262,7 @@ def ensemble_text(name, ensemble, prefix=""):
 
 #: A state that a model keeps for each sequence.
 STATE = """sequence_batching {
+  max_sequence_idle_microseconds: 600000000
   oldest { max_candidate_sequences: 16 }
   state [ { input_name: "STATE_IN" output_name: "STATE_OUT" data_type: TYPE_FP32 dims: [ 1 ]
             initial_state: { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true name: "zero" } } ]

@@ -16,7 +16,7 @@ SHAPE = re.compile(r"\[-?\d[-\d,]*\]")
 SIZES = re.compile(r"[Ee]xpected (\d+), got (\d+)")
 #: The prefix of a message that names the request.
 PREFIX = re.compile(r"\[request id: [^\]]*\] ")
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 def cases():

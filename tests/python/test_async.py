@@ -29,7 +29,7 @@ def test_callbacks_get_the_answer_to_their_own_request(client):
             lambda result, error, sent=sent: answers.put((sent, result, error)),
             request_id=str(number),
         )
-    found = [answers.get(timeout=30) for _ in range(200)]
+    found = [answers.get(timeout=120) for _ in range(200)]
     assert [error for *_, error in found if error] == []
     for sent, result, _ in found:
         np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), sent)
@@ -82,7 +82,7 @@ def test_a_stream_answers_in_request_order(server):
     with stream(server) as (client, answers):
         for number in range(50):
             client.async_stream_infer("identity", [tensor("INPUT0", rows(1, number))], request_id=str(number))
-        found = [answers.get(timeout=30) for _ in range(50)]
+        found = [answers.get(timeout=120) for _ in range(50)]
     assert [result.get_response().id for result, _ in found] == [str(number) for number in range(50)]
     assert all(is_final(result) for result, _ in found)
     for number, (result, _) in enumerate(found):
@@ -92,17 +92,17 @@ def test_a_stream_answers_in_request_order(server):
 def test_a_stream_goes_on_after_an_error(server):
     with stream(server) as (client, answers):
         client.async_stream_infer("identity", [tensor("INPUT0", ROW[None, :8])], request_id="bad")
-        _, error = answers.get(timeout=30)
+        _, error = answers.get(timeout=120)
         assert isinstance(error, InferenceServerException) and "[1,8]" in error.message()
         client.async_stream_infer("identity", [tensor("INPUT0", [ROW])], request_id="good")
-        result, error = answers.get(timeout=30)
+        result, error = answers.get(timeout=120)
         assert error is None and result.get_response().id == "good"
 
 
 def test_on_request_a_failure_closes_the_stream_with_a_status(server):
     with stream(server, headers={"triton_grpc_error": "true"}) as (client, answers):
         client.async_stream_infer("repeat", [tensor("INPUT0", [repeats(-1)])], request_id="fails")
-        _, error = answers.get(timeout=30)
+        _, error = answers.get(timeout=120)
         assert error.status() == "StatusCode.INTERNAL" and "negative" in error.message()
 
 
@@ -115,10 +115,10 @@ def test_a_request_that_is_refused_leaves_the_stream_open_even_so(server):
         }
         for model, inputs in refusals.items():
             client.async_stream_infer(model, inputs, request_id=model)
-            _, error = answers.get(timeout=30)
+            _, error = answers.get(timeout=120)
             assert error.status() is None and model in error.message(), "it is an answer, not a status"
         client.async_stream_infer("identity", [tensor("INPUT0", [ROW])], request_id="good")
-        result, error = answers.get(timeout=30)
+        result, error = answers.get(timeout=120)
         assert error is None and result.get_response().id == "good"
 
 
@@ -131,7 +131,7 @@ def test_a_decoupled_model_answers_as_often_as_it_likes(server, count):
         )
         found = []
         while not found or not is_final(found[-1]):
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=120)
             assert error is None
             found.append(result)
     assert len(found) == count + 1
@@ -172,7 +172,7 @@ def test_tritons_repeat_model_is_served_as_it_is(start, tmp_path, values):
         client.async_stream_infer("repeat_int32", inputs, request_id="r", enable_empty_final_response=True)
         found = []
         while not found or not is_final(found[-1]):
-            result, error = answers.get(timeout=30)
+            result, error = answers.get(timeout=120)
             assert error is None
             found.append(result)
     assert [int(result.as_numpy("OUT")[0]) for result in found[:-1]] == values
@@ -182,7 +182,7 @@ def test_tritons_repeat_model_is_served_as_it_is(start, tmp_path, values):
 def test_a_decoupled_model_reports_errors_in_the_stream(server):
     with stream(server) as (client, answers):
         client.async_stream_infer("repeat", [tensor("INPUT0", [repeats(-1)])])
-        _, error = answers.get(timeout=30)
+        _, error = answers.get(timeout=120)
         assert "negative" in error.message()
 
 
@@ -191,7 +191,7 @@ def test_responses_of_decoupled_requests_keep_their_order_each(server):
     with stream(server) as (client, answers):
         for number, count in enumerate(counts):
             client.async_stream_infer("repeat", [tensor("INPUT0", [repeats(count)])], request_id=str(number))
-        found = [answers.get(timeout=30) for _ in range(sum(counts))]
+        found = [answers.get(timeout=120) for _ in range(sum(counts))]
     assert all(error is None for _, error in found)
     for number, count in enumerate(counts):
         own = [result.as_numpy("OUTPUT0").ravel() for result, _ in found if result.get_response().id == str(number)]

@@ -60,7 +60,7 @@ max_batch_size: 1
 cells: { step: { program: step.onnx } }
 unfold:
   - chain: { cell: step, over: rows, as: y, keep: { h: h_next }, emit: { last: last(h_next) } }
-sequence_batching: { max_candidate_sequences: 4, max_sequence_idle_us: 60000000 }
+sequence_batching: { max_candidate_sequences: 4, max_sequence_idle_us: 600000000 }
 """
 
 

@@ -72,7 +72,7 @@ def test_requests_of_any_length_are_what_they_are_alone(server, repository, mode
         call = client.async_infer(model, inputs_of(distinct[choice]), answers(number, choice, cancelled))
         if cancelled:
             call.cancel()
-    seen = [answered.get(timeout=60) for _ in range(REQUESTS)]
+    seen = [answered.get(timeout=120) for _ in range(REQUESTS)]
     assert sorted(number for number, *_ in seen) == list(range(REQUESTS))
     for _, choice, cancelled, result, error in seen:
         if error is not None:
@@ -94,7 +94,7 @@ def answers_to(client, model, requests):
 
     for number, request in enumerate(requests):
         client.async_infer(model, inputs_of(request), take(number))
-    answers = [answered.get(timeout=60) for _ in requests]
+    answers = [answered.get(timeout=120) for _ in requests]
     assert [error for *_, error in answers if error] == []
     return [result for _, result, _ in sorted(answers, key=lambda answer: answer[0])]
 
@@ -127,7 +127,7 @@ def test_models_with_the_same_cells_share_tasks(program, repository, tmp_path):
         eventually("it runs", lambda: metric(server, "nv_inference_exec_count", model="lstm") > 0)
         answers = {model: answers_to(client, model, requests) for model in ("lstm", "lstm-again")}
         call.cancel()
-        result, error = ended.get(timeout=60)
+        result, error = ended.get(timeout=120)
         assert result is None and "CANCELLED" in str(error), "it was there to the end"
         for answered in answers.values():
             for request, answer in zip(requests, answered):
@@ -301,7 +301,7 @@ def streamed(server, request, take):
         client.async_stream_infer("seq2seq-stream", inputs_of(request), enable_empty_final_response=True)
         tokens = []
         while True:
-            result, error = answers.get(timeout=60)
+            result, error = answers.get(timeout=120)
             assert error is None, error
             if result.get_response().parameters["triton_final_response"].bool_param:
                 return tokens

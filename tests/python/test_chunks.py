@@ -99,7 +99,7 @@ def server(program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chunks")
     for name, given in MODELS.items():
         write(folder, name, **given)
-    write(folder, "kept", more="sequence_batching: {}", state="keep")
+    write(folder, "kept", more="sequence_batching: { max_sequence_idle_us: 600000000 }", state="keep")
     with serving(folder, program=program) as running:
         yield running
 

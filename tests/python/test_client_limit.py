@@ -77,7 +77,7 @@ def test_requests_of_a_stream_count_each(server):
         wait_for(server, 1, 1)
         more = [calls.submit(unary, server, "other") for _ in range(2)]
         for _ in range(3):
-            assert all_there.acquire(timeout=60)
+            assert all_there.acquire(timeout=120)
         assert all((answer == ROWS * 2).all() for answer in answers), answers
         assert all((call.result(60) == ROWS * 2).all() for call in more)
         client.stop_stream()

@@ -1,6 +1,7 @@
 """Requests that end early: deadlines, cancellation, queue timeouts, full queues. Each shows in the counters."""
 
 import queue
+import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -18,9 +19,9 @@ def failures(server, model, reason):
 
 
 @contextmanager
-def busy(server, client, model):
-    """Keeps the only instance of a model busy and one full batch waiting behind it. Yields once both are there, and
-    cancels both at the end."""
+def busy(server, client, model, behind=1):
+    """Keeps the only instance of a model busy and full batches waiting behind it. Yields once all are there, and cancels
+    all at the end."""
     # Tasks that an earlier test cancelled may still be running.
     eventually("lanes at rest", lambda: metric(server, "paternoster_tasks_running") == 0)
     answers = queue.Queue()
@@ -30,15 +31,15 @@ def busy(server, client, model):
 
     calls = [client.async_infer(model, [tensor("INPUT0", rows(8))], told)]
     eventually("a running request", lambda: metric(server, "paternoster_tasks_running") == 1)
-    calls.append(client.async_infer(model, [tensor("INPUT0", rows(8))], told))
-    eventually("a request that waits behind a running one", lambda: pending(server, model) == 1)
+    calls += [client.async_infer(model, [tensor("INPUT0", rows(8))], told) for _ in range(behind)]
+    eventually("requests that wait behind a running one", lambda: pending(server, model) == behind)
     try:
         yield
     finally:
         for call in calls:
             call.cancel()
         for _ in calls:
-            answers.get(timeout=30)
+            answers.get(timeout=120)
 
 
 def test_a_deadline_ends_a_running_request_and_is_counted(server, client):
@@ -58,10 +59,12 @@ def test_clients_read_the_text_that_triton_shows_whoever_notices_the_deadline_fi
 
 
 def test_a_deadline_ends_a_waiting_request_which_then_never_runs(server, client):
-    with busy(server, client, SLOW):
+    # Those before it take many seconds, so that its turn cannot come before its deadline.
+    behind = 10
+    with busy(server, client, SLOW, behind):
         with refused("DEADLINE_EXCEEDED"):
             client.infer(SLOW, [tensor("INPUT0", rows(3))], client_timeout=0.1)
-        eventually("an empty place in the queue", lambda: pending(server, SLOW) <= 1)
+        eventually("an empty place in the queue", lambda: pending(server, SLOW) <= behind)
     # A later request on the same instance shows that its turn is over.
     client.infer(SLOW, [tensor("INPUT0", rows(1))])
     assert 3 not in statistics(client, SLOW)["batches"]
@@ -76,7 +79,7 @@ def test_a_cancelled_request_is_counted(server, client):
         )
         eventually("two waiting requests", lambda: pending(server, RUNAWAY) == 2)
         call.cancel()
-        _, error = answers.get(timeout=30)
+        _, error = answers.get(timeout=120)
         assert error.status() == "StatusCode.CANCELLED"
         eventually("a place that is empty again", lambda: pending(server, RUNAWAY) == 1)
         assert failures(server, RUNAWAY, "CANCELED") == cancelled + 1
@@ -95,9 +98,12 @@ def test_closing_a_connection_cancels_what_was_in_flight(server, client):
 
 
 @pytest.fixture
-def short_queue(start, made_models):
-    """Starts a server with slow models, one of them with a queue of two places."""
-    running = start(made_models("replay"), "--model-control-mode=explicit", "--load-model=slow_q")
+def short_queue(start, made_models, tmp_path):
+    """Starts a server with a model that ends only when no client waits for it any more, and a queue of two places."""
+    made, tests = made_models("replay", "--only", "slow_q"), made_models("tests", "--only", "runaway")
+    shutil.copytree(made / "slow_q", tmp_path / "slow_q")
+    shutil.copy(tests / RUNAWAY / "1" / "model.onnx", tmp_path / "slow_q" / "1" / "model.onnx")
+    running = start(tmp_path)
     with triton.InferenceServerClient(running.grpc) as connected:
         yield running, connected
 
@@ -105,12 +111,11 @@ def short_queue(start, made_models):
 def test_full_queues_and_queue_timeouts_are_unavailable_and_rejected(short_queue):
     server, client = short_queue
     model = "slow_q"
-    answers = queue.Queue()
+    answers, calls = queue.Queue(), []
 
-    def ask(name, **options):
-        client.async_infer(
-            model, [tensor("INPUT0", [ROW])], lambda result, error: answers.put((name, result, error)), request_id=name, **options
-        )
+    def ask(name):
+        told = lambda result, error: answers.put((name, error))  # noqa: E731
+        calls.append(client.async_infer(model, [tensor("INPUT0", [ROW])], told, request_id=name))
 
     ask("running")
     eventually("a running request", lambda: metric(server, "paternoster_tasks_running") == 1)
@@ -124,11 +129,12 @@ def test_full_queues_and_queue_timeouts_are_unavailable_and_rejected(short_queue
     with refused("UNAVAILABLE", "maximum queue size", "surplus"):
         client.infer(model, [tensor("INPUT0", [ROW])], request_id="surplus")
     assert failures(server, model, "REJECTED") == 2
-    ended = {}
-    for _ in range(3):
-        name, result, error = answers.get(timeout=60)
-        assert error is None
-        ended[name] = result.get_response().id
-    assert ended == {"running": "running", "first": "first", "second": "second"}
+    for call in calls:
+        call.cancel()
+    ended = dict(answers.get(timeout=120) for _ in calls)
+    assert {name: error.status() for name, error in ended.items()} == dict.fromkeys(
+        ("running", "first", "second"), "StatusCode.CANCELLED"
+    )
+    eventually("three cancelled requests", lambda: failures(server, model, "CANCELED") == 3)
     added = statistics(client, model)
-    assert (added["success"], added["fail"]) == (3, 2)
+    assert (added["success"], added["fail"]) == (0, 5)

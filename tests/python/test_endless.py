@@ -57,7 +57,8 @@ def failures(server, reason):
 def test_endless_runs_end_with_their_clients_deadlines(serve):
     server, client = serve("--task-time-limit-secs=0")
     for turn in range(1, 4):
-        ask_endless(server, "DEADLINE_EXCEEDED", client_timeout=1)
+        # Long enough for the requests to begin on a busy machine.
+        ask_endless(server, "DEADLINE_EXCEEDED", client_timeout=5)
         # Both lanes are free again, although no limit on a task's time would free them.
         client.infer("identity", [tensor("INPUT0", [ROW])], client_timeout=GENEROUS_S)
         eventually("counted expiries", lambda: failures(server, "CANCELED") == 2 * turn)

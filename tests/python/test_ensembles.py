@@ -148,7 +148,7 @@ def test_decoupled_steps_stream_through_ensembles_and_ensembles_in_them(start, t
             client.async_stream_infer(name, given, enable_empty_final_response=True)
             found = []
             while True:
-                result, error = responses.get(timeout=60)
+                result, error = responses.get(timeout=120)
                 assert error is None, error and error.message()
                 if result.get_response().outputs:
                     found.append(result.as_numpy("OUT").tolist())

@@ -37,6 +37,7 @@ MODELS = {
 ZERO_ADDED = model([node("Add", ["A", "zero"], ["B"])], [A], [B], [constant("zero", [0.0])])
 STATE = """
 sequence_batching {
+  max_sequence_idle_microseconds: 600000000
   oldest { max_candidate_sequences: 4 }
   state { input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: [ 8 ] }
 }

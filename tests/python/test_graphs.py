@@ -41,7 +41,7 @@ def over_http(running, model, inputs):
     body = json.dumps({"inputs": given}).encode()
     request = urllib.request.Request(f"http://{running.http}/v2/models/{model}/infer", body)
     try:
-        with urllib.request.urlopen(request, timeout=60) as reply:
+        with urllib.request.urlopen(request, timeout=120) as reply:
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -82,7 +82,7 @@ def test_scalars_have_one_dimension_on_the_wire(served):
     with refused("INVALID_ARGUMENT", "S"):
         client.infer("auto", [inputs[0], tensor("S", np.array([2, 2], np.float32))])
     body = json.dumps({"X": [1, 2], "S": 3}).encode()
-    with urllib.request.urlopen(f"http://{running.http}/v2/models/auto/generate", body, timeout=60) as reply:
+    with urllib.request.urlopen(f"http://{running.http}/v2/models/auto/generate", body, timeout=120) as reply:
         answer = json.load(reply)
     assert (answer["Y"], answer["T"]) == ([3, 6], 9)
 
@@ -221,7 +221,7 @@ def test_every_policy_has_a_queue_with_a_limit(start, tmp_path, policy):
         assert answers.empty()
         for call in waiting:
             call.cancel()
-        assert {answers.get(timeout=30).status() for _ in waiting} == {"StatusCode.CANCELLED"}
+        assert {answers.get(timeout=120).status() for _ in waiting} == {"StatusCode.CANCELLED"}
         eventually("none waits", lambda: pending(running, "m") == 0)
 
 
@@ -233,7 +233,7 @@ def test_a_model_without_a_batch_axis_runs_its_queue_one_by_one(served):
     before, answers = statistics(client, "m"), queue.Queue()
     for length in range(1, 9):
         client.async_infer("m", [tensor("INPUT0", np.arange(length, dtype=np.float32))], lambda result, error: answers.put((result, error)))
-    found = [answers.get(timeout=30) for _ in range(8)]
+    found = [answers.get(timeout=120) for _ in range(8)]
     assert [error for _, error in found] == [None] * 8
     assert sorted(len(answer.as_numpy("OUTPUT0")) for answer, _ in found) == list(range(1, 9))
     counted = change(before, statistics(client, "m"))

@@ -107,7 +107,7 @@ def test_numbers_that_are_not_finite_can_be_sent_back(server):
         data = "[" + ", ".join([text, *["0"] * 15]) + "]"
         body = '{"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": %s}]}' % data
         request = urllib.request.Request(f"http://{server.http}/v2/models/identity/infer", data=body.encode())
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["outputs"][0]["data"][0]
 
     for value in (float("nan"), float("inf"), float("-inf")):
@@ -249,7 +249,7 @@ def test_log_and_trace_settings(http):
 
 def posted(server, path, body, headers=()):
     """Returns status and text of a request as curl or a script sends it."""
-    with socket.create_connection(server.http.split(":"), timeout=60) as connection:
+    with socket.create_connection(server.http.split(":"), timeout=120) as connection:
         lines = "".join(f"{line}\r\n" for line in headers)
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
         connection.sendall(head.encode() + body)
@@ -263,7 +263,7 @@ def test_decoupled_models_answer_on_a_stream_of_events(server):
     values[0] = 3
     body = json.dumps({"INPUT0": values.tolist()}).encode()
     url = f"http://{server.http}/v2/models/repeat/generate_stream"
-    with urllib.request.urlopen(url, body, timeout=60) as answer:
+    with urllib.request.urlopen(url, body, timeout=120) as answer:
         assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         events = answer.read().decode().split("\n\n")
     assert events.pop() == ""
@@ -273,7 +273,7 @@ def test_decoupled_models_answer_on_a_stream_of_events(server):
 
 def test_generate_answers_in_flat_json(server):
     body = json.dumps({"id": "a", "INPUT0": ROW.tolist()}).encode()
-    with urllib.request.urlopen(f"http://{server.http}/v2/models/identity/generate", body, timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{server.http}/v2/models/identity/generate", body, timeout=120) as answer:
         found = json.load(answer)
     assert (found["id"], found["model_name"], found["OUTPUT0"]) == ("a", "identity", ROW.tolist())
 
@@ -297,7 +297,7 @@ def test_a_client_that_leaves_cancels_its_request(server, http, leave):
     body = {"inputs": [{**wanted, "shape": shape, "data": values.ravel().tolist()}]}
     body = json.dumps(body).encode()
     before = cancelled(server, "runaway")
-    with socket.create_connection(server.http.split(":"), timeout=60) as connection:
+    with socket.create_connection(server.http.split(":"), timeout=120) as connection:
         head = f"POST /v2/models/runaway/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         eventually("the request is in the server", lambda: metric(server, "paternoster_pending_requests"))

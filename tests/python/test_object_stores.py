@@ -381,13 +381,13 @@ def test_a_store_that_is_away_leaves_models_serving(s3, serve):
 
     with connected(server) as client:
         s3.requests.answer = (503, f"<Error><Code>SlowDown</Code><Message>{s3.secret}</Message></Error>".encode())
-        eventually("a warning", warnings, timeout_s=60)
+        eventually("a warning", warnings, timeout_s=120)
         assert factor(client, "model") == 2 and client.is_server_ready()
         with_code = [line for line in warnings() if s3.location in line and "503 SlowDown" in line]
         assert len(warnings()) == len(with_code) == 1, "one warning for one cause"
         upload(s3, "model", 5, version=2, configured=False)
         s3.requests.answer = None
-        eventually("the new version", lambda: factor(client, "model") == 5, timeout_s=60)
+        eventually("the new version", lambda: factor(client, "model") == 5, timeout_s=120)
     assert s3.secret not in server.log.read_text()
 
 
@@ -435,7 +435,7 @@ def test_a_store_that_vanishes_fails_the_loads_that_requests_began_and_no_others
                 assert "is tried again after" in error.message(), error
                 return False
 
-        eventually("an answer, once the time to wait is over", answers, timeout_s=60)
+        eventually("an answer, once the time to wait is over", answers, timeout_s=120)
     assert s3.secret not in server.log.read_text()
 
 

@@ -139,7 +139,7 @@ def test_what_clients_see_before_and_after_the_first_request(start, tmp_path):
         answers = queue.Queue()
         client.start_stream(lambda result, error: answers.put(error or result))
         client.async_stream_infer(name(4), [tensor("INPUT0", ROW.reshape(1, 16))])
-        assert np.array_equal(answers.get(timeout=60).as_numpy("OUTPUT0"), ROW.reshape(1, 16) * 5)
+        assert np.array_equal(answers.get(timeout=120).as_numpy("OUTPUT0"), ROW.reshape(1, 16) * 5)
         client.stop_stream()
         assert states(client) == {name(number): "READY" if number < 5 else "ON_DEMAND" for number in range(6)}
         with refused("NOT_FOUND", "'invented' is not found"):

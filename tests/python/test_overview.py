@@ -108,7 +108,7 @@ def test_failures_need_attention_until_they_are_over(start, made_models):
         eventually("attention", fails)
         shown = of(server, "lookup")
         assert shown["failures_per_second"] > 0 and shown["failed_requests"] > 0
-        eventually("all is well again", lambda: of(server, "lookup")["attention"] is None, timeout_s=60)
+        eventually("all is well again", lambda: of(server, "lookup")["attention"] is None, timeout_s=120)
 
 
 def test_numbers_have_names_with_their_units(on_demand):

@@ -297,7 +297,7 @@ def test_the_responses_of_a_decoupled_step_stream_through_those_behind_it(start,
         client.async_stream_infer(name, [tensor(tensor_name, values)], enable_empty_final_response=True)
         found = []
         while True:
-            result, error = responses.get(timeout=60)
+            result, error = responses.get(timeout=120)
             assert error is None, error
             message = result.get_response()
             if message.outputs:

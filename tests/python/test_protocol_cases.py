@@ -38,7 +38,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 def health_check(channel, service):
     """Sends a Check with a hand-written request: field 1 is the service's name."""
     request = b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
-    return asked(lambda: channel.unary_unary(f"{HEALTH}/Check")(request, timeout=10).hex())
+    return asked(lambda: channel.unary_unary(f"{HEALTH}/Check")(request, timeout=120).hex())
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def measured(program, repository):
 
 def watch(channel):
     def first():
-        watching = channel.unary_stream(f"{HEALTH}/Watch")(b"", timeout=10)
+        watching = channel.unary_stream(f"{HEALTH}/Watch")(b"", timeout=120)
         try:
             return next(watching).hex()
         finally:
@@ -89,7 +89,7 @@ def reflect(channel):
     """Requests the list of services: field 7, empty."""
 
     def services():
-        answers = channel.stream_stream(REFLECTION)(iter([b"\x3a\x00"]), timeout=10)
+        answers = channel.stream_stream(REFLECTION)(iter([b"\x3a\x00"]), timeout=120)
         return b"inference.GRPCInferenceService" in next(answers)
 
     return asked(services)
@@ -192,7 +192,7 @@ def full_queue(server, client):
     ask("q4")
     answers = {}
     for _ in range(5):
-        name, answer = ended.get(timeout=60)
+        name, answer = ended.get(timeout=120)
         order.append(name)
         answers[name] = answer
     return answers if order.index("q0") > max(order.index("q3"), order.index("q4")) else None
@@ -273,7 +273,7 @@ def unload_under_load(server, channel, client, index):
     in_time = unload_came_first and ended.qsize() < 2
     results = {}
     for _ in range(2):
-        result, error = ended.get(timeout=60)
+        result, error = ended.get(timeout=120)
         assert error is None, error
         digest = infer_digest(result.get_response())
         results[digest["id"]] = digest

@@ -45,7 +45,7 @@ def test_every_answer_under_reload_is_one_versions_own(explicit):
                 eventually("an answer of the new version", lambda count=enough: sum(progress) >= count)
         finally:
             over.set()
-        seen = [one.result(timeout=60) for one in asking]
+        seen = [one.result(timeout=120) for one in asking]
 
     assert all(factors == sorted(factors) for factors in seen), "a client saw an old version after a new one"
     assert set().union(*seen) == set(range(1, RELOADS + 2))

@@ -128,7 +128,7 @@ def test_both_protocols_and_all_forms_of_a_request_share_a_response(caching):
         for number in range(3):
             client.async_stream_infer("times", [tensor("INPUT0", rows(2))], request_id=str(number))
         for number in range(3):
-            result, error = answers.get(timeout=60)
+            result, error = answers.get(timeout=120)
             assert error is None and result.get_response().id == str(number)
             np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), rows(2) * 2)
         client.stop_stream()

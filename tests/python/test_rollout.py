@@ -143,10 +143,10 @@ def test_no_request_fails_while_the_server_is_replaced(start, made_models, chart
             assert new.get("/v2/health/ready")[0] == 200
             service.endpoint = new.grpc
             # Kept connections receive GOAWAY, and reconnect to the new server.
-            assert old.process.wait(timeout=60) == 0, old.log_tail()
+            assert old.process.wait(timeout=120) == 0, old.log_tail()
             load.progress()
         finally:
             load.over.set()
         for one in asking:
-            one.result(timeout=60)
+            one.result(timeout=120)
     assert load.failures == []

@@ -107,14 +107,14 @@ def test_tritons_grpc_client_is_served_over_tls(secured, certificates):
 def test_what_is_sent_in_plain_text_is_not_answered(secured):
     server, _ = secured
     with pytest.raises((http.client.HTTPException, OSError)):
-        urllib.request.urlopen(f"http://{server.http}/v2/health/live", timeout=60)
+        urllib.request.urlopen(f"http://{server.http}/v2/health/live", timeout=120)
 
 
 def test_http_1_is_chosen_in_the_handshake(secured, certificates):
     server, _ = secured
     offering = context(certificates)
     offering.set_alpn_protocols(["h2", "http/1.1"])
-    with socket.create_connection(server.http.split(":"), timeout=60) as plain:
+    with socket.create_connection(server.http.split(":"), timeout=120) as plain:
         with offering.wrap_socket(plain, server_hostname="127.0.0.1") as stream:
             assert stream.selected_alpn_protocol() == "http/1.1"
 
@@ -144,7 +144,7 @@ def shown_certificate(server):
     host, port = server.http.split(":")
     shown = ssl.create_default_context()
     shown.check_hostname, shown.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection((host, int(port)), timeout=60) as plain:
+    with socket.create_connection((host, int(port)), timeout=120) as plain:
         with shown.wrap_socket(plain) as stream:
             return stream.getpeercert(binary_form=True)
 
@@ -198,7 +198,7 @@ def asked(server, method, path):
     body = b"{}" if method == "POST" else None
     request = urllib.request.Request(f"http://{server.http}{path}", method=method, data=body)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status
     except urllib.error.HTTPError as refusal:
         with refusal:
@@ -233,7 +233,7 @@ def test_without_the_key_nothing_answers_over_grpc_but_health(locked):
         for path, name in methods.items():
             status = grpc.StatusCode.OK
             try:
-                list(channel.stream_stream(path)(iter([b""]), timeout=60))
+                list(channel.stream_stream(path)(iter([b""]), timeout=120))
             except grpc.RpcError as refusal:
                 status = refusal.code()
                 if name not in HEALTH_METHODS:

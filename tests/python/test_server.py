@@ -67,7 +67,7 @@ def test_libraries_are_not_destroyed_beside_threads_that_use_them(start, test_mo
     source, library = tmp_path / "destroyed.c", tmp_path / "destroyed.so"
     source.write_text("#include <stdlib.h>\n__attribute__((destructor)) static void destroyed(void) { abort(); }\n")
     compiler = fetch.debian_program("cc", "gcc")
-    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True, timeout=60)
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True, timeout=120)
     flags = ("--model-control-mode=explicit", "--load-model=identity")
     running = start(test_models, *flags, environment={"LD_PRELOAD": str(library)})
     assert running.stop() == 0, running.log_tail()
@@ -308,7 +308,7 @@ def test_the_methods_are_those_of_the_published_service(server):
                 continue
             call = channel.unary_unary(f"/inference.GRPCInferenceService/{method.name}")
             try:
-                call(b"", timeout=10)
+                call(b"", timeout=120)
             except grpc.RpcError as answer:
                 assert answer.code() != grpc.StatusCode.UNIMPLEMENTED, method.name
         assert service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerLive(service_pb2.ServerLiveRequest()).live

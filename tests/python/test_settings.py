@@ -59,7 +59,7 @@ def test_latencies_are_shown_as_the_flags_say(program, tmp_path):
         answers = queue.Queue()
         client.start_stream(lambda result, error: answers.put((result, error)))
         client.async_stream_infer("repeat", [tensor("INPUT0", [np.full(16, 3, np.float32)])])
-        assert [answers.get(timeout=30)[1] for _ in range(3)] == [None] * 3
+        assert [answers.get(timeout=120)[1] for _ in range(3)] == [None] * 3
         client.stop_stream()
         page = scrape(server)
     for part in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
@@ -98,7 +98,7 @@ def test_the_hook_of_tritons_test_suites_fills_the_queue_first(program, tmp_path
         eventually("five wait", lambda: pending(server, "identity") == 5)
         assert answers.empty()
         ask()
-        assert [answers.get(timeout=30) for _ in range(6)] == [None] * 6
+        assert [answers.get(timeout=120) for _ in range(6)] == [None] * 6
         counted = change(before, statistics(client, "identity"))
         assert (counted["success"], counted["batches"]) == (6, {6: 1}), "all six went as one batch"
         client.infer("identity", [tensor("INPUT0", [ROW])])
@@ -121,7 +121,7 @@ def test_the_hook_counts_sequences_with_a_slot_and_the_backlog_apart(program, ma
         eventually("four wait", lambda: pending(server, "total") == 4)
         assert answers.empty(), "the backlog is empty"
         start(5)
-        assert [answers.get(timeout=30) for _ in range(5)] == [None] * 5
+        assert [answers.get(timeout=120) for _ in range(5)] == [None] * 5
 
 
 def test_without_the_flag_the_hook_is_not_read(program, tmp_path):

@@ -79,7 +79,7 @@ def test_who_watches_health_is_told_when_loading_ends(start, held):
     repository, configuration = held
     server = start(repository, until="live")
     with raw_channel(server) as channel:
-        watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60)
+        watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=120)
         assert next(watching) == b"\x08\x02", "NOT_SERVING"
         configuration.release(config("late", PORTS))
         assert next(watching) == b"\x08\x01", "SERVING"
@@ -103,7 +103,7 @@ def test_a_server_that_is_told_to_end_while_it_loads_ends_in_order(start, held):
     repository, _ = held
     server = start(repository, "--drain-delay-secs=3600", until="live")
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0, server.log_tail()
+    assert server.process.wait(120) == 0, server.log_tail()
     assert "came while models were loading" in server.log.read_text()
 
 
@@ -113,7 +113,7 @@ def test_a_model_that_fails_ends_a_server_that_is_told_to_exit_on_error(program,
     try:
         assert server.get("/v2/health/live")[0] == 200, "it serves while it loads"
         configuration.release("max_batch_size: [")
-        assert server.process.wait(60) == 1, server.log_tail()
+        assert server.process.wait(120) == 1, server.log_tail()
         log = server.log.read_text()
         assert "1 model failed to load and --exit-on-error is set" in log and "config.pbtxt" in log
     finally:

@@ -29,6 +29,10 @@ def served(start, tmp_path):
         client.close()
 
 
+#: Longer than any pause of a busy machine between two requests of a sequence.
+IDLE = "max_sequence_idle_microseconds: 600000000"
+
+
 def state(dims):
     return f'state {{ input_name: "S" output_name: "S_next" data_type: TYPE_FP32 dims: {dims} }}'
 
@@ -52,7 +56,7 @@ def test_a_sequence_without_a_batch_axis_keeps_its_state(served):
         {"X": ("FP32", [2]), "FACTOR": ("FP32", [1])},
         {"Y": ("FP32", [2]), "FIRST": ("FP32", [1])},
         max_batch_size=0,
-        extra=f"sequence_batching {{ {state([2])} {start_flag} }}",
+        extra=f"sequence_batching {{ {IDLE} {state([2])} {start_flag} }}",
     )
     client = served(graph, text)
 
@@ -91,7 +95,7 @@ def test_correlation_ids_may_be_strings_and_outputs_too(served, largest):
         {"WORD": ("BYTES", [1])},
         {"Y": ("FP32", [1]), "WHO": ("BYTES", [1]), "SAID": ("BYTES", [1])},
         max_batch_size=largest,
-        extra=f"sequence_batching {{ {state([1])} {id_input} }} instance_group {{ count: 4 }}",
+        extra=f"sequence_batching {{ {IDLE} {state([1])} {id_input} }} instance_group {{ count: 4 }}",
     )
     client = served(graph, text, environment={"TRITONSERVER_DELAY_SCHEDULER": "4"} if largest else None)
     ids = ["alpha", "b", "a long name of a sequence", 7]
@@ -111,7 +115,7 @@ def test_correlation_ids_may_be_strings_and_outputs_too(served, largest):
         for number in range(4):
             ask(number, **flags)
         for _ in range(4):
-            number, result, error = answers.get(timeout=30)
+            number, result, error = answers.get(timeout=120)
             assert error is None
             found = [result.as_numpy(name).flatten().tolist() for name in ("Y", "WHO", "SAID")]
             assert found == [[step], [str(ids[number]).encode()], [f"word {number}".encode()]]
@@ -148,7 +152,7 @@ def test_a_state_may_have_its_batch_on_another_axis(served, largest):
         {"X": ("FP32", [-1] if largest else [1, -1]), "rate": ("INT64", [1])},
         {"Y": ("FP32", [1] if largest else [1, 1])},
         max_batch_size=largest,
-        extra=f"sequence_batching {{ {state(state_dims)} }} {warm} instance_group {{ count: {instances} }}",
+        extra=f"sequence_batching {{ {IDLE} {state(state_dims)} }} {warm} instance_group {{ count: {instances} }}",
     )
     client = served(graph, text, environment={"TRITONSERVER_DELAY_SCHEDULER": "4"})
     rates, answers = [1, 1, 2, 1], queue.Queue()
@@ -168,7 +172,7 @@ def test_a_state_may_have_its_batch_on_another_axis(served, largest):
             )
             totals[number] += 6 * 4 * (number + step) * rate
         for _ in rates:
-            number, result, error = answers.get(timeout=30)
+            number, result, error = answers.get(timeout=120)
             assert error is None
             assert result.as_numpy("Y").tolist() == [[totals[number]]], (step, number)
     counted = change(before, statistics(client, "m"))
@@ -193,7 +197,7 @@ def test_a_program_that_takes_no_zeros_is_served(served):
         [constant("one", [1]), constant("rest", [2]), constant("outer", [0])],
     )
     ports = {"X": ("FP32", [6]), "parts": ("INT64", [1])}
-    text = config("m", ports, {"Y": ("FP32", [2])}, max_batch_size=0, extra=f"sequence_batching {{ {state([2])} }}")
+    text = config("m", ports, {"Y": ("FP32", [2])}, max_batch_size=0, extra=f"sequence_batching {{ {IDLE} {state([2])} }}")
     client = served(graph, text)
     inputs = [tensor("X", np.arange(6, dtype=np.float32)), tensor("parts", np.array([3], np.int64))]
     for expected, flags in [([6, 9], {"sequence_start": True}), ([12, 18], {"sequence_end": True})]:

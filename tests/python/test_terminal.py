@@ -29,7 +29,7 @@ def printed_on_a_terminal(command, columns):
         pass
     finally:
         os.close(ours)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     return printed.decode().replace("\r\n", "\n")
 
 

@@ -91,7 +91,7 @@ def test_without_a_terminal_it_prints_on_though_the_server_goes_away(program, tw
         two_models.launch()
         line_with("identity")
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(30) == 0
+        assert watching.wait(120) == 0
     finally:
         watching.kill()
         watching.communicate()
@@ -112,7 +112,7 @@ class Terminal:
     def resize(self, columns, lines):
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
-    def until(self, condition, timeout_s=30):
+    def until(self, condition, timeout_s=120):
         """Reads until a condition on the last picture holds; returns that picture."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -127,7 +127,7 @@ class Terminal:
     def end(self, how):
         """Ends the program with a signal; returns its status."""
         self.process.send_signal(how)
-        status = self.process.wait(30)
+        status = self.process.wait(120)
         while select.select([self.ours], [], [], 0)[0]:
             self.written += os.read(self.ours, 65536).decode()
         return status

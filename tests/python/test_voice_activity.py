@@ -31,6 +31,7 @@ WITHOUT_LAYER = "silero_vad_op18_ifless"
 SEQUENCES = """
 max_batch_size: 0
 sequence_batching {
+  max_sequence_idle_microseconds: 600000000
   state [ { input_name: "state" output_name: "stateN" data_type: TYPE_FP32 dims: [ 2, 1, 128 ]
             initial_state: { data_type: TYPE_FP32 dims: [ 2, 1, 128 ] zero_data: true name: "silence" } } ]
 }

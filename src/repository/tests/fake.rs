@@ -104,7 +104,7 @@ impl FakeLoader {
         while held.iter().any(|held| held == name) {
             attempt.map_or(Ok(()), LoadAttempt::check)?;
             // A failed test releases nothing, and its runtime waits for this thread.
-            if began.elapsed() > Duration::from_secs(20) {
+            if began.elapsed() > Duration::from_secs(120) {
                 return Err("never released".to_owned());
             }
             self.released.wait_for(&mut held, Duration::from_millis(10));

@@ -17,6 +17,9 @@ use crate::grpc::support::{
     request, soon,
 };
 
+/// Within this time a client on a busy machine sends its call, or answers a ping.
+const SENT: Duration = Duration::from_secs(3);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restricted_group_asks_for_its_header() {
     let server = Server::start(|config| {
@@ -66,7 +69,7 @@ async fn an_old_connection_is_told_to_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_on_an_old_connection_may_end() {
-    let mut server = Server::start(|config| config.connection.max_age = Some(Duration::from_millis(50))).await;
+    let mut server = Server::start(|config| config.connection.max_age = Some(SENT)).await;
     let mut connection = RawConnection::open(server.address()).await;
     let call = post("/inference.GRPCInferenceService/ModelInfer", RawBody::message(&request("gated", "", &[1.0])));
     let answer = connection.sender.send_request(call);
@@ -85,7 +88,7 @@ async fn calls_on_an_old_connection_may_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_its_grace_an_old_connection_is_cut() {
     let mut server = Server::start(|config| {
-        config.connection.max_age = Some(Duration::from_millis(50));
+        config.connection.max_age = Some(SENT);
         config.connection.max_age_grace = Some(Duration::from_millis(50));
     })
     .await;
@@ -102,7 +105,7 @@ async fn a_client_that_answers_no_ping_is_let_go() {
 
     let server = Server::start(|config| {
         config.connection.keepalive_time = Some(Duration::from_millis(20));
-        config.connection.keepalive_timeout = Duration::from_millis(20);
+        config.connection.keepalive_timeout = SENT;
     })
     .await;
     let mut stream = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
@@ -147,7 +150,7 @@ async fn a_connection_without_calls_is_told_to_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_a_call_stays_however_long_it_takes() {
-    let mut server = Server::start(|config| config.connection.max_idle = Some(Duration::from_millis(20))).await;
+    let mut server = Server::start(|config| config.connection.max_idle = Some(SENT)).await;
     let mut busy = RawConnection::open(server.address()).await;
     let call = post("/inference.GRPCInferenceService/ModelInfer", RawBody::message(&request("gated", "", &[1.0])));
     let call = tokio::spawn(busy.sender.send_request(call));

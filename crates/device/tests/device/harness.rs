@@ -10,7 +10,7 @@ use paternoster_device::{
 use paternoster_testing::sim::{Sim, Source, Work, content};
 
 /// Time limit of waits, longer than anything here takes: a test that reaches it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) type Outcome = Result<(), WorkFailure>;
 

@@ -95,7 +95,7 @@ fn knobs() -> Knobs {
 /// Waits for a future that must complete, with a generous time limit.
 fn soon<T>(what: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let in_time = async { tokio::time::timeout(Duration::from_secs(30), what).await };
+    let in_time = async { tokio::time::timeout(Duration::from_secs(120), what).await };
     runtime.block_on(in_time).expect("it comes in time")
 }
 

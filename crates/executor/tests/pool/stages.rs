@@ -139,7 +139,7 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
         }
         assert_eq!(pool.in_flight(), 0);
         drop(handle);
-        assert!(pool.stop(Duration::from_secs(10)), "all threads end");
+        assert!(pool.stop(Duration::from_secs(60)), "all threads end");
         assert_eq!(pool.buffers().in_use_bytes(), 0, "no batch keeps anything");
     }
 }
@@ -330,14 +330,14 @@ async fn stages_are_counted_apart_and_a_request_is_counted_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stage_past_its_time_keeps_its_version_from_being_ready_until_it_returns() {
-    let pool = start(2, Duration::from_millis(500));
+    let pool = start(2, Duration::from_secs(3));
     let mut changes = pool.responsiveness();
     let (last, gate) = Gate::before(2.0);
     let hanging = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![Digit::free(1.0), last]);
     let healthy = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![Digit::free(1.0), Digit::free(2.0)]);
     let late = submit(&hanging, &[1.0, 1.0]);
     changes.changed().await.expect("the pool lives");
-    assert_eq!(hanging.fault().as_deref(), Some("a task of stage 1 has not ended within 500ms"));
+    assert_eq!(hanging.fault().as_deref(), Some("a task of stage 1 has not ended within 3s"));
     assert!(!hanging.is_responsive() && healthy.is_responsive());
     assert_eq!(values(&submit(&healthy, &[1.0, 1.0]).await.expect("a lane is left")), [112.0, 112.0]);
     gate.let_pass(2);
@@ -346,5 +346,5 @@ async fn a_stage_past_its_time_keeps_its_version_from_being_ready_until_it_retur
         changes.changed().await.expect("the pool lives");
     }
     assert_eq!(values(&submit(&hanging, &[2.0, 2.0]).await.expect("it is as good as before")), [212.0, 212.0]);
-    assert!(pool.stop(Duration::from_secs(10)), "all threads end");
+    assert!(pool.stop(Duration::from_secs(60)), "all threads end");
 }

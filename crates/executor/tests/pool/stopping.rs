@@ -29,7 +29,8 @@ const DEAF: f32 = -2.0;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A limit that no test reaches.
 const NEVER: Duration = Duration::from_secs(3600);
-const SOON: Duration = Duration::from_millis(30);
+/// A limit that a test waits for, and that no honest run reaches on a busy machine.
+const SOON: Duration = Duration::from_millis(500);
 
 /// Returns its input.
 struct Listening {
@@ -139,7 +140,7 @@ async fn until(pool: &Pool, reached: impl FnMut(&Responsiveness) -> bool) {
     responsiveness.wait_for(reached).await.expect("the pool lives");
 }
 
-const OVERDUE: &str = "model 'line' does not respond: a task has not ended within 30ms";
+const OVERDUE: &str = "model 'line' does not respond: a task has not ended within 500ms";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_client_is_gone_leaves_its_lane_at_once() {
@@ -235,7 +236,6 @@ async fn requests_in_a_task_past_its_time_run_again_and_only_the_endless_one_fai
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     assert!(model.handle.is_responsive());
     other.answers().await;
-    // Beside four busy neighbours the stranger may have been late as well, which is allowed.
     assert!(counts(&pool).overdue >= 2, "once with the stranger, once alone");
     assert!(pool.stop(PATIENCE), "all threads end");
 }
@@ -253,7 +253,7 @@ async fn a_model_may_run_longer_than_others() {
     patient.release.send(()).expect("the run waits");
     assert_eq!(first(&honest.await.expect("it may run for as long as it likes")), DEAF);
     let hasty = Model::within(&pool, Some(SOON / 2));
-    let reason = "model 'line' does not respond: a task has not ended within 15ms";
+    let reason = "model 'line' does not respond: a task has not ended within 250ms";
     assert_eq!(hasty.submit(ENDLESS).await.expect_err("its time is over"), InferError::Engine(reason.to_owned()));
 }
 
@@ -263,7 +263,7 @@ async fn a_lane_is_stuck_while_a_task_past_its_time_has_not_returned() {
     let (model, other) = (Model::within(&pool, Some(SOON)), Model::on(&pool));
     let response = model.submit(DEAF);
     until(&pool, |lanes| lanes.stuck_lanes == 1).await;
-    assert_eq!(model.handle.fault().as_deref(), Some("a task has not ended within 30ms"));
+    assert_eq!(model.handle.fault().as_deref(), Some("a task has not ended within 500ms"));
     assert!(other.handle.is_responsive());
     other.answers().await;
     model.release.send(()).expect("the run waits");

@@ -38,7 +38,7 @@ use tonic::transport::{Channel, Endpoint};
 use models::{Gate, Models};
 
 /// Time limit of waits, far longer than anything here takes: a test that would hang fails instead.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A client of the inference service.
 pub(crate) type Client = GrpcInferenceServiceClient<Channel>;
