@@ -20,6 +20,8 @@ const DEFAULT_MAX_TOKENS: u64 = 256;
 const DEFAULT_MAX_LENGTH: u64 = 4096;
 /// Maximum of that.
 const MAX_LENGTH: u64 = 1 << 20;
+/// Stands for no token where a file names the tokens that end an answer.
+const NO_TOKEN: i64 = -1;
 /// What exporters write beside a decoder.
 pub(super) const GENERATION: &str = "generation_config.json";
 /// What Hugging Face describes a model in.
@@ -55,7 +57,7 @@ pub(super) fn generation(own: &OwnSettings, directory: Option<&Path>) -> Result<
     let file = |name: &str| directory.map_or(Ok(Value::Null), |directory| read(directory, name));
     let ends_in = |name: &str| ends(name, &file(name)?);
     let ends = match &section.end_tokens {
-        Some(tokens) => tokens.iter().map(|token| token.0).collect(),
+        Some(tokens) => tokens.iter().map(|token| token.0).filter(|token| *token != NO_TOKEN).collect(),
         None => match ends_in(GENERATION)? {
             Some(ends) => ends,
             None => ends_in(DESCRIPTION)?.unwrap_or_default(),
@@ -91,10 +93,13 @@ fn ends(file: &str, description: &Value) -> Result<Option<Vec<i64>>, String> {
         return Err(format!("{file}: eos_token_id: {}", too_many_ends(tokens.len())));
     }
     let token = |token: &Value| {
-        let id = token.as_i64().filter(|id| *id >= 0);
-        id.ok_or_else(|| format!("{file}: eos_token_id: expected whole numbers from 0, but found {token}"))
+        let id = token.as_i64().filter(|id| *id >= NO_TOKEN);
+        id.ok_or_else(|| {
+            format!("{file}: eos_token_id: expected whole numbers from 0, or {NO_TOKEN} for none, but found {token}")
+        })
     };
-    tokens.iter().map(token).collect::<Result<_, _>>().map(Some)
+    let tokens = tokens.iter().map(token).collect::<Result<Vec<_>, _>>()?;
+    Ok(Some(tokens.into_iter().filter(|token| *token != NO_TOKEN).collect()))
 }
 
 /// Returns how many positions `config.json` says that a model has.

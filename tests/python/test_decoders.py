@@ -169,7 +169,7 @@ def test_a_decoder_that_cannot_generate_is_refused_with_the_reason(start, tmp_pa
         "window": (decoders.gpt2(), "batching: { policy: window }\n", "the policy 'window' does not go with cells"),
         "long": (decoders.gpt2(), "", "generate.max_length: expected at most the 16 positions of config.json"),
         "ends": (decoders.gpt2(), "", "eos_token_id: expected at most 64 tokens, but found 100"),
-        "words": (decoders.gpt2(), "", "eos_token_id: expected whole numbers from 0, but found"),
+        "words": (decoders.gpt2(), "", "eos_token_id: expected whole numbers from 0, or -1 for none, but found"),
         "identity": (identity(), "", "generate: expected a decoder that was exported with its past keys"),
     }
     for name, (graph, configuration, _) in models.items():
@@ -183,3 +183,21 @@ def test_a_decoder_that_cannot_generate_is_refused_with_the_reason(start, tmp_pa
         found = {model.name: model.reason for model in client.get_model_repository_index().models}
     for name, (*_, reason) in models.items():
         assert reason in found[name]
+
+
+@pytest.mark.parametrize("end", [-1, [-1], [END, -1]])
+def test_an_end_token_of_minus_1_is_none(start, tmp_path, end):
+    for name, file in (("described", "generation_config.json"), ("configured", None)):
+        write_model(tmp_path, name, decoders.gpt2())
+        given = end if isinstance(end, list) else [end]
+        section = "{}" if file else f"{{ end_tokens: {given} }}"
+        (tmp_path / name / "model.yaml").write_text(f"generate: {section}\n")
+        # What describes the model does not count beside what describes its generation.
+        (tmp_path / name / "config.json").write_text(json.dumps({"eos_token_id": list(range(decoders.TOKENS))}))
+        if file:
+            (tmp_path / name / file).write_text(json.dumps({"eos_token_id": end}))
+    server = start(tmp_path)
+    with triton.InferenceServerClient(server.grpc) as client:
+        for name in ("described", "configured"):
+            answer = client.infer(name, [tensor("input_ids", [[1, 2]])]).as_numpy("tokens")[0].tolist()
+            assert len(answer) == decoders.POSITIONS - 2 or (end == [END, -1] and answer[-1] == END), answer
